@@ -1,0 +1,32 @@
+"""usp-prof: where does the step of a large training run go, who is to blame, and what would a change be worth?
+
+The public surface: `open_run` reads a folder of Kineto traces and gives a `Run`; everything that goes wrong on
+purpose is a `UspProfError` with a hint. Everything is imported at first use, so that `import usp_prof` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from usp_prof._version import __version__
+
+if TYPE_CHECKING:
+    from usp_prof.model.errors import UspProfError
+    from usp_prof.run import Run, open_run
+
+__all__ = ["Run", "UspProfError", "__version__", "open_run"]
+
+_HOMES = {"Run": "usp_prof.run", "UspProfError": "usp_prof.model.errors", "open_run": "usp_prof.run"}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name where it lives, at first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'usp_prof' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names only."""
+    return sorted(__all__)

@@ -1,0 +1,8 @@
+"""Which questions can be asked of a run? One question a module; results are frozen dataclasses.
+
+Each module has `METRICS` (what it declares) and `compute(tables, selection) -> Result`. A new analysis is one file,
+one line in `NAMES` and one test file.
+"""
+
+NAMES: tuple[str, ...] = ()
+"""The analyses in the order in which a report shows them; a test walks this folder against it."""

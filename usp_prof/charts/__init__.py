@@ -1,0 +1,1 @@
+"""How does a result look? One Bokeh figure a module; no Streamlit."""

@@ -1,0 +1,1 @@
+"""What can be typed? A command parses, calls the run, hands a document to a writer."""

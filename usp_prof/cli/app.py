@@ -1,0 +1,105 @@
+"""What happens when `usp-prof` is typed? Parse, run one command, and let errors leave in one place.
+
+Exit codes are a contract: 0 clean, 1 found or regressed, 2 unusable input or usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from usp_prof._version import __version__
+from usp_prof.model.errors import UspProfError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMANDS: tuple[tuple[str, str], ...] = ()
+"""Name and one-line summary of each command; its module is `usp_prof.cli.<name>` (a dash becomes an underscore)."""
+
+
+class Command(Protocol):
+    """What a command's module offers."""
+
+    EXAMPLES: str
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the options."""
+        ...
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it; give the exit code."""
+        ...
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(2, f"error: {message}\nhint: {self.prog} --help\n")
+
+
+def common_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that every command takes."""
+    group = parser.add_argument_group("output")
+    group.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes; errors only")
+    group.add_argument("-v", "--verbose", action="store_true", help="say what is being done, and show tracebacks")
+    group.add_argument("--no-color", action="store_true", help="no colours (also: NO_COLOR=1)")
+    group.add_argument("--cache-dir", metavar="DIR", help="where read traces are kept (also: USP_PROF_CACHE)")
+
+
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """Build the parser; with `only`, just that command's options are filled in, so that `--help` stays quick."""
+    parser = _Parser(
+        prog="usp-prof",
+        description="Where does the step of a training run go, who is to blame, and what would a change be worth?",
+        epilog="usp-prof COMMAND --help shows examples. Exit codes: 0 clean, 1 found or regressed, 2 unusable input.",
+    )
+    parser.add_argument("--version", action="version", version=f"usp-prof {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    for name, summary in COMMANDS:
+        child = commands.add_parser(
+            name, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        if only in (None, name):
+            module = load(name)
+            module.configure(child)
+            common_options(child)
+            child.epilog = f"examples:\n{module.EXAMPLES.rstrip()}"
+    return parser
+
+
+def load(name: str) -> Command:
+    """Import a command's module."""
+    return import_module(f"usp_prof.cli.{name.replace('-', '_')}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; give the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    names = {name for name, _ in COMMANDS}
+    first = next((word for word in words if not word.startswith("-")), None)
+    parser = build_parser(first if first in names else "")
+    args = parser.parse_args(words)
+    if args.command is None:
+        parser.print_help()
+        return 0
+    try:
+        return load(args.command).run(args)
+    except UspProfError as error:
+        if args.verbose:
+            raise
+        sys.stderr.write(f"error: {error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped\n")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

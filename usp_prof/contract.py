@@ -1,0 +1,151 @@
+"""What does a trainer write and the profiler read? The marks' grammar and the manifest's fields; standard library only.
+
+**Marks.** A mark is a profiler annotation whose *name* carries the data, since Kineto drops the arguments of
+annotations: ``area::what key=value key=value``. Values are integers or words without blanks.
+
+==========================  =====================================================================================
+``pp::F stage=1 mb=3``      pipeline action; also B (full backward), I (input gradient), W (weight gradient)
+``pp::send_f stage= mb= peer=``  and ``recv_f``, ``send_b``, ``recv_b``: activation and gradient transfers
+``cp::ring_send_recv step=``  one ring exchange; ``cp::ring_wait``, ``cp::all_gather_kv``, ``cp::ulysses_a2a``
+``ep::dispatch``            tokens to their experts; ``ep::combine``, ``ep::counts``, ``ep::load tokens=...``
+``dp::zero1_reduce_scatter``  ZeRO phases written by hand; ``dp::zero1_all_gather``, ``dp::bucket_all_reduce``
+``train::forward``          phases: ``forward``, ``backward``, ``fwd_bwd``, ``optimizer``, ``grad_norm``, ``log``,
+                            ``input``, ``checkpoint``
+``pace::fwd``               compute replaced by a timed wait (also ``dgrad``, ``wgrad``): synthetic, and said so
+``fault::slow_rank``        an injected fault is active here
+==========================  =====================================================================================
+
+**Manifest.** ``run.json`` beside the traces, and the same text as trace metadata under ``usp_prof`` in every file.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VERSION = 1
+MANIFEST_NAME = "run.json"
+TRACE_METADATA_KEY = "usp_prof"
+
+PIPELINE_KINDS = ("F", "B", "I", "W")
+AREAS = ("pp", "cp", "ep", "dp", "tp", "moe", "train", "pace", "fault")
+
+_MARK = re.compile(r"(?P<area>[a-z]+)::(?P<what>[A-Za-z0-9_]+)(?P<rest>(?: [a-z_]+=\S+)*)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A parsed mark."""
+
+    area: str
+    what: str
+    values: Mapping[str, int | str] = field(default_factory=dict)
+
+
+def format_mark(area: str, what: str, **values: int | str) -> str:
+    """Write a mark's name; the inverse of `parse_mark`."""
+    return " ".join([f"{area}::{what}", *(f"{key}={value}" for key, value in values.items())])
+
+
+def parse_mark(name: str) -> Mark | None:
+    """Read a mark's name; `None` when it is not of this grammar (annotations of other tools are normal)."""
+    match = _MARK.match(name)
+    if match is None or match["area"] not in AREAS:
+        return None
+    values: dict[str, int | str] = {}
+    for pair in match["rest"].split():
+        key, _, value = pair.partition("=")
+        values[key] = int(value) if re.fullmatch(r"-?\d+", value) else value
+    return Mark(match["area"], match["what"], values)
+
+
+@dataclass(slots=True)
+class GroupEntry:
+    """One process group: its name, its member ranks and the axes it serves (several when a group spans a product)."""
+
+    name: str
+    ranks: list[int]
+    axes: list[str]
+    description: str = ""
+
+
+@dataclass(slots=True)
+class ModelEntry:
+    """What was trained, as far as FLOP counting needs it; `flop_per_token` holds one figure per named convention."""
+
+    name: str = ""
+    layers: int = 0
+    hidden: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    ffn_hidden: int = 0
+    vocab: int = 0
+    sequence: int = 0
+    experts: int = 0
+    experts_per_token: int = 0
+    shared_experts: int = 0
+    expert_ffn_hidden: int = 0
+    moe_layers: int = 0
+    gated_ffn: bool = True
+    tied_embeddings: bool = False
+    parameters: int = 0
+    active_parameters: int = 0
+    embedding_parameters: int = 0
+    flop_per_token: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Manifest:
+    """`run.json`. Everything but `version` may be missing; what is missing is said, never guessed."""
+
+    version: int = VERSION
+    name: str = ""
+    created: str = ""
+    mesh: dict[str, int] = field(default_factory=dict)
+    axis_order: list[str] = field(default_factory=list)
+    coordinates: dict[str, dict[str, int]] = field(default_factory=dict)
+    groups: list[GroupEntry] = field(default_factory=list)
+    stages: dict[str, list[int]] = field(default_factory=dict)
+    schedule: str = ""
+    micro_batches: int = 0
+    gradient_accumulation: int = 0
+    tokens_per_step: int = 0
+    micro_batch_tokens: int = 0
+    model: ModelEntry | None = None
+    recompute: str = ""
+    dtype: str = ""
+    zero_stage: int = -1
+    device: str = ""
+    devices_per_node: int = 0
+    peak_flops: float = 0.0
+    peak_source: str = ""
+    processes_per_device: int = 1
+    software: dict[str, str] = field(default_factory=dict)
+    hosts: dict[str, str] = field(default_factory=dict)
+    paced: bool = False
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+    join_rate: dict[str, float] = field(default_factory=dict)
+    """Share of gloo collectives whose group was restored, by rank; 1.0 where nothing had to be joined."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the manifest as plain data, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Manifest:
+        """Read a manifest; unknown fields of later versions are passed over."""
+        known = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
+        groups = [GroupEntry(**_known(GroupEntry, entry)) for entry in known.pop("groups", [])]
+        model = known.pop("model", None)
+        entry = ModelEntry(**_known(ModelEntry, model)) if model else None
+        return cls(**known, groups=groups, model=entry)
+
+
+def _known(cls: Any, data: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - any of the dataclasses above
+    return {key: data[key] for key in cls.__dataclass_fields__ if key in data}

@@ -1,0 +1,1 @@
+"""What is wrong, where, and what is it worth? Rules name an edit; the engine replays and ranks them."""

@@ -1,0 +1,1 @@
+"""Which patterns are known? One rule a file."""

@@ -1,0 +1,1 @@
+"""Did it get slower? Baseline, policy, verdict by evidence."""

@@ -1,0 +1,48 @@
+"""What may go wrong on purpose?
+
+`UspProfError` is the only exception that leaves the library for input or usage that it can make nothing of::
+
+    UspProfError
+    ├── InputError      a path, a file or a trace that nothing can be made of
+    └── UsageError      an option, a name or a value that is not one of those offered
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class UspProfError(Exception):
+    """What is wrong with which file or option, and in `hint` what to do next."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[object, tuple[str], dict[str, str]]:
+        """Survive the way between processes with the hint."""
+        return (type(self), (self.message,), {"hint": self.hint})
+
+    def __setstate__(self, state: dict[str, str] | None) -> None:
+        """Take the hint up again."""
+        self.hint = (state or {}).get("hint", "")
+
+
+class InputError(UspProfError):
+    """A path, a file or a trace that nothing can be made of."""
+
+
+class UsageError(UspProfError):
+    """An option, a name or a value that is not one of those offered."""
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> UsageError:
+    """Build the error for a name that is not known, with the nearest known ones."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=3) or names[:12]
+    return UsageError(f"no {what} is named {name!r}", hint=f"did you mean {', '.join(close)}?" if close else "")

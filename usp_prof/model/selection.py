@@ -1,0 +1,22 @@
+"""Which part of a run is asked about?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Ranks and steps to look at; `None` takes all. Steps are numbers as the trace counts them, both ends included."""
+
+    ranks: tuple[int, ...] | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+
+    def takes_step(self, step: int) -> bool:
+        """Say whether a step lies inside."""
+        after = self.first_step is None or step >= self.first_step
+        return after and (self.last_step is None or step <= self.last_step)
+
+
+EVERYTHING = Selection()

@@ -1,0 +1,1 @@
+"""How do files become columns? Discovery, Kineto, manifest, cache."""

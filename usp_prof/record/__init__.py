@@ -1,0 +1,1 @@
+"""How is a training run recorded?  Three lines around any PyTorch loop. Public names live in `usp_prof.record`."""

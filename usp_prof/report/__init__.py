@@ -1,0 +1,1 @@
+"""How is an answer told? One document, several writers."""

@@ -1,0 +1,1 @@
+"""What would a declared run look like? Traces of every rank with the truth in a side file."""

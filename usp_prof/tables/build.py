@@ -1,0 +1,64 @@
+"""How does a table come to be? Schemas to Arrow, and columns checked against their schema."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from usp_prof.model.schema import Column, Kind, Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_TYPES = {
+    Kind.INT: pa.int64(),
+    Kind.FLOAT: pa.float64(),
+    Kind.TEXT: pa.dictionary(pa.int32(), pa.string()),
+    Kind.FLAG: pa.bool_(),
+}
+_ABSENT: dict[Kind, Any] = {Kind.INT: -1, Kind.FLOAT: float("nan"), Kind.TEXT: "", Kind.FLAG: False}
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """Give the Arrow schema of a table."""
+    return pa.schema([(column.name, _TYPES[column.kind]) for column in schema.columns])
+
+
+def table(schema: Schema, columns: Mapping[str, Any], rows: int | None = None) -> pa.Table:
+    """Make a table from arrays, scalars and missing columns (filled with what means absent), in schema order."""
+    unknown = set(columns) - set(schema.names)
+    if unknown:
+        raise KeyError(f"table {schema.name} has no columns {sorted(unknown)}")
+    if rows is None:
+        rows = next((len(v) for v in columns.values() if hasattr(v, "__len__") and not isinstance(v, str)), 0)
+    arrays = [_array(column, columns.get(column.name, _ABSENT[column.kind]), rows) for column in schema.columns]
+    return pa.Table.from_arrays(arrays, schema=arrow_schema(schema))
+
+
+def table_from_rows(schema: Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Make a small table from rows; columns that a row leaves out are absent."""
+    listed: Sequence[Mapping[str, Any]] = list(rows)
+    columns = {c.name: [row.get(c.name, _ABSENT[c.kind]) for row in listed] for c in schema.columns}
+    return table(schema, columns, len(listed))
+
+
+def empty(schema: Schema) -> pa.Table:
+    """Make the table without rows."""
+    return arrow_schema(schema).empty_table()
+
+
+def _array(column: Column, value: Any, rows: int) -> pa.Array:  # noqa: ANN401 - whatever Arrow takes
+    kind = _TYPES[column.kind]
+    if isinstance(value, pa.ChunkedArray):
+        value = value.combine_chunks()
+    if isinstance(value, pa.Array):
+        return value.cast(kind) if value.type != kind else value
+    if not hasattr(value, "__len__") or isinstance(value, str):
+        if column.kind is Kind.TEXT:
+            return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([value], pa.string()))
+        return pa.array(np.full(rows, value), kind)
+    if column.kind is Kind.TEXT:
+        return pa.array(value, pa.string()).dictionary_encode().cast(kind)
+    return pa.array(value, kind)

@@ -1,0 +1,75 @@
+"""What does an analysis get? The tables of all ranks, by name, and what is known about the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import pyarrow as pa
+
+from usp_prof.model.errors import unknown_name
+from usp_prof.tables.columns import Columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from usp_prof.contract import Manifest
+    from usp_prof.model.health import HealthRow
+
+T = TypeVar("T")
+
+
+class Source(Protocol):
+    """Where one rank's tables come from: memory, or Parquet files in the cache."""
+
+    def table(self, name: str) -> pa.Table:
+        """Give one table of this rank."""
+        ...
+
+
+class MemorySource:
+    """Tables that are already in memory."""
+
+    def __init__(self, tables: Mapping[str, pa.Table]) -> None:
+        self._tables = dict(tables)
+
+    def table(self, name: str) -> pa.Table:
+        """Give one table of this rank."""
+        if name not in self._tables:
+            raise unknown_name("table", name, self._tables)
+        return self._tables[name]
+
+
+class TableSet:
+    """The tables of a run. Derived results are built once and kept (`memo`)."""
+
+    def __init__(
+        self, sources: Mapping[int, Source], *, manifest: Manifest | None = None, health: Iterable[HealthRow] = ()
+    ) -> None:
+        self._sources = dict(sorted(sources.items()))
+        self._columns: dict[tuple[str, int], Columns] = {}
+        self._memo: dict[object, object] = {}
+        self.manifest = manifest
+        self.health: list[HealthRow] = sorted(health)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that were read, in order."""
+        return tuple(self._sources)
+
+    def columns(self, name: str, rank: int) -> Columns:
+        """Give one table of one rank as arrays."""
+        key = (name, rank)
+        if key not in self._columns:
+            self._columns[key] = Columns(self._sources[rank].table(name))
+        return self._columns[key]
+
+    def arrow(self, name: str, ranks: Iterable[int] | None = None) -> pa.Table:
+        """Give one table of several ranks (all without `ranks`) as one Arrow table."""
+        wanted = self.ranks if ranks is None else tuple(ranks)
+        return pa.concat_tables([self._sources[rank].table(name) for rank in wanted]).unify_dictionaries()
+
+    def memo(self, key: object, build: Callable[[], T]) -> T:
+        """Build a derived result once."""
+        if key not in self._memo:
+            self._memo[key] = build()
+        return self._memo[key]  # type: ignore[return-value] # the key names the type
