@@ -1,0 +1,48 @@
+"""Grouping against dictionaries."""
+
+from collections import Counter, defaultdict
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from usp_prof.algebra.order import group_codes, occurrence, occurrence_from_end, per_code
+
+rows = st.lists(st.tuples(st.integers(-2, 3), st.integers(0, 3), st.integers(0, 9)), max_size=30)
+
+
+def columns(listed: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    data = np.array(listed, np.int64).reshape(-1, 3)
+    return data[:, 0], data[:, 1], data[:, 2]
+
+
+@given(rows)
+def test_codes_number_distinct_keys_in_order(listed: list[tuple[int, int, int]]) -> None:
+    a, b, _ = columns(listed)
+    distinct = {key: i for i, key in enumerate(sorted({(x, y) for x, y, _ in listed}))}
+    assert group_codes(a, b).tolist() == [distinct[x, y] for x, y, _ in listed]
+
+
+@given(rows)
+def test_occurrences_count_within_a_key(listed: list[tuple[int, int, int]]) -> None:
+    a, b, order = columns(listed)
+    codes = group_codes(a, b)
+    seen: Counter[int] = Counter()
+    truth = [0] * len(listed)
+    for row in sorted(range(len(listed)), key=lambda r: (order[r], r)):
+        truth[row] = seen[codes[row]]
+        seen[codes[row]] += 1
+    assert occurrence(codes, order).tolist() == truth
+    total = Counter(codes.tolist())
+    assert occurrence_from_end(codes, order).tolist() == [total[c] - 1 - t for c, t in zip(codes, truth, strict=True)]
+
+
+@given(rows)
+def test_reductions_per_code(listed: list[tuple[int, int, int]]) -> None:
+    a, b, value = columns(listed)
+    codes = group_codes(a, b)
+    groups = defaultdict(list)
+    for code, v in zip(codes.tolist(), value.tolist(), strict=True):
+        groups[code].append(v)
+    assert per_code(codes, value, np.maximum, len(groups)).tolist() == [max(groups[c]) for c in range(len(groups))]
+    assert per_code(codes, value, np.add, len(groups)).tolist() == [sum(groups[c]) for c in range(len(groups))]

@@ -1,0 +1,46 @@
+"""Which number is each row within its group, and which rows share a key? Grouping without loops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def group_codes(*keys: NDArray[Any]) -> NDArray[np.int64]:
+    """Give the distinct combinations of several integer columns numbers, in sorted order of the columns."""
+    if not len(keys[0]):
+        return np.zeros(0, np.int64)
+    codes = np.zeros(len(keys[0]), np.int64)
+    for key in keys:
+        distinct, code = np.unique(key, return_inverse=True)
+        codes = np.unique(codes * len(distinct) + code, return_inverse=True)[1].astype(np.int64)
+    return codes
+
+
+def occurrence(codes: NDArray[np.int64], order: NDArray[Any]) -> NDArray[np.int64]:
+    """Count, within each code and by `order` (ties: as given), how many rows come before each row."""
+    rows = np.lexsort((np.arange(len(codes)), order, codes))
+    ordered = codes[rows]
+    first = np.concatenate([[True], ordered[1:] != ordered[:-1]]) if len(codes) else np.zeros(0, bool)
+    begin = np.maximum.accumulate(np.where(first, np.arange(len(codes)), 0)) if len(codes) else np.zeros(0, np.int64)
+    number = np.empty(len(codes), np.int64)
+    number[rows] = np.arange(len(codes)) - begin
+    return number
+
+
+def occurrence_from_end(codes: NDArray[np.int64], order: NDArray[Any]) -> NDArray[np.int64]:
+    """Count, within each code and by `order`, how many rows come after each row."""
+    if not len(codes):
+        return np.zeros(0, np.int64)
+    return np.bincount(codes)[codes] - 1 - occurrence(codes, order)
+
+
+def per_code(codes: NDArray[np.int64], values: NDArray[Any], reduce: np.ufunc, count: int) -> NDArray[Any]:
+    """Reduce (np.maximum, np.minimum, np.add) the values of each code 0..count-1; every code must occur."""
+    rows = np.argsort(codes, kind="stable")
+    first = np.searchsorted(codes[rows], np.arange(count))
+    return np.asarray(reduce.reduceat(values[rows], first)) if count else values[:0]
