@@ -1,0 +1,47 @@
+// Shows one Bokeh figure: BokehJS comes from this server, and what was drawn before is disposed of.
+
+let loading = null;
+
+function script(name) {
+  return new Promise((done, failed) => {
+    const tag = document.createElement("script");
+    tag.src = `/usp/bokeh/js/${name}.min.js`;
+    tag.onload = done;
+    tag.onerror = () => failed(new Error(`could not load ${name}`));
+    document.head.appendChild(tag);
+  });
+}
+
+function library() {
+  if (!loading) loading = script("bokeh").then(() => Promise.all([script("bokeh-widgets"), script("bokeh-tables")])).then(() => window.Bokeh);
+  return loading;
+}
+
+function dispose(host) {
+  if (!host.views) return;
+  for (const view of [...host.views.roots]) {
+    const document_ = view.model.document;
+    view.remove();
+    if (document_) {
+      document_.clear();
+      const at = window.Bokeh.documents.indexOf(document_);
+      if (at >= 0) window.Bokeh.documents.splice(at, 1);
+    }
+  }
+  host.views = null;
+}
+
+export default function ({ data, parentElement }) {
+  const host = parentElement.querySelector(".usp-figure");
+  if (host.stamp === data.stamp) return () => { if (!host.isConnected) dispose(host); };
+  host.stamp = data.stamp;
+  host.style.minHeight = `${data.height || 0}px`;
+  library().then(async (Bokeh) => {
+    if (host.stamp !== data.stamp) return;
+    dispose(host);
+    host.replaceChildren();
+    host.views = await Bokeh.embed.embed_item(JSON.parse(data.item), host);
+    host.dataset.ready = data.stamp;
+  }).catch((error) => { host.textContent = `the chart could not be drawn: ${error.message}`; });
+  return () => { if (!host.isConnected) { dispose(host); host.stamp = null; } };
+}

@@ -1,0 +1,111 @@
+"""What has been opened and computed? The only functions of the dashboard that keep anything, shared by all sessions.
+
+Runs are those named when the dashboard was started, and are asked for by number: no page or route takes a path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from functools import lru_cache
+from hashlib import blake2b
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dashboard.timeline.store import TimelineStore, load, prepare
+from usp_prof import Run, UspProfError, open_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from usp_prof.model.selection import Selection
+
+PATHS_VARIABLE = "USP_PROF_DASHBOARD_PATHS"
+_lock = threading.RLock()
+
+
+@lru_cache(maxsize=1)
+def paths() -> tuple[str, ...]:
+    """Give the paths named at the start: after ``--`` on Streamlit's command line, or in the environment."""
+    named = json.loads(os.environ.get(PATHS_VARIABLE, "[]"))
+    return tuple(named) or tuple(word for word in sys.argv[1:] if not word.startswith("-"))
+
+
+def run_count() -> int:
+    """Count the runs that were named."""
+    return len(paths())
+
+
+@lru_cache(maxsize=8)
+def _open(index: int) -> Run:
+    return open_run(paths()[index])
+
+
+def open_numbered(index: int) -> Run:
+    """Open a run by its number; the first open reads the traces, later ones cost nothing."""
+    if not 0 <= index < run_count():
+        raise UspProfError(f"there is no run {index}", hint="usp-prof dashboard PATH [PATH ...]")
+    with _lock:
+        return _open(index)
+
+
+def result(index: int, analysis: str, selection: Selection) -> Any:  # noqa: ANN401 - each analysis has its own type
+    """Give an analysis' answer for a part of a run."""
+    with _lock:
+        return _result(index, analysis, selection)
+
+
+@lru_cache(maxsize=256)
+def _result(index: int, analysis: str, selection: Selection) -> Any:  # noqa: ANN401 - as above
+    return import_module(f"usp_prof.analyses.{analysis}").compute(_open(index).tables, selection)
+
+
+def timeline_store(index: int, progress: Callable[[int, int], None] | None = None) -> TimelineStore:
+    """Give a run's prepared timeline, preparing what is missing."""
+    run = open_numbered(index)
+    with _lock:
+        if index not in _stores:
+            folder = _timeline_folder(run, index)
+            prepare(run.tables, folder, offsets=_offsets(run), progress=progress)
+            _stores[index] = load(folder, run.tables.ranks)
+        return _stores[index]
+
+
+_stores: dict[int, TimelineStore] = {}
+
+
+def is_prepared(index: int) -> bool:
+    """Say whether the timeline is there already."""
+    return index in _stores
+
+
+def timeline_steps(index: int) -> list[dict[str, int]]:
+    """Give the job's steps on the timeline: first start to last end over ranks."""
+    run, store = open_numbered(index), timeline_store(index)
+    bounds: dict[int, list[int]] = {}
+    shifts = _offsets(run)
+    for rank in run.tables.ranks:
+        steps, shift = run.tables.columns("steps", rank), shifts.get(rank, 0) - store.origin_ns
+        for number, start, end in zip(
+            steps["step"].tolist(), steps["start_ns"].tolist(), steps["end_ns"].tolist(), strict=True
+        ):
+            kept = bounds.setdefault(number, [start + shift, end + shift])
+            bounds[number] = [min(kept[0], start + shift), max(kept[1], end + shift)]
+    return [{"number": n, "start_ns": a, "end_ns": b} for n, (a, b) in sorted(bounds.items())]
+
+
+def _offsets(run: Run) -> dict[int, int]:
+    clock = import_module("usp_prof.tables.clock")
+    table = run.tables.memo("clock", lambda: clock.build(run.tables))
+    columns = getattr(table, "table", table)
+    return dict(zip(columns.column("rank").to_pylist(), columns.column("offset_ns").to_pylist(), strict=True))
+
+
+def _timeline_folder(run: Run, index: int) -> Path:
+    root = Path(os.environ.get("USP_PROF_CACHE") or Path.home() / ".cache" / "usp-prof")
+    ranks = run.tables.arrow("ranks").select(["rank", "trace_id", "bytes", "first_ns", "last_ns"])
+    stamp = f"{Path(paths()[index]).resolve()} {run.name} {ranks.to_pydict()}"
+    return root / "timeline" / blake2b(stamp.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,67 @@
+"""What is on every page? The choice of run, ranks and steps beside it, and the list of pages above it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from dashboard import data, state
+from dashboard.pages import PAGES
+from usp_prof import UspProfError
+
+HERE = Path(__file__).parent
+
+
+def _style() -> None:
+    st.html(
+        "<style>.block-container{padding-top:3.2rem;padding-bottom:2rem;max-width:none}"
+        "[data-testid='stMetricValue']{font-size:1.5rem}</style>"
+    )
+
+
+def _sidebar() -> None:
+    with st.sidebar:
+        st.markdown("### usp-prof")
+        if data.run_count() > 1:
+            names = [Path(path).name or path for path in data.paths()]
+            before = state.number("run", 0, len(names) - 1) or 0
+            chosen = st.selectbox("Run", range(len(names)), before, format_func=lambda i: names[i])
+            state.keep("run", chosen or None)
+        run = data.open_numbered(state.number("run", 0, data.run_count() - 1) or 0)
+        ranks = st.text_input(
+            "Ranks", st.query_params.get("ranks", ""), placeholder="all, or 0,2,4-7", max_chars=200, key="ranks"
+        )
+        state.keep("ranks", state.format_ranks(state.parse_ranks(ranks, run.tables.ranks)))
+        steps = st.text_input("Steps", st.query_params.get("steps", ""), placeholder="all, or 3-5", max_chars=20)
+        state.keep("steps", steps if steps.replace("-", "").isdigit() else None)
+        st.caption(f"{len(run.tables.ranks)} ranks read from `{Path(str(run.path)).name}`")
+
+
+def main() -> None:
+    """Draw the chosen page."""
+    st.set_page_config("usp-prof", page_icon=str(HERE / "icon.png"), layout="wide")
+    _style()
+    if not data.run_count():
+        st.error("No run was named.")
+        st.code("usp-prof dashboard traces/my-run")
+        st.stop()
+    try:
+        with st.spinner("reading the traces (only the first time)", show_time=True):
+            data.open_numbered(state.number("run", 0, data.run_count() - 1) or 0)
+    except UspProfError as error:
+        st.error(error.message)
+        st.info(error.hint or "usp-prof info PATH says what is there")
+        st.stop()
+    pages = [st.Page(page.draw, title=page.TITLE, url_path=page.PATH, default=i == 0) for i, page in enumerate(PAGES)]
+    chosen = st.navigation(pages, position="top")
+    _sidebar()
+    try:
+        chosen.run()
+    except UspProfError as error:
+        st.error(error.message)
+        if error.hint:
+            st.info(error.hint)
+
+
+main()

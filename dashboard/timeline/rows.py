@@ -1,0 +1,186 @@
+"""Which rows does a rank have on the timeline, and which slices lie on each?
+
+Device lanes come from `activities`; host rows are the ops, annotations and runtime calls of each thread, one row for
+each depth of nesting. Slices of one row never overlap, whatever the trace did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.columns import Columns
+    from usp_prof.tables.table_set import TableSet
+
+CATEGORIES = (
+    "compute", "memcpy", "memset", "op", "annotation", "runtime",
+    "dp", "dp_replicate", "dp_shard", "tp", "cp", "pp", "ep", "world", "unknown",
+)  # fmt: skip
+"""What a slice is coloured by: its kind, and for communication its parallel axis."""
+
+HOST_CATEGORIES = {"cpu_op": "op", "user_annotation": "annotation", "cuda_runtime": "runtime", "cuda_driver": "runtime"}
+MAX_DEPTH = 24
+"""Rows of a thread; deeper slices share the last one where they fit, else they are left to the table below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: its rank, its track (a lane or a thread) and its depth within."""
+
+    rank: int
+    track: str
+    kind: str
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """The slices of all rows of a rank, sorted by row and start; `offsets[i]:offsets[i + 1]` are those of row i."""
+
+    rows: tuple[Row, ...]
+    offsets: NDArray[np.int64]
+    start_ns: NDArray[np.int64]
+    dur_ns: NDArray[np.int64]
+    event: NDArray[np.int64]
+    name: NDArray[np.int64]
+    category: NDArray[np.uint8]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Slices of one track, before they are put together."""
+
+    track: str
+    kind: str
+    depth: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+
+def rank_slices(tables: TableSet, rank: int) -> Slices:
+    """Collect every slice of a rank."""
+    device = _device(tables.columns("activities", rank))
+    host = _host(tables.columns("events", rank))
+    return _assemble(rank, [device, host])
+
+
+@dataclass(frozen=True, slots=True)
+class _Half:
+    start_ns: NDArray[np.int64]
+    dur_ns: NDArray[np.int64]
+    event: NDArray[np.int64]
+    name: NDArray[np.int64]
+    names: list[str]
+    category: NDArray[np.uint8]
+    parts: list[_Part]
+
+
+def _device(columns: Columns) -> _Half:
+    lanes, lane_names = columns.codes("lane")
+    kinds, kind_names = columns.codes("kind")
+    axes, axis_names = columns.codes("axis")
+    by_kind = np.array([_code(kind) for kind in kind_names] + [0], np.uint8)
+    by_axis = np.array([_code(axis or "unknown") for axis in axis_names] + [0], np.uint8)
+    talks = columns.matches("kind", "communication")
+    category = np.where(talks, by_axis[axes], by_kind[kinds]).astype(np.uint8)
+    parts = []
+    for code in sorted(set(lanes.tolist()), key=lambda c: _natural(lane_names[c])):
+        rows = np.flatnonzero(lanes == code)
+        depth = _depths(columns["start_ns"][rows], columns["dur_ns"][rows])
+        parts.append(_Part(lane_names[code], "device", depth, rows))
+    name, names = columns.codes("name")
+    return _Half(columns["start_ns"], columns["dur_ns"], columns["event"], name, names, category, parts)
+
+
+def _host(events: Columns) -> _Half:
+    keep = events.matches("category", *HOST_CATEGORIES) & events.matches("phase", "X") & (events["dur_ns"] >= 0)
+    events = events.take(keep)
+    threads, thread_names = events.codes("thread")
+    kinds, kind_names = events.codes("category")
+    category = np.array([_code(HOST_CATEGORIES.get(kind, "op")) for kind in kind_names] + [0], np.uint8)[kinds]
+    parts = []
+    order = np.argsort(threads, kind="stable")
+    bounds = np.searchsorted(threads[order], np.arange(len(thread_names) + 1))
+    for code in sorted(range(len(thread_names)), key=lambda c: (bounds[c] - bounds[c + 1], _natural(thread_names[c]))):
+        rows = order[bounds[code] : bounds[code + 1]]
+        if len(rows):
+            depth = _depths(events["start_ns"][rows], events["dur_ns"][rows])
+            parts.append(_Part(f"thread {thread_names[code]}", "host", depth, rows))
+    name, names = events.codes("name")
+    return _Half(events["start_ns"], events["dur_ns"], events["event"], name, names, category, parts)
+
+
+def _depths(start: NDArray[np.int64], dur: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give each slice a row of its track so that no two of one row overlap; nested slices lie below their parent."""
+    if not len(start):
+        return np.zeros(0, np.int64)
+    end = start + np.maximum(dur, 1)
+    order = np.lexsort((-dur, start))
+    opened = np.arange(len(start)) - np.searchsorted(np.sort(end), start[order], side="right")
+    if _collides(opened, start[order], end[order]):
+        opened = _first_free(start[order], end[order])
+    depth = np.empty(len(start), np.int64)
+    depth[order] = opened
+    return depth
+
+
+def _collides(depth: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
+    order = np.lexsort((start, depth))
+    same = depth[order][1:] == depth[order][:-1]
+    return bool(np.any(same & (start[order][1:] < end[order][:-1])))
+
+
+def _first_free(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Place overlapping slices that do not nest (gloo's sends and receives): the first row that is free takes each."""
+    free_at: list[int] = []
+    depth = np.empty(len(start), np.int64)
+    for i, (begin, finish) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+        row = next((r for r, free in enumerate(free_at) if free <= begin), len(free_at))
+        if row == len(free_at):
+            free_at.append(finish)
+        else:
+            free_at[row] = finish
+        depth[i] = row
+    return depth
+
+
+def _assemble(rank: int, halves: list[_Half]) -> Slices:
+    rows: list[Row] = []
+    picked: list[tuple[_Half, NDArray[np.int64], int]] = []
+    names: dict[str, int] = {}
+    columns: dict[str, list[NDArray[Any]]] = {"start": [], "dur": [], "event": [], "name": [], "category": []}
+    offsets = [0]
+    for half in halves:
+        remap = np.array([names.setdefault(name, len(names)) for name in half.names] + [0], np.int64)
+        for part in half.parts:
+            for depth in range(min(int(part.depth.max()) + 1, MAX_DEPTH)):
+                index = part.rows[part.depth == depth]
+                index = index[np.argsort(half.start_ns[index], kind="stable")]
+                rows.append(Row(rank, part.track, part.kind, depth))
+                picked.append((half, index, depth))
+                columns["start"].append(half.start_ns[index])
+                columns["dur"].append(np.maximum(half.dur_ns[index], 0))
+                columns["event"].append(half.event[index])
+                columns["name"].append(remap[half.name[index]])
+                columns["category"].append(half.category[index])
+                offsets.append(offsets[-1] + len(index))
+    joined = {key: np.concatenate(value) if value else np.zeros(0, np.int64) for key, value in columns.items()}
+    return Slices(
+        tuple(rows), np.array(offsets, np.int64), joined["start"], joined["dur"], joined["event"], joined["name"],
+        joined["category"].astype(np.uint8), tuple(names),
+    )  # fmt: skip
+
+
+def _code(category: str) -> int:
+    return CATEGORIES.index(category) if category in CATEGORIES else CATEGORIES.index("unknown")
+
+
+def _natural(text: str) -> tuple[object, ...]:
+    """Sort 'stream 7' before 'stream 20'."""
+    words = text.replace("/", " ").split()
+    return tuple((0, int(word), "") if word.isdigit() else (1, 0, word) for word in words)
