@@ -1,0 +1,144 @@
+"""How do the builders see the events of a rank? As arrays, by category, with arguments read out on demand."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from usp_prof.algebra.nesting import Nesting, nest
+from usp_prof.tables.arguments import Field, read_arguments
+from usp_prof.tables.columns import Columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from usp_prof.readers.raw import RawTrace
+
+    Ints = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events")
+HOST_CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "privateuse1_runtime", "privateuse1_driver", "xpu_runtime")
+HOST_OPS = ("cpu_op",)
+MARKS = ("user_annotation",)
+
+
+class EventFrame:
+    """The events of one rank. Rows are positions in the events table; texts stay coded until asked for."""
+
+    def __init__(self, raw: RawTrace, rank: int) -> None:
+        self.raw = raw
+        self.rank = rank
+        self._columns = Columns(raw.events)
+        self._texts: dict[str, tuple[Ints, list[str]]] = {}
+        self._categories: dict[str, Ints] = {}
+
+    def __len__(self) -> int:
+        """Count the events."""
+        return len(self._columns)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The file's top-level fields."""
+        return self.raw.metadata
+
+    def ints(self, name: str) -> Ints:
+        """Give an integer column."""
+        return self._columns[name]
+
+    @cached_property
+    def event(self) -> Ints:
+        """Event numbers by row."""
+        return self.ints("event")
+
+    @cached_property
+    def start(self) -> Ints:
+        """Starts by row."""
+        return self.ints("start_ns")
+
+    @cached_property
+    def duration(self) -> Ints:
+        """Durations by row; what has none counts as empty."""
+        return np.maximum(self.ints("dur_ns"), 0)
+
+    @cached_property
+    def end(self) -> Ints:
+        """Ends by row."""
+        return self.start + self.duration
+
+    def codes(self, name: str) -> tuple[Ints, list[str]]:
+        """Give a text column as codes and distinct texts."""
+        if name not in self._texts:
+            self._texts[name] = self._columns.codes(name)
+        return self._texts[name]
+
+    @cached_property
+    def track(self) -> Ints:
+        """Number of the (process, thread) pair by row."""
+        process, processes = self.codes("process")
+        thread, threads = self.codes("thread")
+        return process * (len(threads) + 1) + thread if len(processes) > 1 else thread
+
+    def rows(self, *categories: str) -> Ints:
+        """Give the rows of complete events of these categories, in file order."""
+        parts = [self._category(name) for name in categories]
+        found = [part for part in parts if len(part)]
+        if len(found) < 2:
+            return found[0] if found else np.zeros(0, np.int64)
+        return np.sort(np.concatenate(found))
+
+    def _category(self, name: str) -> Ints:
+        if name not in self._categories:
+            codes, values = self.codes("category")
+            phase, phases = self.codes("phase")
+            wanted = [code for code, value in enumerate(values) if value == name]
+            hits = np.isin(codes, wanted) if len(wanted) != 1 else codes == wanted[0]
+            if name != "cpu_instant_event":
+                complete = np.array([text == "X" for text in phases] + [False])
+                hits = hits & complete[phase]
+            self._categories[name] = np.flatnonzero(hits)
+        return self._categories[name]
+
+    def by_name(self, rows: Ints, say: Callable[[str], Any], dtype: Any = bool) -> NDArray[Any]:  # noqa: ANN401 - NumPy's
+        """Map the names of rows through a function that sees each distinct name once."""
+        codes, values = self.codes("name")
+        own = codes[rows]
+        used = np.unique(own)
+        table = np.zeros(len(values), dtype=dtype)
+        for code in used.tolist():
+            table[code] = say(values[code])
+        return table[own]
+
+    def text(self, name: str, rows: Ints) -> pa.DictionaryArray:
+        """Give a text column of some rows with only the texts that occur there."""
+        codes, values = self.codes(name)
+        return compact(codes[rows], values)
+
+    def texts(self, name: str, rows: Ints) -> NDArray[Any]:
+        """Give a text column of some rows as str objects."""
+        codes, values = self.codes(name)
+        return np.asarray([*values, ""], dtype=object)[codes[rows]]
+
+    def arguments(self, rows: Ints, fields: Iterable[Field]) -> dict[str, Any]:
+        """Read fields out of the arguments of some rows: integers and floats as NumPy arrays, texts as Arrow arrays."""
+        return read_arguments(self.raw.events.column("args"), rows, tuple(fields))
+
+    @cached_property
+    def ops(self) -> Nesting:
+        """How the CPU ops nest on their threads; its rows are positions in `rows(*HOST_OPS)`."""
+        rows = self.rows(*HOST_OPS)
+        return nest(self.track[rows], self.start[rows], self.duration[rows])
+
+
+def compact(codes: Ints, values: list[str]) -> pa.DictionaryArray:
+    """Make a dictionary column that holds only the texts in use, in the order of their codes."""
+    used = np.zeros(len(values) + 1, dtype=bool)
+    used[codes] = True
+    place = np.cumsum(used) - 1
+    kept = [values[code] for code in np.flatnonzero(used[:-1]).tolist()]
+    return pa.DictionaryArray.from_arrays(pa.array(place[codes].astype(np.int32)), pa.array(kept, pa.string()))
