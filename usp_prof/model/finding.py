@@ -43,4 +43,4 @@ class Finding:
     error_fraction: float = 0.0
     level: Level = Level.WARNING
     advice: str = ""
-    settings: PlainMap = field(default=EMPTY)
+    settings: PlainMap = field(default_factory=lambda: EMPTY)

@@ -54,4 +54,4 @@ class Value:
 
     metric: Metric
     value: float | int
-    dims: Dims = field(default=NO_DIMS)
+    dims: Dims = field(default_factory=lambda: NO_DIMS)
