@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from usp_prof.algebra.nesting import Nesting, nest
+from usp_prof.algebra.tracks import Tracks, nest
 from usp_prof.tables.arguments import Field, read_arguments
 from usp_prof.tables.columns import Columns
 
@@ -129,7 +129,7 @@ class EventFrame:
         return read_arguments(self.raw.events.column("args"), rows, tuple(fields))
 
     @cached_property
-    def ops(self) -> Nesting:
+    def ops(self) -> Tracks:
         """How the CPU ops nest on their threads; its rows are positions in `rows(*HOST_OPS)`."""
         rows = self.rows(*HOST_OPS)
         return nest(self.track[rows], self.start[rows], self.duration[rows])
