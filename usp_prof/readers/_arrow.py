@@ -1,0 +1,31 @@
+"""How does a reader make a table of a schema? Columns in order, texts dictionary-coded, what is missing as absent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from usp_prof.model.schema import Column, Kind, Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_CODED = pa.dictionary(pa.int32(), pa.string())
+PLAIN_TEXT = frozenset({"args"})
+"""Texts of which hardly two are alike are kept plain: a dictionary would only cost."""
+
+
+def to_table(schema: Schema, columns: Mapping[str, Any], rows: int) -> pa.Table:
+    """Make a table; an integer column that is not given is -1 (absent)."""
+    arrays = [_array(column, columns.get(column.name), rows) for column in schema.columns]
+    return pa.Table.from_arrays(arrays, names=list(schema.names))
+
+
+def _array(column: Column, value: Any, rows: int) -> Any:  # noqa: ANN401 - an array or chunked array
+    if value is None:
+        return pa.array(np.full(rows, -1, np.int64))
+    if column.kind is Kind.TEXT and column.name not in PLAIN_TEXT:
+        return value if pa.types.is_dictionary(value.type) else value.dictionary_encode().cast(_CODED)
+    return pa.array(value) if isinstance(value, np.ndarray) else value

@@ -1,0 +1,161 @@
+"""How do decoded events become columns? Piece by piece, with one dictionary of texts for the whole file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from usp_prof.readers import _nanoseconds, _wire
+from usp_prof.readers._names import Texts, category_text, plain_text
+from usp_prof.readers._threads import ThreadNames
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+_FLOW_AND_METADATA = frozenset({"s", "t", "f", "M"})
+_WITHOUT_LINKS = "python_function"
+LINK_COLUMNS = ("device", "stream", "correlation", "external_id")
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was found on the way."""
+
+    finer_than_ns: int = 0
+    unplaced: int = 0
+    flows: int = 0
+    odd_links: int = 0
+
+
+@dataclass(slots=True)
+class Columns:
+    """The columns of the events read so far, a list of pieces for each."""
+
+    phases: Texts = field(default_factory=Texts)
+    categories: Texts = field(default_factory=Texts)
+    names: Texts = field(default_factory=Texts)
+    processes: Texts = field(default_factory=Texts)
+    threads: Texts = field(default_factory=Texts)
+    starts: list[NDArray[np.int64]] = field(default_factory=list)
+    durations: list[NDArray[np.int64]] = field(default_factory=list)
+    links: dict[str, list[NDArray[np.int64]]] = field(default_factory=lambda: {name: [] for name in LINK_COLUMNS})
+    args: list[pa.Array] = field(default_factory=list)
+    thread_names: ThreadNames = field(default_factory=ThreadNames)
+    counts: Counts = field(default_factory=Counts)
+
+    def add(self, events: Sequence[_wire.Event | _wire.ExactEvent]) -> None:
+        """Take over decoded events."""
+        kept = [event for event in events if event.ph not in _FLOW_AND_METADATA]
+        if len(kept) != len(events):
+            named = [event for event in events if event.ph == "M"]
+            self.thread_names.add(named)
+            self.counts.flows += len(events) - len(kept) - len(named)
+        if not kept:
+            return
+        starts = self._nanoseconds([event.ts for event in kept])
+        placed = starts != _nanoseconds.ABSENT
+        if not placed.all():
+            self.counts.unplaced += len(kept) - int(np.count_nonzero(placed))
+            kept = [event for event, good in zip(kept, placed.tolist(), strict=True) if good]
+            starts = starts[placed]
+        categories = [event.cat for event in kept]
+        self.starts.append(starts)
+        self.durations.append(self._nanoseconds([event.dur for event in kept]))
+        self.phases.add([event.ph for event in kept])
+        self.categories.add(categories)
+        self.names.add([event.name for event in kept])
+        self.processes.add([event.pid for event in kept])
+        self.threads.add([event.tid for event in kept])
+        self._add_args([event.args for event in kept], categories)
+
+    def _nanoseconds(self, values: list[Any]) -> NDArray[np.int64]:
+        if values and isinstance(values[0], float):
+            out, finer = _nanoseconds.from_floats(values)
+        else:
+            out, finer = _nanoseconds.from_texts([bytes(value) for value in values])
+        self.counts.finer_than_ns += finer
+        return out
+
+    def _add_args(self, args: list[msgspec.Raw], categories: list[str]) -> None:
+        offsets = np.zeros(len(args) + 1, np.int32)
+        np.cumsum(np.fromiter(map(len, args), np.int32, len(args)), out=offsets[1:])
+        text = pa.py_buffer(b"".join(args))
+        self.args.append(pa.StringArray.from_buffers(len(args), pa.py_buffer(offsets), text))
+        linked = [
+            row
+            for row, (arg, category) in enumerate(zip(args, categories, strict=True))
+            if arg and category != _WITHOUT_LINKS
+        ]
+        rows = np.array(linked, np.int64)
+        columns = self._decode_links([args[row] for row in linked])
+        for name, values in zip(LINK_COLUMNS, columns, strict=True):
+            column = np.full(len(args), -1, np.int64)
+            column[rows] = values
+            self.links[name].append(column)
+
+    def _decode_links(self, args: list[msgspec.Raw]) -> list[NDArray[np.int64]]:
+        joined = b"[" + b",".join(args) + b"]"
+        try:
+            links = _wire.LINKS.decode(joined)
+            external = [link.external for link in links]
+            if b'"external id"' in joined:
+                external = [max(link.external, link.external_2021) for link in links]
+            return [
+                np.array([link.device for link in links], np.int64),
+                np.array([link.stream for link in links], np.int64),
+                np.array([link.correlation for link in links], np.int64),
+                np.array(external, np.int64),
+            ]
+        except (*_wire.DECODE_ERRORS, OverflowError):
+            return self._links_one_by_one(args)
+
+    def _links_one_by_one(self, args: list[msgspec.Raw]) -> list[NDArray[np.int64]]:
+        out = np.full((4, len(args)), -1, np.int64)
+        for row, text in enumerate(args):
+            try:
+                found = msgspec.json.decode(text)
+            except _wire.DECODE_ERRORS:
+                found = None
+            if isinstance(found, dict):
+                keys = ("device", "stream", "correlation", "External id", "external id")
+                whole = [_whole(found.get(key)) for key in keys]
+                out[:, row] = [*whole[:3], max(whole[3], whole[4])]
+        self.counts.odd_links += 1
+        return list(out)
+
+    def table(self, base_ns: int) -> tuple[dict[str, Any], int]:
+        """Give the columns as whole arrays (times absolute), and the number of events."""
+        starts = _joined(self.starts)
+        rows = len(starts)
+        return {
+            "event": np.arange(rows, dtype=np.int64),
+            "phase": self.phases.array(plain_text),
+            "category": self.categories.array(category_text),
+            "name": self.names.array(plain_text),
+            "process": self.processes.array(plain_text),
+            "thread": self.threads.array(plain_text),
+            "start_ns": starts + base_ns,
+            "dur_ns": _joined(self.durations),
+            **{name: _joined(pieces) for name, pieces in self.links.items()},
+            "args": pa.chunked_array(self.args, pa.string()),
+        }, rows
+
+
+def _joined(pieces: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    out = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+    pieces.clear()
+    return out
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, str):
+        value = int(value) if value.isascii() and value.lstrip("-").isdigit() and len(value) < 19 else -1
+    if isinstance(value, float):
+        value = int(value) if abs(value) < 2**63 else -1
+    return value if isinstance(value, int) and -(2**63) <= value < 2**63 else -1

@@ -1,0 +1,78 @@
+"""What is a time in integer nanoseconds, exactly? Decimal microseconds, as float or as text, to int64."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+FLOAT_IS_EXACT_BELOW = float(1 << 43)
+"""Microseconds with three decimals survive a double up to here: half its spacing is 0.488 ns."""
+
+ABSENT = np.int64(np.iinfo(np.int64).min)
+"""Stands for a time that is missing or no number."""
+
+_LIMIT_US = 9.2e15
+
+
+def from_floats(values: Sequence[float]) -> tuple[NDArray[np.int64], int]:
+    """Give nanoseconds, and how many values were finer than one nanosecond (these are rounded)."""
+    us = np.asarray(values, dtype=np.float64)
+    whole = np.floor(us)
+    thousandths = (us - whole) * 1000.0
+    nearest = np.rint(thousandths)
+    size = np.abs(us)
+    fine = ~(size < _LIMIT_US)
+    if fine.any():
+        whole[fine] = 0.0
+        nearest[fine] = 0.0
+    ns = whole.astype(np.int64) * 1000 + nearest.astype(np.int64)
+    ns[fine] = ABSENT
+    off = np.abs(thousandths - nearest) > 500.0 * np.spacing(size) + 1e-6
+    return ns, int(np.count_nonzero(off & ~fine))
+
+
+def too_large_for_floats(values: Sequence[float]) -> bool:
+    """Say whether a float may have lost nanoseconds of one of these."""
+    us = np.asarray(values, dtype=np.float64)
+    return bool((np.abs(us) >= FLOAT_IS_EXACT_BELOW).any())
+
+
+def from_texts(values: Sequence[bytes]) -> tuple[NDArray[np.int64], int]:
+    """Give nanoseconds of numbers as written, and how many were finer than one nanosecond (these are rounded)."""
+    joined = b"".join(values)
+    offsets = np.zeros(len(values) + 1, np.int32)
+    offsets[1:] = np.fromiter(accumulate(map(len, values)), np.int32, len(values))
+    texts = pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(joined))
+    try:
+        decimals = texts.cast(pa.decimal128(22, 3))
+    except pa.ArrowInvalid:
+        return _one_by_one(values)
+    words = np.frombuffer(decimals.buffers()[1], dtype=np.int64)
+    low, high = words[0::2].copy(), words[1::2]
+    low[(low >> 63) != high] = ABSENT
+    return low, 0
+
+
+def _one_by_one(values: Sequence[bytes]) -> tuple[NDArray[np.int64], int]:
+    finer = 0
+    out = np.full(len(values), ABSENT, np.int64)
+    for row, value in enumerate(values):
+        try:
+            exact = Decimal(value.decode("ascii").strip('"')) * 1000
+            if not exact.is_finite() or abs(exact) >= Decimal(_LIMIT_US) * 1000:
+                continue
+        except (InvalidOperation, UnicodeDecodeError):
+            continue
+        nearest = int(exact.to_integral_value())
+        finer += exact != nearest
+        out[row] = nearest
+    return out, finer

@@ -1,0 +1,134 @@
+"""Where do a trace's events begin, where do they end, and what lies around them? Cut into pieces of whole events.
+
+The text is never held as a whole. Cuts are guesses made at what looks like the seam between two events; a wrong
+guess can only give text that is no JSON, which the careful reader then puts right (`_salvage`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PIECE = 4 << 20
+"""Bytes of JSON that are decoded at once: small enough to stay in the cache, large enough to forget call overhead."""
+
+HEAD_LIMIT = 64 << 20
+_FIRST_LOOK = 1 << 16
+_FIELD = rb'"(?:ph|name|cat|pid|tid|ts|dur|args|id|bp|s)"'
+_SEAM = re.compile(rb"\}\s*,\s*(?=\{\s*" + _FIELD + rb")")
+_ARRAY_END = re.compile(rb"\}\s*\]")
+_OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
+_START = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*")
+
+
+class Feed:
+    """Text still to be read: a buffer in front of the blocks of a source."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self.buffer = b""
+        self.ended = False
+
+    def fill(self, size: int) -> None:
+        """Read on until the buffer holds `size` bytes or the source ends."""
+        parts, held = [self.buffer], len(self.buffer)
+        while held < size and not self.ended:
+            block = next(self._blocks, None)
+            if block is None:
+                self.ended = True
+            else:
+                parts.append(block)
+                held += len(block)
+        if len(parts) > 1:
+            self.buffer = b"".join(parts)
+
+    def open_events(self) -> bytes | None:
+        """Go to just inside the list of events; give the text before its key, or `None` when there is no such list."""
+        self.fill(_FIRST_LOOK)
+        start = _START.match(self.buffer)
+        skipped = start.end() if start else 0
+        if self.buffer[skipped : skipped + 1] == b"[":
+            self.buffer = self.buffer[skipped + 1 :]
+            return b""
+        if self.buffer[skipped : skipped + 1] != b"{" and skipped < len(self.buffer):
+            return self._open_at(_OPENING.search(self.buffer))
+        while True:
+            found = self._best_opening()
+            if found is not None or self.ended or len(self.buffer) >= HEAD_LIMIT:
+                return self._open_at(found)
+            self.fill(2 * len(self.buffer))
+
+    def _best_opening(self) -> re.Match[bytes] | None:
+        """Prefer the key that leaves valid JSON before it: the words may also stand inside a string."""
+        first = None
+        for match in _OPENING.finditer(self.buffer):
+            first = first or match
+            if parse_head(self.buffer[: match.start()]) is not None:
+                return match
+        return first
+
+    def _open_at(self, match: re.Match[bytes] | None) -> bytes | None:
+        if match is None:
+            return None
+        head, self.buffer = self.buffer[: match.start()], self.buffer[match.end() :]
+        return head
+
+    def piece(self) -> bytes:
+        """Cut off text that should be whole events (without the comma behind them)."""
+        self.fill(PIECE)
+        if self.ended:
+            text, self.buffer = self.buffer, b""
+            return text
+        window = 1 << 14
+        while True:
+            low = max(0, len(self.buffer) - window)
+            seams = deque(_SEAM.finditer(self.buffer, low), maxlen=1)
+            if seams:
+                last = seams[0]
+                text, self.buffer = self.buffer[: last.start() + 1], self.buffer[last.end() :]
+                return text
+            if low == 0:
+                text, self.buffer = self.buffer, b""
+                return text
+            window *= 8
+
+
+def split_end(text: bytes) -> tuple[bytes, bytes] | None:
+    """Divide the last piece into events and the fields behind them, when it ends as a whole file does."""
+    stripped = text.strip()
+    if stripped in {b"]", b"]}"}:
+        return b"", b"}"
+    if stripped.startswith(b"]"):
+        return b"", stripped[1:]
+    low = max(0, len(text) - (1 << 16))
+    for match in reversed(list(_ARRAY_END.finditer(text, low))[-64:]):
+        rest = text[match.end() :]
+        if parse_tail(rest) is not None:
+            return text[: match.start() + 1], rest
+    return None
+
+
+def parse_head(text: bytes) -> dict[str, object] | None:
+    """Read the fields before the events; `None` when they are no JSON."""
+    return _fields(text.rstrip().removesuffix(b",") + b"}") if text.strip() else {}
+
+
+def parse_tail(text: bytes) -> dict[str, object] | None:
+    """Read the fields behind the events; `None` when they are no JSON."""
+    rest = text.strip()
+    if not rest:
+        return {}
+    return _fields(b"{" + rest.removeprefix(b","))
+
+
+def _fields(text: bytes) -> dict[str, object] | None:
+    try:
+        return msgspec.json.decode(text.removeprefix(b"\xef\xbb\xbf"), type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

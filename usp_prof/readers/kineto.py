@@ -1,0 +1,172 @@
+"""What does a trace file say? Events and threads as columns, the fields beside them, and what was wrong with it.
+
+The text is read piece by piece: pieces that are sound go through one typed decode, pieces that are not are saved
+event by event. Peak memory grows with the piece and the columns, never with the JSON.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from usp_prof.model.errors import InputError
+from usp_prof.readers import _nanoseconds, _wire
+from usp_prof.readers._arrow import to_table
+from usp_prof.readers._columns import Columns
+from usp_prof.readers._damage import Damage
+from usp_prof.readers._duplicates import repeated
+from usp_prof.readers._phases import join_begin_end
+from usp_prof.readers._salvage import salvage, salvage_fields
+from usp_prof.readers._split import HEAD_LIMIT, PIECE, Feed, parse_head, parse_tail, split_end
+from usp_prof.readers.events import SCHEMA
+from usp_prof.readers.raw import RawTrace
+from usp_prof.readers.source import Source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_CARRY_LIMIT = 4 * PIECE
+
+
+def read(path: Path) -> RawTrace:
+    """Read one trace file; raises only when nothing can be made of it."""
+    return _Reading(path).run()
+
+
+class _Reading:
+    """The state of reading one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.source = Source(path)
+        self.feed = Feed(self.source.blocks())
+        self.columns = Columns()
+        self.damage = Damage()
+        self.metadata: dict[str, Any] = {}
+        self.exact = False
+        self.closed = False
+
+    def run(self) -> RawTrace:
+        """Read from the beginning to the end."""
+        head = self.feed.open_events()
+        if head is None:
+            raise self._no_trace()
+        self.metadata.update(self._fields(head, parse_head(head)))
+        while not self.closed and (self.feed.buffer or not self.feed.ended):
+            self._piece(self.feed.piece())
+        self._tail()
+        self.damage.fault = self.source.fault
+        self.damage.ends_early = not self.closed
+        return self._result()
+
+    def _no_trace(self) -> InputError:
+        what = "is empty" if not self.source.size else "holds no list of trace events"
+        if self.source.fault is not None:
+            what = f"cannot be unpacked ({self.source.fault.detail})"
+        return InputError(
+            f"{self.source.path} {what}",
+            hint="give a Chrome trace as torch.profiler exports it (.json, .json.gz, .zst), or the folder of one run",
+        )
+
+    def _piece(self, piece: bytes) -> None:
+        piece = self._sound_text(piece)
+        if self.feed.ended and not self.feed.buffer:
+            end = split_end(piece)
+            if end is not None and self._decode(end[0]):
+                self.metadata.update(parse_tail(end[1]) or {})
+                self.closed = True
+                return
+        elif self._decode(piece):
+            return
+        self._salvage(piece)
+
+    def _sound_text(self, piece: bytes) -> bytes:
+        if piece.isascii():
+            return piece
+        try:
+            piece.decode("utf-8")
+        except UnicodeDecodeError:
+            text = piece.decode("utf-8", "replace")
+            self.damage.invalid_utf8 += text.count("\ufffd") - piece.count("\ufffd".encode())
+            return text.encode()
+        return piece
+
+    def _decode(self, piece: bytes) -> bool:
+        decoder = _wire.EXACT_EVENTS if self.exact else _wire.EVENTS
+        try:
+            events = decoder.decode(b"[" + piece + b"]")
+        except _wire.DECODE_ERRORS:
+            return False
+        self._take(events, piece)
+        return True
+
+    def _take(self, events: list[Any], piece: bytes) -> None:
+        if not self.exact and _nanoseconds.too_large_for_floats([event.ts for event in events]):
+            self.exact = True
+            if self._decode(piece):
+                return
+        self.columns.add(events)
+
+    def _salvage(self, piece: bytes) -> None:
+        final = self.feed.ended and not self.feed.buffer
+        saved = salvage(piece, exact=self.exact, final=final or len(piece) > _CARRY_LIMIT)
+        if not self.exact and _nanoseconds.too_large_for_floats([event.ts for event in saved.events]):
+            self.exact = True
+            saved = salvage(piece, exact=True, final=final or len(piece) > _CARRY_LIMIT)
+        self.columns.add(saved.events)
+        self.damage.events_lost += saved.events_lost
+        self.damage.bytes_lost += saved.bytes_lost
+        self.damage.repaired += saved.repaired
+        self.closed = saved.ended
+        rest = piece[saved.used :]
+        self.feed.buffer = rest + (b"," if rest and not self.closed and self.feed.buffer else b"") + self.feed.buffer
+
+    def _tail(self) -> None:
+        """Read what follows the list when a careful reading met its end."""
+        if not self.closed:
+            return
+        self.feed.fill(HEAD_LIMIT)
+        tail, self.feed.buffer = self.feed.buffer, b""
+        self.metadata.update(self._fields(tail, parse_tail(tail)))
+
+    def _fields(self, text: bytes, parsed: dict[str, Any] | None) -> dict[str, Any]:
+        if parsed is not None:
+            return parsed
+        found, lost = salvage_fields(self._sound_text(text))
+        self.damage.field_bytes_lost += lost
+        return found
+
+    def _result(self) -> RawTrace:
+        base = self.metadata.get("baseTimeNanoseconds")
+        base_ns = base if isinstance(base, int) and 0 <= base < 1 << 62 else 0
+        columns, rows = self.columns.table(base_ns)
+        self._settle_durations(columns)
+        keep, self.damage.unpaired = join_begin_end(columns, rows)
+        keep, self.damage.duplicates = repeated(columns, keep)
+        events = to_table(SCHEMA, columns, rows)
+        if not keep.all():
+            events = events.filter(pa.array(keep))
+            place = SCHEMA.names.index("event")
+            events = events.set_column(place, "event", pa.array(np.arange(events.num_rows)))
+        health = self.damage.rows(self.columns.counts, events=events.num_rows, based=base_ns > 0)
+        return RawTrace(
+            events=events,
+            threads=self.columns.thread_names.table(),
+            metadata=self.metadata,
+            health=tuple(health),
+            file=str(self.source.path),
+            json_bytes=self.source.size,
+        )
+
+    def _settle_durations(self, columns: dict[str, Any]) -> None:
+        """Keep an event whose duration is missing or negative as an instant: how long it took is not known."""
+        durations = columns["dur_ns"]
+        phase = columns["phase"]
+        known = phase.dictionary.to_pylist()
+        complete = phase.indices.to_numpy() == (known.index("X") if "X" in known else -1)
+        missing = durations == _nanoseconds.ABSENT
+        self.damage.missing_duration = int(np.count_nonzero(missing & complete))
+        durations[missing] = 0
+        self.damage.negative_duration = int(np.count_nonzero(durations < 0))
+        durations[durations < 0] = 0

@@ -1,0 +1,102 @@
+"""How do the bytes of a file come out, whatever it is packed in? As blocks, with what was wrong with the packing.
+
+The packing is told by the first bytes, never by the name: a `.json` may be gzip, a `.gz` may be plain text. A packed
+file that ends early or is corrupt gives every byte that can be unpacked; the rest is named in `PackingFault`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import zstandard
+
+from usp_prof.model.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BLOCK = 1 << 20
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_GZIP_WINDOW = 31
+
+
+@dataclass(frozen=True, slots=True)
+class PackingFault:
+    """A packed file that could not be unpacked to its end."""
+
+    kind: str
+    """`truncated` when the file just ends, `corrupt` when its bytes are wrong."""
+    packed_bytes_lost: int
+    detail: str
+
+
+class _Unpacker(Protocol):
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+class Source:
+    """One file, read once from its beginning; `fault` and `size` are known when `blocks` has ended."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fault: PackingFault | None = None
+        self.size = 0
+
+    def blocks(self) -> Iterator[bytes]:
+        """Give the unpacked bytes, block by block; never raises for damage inside the file."""
+        try:
+            with self.path.open("rb") as stream:
+                first = stream.read(BLOCK)
+                stream.seek(0)
+                raw = iter(lambda: stream.read(BLOCK), b"")
+                packed = _unpacker(first)
+                for block in raw if packed is None else self._unpack(raw, packed):
+                    self.size += len(block)
+                    yield block
+        except OSError as error:
+            raise InputError(
+                f"cannot read {self.path}: {error.strerror}", hint="check the path and its rights"
+            ) from None
+
+    def _unpack(self, raw: Iterator[bytes], unpacker: _Unpacker) -> Iterator[bytes]:
+        total, used = self.path.stat().st_size, 0
+        for block in raw:
+            data = block
+            while data:
+                try:
+                    out = unpacker.decompress(data)
+                except (zlib.error, zstandard.ZstdError) as error:
+                    self.fault = PackingFault("corrupt", total - used, f"unpacking failed: {error}")
+                    return
+                if out:
+                    yield out
+                data = b""
+                if unpacker.eof:
+                    data = unpacker.unused_data.lstrip(b"\0")
+                    follower = _unpacker(data)
+                    if data and follower is None:
+                        self.fault = PackingFault(
+                            "corrupt", total - used - len(block) + len(data), "bytes after the end"
+                        )
+                        return
+                    unpacker = follower or unpacker
+            used += len(block)
+        if not unpacker.eof:
+            self.fault = PackingFault("truncated", 0, "the packed file ends early")
+
+
+def _unpacker(first: bytes) -> _Unpacker | None:
+    if first.startswith(_GZIP):
+        return zlib.decompressobj(_GZIP_WINDOW)
+    if first.startswith(_ZSTD):
+        made: _Unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+        return made
+    return None
