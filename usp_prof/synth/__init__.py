@@ -1,1 +1,1 @@
-"""What would a declared run look like? Traces of every rank with the truth in a side file."""
+"""Do the figures come out right? Traces of a declared run whose truth is known, for tests, teaching and scale."""

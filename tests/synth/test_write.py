@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from usp_prof.cli import app
+from usp_prof.model.errors import UsageError
+from usp_prof.synth.clocks import START_NS, clocks
+from usp_prof.synth.declaration import Clocks, Declaration, Fault, FaultKind, Mesh, Network, Shape, Speed, Style, Work
+from usp_prof.synth.simulation import simulate
+from usp_prof.synth.truth import tell
+from usp_prof.synth.write import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUIET = Network(noise=0.0, end_jitter_ns=0)
+
+
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
+def nanoseconds(text: float) -> int:
+    return round(text * 1000)
+
+
+@pytest.mark.parametrize("style", list(Style))
+def test_the_same_declaration_gives_the_same_bytes(tmp_path: Path, style: Style) -> None:
+    run = Declaration(style=style, mesh=Mesh(dp=2, tp=2, pp=2, cp=2, ep=2), work=Work(steps=2), seed=3)
+    for one, other in zip(write(run, tmp_path / "a"), write(run, tmp_path / "b"), strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("style", list(Style))
+def test_every_rank_has_its_groups_and_its_steps(tmp_path: Path, style: Style) -> None:
+    files = write(Declaration(style=style, mesh=Mesh(dp=2, tp=2, pp=2)), tmp_path)
+    assert len(files) == 8
+    for rank, path in enumerate(files):
+        data = read(path)
+        assert data["distributedInfo"]["rank"] == rank
+        described = {group["pg_desc"]: group["ranks"] for group in data["distributedInfo"]["pg_config"]}
+        assert set(described) == {"default_pg", "mesh_pp", "mesh_dp", "mesh_tp"}
+        assert all(rank in ranks for ranks in described.values())
+        names = Counter(event["name"] for event in data["traceEvents"])
+        assert [names[f"ProfilerStep#{step}"] for step in (10, 11, 12)] == [1, 1, 1]
+
+
+def test_kernels_carry_what_their_launches_and_ops_carry(tmp_path: Path) -> None:
+    data = read(write(Declaration(mesh=Mesh(tp=2)), tmp_path)[0])
+    by: dict[str, dict[int, Any]] = {"kernel": {}, "cuda_runtime": {}, "cpu_op": {}}
+    for event in data["traceEvents"]:
+        if event.get("cat") in by and event["args"].get("External id"):
+            by[event["cat"]].setdefault(event["args"]["External id"], event)
+    assert len(by["kernel"]) > 100
+    for number, kernel in by["kernel"].items():
+        launch, op = by["cuda_runtime"][number], by["cpu_op"][number]
+        assert kernel["args"]["correlation"] == launch["args"]["correlation"]
+        assert op["ts"] <= launch["ts"] <= launch["ts"] + launch["dur"] <= op["ts"] + op["dur"]
+        assert kernel["ts"] > launch["ts"]
+    ours = [kernel for kernel in by["kernel"].values() if kernel["name"].startswith("ncclDevKernel_AllReduce")]
+    assert {kernel["args"]["Process Group Description"] for kernel in ours} == {"mesh_tp"}
+    assert [kernel["args"]["Seq"] for kernel in ours] == list(range(len(ours)))
+
+
+def test_kernels_on_one_stream_never_overlap(tmp_path: Path) -> None:
+    for path in write(Declaration(mesh=Mesh(dp=2, tp=2, pp=2), seed=5), tmp_path):
+        streams: dict[int, list[tuple[int, int]]] = {}
+        for event in read(path)["traceEvents"]:
+            if event.get("cat") in ("kernel", "gpu_memcpy"):
+                begin = nanoseconds(event["ts"])
+                streams.setdefault(event["tid"], []).append((begin, begin + nanoseconds(event["dur"])))
+        for ranges in streams.values():
+            ranges.sort()
+            assert all(one[1] <= other[0] for one, other in pairwise(ranges))
+
+
+def test_clocks_show_offset_and_drift() -> None:
+    run = Declaration(mesh=Mesh(dp=4), clocks=Clocks(ranks_per_host=2, offset_ns=(0, 5_000_000), drift_ppm=(0.0, 50.0)))
+    first, *_, last = clocks(run)
+    assert int(first.local(np.array(10**9))) == START_NS + 10**9
+    assert int(last.local(np.array(10**9))) == START_NS + 10**9 + 5_000_000 + 50_000
+
+
+def test_a_pipeline_without_noise_has_the_textbook_bubble() -> None:
+    work = Work(schedule="1F1B", micro_batches=8, steps=2)
+    speed = Speed(noise=0.0, op_gap_ns=1, launch_latency_ns=1, input_ns=0)
+    network = Network(noise=0.0, end_jitter_ns=0, latency_ns=0, bytes_per_second=1e18)
+    truth = tell(simulate(Declaration(mesh=Mesh(pp=4), work=work, speed=speed, network=network)))
+    assert truth.bubble_fraction[11] == pytest.approx(3 / (8 + 3), abs=0.002)
+
+
+def test_a_slow_rank_costs_what_it_adds() -> None:
+    fault = Fault(FaultKind.SLOW_RANK, 1, factor=1.5)
+    work = Work(micro_batches=1, steps=4)
+    speed = Speed(noise=0.0)
+    truth = tell(simulate(Declaration(mesh=Mesh(dp=4), work=work, speed=speed, network=QUIET, faults=(fault,))))
+    (culprit,) = truth.culprits
+    compute = 4 * (400_000 * 3) + 600_000
+    assert (culprit.rank, culprit.cause) == (1, "slow_rank")
+    assert culprit.cost_ns == pytest.approx(compute / 2, rel=0.1)
+
+
+def test_a_late_input_shows_as_idle_on_its_rank_alone() -> None:
+    fault = Fault(FaultKind.LATE_INPUT, 2, step=10, delay_ns=5_000_000)
+    truth = tell(simulate(Declaration(mesh=Mesh(dp=4), faults=(fault,))))
+    late = {part.rank: part.idle_ns["input"] for part in truth.steps if part.step == 11}
+    assert set(late.values()) == {300_000}
+    assert truth.culprits[0].cost_ns > 1_000_000
+    gloo = tell(simulate(Declaration(style=Style.GLOO, mesh=Mesh(dp=4), faults=(fault,))))
+    assert {p.rank: p.idle_ns["input"] for p in gloo.steps if p.step == 10}[2] == 5_300_000
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    mesh=st.builds(Mesh, dp=st.sampled_from([1, 2]), tp=st.sampled_from([1, 2]), pp=st.sampled_from([1, 2, 4])),
+    style=st.sampled_from(list(Style)),
+    schedule=st.sampled_from(["GPipe", "1F1B"]),
+    seed=st.integers(0, 2**31),
+)
+def test_the_parts_of_a_step_add_up(mesh: Mesh, style: Style, schedule: str, seed: int) -> None:
+    work = Work(schedule=schedule, steps=2)
+    for part in tell(simulate(Declaration(mesh=mesh, style=style, work=work, seed=seed))).steps:
+        exposed = sum(part.exposed_comm_ns.values())
+        whole = part.compute_ns + exposed + part.memcpy_ns + sum(part.idle_ns.values())
+        assert whole == part.end_ns - part.start_ns
+
+
+def test_an_order_that_deadlocks_is_refused() -> None:
+    work = Work(micro_batches=1, order=("B0 F0", "F0 B0"))
+    with pytest.raises(UsageError, match="deadlocks"):
+        simulate(Declaration(mesh=Mesh(pp=2), work=work))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"mesh": {"dq": 2}}, {"work": {"schedule": "1G1B"}}, {"work": {"order": ["X0"]}}, {"mesh": {"dp": 0}}],
+)
+def test_a_declaration_that_means_nothing_is_refused(data: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        simulate(Declaration.from_dict(data))
+
+
+def test_a_declaration_survives_its_own_text() -> None:
+    run = Declaration(
+        mesh=Mesh(dp=2), shape=Shape(layers=8), clocks=Clocks(offset_ns=(0, 5)), faults=(Fault(FaultKind.GC_PAUSE, 1),)
+    )
+    assert Declaration.from_dict(json.loads(json.dumps(run.to_dict()))) == run
+
+
+def test_the_command_writes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["synth", str(tmp_path / "run"), "--mesh", "dp=2", "--steps", "2", "--fault", "slow_rank:rank=1,factor=1.5"]
+    assert app.main(words) == 0
+    assert "2 ranks" in capsys.readouterr().err
+    truth = json.loads((tmp_path / "run" / "truth.json").read_text())
+    assert truth["culprits"][0]["rank"] == 1
+    again = ["synth", str(tmp_path / "again"), "--declaration", str(tmp_path / "run" / "truth.json"), "-q"]
+    assert app.main(again) == 0
+    assert (tmp_path / "again" / "truth.json").read_text() == (tmp_path / "run" / "truth.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--mesh", "dp:2"], ["--fault", "slow"], ["--fault", "slow_rank:rank=x"], ["--declaration", "nowhere.json"]],
+)
+def test_the_command_refuses_what_it_cannot_read(tmp_path: Path, words: list[str]) -> None:
+    assert app.main(["synth", str(tmp_path), *words]) == 2

@@ -1,0 +1,92 @@
+"""How is a run with known truth made? `usp-prof synth` writes one from a declaration."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.model.errors import UsageError
+from usp_prof.synth.declaration import Declaration, FaultKind, Mesh, Style
+from usp_prof.synth.write import write
+
+if TYPE_CHECKING:
+    import argparse
+
+EXAMPLES = """\
+  usp-prof synth traces/demo --mesh dp=2,tp=2,pp=2 --micro-batches 8
+  usp-prof synth traces/slow --mesh dp=4 --fault slow_rank:rank=2,factor=1.5
+  usp-prof synth traces/cpu --style gloo --mesh pp=4 --schedule GPipe
+  usp-prof synth traces/own --declaration run.json
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("folder", metavar="FOLDER", help="where to write traces, run.json and truth.json")
+    parser.add_argument("--declaration", metavar="FILE", help="the whole declaration as JSON; options change it")
+    parser.add_argument("--mesh", metavar="AXES", help="sizes of the axes: dp=2,tp=2,pp=2,cp=1,ep=1")
+    parser.add_argument("--style", choices=[str(style) for style in Style], help="GPU over NCCL or CPU over gloo")
+    parser.add_argument("--schedule", metavar="NAME", help="pipeline schedule: GPipe, 1F1B, ...")
+    parser.add_argument("--micro-batches", metavar="N", type=int, help="micro-batches of a step")
+    parser.add_argument("--steps", metavar="N", type=int, help="steps")
+    parser.add_argument("--seed", metavar="N", type=int, help="the same seed gives the same bytes")
+    parser.add_argument(
+        "--fault", metavar="KIND:...", action="append", default=[],
+        help=f"{', '.join(FaultKind)}; with rank=, step=, factor=, delay_ns=, axis=",
+    )  # fmt: skip
+    parser.add_argument("--bare", action="store_true", help="write no manifest, as if nobody had recorded one")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the run."""
+    declared = Declaration.from_dict(_declaration(args))
+    files = write(declared, Path(args.folder), described=not args.bare)
+    if not args.quiet:
+        sys.stderr.write(f"wrote {len(files)} ranks and their truth to {args.folder}\n")
+    return 0
+
+
+def _declaration(args: argparse.Namespace) -> dict[str, Any]:
+    data: dict[str, Any] = _read(Path(args.declaration)) if args.declaration else {}
+    work = dict(data.get("work", {}))
+    for name in ("schedule", "micro_batches", "steps"):
+        if getattr(args, name) is not None:
+            work[name] = getattr(args, name)
+    changes = {"style": args.style, "seed": args.seed, "mesh": _mesh(args.mesh) if args.mesh else None}
+    data |= {name: value for name, value in changes.items() if value is not None}
+    faults = [*data.get("faults", []), *(_fault(text) for text in args.fault)]
+    return {**data, "work": work, "faults": faults}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} is no declaration: {error}", hint="truth.json of a made-up run holds one") from error
+    if not isinstance(data, dict):
+        raise UsageError(f"{path} is no declaration: no object", hint="truth.json of a made-up run holds one")
+    return dict(data.get("declaration", data))
+
+
+def _mesh(text: str) -> dict[str, int]:
+    known = [field.name for field in fields(Mesh)]
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if any(name not in known or not value.isdigit() for name, _, value in pairs):
+        raise UsageError(f"{text!r} is no mesh", hint=f"write it like dp=2,tp=4; axes are {', '.join(known)}")
+    return {name: int(value) for name, _, value in pairs}
+
+
+def _fault(text: str) -> dict[str, Any]:
+    kind, _, rest = text.partition(":")
+    values: dict[str, Any] = {"kind": kind}
+    try:
+        FaultKind(kind)
+        for pair in filter(None, rest.split(",")):
+            name, _, value = pair.partition("=")
+            values[name] = value if name == "axis" else float(value) if name == "factor" else int(value)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no fault: {error}", hint="write it like slow_rank:rank=2,factor=1.5") from error
+    return {"rank": 0, **values}

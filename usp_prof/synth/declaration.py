@@ -1,0 +1,190 @@
+"""What run is to be made up? Mesh, schedule, speeds, network, noise, clocks and faults, all as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.model.errors import UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Style(StrEnum):
+    """Whose traces are written: a GPU run over NCCL, or a CPU run over gloo."""
+
+    NCCL = "nccl"
+    GLOO = "gloo"
+
+
+class FaultKind(StrEnum):
+    """What goes wrong on purpose."""
+
+    SLOW_RANK = "slow_rank"
+    LATE_INPUT = "late_input"
+    SLOW_LINK = "slow_link"
+    GC_PAUSE = "gc_pause"
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Sizes of the axes. Ranks run over tp fastest, then cp, dp, pp; ep borrows ranks of dp and cp."""
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+        return self.dp * self.tp * self.pp * self.cp
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The model: what the shapes and byte counts in the traces are made from."""
+
+    layers: int = 4
+    hidden: int = 1024
+    heads: int = 16
+    kv_heads: int = 4
+    ffn_hidden: int = 4096
+    vocab: int = 32000
+    sequence: int = 2048
+    experts: int = 0
+    experts_per_token: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a step does. `order` overrides the schedule's order of actions: one text such as "F0 F1 B0 B1" a rank."""
+
+    schedule: str = "1F1B"
+    virtual_stages: int = 1
+    micro_batches: int = 4
+    steps: int = 3
+    first_step: int = 10
+    order: tuple[str, ...] = ()
+    overlap_dp: bool = True
+    zero_stage: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How long compute takes: one layer and micro-batch, as whole nanoseconds, before noise and faults."""
+
+    forward_ns: int = 400_000
+    input_gradient_ns: int = 400_000
+    weight_gradient_ns: int = 400_000
+    optimizer_ns: int = 600_000
+    input_ns: int = 300_000
+    op_gap_ns: int = 9_000
+    launch_latency_ns: int = 4_000
+    last_stage_factor: float = 1.0
+    noise: float = 0.02
+    extra_kernels: int = 0
+    device: str = "NVIDIA H100 80GB HBM3"
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """How long communication takes: latency, then bytes over the bandwidth of the axis; ends agree within jitter."""
+
+    latency_ns: int = 12_000
+    bytes_per_second: float = 200e9
+    axis_bytes_per_second: Mapping[str, float] = field(default_factory=dict)
+    noise: float = 0.05
+    end_jitter_ns: int = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """How the hosts' clocks differ from true time; host 0 keeps it. Missing hosts are drawn within the two bounds."""
+
+    ranks_per_host: int = 8
+    offset_ns: tuple[int, ...] = ()
+    drift_ppm: tuple[float, ...] = ()
+    offset_bound_ns: int = 0
+    drift_bound_ppm: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong: on one rank, in one step (-1: in all), by a factor or by a delay."""
+
+    kind: FaultKind
+    rank: int
+    step: int = -1
+    factor: float = 1.0
+    delay_ns: int = 0
+    axis: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """The whole run."""
+
+    name: str = "synthetic"
+    style: Style = Style.NCCL
+    seed: int = 0
+    mesh: Mesh = field(default_factory=Mesh)
+    shape: Shape = field(default_factory=Shape)
+    work: Work = field(default_factory=Work)
+    speed: Speed = field(default_factory=Speed)
+    network: Network = field(default_factory=Network)
+    clocks: Clocks = field(default_factory=Clocks)
+    faults: tuple[Fault, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the declaration as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Declaration:
+        """Read a declaration; an unknown name is an error that suggests the nearest."""
+        values = dict(data)
+        for name, part in _PARTS.items():
+            if name in values:
+                values[name] = _build(part, values[name])
+        values["faults"] = tuple(_build(Fault, fault) for fault in values.get("faults", ()))
+        declared: Declaration = _build(cls, values)
+        return declared
+
+
+_PARTS: dict[str, type] = {
+    "mesh": Mesh, "shape": Shape, "work": Work, "speed": Speed, "network": Network, "clocks": Clocks,
+}  # fmt: skip
+_TUPLES = ("order", "offset_ns", "drift_ppm")
+
+
+def _build(kind: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any of the dataclasses above
+    known = kind.__dataclass_fields__
+    for name in values:
+        if name not in known:
+            raise unknown_name(f"field of {kind.__name__.lower()}", name, known)
+    ready: dict[str, Any] = {name: tuple(value) if name in _TUPLES else value for name, value in values.items()}
+    if "kind" in ready:
+        ready["kind"] = FaultKind(ready["kind"])
+    if "style" in ready:
+        ready["style"] = Style(ready["style"])
+    return kind(**ready)
+
+
+def check(run: Declaration) -> None:
+    """Refuse a declaration that nothing can be made of."""
+    mesh, stages = run.mesh, run.mesh.pp * run.work.virtual_stages
+    rules = (
+        (min(mesh.dp, mesh.tp, mesh.pp, mesh.cp, mesh.ep) >= 1, "every axis has at least one rank"),
+        ((mesh.dp * mesh.cp) % mesh.ep == 0, "ep divides dp times cp"),
+        (run.shape.layers % stages == 0, f"layers are a multiple of the {stages} stages"),
+        (run.work.micro_batches >= 1 and run.work.steps >= 1, "there is a micro-batch and a step"),
+        (run.work.order == () or len(run.work.order) == mesh.pp, "order has one text for each pipeline rank"),
+        (all(0 <= fault.rank < mesh.world for fault in run.faults), "faults name ranks of the mesh"),
+    )
+    for holds, rule in rules:
+        if not holds:
+            raise UsageError(f"this run cannot be made up: {rule}", hint="usp-prof synth --help shows examples")

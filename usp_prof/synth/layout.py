@@ -1,0 +1,120 @@
+"""What do all traces share, whatever the device? Header, metadata events, host ranges, footer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from usp_prof.contract import TRACE_METADATA_KEY
+from usp_prof.synth.clocks import BASE_NS
+from usp_prof.synth.declaration import Style
+from usp_prof.synth.text import TIME, fill, literal, micro
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from usp_prof.contract import Manifest
+    from usp_prof.synth.clocks import HostClock
+    from usp_prof.synth.log import RankLog
+    from usp_prof.synth.simulation import Simulation
+
+FIRST_PID = 20_000
+_PID_STRIDE = 64
+_MEMORY_BYTES = 85_899_345_920
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """What is needed to write one rank's file."""
+
+    simulation: Simulation
+    log: RankLog
+    clock: HostClock
+    manifest: Manifest | None
+
+    @property
+    def pid(self) -> int:
+        """The rank's process, and its main thread."""
+        return FIRST_PID + _PID_STRIDE * self.log.rank
+
+    def span(self, start_ns: Any, end_ns: Any) -> tuple[Any, ...]:  # noqa: ANN401 - numbers or arrays
+        """Give the four numbers of `ts` and `dur` on this rank's clock."""
+        begin, end = self.clock.local(np.atleast_1d(start_ns)), self.clock.local(np.atleast_1d(end_ns))
+        return (*micro(begin), *micro(end - begin))
+
+
+def header(sheet: Sheet) -> Iterator[str]:
+    """Open the file: schema, devices, distributed description, the manifest as metadata."""
+    run, rank = sheet.simulation.run, sheet.log.rank
+    gpu = run.style is Style.NCCL
+    groups = [group for group in sheet.simulation.topology.groups if rank in group.ranks]
+    fields: dict[str, Any] = {
+        "schemaVersion": 1,
+        "deviceProperties": [_device(run.speed.device)] if gpu else [],
+        "distributedInfo": {
+            "backend": str(run.style),
+            "rank": rank,
+            "world_size": run.mesh.world,
+            "pg_count": len(groups),
+            "pg_config": [
+                {
+                    "pg_name": group.name, "pg_desc": group.description,
+                    "backend_config": "cuda:nccl" if gpu else "cpu:gloo", "pg_size": len(group.ranks),
+                    "ranks": list(group.ranks),
+                }
+                for group in groups
+            ],
+            **({"nccl_version": "2.27.5"} if gpu else {}),
+        },
+        "record_shapes": 1,
+        "trace_id": f"{run.seed:016X}{rank:016X}",
+    }  # fmt: skip
+    if sheet.manifest is not None:
+        fields[TRACE_METADATA_KEY] = sheet.manifest.to_dict()
+    fields |= {"displayTimeUnit": "ms", "baseTimeNanoseconds": BASE_NS}
+    yield json.dumps(fields)[:-1] + ', "traceEvents": [\n'
+
+
+def _device(name: str) -> dict[str, Any]:
+    return {"id": 0, "name": name, "totalGlobalMem": _MEMORY_BYTES, "warpSize": 32}
+
+
+def spans(sheet: Sheet) -> Iterator[str]:
+    """Write the ranges of the main thread."""
+    by_name: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for span in sheet.log.spans:
+        by_name.setdefault((span.name, span.category), []).append((span.start_ns, span.end_ns))
+    for (name, category), pairs in by_name.items():
+        template = (
+            f'{{"ph": "X", "cat": "{category}", "name": {literal(json.dumps(name))}, "pid": {sheet.pid}, '
+            f'"tid": {sheet.pid}, "ts": {TIME}, "dur": {TIME}, "args": {{"External id": 0}}}},\n'
+        )
+        both = np.array(pairs, dtype=np.int64)
+        yield from fill(template, *sheet.span(both[:, 0], both[:, 1]))
+
+
+def names(sheet: Sheet, process: str, labels: str, threads: dict[int, str], pid: int) -> Iterator[str]:
+    """Name a process and its threads or streams."""
+    rows = [("process_name", 0, {"name": process}), ("process_labels", 0, {"labels": labels})]
+    rows += [("thread_name", tid, {"name": name}) for tid, name in threads.items()]
+    at = int(sheet.clock.local(np.array(0)))
+    for name, tid, args in rows:
+        yield (
+            f'{{"name": "{name}", "ph": "M", "ts": {at // 1000}.{at % 1000:03d}, "pid": {pid}, "tid": {tid}, '
+            f'"args": {json.dumps(args)}}},\n'
+        )
+
+
+def footer(sheet: Sheet) -> Iterator[str]:
+    """Close the file with the recorded window."""
+    begin, end = sheet.log.steps[0][1], sheet.log.steps[-1][2]
+    numbers = sheet.span(begin, end)
+    yield from fill(
+        '{"ph": "X", "cat": "Trace", "ts": ' + TIME + ', "dur": ' + TIME + ', "pid": "Spans", '
+        '"tid": "PyTorch Profiler", "name": "PyTorch Profiler (0)", "args": {"Op count": 0}}\n',
+        *numbers,
+    )
+    yield f'], "traceName": "rank{sheet.log.rank}.pt.trace.json"}}\n'

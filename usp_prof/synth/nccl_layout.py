@@ -1,0 +1,185 @@
+"""How does Kineto write a GPU run? CPU ops, launches, kernels on streams, flows between, NCCL's arguments."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from usp_prof.synth import layout
+from usp_prof.synth.log import MAIN
+from usp_prof.synth.text import TIME, fill, literal, micro
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from usp_prof.synth.layout import Sheet
+    from usp_prof.synth.log import Part
+    from usp_prof.synth.ops import Op
+
+    Ints = NDArray[np.int64]
+
+COMPUTE_STREAM = 7
+_FIRST_STREAM = 20
+_HOST_OP = 0.85
+_LAUNCH_AT = 0.35
+_LAUNCH = 0.4
+_NCCL = {
+    "all_reduce": ("allreduce", "c10d::allreduce_", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"),
+    "all_gather": ("_allgather_base", "c10d::_allgather_base_", "ncclDevKernel_AllGather_RING_LL"),
+    "reduce_scatter": (
+        "_reduce_scatter_base",
+        "c10d::_reduce_scatter_base_",
+        "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL",
+    ),
+    "all_to_all": ("all_to_allv", "c10d::alltoall_base_", "ncclDevKernel_SendRecv"),
+    "send": ("send", "c10d::send", "ncclDevKernel_SendRecv"),
+    "recv": ("recv", "c10d::recv_", "ncclDevKernel_SendRecv"),
+}  # fmt: skip
+_ARGUMENTS = "(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def events(sheet: Sheet) -> Iterator[str]:
+    """Write all events of one rank."""
+    backward = sheet.pid + 27
+    threads = {sheet.pid: f"thread {sheet.pid} (python3)", backward: f"thread {backward} (pt_autograd_0)"}
+    yield from layout.names(sheet, "python3", "CPU", threads, sheet.pid)
+    streams = _streams(sheet.log.parts)
+    known = {COMPUTE_STREAM: f"stream {COMPUTE_STREAM} "} | {number: f"stream {number} " for number in streams.values()}
+    yield from layout.names(sheet, "python3", "GPU 0", known, 0)
+    yield from layout.spans(sheet)
+    kernels = sum(len(block.ops) for block in sheet.log.blocks)
+    yield from _kernels(sheet)
+    yield from _communication(sheet, streams, kernels)
+    yield from _copies(sheet, kernels + len(sheet.log.parts))
+
+
+def _kernels(sheet: Sheet) -> Iterator[str]:
+    blocks = sheet.log.blocks
+    ops: dict[Op, int] = {}
+    codes = np.concatenate([np.array([ops.setdefault(op, len(ops)) for op in b.ops]) for b in blocks])
+    host = np.concatenate([block.host_ns for block in blocks])
+    start = np.concatenate([block.start_ns for block in blocks])
+    duration = np.concatenate([block.dur_ns for block in blocks])
+    thread = np.repeat(
+        [sheet.pid if b.thread == MAIN else sheet.pid + 27 for b in blocks], [len(b.ops) for b in blocks]
+    )
+    identity = np.arange(1, len(codes) + 1)
+    for op, code in ops.items():
+        rows = codes == code
+        args = (
+            f'"Concrete Inputs": {op.concrete}, "Input type": {op.types}, "Input Dims": {op.dims}, "Ev Idx": 0'
+        )  # fmt: skip
+        template = (
+            _op(sheet, op.name, args) + _launch(sheet, "cudaLaunchKernel", 211) + _kernel(op.kernel, COMPUTE_STREAM, "")
+        )
+        yield from fill(
+            template, *_numbers(sheet, host[rows], start[rows], duration[rows], thread[rows], identity[rows])
+        )
+
+
+def _communication(sheet: Sheet, streams: dict[tuple[Any, ...], int], first: int) -> Iterator[str]:
+    kinds: dict[tuple[Any, ...], list[int]] = {}
+    for number, part in enumerate(sheet.log.parts):
+        kinds.setdefault((*_stream_key(part), part.call.op, part.call.bytes), []).append(number)
+    parts, rank = sheet.log.parts, sheet.log.rank
+    for numbers in kinds.values():
+        some = [parts[number] for number in numbers]
+        host = np.array([part.host_ns for part in some])
+        start = np.array([part.call.start[rank] for part in some])
+        duration = np.array([part.call.end[rank] for part in some]) - start
+        thread = np.array([sheet.pid if part.thread == MAIN else sheet.pid + 27 for part in some])
+        identity = np.array(numbers) + first + 1
+        sequence = np.array([part.sequence for part in some])
+        head = some[0]
+        _, op, kernel = _NCCL[head.direction or head.call.op]
+        meta = _metadata(sheet, head)
+        template = (
+            _op(sheet, op, '"Ev Idx": 0') + _op(sheet, "record_param_comms", meta + ', "Seq": %d')
+            + _launch(sheet, "cudaLaunchKernelExC", 430)
+            + _kernel(kernel + _ARGUMENTS, streams[_stream_key(head)], meta + ', "Seq": %d, ')
+        )  # fmt: skip
+        columns = _numbers(sheet, host, start, duration, thread, identity)
+        again = (*columns[:6], sequence)
+        yield from fill(template, *columns[:6], *again, *columns[6:-3], sequence, *columns[-3:])
+
+
+def _numbers(sheet: Sheet, host: Ints, start: Ints, duration: Ints, thread: Ints, identity: Ints) -> tuple[Ints, ...]:
+    """Give the numbers of op, launch, flow out, kernel and flow in, in the order of the templates."""
+    gap = sheet.simulation.run.speed.op_gap_ns
+    call = host + round(gap * _LAUNCH_AT)
+    op = (thread, *sheet.span(host, host + round(gap * _HOST_OP)), identity)
+    launch = (thread, *sheet.span(call, call + round(gap * _LAUNCH)), identity, identity)
+    out = (identity, thread, *micro(sheet.clock.local(call)))
+    kernel = (*sheet.span(start, start + duration), identity, identity)
+    return (*op, *launch, *out, *kernel, identity, *micro(sheet.clock.local(start)))
+
+
+def _op(sheet: Sheet, name: str, args: str) -> str:
+    text = args if args.endswith('"Seq": %d') else literal(args)
+    return (
+        f'{{"ph": "X", "cat": "cpu_op", "name": {literal(json.dumps(name))}, "pid": {sheet.pid}, "tid": %d, '
+        f'"ts": {TIME}, "dur": {TIME}, "args": {{"External id": %d, "Record function id": 0, {text}}}}},\n'
+    )
+
+
+def _launch(sheet: Sheet, name: str, cbid: int) -> str:
+    return (
+        f'{{"ph": "X", "cat": "cuda_runtime", "name": "{name}", "pid": {sheet.pid}, "tid": %d, "ts": {TIME}, '
+        f'"dur": {TIME}, "args": {{"External id": %d, "cbid": {cbid}, "correlation": %d}}}},\n'
+        f'{{"ph": "s", "id": %d, "pid": {sheet.pid}, "tid": %d, "ts": {TIME}, "cat": "ac2g", "name": "ac2g"}},\n'
+    )
+
+
+def _kernel(name: str, stream: int, meta: str) -> str:
+    return (
+        f'{{"ph": "X", "cat": "kernel", "name": {literal(json.dumps(name))}, "pid": 0, "tid": {stream}, "ts": {TIME}, '
+        f'"dur": {TIME}, "args": {{"External id": %d, "queued": 0, "device": 0, "context": 1, "stream": {stream}, '
+        f'"correlation": %d, {meta}"registers per thread": 96, "shared memory": 0, "blocks per SM": 4.0, '
+        f'"warps per SM": 32.0, "grid": [528, 1, 1], "block": [256, 1, 1], "est. achieved occupancy %%": 50}}}},\n'
+        f'{{"ph": "f", "id": %d, "pid": 0, "tid": {stream}, "ts": {TIME}, "cat": "ac2g", "name": "ac2g", "bp": "e"}},\n'
+    )
+
+
+def _metadata(sheet: Sheet, part: Part) -> str:
+    """Write NCCL's arguments as PyTorch does, the sequence number aside."""
+    group, catalogue = part.call.group, sheet.simulation.catalogue
+    elements = part.call.bytes // catalogue.element_bytes
+    share = elements // len(part.call.members)
+    fields: dict[str, Any] = {
+        "Collective name": _NCCL[part.direction or part.call.op][0],
+        "In msg nelems": share if part.call.op == "all_gather" else elements,
+        "Out msg nelems": share if part.call.op == "reduce_scatter" else elements,
+        "Group size": len(group.ranks),
+        "dtype": "BFloat16",
+        "In split size": "[]",
+        "Out split size": "[]",
+        "Process Group Name": group.name,
+        "Process Group Description": group.description,
+        "Process Group Ranks": json.dumps(list(group.ranks)),
+    }
+    if part.direction:
+        fields["Dst Rank" if part.direction == "send" else "Src Rank"] = part.peer
+    return json.dumps(fields)[1:-1]
+
+
+def _stream_key(part: Part) -> tuple[Any, ...]:
+    return (part.call.group.axis, part.direction, part.peer, part.call.op if part.direction else "")
+
+
+def _streams(parts: list[Part]) -> dict[tuple[Any, ...], int]:
+    keys = sorted({_stream_key(part) for part in parts}, key=str)
+    return {key: _FIRST_STREAM + 4 * number for number, key in enumerate(keys)}
+
+
+def _copies(sheet: Sheet, first: int) -> Iterator[str]:
+    for number, copy in enumerate(sheet.log.copies):
+        kind = "HtoD (Pinned -> Device)" if copy.direction == "HtoD" else "DtoH (Device -> Pinned)"
+        args = f'"bytes": {copy.bytes}, "memory bandwidth (GB/s)": {copy.bytes / copy.dur_ns:.6f}, '
+        memcpy = _kernel(f"Memcpy {kind}", COMPUTE_STREAM, args).replace('"cat": "kernel"', '"cat": "gpu_memcpy"', 1)
+        template = _op(sheet, "aten::copy_", '"Ev Idx": 0') + _launch(sheet, "cudaMemcpyAsync", 41) + memcpy
+        one = [np.array([value]) for value in (copy.host_ns, copy.start_ns, copy.dur_ns, sheet.pid, first + number + 1)]
+        yield from fill(template, *_numbers(sheet, *one))

@@ -1,0 +1,163 @@
+"""Which ops does a layer consist of? Names, shapes and FLOP as PyTorch would record them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+
+from usp_prof.synth.declaration import Declaration, Style
+
+ELEMENTWISE_SHARE = 0.04
+"""Share of a block's time that each op without matrix products takes."""
+
+_GEMM = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NTT"
+_NORM = "void at::native::vectorized_layer_norm_kernel<c10::BFloat16, float, true>"
+_POINTWISE = "void at::native::vectorized_elementwise_kernel<8, at::native::silu_mul_kernel>"
+_FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4>>"
+_FLASH_BACKWARD = "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<128>>"
+_ADAM = "void at::native::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>, FusedAdamMathFunctor<float>>"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One op: its CPU name, the kernel that it launches, its shapes as JSON text, FLOP, and share of its block."""
+
+    name: str
+    kernel: str
+    dims: str
+    types: str
+    concrete: str
+    flop: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Ops that run without communication between them; `share` is the block's part of the layer's time."""
+
+    ops: tuple[Op, ...]
+    share: float
+
+
+class Catalogue:
+    """The blocks of a layer, from the declared shapes: the sizes that one rank sees."""
+
+    def __init__(self, run: Declaration) -> None:
+        shape, mesh = run.shape, run.mesh
+        self.element = "c10::BFloat16" if run.style is Style.NCCL else "float"
+        self.element_bytes = 2 if run.style is Style.NCCL else 4
+        self.extra = run.speed.extra_kernels
+        self.tokens = shape.sequence // mesh.cp
+        self.hidden = shape.hidden
+        self.heads = max(1, shape.heads // mesh.tp)
+        self.kv_heads = max(1, shape.kv_heads // mesh.tp)
+        self.head_dim = shape.hidden // shape.heads
+        self.keys = shape.sequence
+        self.ffn = max(1, shape.ffn_hidden // mesh.tp)
+        self.layer_parameters = shape.hidden * (
+            shape.hidden * 2 + 2 * shape.kv_heads * self.head_dim + 3 * shape.ffn_hidden
+        )
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of one micro-batch's hidden states on one rank."""
+        return self.tokens * self.hidden * self.element_bytes
+
+    @property
+    def key_value_bytes(self) -> int:
+        """Bytes of one rank's keys and values."""
+        return 2 * self.tokens * self.kv_heads * self.head_dim * self.element_bytes
+
+    @cached_property
+    def forward(self) -> tuple[Block, ...]:
+        """Attention and feed-forward, in forward."""
+        qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
+        attention = (
+            self._pointwise("aten::_fused_rms_norm", _NORM, self.hidden),
+            self._product(self.tokens, self.hidden, qkv),
+            self._attention("aten::_scaled_dot_product_flash_attention", _FLASH, 4),
+            self._product(self.tokens, self.heads * self.head_dim, self.hidden),
+        )
+        feed = (
+            self._pointwise("aten::_fused_rms_norm", _NORM, self.hidden),
+            self._product(self.tokens, self.hidden, 2 * self.ffn),
+            self._pointwise("aten::mul", _POINTWISE, self.ffn),
+            self._product(self.tokens, self.ffn, self.hidden),
+        )
+        return self._blocks(attention, feed)
+
+    @cached_property
+    def input_gradient(self) -> tuple[Block, ...]:
+        """The part of backward that the previous stage waits for."""
+        qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
+        feed = (
+            self._product(self.tokens, self.hidden, self.ffn),
+            self._pointwise("aten::mul", _POINTWISE, self.ffn),
+            self._product(self.tokens, 2 * self.ffn, self.hidden),
+            self._pointwise("aten::_fused_rms_norm_backward", _NORM, self.hidden),
+        )
+        attention = (
+            self._product(self.tokens, self.hidden, self.heads * self.head_dim),
+            self._attention("aten::_scaled_dot_product_flash_attention_backward", _FLASH_BACKWARD, 10),
+            self._product(self.tokens, qkv, self.hidden),
+            self._pointwise("aten::_fused_rms_norm_backward", _NORM, self.hidden),
+        )
+        return self._blocks(feed, attention)
+
+    @cached_property
+    def weight_gradient(self) -> tuple[Block, ...]:
+        """The part of backward that nothing waits for."""
+        qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
+        feed = (
+            self._product(self.ffn, self.tokens, self.hidden),
+            self._product(self.hidden, self.tokens, 2 * self.ffn),
+        )
+        attention = (
+            self._product(self.heads * self.head_dim, self.tokens, self.hidden),
+            self._product(self.hidden, self.tokens, qkv),
+        )
+        return self._blocks(feed, attention)
+
+    @cached_property
+    def optimizer(self) -> tuple[Block, ...]:
+        """One fused optimizer step."""
+        return (Block((Op("aten::_fused_adamw_", _ADAM, "[]", "[]", "[]", 0.0, 1.0),), 1.0),)
+
+    def _product(self, rows: int, inner: int, columns: int) -> Op:
+        return Op(
+            "aten::mm", _GEMM, json.dumps([[rows, inner], [inner, columns]]),
+            json.dumps([self.element, self.element]), '["", ""]', 2.0 * rows * inner * columns, 0.0,
+        )  # fmt: skip
+
+    def _pointwise(self, name: str, kernel: str, width: int) -> Op:
+        dims = json.dumps([[1, self.tokens, width], [1, self.tokens, width]])
+        return Op(name, kernel, dims, json.dumps([self.element] * 2), '["", ""]', 0.0, ELEMENTWISE_SHARE)
+
+    def _attention(self, name: str, kernel: str, factor: int) -> Op:
+        query = [1, self.heads, self.tokens, self.head_dim]
+        keys = [1, self.kv_heads, self.keys, self.head_dim]
+        flop = factor * self.heads * self.tokens * self.keys * self.head_dim / 2
+        forward = ["", "", "", "0.", "True", "False", ""]
+        concrete = forward if factor == 4 else [""] * 10 + ["0.", "True", "", "", ""]
+        first = [query, keys, keys] if factor == 4 else [query, query, keys, keys, query]
+        dims: list[list[int]] = [*first, *([[]] * (len(concrete) - len(first)))]
+        types = [self.element] * len(first) + ["Scalar"] * (len(concrete) - len(first))
+        return Op(name, kernel, json.dumps(dims), json.dumps(types), json.dumps(concrete), float(flop), 0.0)
+
+    def _blocks(self, *parts: tuple[Op, ...]) -> tuple[Block, ...]:
+        extra = tuple(self._pointwise("aten::add_", _POINTWISE, self.hidden) for _ in range(self.extra))
+        whole = sum(op.flop for part in parts for op in part)
+        return tuple(Block(_weighted((*part, *extra)), sum(op.flop for op in part) / whole) for part in parts)
+
+
+def _weighted(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """Divide a block's time: a small share for each op without FLOP (together a third at most), the rest by FLOP."""
+    idle = sum(1 for op in ops if not op.flop)
+    small = min(ELEMENTWISE_SHARE, 1 / 3 / idle) if idle else 0.0
+    flop = sum(op.flop for op in ops)
+    weights = [(1 - small * idle) * op.flop / flop if op.flop else small for op in ops]
+    return tuple(
+        Op(op.name, op.kernel, op.dims, op.types, op.concrete, op.flop, weight)
+        for op, weight in zip(ops, weights, strict=True)
+    )

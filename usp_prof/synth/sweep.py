@@ -1,0 +1,133 @@
+"""How does one rank's step divide? Cut time wherever anything begins or ends and look at what runs in each piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.synth.log import RankLog
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTruth:
+    """One rank's step on its device, in true time, with the parts that add up to it."""
+
+    rank: int
+    step: int
+    start_ns: int
+    end_ns: int
+    compute_ns: int
+    exposed_comm_ns: dict[str, int]
+    comm_ns: dict[str, int]
+    hidden_comm_ns: dict[str, int]
+    memcpy_ns: int
+    idle_ns: dict[str, int]
+
+
+class _Pieces:
+    """Elementary pieces of time: nothing begins or ends inside one."""
+
+    def __init__(self, log: RankLog) -> None:
+        self.log = log
+        starts = [block.start_ns for block in log.blocks]
+        self.compute = _merge(np.concatenate(starts), np.concatenate([b.start_ns + b.dur_ns for b in log.blocks]))
+        self.copies = [(copy.start_ns, copy.start_ns + copy.dur_ns) for copy in log.copies]
+        rank = log.rank
+        self.comm = [
+            (part.call.group.axis, part.call.start[rank], part.call.end[rank], _sent(part, rank)) for part in log.parts
+        ]
+        self.windows = _windows(log, self)
+        cuts = [edge for pair in (*self.compute, *self.copies, *self.windows) for edge in pair]
+        cuts += [edge for _, *edges in self.comm for edge in edges]
+        cuts += [edge for pair in (*log.inputs, *log.syncs) for edge in pair]
+        self.edges = np.unique(np.array(cuts, dtype=np.int64))
+        self.length = np.diff(self.edges)
+
+    def mask(self, pairs: list[tuple[int, int]]) -> NDArray[np.bool_]:
+        """Say which pieces lie inside any of the ranges."""
+        level = np.zeros(len(self.edges), dtype=np.int64)
+        if pairs:
+            array = np.array(pairs, dtype=np.int64)
+            np.add.at(level, np.searchsorted(self.edges, array[:, 0]), 1)
+            np.add.at(level, np.searchsorted(self.edges, array[:, 1]), -1)
+        return np.cumsum(level)[:-1] > 0
+
+
+def partition(log: RankLog) -> list[StepTruth]:
+    """Divide every step of one rank."""
+    pieces = _Pieces(log)
+    compute, copy = pieces.mask(pieces.compute), pieces.mask(pieces.copies)
+    axes = sorted({axis for axis, *_ in pieces.comm})
+    winner = _winner(pieces, axes)
+    inputs, syncs = pieces.mask(log.inputs), pieces.mask(log.syncs)
+    idle = ~compute & (winner == -1) & ~copy
+    causes = {"input": idle & inputs, "sync": idle & ~inputs & syncs, "host": idle & ~inputs & ~syncs}
+    causes["bubble"] = ~compute & (winner == len(axes))
+    active = {axis: pieces.mask([(a, b) for name, a, b, _ in pieces.comm if name == axis]) for axis in axes}
+    exposed = {axis: ~compute & (winner == number) for number, axis in enumerate(axes)}
+    truths = []
+    for (step, *_), window in zip(log.steps, pieces.windows, strict=True):
+        inside = pieces.mask([window])
+
+        def total(mask: NDArray[np.bool_], inside: NDArray[np.bool_] = inside) -> int:
+            return int(pieces.length[mask & inside].sum())
+
+        comm = {axis: total(mask) for axis, mask in active.items()}
+        hidden = {axis: total(mask & compute) for axis, mask in active.items()}
+        truths.append(
+            StepTruth(
+                log.rank, step, *window, total(compute), {axis: total(mask) for axis, mask in exposed.items()},
+                comm, hidden, total(copy & ~compute & (winner == -1)),
+                {cause: total(mask) for cause, mask in sorted(causes.items())},
+            )
+        )  # fmt: skip
+    return truths
+
+
+def _winner(pieces: _Pieces, axes: list[str]) -> Ints:
+    """Give each piece the axis of the communication that ends last; len(axes) is a receive that waits for its peer."""
+    best = np.full(len(pieces.length), -1, dtype=np.int64)
+    latest = np.full(len(pieces.length), -1, dtype=np.int64)
+    for axis, start, end, sent in pieces.comm:
+        first, middle, last = np.searchsorted(pieces.edges, (start, sent, end))
+        for low, high, name in ((first, middle, len(axes)), (middle, last, axes.index(axis))):
+            takes = latest[low:high] < end
+            best[low:high][takes] = name
+            latest[low:high][takes] = end
+    return best
+
+
+def _sent(part: object, rank: int) -> int:
+    """When this part stops being a wait for a peer that has not sent: only receives wait so."""
+    call = part.call  # type: ignore[attr-defined]
+    if part.direction != "recv":  # type: ignore[attr-defined]
+        return int(call.start[rank])
+    return int(min(max(call.start[call.members[0]], call.start[rank]), call.end[rank]))
+
+
+def _windows(log: RankLog, pieces: _Pieces) -> list[tuple[int, int]]:
+    """Give the steps on the device: from the first activity launched inside a host mark to the first of the next."""
+    launched = [(copy.host_ns, copy.start_ns) for copy in log.copies]
+    launched += [(int(block.host_ns[0]), int(block.start_ns[0])) for block in log.blocks]
+    launched += [(part.host_ns, part.call.start[log.rank]) for part in log.parts]
+    if not log.copies:
+        return [(begin, end) for _, begin, end in log.steps]
+    begins = [min(start for host, start in launched if begin <= host < end) for _, begin, end in log.steps]
+    ends = [end for _, end in (*pieces.compute, *pieces.copies)] + [end for _, _, end, _ in pieces.comm]
+    return list(zip(begins, [*begins[1:], max(ends)], strict=True))
+
+
+def _merge(starts: Ints, ends: Ints) -> list[tuple[int, int]]:
+    """Merge sorted ranges that touch."""
+    order = np.argsort(starts, kind="stable")
+    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    fresh = np.concatenate(([True], starts[1:] > reach[:-1]))
+    last = np.concatenate((np.flatnonzero(fresh)[1:] - 1, [len(starts) - 1]))
+    return [(int(a), int(b)) for a, b in zip(starts[fresh], reach[last], strict=True)]

@@ -1,0 +1,102 @@
+"""Where did each nanosecond of the made-up run go? From the simulation itself, by a plain sweep over its intervals."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from usp_prof.synth.simulation import Simulation, simulate
+from usp_prof.synth.sweep import StepTruth, partition
+
+if TYPE_CHECKING:
+    from usp_prof.synth.declaration import Declaration, Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A declared fault and what it costs the job: the mean step with all faults less that without this one."""
+
+    rank: int
+    cause: str
+    step: int
+    axis: str
+    cost_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What every figure should be."""
+
+    step_time_ns: dict[int, int]
+    steps: tuple[StepTruth, ...]
+    bubble_fraction: dict[int, float]
+    wait_ns: dict[str, int]
+    transfer_ns: dict[str, int]
+    flop: dict[int, float]
+    culprits: tuple[Culprit, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the truth as plain data."""
+        return asdict(self)
+
+
+def tell(simulation: Simulation) -> Truth:
+    """Work out the truth of a simulated run."""
+    steps = tuple(part for log in simulation.logs for part in partition(log))
+    wait, transfer = _communication(simulation)
+    flop = {log.rank: sum(op.flop for block in log.blocks for op in block.ops) for log in simulation.logs}
+    return Truth(_step_times(steps), steps, _bubble(simulation), wait, transfer, flop, _culprits(simulation))
+
+
+def _step_times(steps: tuple[StepTruth, ...]) -> dict[int, int]:
+    """Give the job's step times: first begin to last end over ranks."""
+    times = {}
+    for number in sorted({part.step for part in steps}):
+        same = [part for part in steps if part.step == number]
+        times[number] = max(part.end_ns for part in same) - min(part.start_ns for part in same)
+    return times
+
+
+def _bubble(simulation: Simulation) -> dict[int, float]:
+    if simulation.run.mesh.pp == 1:
+        return {}
+    fractions = {}
+    for number in sorted({action.step for log in simulation.logs for action in log.actions}):
+        actions = [action for log in simulation.logs for action in log.actions if action.step == number]
+        window = max(a.end_ns for a in actions) - min(a.start_ns for a in actions)
+        busy = sum(a.end_ns - a.start_ns for a in actions)
+        fractions[number] = 1.0 - busy / (len(simulation.logs) * window)
+    return fractions
+
+
+def _communication(simulation: Simulation) -> tuple[dict[str, int], dict[str, int]]:
+    """Sum each axis' waiting over members and its transfers over calls."""
+    wait: dict[str, int] = {}
+    transfer: dict[str, int] = {}
+    for call in simulation.exchange.calls:
+        axis = call.group.axis
+        wait[axis] = wait.get(axis, 0) + sum(call.last_ns - start for start in call.start.values())
+        transfer[axis] = transfer.get(axis, 0) + max(call.end.values()) - call.last_ns
+    return wait, transfer
+
+
+def _culprits(simulation: Simulation) -> tuple[Culprit, ...]:
+    run = simulation.run
+    if not run.faults:
+        return ()
+    whole = _mean(simulation)
+    found = [
+        Culprit(f.rank, str(f.kind), f.step, f.axis, whole - _mean(simulate(_without(run, f)))) for f in run.faults
+    ]
+    return tuple(sorted(found, key=lambda culprit: -culprit.cost_ns))
+
+
+def _without(run: Declaration, fault: Fault) -> Declaration:
+    return replace(run, faults=tuple(other for other in run.faults if other is not fault))
+
+
+def _mean(simulation: Simulation) -> int:
+    ends = [log.steps[-1][2] for log in simulation.logs]
+    return round(float(np.max(ends)) / simulation.run.work.steps)
