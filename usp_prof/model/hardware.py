@@ -1,0 +1,147 @@
+"""What can a device do at best? Dense peaks by precision, memory and link bandwidth, each with where it was read.
+
+Peaks are dense: vendors' figures "with sparsity" are twice these and no training reaches them. An unknown device is
+`None` and never a default, since a guessed peak makes a wrong MFU that looks right.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Precision(StrEnum):
+    """What arithmetic a matrix product runs in."""
+
+    FP64 = "fp64"
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    FP8 = "fp8"
+
+
+_SPELLINGS = {
+    "double": Precision.FP64, "float64": Precision.FP64,
+    "float": Precision.FP32, "float32": Precision.FP32, "fp32": Precision.FP32,
+    "tf32": Precision.TF32, "tensorfloat32": Precision.TF32,
+    "half": Precision.FP16, "float16": Precision.FP16, "fp16": Precision.FP16,
+    "bfloat16": Precision.BF16, "bf16": Precision.BF16,
+}  # fmt: skip
+ELEMENT_BYTES = {
+    "double": 8, "float64": 8, "long": 8, "long int": 8, "int64": 8, "float": 4, "float32": 4, "int": 4, "int32": 4,
+    "half": 2, "float16": 2, "bfloat16": 2, "short": 2, "bool": 1, "byte": 1, "unsigned char": 1, "char": 1,
+    "signed char": 1, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "tf32": 4,
+}  # fmt: skip
+"""Bytes of one element, by PyTorch's spellings without their `c10::`, in lower case."""
+
+
+def precision(dtype: str) -> Precision | None:
+    """Give the precision that PyTorch calls by this name (`c10::BFloat16`, `Float`, `float8_e4m3fn`, ...)."""
+    word = _word(dtype)
+    return Precision.FP8 if word.startswith("float8") or word == "fp8" else _SPELLINGS.get(word)
+
+
+def element_bytes(dtype: str) -> int:
+    """Give the bytes of one element; 0 when the type is not known."""
+    word = _word(dtype)
+    return 1 if word.startswith("float8") else ELEMENT_BYTES.get(word, 0)
+
+
+def _word(dtype: str) -> str:
+    return dtype.lower().rpartition("::")[2].removeprefix("torch.")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device. Rates are per second, 0 where no source gives one; links count one direction."""
+
+    name: str
+    pattern: str
+    fp16: float
+    bf16: float
+    fp8: float
+    memory_rate: float
+    memory_bytes: float
+    link: str
+    link_rate: float
+    source: str
+    fp32: float = 0.0
+    tf32: float = 0.0
+    note: str = ""
+
+    def peak(self, kind: Precision) -> float:
+        """Give the dense peak of a precision in FLOP per second; 0 when no source gives one."""
+        rates = {
+            Precision.FP32: self.fp32, Precision.TF32: self.tf32, Precision.FP16: self.fp16,
+            Precision.BF16: self.bf16, Precision.FP8: self.fp8,
+        }  # fmt: skip
+        return rates.get(kind, 0.0)
+
+
+_T, _G = 1e12, 1e9
+_ML = "stas00/ml-engineering, accelerator and network tables (744d01e)"
+_TITAN = "pytorch/torchtitan, tools/utils.py"
+
+
+def _row(  # noqa: PLR0913, PLR0917 - one row of the table below, in the order of its columns
+    name: str, pattern: str, fp16: float, bf16: float, fp8: float, memory: float, size: float, link: str, rate: float,
+    source: str, *, fp32: float = 0.0, tf32: float = 0.0, note: str = "",
+) -> Device:  # fmt: skip
+    return Device(
+        name, pattern, fp16 * _T, bf16 * _T, fp8 * _T, memory * _T, size * _G, link, rate * _G, source,
+        fp32 * _T, tf32 * _T, note,
+    )  # fmt: skip
+
+
+# Name, pattern of the name that the driver gives, TFLOP/s of fp16, bf16, fp8, memory TB/s and GB, link and its GB/s.
+# The first pattern that fits counts, so that special models stand before plain ones.
+DEVICES: tuple[Device, ...] = (
+    _row("V100 SXM2", r"v100-sxm[23]", 125, 0, 0, 0.9, 32, "NVLink2", 150, "NVIDIA V100 datasheet", fp32=15.7),
+    _row("V100 PCIe", r"v100-pcie|v100 pcie", 112, 0, 0, 0.9, 32, "PCIe3", 16, "NVIDIA V100 datasheet", fp32=14.0),
+    _row("A100 PCIe 80GB", r"a100 80gb pcie|a100-pcie-80gb", 312, 312, 0, 1.94, 80, "PCIe4", 31, _ML, fp32=19.5,
+         tf32=156),
+    _row("A100 PCIe 40GB", r"a100-pcie-40gb", 312, 312, 0, 1.555, 40, "PCIe4", 31, "NVIDIA A100 datasheet", fp32=19.5,
+         tf32=156),
+    _row("A100 SXM 40GB", r"a100-sxm4-40gb|a100-pg509", 312, 312, 0, 1.555, 40, "NVLink3", 300,
+         "NVIDIA A100 datasheet", fp32=19.5, tf32=156),
+    _row("A100 SXM 80GB", r"a100-sxm", 312, 312, 0, 2.0, 80, "NVLink3", 300, _ML, fp32=19.5, tf32=156),
+    _row("H100 NVL", r"h100 nvl", 835, 835, 0, 3.9, 94, "PCIe5", 63, _TITAN),
+    _row("H100 PCIe", r"h100 pcie", 756, 756, 1513, 2.0, 80, "PCIe5", 63, _ML, fp32=51.2, tf32=378),
+    _row("GH200 144GB", r"gh200 1[0-9]{2}g", 989, 989, 1979, 4.8, 141, "NVLink4", 450, _ML, fp32=67, tf32=494.7),
+    _row("GH200 96GB", r"gh200", 989, 989, 1979, 4.0, 96, "NVLink4", 450, _ML, fp32=67, tf32=494.7),
+    _row("H100 SXM", r"h100", 989, 989, 1979, 3.35, 80, "NVLink4", 450, _ML, fp32=67, tf32=494.7,
+         note="the driver calls SXM boards 'H100 80GB HBM3'"),
+    _row("H800 SXM", r"h800", 989, 989, 1979, 3.35, 80, "NVLink4", 200, "DeepSeek-V3 report (links halved)", fp32=67,
+         tf32=494.7),
+    _row("H200 SXM", r"h200", 989, 989, 1979, 4.8, 141, "NVLink4", 450, _ML, fp32=67, tf32=494.7),
+    _row("H20", r"h20(?![0-9])", 0, 148, 0, 4.0, 96, "NVLink4", 450, _TITAN),
+    _row("GB300", r"gb300", 2500, 2500, 5000, 8.0, 288, "NVLink5", 900, _ML),
+    _row("GB200", r"gb200", 2500, 2500, 5000, 8.0, 186, "NVLink5", 900, _ML,
+         note="NVIDIA's own MFU tables imply 2450 and 4900"),
+    _row("B300 SXM", r"b300", 2250, 2250, 4500, 8.0, 288, "NVLink5", 900, _ML),
+    _row("B200 SXM", r"b200", 2250, 2250, 4500, 8.0, 180, "NVLink5", 900, _ML),
+    _row("L40S", r"l40s", 362, 362, 733, 0.86, 48, "PCIe4", 31, _ML),
+    _row("L4", r"\bl4\b", 121, 121, 0, 0.3, 24, "PCIe4", 31, "NVIDIA L4 datasheet (half of the sparse figure)"),
+    _row("RTX A6000", r"rtx a6000", 0, 154.85, 0, 0.768, 48, "PCIe4", 31, _TITAN),
+    _row("RTX 4090", r"rtx 4090", 165.2, 165.2, 0, 1.008, 24, "PCIe4", 31, "third-party tables; no vendor page"),
+    _row("MI250X (one die)", r"mi250x", 191.5, 191.5, 0, 1.64, 64, "xGMI", 350, _TITAN,
+         note="each of the two dies is a device of its own"),
+    _row("MI300X", r"mi300x", 1300, 1300, 2610, 5.3, 192, "xGMI", 448, _ML, fp32=163.4),
+    _row("MI325X", r"mi325x", 1300, 1300, 2610, 6.0, 256, "xGMI", 448, _ML, fp32=163.4),
+    _row("MI355X", r"mi355x", 2500, 2500, 5000, 8.0, 288, "xGMI", 535.5, _ML),
+    _row("Gaudi2", r"gaudi ?2|hl-225", 0, 432, 865, 2.46, 96, "Ethernet", 300, _ML),
+    _row("Gaudi3", r"gaudi ?3|hl-325", 459, 1677, 1677, 3.7, 128, "Ethernet", 600, _ML),
+    _row("Trainium2", r"trainium2|trn2", 667, 667, 1299, 2.9, 96, "NeuronLink3", 640, _ML),
+    _row("TPU v4", r"tpu v4", 0, 275, 0, 1.2, 32, "ICI", 0, _ML),
+    _row("TPU v5e", r"tpu v5 ?(e|lite)", 0, 197, 0, 0.82, 16, "ICI", 0, _ML),
+    _row("TPU v5p", r"tpu v5p?", 0, 459, 0, 2.76, 95, "ICI", 0, _ML),
+    _row("TPU v6e", r"tpu v6", 918, 918, 918, 1.64, 32, "ICI", 0, _ML),
+)  # fmt: skip
+
+
+def find(name: str) -> Device | None:
+    """Give the device that a driver calls by this name; `None` when the table does not know it."""
+    lowered = name.lower()
+    return next((device for device in DEVICES if re.search(device.pattern, lowered)), None)
