@@ -4,5 +4,9 @@ Each module has `METRICS` (what it declares) and `compute(tables, selection) -> 
 one line in `NAMES` and one test file.
 """
 
-NAMES: tuple[str, ...] = ()
+NAMES: tuple[str, ...] = (
+    "step_time",
+    "breakdown",
+    "overlap",
+)
 """The analyses in the order in which a report shows them; a test walks this folder against it."""

@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.algebra.order import group_codes, per_code
 from usp_prof.model.schema import STEP, Schema, Scope, flag, integer, text
+from usp_prof.tables import _matching, clock
+from usp_prof.tables._matching import MatchedBy
+from usp_prof.tables.build import empty, table
+from usp_prof.tables.columns import Columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from usp_prof.tables._matching import Parts
+    from usp_prof.tables.clock import Clock
+    from usp_prof.tables.table_set import TableSet
+
+    Int = NDArray[np.int64]
 
 SCHEMA = Schema(
     "calls",
@@ -42,3 +62,187 @@ PARTS = Schema(
     ),
     Scope.RUN,
 )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calls:
+    """Both tables, as Arrow and as columns."""
+
+    calls: pa.Table
+    parts: pa.Table
+
+    def columns(self) -> Columns:
+        """Give the calls as arrays."""
+        return Columns(self.calls)
+
+    def part_columns(self) -> Columns:
+        """Give the parts as arrays, sorted by call and rank."""
+        return Columns(self.parts)
+
+
+def of(tables: TableSet) -> Calls:
+    """Match the calls of a run and set them on one clock, once."""
+    return tables.memo("calls", lambda: _make(tables))
+
+
+def build(tables: TableSet) -> pa.Table:
+    """Make the table of calls."""
+    return of(tables).calls
+
+
+def build_parts(tables: TableSet) -> pa.Table:
+    """Make the table of which part belongs to which call."""
+    return of(tables).parts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Members:
+    """The matched parts, sorted by call and rank; `call` numbers by first arrival, times are aligned."""
+
+    columns: Columns
+    call: Int
+    count: int
+    rank: Int
+    part: Int
+    start: Int
+    end: Int
+    by: Int
+
+
+def _make(tables: TableSet) -> Calls:
+    matched, clocks = _matching.of(tables), clock.of(tables)
+    if not matched.calls:
+        return Calls(empty(SCHEMA), empty(PARTS))
+    members = _members(matched, clocks)
+    call, count = members.call, members.count
+    head = np.searchsorted(call, np.arange(count))
+    size = _group_size(members, head)
+    together = np.bincount(call, minlength=count)
+    one_clock = _one_clock(members, clocks)
+    complete = (together == size) & one_clock
+    last = per_code(call, members.start, np.maximum, count)
+    end = per_code(call, members.end, np.maximum, count)
+    wait = np.minimum(np.maximum(last[call] - members.start, 0), np.maximum(members.end - members.start, 0))
+    transfer = np.maximum(members.end - members.start, 0) - wait
+    c, known = members.columns, complete[call]
+    steps = np.maximum(per_code(call, c["step"], np.maximum, count), -1)
+    calls = table(
+        SCHEMA,
+        {
+            "call": np.arange(count),
+            "op": c["op"][head],
+            "group": c["group"][head],
+            "axis": c["axis"][head],
+            "sequence": _sequence(members, head),
+            "matched_by": np.array([str(how) for how in MatchedBy], object)[members.by[head]],
+            "members": together,
+            "group_size": size,
+            "complete": complete,
+            "bytes": per_code(call, np.maximum(c["in_bytes"], c["out_bytes"]), np.maximum, count),
+            "first_ns": per_code(call, members.start, np.minimum, count),
+            "last_ns": last,
+            "end_ns": end,
+            "late_rank": np.where(complete & (size > 1), _late(members, clocks), -1),
+            "transfer_ns": np.where(complete, np.maximum(end - last, 0), -1),
+            "wait_ns": np.where(complete, per_code(call, wait, np.add, count), -1),
+            "inter_node": _inter_node(tables, members),
+            "step": steps,
+        },
+        count,
+    )
+    columns = {"call": call, "rank": members.rank, "part": members.part}
+    columns |= {"wait_ns": np.where(known, wait, -1), "transfer_ns": np.where(known, transfer, -1)}
+    return Calls(calls, table(PARTS, columns, len(call)))
+
+
+def _members(matched: Parts, clocks: Clock) -> _Members:
+    rows = np.flatnonzero(matched.call >= 0)
+    call, rank = matched.call[rows], matched.rank[rows]
+    start = clocks.align_rows(rank, matched.start[rows])
+    first = per_code(call, start, np.minimum, matched.calls)
+    number = np.empty(matched.calls, np.int64)
+    number[np.lexsort((np.arange(matched.calls), first))] = np.arange(matched.calls)
+    call = number[call]
+    order = np.lexsort((rank, call))
+    rows = rows[order]
+    end = clocks.align_rows(matched.rank[rows], matched.end[rows])
+    return _Members(
+        matched.columns.take(rows),
+        call[order],
+        matched.calls,
+        matched.rank[rows],
+        matched.part[rows],
+        start[order],
+        end,
+        matched.by[rows],
+    )
+
+
+def _group_size(members: _Members, head: Int) -> Int:
+    """Give the number of members each call should have: 2 for a pair, else what the group says, else who was seen."""
+    declared = per_code(members.call, members.columns["group_size"], np.maximum, members.count)
+    seen = np.bincount(members.call, minlength=members.count)
+    paired = members.by[head] == list(MatchedBy).index(MatchedBy.P2P)
+    return np.where(paired, 2, np.where(declared > 0, declared, seen))
+
+
+def _one_clock(members: _Members, clocks: Clock) -> NDArray[np.bool_]:
+    component = clocks.component_rows(members.rank)
+    low, high = (per_code(members.call, component, how, members.count) for how in (np.minimum, np.maximum))
+    return np.asarray(low == high)
+
+
+def _late(members: _Members, clocks: Clock) -> Int:
+    """Name the last to arrive, unless the next before it is within what the clocks leave open."""
+    order = np.lexsort((members.start, members.call))
+    call = members.call[order]
+    tail = np.searchsorted(call, np.arange(members.count), side="right") - 1
+    last, before = order[tail], order[np.maximum(tail - 1, 0)]
+    alone = members.call[before] != np.arange(members.count)
+    apart = members.start[last] - members.start[before]
+    tied = apart <= clocks.tolerance_ns(members.rank[last], members.rank[before])
+    return np.where(alone | tied | (last == before), -1, members.rank[last])
+
+
+def _inter_node(tables: TableSet, members: _Members) -> NDArray[np.bool_]:
+    hosts = [clock.host_of(tables, rank) for rank in tables.ranks]
+    per_node = tables.manifest.devices_per_node if tables.manifest else 0
+    if not all(hosts) and per_node > 0:
+        hosts = [str(rank // per_node) for rank in tables.ranks]
+    numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
+    node = np.array([numbers[host] for host in hosts], np.int64)[np.searchsorted(tables.ranks, members.rank)]
+    low, high = (per_code(members.call, node, how, members.count) for how in (np.minimum, np.maximum))
+    return np.asarray(low != high)
+
+
+def _sequence(members: _Members, head: Int) -> Int:
+    """Take the recorded number, else count the group's calls of an operation by first arrival."""
+    c = members.columns
+    group, op = c.codes("group")[0][head], c.codes("op")[0][head]
+    codes = group_codes(group, op)
+    counted = np.empty(members.count, np.int64)
+    order = np.lexsort((np.arange(members.count), codes))
+    begin = np.searchsorted(codes[order], np.arange(int(codes.max()) + 1))
+    counted[order] = np.arange(members.count) - begin[codes[order]]
+    by_number = members.by[head] == list(MatchedBy).index(MatchedBy.SEQUENCE)
+    return np.where(by_number, c["sequence"][head], counted)
+
+
+def receive_waits(tables: TableSet, rank: int, axis: str) -> Int:
+    """Give for each row of a rank's `collectives` how long a receive on an axis waited for its peer to send; else 0.
+
+    A receive posted before its peer has sent cannot transfer: that time belongs to whoever keeps the peer.
+    """
+    collectives = tables.columns("collectives", rank)
+    waits = np.zeros(len(collectives), np.int64)
+    parts = tables.memo("receive_waits", lambda: _known_receives(of(tables)))
+    mine = parts["rank"] == rank
+    waits[parts["part"][mine]] = parts["wait_ns"][mine]
+    receives = collectives.matches("op", "recv", "send_recv") & collectives.matches("axis", axis)
+    return np.where(receives, waits, 0)
+
+
+def _known_receives(calls: Calls) -> Columns:
+    table_of_calls, parts = calls.columns(), calls.part_columns()
+    paired = table_of_calls.matches("matched_by", str(MatchedBy.P2P)) & table_of_calls["complete"]
+    return parts.take(paired[parts["call"]])

@@ -1,8 +1,26 @@
-"""How far apart are the ranks' clocks, and how sure are we?"""
+"""How far apart are the ranks' clocks, and how sure are we?
+
+Members of a collective end almost together, so their ends (never their starts) tie the clocks of the hosts they are
+on. Ranks of one host share a clock when their files have a time base; a file without one has a clock of its own.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
 from usp_prof.model.schema import RANK, Schema, Scope, integer, real, text
+from usp_prof.tables import _matching
+from usp_prof.tables._ties import Solution, Ties, find_ties, solve
+from usp_prof.tables.build import table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import ArrayLike, NDArray
+
+    from usp_prof.tables.table_set import TableSet
 
 SCHEMA = Schema(
     "clock",
@@ -20,3 +38,131 @@ SCHEMA = Schema(
     ),
     Scope.RUN,
 )
+
+SAME_CLOCK_TOLERANCE_NS = 1_000  # what a device's own timestamps leave open between ranks of one clock
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clock:
+    """The clocks of all ranks, ready to align times; arrays follow `ranks`, which is sorted."""
+
+    ranks: NDArray[np.int64]
+    domain: NDArray[np.int64]
+    """Ranks with one number share a clock."""
+    component: NDArray[np.int64]
+    offset_ns: NDArray[np.int64]
+    drift_ppm: NDArray[np.float64]
+    reference_ns: NDArray[np.int64]
+    residual_p50_ns: NDArray[np.int64]
+    residual_p99_ns: NDArray[np.int64]
+    ties: NDArray[np.int64]
+
+    def align(self, rank: int, ns: ArrayLike) -> NDArray[np.int64]:
+        """Bring times of one rank to the common clock."""
+        when = np.asarray(ns, np.int64)
+        return self.align_rows(np.full(when.shape, rank, np.int64), when)
+
+    def align_rows(self, rank: NDArray[np.int64], ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bring times to the common clock, each row of its own rank."""
+        row = np.searchsorted(self.ranks, rank)
+        ppm = np.nan_to_num(self.drift_ppm)[row]
+        drifted = np.rint((ns - self.reference_ns[row]) * (ppm * 1e-6)).astype(np.int64)
+        return np.asarray(ns + self.offset_ns[row] + drifted)
+
+    def local(self, rank: int, ns: ArrayLike) -> NDArray[np.int64]:
+        """Bring common times back to one rank's own clock (to a nanosecond)."""
+        when = np.asarray(ns, np.int64)
+        return when + (when - self.align(rank, 2 * when - self.align(rank, when)))
+
+    def component_rows(self, rank: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give each row's component."""
+        return np.asarray(self.component[np.searchsorted(self.ranks, rank)])
+
+    def tolerance_ns(self, one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Say how far apart times of two ranks must be before an order between them means anything."""
+        a, b = np.searchsorted(self.ranks, one), np.searchsorted(self.ranks, other)
+        residual = np.maximum(self.residual_p50_ns[a], self.residual_p50_ns[b])
+        return np.where(self.domain[a] == self.domain[b], SAME_CLOCK_TOLERANCE_NS, np.maximum(residual, 1))
+
+    @property
+    def components(self) -> int:
+        """Into how many parts that cannot be compared the run falls."""
+        return len(np.unique(self.component))
+
+
+def of(tables: TableSet) -> Clock:
+    """Solve the clocks of a run, once."""
+    return tables.memo("clock", lambda: _solve(tables))
+
+
+def build(tables: TableSet) -> pa.Table:
+    """Make the table."""
+    clock = of(tables)
+    columns: dict[str, Any] = {
+        "rank": clock.ranks,
+        "host": [host_of(tables, rank) for rank in tables.ranks],
+        "component": clock.component,
+        "offset_ns": clock.offset_ns,
+        "drift_ppm": clock.drift_ppm,
+        "reference_ns": clock.reference_ns,
+        "residual_p50_ns": clock.residual_p50_ns,
+        "residual_p99_ns": clock.residual_p99_ns,
+        "ties": clock.ties,
+    }
+    return table(SCHEMA, columns, len(clock.ranks))
+
+
+def host_of(tables: TableSet, rank: int) -> str:
+    """Give a rank's host as recorded, or as the manifest names it; empty when neither tells."""
+    rows = tables.columns("ranks", rank)
+    recorded = str(rows["host"][0]) if len(rows) else ""
+    return recorded or (tables.manifest.hosts.get(str(rank), "") if tables.manifest else "")
+
+
+def _solve(tables: TableSet) -> Clock:
+    ranks = np.asarray(tables.ranks, np.int64)
+    hosts = [host_of(tables, rank) for rank in tables.ranks]
+    based = np.array([_has_base(tables, rank) for rank in tables.ranks], bool)
+    parts = _matching.of(tables)
+    ties = find_ties(parts, ranks)
+    apart = Solution.alone(_domains(hosts, based, together=False), ties)
+    together = Solution.alone(_domains(hosts, based, together=True), ties)
+    # Files without a host name may come from one machine or from many. Where their clocks contradict no collective
+    # (nobody ends before the last has begun) they are taken as they are.
+    start = together if together.possible(ties) or not len(ties.call) else apart
+    solved = solve(start, ties)
+    return _clock(ranks, solved, ties)
+
+
+def _has_base(tables: TableSet, rank: int) -> bool:
+    rows = tables.columns("ranks", rank)
+    return bool(len(rows) and rows["base_ns"][0] > 0)
+
+
+def _domains(hosts: list[str], based: NDArray[np.bool_], *, together: bool) -> NDArray[np.int64]:
+    """Give clocks numbers, one a host; a rank whose host is not known joins the others like it, or stays alone."""
+    keys = [
+        f"host {host}" if has and host else ("unknown" if has and together else f"rank {row}")
+        for row, (host, has) in enumerate(zip(hosts, based.tolist(), strict=True))
+    ]
+    first = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return np.array([first[key] for key in keys], np.int64)
+
+
+def _clock(ranks: NDArray[np.int64], solved: Solution, ties: Ties) -> Clock:
+    residual = solved.disagreement(ties)
+    p50, p99 = (np.full(len(ranks), -1, np.int64) for _ in range(2))
+    for row in np.unique(ties.row).tolist():
+        mine = residual[ties.row == row]
+        p50[row], p99[row] = (int(q) for q in np.quantile(mine, [0.5, 0.99], method="higher"))
+    return Clock(
+        ranks,
+        solved.domain,
+        solved.component,
+        solved.offset_ns[solved.domain],
+        solved.drift_ppm[solved.domain],
+        solved.reference_ns[solved.domain],
+        p50,
+        p99,
+        np.bincount(ties.row, minlength=len(ranks)).astype(np.int64),
+    )

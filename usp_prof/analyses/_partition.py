@@ -1,0 +1,174 @@
+"""Whose is each nanosecond of a rank's step? The one sweep that breakdown, overlap and others read.
+
+Every moment goes to the first of: compute, exposed communication (of the axis that is waited for), copies, and idle
+by cause. A pipeline receive counts as communication only from when its peer has sent; before that it is a bubble.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.algebra.intervals import Intervals, at_least, union, union_of
+from usp_prof.algebra.sweep import by_latest_end, by_priority
+from usp_prof.analyses._idle import Cause, host_causes
+from usp_prof.model.axis import PARALLEL_AXES, Axis
+from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.tables import calls
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.columns import Columns
+    from usp_prof.tables.table_set import TableSet
+
+CAUSES = tuple(Cause)
+AXIS_ORDER = tuple(str(axis) for axis in (*PARALLEL_AXES, Axis.WORLD, Axis.UNKNOWN))
+_HOST_CAUSES = (Cause.INPUT, Cause.SYNC, Cause.HOST)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partition:
+    """One row for each (rank, step), as arrays in nanoseconds; `exposed` and `comm` have a column for each axis."""
+
+    axes: tuple[str, ...]
+    rank: NDArray[np.int64]
+    step: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    compute: NDArray[np.int64]
+    exposed: NDArray[np.int64]
+    comm: NDArray[np.int64]
+    any_comm: NDArray[np.int64]
+    memcpy: NDArray[np.int64]
+    idle: NDArray[np.int64]
+    """A column for each of `CAUSES`."""
+    contended: NDArray[np.int64]
+    """Exposed time during which several axes were exposed at once."""
+
+    @property
+    def wall(self) -> NDArray[np.int64]:
+        """The step's length."""
+        return self.end - self.start
+
+    def take(self, rows: NDArray[np.bool_]) -> Partition:
+        """Keep some rows."""
+        return Partition(self.axes, *(getattr(self, name)[rows] for name in _ARRAYS))
+
+
+_ARRAYS = tuple(name for name in Partition.__dataclass_fields__ if name != "axes")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sets:
+    """What one rank did when: disjointness is not promised, that is what the partition is for."""
+
+    compute: Intervals
+    arrived: NDArray[np.int64]
+    """Start of each activity, less a receive's waiting for its peer."""
+    axes: dict[str, Intervals]
+    waited: dict[str, Intervals]
+    """Each axis' share of communication time by who ends last; disjoint."""
+    copies: Intervals
+    bubble: Intervals
+    host: dict[Cause, Intervals]
+
+
+def of_run(tables: TableSet, selection: Selection = EVERYTHING) -> Partition:
+    """Partition the selected steps of the selected ranks."""
+    whole = tables.memo("partition", lambda: _whole(tables))
+    kept = np.array([selection.takes_step(step) for step in whole.step.tolist()], bool)
+    if selection.ranks is not None:
+        kept &= np.isin(whole.rank, selection.ranks)
+    return whole.take(kept)
+
+
+def sets_of(tables: TableSet, rank: int) -> Sets:
+    """Give what one rank did when."""
+    return tables.memo(("sets", rank), lambda: _sets(tables, rank))
+
+
+def _whole(tables: TableSet) -> Partition:
+    names = {axis for rank in tables.ranks for axis in sets_of(tables, rank).axes}
+    axes = tuple(sorted(names, key=place_of_axis))
+    parts = [_of_rank(tables, rank, axes) for rank in tables.ranks]
+    return Partition(axes, *(np.concatenate([getattr(p, name) for p in parts]) for name in _ARRAYS))
+
+
+def _sets(tables: TableSet, rank: int) -> Sets:
+    activities = tables.columns("activities", rank)
+    start = activities["start_ns"]
+    end = start + activities["dur_ns"]
+    computes, copies = activities.matches("kind", "compute"), activities.matches("kind", "memcpy", "memset")
+    talks = activities.matches("kind", "communication")
+    begin = np.minimum(start + _peer_waits(tables, rank), end)
+    code, names = _axis_codes(activities)
+    code = code[talks]
+    by_axis = {
+        name: union(begin[talks][code == number], end[talks][code == number])
+        for number, name in enumerate(names)
+        if (code == number).any()
+    }
+    owners = by_latest_end(begin[talks], end[talks], code)
+    waited = {name: owners.of(names.index(name)) for name in by_axis}
+    compute, copying = union(start[computes], end[computes]), union(start[copies], end[copies])
+    bubble = union(start, begin)
+    busy = union_of([compute, copying, bubble, *by_axis.values()])
+    windows = tables.columns("steps", rank)
+    gaps = union(windows["start_ns"], windows["end_ns"]) - busy
+    return Sets(compute, begin, by_axis, waited, copying, bubble, host_causes(tables, rank, gaps))
+
+
+def _axis_codes(activities: Columns) -> tuple[NDArray[np.int64], list[str]]:
+    """Give each activity's axis as its place in the order of axes; none named is unknown."""
+    codes, found = activities.codes("axis")
+    named = [name or str(Axis.UNKNOWN) for name in found]
+    names = sorted(set(named), key=place_of_axis)
+    places = np.array([names.index(name) for name in named] + [0], np.int64)
+    return places[codes], names
+
+
+def place_of_axis(axis: str) -> tuple[int, str]:
+    """Sort axes as screens show them; names that are not of the mesh come last."""
+    return (AXIS_ORDER.index(axis) if axis in AXIS_ORDER else len(AXIS_ORDER), axis)
+
+
+def _peer_waits(tables: TableSet, rank: int) -> NDArray[np.int64]:
+    """Give for each activity how long it waited, as a pipeline receive, for its peer to send."""
+    activities = tables.columns("activities", rank)
+    waits = calls.receive_waits(tables, rank, str(Axis.PP))
+    part = activities["collective"]
+    known = (part >= 0) & (part < len(waits))
+    return np.where(known, np.append(waits, 0)[np.where(known, part, -1)], 0)
+
+
+def _of_rank(tables: TableSet, rank: int, axes: tuple[str, ...]) -> Partition:
+    sets, windows = sets_of(tables, rank), tables.columns("steps", rank)
+    start, end = windows["start_ns"], np.maximum(windows["end_ns"], windows["start_ns"])
+    nothing = union([], [])
+    exposed = [sets.waited.get(axis, nothing) for axis in axes]
+    order = [sets.compute, *exposed, sets.copies, sets.bubble, *(sets.host[cause] for cause in _HOST_CAUSES)]
+    owned = by_priority(order).cut(start, end, len(order))
+    lone = [part - sets.compute for part in sets.axes.values()]
+    count = len(axes)
+    idle = np.zeros((len(start), len(CAUSES)), np.int64)
+    for cause, column in zip((Cause.BUBBLE, *_HOST_CAUSES), range(count + 2, count + 6), strict=True):
+        idle[:, CAUSES.index(cause)] = owned[:, column]
+    idle[:, CAUSES.index(Cause.OTHER)] = (end - start) - owned.sum(axis=1)
+    comm = [sets.axes.get(axis, nothing).within(start, end) for axis in axes]
+    return Partition(
+        axes,
+        np.full(len(start), rank, np.int64),
+        windows["step"],
+        start,
+        end,
+        owned[:, 0],
+        owned[:, 1 : count + 1],
+        np.stack(comm, axis=1) if comm else np.zeros((len(start), 0), np.int64),
+        union_of(list(sets.axes.values())).within(start, end),
+        owned[:, count + 1],
+        idle,
+        at_least(lone, 2).within(start, end),
+    )

@@ -1,0 +1,73 @@
+"""How does a figure per (rank, step) become metric values? The cell, the rank's mean, the mean of the ranks' means.
+
+Means (not medians) so that the parts of a step still add up to it on every level.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.model.metric import Metric, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+
+def rank_means(rank: NDArray[np.int64], figure: NDArray[np.int64]) -> tuple[list[int], NDArray[np.float64]]:
+    """Give each rank's mean over its steps."""
+    ranks, row = np.unique(rank, return_inverse=True)
+    sums = np.bincount(row, weights=np.asarray(figure, float), minlength=len(ranks))
+    return ranks.tolist(), sums / np.bincount(row, minlength=len(ranks))
+
+
+def spread(
+    metric: Metric,
+    rank: NDArray[np.int64],
+    step: NDArray[np.int64],
+    figure: NDArray[np.int64],
+    **dims: int | str,
+) -> list[Value]:
+    """Give a time as the whole, per rank and per (rank, step), each with the further dimensions."""
+    if not len(rank):
+        return []
+    ranks, means = rank_means(rank, figure)
+    whole = Value(metric, float(means.mean()), dims)
+    by_rank = [Value(metric, mean, {"rank": r} | dims) for r, mean in zip(ranks, means.tolist(), strict=True)]
+    cells = zip(rank.tolist(), step.tolist(), figure.tolist(), strict=True)
+    return [whole, *by_rank, *(Value(metric, v, {"rank": r, "step": s} | dims) for r, s, v in cells)]
+
+
+def spread_ratio(
+    metric: Metric,
+    rank: NDArray[np.int64],
+    step: NDArray[np.int64],
+    part: NDArray[np.int64],
+    base: NDArray[np.int64],
+    **dims: int | str,
+) -> list[Value]:
+    """Give a fraction on the same levels, as the ratio of the sums there; nothing where the base is zero."""
+    wholes = spread(metric, rank, step, base, **dims)
+    parts = spread(metric, rank, step, part, **dims)
+    pairs = zip(parts, wholes, strict=True)
+    return [Value(metric, p.value / w.value, p.dims) for p, w in pairs if w.value]
+
+
+def in_order(values: Sequence[Value]) -> list[Value]:
+    """Sort values by metric as declared first, then by dimensions, the whole first."""
+    place = {metric: i for i, metric in enumerate(dict.fromkeys(v.metric.id for v in values))}
+    return sorted(values, key=lambda v: (place[v.metric.id], len(v.dims), _sortable(v)))
+
+
+def _sortable(value: Value) -> tuple[tuple[str, bool, int, str], ...]:
+    return tuple(
+        (name, isinstance(value.dims[name], str), *_split(value.dims[name]))
+        for name in sorted(value.dims, key=lambda n: (n == "axis", n))
+    )
+
+
+def _split(dim: int | str) -> tuple[int, str]:
+    return (0, dim) if isinstance(dim, str) else (dim, "")

@@ -1,0 +1,143 @@
+"""Where does the step go? Compute, exposed communication per axis, copies and idle by cause, adding up exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.analyses import _partition
+from usp_prof.analyses._frame import frame
+from usp_prof.analyses._idle import Cause
+from usp_prof.analyses._partition import CAUSES, Partition
+from usp_prof.analyses._spread import in_order, rank_means, spread
+from usp_prof.model.axis import Axis
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.selection import EVERYTHING, Selection
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from usp_prof.tables.table_set import TableSet
+
+_LEVELS = "Per rank the mean over steps, as the whole the mean of the ranks' means."
+COMPUTE_TIME = Metric(
+    "compute_time",
+    Unit.NS,
+    Better.NEITHER,
+    "Compute",
+    f"Time in which at least one kernel that is not communication runs. {_LEVELS}",
+    ("rank", "step"),
+)
+EXPOSED_COMM_TIME = Metric(
+    "exposed_comm_time",
+    Unit.NS,
+    Better.LOWER,
+    "Exposed communication",
+    f"Time in which communication runs and no compute; per axis by which communication ends last. {_LEVELS}",
+    ("rank", "step", "axis"),
+)
+MEMCPY_TIME = Metric(
+    "memcpy_time",
+    Unit.NS,
+    Better.LOWER,
+    "Copies",
+    f"Time in which only copies or memsets run. {_LEVELS}",
+    ("rank", "step"),
+)
+IDLE_TIME = Metric(
+    "idle_time",
+    Unit.NS,
+    Better.LOWER,
+    "Idle",
+    "Time in which the device does nothing; by cause: bubble, host (late launches), input, sync, other. " + _LEVELS,
+    ("rank", "step", "cause"),
+)
+METRICS = (COMPUTE_TIME, EXPOSED_COMM_TIME, MEMCPY_TIME, IDLE_TIME)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One part of the step: what it is (`compute`, `comm:tp`, `memcpy`, `idle:host`) and its mean time in ns."""
+
+    role: str
+    mean_ns: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BreakdownResult:
+    """The partition of every selected (rank, step)."""
+
+    parts: Partition
+    notes: tuple[HealthRow, ...] = ()
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes that communicate, in the order in which screens show them."""
+        return self.parts.axes
+
+    def slices(self, rank: int | None = None) -> list[Slice]:
+        """Give the parts as means over steps, of one rank or over ranks; they add up to the step."""
+        rows = self.parts if rank is None else self.parts.take(self.parts.rank == rank)
+        columns = {"compute": rows.compute}
+        columns |= {f"comm:{axis}": rows.exposed[:, i] for i, axis in enumerate(rows.axes)}
+        columns |= {"memcpy": rows.memcpy}
+        columns |= {f"idle:{cause}": rows.idle[:, i] for i, cause in enumerate(CAUSES)}
+        if not len(rows.rank):
+            return []
+        return [Slice(role, float(rank_means(rows.rank, column)[1].mean())) for role, column in columns.items()]
+
+    def values(self) -> list[Value]:
+        """Give the metric values, sorted by dimension."""
+        p = self.parts
+        found = spread(COMPUTE_TIME, p.rank, p.step, p.compute)
+        found += spread(EXPOSED_COMM_TIME, p.rank, p.step, p.exposed.sum(axis=1))
+        for i, axis in enumerate(p.axes):
+            found += spread(EXPOSED_COMM_TIME, p.rank, p.step, p.exposed[:, i], axis=axis)
+        found += spread(MEMCPY_TIME, p.rank, p.step, p.memcpy)
+        found += spread(IDLE_TIME, p.rank, p.step, p.idle.sum(axis=1))
+        for i, cause in enumerate(CAUSES):
+            found += spread(IDLE_TIME, p.rank, p.step, p.idle[:, i], cause=str(cause))
+        return in_order(found)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Give one row for each rank and step, a column for each part."""
+        p = self.parts
+        columns = {"rank": p.rank, "step": p.step, "step_ns": p.wall, "compute_ns": p.compute}
+        columns |= {f"exposed_{axis}_ns": p.exposed[:, i] for i, axis in enumerate(p.axes)}
+        columns |= {"memcpy_ns": p.memcpy}
+        columns |= {f"idle_{cause}_ns": p.idle[:, i] for i, cause in enumerate(CAUSES)}
+        return frame(columns | {"contended_ns": p.contended})
+
+
+def compute(tables: TableSet, selection: Selection = EVERYTHING) -> BreakdownResult:
+    """Partition the selected steps."""
+    parts = _partition.of_run(tables, selection)
+    return BreakdownResult(parts, tuple(_notes(tables, parts)))
+
+
+def _notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
+    notes = []
+    contended, exposed = int(parts.contended.sum()), int(parts.exposed.sum())
+    if contended:
+        share = f"{contended / exposed:.1%} of the exposed communication has several axes exposed at once"
+        detail = f"{share}; that time is given to the axis that ends last"
+        notes.append(HealthRow("axes_contend", Severity.INFO, detail=detail))
+    if str(Axis.UNKNOWN) in parts.axes:
+        detail = "communication whose group is not described is shown as axis 'unknown'"
+        notes.append(HealthRow("axis_unknown", Severity.INFO, detail=detail))
+    notes += _blind_notes(tables, parts)
+    return sorted(notes)
+
+
+def _blind_notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
+    """Say where the cause of idle time cannot be known because the host was not recorded."""
+    ranks = np.unique(parts.rank).tolist()
+    blind = [r for r in ranks if len(tables.columns("kernels", r)) and not len(tables.columns("launches", r))]
+    idle = int(parts.idle[np.isin(parts.rank, blind)][:, CAUSES.index(Cause.OTHER)].sum())
+    if not blind or not idle:
+        return []
+    detail = "no host calls were recorded: whether idle time is the host's cannot be known, it is 'other'"
+    return [HealthRow("idle_cause_unknown", Severity.INFO, count=len(blind), detail=detail)]

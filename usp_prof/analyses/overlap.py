@@ -1,0 +1,198 @@
+"""How much communication does compute hide, which compute hides it, and how much more could be hidden?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.algebra.intervals import Intervals, union
+from usp_prof.analyses import _partition
+from usp_prof.analyses._frame import frame, stacked
+from usp_prof.analyses._spread import in_order, spread, spread_ratio
+from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.selection import EVERYTHING, Selection
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from usp_prof.analyses._partition import Partition
+    from usp_prof.model.health import HealthRow
+    from usp_prof.tables.table_set import TableSet
+
+COMM_TIME = Metric(
+    "comm_time",
+    Unit.NS,
+    Better.LOWER,
+    "Communication",
+    "Time in which communication runs (its union), hidden or not; per axis and per kind of collective.",
+    ("rank", "step", "axis", "collective"),
+)
+HIDDEN_COMM_TIME = Metric(
+    "hidden_comm_time",
+    Unit.NS,
+    Better.NEITHER,
+    "Hidden communication",
+    "Communication time less what of it is exposed.",
+    ("rank", "step", "axis", "collective"),
+)
+OVERLAP_FRACTION = Metric(
+    "overlap_fraction",
+    Unit.FRACTION,
+    Better.HIGHER,
+    "Overlap",
+    "Hidden communication over communication.",
+    ("rank", "step", "axis", "collective"),
+)
+HIDEABLE_COMM_TIME = Metric(
+    "hideable_comm_time",
+    Unit.NS,
+    Better.LOWER,
+    "Could be hidden",
+    "Exposed communication that the step's own compute is long enough to hide, were nothing in its way: a bound.",
+    ("rank", "step", "axis"),
+)
+METRICS = (COMM_TIME, HIDDEN_COMM_TIME, OVERLAP_FRACTION, HIDEABLE_COMM_TIME)
+_HIDERS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class KindOverlap:
+    """Communication of one axis and kind of collective, mean per step over ranks."""
+
+    axis: str
+    collective: str
+    comm_ns: float
+    hidden_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hider:
+    """A compute kernel under which communication of an axis ran; total over the selected ranks and steps."""
+
+    axis: str
+    name: str
+    hidden_ns: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OverlapResult:
+    """Hidden and exposed communication of every selected (rank, step), per axis, per kind, and what hid it."""
+
+    parts: Partition
+    kinds: tuple[KindOverlap, ...]
+    hiders: tuple[Hider, ...]
+    notes: tuple[HealthRow, ...] = ()
+
+    def hideable(self, axis: int | None = None) -> NDArray[np.int64]:
+        """Bound per row what could be hidden in addition: exposed, but no more than compute with nothing beside it."""
+        p = self.parts
+        exposed = p.exposed.sum(axis=1)
+        free = np.maximum(p.compute - (p.any_comm - exposed), 0)
+        return np.asarray(np.minimum(exposed if axis is None else p.exposed[:, axis], free))
+
+    def values(self) -> list[Value]:
+        """Give the metric values, sorted by dimension."""
+        p = self.parts
+        found = _levels(p, p.any_comm, p.exposed.sum(axis=1))
+        found += spread(HIDEABLE_COMM_TIME, p.rank, p.step, self.hideable())
+        for i, axis in enumerate(p.axes):
+            found += _levels(p, p.comm[:, i], p.exposed[:, i], axis=axis)
+            found += spread(HIDEABLE_COMM_TIME, p.rank, p.step, self.hideable(i), axis=axis)
+        for kind in self.kinds:
+            dims = {"axis": kind.axis, "collective": kind.collective}
+            found += [Value(COMM_TIME, kind.comm_ns, dims), Value(HIDDEN_COMM_TIME, kind.hidden_ns, dims)]
+            if kind.comm_ns:
+                found.append(Value(OVERLAP_FRACTION, kind.hidden_ns / kind.comm_ns, dims))
+        return in_order(found)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Give one row for each rank, step and axis."""
+        p = self.parts
+        frames = [
+            frame(
+                {
+                    "rank": p.rank,
+                    "step": p.step,
+                    "axis": axis,
+                    "comm_ns": p.comm[:, i],
+                    "exposed_ns": p.exposed[:, i],
+                    "hidden_ns": p.comm[:, i] - p.exposed[:, i],
+                }
+            )
+            for i, axis in enumerate(p.axes)
+        ]
+        columns = ["rank", "step", "axis", "comm_ns", "exposed_ns", "hidden_ns"]
+        return stacked(frames, columns)
+
+
+def compute(tables: TableSet, selection: Selection = EVERYTHING) -> OverlapResult:
+    """Measure overlap in the selected steps."""
+    parts = _partition.of_run(tables, selection)
+    kinds: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    hiders: dict[tuple[str, str], int] = {}
+    ranks = np.unique(parts.rank).tolist()
+    for rank in ranks:
+        mine = parts.take(parts.rank == rank)
+        window = union(mine.start, mine.end)
+        for key, both in _kinds(tables, rank, window, len(mine.rank)).items():
+            kinds.setdefault(key, []).append(both)
+        for key, hidden in _hiders(tables, rank, window).items():
+            hiders[key] = hiders.get(key, 0) + hidden
+    means = tuple(
+        KindOverlap(*key, *(float(sum(column)) / len(ranks) for column in zip(*found, strict=True)))
+        for key, found in sorted(kinds.items())
+    )
+    return OverlapResult(parts, means, tuple(_top(hiders)))
+
+
+def _levels(p: Partition, comm: NDArray[np.int64], exposed: NDArray[np.int64], **dims: int | str) -> list[Value]:
+    hidden = comm - exposed
+    found = spread(COMM_TIME, p.rank, p.step, comm, **dims)
+    found += spread(HIDDEN_COMM_TIME, p.rank, p.step, hidden, **dims)
+    return found + spread_ratio(OVERLAP_FRACTION, p.rank, p.step, hidden, comm, **dims)
+
+
+def _kinds(tables: TableSet, rank: int, window: Intervals, steps: int) -> dict[tuple[str, str], tuple[float, float]]:
+    """Measure each axis' kinds of collectives on one rank, mean per step."""
+    activities, collectives = tables.columns("activities", rank), tables.columns("collectives", rank)
+    sets = _partition.sets_of(tables, rank)
+    talks = activities.matches("kind", "communication")
+    start, end = sets.arrived[talks], (activities["start_ns"] + activities["dur_ns"])[talks]
+    axis, part = activities["axis"][talks], activities["collective"][talks]
+    op = np.append(collectives["op"], "other")[np.where(part < len(collectives), part, -1)]
+    found = {}
+    for key in sorted({(str(a), str(o)) for a, o in zip(axis.tolist(), op.tolist(), strict=True)}):
+        rows = (axis == key[0]) & (op == key[1])
+        comm = union(start[rows], end[rows]) & window
+        found[key[0] or "unknown", key[1]] = (comm.length / steps, (comm & sets.compute).length / steps)
+    return found
+
+
+def _hiders(tables: TableSet, rank: int, window: Intervals) -> dict[tuple[str, str], int]:
+    """Measure how much of each axis' communication ran under each compute kernel of one rank."""
+    activities = tables.columns("activities", rank)
+    computes = activities.matches("kind", "compute")
+    codes, names = activities.codes("name")
+    start = activities["start_ns"][computes]
+    found: dict[tuple[str, str], int] = {}
+    for axis, comm in _partition.sets_of(tables, rank).axes.items():
+        under = (comm & window).within(start, start + activities["dur_ns"][computes])
+        sums = np.bincount(codes[computes], weights=under, minlength=len(names)).astype(np.int64)
+        found |= {(axis, names[code]): int(sums[code]) for code in np.flatnonzero(sums).tolist()}
+    return found
+
+
+def _top(hiders: dict[tuple[str, str], int]) -> list[Hider]:
+    rows = sorted((Hider(axis, name, ns) for (axis, name), ns in hiders.items()), key=_rank_hider)
+    kept: list[Hider] = []
+    for row in rows:
+        if sum(other.axis == row.axis for other in kept) < _HIDERS:
+            kept.append(row)
+    return kept
+
+
+def _rank_hider(row: Hider) -> tuple[str, int, str]:
+    return (row.axis, -row.hidden_ns, row.name)

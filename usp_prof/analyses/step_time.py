@@ -1,0 +1,202 @@
+"""How long does a step take: on each rank, for the job, and which steps are warm-up or odd?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.algebra.statistics import outliers
+from usp_prof.analyses import _partition
+from usp_prof.analyses._frame import frame
+from usp_prof.analyses._spread import in_order, spread
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.tables import clock
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.table_set import TableSet
+
+STEP_TIME = Metric(
+    "step_time",
+    Unit.NS,
+    Better.LOWER,
+    "Step time",
+    "Length of a rank's step on its device; per rank the mean over steps, as the whole the mean of the ranks' means.",
+    ("rank", "step"),
+)
+JOB_STEP_TIME = Metric(
+    "job_step_time",
+    Unit.NS,
+    Better.LOWER,
+    "Job's step",
+    "First begin to last end of a step over ranks on aligned clocks; as the whole the median over ordinary steps.",
+    ("step",),
+)
+STEP_SPREAD = Metric(
+    "step_spread",
+    Unit.FRACTION,
+    Better.LOWER,
+    "Spread over ranks",
+    "Longest less shortest rank's step over the job's step; the whole is the median over ordinary steps.",
+    ("step",),
+)
+TOKENS_PER_SECOND = Metric(
+    "tokens_per_second",
+    Unit.PER_SECOND,
+    Better.HIGHER,
+    "Tokens per second",
+    "Tokens of a step, as the manifest gives them, over the mean step time of ordinary steps.",
+)
+METRICS = (STEP_TIME, JOB_STEP_TIME, STEP_SPREAD, TOKENS_PER_SECOND)
+
+_SOURCES = {
+    "mark": "steps are the recorder's marks",
+    "annotation": "no ProfilerStep: steps are taken from a repeating annotation",
+    "pattern": "no ProfilerStep: steps are taken from a repeating pattern of kernels",
+    "window": "no step is marked: the whole trace is taken as one step",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobStep:
+    """One step of the job."""
+
+    step: int
+    begin_ns: int
+    end_ns: int
+    shortest_ns: int
+    longest_ns: int
+    warm_up: bool
+    odd: bool
+
+    @property
+    def length_ns(self) -> int:
+        """First begin to last end."""
+        return self.end_ns - self.begin_ns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTimeResult:
+    """Step times: `rank`, `step`, `start_ns` and `end_ns` (common clock) are parallel arrays."""
+
+    rank: NDArray[np.int64]
+    step: NDArray[np.int64]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    job: tuple[JobStep, ...]
+    tokens_per_second: float
+    notes: tuple[HealthRow, ...] = ()
+
+    @property
+    def ordinary(self) -> tuple[JobStep, ...]:
+        """The steps that are neither warm-up nor odd; all of them when none is left."""
+        return tuple(s for s in self.job if not s.warm_up and not s.odd) or self.job
+
+    def values(self) -> list[Value]:
+        """Give the metric values, sorted by dimension."""
+        found = spread(STEP_TIME, self.rank, self.step, self.end_ns - self.start_ns)
+        for job in self.job:
+            found.append(Value(JOB_STEP_TIME, job.length_ns, {"step": job.step}))
+            found.append(Value(STEP_SPREAD, _spread(job), {"step": job.step}))
+        if self.job:
+            found.append(Value(JOB_STEP_TIME, float(np.median([s.length_ns for s in self.ordinary]))))
+            found.append(Value(STEP_SPREAD, float(np.median([_spread(s) for s in self.ordinary]))))
+        if not np.isnan(self.tokens_per_second):
+            found.append(Value(TOKENS_PER_SECOND, self.tokens_per_second))
+        return in_order(found)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Give one row for each rank and step."""
+        flags = {s.step: s for s in self.job}
+        return frame(
+            {
+                "rank": self.rank,
+                "step": self.step,
+                "start_ns": self.start_ns,
+                "end_ns": self.end_ns,
+                "length_ns": self.end_ns - self.start_ns,
+                "warm_up": [flags[s].warm_up for s in self.step.tolist()],
+                "odd": [flags[s].odd for s in self.step.tolist()],
+            }
+        )
+
+
+def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StepTimeResult:
+    """Time the selected steps."""
+    parts = _partition.of_run(tables, selection)
+    clocks = clock.of(tables)
+    start, end = (clocks.align_rows(parts.rank, when) for when in (parts.start, parts.end))
+    component = clocks.component_rows(parts.rank)
+    job = _job(parts.step, start, end, component)
+    notes = [*_source_notes(tables, selection), *_odd_notes(job)]
+    tokens = _tokens_per_second(tables, parts, job)
+    return StepTimeResult(parts.rank, parts.step, start, end, job, tokens, tuple(sorted(notes)))
+
+
+def _job(
+    step: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64], component: NDArray[np.int64]
+) -> tuple[JobStep, ...]:
+    """Set ranks side by side; ranks whose clocks nothing ties are compared only among themselves."""
+    drafts = []
+    for number in np.unique(step).tolist():
+        rows = step == number
+        sizes = np.bincount(component[rows])
+        tied = rows & (component == np.argmax(sizes))
+        lengths = (end - start)[rows]
+        drafts.append((number, int(start[tied].min()), int(end[tied].max()), int(lengths.min()), int(lengths.max())))
+    strange = outliers([high - low for _, low, high, _, _ in drafts]).tolist()
+    typical = float(np.median([high - low for _, low, high, _, _ in drafts])) if drafts else 0.0
+    warming, steps = True, []
+    for draft, far in zip(drafts, strange, strict=True):
+        warming = warming and far and draft[2] - draft[1] > typical
+        steps.append(JobStep(*draft, warm_up=warming, odd=far and not warming))
+    return tuple(steps)
+
+
+def _spread(job: JobStep) -> float:
+    return (job.longest_ns - job.shortest_ns) / job.length_ns if job.length_ns else 0.0
+
+
+def _tokens_per_second(tables: TableSet, parts: _partition.Partition, job: tuple[JobStep, ...]) -> float:
+    tokens = tables.manifest.tokens_per_step if tables.manifest else 0
+    ordinary = [s.step for s in job if not s.warm_up and not s.odd] or [s.step for s in job]
+    lengths = parts.wall[np.isin(parts.step, ordinary)]
+    if tokens <= 0 or not len(lengths) or lengths.sum() <= 0:
+        return float("nan")
+    return tokens / float(lengths.mean()) * 1e9
+
+
+def _source_notes(tables: TableSet, selection: Selection) -> list[HealthRow]:
+    ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
+    found: dict[str, list[int]] = {}
+    for rank in ranks:
+        for source in tables.columns("steps", rank).codes("source")[1]:
+            found.setdefault(source, []).append(rank)
+    return [
+        HealthRow(
+            "steps_inferred", Severity.INFO, count=len(found[source]), detail=f"{text} on {_ranks(found[source])}"
+        )
+        for source, text in _SOURCES.items()
+        if source in found
+    ]
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(str(rank) for rank in ranks[:8])
+    return f"rank {shown}" if len(ranks) == 1 else f"{len(ranks)} ranks ({shown}{', ...' if len(ranks) > 8 else ''})"
+
+
+def _odd_notes(job: tuple[JobStep, ...]) -> list[HealthRow]:
+    notes = []
+    for flag, text in (("warm_up", "warm-up"), ("odd", "odd")):
+        steps = [str(s.step) for s in job if getattr(s, flag)]
+        if steps:
+            detail = f"{text}: step {', '.join(steps)}; left out of the whole's median"
+            notes.append(HealthRow(f"steps_{flag}", Severity.INFO, count=len(steps), detail=detail))
+    return notes
