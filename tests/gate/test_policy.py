@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from gate_runs import series
+
+from usp_prof.gate.facts import FactKind
+from usp_prof.gate.limit import Scale
+from usp_prof.gate.policy import Policy, load_policy, parse_pairs, policy_from
+from usp_prof.model.errors import InputError, UsageError
+from usp_prof.model.finding import Level
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_default_policy_covers_what_it_promises() -> None:
+    policy = Policy()
+    for metric, place in [
+        ("step_time", {}),
+        ("mfu", {}),
+        ("exposed_comm_fraction", {"axis": "dp"}),
+        ("overlap_fraction", {"axis": "tp"}),
+    ]:
+        assert policy.rule(series(metric, [1.0], **place)) is not None, metric
+    assert policy.rule(series("compute_time", [1.0])) is None
+
+
+def test_the_command_line_has_the_last_word() -> None:
+    policy = Policy().with_options(minimum={"mfu": 0.4}, max_regression={"step_time": "3%", "bubble_fraction": "2pp"})
+    rule = policy.rule(series("step_time", [1.0]))
+    assert rule is not None
+    assert (rule.allowed.amount, rule.resolve.amount, rule.family) == (0.03, pytest.approx(0.09), "step")
+    assert policy.minimum == (("mfu", 0.4),)
+    bubble = policy.rule(series("bubble_fraction", [1.0]))
+    assert bubble is not None
+    assert bubble.allowed.scale is Scale.ABSOLUTE
+
+
+def test_a_file_says_more(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(
+        'findings = "warning"\nacross = ["hardware"]\nfalse_alarm = 0.001\nmin.mfu = 0.38\n'
+        '[[rule]]\nmatch = "idle_fraction[cause=*]"\nallowed = "2pp"\nresolve = "3pp"\n'
+    )
+    policy = load_policy(path)
+    assert (policy.findings, policy.across, policy.false_alarm) == (Level.WARNING, (FactKind.HARDWARE,), 0.001)
+    rule = policy.rule(series("idle_fraction", [0.1], cause="host"))
+    assert rule is not None
+    assert rule.resolve.amount == 0.03
+    assert policy.rule(series("step_time", [1.0])) is not None
+
+
+def test_defaults_can_be_left_out() -> None:
+    policy = policy_from({"defaults": False})
+    assert policy.rule(series("step_time", [1.0])) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"ruls": []},
+        {"rule": [{"match": "mfu"}]},
+        {"rule": [{"match": "mfu", "allowed": "1%", "limit": "2%"}]},
+        {"rule": [{"match": "mfu", "allowed": "1%", "resolve": "2pp"}]},
+        {"rule": [{"match": "mfu", "allowed": "3%", "resolve": "2%"}]},
+        {"findings": "severe"},
+        {"across": ["weather"]},
+        {"false_alarm": 0},
+    ],
+)
+def test_says_what_is_wrong_with_a_policy(data: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        policy_from(data)
+
+
+def test_says_what_is_wrong_with_the_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read"):
+        load_policy(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("= 1")
+    with pytest.raises(InputError, match="no TOML"):
+        load_policy(tmp_path / "bad.toml")
+
+
+def test_pairs_of_the_command_line() -> None:
+    assert parse_pairs(["mfu=2%,step_time=3%", "exposed[axis=dp,part=x]=1pp"]) == {
+        "mfu": "2%",
+        "step_time": "3%",
+        "exposed[axis=dp,part=x]": "1pp",
+    }
+    with pytest.raises(UsageError, match="NAME=VALUE"):
+        parse_pairs(["mfu"])

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gate_runs import FACTS, measured, series, steps, with_fact
+
+from usp_prof.gate.baseline import Baseline
+from usp_prof.gate.facts import Fact, FactKind
+from usp_prof.gate.measured import Damage, Measured, SeenFinding
+from usp_prof.gate.policy import Policy
+from usp_prof.gate.verdict import Inconclusive, Report, Verdict, check
+from usp_prof.model.finding import Level
+from usp_prof.model.health import Severity
+from usp_prof.model.metric import Better, Unit
+
+POLICY = Policy()
+
+
+def _run(seed: int, *, mean: float = 1e9, **other: object) -> Measured:
+    rng = np.random.default_rng(seed)
+    return measured(series("step_time", steps(rng, mean=mean)), **other)  # type: ignore[arg-type]
+
+
+def _check(after: Measured, *before: Measured, policy: Policy = POLICY) -> Report:
+    return check(Baseline(before or (_run(1),)), after, policy)
+
+
+def test_a_repeat_passes() -> None:
+    report = _check(_run(2))
+    assert (report.verdict, report.exit_code) == (Verdict.PASS, 0)
+
+
+def test_a_slowdown_regresses() -> None:
+    report = _check(_run(2, mean=1.05e9))
+    assert (report.verdict, report.exit_code) == (Verdict.REGRESSED, 1)
+    (found,) = report.judgements
+    assert found.low < 0.05 < found.high
+
+
+def test_a_speedup_is_an_improvement() -> None:
+    report = _check(_run(2, mean=0.95e9))
+    assert (report.verdict, report.exit_code) == (Verdict.IMPROVED, 0)
+
+
+def test_higher_is_better_for_mfu() -> None:
+    def run(level: float) -> Measured:
+        return measured(series("mfu", np.linspace(0.99, 1.01, 20) * level, unit=Unit.FRACTION, better=Better.HIGHER))
+
+    assert _check(run(0.36), run(0.4)).verdict is Verdict.REGRESSED
+    assert _check(run(0.44), run(0.4)).verdict is Verdict.IMPROVED
+
+
+def test_too_few_steps_are_inconclusive_and_say_how_many_more() -> None:
+    rng = np.random.default_rng(9)
+    noisy = measured(series("step_time", steps(rng, mean=1.04e9, noise=0.04, number=8)))
+    report = check(Baseline((measured(series("step_time", steps(rng, noise=0.01, number=200))),)), noisy, POLICY)
+    (found,) = report.judgements
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert found.more_steps > 0
+    assert f"{found.more_steps} more steps" in found.reason
+    assert report.exit_code == 0
+    assert replace(report, inconclusive=Inconclusive.FAIL).exit_code == 1
+
+
+def test_the_number_of_steps_it_asks_for_settles_it() -> None:
+    rng = np.random.default_rng(10)
+    calm = Baseline((measured(series("step_time", steps(rng, noise=0.002, number=400))),))
+    asked = settled = 0
+    for _ in range(40):
+        sample = steps(rng, mean=1.03e9, noise=0.02, number=400)
+        first = check(calm, measured(series("step_time", sample[:8])), POLICY)
+        (found,) = first.judgements
+        if first.verdict is Verdict.INCONCLUSIVE and 0 < found.more_steps < 190:
+            asked += 1
+            longer = measured(series("step_time", sample[: 8 + 2 * found.more_steps]))
+            settled += check(calm, longer, POLICY).verdict is Verdict.REGRESSED
+    assert asked >= 10
+    assert settled >= 0.6 * asked
+
+
+def test_one_step_says_nothing() -> None:
+    report = _check(measured(series("step_time", [2e9])))
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "noise" in report.judgements[0].reason
+
+
+def test_runs_that_differ_among_themselves_widen_the_interval() -> None:
+    means = (1.00e9, 1.06e9, 0.95e9, 1.03e9, 0.97e9, 1.05e9)
+    restless = _check(_run(2, mean=1.05e9), *(_run(10 + i, mean=mean) for i, mean in enumerate(means)))
+    assert restless.verdict is Verdict.INCONCLUSIVE
+    assert "several" in restless.judgements[0].reason
+    assert restless.judgements[0].more_steps == -1
+    quiet = _check(_run(2, mean=1.05e9), *(_run(10 + i) for i in range(6)))
+    assert quiet.verdict is Verdict.REGRESSED
+    assert quiet.baseline_runs == 6
+
+
+def test_counts_are_compared_exactly() -> None:
+    def run(number: int) -> Measured:
+        return measured(series("calls", [number], unit=Unit.COUNT, better=Better.NEITHER, steps=[-1]))
+
+    policy = Policy().with_options(minimum={}, max_regression={"calls": "0"})
+    assert _check(run(12), run(12), policy=policy).verdict is Verdict.PASS
+    assert _check(run(13), run(12), policy=policy).verdict is Verdict.REGRESSED
+    assert _check(run(11), run(12), policy=policy).verdict is Verdict.REGRESSED
+
+
+def test_one_value_a_run_uses_the_assumed_spread_between_runs() -> None:
+    def run(peak: float) -> Measured:
+        return measured(series("peak_memory", [peak], unit=Unit.BYTES, steps=[-1]))
+
+    assert _check(run(1.001e9), run(1e9)).verdict is Verdict.PASS
+    assert _check(run(1.2e9), run(1e9)).verdict is Verdict.REGRESSED
+
+
+@pytest.mark.parametrize("after", [0.0, 5.0])
+def test_a_baseline_of_zero_has_no_relative_change(after: float) -> None:
+    before = measured(series("step_time", [0.0] * 8))
+    report = _check(measured(series("step_time", [after] * 8)), before)
+    assert report.verdict is (Verdict.PASS if after == 0 else Verdict.INCONCLUSIVE)
+
+
+def test_a_missing_rank_is_never_a_pass() -> None:
+    report = _check(_run(2, ranks=(0, 1, 3), missing=(2,)))
+    assert (report.verdict, report.exit_code) == (Verdict.INCONCLUSIVE, 2)
+    assert "rank 2 missing" in report.unusable[0]
+    assert not report.of(Verdict.PASS)
+    assert replace(report, inconclusive=Inconclusive.WARN).exit_code == 0
+
+
+def test_a_run_of_one_rank_is_judged_against_the_same_rank() -> None:
+    report = _check(_run(2, ranks=(0,), missing=(1, 2, 3)), _run(1, ranks=(0,), missing=(1, 2, 3)))
+    assert report.verdict is Verdict.PASS
+
+
+def test_other_world_sizes_must_be_whole() -> None:
+    facts = with_fact(FactKind.LAYOUT, "world size", "2")
+    assert _check(_run(2, facts=facts, ranks=(0, 1))).unusable == ()
+    assert "rank 1 missing" in _check(_run(2, facts=facts, ranks=(0,), missing=(1,))).unusable[0]
+
+
+def test_damage_is_never_a_pass() -> None:
+    lost = Damage("truncated", Severity.DATA_LOSS, 3, 1, "the file ends early")
+    report = _check(_run(2, mean=1.2e9, damage=(lost,)))
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "truncated of rank 3" in report.unusable[0]
+    slight = Damage("names", Severity.INFO, 3)
+    assert _check(_run(2, damage=(slight,))).verdict is Verdict.PASS
+
+
+def test_other_hardware_bars_times() -> None:
+    report = _check(_run(2, mean=2e9, facts=with_fact(FactKind.HARDWARE, "device", "A100")))
+    assert report.of(Verdict.NOT_COMPARED)
+    assert report.exit_code == 2
+    assert "nothing could be compared" in report.unusable[0]
+    across = replace(POLICY, across=(FactKind.HARDWARE,))
+    report = _check(_run(2, mean=2e9, facts=with_fact(FactKind.HARDWARE, "device", "A100")), policy=across)
+    assert report.verdict is Verdict.REGRESSED
+
+
+def test_other_work_bars_amounts_and_lets_fractions_pass() -> None:
+    def run(mfu: float, facts: tuple[Fact, ...]) -> Measured:
+        return measured(
+            series("mfu", np.linspace(0.99, 1.01, 20) * mfu, unit=Unit.FRACTION, better=Better.HIGHER),
+            series("step_time", np.linspace(0.99, 1.01, 20)),
+            facts=facts,
+        )
+
+    report = _check(run(0.3, with_fact(FactKind.WORK, "tokens per step", "4096")), run(0.4, FACTS))
+    assert {each.key: each.verdict for each in report.judgements} == {
+        "mfu": Verdict.REGRESSED,
+        "step_time": Verdict.NOT_COMPARED,
+    }
+
+
+def test_other_software_is_said_and_compared() -> None:
+    report = _check(_run(2, facts=with_fact(FactKind.SOFTWARE, "torch", "2.13")))
+    assert [str(each) for each in report.differences] == ["software torch: 2.12 -> 2.13"]
+    assert report.verdict is Verdict.PASS
+
+
+def test_a_metric_that_is_gone_is_inconclusive() -> None:
+    before = measured(series("step_time", [1.0] * 8), series("bubble_fraction", [0.1] * 8, unit=Unit.FRACTION))
+    report = _check(measured(series("step_time", [1.0] * 8)), before)
+    assert [each.key for each in report.of(Verdict.INCONCLUSIVE)] == ["bubble_fraction"]
+    report = _check(before, measured(series("step_time", [1.0] * 8)))
+    assert [each.key for each in report.of(Verdict.NOT_COMPARED)] == ["bubble_fraction"]
+
+
+def test_new_findings_that_are_bad_enough_regress() -> None:
+    bad = SeenFinding("slow-rank", Level.CRITICAL, "Rank 3 is slow", "rank=3")
+    known = _run(1, findings=(bad,))
+    assert _check(_run(2, findings=(bad,))).verdict is Verdict.REGRESSED
+    assert _check(_run(2, findings=(bad,)), known).verdict is Verdict.PASS
+    assert _check(_run(2, findings=(replace(bad, level=Level.WARNING),))).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("level", "verdict"), [(0.45, Verdict.PASS), (0.30, Verdict.REGRESSED), (0.399, Verdict.INCONCLUSIVE)]
+)
+def test_lower_bounds(level: float, verdict: Verdict) -> None:
+    policy = Policy().with_options(minimum={"mfu": 0.4}, max_regression={})
+    run = measured(series("mfu", steps(np.random.default_rng(8), mean=level), unit=Unit.FRACTION, better=Better.HIGHER))
+    assert check(None, run, policy).verdict is verdict
+
+
+def test_a_bound_on_what_was_not_measured_is_inconclusive() -> None:
+    policy = Policy().with_options(minimum={"mfu": 0.4}, max_regression={})
+    report = check(None, _run(2), policy)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert math.isnan(report.judgements[0].after)
+
+
+# The bars, smaller than `benchmarks/gate.py` measures them.
+
+
+def _share(verdict: Verdict, runs: int, *, slower: float = 0.0, between: float = 0.0, outlier: float = 0.0) -> float:
+    rng = np.random.default_rng(2024)
+    hits = 0
+    for _ in range(runs):
+        samples = [np.array(steps(rng)) * (1 + rng.normal(0, between)) for _ in range(2)]
+        samples[1] *= 1 + slower
+        samples[1][rng.integers(20)] *= 1 + outlier
+        before, after = (measured(series("step_time", list(each))) for each in samples)
+        hits += check(Baseline((before,)), after, POLICY).verdict is verdict
+    return hits / runs
+
+
+def test_repeats_do_not_alarm() -> None:
+    assert _share(Verdict.REGRESSED, 300, between=0.003) <= 0.01
+
+
+def test_three_percent_is_found() -> None:
+    assert _share(Verdict.REGRESSED, 300, slower=0.03) >= 0.95
+
+
+def test_one_odd_step_never_alarms() -> None:
+    assert _share(Verdict.REGRESSED, 300, outlier=0.3) == 0

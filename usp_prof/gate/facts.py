@@ -1,0 +1,83 @@
+"""Under what conditions was a run made, and what can therefore be compared with another?
+
+A fact belongs to a kind, and a difference of a kind bars what it makes meaningless: on other hardware times say
+nothing, for other work counts and times say nothing, and software may differ, since that is what a gate is for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from usp_prof.model.metric import Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from usp_prof.gate.series import Series
+
+
+class FactKind(StrEnum):
+    """What a fact is about, in the order in which differences are told."""
+
+    HARDWARE = "hardware"
+    WORK = "work"
+    LAYOUT = "layout"
+    SOFTWARE = "software"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Fact:
+    """One condition of a run: `hardware.device = NVIDIA H100`."""
+
+    kind: FactKind
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Difference:
+    """A fact that differs between baseline and candidate; an empty side did not say."""
+
+    kind: FactKind
+    name: str
+    before: str
+    after: str
+
+    @property
+    def known(self) -> bool:
+        """Both sides said what they are."""
+        return bool(self.before) and bool(self.after)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}: {self.before or 'not recorded'} -> {self.after or 'not recorded'}"
+
+
+def differences(before: Iterable[Fact], after: Iterable[Fact]) -> tuple[Difference, ...]:
+    """List the facts that differ, hardware first."""
+    old: Mapping[tuple[FactKind, str], str] = {(fact.kind, fact.name): fact.value for fact in before}
+    new: Mapping[tuple[FactKind, str], str] = {(fact.kind, fact.name): fact.value for fact in after}
+    order = list(FactKind)
+    keys = sorted(old.keys() | new.keys(), key=lambda key: (order.index(key[0]), key[1]))
+    found = (Difference(kind, name, old.get((kind, name), ""), new.get((kind, name), "")) for kind, name in keys)
+    return tuple(each for each in found if each.before != each.after)
+
+
+_RATES = (Unit.NS, Unit.PER_SECOND, Unit.BYTES_PER_SECOND, Unit.FLOP_PER_SECOND, Unit.FRACTION, Unit.RATIO)
+_AMOUNTS = (Unit.NS, Unit.BYTES, Unit.FLOP, Unit.COUNT)
+
+
+def barred(series: Series, found: Iterable[Difference], across: Iterable[FactKind] = ()) -> Difference | None:
+    """Give the difference that makes this series incomparable, if any; kinds in `across` are compared all the same."""
+    passed = set(across)
+    for difference in found:
+        if not difference.known or difference.kind in passed:
+            continue
+        if difference.kind is FactKind.HARDWARE and series.unit in _RATES:
+            return difference
+        if difference.kind is FactKind.WORK and series.unit in _AMOUNTS:
+            return difference
+        if difference.kind is FactKind.LAYOUT and series.exact:
+            return difference
+    return None

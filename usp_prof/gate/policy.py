@@ -1,0 +1,180 @@
+"""What counts as a regression? Rules from the defaults, a TOML file and the command line, the last word winning.
+
+Each rule allows some change and promises a resolution: a verdict is *regressed* when the whole interval lies beyond
+`allowed`, and *pass* only when its far end lies below `resolve`, so that nothing that large slips through unseen.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.gate.facts import FactKind
+from usp_prof.gate.limit import Limit, parse_limit
+from usp_prof.model.errors import InputError, UsageError, unknown_name
+from usp_prof.model.finding import Level
+from usp_prof.model.health import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from usp_prof.gate.series import Series
+
+RESOLVE_FACTOR = 3.0
+"""Where a rule names no resolution, a pass excludes three times what is allowed."""
+
+STEP_FAMILY = "step"
+"""Step time, throughput and MFU say the same thing: they share one alarm budget, half of the check's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is allowed for the series that `match` (metric id or key, with `*`).
+
+    `between` is the standard deviation between runs of one configuration that is assumed until several baseline runs
+    tell it.
+    """
+
+    match: str
+    allowed: Limit
+    resolve: Limit
+    between: Limit
+    family: str = ""
+
+    def takes(self, series: Series) -> bool:
+        """Say whether the rule is about this series."""
+        pattern = ".*".join(re.escape(part) for part in self.match.split("*"))
+        return series.metric == self.match or re.fullmatch(pattern, series.key) is not None
+
+
+def _rule(match: str, allowed: str, resolve: str = "", between: str = "", family: str = "") -> Rule:
+    limit = parse_limit(allowed)
+    far = parse_limit(resolve) if resolve else limit.times(RESOLVE_FACTOR)
+    assumed = parse_limit(between) if between else Limit(0.001, limit.scale)
+    if {far.scale, assumed.scale} != {limit.scale}:
+        raise UsageError(f"rule {match!r} mixes relative and absolute limits", hint="give all with % or all without")
+    if far.amount < limit.amount:
+        raise UsageError(f"rule {match!r}: resolve {far} is below allowed {limit}", hint="leave `resolve` out")
+    return Rule(match, limit, far, assumed, family)
+
+
+DEFAULT_RULES: tuple[Rule, ...] = (
+    _rule("step_time", "1%", "3%", family=STEP_FAMILY),
+    _rule("mfu", "1%", "3%", family=STEP_FAMILY),
+    _rule("tokens_per_second", "1%", "3%", family=STEP_FAMILY),
+    _rule("exposed_comm_fraction[axis=*]", "1pp", "4pp"),
+    _rule("bubble_fraction", "1pp", "4pp"),
+    _rule("idle_fraction", "1pp", "4pp"),
+    _rule("overlap_fraction*", "3pp", "12pp"),
+    _rule("kernel_efficiency", "2%", "8%"),
+    _rule("peak_memory*", "2%", "6%", between="0.5%"),
+)
+"""The default policy. Fractions of the step are in points, since a small share doubles for next to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """All that decides a check. `false_alarm` is the chance that a run that is no slower is called regressed."""
+
+    rules: tuple[Rule, ...] = DEFAULT_RULES
+    minimum: tuple[tuple[str, float], ...] = ()
+    false_alarm: float = 0.01
+    findings: Level = Level.CRITICAL
+    health: Severity = Severity.DATA_LOSS
+    across: tuple[FactKind, ...] = ()
+
+    def rule(self, series: Series) -> Rule | None:
+        """Give the first rule about a series; `None` when it is not gated."""
+        return next((rule for rule in self.rules if rule.takes(series)), None)
+
+    def with_options(self, *, minimum: Mapping[str, float], max_regression: Mapping[str, str]) -> Policy:
+        """Put the command line's words before everything else."""
+        rules = tuple(_override(self.rules, name, text) for name, text in max_regression.items())
+        floors = {**dict(self.minimum), **minimum}
+        return replace(self, rules=rules + self.rules, minimum=tuple(sorted(floors.items())))
+
+
+def load_policy(path: str | Path) -> Policy:
+    """Read a policy file; its rules come before the defaults unless it says `defaults = false`."""
+    try:
+        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"cannot read policy {path}: {error.strerror}", hint="see docs/ci.md for an example"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"policy {path} is no TOML: {error}", hint="see docs/ci.md for an example") from error
+    return policy_from(data)
+
+
+_KEYS = ("defaults", "rule", "min", "false_alarm", "findings", "health", "across")
+_RULE_KEYS = ("match", "allowed", "resolve", "between", "family")
+
+
+def policy_from(data: Mapping[str, Any]) -> Policy:
+    """Make a policy of plain data."""
+    _known("policy key", data, _KEYS)
+    rules = []
+    for entry in data.get("rule", ()):
+        _known("key of a rule", entry, _RULE_KEYS)
+        if "match" not in entry or "allowed" not in entry:
+            raise UsageError("a rule needs `match` and `allowed`", hint='match = "step_time", allowed = "1%"')
+        rules.append(_rule(**{name: str(value) for name, value in entry.items()}))
+    false_alarm = float(data.get("false_alarm", 0.01))
+    if not 0 < false_alarm < 0.5:
+        raise UsageError(f"false_alarm is {false_alarm}", hint="a chance between 0 and 0.5, 0.01 by default")
+    return Policy(
+        rules=tuple(rules) + (DEFAULT_RULES if data.get("defaults", True) else ()),
+        minimum=tuple(sorted((name, float(value)) for name, value in data.get("min", {}).items())),
+        false_alarm=false_alarm,
+        findings=_member(Level, "level of findings", data.get("findings", Level.CRITICAL)),
+        health=_member(Severity, "severity of health", data.get("health", Severity.DATA_LOSS)),
+        across=tuple(_member(FactKind, "kind of fact", name) for name in data.get("across", ())),
+    )
+
+
+def parse_pairs(words: list[str]) -> dict[str, str]:
+    """Read `a=1,b=2` words of the command line; a comma inside brackets belongs to the name."""
+    pairs = {}
+    for word in words:
+        for part in _split(word):
+            name, found, value = part.rpartition("=")
+            if not found or not name or not value:
+                raise UsageError(f"{part!r} is not NAME=VALUE", hint="for example mfu=0.38 or step_time=3%")
+            pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def _split(word: str) -> list[str]:
+    parts, depth = [""], 0
+    for letter in word:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part for part in parts if part]
+
+
+def _override(rules: tuple[Rule, ...], name: str, text: str) -> Rule:
+    limit = parse_limit(text)
+    known = next((rule for rule in rules if rule.match == name), None)
+    family = known.family if known else ""
+    between = known.between if known and known.between.scale is limit.scale else Limit(0.001, limit.scale)
+    return Rule(name, limit, limit.times(RESOLVE_FACTOR), between, family)
+
+
+def _known(what: str, data: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+    for name in data:
+        if name not in keys:
+            raise unknown_name(what, name, keys)
+
+
+def _member(kind: type[Any], what: str, name: str) -> Any:  # noqa: ANN401 - a member of `kind`
+    try:
+        return kind(name)
+    except ValueError:
+        raise unknown_name(what, str(name), [member.value for member in kind]) from None

@@ -1,0 +1,139 @@
+"""What does a series of steps say, and how sure is it? Warm-up and odd steps out, a robust centre, an honest error.
+
+The centre is the pseudo-median (Hodges and Lehmann: the median of all pairwise means): it bears 29 % of bad steps like
+a median, and needs 5 % more steps than a mean where a median needs 57 % more. Its error takes the steps' correlation
+into account: steps that follow each other tell less than independent ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+ODD = 5.0
+"""A step is odd when it lies more than so many robust standard deviations from the median (more yet where few steps
+tell the deviation): 1 in 1.7 million normal steps does, so what is taken out was not noise of the same kind."""
+
+FEWEST = 6
+"""With fewer steps nothing is taken out: the spread that would have to tell odd steps is not known."""
+
+MOST_ODD = 0.2
+"""When more than this share looks odd, it is how the run is: nothing but warm-up is taken out."""
+
+MOST_WARM_UP = 1 / 3
+"""At most this share of the steps is taken for warm-up."""
+
+_PSEUDO_MEDIAN_VARIANCE = math.pi / 3
+"""Variance of the pseudo-median of normal samples, against that of their mean."""
+
+_MAD_TO_SD = 1.4826
+_MEAN_DEVIATION_TO_SD = 1.2533
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A series boiled down. `error` is the centre's standard error; infinite when one step is all there is."""
+
+    centre: float
+    median: float
+    spread: float
+    error: float
+    freedom: float
+    steps: int
+    effective_steps: float
+    warm_up: tuple[int, ...] = ()
+    odd: tuple[int, ...] = ()
+
+
+def boil_down(samples: Sequence[float], steps: Sequence[int]) -> Sample:
+    """Clean a series of steps and estimate its centre and error; `steps` name what was taken out."""
+    values = np.asarray(samples, dtype=np.float64)
+    numbers = np.asarray(steps, dtype=np.int64)
+    if not len(values):
+        raise ValueError("a series has at least one sample")
+    first = _warm_up(values)
+    kept = np.ones(len(values), dtype=bool)
+    kept[:first] = False
+    odd = kept & _odd(values, kept)
+    if odd.sum() > max(1, MOST_ODD * kept.sum()):
+        odd[:] = False
+    kept &= ~odd
+    clean = values[kept]
+    n = len(clean)
+    spread = float(clean.std(ddof=1)) if n > 1 else math.nan
+    effective = effective_number(clean)
+    return Sample(
+        centre=pseudo_median(clean),
+        median=float(np.median(clean)),
+        spread=spread,
+        error=spread * math.sqrt(_PSEUDO_MEDIAN_VARIANCE / effective) if n > 1 else math.inf,
+        freedom=max(effective - 1, float(min(n - 1, 3))) if n > 1 else 0.0,
+        steps=n,
+        effective_steps=effective,
+        warm_up=tuple(int(step) for step in numbers[:first]),
+        odd=tuple(int(step) for step in numbers[odd]),
+    )
+
+
+def pseudo_median(values: NDArray[np.float64]) -> float:
+    """Give the median of all pairwise means, a value's with itself included."""
+    if len(values) > 2000:  # pairs would not fit; the median of so many is sharp enough
+        return float(np.median(values))
+    left, right = np.triu_indices(len(values))
+    return float(np.median((values[left] + values[right]) / 2))
+
+
+def effective_number(values: NDArray[np.float64]) -> float:
+    """Say how many independent steps these correlated ones are worth, by their lag-one correlation."""
+    n = len(values)
+    if n < FEWEST:
+        return float(n)
+    centred = values - values.mean()
+    power = float(centred @ centred)
+    if power <= 0:
+        return float(n)
+    raw = float(centred[1:] @ centred[:-1]) / power
+    rho = raw + (1 + 3 * raw) / n  # the estimate from few steps is biased downwards
+    if rho <= 1.3 / math.sqrt(n):  # not told from none: one run in ten of independent steps exceeds it
+        return float(n)
+    rho = min(rho, 0.95)
+    return max(n * (1 - rho) / (1 + rho), 2.0)
+
+
+def robust_spread(values: NDArray[np.float64]) -> float:
+    """Give a standard deviation that a few odd values cannot move."""
+    deviation = np.abs(values - np.median(values))
+    middle = float(np.median(deviation)) * _MAD_TO_SD
+    return middle if middle > 0 else float(deviation.mean()) * _MEAN_DEVIATION_TO_SD
+
+
+def _odd(values: NDArray[np.float64], kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    inside = values[kept]
+    if len(inside) < FEWEST:
+        return np.zeros(len(values), dtype=bool)
+    return _far(values, inside)
+
+
+def _far(values: NDArray[np.float64], ordinary: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Say which values lie too far from the ordinary ones; few of those know their own spread badly."""
+    centre = float(np.median(ordinary))
+    reach = ODD * (1 + 5 / len(ordinary)) * robust_spread(ordinary)
+    return np.abs(values - centre) > reach + 1e-9 * abs(centre)
+
+
+def _warm_up(values: NDArray[np.float64]) -> int:
+    """Count the leading steps that lie outside what the later two thirds of the run do."""
+    n = len(values)
+    if n < FEWEST:
+        return 0
+    most = int(n * MOST_WARM_UP)
+    strange = _far(values[:most], values[most:])
+    return int(np.argmin(np.append(strange, False)))

@@ -1,0 +1,146 @@
+"""Why did it change? The difference of two breakdowns, the work that changed, and findings that came or went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from usp_prof.gate.sample import boil_down
+
+if TYPE_CHECKING:
+    from usp_prof.gate.measured import Measured, SeenFinding, Work
+    from usp_prof.gate.series import Series
+
+TOP = 8
+"""So many changed ops, kernels and calls are told."""
+
+STEP_TIME = "step_time"
+PARTS = (
+    ("compute_time", "compute", ""),
+    ("exposed_comm_time", "exposed", "axis"),
+    ("memcpy_time", "copies", ""),
+    ("idle_time", "idle", "cause"),
+)
+"""The metrics that partition the step, how a part is called, and the dimension that tells its parts apart."""
+
+LEAST_SHARE = 0.0005
+"""Changes of less than this share of the step are not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartChange:
+    """A part of the step (`exposed dp`, `idle host`) before and after, in ns a step."""
+
+    name: str
+    before_ns: float
+    after_ns: float
+
+    @property
+    def delta_ns(self) -> float:
+        """What came on top."""
+        return self.after_ns - self.before_ns
+
+
+@dataclass(frozen=True, slots=True)
+class WorkChange:
+    """An op, kernel or call before and after; a count of 0 means that it was not there."""
+
+    sort: str
+    name: str
+    shape: str
+    phase: str
+    before_ns: float
+    after_ns: float
+    before_count: float
+    after_count: float
+
+    @property
+    def delta_ns(self) -> float:
+        """What came on top, in ns a step and rank."""
+        return self.after_ns - self.before_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """What changed in the step, largest first."""
+
+    step_before_ns: float = 0.0
+    step_after_ns: float = 0.0
+    parts: tuple[PartChange, ...] = ()
+    work: tuple[WorkChange, ...] = ()
+    new_findings: tuple[SeenFinding, ...] = ()
+    gone_findings: tuple[SeenFinding, ...] = ()
+
+    @property
+    def delta_ns(self) -> float:
+        """How much longer the step became."""
+        return self.step_after_ns - self.step_before_ns
+
+
+EMPTY_WHY = Why()
+
+
+def explain(before: Measured, after: Measured) -> Why:
+    """Compare what two runs spent their step on."""
+    old, new = _places(before), _places(after)
+    step_before, step_after = _centre(before.by_key().get(STEP_TIME)), _centre(after.by_key().get(STEP_TIME))
+    least = LEAST_SHARE * max(step_before, step_after)
+    parts = [PartChange(name, old.get(name, 0.0), new.get(name, 0.0)) for name in sorted({*old, *new})]
+    told = sorted(
+        (part for part in parts if abs(part.delta_ns) > least), key=lambda part: (-abs(part.delta_ns), part.name)
+    )
+    return Why(
+        step_before,
+        step_after,
+        tuple(told),
+        changed_work(before.work, after.work, least),
+        tuple(each for each in after.findings if _mark(each) not in {_mark(old) for old in before.findings}),
+        tuple(each for each in before.findings if _mark(each) not in {_mark(new) for new in after.findings}),
+    )
+
+
+def changed_work(before: tuple[Work, ...], after: tuple[Work, ...], least_ns: float) -> tuple[WorkChange, ...]:
+    """Match ops, kernels and calls by name, shape and place in the step; give those that changed most."""
+    old = {_identity(each): each for each in before}
+    new = {_identity(each): each for each in after}
+    found = []
+    for identity in sorted({*old, *new}):
+        was, now = old.get(identity), new.get(identity)
+        change = WorkChange(
+            *identity,
+            was.ns_per_step if was else 0.0,
+            now.ns_per_step if now else 0.0,
+            was.count_per_step if was else 0.0,
+            now.count_per_step if now else 0.0,
+        )
+        if abs(change.delta_ns) > least_ns:
+            found.append(change)
+    return tuple(sorted(found, key=lambda each: (-abs(each.delta_ns), each.sort, each.name, each.shape))[:TOP])
+
+
+def waterfall(run: Measured) -> tuple[tuple[str, float], ...]:
+    """Give the parts of a run's step in ns, in the order of their names."""
+    return tuple(sorted(_places(run).items()))
+
+
+def _places(run: Measured) -> dict[str, float]:
+    names = {(metric, dimension): name for metric, name, dimension in PARTS}
+    found = {}
+    for series in run.series:
+        dimensions = [name for name, _ in series.place]
+        word = names.get((series.metric, dimensions[0] if dimensions else ""))
+        if word is not None and len(dimensions) <= 1:
+            found[" ".join([word, *(value for _, value in series.place)])] = _centre(series)
+    return found
+
+
+def _centre(series: Series | None) -> float:
+    return boil_down(series.samples, series.steps).centre if series else 0.0
+
+
+def _identity(work: Work) -> tuple[str, str, str, str]:
+    return (work.sort, work.name, work.shape, work.phase)
+
+
+def _mark(finding: SeenFinding) -> tuple[str, str]:
+    return (finding.code, finding.where)

@@ -1,0 +1,78 @@
+"""What does a person see who runs a check? The verdict, the metrics that matter, and why."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from usp_prof.gate.judgement import Verdict
+from usp_prof.gate.units import change, figure, interval
+from usp_prof.gate.wording import headline, removed, why_lines, worst_first
+
+if TYPE_CHECKING:
+    from usp_prof.gate.judgement import Judgement
+    from usp_prof.gate.verdict import Report
+
+_STYLES = {
+    Verdict.PASS: "green",
+    Verdict.REGRESSED: "bold red",
+    Verdict.INCONCLUSIVE: "yellow",
+    Verdict.IMPROVED: "bold green",
+    Verdict.NOT_COMPARED: "dim",
+}
+_ORDER = (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.PASS, Verdict.NOT_COMPARED)
+
+
+def render(report: Report, *, color: bool, width: int = 120) -> str:
+    """Write the check for a terminal."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=color, no_color=not color, highlight=False)
+    console.print(Text(headline(report), style=_STYLES[report.verdict]))
+    runs = f", {report.baseline_runs} runs" if report.baseline_runs > 1 else ""
+    console.print(Text(f"{report.after} against {report.before}{runs}"))
+    for reason in report.unusable[1:]:
+        console.print(Text(f"  {reason}"))
+    for difference in report.differences:
+        console.print(Text(f"  differs: {difference}"))
+    console.print(_table(report))
+    for found in report.judgements:
+        if found.reason and found.verdict is not Verdict.PASS:
+            console.print(Text(f"  {found.key}: {found.reason}"))
+    left_out = next((removed(each) for each in report.judgements if removed(each)), "")
+    if left_out:
+        console.print(Text(f"  left out: {left_out}"))
+    lines = why_lines(report.why)
+    if lines:
+        console.print(Text("why"))
+        for line in lines:
+            console.print(Text(f"  {line}"))
+    if report.verdict is Verdict.IMPROVED:
+        console.print(Text("to keep it that way: usp-prof baseline save RUN -o baseline.json"))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _table(report: Report) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("verdict")
+    table.add_column("metric", overflow="fold")
+    for name in ("before", "after", "change", "interval"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for verdict in _ORDER:
+        for each in worst_first(report.of(verdict)) if verdict is Verdict.REGRESSED else report.of(verdict):
+            table.add_row(*_row(each))
+    return table
+
+
+def _row(each: Judgement) -> tuple[Text, ...]:
+    return (
+        Text(each.verdict, style=_STYLES[each.verdict]),
+        Text(each.key),
+        Text(figure(each.before, each.unit)),
+        Text(figure(each.after, each.unit)),
+        Text(change(each)),
+        Text(interval(each)),
+    )
