@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
 
+from usp_prof.model.assumption import NOTHING_ASSUMED
 from usp_prof.model.errors import unknown_name
+from usp_prof.model.topology import Topology
 from usp_prof.tables.columns import Columns
 
 if TYPE_CHECKING:
@@ -43,12 +45,19 @@ class TableSet:
     """The tables of a run. Derived results are built once and kept (`memo`)."""
 
     def __init__(
-        self, sources: Mapping[int, Source], *, manifest: Manifest | None = None, health: Iterable[HealthRow] = ()
+        self,
+        sources: Mapping[int, Source],
+        *,
+        manifest: Manifest | None = None,
+        health: Iterable[HealthRow] = (),
+        topology: Topology | None = None,
     ) -> None:
         self._sources = dict(sorted(sources.items()))
         self._columns: dict[tuple[str, int], Columns] = {}
         self._memo: dict[object, object] = {}
         self.manifest = manifest
+        self.assumptions = NOTHING_ASSUMED
+        self.topology = topology or Topology()
         self.health: list[HealthRow] = sorted(health)
 
     @property
