@@ -122,7 +122,8 @@ def _ordered(
     cells = int(cell.max()) + 1
     equal = (per_code(cell, tally, np.maximum, cells) == per_code(cell, tally, np.minimum, cells))[cell]
     kinds = int(kind.max()) + 1
-    stepped = per_code(kind, equal | (step < 0), np.minimum, kinds)[kind].astype(bool)
+    agree = per_code(kind, equal | (step < 0), np.minimum, kinds) & per_code(kind, step >= 0, np.maximum, kinds)
+    stepped = agree[kind].astype(bool)
     place = np.where(
         stepped, occurrence(in_step, c["start_ns"]), occurrence_from_end(group_codes(kind, member), c["start_ns"])
     )

@@ -72,7 +72,8 @@ class Clock:
     def local(self, rank: int, ns: ArrayLike) -> NDArray[np.int64]:
         """Bring common times back to one rank's own clock (to a nanosecond)."""
         when = np.asarray(ns, np.int64)
-        return when + (when - self.align(rank, 2 * when - self.align(rank, when)))
+        guess = 2 * when - self.align(rank, when)
+        return np.asarray(guess + when - self.align(rank, guess))
 
     def component_rows(self, rank: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give each row's component."""

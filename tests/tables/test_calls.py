@@ -1,0 +1,140 @@
+"""Calls: parts find each other by number, order, step or pair, and arrivals name the late one."""
+
+from __future__ import annotations
+
+import made
+import pytest
+from made import Row, part
+
+from usp_prof.contract import Manifest
+from usp_prof.tables import calls
+
+HOST = [{"host": "one", "base_ns": 1}]
+
+
+def rows(*parts: Row) -> dict[str, list[Row]]:
+    return {"collectives": [p | {"part": i} for i, p in enumerate(parts)], "ranks": HOST}
+
+
+def matched(by_rank: dict[int, dict[str, list[Row]]], manifest: Manifest | None = None) -> tuple[list[Row], list[Row]]:
+    found = calls.of(made.run(by_rank, manifest))
+    return found.calls.to_pylist(), found.parts.to_pylist()
+
+
+def members(parts: list[Row]) -> list[list[tuple[int, int]]]:
+    return [
+        [(p["rank"], p["part"]) for p in parts if p["call"] == number] for number in sorted({p["call"] for p in parts})
+    ]
+
+
+def test_numbers_match_in_spite_of_order_and_windows() -> None:
+    one = rows(part("all_reduce", 0, 9_000, sequence=7), part("all_reduce", 10_000, 19_000, sequence=8))
+    two = rows(part("all_reduce", 12_000, 19_000, sequence=8), part("all_reduce", 20_000, 29_000, sequence=9))
+    table, parts = matched({0: one, 1: two})
+    assert members(parts) == [[(0, 0)], [(0, 1), (1, 0)], [(1, 1)]]
+    assert [row["complete"] for row in table] == [False, True, False]
+    full = table[1]
+    assert (full["sequence"], full["matched_by"], full["members"], full["group_size"]) == (8, "sequence", 2, 2)
+    assert (full["first_ns"], full["last_ns"], full["end_ns"]) == (10_000, 12_000, 19_000)
+    assert (full["late_rank"], full["wait_ns"], full["transfer_ns"]) == (1, 2_000, 7_000)
+    assert [(p["wait_ns"], p["transfer_ns"]) for p in parts] == [(-1, -1), (2_000, 7_000), (0, 7_000), (-1, -1)]
+
+
+def test_without_numbers_order_counts_from_the_end() -> None:
+    # Rank 1 began to record one call later; sizes tell the kinds apart.
+    one = rows(
+        part("all_reduce", 0, 9, in_bytes=8, step=-1),
+        part("all_reduce", 10, 19, in_bytes=8, step=-1),
+        part("all_reduce", 20, 29, in_bytes=64, step=-1),
+    )
+    two = rows(part("all_reduce", 10, 19, in_bytes=8, step=-1), part("all_reduce", 20, 29, in_bytes=64, step=-1))
+    table, parts = matched({0: one, 1: two})
+    assert members(parts) == [[(0, 0)], [(0, 1), (1, 0)], [(0, 2), (1, 1)]]
+    assert {row["matched_by"] for row in table} == {"order"}
+
+
+def test_without_numbers_equal_steps_match_inside_steps() -> None:
+    # Rank 1 recorded one step more at the end: counting from the end would pair different steps.
+    one = rows(*(part("all_reduce", 10 * s, 10 * s + 5, step=s) for s in (1, 2)))
+    two = rows(*(part("all_reduce", 10 * s, 10 * s + 5, step=s) for s in (1, 2, 3)))
+    assert members(matched({0: one, 1: two})[1]) == [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(1, 2)]]
+
+
+def test_several_parts_of_one_number_match_by_order() -> None:
+    both = rows(*(part("all_gather", 10 * i, 10 * i + 5, sequence=3) for i in range(2)))
+    assert members(matched({0: both, 1: both})[1]) == [[(0, 0), (1, 0)], [(0, 1), (1, 1)]]
+
+
+def test_uneven_exchanges_match_whatever_their_sizes() -> None:
+    by_rank = {r: rows(part("all_to_all", 0, 9, in_bytes=8 + r, out_bytes=80)) for r in range(2)}
+    table, parts = matched(by_rank)
+    assert members(parts) == [[(0, 0), (1, 0)]]
+    assert table[0]["bytes"] == 80
+
+
+def test_groups_of_one_name_with_other_ranks_do_not_mix() -> None:
+    by_rank = {r: rows(part("all_reduce", 0, 9, group=f"tp@{r // 2}", sequence=1)) for r in range(4)}
+    assert members(matched(by_rank)[1]) == [[(0, 0), (1, 0)], [(2, 0), (3, 0)]]
+
+
+def test_a_group_of_one_or_of_nobody_known_makes_no_call() -> None:
+    by_rank = {0: rows(part("all_reduce", 0, 9, group="", sequence=1), part("all_reduce", 10, 19, group_size=1))}
+    assert matched(by_rank) == ([], [])
+
+
+def test_sends_and_receives_pair_by_direction_and_order() -> None:
+    down = {"axis": "pp", "peer": 1}
+    up = {"axis": "pp", "peer": 0}
+    one = rows(
+        part("send", 0, 30_000, **down), part("recv", 31_000, 60_000, **down), part("send", 70_000, 80_000, **down)
+    )
+    two = rows(
+        part("recv", 20_000, 30_000, **up), part("send", 50_000, 60_000, **up), part("recv", 60_000, 80_000, **up)
+    )
+    table, parts = matched({0: one, 1: two})
+    assert members(parts) == [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 2), (1, 2)]]
+    assert [row["matched_by"] for row in table] == ["p2p"] * 3
+    assert [row["late_rank"] for row in table] == [1, 1, 0]
+
+
+def test_a_receive_waits_only_while_its_peer_has_not_sent() -> None:
+    one = rows(part("send", 40, 50, axis="pp", peer=1), part("send", 60, 90, axis="cp", peer=1))
+    two = rows(part("recv", 10, 50, axis="pp", peer=0), part("recv", 55, 90, axis="cp", peer=0))
+    tables = made.run({0: one, 1: two})
+    assert calls.receive_waits(tables, 1, "pp").tolist() == [30, 0]
+    assert calls.receive_waits(tables, 1, "cp").tolist() == [0, 5]
+    assert calls.receive_waits(tables, 0, "pp").tolist() == [0, 0]
+
+
+def test_batched_exchanges_pair_without_direction() -> None:
+    by_rank = {r: rows(part("send_recv", 10 * r, 50, peer=1 - r, axis="cp")) for r in range(2)}
+    table, parts = matched(by_rank)
+    assert members(parts) == [[(0, 0), (1, 0)]]
+    assert table[0]["complete"]
+
+
+def test_ties_blame_nobody() -> None:
+    same = {r: rows(part("all_reduce", 100, 9_000, sequence=1)) for r in range(2)}
+    assert matched(same)[0][0]["late_rank"] == -1
+    close = {r: rows(part("all_reduce", 100 + 900 * r, 9_000, sequence=1)) for r in range(2)}
+    assert matched(close)[0][0]["late_rank"] == -1
+    apart = {r: rows(part("all_reduce", 100 + 1_100 * r, 9_000, sequence=1)) for r in range(2)}
+    assert matched(apart)[0][0]["late_rank"] == 1
+
+
+@pytest.mark.parametrize(("hosts", "per_node", "crosses"), [
+    (("a", "a"), 0, False), (("a", "b"), 0, True), (("", ""), 1, True), (("", ""), 8, False),
+])  # fmt: skip
+def test_calls_know_whether_they_leave_the_node(hosts: tuple[str, str], per_node: int, crosses: bool) -> None:
+    by_rank = {
+        r: rows(part("all_reduce", 0, 9, sequence=1)) | {"ranks": [{"host": hosts[r], "base_ns": 1}]} for r in range(2)
+    }
+    table, _ = matched(by_rank, Manifest(devices_per_node=per_node))
+    assert table[0]["inter_node"] is crosses
+
+
+def test_tables_are_built_from_the_same_match() -> None:
+    tables = made.run({r: rows(part("all_reduce", 0, 9, sequence=1)) for r in range(2)})
+    assert calls.build(tables).num_rows == 1
+    assert calls.build_parts(tables).num_rows == 2
+    assert calls.build(made.run({0: {}})).num_rows == 0

@@ -1,0 +1,145 @@
+"""Clocks: skewed and drifting ones are recovered, good ones are left alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import made
+import numpy as np
+import pytest
+from made import part
+
+from usp_prof.tables import clock
+
+BASE = 1_700_000_000_000_000_000
+SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class World:
+    """Hosts with skewed, drifting clocks, two ranks each; collectives over pairs of hosts and over all."""
+
+    hosts: int = 4
+    offset_ns: tuple[int, ...] = (0, 5_000_000, -5_000_000, 1_234_567)
+    drift_ppm: tuple[float, ...] = (0.0, 50.0, -50.0, 20.0)
+    seconds: float = 2.0
+    calls: int = 400
+    jitter_ns: float = 3_000.0
+    wild: float = 0.02
+    seed: int = 0
+
+    def local(self, host: int, common: np.ndarray) -> np.ndarray:
+        drifted = np.rint((common - BASE) * self.drift_ppm[host] * 1e-6).astype(np.int64)
+        return common - self.offset_ns[host] - drifted
+
+    def rows(self, groups: tuple[tuple[int, ...], ...]) -> dict[int, dict[str, list[made.Row]]]:
+        random = np.random.default_rng(self.seed)
+        ranks = range(2 * self.hosts)
+        tables = {r: {"collectives": [], "ranks": [{"host": f"node{r // 2}", "base_ns": 1}]} for r in ranks}
+        for number, members in enumerate(groups):
+            ends = BASE + np.sort(random.integers(0, int(self.seconds * SECOND), self.calls))
+            name = f"g{number}@{','.join(map(str, members))}"
+            for rank in members:
+                late = np.where(random.random(self.calls) < self.wild, 2e6, 0) + random.normal(
+                    0, self.jitter_ns, len(ends)
+                )
+                end = self.local(rank // 2, ends + late.astype(np.int64))
+                start = end - random.integers(20_000, 900_000, self.calls)
+                tables[rank]["collectives"] += [
+                    part("all_reduce", int(a), int(b), group=name, group_size=len(members), sequence=i)
+                    | {"part": number * self.calls + i}
+                    for i, (a, b) in enumerate(zip(start, end, strict=True))
+                ]  # fmt: skip
+        return tables
+
+    def errors(self, solved: clock.Clock, ranks: tuple[int, ...]) -> np.ndarray:
+        """Errors against rank 0's clock over the window."""
+        moments = BASE + np.linspace(0, self.seconds * SECOND, 50).astype(np.int64)
+        return np.concatenate([solved.align(r, self.local(r // 2, moments)) - moments for r in ranks])
+
+
+ALL = (tuple(range(8)),)
+CHAIN = ((0, 2), (3, 4), (5, 6))
+
+
+@pytest.mark.parametrize("groups", [ALL, CHAIN, ((0, 1, 2, 3), (3, 4, 5), (4, 6, 7))])
+def test_skew_and_drift_are_recovered_within_20_us(groups: tuple[tuple[int, ...], ...]) -> None:
+    world = World()
+    solved = clock.of(made.run(world.rows(groups)))
+    assert solved.components == 1
+    assert np.quantile(np.abs(world.errors(solved, tuple(range(8)))), 0.99) < 20_000
+    assert np.abs(solved.drift_ppm - np.repeat(world.drift_ppm, 2)).max() < 8
+    assert (solved.residual_p50_ns < 10_000).all()
+
+
+def test_one_wrongly_matched_call_in_ten_does_not_pull() -> None:
+    world = World(wild=0.1)
+    solved = clock.of(made.run(world.rows(ALL)))
+    assert np.quantile(np.abs(world.errors(solved, tuple(range(8)))), 0.99) < 20_000
+
+
+def test_good_clocks_are_not_made_worse() -> None:
+    world = World(offset_ns=(0, 0, 0, 0), drift_ppm=(0.0,) * 4, seconds=0.3, calls=60)
+    solved = clock.of(made.run(world.rows(ALL)))
+    assert np.abs(world.errors(solved, tuple(range(8)))).max() < 3_000
+    assert np.isnan(solved.drift_ppm).all()
+
+
+def test_files_without_a_host_share_a_clock_while_nothing_contradicts_it() -> None:
+    world = World(offset_ns=(0,) * 4, drift_ppm=(0.0,) * 4, jitter_ns=50_000, wild=0)
+    rows = world.rows(ALL)
+    for tables in rows.values():
+        tables["ranks"] = [{"host": "", "base_ns": 1}]
+    solved = clock.of(made.run(rows))
+    assert solved.offset_ns.tolist() == [0] * 8
+    skewed = World(jitter_ns=1_000).rows(ALL)
+    for tables in skewed.values():
+        tables["ranks"] = [{"host": "", "base_ns": 1}]
+    assert np.abs(World().errors(clock.of(made.run(skewed)), tuple(range(8)))).max() < 20_000
+
+
+def test_files_without_a_time_base_have_clocks_of_their_own_however_far_apart() -> None:
+    world = World(offset_ns=(0, 10**18, 0, 0), drift_ppm=(0.0,) * 4)
+    rows = world.rows(ALL)
+    for rank, tables in rows.items():
+        tables["ranks"] = [{"host": "one", "base_ns": 0 if rank in {2, 3} else 1}]
+    solved = clock.of(made.run(rows))
+    assert np.abs(world.errors(solved, tuple(range(8)))).max() < 5_000
+    assert len(set(solved.domain.tolist())) == 3
+
+
+def test_ranks_that_nothing_ties_are_components_of_their_own() -> None:
+    solved = clock.of(made.run(World().rows(((0, 2), (4, 6)))))
+    assert solved.component.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert solved.ties.tolist() == [400, 0, 400, 0, 400, 0, 400, 0]
+    assert solved.residual_p50_ns[1] == -1
+
+
+def test_sends_and_receives_tie_what_no_collective_ties() -> None:
+    host = [{"ranks": [{"host": f"h{r}", "base_ns": 1}]} for r in range(2)]
+    ends = BASE + np.arange(1, 41) * 10_000_000
+    for r, row in enumerate(host):
+        row["collectives"] = [
+            part("send" if (i + r) % 2 else "recv", int(e) - r * 7_000_000 - 50_000, int(e) - r * 7_000_000,
+                 peer=1 - r, part=i, axis="pp")
+            for i, e in enumerate(ends)
+        ]  # fmt: skip
+    solved = clock.of(made.run(dict(enumerate(host))))
+    assert solved.offset_ns.tolist() == [0, 7_000_000]
+    assert solved.components == 1
+
+
+def test_the_table_holds_what_the_clock_holds_and_one_rank_needs_no_tie() -> None:
+    table = clock.build(made.run({3: {"ranks": [{"host": "a", "base_ns": 1}]}})).to_pylist()
+    assert table[0] | {"drift_ppm": 0} == {
+        "rank": 3, "host": "a", "component": 0, "offset_ns": 0, "drift_ppm": 0, "reference_ns": 0,
+        "residual_p50_ns": -1, "residual_p99_ns": -1, "ties": 0,
+    }  # fmt: skip
+
+
+def test_local_undoes_align() -> None:
+    world = World()
+    solved = clock.of(made.run(world.rows(ALL)))
+    moments = BASE + np.arange(5) * 100_000_001
+    for rank in (0, 2, 5):
+        assert np.abs(solved.local(rank, solved.align(rank, moments)) - moments).max() <= 1
