@@ -132,6 +132,8 @@ class Manifest:
     options: dict[str, Any] = field(default_factory=dict)
     join_rate: dict[str, float] = field(default_factory=dict)
     """Share of gloo collectives whose group was restored, by rank; 1.0 where nothing had to be joined."""
+    notes: list[str] = field(default_factory=list)
+    """What went wrong or is missing in the recording, one sentence each, with the rank that it is about."""
 
     def to_dict(self) -> dict[str, Any]:
         """Give the manifest as plain data, ready for JSON."""

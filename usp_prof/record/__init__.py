@@ -1,1 +1,50 @@
-"""How is a training run recorded?  Three lines around any PyTorch loop. Public names live in `usp_prof.record`."""
+"""How is a training run recorded? Three lines around any PyTorch loop.
+
+::
+
+    from usp_prof import record
+
+    record.prepare()  # before init_process_group
+    with record.session("traces/my-run", mesh=mesh, model=config) as session:
+        for batch in loader:
+            with session.step():
+                ...
+"""
+
+from usp_prof.record.marks import (
+    Mark,
+    expert_combine,
+    expert_dispatch,
+    expert_load,
+    mark,
+    phase,
+    pipeline_action,
+    pipeline_transfer,
+    ring_step,
+    ring_wait,
+    sharding,
+)
+from usp_prof.record.options import Options
+from usp_prof.record.peak import Peak, cpu_peak
+from usp_prof.record.session import RecordingWarning, Session, prepare, session
+
+__all__ = [
+    "Mark",
+    "Options",
+    "Peak",
+    "RecordingWarning",
+    "Session",
+    "cpu_peak",
+    "expert_combine",
+    "expert_dispatch",
+    "expert_load",
+    "mark",
+    "phase",
+    "pipeline_action",
+    "pipeline_transfer",
+    "prepare",
+    "ring_step",
+    "ring_wait",
+    "session",
+    "sharding",
+]

@@ -1,0 +1,53 @@
+"""Which private parts of torch does the recorder use (2.11 to 2.13), and what does it do without each?
+
+Everything that torch may change without notice stands here. Nothing here raises because a name is gone: the caller
+gets `None` or an empty answer, and the manifest says what is missing.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def _always() -> bool:
+    return True
+
+
+profiler_enabled: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled", _always)
+"""Whether anything records on this thread; without it every mark is made, which costs microseconds but is right."""
+
+
+def default_store() -> Any | None:  # noqa: ANN401 - dist.Store, whose stubs miss half of its methods
+    """Give the key-value store of the default process group, which every rank reaches without a collective."""
+    getter = getattr(c10d, "_get_default_store", None)
+    if getter is None or not dist.is_initialized():
+        return None
+    return getter()
+
+
+def local_groups() -> list[dist.ProcessGroup]:
+    """List the process groups that this process takes part in, in order of their making."""
+    world = getattr(c10d, "_world", None)
+    known = getattr(world, "pg_map", {}) if world is not None else {}
+    if known:
+        return list(known)
+    return [dist.group.WORLD] if dist.is_initialized() and dist.group.WORLD is not None else []
+
+
+def flight_entries() -> list[Mapping[str, Any]] | None:
+    """Give the collectives that the flight recorder holds; `None` where this torch has no flight recorder."""
+    dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace", None)  # noqa: SLF001
+    if dump is None:
+        return None
+    include_collectives, include_stacks, only_active = True, False, False
+    answer = pickle.loads(dump(include_collectives, include_stacks, only_active))  # noqa: S301 - made by this process
+    entries = answer.get("entries", []) if isinstance(answer, dict) else []
+    return list(entries)

@@ -1,0 +1,108 @@
+"""How does a training loop say in the trace what it is doing? Marks whose names carry the data.
+
+Kineto drops the arguments of annotations, so a mark's *name* is its data (the grammar is in `usp_prof.contract`).
+Every helper is a context manager and a decorator alike, and costs about a microsecond while nothing is recorded.
+"""
+
+from __future__ import annotations
+
+from contextlib import ContextDecorator
+from typing import TYPE_CHECKING, Self
+
+import torch
+
+from usp_prof.contract import AREAS, PIPELINE_KINDS, format_mark
+from usp_prof.record._torch_private import profiler_enabled
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+TRANSFERS = ("send_f", "recv_f", "send_b", "recv_b")
+"""Activation (f) and gradient (b) transfers between pipeline stages."""
+
+
+class Mark(ContextDecorator):
+    """A named stretch of work; enters the trace only while a window is being recorded."""
+
+    __slots__ = ("_area", "_open", "_values", "_what")
+
+    def __init__(self, area: str, what: str, values: dict[str, int | str]) -> None:
+        self._area = area
+        self._what = what
+        self._values = values
+        self._open: torch.profiler.record_function | None = None
+
+    def _recreate_cm(self) -> Mark:
+        return Mark(self._area, self._what, self._values)
+
+    def __enter__(self) -> Self:
+        if profiler_enabled():
+            self._open = torch.profiler.record_function(format_mark(self._area, self._what, **self._values))
+            self._open.__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._open is not None:
+            self._open.__exit__(kind, error, trace)
+            self._open = None
+
+
+def mark(area: str, what: str, **values: int | str) -> Mark:
+    """Name a stretch of work, ``area::what key=value``; the areas are those of `usp_prof.contract.AREAS`."""
+    if area not in AREAS:
+        raise ValueError(f"{area!r} is no area of a mark; there are {', '.join(AREAS)}")
+    unfit = [value for value in values.values() if isinstance(value, str) and (not value or value.split() != [value])]
+    if unfit:
+        raise ValueError(f"a mark's values are integers or words without blanks, {unfit[0]!r} is neither")
+    return Mark(area, what, values)
+
+
+def pipeline_action(kind: str, *, stage: int, micro_batch: int) -> Mark:
+    """Name a pipeline action: F forward, B full backward, I input gradient, W weight gradient."""
+    if kind not in PIPELINE_KINDS:
+        raise ValueError(f"{kind!r} is no pipeline action; there are {', '.join(PIPELINE_KINDS)}")
+    return Mark("pp", kind, {"stage": stage, "mb": micro_batch})
+
+
+def pipeline_transfer(what: str, *, stage: int, micro_batch: int, peer: int) -> Mark:
+    """Name a transfer between stages (`TRANSFERS`) with the global rank of the peer; NCCL says nothing about these."""
+    if what not in TRANSFERS:
+        raise ValueError(f"{what!r} is no pipeline transfer; there are {', '.join(TRANSFERS)}")
+    return Mark("pp", what, {"stage": stage, "mb": micro_batch, "peer": peer})
+
+
+def phase(name: str) -> Mark:
+    """Name a phase of the step: forward, backward, fwd_bwd, optimizer, grad_norm, log, input, checkpoint."""
+    return Mark("train", name, {})
+
+
+def ring_step(step: int) -> Mark:
+    """Name one exchange of keys and values with the neighbours in a context-parallel ring."""
+    return Mark("cp", "ring_send_recv", {"step": step})
+
+
+def ring_wait() -> Mark:
+    """Name the wait for a ring exchange that was posted before."""
+    return Mark("cp", "ring_wait", {})
+
+
+def expert_dispatch() -> Mark:
+    """Name the exchange that brings tokens to their experts."""
+    return Mark("ep", "dispatch", {})
+
+
+def expert_combine() -> Mark:
+    """Name the exchange that brings tokens back from their experts."""
+    return Mark("ep", "combine", {})
+
+
+def expert_load(tokens: int) -> Mark:
+    """Name the experts' computation with the number of tokens that arrived here (a number known on the host)."""
+    return Mark("ep", "load", {"tokens": tokens})
+
+
+def sharding(what: str) -> Mark:
+    """Name a phase of sharded data parallelism written by hand: zero1_reduce_scatter, zero1_all_gather, ..."""
+    return Mark("dp", what, {})

@@ -1,0 +1,127 @@
+"""What may a recording be told? Each option with its meaning; what is not given is found out or left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+class Options(TypedDict, total=False):
+    """Everything that `usp_prof.record.session` takes besides the folder, the mesh, the model and the groups."""
+
+    skip: int
+    wait: int
+    warmup: int
+    active: int
+    repeat: int
+    shapes: bool
+    memory: bool
+    stack: bool
+    coordinates: Mapping[str, int]
+    stages: Sequence[int]
+    name: str
+    schedule: str
+    micro_batches: int
+    gradient_accumulation: int
+    tokens_per_step: int
+    sequence: int
+    micro_batch_tokens: int
+    recompute: str
+    dtype: object
+    zero_stage: int
+    device: str
+    peak_flops: float
+    peak_source: str
+    paced: bool
+    faults: Sequence[Mapping[str, Any]]
+    options: Mapping[str, Any]
+    gather_timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which steps are recorded: after `skip`, `repeat` times `wait` idle, `warmup` thrown away, `active` recorded."""
+
+    skip: int = 0
+    wait: int = 1
+    warmup: int = 1
+    active: int = 2
+    repeat: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse a window that records nothing."""
+        for field in fields(self):
+            if getattr(self, field.name) < 0:
+                raise ValueError(f"{field.name} counts steps and cannot be {getattr(self, field.name)}")
+        if self.active < 1:
+            raise ValueError("active must be at least 1, or nothing is ever recorded")
+
+    @property
+    def last_step(self) -> int:
+        """Give the number of steps after which all windows are written; 0 when they repeat for ever."""
+        return self.skip + self.repeat * (self.wait + self.warmup + self.active)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What each event carries: operand shapes, allocations, Python stacks (heavy)."""
+
+    shapes: bool = True
+    memory: bool = True
+    stack: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the training loop says about itself; the manifest's fields, and this rank's place in the mesh."""
+
+    coordinates: Mapping[str, int] | None = None
+    stages: Sequence[int] = ()
+    name: str = ""
+    schedule: str = ""
+    micro_batches: int = 0
+    gradient_accumulation: int = 0
+    tokens_per_step: int = 0
+    sequence: int = 0
+    micro_batch_tokens: int = 0
+    recompute: str = ""
+    dtype: object = ""
+    zero_stage: int = -1
+    device: str = ""
+    peak_flops: float = 0.0
+    peak_source: str = ""
+    paced: bool = False
+    faults: Sequence[Mapping[str, Any]] = ()
+    options: Mapping[str, Any] | None = None
+    gather_timeout: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All options, sorted by what they are about."""
+
+    window: Window
+    content: Content
+    declared: Declared
+
+
+def settle(given: Mapping[str, Any]) -> Settings:
+    """Sort options by what they are about; an unknown one is refused with the nearest known names."""
+    kinds: tuple[Any, ...] = (Window, Content, Declared)
+    known = {field.name for kind in kinds for field in fields(kind)}
+    for name in given:
+        if name not in known:
+            raise TypeError(f"a session has no option {name!r}{_suggestion(name, known)}")
+    window, content, declared = (
+        kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given}) for kind in kinds
+    )
+    return Settings(window, content, declared)
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, sorted(known), n=2)
+    return f"; did you mean {' or '.join(close)}?" if close else ""

@@ -1,0 +1,98 @@
+"""How many FLOP per second can this machine do at best? Measured once per machine, for machines no table knows.
+
+The peak is the fastest of a few square matrix products in the training dtype, on all cores that the process may use.
+Ranks that share a machine measure one after another, so the first measures undisturbed and the others read its figure.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from usp_prof.record.atomic import whole_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SIZES = (256, 512, 1024, 2048)
+_SECONDS_PER_SIZE = 0.2
+_FOLDER_VARIABLE = "USP_PROF_CACHE"
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """FLOP per second of a whole device and where the figure comes from; 0 where it is not known here."""
+
+    flops: float = 0.0
+    source: str = ""
+
+
+def cpu_peak(dtype: torch.dtype = torch.float32, *, folder: Path | None = None) -> Peak:
+    """Give this machine's peak for `dtype`, measured at the first call on this machine (about a second)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    name = str(dtype).removeprefix("torch.")
+    source = f"measured: largest {name} matrix product on {cores} cores, torch {torch.__version__}"
+    place = (folder or _cache_folder()) / f"peak-{platform.node()}-{name}-{cores}-{torch.__version__}.json"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(place.with_suffix(".lock")):
+        flops = _read(place)
+        if flops is None:
+            flops = measure(dtype, cores)
+            with whole_file(place) as file:
+                file.write(json.dumps({"flops": flops}).encode())
+    return Peak(flops, source)
+
+
+def measure(dtype: torch.dtype, threads: int) -> float:
+    """Multiply square matrices of a few sizes on `threads` threads and give the best FLOP per second."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.no_grad():
+            return max(_rate(size, dtype) for size in _SIZES)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _rate(size: int, dtype: torch.dtype) -> float:
+    left, right = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
+    torch.mm(left, right)
+    best = float("inf")
+    end = time.perf_counter() + _SECONDS_PER_SIZE
+    while True:
+        start = time.perf_counter()
+        torch.mm(left, right)
+        now = time.perf_counter()
+        best = min(best, now - start)
+        if now > end:
+            return 2.0 * size**3 / best
+
+
+def _read(place: Path) -> float | None:
+    try:
+        return float(json.loads(place.read_text())["flops"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _cache_folder() -> Path:
+    given = os.environ.get(_FOLDER_VARIABLE)
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "usp-prof"
+
+
+@contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    with place.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
