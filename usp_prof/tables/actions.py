@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from usp_prof.contract import PIPELINE_KINDS, parse_mark
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, integer, text
+from usp_prof.tables.build import table
+from usp_prof.tables.frame import MARKS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from usp_prof.tables.frame import EventFrame
+    from usp_prof.tables.links import Links
+    from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(
     "actions",
@@ -21,3 +36,101 @@ SCHEMA = Schema(
         STEP,
     ),
 )
+
+
+class Action(NamedTuple):
+    """What an annotation says: which kind of action, on which stage, of which micro-batch, by whose grammar."""
+
+    kind: str
+    stage: int
+    micro_batch: int
+    source: str
+
+
+# torch.distributed.pipelining: "Forward 3" (GPipe, micro-batch), "PP:1F0" (stage, kind, micro-batch).
+_TORCH_RUNTIME = re.compile(r"PP:(?P<stage>\d+)(?P<kind>[FBIW])(?P<mb>\d+)\Z")
+_TORCH_PLAIN = re.compile(r"(?P<kind>Forward|Backward) (?P<mb>\d+)\Z")
+_MEGATRON = re.compile(r"(?:megatron[ .:])?(?P<kind>forward|backward)[-_]?step\Z", re.IGNORECASE)
+_DEEPSPEED = re.compile(r"(?:PipelineEngine\.)?_exec_(?P<kind>forward|backward)_pass\Z")
+
+
+def parse_action(name: str) -> Action | None:
+    """Read an annotation as an action; `None` when it is none."""
+    mark = parse_mark(name)
+    if mark is not None:
+        if mark.area != "pp" or mark.what not in PIPELINE_KINDS:
+            return None
+        stage, micro_batch = mark.values.get("stage", -1), mark.values.get("mb", -1)
+        return Action(mark.what, stage if isinstance(stage, int) else -1, _int(micro_batch), "mark")
+    for pattern, source in ((_TORCH_RUNTIME, "torch"), (_TORCH_PLAIN, "torch"), (_MEGATRON, "megatron"),
+                            (_DEEPSPEED, "deepspeed")):  # fmt: skip
+        match = pattern.match(name)
+        if match:
+            found = match.groupdict()
+            return Action(found["kind"][0].upper(), int(found.get("stage") or -1), int(found.get("mb") or -1), source)
+    return None
+
+
+def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
+    """Build the table: one row for each action, in order of start; of two grammars the one that tells more counts."""
+    rows = frame.rows(*MARKS)
+    rows = rows[frame.by_name(rows, lambda name: parse_action(name) is not None)]
+    rows = rows[np.lexsort((rows, frame.start[rows]))]
+    said = [parse_action(name) for name in frame.texts("name", rows).tolist()]
+    actions = [action for action in said if action is not None]
+    sources = {action.source for action in actions}
+    best = next((s for s in ("mark", "torch", "megatron", "deepspeed") if s in sources), "")
+    kept = np.array([action.source == best for action in actions], dtype=bool)
+    rows, actions = rows[kept], [action for action in actions if action.source == best]
+    first, last = _on_device(frame, links, rows)
+    columns = {
+        "rank": frame.rank,
+        "event": frame.event[rows],
+        "kind": [action.kind for action in actions],
+        "stage": np.array([action.stage for action in actions], np.int64),
+        "micro_batch": _micro_batches(frame, rows, actions, steps),
+        "start_ns": frame.start[rows],
+        "dur_ns": frame.duration[rows],
+        "device_start_ns": first,
+        "device_end_ns": last,
+        "source": best,
+        "step": steps.of_host(frame.start[rows]),
+    }
+    return table(SCHEMA, columns, len(rows))
+
+
+def _micro_batches(frame: EventFrame, rows: np.ndarray, actions: list[Action], steps: Steps) -> np.ndarray:
+    """Count micro-batches within a step, by kind and stage, where the annotation leaves them out."""
+    given = np.array([action.micro_batch for action in actions], np.int64)
+    if (given >= 0).all():
+        return given
+    step = steps.of_host(frame.start[rows]).tolist()
+    seen: dict[tuple[int, str, int], int] = {}
+    counted = []
+    for number, action in zip(step, actions, strict=True):
+        key = (number, action.kind, action.stage)
+        counted.append(seen.get(key, 0))
+        seen[key] = counted[-1] + 1
+    return np.where(given >= 0, given, np.array(counted, np.int64))
+
+
+def _on_device(frame: EventFrame, links: Links, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Give where the device work launched inside each action begins and ends; the action itself without any."""
+    start, end = frame.start[rows].copy(), frame.end[rows].copy()
+    if not len(rows) or not len(links.work):
+        return start, end
+    linked = links.call >= 0
+    work, call = links.work[linked], links.call[linked]
+    # Actions of one rank follow each other; backward launches from autograd's thread, so time decides, not the thread.
+    place = np.searchsorted(frame.start[rows], frame.start[call], side="right") - 1
+    inside = (place >= 0) & (frame.start[call] < end[np.maximum(place, 0)])
+    work, place = work[inside], place[inside]
+    first, last = np.full(len(rows), np.iinfo(np.int64).max), np.full(len(rows), np.iinfo(np.int64).min)
+    np.minimum.at(first, place, frame.start[work])
+    np.maximum.at(last, place, frame.end[work])
+    has = last > np.iinfo(np.int64).min
+    return np.where(has, first, start), np.where(has, last, end)
+
+
+def _int(value: int | str) -> int:
+    return value if isinstance(value, int) else -1

@@ -7,7 +7,30 @@ thread and have lanes of their own. Analyses read this table and need not know w
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from usp_prof.algebra.tracks import nest
+from usp_prof.contract import parse_mark
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, integer, text
+from usp_prof.tables.build import table
+from usp_prof.tables.classification import Work
+from usp_prof.tables.collectives import lanes_of, stream_lanes
+from usp_prof.tables.frame import HOST_OPS, MARKS, compact
+from usp_prof.tables.kernels import kinds
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.frame import EventFrame
+    from usp_prof.tables.links import Links
+    from usp_prof.tables.parts import Parts
+    from usp_prof.tables.steps import Steps
+
+    Ints = NDArray[np.int64]
 
 SCHEMA = Schema(
     "activities",
@@ -27,3 +50,113 @@ SCHEMA = Schema(
         STEP,
     ),
 )
+
+_KINDS = [kind.value for kind in Work]
+# Host ops that are not the computation itself: they post, wait, or only enclose other ops.
+_NO_WORK = re.compile(
+    r"c10d|_c10d_functional|autograd::|torch::autograd|torch::jit|profiler::|record_param_comms|symm_mem::|gloo:|nccl:"
+)
+
+
+def build(frame: EventFrame, links: Links, parts: Parts, collectives: pa.Table, steps: Steps) -> pa.Table:
+    """Build the table: the kernels, or on CPU the computing threads' ops and gloo's ranges; in order of start."""
+    columns = _device(frame, links, parts) if len(links.work) else _host(frame, parts)
+    row, collective = columns.pop("row"), columns["collective"]
+    axis = collectives.column("axis").combine_chunks()
+    axis = axis.combine_chunks() if isinstance(axis, pa.ChunkedArray) else axis
+    axes = [*axis.dictionary.to_pylist(), ""]
+    own = np.r_[axis.indices.to_numpy(), len(axes) - 1].astype(np.int64)[collective]
+    columns |= {
+        "rank": frame.rank,
+        "event": frame.event[row],
+        "name": frame.text("name", row),
+        "start_ns": frame.start[row],
+        "dur_ns": frame.duration[row],
+        "axis": compact(own, axes),
+        "step": steps.of_device(frame.start[row]),
+    }
+    return table(SCHEMA, columns, len(row))
+
+
+def _device(frame: EventFrame, links: Links, parts: Parts) -> dict[str, Any]:
+    row = links.work
+    kind, _ = kinds(frame, row)
+    lane, names = stream_lanes(frame, row)
+    return {
+        "row": row,
+        "kind": compact(kind, _KINDS),
+        "lane": compact(lane, names),
+        "collective": _part_of(frame, row, parts),
+        "op_event": np.where(links.op >= 0, frame.event[links.op], -1),
+        "launch_event": np.where(links.call >= 0, frame.event[links.call], -1),
+    }
+
+
+def _host(frame: EventFrame, parts: Parts) -> dict[str, Any]:
+    """Take the ops that compute, the paced waits that stand for compute, and the parts."""
+    compute = computing(frame)
+    row = np.concatenate([compute, parts.row[: 0 if parts.on_host else None]])
+    communication = np.arange(len(row)) >= len(compute)
+    order = np.lexsort((row, frame.start[row]))
+    row, communication = row[order], communication[order]
+    collective = _part_of(frame, row, parts) if not parts.on_host else np.full(len(row), -1)
+    lanes, names = _host_lanes(frame, row, collective, parts)
+    post = np.r_[parts.post, -1][collective]
+    op = np.where(communication, post, row)
+    return {
+        "row": row,
+        "kind": compact(np.where(communication, 1, 0), _KINDS),
+        "lane": compact(lanes, names),
+        "collective": collective,
+        "op_event": np.where(op >= 0, frame.event[op], -1) if len(row) else row,
+        "launch_event": -1,
+    }
+
+
+def computing(frame: EventFrame) -> Ints:
+    """Find the host events that are the computation.
+
+    An op that spends at least half of its time outside inner ops stands for itself, and the ops inside are part of
+    it, as they are of a paced wait; an op that only encloses others is left to them.
+    """
+    ops = frame.rows(*HOST_OPS)
+    ops = ops[~frame.by_name(ops, lambda name: _NO_WORK.match(name) is not None or "::" not in name)]
+    marks = frame.rows(*MARKS)
+    marks = marks[frame.by_name(marks, _is_paced)]
+    row = np.concatenate([ops, marks])
+    tracks = nest(frame.track[row], frame.start[row], frame.duration[row])
+    inner = np.zeros(len(row) + 1, np.int64)
+    np.add.at(inner, tracks.parent, frame.duration[row])
+    whole = (2 * inner[:-1] <= frame.duration[row]) | (np.arange(len(row)) >= len(ops))
+    covered = np.zeros(len(row) + 1, dtype=bool)
+    for depth in range(1, int(tracks.depth.max(initial=0)) + 1):
+        level = np.flatnonzero(tracks.depth == depth)
+        parent = tracks.parent[level]
+        covered[level] = covered[parent] | whole[parent]
+    return row[whole & ~covered[:-1]]
+
+
+def _is_paced(name: str) -> bool:
+    mark = parse_mark(name)
+    return mark is not None and mark.area == "pace"
+
+
+def _host_lanes(frame: EventFrame, row: Ints, collective: Ints, parts: Parts) -> tuple[Ints, list[str]]:
+    """Name the busiest computing thread cpu, others by their number; parts lie on their own lanes."""
+    threads = frame.texts("thread", row)
+    computing_threads = threads[collective < 0]
+    distinct, count = np.unique(computing_threads.astype(str), return_counts=True)
+    busiest = distinct[np.argsort(-count, kind="stable")].tolist()
+    names = {thread: "cpu" if place == 0 else f"cpu {thread}" for place, thread in enumerate(busiest)}
+    listed = [names[thread] for thread in busiest]
+    place = {thread: number for number, thread in enumerate(busiest)}
+    own = np.array([place.get(thread, 0) for thread in threads.tolist()], np.int64)
+    lanes, names_of_parts = lanes_of(frame, parts)
+    of_part = np.r_[lanes, 0][collective] + len(listed)
+    return np.where(collective >= 0, of_part, own), [*listed, *names_of_parts]
+
+
+def _part_of(frame: EventFrame, row: Ints, parts: Parts) -> Ints:
+    place = np.full(len(frame) + 1, -1, np.int64)
+    place[parts.row] = np.arange(len(parts))
+    return place[row]

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.contract import AREAS, parse_mark
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, flag, text
+from usp_prof.tables.build import table
+from usp_prof.tables.frame import compact
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from usp_prof.tables.frame import EventFrame
+    from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(
     "annotations",
@@ -20,3 +33,39 @@ SCHEMA = Schema(
         STEP,
     ),
 )
+
+
+def build(frame: EventFrame, steps: Steps) -> pa.Table:
+    """Build the table: annotations of host and device in order of start, outer ones first."""
+    rows = frame.rows("user_annotation", "gpu_user_annotation")
+    rows = rows[np.lexsort((rows, -frame.duration[rows], frame.start[rows]))]
+    codes, values = frame.codes("category")
+    device = np.array([value == "gpu_user_annotation" for value in values] + [False])[codes[rows]]
+    areas, whats = ["", *AREAS], [""]
+
+    def area(name: str) -> int:
+        mark = parse_mark(name)
+        return areas.index(mark.area) if mark else 0
+
+    def what(name: str) -> int:
+        mark = parse_mark(name)
+        if mark is None:
+            return 0
+        if mark.what not in whats:
+            whats.append(mark.what)
+        return whats.index(mark.what)
+
+    start = frame.start[rows]
+    columns = {
+        "rank": frame.rank,
+        "event": frame.event[rows],
+        "name": frame.text("name", rows),
+        "thread": frame.text("thread", rows),
+        "on_device": device,
+        "start_ns": start,
+        "dur_ns": frame.duration[rows],
+        "area": compact(frame.by_name(rows, area, np.int64), areas),
+        "what": compact(frame.by_name(rows, what, np.int64), whats),
+        "step": np.where(device, steps.of_device(start), steps.of_host(start)),
+    }
+    return table(SCHEMA, columns, len(rows))

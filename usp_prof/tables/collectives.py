@@ -2,7 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.algebra.lanes import split_lanes
+from usp_prof.model.axis import Axis, AxisSource
 from usp_prof.model.schema import DURATION, RANK, START, STEP, Schema, flag, integer, text
+from usp_prof.tables.axes import axis_of_marks
+from usp_prof.tables.build import table
+from usp_prof.tables.described import numbers, sizes
+from usp_prof.tables.frame import compact
+from usp_prof.tables.kernels import streams
+from usp_prof.tables.parts import P2P
+from usp_prof.tables.phases import PHASES, phases
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.frame import EventFrame
+    from usp_prof.tables.groups import Membership
+    from usp_prof.tables.parts import Parts
+    from usp_prof.tables.steps import Steps
+
+    Ints = NDArray[np.int64]
 
 SCHEMA = Schema(
     "collectives",
@@ -30,9 +54,120 @@ SCHEMA = Schema(
         text("in_split", "Split sizes of an uneven all-to-all, as JSON text."),
         text("out_split", "Same for the output."),
         flag("asynchronous", "Issued with async_op."),
+        text("phase", "Phase of the host when it was posted: forward, backward, optimizer or empty."),
         text("lane", "Lane of the activity."),
         START,
         DURATION,
         STEP,
     ),
 )
+
+
+def build(frame: EventFrame, parts: Parts, membership: Membership, steps: Steps) -> pa.Table:
+    """Build the table, one row for each part, in order of start."""
+    row = parts.row
+    axis, source = _axes(frame, parts, membership)
+    size = numbers(parts.said, "group_size")
+    known = np.array([group.size for group in membership.groups] + [-1])[membership.of_part]
+    size = np.where(size > 0, size, known)
+    bytes_in, bytes_out, dtype = _bytes(parts, size)
+    lane_codes, lanes = lanes_of(frame, parts)
+    within = steps.of_host if parts.on_host else steps.of_device
+    columns = {
+        "rank": frame.rank,
+        "part": np.arange(len(row)),
+        "event": np.full(len(row), -1) if parts.on_host else frame.event[row],
+        "op_event": np.where(parts.post >= 0, frame.event[parts.post], -1) if len(row) else row,
+        "op": parts.operation,
+        "library": parts.library,
+        "group": compact(membership.of_part % (len(membership.groups) + 1), [g.key for g in membership.groups] + [""]),
+        "axis": axis,
+        "axis_source": source,
+        "sequence": numbers(parts.said, "sequence"),
+        "group_size": size,
+        "in_bytes": bytes_in,
+        "out_bytes": bytes_out,
+        "dtype": dtype,
+        "peer": _peers(parts),
+        "in_split": _splits(parts.said.column("in_split")),
+        "out_split": _splits(parts.said.column("out_split")),
+        "asynchronous": _asynchronous(parts.said.column("asynchronous")),
+        "phase": compact(phases(frame, parts.posted_track, parts.posted_at), PHASES),
+        "lane": compact(lane_codes, lanes),
+        "start_ns": frame.start[row],
+        "dur_ns": frame.duration[row],
+        "step": within(frame.start[row]),
+    }
+    return table(SCHEMA, columns, len(row))
+
+
+def lanes_of(frame: EventFrame, parts: Parts) -> tuple[Ints, list[str]]:
+    """Name the lane of each part: its stream, its gloo worker, or a lane among sends and receives in flight."""
+    row = parts.row
+    if parts.gloo:
+        p2p = np.isin(parts.operation, P2P)
+        lane = np.zeros(len(row), np.int64)
+        lane[p2p] = split_lanes(np.zeros(int(p2p.sum()), np.int64), frame.start[row[p2p]], frame.end[row[p2p]])
+        lane[~p2p] = split_lanes(frame.track[row[~p2p]], frame.start[row[~p2p]], frame.end[row[~p2p]])
+        threads = frame.texts("thread", row)
+        named = [
+            f"gloo p2p {k}" if sent else f"gloo {thread}{f'/{k}' if k else ''}"
+            for thread, sent, k in zip(threads.tolist(), p2p.tolist(), lane.tolist(), strict=True)
+        ]
+    elif parts.on_host:
+        named = ["host"] * len(row)
+    else:
+        return stream_lanes(frame, row)
+    listed = sorted(set(named))
+    place = {name: number for number, name in enumerate(listed)}
+    return np.array([place[name] for name in named], np.int64), listed
+
+
+def stream_lanes(frame: EventFrame, row: Ints) -> tuple[Ints, list[str]]:
+    """Name the lanes of device work that is sorted by start; overlapping work of one stream gets lanes of its own."""
+    stream, device = streams(frame, row), frame.ints("device")[row]
+    lane = split_lanes(device * 1_000_003 + stream, frame.start[row], frame.end[row])
+    several = len(np.unique(device)) > 1
+    distinct, inverse = np.unique(np.stack([device, stream, lane], axis=1), axis=0, return_inverse=True)
+    names = [f"{f'device {d} ' if several else ''}stream {s}{f'/{k}' if k else ''}" for d, s, k in distinct.tolist()]
+    return inverse.ravel().astype(np.int64), names
+
+
+def _axes(frame: EventFrame, parts: Parts, membership: Membership) -> tuple[pa.Array, pa.Array]:
+    """Take the axis of the group's description, else of the marks around the moment when the part was posted."""
+    axes, sources = [*Axis], [*AxisSource]
+    group = [(axes.index(Axis(g.axis)), sources.index(AxisSource(g.axis_source))) for g in membership.groups]
+    group.append((axes.index(Axis.UNKNOWN), sources.index(AxisSource.NONE)))
+    by_group = np.array(group)[membership.of_part]
+    marked = axis_of_marks(frame, parts.posted_track, parts.posted_at)
+    use = (by_group[:, 0] == axes.index(Axis.UNKNOWN)) | (by_group[:, 0] == axes.index(Axis.WORLD))
+    use &= marked >= 0
+    axis = np.where(use, marked, by_group[:, 0])
+    source = np.where(use, sources.index(AxisSource.MARK), by_group[:, 1])
+    return compact(axis, [a.value for a in axes]), compact(source, [s.value for s in sources])
+
+
+def _bytes(parts: Parts, size: Ints) -> tuple[Ints, Ints, NDArray[np.object_]]:
+    """Give bytes in and out. Shapes tell of the input alone; the output then follows from the operation."""
+    into, out, dtype, by_shape = sizes(parts.said)
+    op = parts.operation
+    sized = size > 0
+    derived = np.where(np.isin(op, ("all_reduce", "all_to_all", "broadcast", "reduce", "scatter")), into, -1)
+    derived = np.where((op == "all_gather") & sized, into * size, derived)
+    derived = np.where((op == "reduce_scatter") & sized, into // np.maximum(size, 1), derived)
+    out = np.where(by_shape & (into >= 0), derived, out)
+    received = by_shape & (op == "recv")
+    return np.where(received, 0, into), np.where(received, into, np.where(by_shape & (op == "send"), 0, out)), dtype
+
+
+def _peers(parts: Parts) -> Ints:
+    source, destination = numbers(parts.said, "source"), numbers(parts.said, "destination")
+    return np.where(destination >= 0, destination, source)
+
+
+def _splits(column: pa.ChunkedArray) -> list[str]:
+    return ["" if text == "[]" else text for text in column.to_pylist()]
+
+
+def _asynchronous(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    return np.array([text.lower() in ("true", "1") for text in column.to_pylist()], dtype=bool)

@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from usp_prof.model.axis import Axis, AxisSource
 from usp_prof.model.schema import RANK, Schema, integer, text
+from usp_prof.model.topology import Group, group_key
+from usp_prof.tables.axes import axis_of_description
+from usp_prof.tables.build import table_from_rows
+from usp_prof.tables.described import numbers, texts
+from usp_prof.tables.ranks import distributed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.frame import EventFrame
 
 SCHEMA = Schema(
     "groups",
@@ -19,3 +39,116 @@ SCHEMA = Schema(
         text("axis_source", "description, manifest, ranks, mark, inferred or none."),
     ),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The groups of one rank and, for each part, which of them it ran in (place in `groups`; -1 when unknown)."""
+
+    groups: tuple[Group, ...]
+    of_part: NDArray[np.int64]
+
+
+def declared(metadata: Mapping[str, Any]) -> tuple[Group, ...]:
+    """Read the groups that the file declares in `pg_config`."""
+    config = distributed(metadata).get("pg_config")
+    entries = config.values() if isinstance(config, dict) else config if isinstance(config, list) else []
+    groups = []
+    for entry in entries:
+        if not isinstance(entry, dict):
+            continue
+        ranks = parse_ranks(entry.get("ranks"))
+        name = str(entry.get("pg_name", ""))
+        size = entry.get("pg_size", entry.get("group_size"))
+        groups.append(
+            make_group(
+                name,
+                ranks,
+                description=str(entry.get("pg_desc") or ""),
+                backend=str(entry.get("backend_config") or entry.get("backend") or ""),
+                size=size if isinstance(size, int) else len(ranks) or -1,
+            )
+        )
+    return tuple(groups)
+
+
+def make_group(name: str, ranks: tuple[int, ...], *, description: str = "", backend: str = "", size: int = -1) -> Group:
+    """Make a group; its axis is what the description says."""
+    axis = axis_of_description(description)
+    source = AxisSource.NONE if axis is Axis.UNKNOWN else AxisSource.DESCRIPTION
+    return Group(group_key(name, ranks), name, description, backend, ranks, size, axis, source)
+
+
+def parse_ranks(value: object) -> tuple[int, ...]:
+    """Read a list of ranks, as JSON or as its text; a list that PyTorch cut short ("...") counts as unknown."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return ()
+    if isinstance(value, dict):  # the form of 2021: global rank to group rank
+        value = [int(key) for key in value if str(key).isdigit()]
+    if not isinstance(value, list) or not all(isinstance(rank, int) for rank in value):
+        return ()
+    return tuple(value)
+
+
+def join(frame: EventFrame, said: pa.Table) -> Membership:
+    """Find the group of each part from what its events say."""
+    config = declared(frame.metadata)
+    world = distributed(frame.metadata).get("world_size")
+    columns = [texts(said, name) for name in ("group_name", "group_id", "ranks", "description")]
+    coded = [codes for codes, _ in columns] + [numbers(said, n) for n in ("group_size", "first_rank", "stride")]
+    if not len(coded[0]):
+        return Membership(config, np.zeros(0, np.int64))
+    distinct, inverse = np.unique(np.stack(coded, axis=1), axis=0, return_inverse=True)
+    groups = {group.key: group for group in config}
+    keys = []
+    for line in distinct.tolist():
+        words = [values[code] for code, (_, values) in zip(line[:4], columns, strict=True)]
+        group = _group(words, line[4:], config, world if isinstance(world, int) else -1)
+        keys.append(group.key if group else "")
+        if group and group.key not in groups:
+            groups[group.key] = group
+    listed = tuple(groups.values())
+    place = {group.key: number for number, group in enumerate(listed)}
+    return Membership(listed, np.array([place.get(key, -1) for key in keys])[inverse.ravel()])
+
+
+def _group(words: list[str], counts: list[int], config: tuple[Group, ...], world: int) -> Group | None:
+    name, number, listed, description = words
+    size, first, stride = counts
+    name = name or number
+    ranks = parse_ranks(listed)
+    named = [group for group in config if group.name == name and name]
+    if not ranks and len(named) == 1 and size in (-1, named[0].size):
+        return named[0]
+    if not ranks and size > 0 and first >= 0 and stride > 0:
+        ranks = tuple(range(first, first + size * stride, stride))
+    if not ranks and 0 < size == world:
+        ranks = tuple(range(world))
+    if not ranks and not name:
+        return None
+    backend = next((group.backend for group in named if group.ranks == ranks), "")
+    return make_group(name, ranks, description=description, backend=backend, size=size if size > 0 else len(ranks))
+
+
+def build(rank: int, groups: Iterable[Group]) -> pa.Table:
+    """Build the table: the groups that the file declares and those that only its events name."""
+    return table_from_rows(
+        SCHEMA,
+        (
+            {
+                "rank": rank,
+                "group": group.key,
+                "name": group.name,
+                "description": group.description,
+                "backend": group.backend,
+                "size": group.size,
+                "ranks": ",".join(map(str, group.ranks)),
+                "axis": group.axis,
+                "axis_source": group.axis_source,
+            }
+            for group in groups
+        ),
+    )

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from usp_prof.model.schema import RANK, Schema, integer, text
+from usp_prof.tables.build import table_from_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+
+    from usp_prof.model.health import HealthRow
 
 SCHEMA = Schema(
     "health",
@@ -16,3 +26,21 @@ SCHEMA = Schema(
         text("file", "File."),
     ),
 )
+
+
+def build(rows: Iterable[HealthRow]) -> pa.Table:
+    """Build the table from rows of health, worst and most frequent where the order says so: by code, then file."""
+    return table_from_rows(
+        SCHEMA,
+        (
+            {
+                "rank": row.rank,
+                "code": row.code,
+                "severity": row.severity.value,
+                "count": row.count,
+                "detail": row.detail,
+                "file": row.file,
+            }
+            for row in sorted(rows)
+        ),
+    )

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, flag, integer, real, text
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.algebra.lanes import split_lanes
+from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, flag, integer, real, text
+from usp_prof.tables.arguments import Field
+from usp_prof.tables.build import table
+from usp_prof.tables.classification import Work, classify
+from usp_prof.tables.frame import compact
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.frame import EventFrame
+    from usp_prof.tables.links import Links
+    from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(
     "kernels",
@@ -31,3 +48,85 @@ SCHEMA = Schema(
         STEP,
     ),
 )
+
+_KINDS = [kind.value for kind in Work]
+_FIELDS = (
+    Field("bytes", "bytes"),
+    Field("size", "size"),
+    Field("occupancy", "est. achieved occupancy %", Kind.FLOAT),
+    Field("graph", "graph id"),
+    *(Field(f"grid{axis}", f"$.grid[{axis}]") for axis in range(3)),
+    *(Field(f"block{axis}", f"$.block[{axis}]") for axis in range(3)),
+)
+
+
+def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
+    """Build the table: one row for each piece of device work, whether or not its launch is known."""
+    rows = links.work
+    args = frame.arguments(rows, _FIELDS)
+    kind, library = kinds(frame, rows)
+    stream = streams(frame, rows)
+    device = frame.ints("device")[rows]
+    lane = split_lanes(device * 1_000_003 + stream, frame.start[rows], frame.end[rows])
+    columns = {
+        "rank": frame.rank,
+        "event": frame.event[rows],
+        "name": frame.text("name", rows),
+        "kind": compact(kind, _KINDS),
+        "library": library,
+        "device": device,
+        "stream": stream,
+        "lane": lane,
+        "start_ns": frame.start[rows],
+        "dur_ns": frame.duration[rows],
+        "correlation": frame.ints("correlation")[rows],
+        "launch_event": _event(frame, links.call),
+        "op_event": _event(frame, links.op),
+        "op": _op_names(frame, links.op),
+        "graph": args["graph"],
+        "bytes": np.where(args["bytes"] >= 0, args["bytes"], args["size"]),
+        "occupancy": args["occupancy"],
+        "blocks": _product(args, "grid"),
+        "threads_per_block": _product(args, "block"),
+        "before_window": links.before_window,
+        "step": steps.of_device(frame.start[rows]),
+    }
+    return table(SCHEMA, columns, len(rows))
+
+
+def kinds(frame: EventFrame, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], pa.DictionaryArray]:
+    """Say for device work which kind it is (place in `Work`) and whose library's: by category, then by name."""
+    category, names = frame.codes("category")
+    named = frame.by_name(rows, lambda name: _KINDS.index(classify(name)[0]), np.int64)
+    fixed = {"gpu_memcpy": _KINDS.index(Work.MEMCPY), "gpu_memset": _KINDS.index(Work.MEMSET)}
+    by_category = np.array([fixed.get(name, -1) for name in names] + [-1])[category[rows]]
+    kind = np.where(by_category >= 0, by_category, named)
+    libraries = sorted({classify(name)[1] for name in set(frame.texts("name", rows).tolist())} | {""})
+    library = frame.by_name(rows, lambda name: libraries.index(classify(name)[1]), np.int64)
+    library = np.where(by_category >= 0, libraries.index(""), library)
+    return kind, compact(library, libraries)
+
+
+def streams(frame: EventFrame, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give the stream of device work: the argument or, without one, the thread that Kineto files it under."""
+    stream = frame.ints("stream")[rows]
+    if (stream >= 0).all():
+        return stream
+    codes, threads = frame.codes("thread")
+    numbers = np.array([int(text) if text.isdigit() and len(text) < 18 else -1 for text in [*threads, ""]])
+    return np.where(stream >= 0, stream, numbers[codes[rows]])
+
+
+def _event(frame: EventFrame, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.where(rows >= 0, frame.event[np.maximum(rows, 0)], -1) if len(frame) else rows
+
+
+def _op_names(frame: EventFrame, ops: NDArray[np.int64]) -> pa.DictionaryArray:
+    codes, values = frame.codes("name")
+    own = np.where(ops >= 0, codes[np.maximum(ops, 0)], len(values)) if len(frame) else ops
+    return compact(own, [*values, ""])
+
+
+def _product(args: dict[str, NDArray[np.int64]], what: str) -> NDArray[np.int64]:
+    x, y, z = (args[f"{what}{axis}"] for axis in range(3))
+    return np.where((x >= 0) & (y >= 0) & (z >= 0), x * y * z, -1)

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, flag, integer, text
+from usp_prof.tables.build import table
+from usp_prof.tables.frame import compact
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from usp_prof.tables.frame import EventFrame
+    from usp_prof.tables.links import Links
+    from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(
     "launches",
@@ -22,3 +36,58 @@ SCHEMA = Schema(
         STEP,
     ),
 )
+
+_KINDS = ("launch", "graph_launch", "memcpy", "memset", "sync", "event", "malloc", "other")
+_PATTERNS = (
+    ("sync", r"Synchronize|StreamWaitValue"),
+    ("graph_launch", r"GraphLaunch"),
+    ("event", r"Event|StreamWaitEvent"),
+    ("memcpy", r"Memcpy|MemcpyWithStream|Copy"),
+    ("memset", r"Memset"),
+    ("malloc", r"Malloc|MemAlloc|HostAlloc|cudaFree|MemFree|hipFree|MemMap|MemCreate"),
+    ("launch", r"Launch"),
+)
+_COMPILED = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _PATTERNS)
+# A plain copy returns when it is done; its Async sister does not. Freeing device memory waits for the device too.
+_BLOCKING = re.compile(
+    r"(Stream|Device|Event|Ctx)Synchronize|Memcpy(?!.*(Async|Batch|Peer))|hipMemcpyWithStream|^(cuda|hip)Free$"
+)
+
+
+def kind_of(name: str) -> str:
+    """Say what a runtime or driver call does, by its name."""
+    return next((kind for kind, pattern in _COMPILED if pattern.search(name)), "other")
+
+
+def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
+    """Build the table: every runtime and driver call, in order of start."""
+    rows = links.calls
+    count, delay = _work_of_each(frame, links)
+    columns = {
+        "rank": frame.rank,
+        "event": frame.event[rows],
+        "name": frame.text("name", rows),
+        "kind": compact(frame.by_name(rows, lambda name: _KINDS.index(kind_of(name)), np.int64), list(_KINDS)),
+        "thread": frame.text("thread", rows),
+        "start_ns": frame.start[rows],
+        "dur_ns": frame.duration[rows],
+        "correlation": frame.ints("correlation")[rows],
+        "kernels": count,
+        "delay_ns": delay,
+        "blocking": frame.by_name(rows, lambda name: _BLOCKING.search(name) is not None),
+        "step": steps.of_host(frame.start[rows]),
+    }
+    return table(SCHEMA, columns, len(rows))
+
+
+def _work_of_each(frame: EventFrame, links: Links) -> tuple[np.ndarray, np.ndarray]:
+    """Count the device events of each call, and how long its first one waited; times before the call count as 0."""
+    place_of_row = np.full(len(frame) + 1, -1, np.int64)
+    place_of_row[links.calls] = np.arange(len(links.calls))
+    linked = links.call >= 0
+    place, start = place_of_row[links.call[linked]], frame.start[links.work[linked]]
+    count = np.bincount(place, minlength=len(links.calls))
+    first = np.full(len(links.calls), np.iinfo(np.int64).max)
+    np.minimum.at(first, place, start)
+    delay = np.where(count > 0, np.maximum(first - frame.start[links.calls], 0), -1)
+    return count, delay

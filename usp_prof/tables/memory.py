@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from usp_prof.model.schema import EVENT, RANK, START, STEP, Schema, integer
+from usp_prof.tables.arguments import Field
+from usp_prof.tables.build import table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from usp_prof.tables.frame import EventFrame
+    from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(
     "memory",
@@ -20,3 +32,27 @@ SCHEMA = Schema(
         STEP,
     ),
 )
+
+_FIELDS = (
+    Field("device_type", "Device Type"),
+    Field("device", "Device Id"),
+    Field("address", "Addr"),
+    Field("bytes", "Bytes"),
+    Field("allocated_bytes", "Total Allocated"),
+    Field("reserved_bytes", "Total Reserved"),
+)
+
+
+def build(frame: EventFrame, steps: Steps) -> pa.Table:
+    """Build the table: allocator events in order of time."""
+    rows = frame.rows("cpu_instant_event")
+    rows = rows[frame.by_name(rows, lambda name: name == "[memory]")]
+    rows = rows[np.lexsort((rows, frame.start[rows]))]
+    columns = {
+        "rank": frame.rank,
+        "event": frame.event[rows],
+        "start_ns": frame.start[rows],
+        "step": steps.of_host(frame.start[rows]),
+        **frame.arguments(rows, _FIELDS),
+    }
+    return table(SCHEMA, columns, len(rows))

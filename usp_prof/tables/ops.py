@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, integer, text
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, integer, text
+from usp_prof.tables.arguments import Field
+from usp_prof.tables.build import table
+from usp_prof.tables.frame import HOST_OPS, compact
+from usp_prof.tables.phases import PHASES, phases
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from usp_prof.tables.frame import EventFrame
+    from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(
     "ops",
@@ -26,3 +40,37 @@ SCHEMA = Schema(
         STEP,
     ),
 )
+
+_FIELDS = (
+    Field("input_dims", "Input Dims", Kind.TEXT),
+    Field("input_types", "Input type", Kind.TEXT),
+    Field("concrete_inputs", "Concrete Inputs", Kind.TEXT),
+    Field("sequence", "Sequence number"),
+)
+
+
+def build(frame: EventFrame, steps: Steps) -> pa.Table:
+    """Build the table: every CPU op in order of start, outer ones first."""
+    rows = frame.rows(*HOST_OPS)
+    tracks = frame.ops
+    children = np.zeros(len(rows) + 1, np.int64)
+    np.add.at(children, tracks.parent, frame.duration[rows])  # tops add to the last place, which nothing reads
+    order = np.lexsort((tracks.depth, frame.start[rows]))
+    chosen = rows[order]
+    parent = tracks.parent[order]
+    columns = {
+        "rank": frame.rank,
+        "event": frame.event[chosen],
+        "name": frame.text("name", chosen),
+        "thread": frame.text("thread", chosen),
+        "start_ns": frame.start[chosen],
+        "dur_ns": frame.duration[chosen],
+        "self_ns": np.maximum(frame.duration[chosen] - children[:-1][order], 0),
+        "depth": tracks.depth[order],
+        "parent": np.where(parent >= 0, frame.event[rows[np.maximum(parent, 0)]], -1) if len(rows) else parent,
+        "external_id": frame.ints("external_id")[chosen],
+        "phase": compact(phases(frame, frame.track[chosen], frame.start[chosen]), PHASES),
+        "step": steps.of_host(frame.start[chosen]),
+        **frame.arguments(chosen, _FIELDS),
+    }
+    return table(SCHEMA, columns, len(rows))

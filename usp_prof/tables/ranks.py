@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from usp_prof.model.schema import RANK, Schema, integer, text
+from usp_prof.tables.build import table_from_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from usp_prof.contract import Manifest
+    from usp_prof.tables.frame import EventFrame
 
 SCHEMA = Schema(
     "ranks",
@@ -25,3 +36,71 @@ SCHEMA = Schema(
         text("trace_id", "Trace id."),
     ),
 )
+
+
+def build(frame: EventFrame, manifest: Manifest | None) -> pa.Table:
+    """Build the table: one row."""
+    top = frame.metadata
+    info = distributed(top)
+    recorded = info.get("rank")
+    known = manifest is not None and str(frame.rank) in (manifest.hosts or manifest.coordinates)
+    source = "distributedInfo" if recorded == frame.rank else "manifest" if known else "name"
+    base = top.get("baseTimeNanoseconds")
+    starts, ends = frame.start, frame.end
+    row = {
+        "rank": frame.rank,
+        "file": frame.raw.file,
+        "rank_source": source,
+        "world_size": _whole(info.get("world_size")),
+        "host": str(top.get("host_name") or (manifest.hosts.get(str(frame.rank), "") if manifest else "")),
+        "backend": str(info.get("backend") or ""),
+        "device": _device(frame),
+        "device_kind": device_kind(frame),
+        "base_ns": base if isinstance(base, int) else 0,
+        "first_ns": int(starts.min()) if len(frame) else -1,
+        "last_ns": int(ends.max()) if len(frame) else -1,
+        "events": len(frame),
+        "bytes": frame.raw.json_bytes,
+        "torch": _torch(top, manifest),
+        "trace_id": str(top.get("trace_id") or ""),
+    }
+    return table_from_rows(SCHEMA, [row])
+
+
+def distributed(top: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give `distributedInfo`, or nothing when it is missing or damaged."""
+    info = top.get("distributedInfo")
+    return info if isinstance(info, dict) else {}
+
+
+def device_kind(frame: EventFrame) -> str:
+    """Say what kind of device did the work: by its calls and names; cpu when there is no device work."""
+    codes, values = frame.codes("category")
+    present = {values[code] for code in set(codes.tolist()) if code < len(values)}
+    if any(name.startswith("mtia") for name in present):
+        return "mtia"
+    if "xpu_runtime" in present:
+        return "xpu"
+    if not present & {"kernel", "gpu_memcpy", "gpu_memset"}:
+        return "cpu"
+    calls = frame.rows("cuda_runtime", "cuda_driver")
+    if bool(frame.by_name(calls, lambda name: name.startswith("hip")).any()):
+        return "rocm"
+    return "rocm" if "amd" in _device(frame).lower() else "cuda"
+
+
+def _device(frame: EventFrame) -> str:
+    properties = frame.metadata.get("deviceProperties")
+    listed = [d for d in properties if isinstance(d, dict)] if isinstance(properties, list) else []
+    used = frame.ints("device")[frame.rows("kernel", "gpu_memcpy")]
+    chosen = [d for d in listed if len(used) and d.get("id") == int(used[0])] or listed
+    return str(chosen[0].get("name") or "") if chosen else ""
+
+
+def _torch(top: Mapping[str, Any], manifest: Manifest | None) -> str:
+    recorded = manifest.software.get("torch", "") if manifest else ""
+    return str(top.get("pytorch_version") or top.get("torch_version") or recorded or "")
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else -1

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from usp_prof.model.schema import RANK, Schema, integer, text
+from usp_prof.tables.build import table
+from usp_prof.tables.frame import MARKS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.frame import EventFrame
+    from usp_prof.tables.links import Links
+
+    Ints = NDArray[np.int64]
 
 SCHEMA = Schema(
     "steps",
@@ -17,3 +34,130 @@ SCHEMA = Schema(
         text("source", "profiler_step, mark, annotation, pattern or window (the whole trace, no step known)."),
     ),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of one rank, in order: host marks and device windows."""
+
+    number: Ints
+    start: Ints
+    end: Ints
+    host_start: Ints
+    host_end: Ints
+    source: str
+
+    def of_device(self, start: Ints) -> Ints:
+        """Give the step in whose device window work begins; -1 outside."""
+        return _within(self.start, self.end, self.number, start)
+
+    def of_host(self, start: Ints) -> Ints:
+        """Give the step in whose host mark an event begins; -1 outside."""
+        return _within(self.host_start, self.host_end, self.number, start)
+
+
+def find(frame: EventFrame, links: Links) -> Steps:
+    """Find the steps: profiler steps, else numbered or repeated annotations, else the whole trace as one window."""
+    for source, seek in (("profiler_step", _profiler_steps), ("annotation", _annotations)):
+        number, start, end = seek(frame)
+        if len(number):
+            return _with_windows(frame, links, number, start, end, source)
+    return _one_window(frame, links)
+
+
+def build(frame: EventFrame, steps: Steps) -> pa.Table:
+    """Build the table."""
+    columns = {
+        "rank": frame.rank,
+        "step": steps.number,
+        "start_ns": steps.start,
+        "end_ns": steps.end,
+        "host_start_ns": steps.host_start,
+        "host_end_ns": steps.host_end,
+        "source": steps.source,
+    }
+    return table(SCHEMA, columns, len(steps.number))
+
+
+Marks = tuple["Ints", "Ints", "Ints"]
+_PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,15})\Z")
+_NUMBERED = re.compile(r"\W*(?:train(?:ing)?[ _-]?)?(?:step|iter(?:ation)?|batch)\W*(\d{1,15})\W*\Z", re.IGNORECASE)
+_REPEATED = re.compile(r"\W*(?:train(?:ing)?[ _-]?)?(?:step|iter(?:ation)?)\W*\Z", re.IGNORECASE)
+
+
+def _profiler_steps(frame: EventFrame) -> Marks:
+    return _numbered(frame, _PROFILER_STEP)
+
+
+def _annotations(frame: EventFrame) -> Marks:
+    numbered = _numbered(frame, _NUMBERED)
+    if len(numbered[0]):
+        return numbered
+    rows = frame.rows(*MARKS)
+    rows = rows[frame.by_name(rows, lambda name: _REPEATED.match(name) is not None)]
+    rows = rows[np.argsort(frame.start[rows], kind="stable")]
+    disjoint = len(rows) > 1 and bool((frame.start[rows][1:] >= frame.end[rows][:-1]).all())
+    if not disjoint:
+        rows = rows[:0]
+    return np.arange(len(rows)), frame.start[rows], frame.end[rows]
+
+
+def _numbered(frame: EventFrame, pattern: re.Pattern[str]) -> Marks:
+    """Find the marks whose name carries a step's number; of two with one number the longer counts."""
+
+    def number(name: str) -> int:
+        match = pattern.match(name)
+        return int(match[1]) if match else -1
+
+    rows = frame.rows(*MARKS)
+    numbers = frame.by_name(rows, number, np.int64)
+    rows, numbers = rows[numbers >= 0], numbers[numbers >= 0]
+    order = np.lexsort((-frame.duration[rows], numbers))
+    rows, numbers = rows[order], numbers[order]
+    first = np.r_[True, numbers[1:] != numbers[:-1]] if len(rows) else np.zeros(0, dtype=bool)
+    rows, numbers = rows[first], numbers[first]
+    order = np.argsort(frame.start[rows], kind="stable")
+    return numbers[order], frame.start[rows][order], frame.end[rows][order]
+
+
+def _with_windows(frame: EventFrame, links: Links, number: Ints, start: Ints, end: Ints, source: str) -> Steps:
+    """Give each mark its device window: from its first activity to the next mark's; on CPU the mark itself."""
+    linked = links.call >= 0
+    work, call = links.work[linked], links.call[linked]
+    mark = np.searchsorted(start, frame.start[call], side="right") - 1
+    inside = (mark >= 0) & (frame.start[call] < end[np.maximum(mark, 0)])
+    work, mark = work[inside], mark[inside]
+    if not len(work):
+        return Steps(number, start, end, start, end, source)
+    first = np.full(len(number), np.iinfo(np.int64).max)
+    np.minimum.at(first, mark, frame.start[work])
+    idle = first == np.iinfo(np.int64).max
+    last = int(frame.end[work].max())
+    first = np.where(idle, np.minimum(start, last), first)
+    # A step cannot begin after the next one: a mark without work of its own ends up empty rather than negative.
+    first = np.minimum.accumulate(first[::-1])[::-1]
+    return Steps(number, first, np.r_[first[1:], last], start, end, source)
+
+
+def _one_window(frame: EventFrame, links: Links) -> Steps:
+    """Take the whole trace as one step: all device work or, without any, everything the host did."""
+    rows = links.work if len(links.work) else frame.rows("cpu_op", *MARKS)
+    host = frame.rows("cpu_op", *MARKS, "cuda_runtime", "cuda_driver")
+    host = host if len(host) else rows
+    if not len(rows):
+        nothing = np.zeros(0, np.int64)
+        return Steps(nothing, nothing, nothing, nothing, nothing, "window")
+    bounds = [
+        np.array([bound], np.int64)
+        for chosen in (rows, host)
+        for bound in (frame.start[chosen].min(), frame.end[chosen].max())
+    ]
+    return Steps(np.zeros(1, np.int64), bounds[0], bounds[1], bounds[2], bounds[3], "window")
+
+
+def _within(start: Ints, end: Ints, number: Ints, at: Ints) -> Ints:
+    if not len(number):
+        return np.full(len(at), -1, np.int64)
+    place = np.searchsorted(start, at, side="right") - 1
+    inside = (place >= 0) & (at < end[np.maximum(place, 0)])
+    return np.where(inside, number[np.maximum(place, 0)], -1)

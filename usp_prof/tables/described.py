@@ -1,0 +1,166 @@
+"""What do events say about the communication they carry? The arguments of kernels, c10d ops and their ranges."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from usp_prof.model.schema import Kind
+from usp_prof.tables.arguments import Field
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.frame import EventFrame
+
+    Ints = NDArray[np.int64]
+
+_FIELDS = (
+    Field("name", "Collective name", Kind.TEXT),
+    Field("in_nelems", "In msg nelems"),
+    Field("out_nelems", "Out msg nelems"),
+    Field("dtype", "dtype", Kind.TEXT),
+    Field("in_split", "In split size", Kind.TEXT),
+    Field("out_split", "Out split size", Kind.TEXT),
+    Field("group_size", "Group size"),
+    Field("group_name", "Process Group Name", Kind.TEXT),
+    Field("group_id", "Process Group ID", Kind.TEXT),
+    Field("description", "Process Group Description", Kind.TEXT),
+    Field("ranks", "Process Group Ranks", Kind.TEXT),
+    Field("first_rank", "Global rank start"),
+    Field("stride", "Global rank stride"),
+    Field("sequence", "Seq"),
+    Field("source", "Src Rank"),
+    Field("destination", "Dst Rank"),
+    Field("asynchronous", "Is asynchronized op", Kind.TEXT),
+    Field("dims", "Input Dims", Kind.TEXT),
+    Field("types", "Input type", Kind.TEXT),
+    # record_param_comms of 2023 and before has positions only: tensors, sequence, group, rank, name, splits, size.
+    Field("old_sequence", '$."Concrete Inputs"[1]'),
+    Field("old_group", '$."Concrete Inputs"[2]'),
+    Field("old_size", '$."Concrete Inputs"[7]'),
+    Field("newer", '$."Concrete Inputs"[8]', Kind.TEXT),
+)
+_KINDS = {field.name: field.kind for field in _FIELDS}
+_BYTES = {
+    1: "byte char bool uint8 int8 signed_char unsigned_char float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz "
+    "quint8 qint8",
+    2: "half bfloat16 short float16 int16",
+    4: "float int int32 float32 complexhalf",
+    8: "double long int64 float64 long_int complexfloat",
+    16: "complexdouble",
+}
+_SIZE_OF = {name: size for size, names in _BYTES.items() for name in names.split()}
+
+
+def describe(frame: EventFrame, rows: Ints) -> pa.Table:
+    """Read what rows say about their communication, one line for each; a row of -1 says nothing."""
+    known = np.flatnonzero(rows >= 0)
+    read = frame.arguments(rows[known], _FIELDS)
+    place = np.full(len(rows), len(known), np.int64)
+    place[known] = np.arange(len(known))
+    blank: dict[Kind, Any] = {Kind.TEXT: "", Kind.INT: -1, Kind.FLAG: False}
+    columns = {}
+    for name, kind in _KINDS.items():
+        value = read[name]
+        if kind is Kind.TEXT:
+            value = value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
+            extended = pa.concat_arrays([value.cast(pa.string()), pa.array([blank[kind]], pa.string())])
+            columns[name] = extended.take(pa.array(place))
+        else:
+            columns[name] = pa.array(np.r_[value, blank[kind]].astype(np.int64)[place])
+    return _modern(pa.table(columns))
+
+
+def merge(parts: Sequence[pa.Table]) -> pa.Table:
+    """Take each field from the first table that has it."""
+    result = parts[0]
+    for other in parts[1:]:
+        columns = {}
+        for name, kind in _KINDS.items():
+            own, spare = result.column(name), other.column(name)
+            has = pc.not_equal(own, "") if kind is Kind.TEXT else pc.greater_equal(own, 0)
+            columns[name] = pc.if_else(has, own, spare)
+        result = pa.table(columns)
+    return result
+
+
+def _modern(table: pa.Table) -> pa.Table:
+    """Move what the oldest form keeps by position to where newer forms have it."""
+    old = pc.and_(pc.equal(table.column("newer"), ""), pc.greater_equal(table.column("old_size"), 1))
+    old = pc.and_(old, pc.equal(table.column("name"), ""))
+
+    def fill(name: str, spare: str) -> None:
+        nonlocal table
+        use = pc.and_(old, pc.less(table.column(name), 0))
+        value = pc.if_else(use, table.column(spare), table.column(name))
+        table = table.set_column(table.column_names.index(name), name, value)
+
+    fill("group_size", "old_size")
+    fill("sequence", "old_sequence")
+    return table
+
+
+def numbers(table: pa.Table, name: str) -> Ints:
+    """Give an integer field as an array."""
+    return np.asarray(table.column(name).to_numpy(), dtype=np.int64)
+
+
+def texts(table: pa.Table, name: str) -> tuple[Ints, list[str]]:
+    """Give a text field as codes and distinct texts."""
+    coded = table.column(name).combine_chunks().dictionary_encode()
+    if isinstance(coded, pa.ChunkedArray):
+        coded = coded.combine_chunks()
+    return coded.indices.to_numpy().astype(np.int64), coded.dictionary.to_pylist()
+
+
+def sizes(table: pa.Table) -> tuple[Ints, Ints, NDArray[Any], NDArray[np.bool_]]:
+    """Give bytes in and out, the element type, and whether bytes come from shapes, which tell of inputs alone."""
+    dims, types = texts(table, "dims"), texts(table, "types")
+    shaped = np.array([elements(text) for text in dims[1]] + [-1])[dims[0]]
+    typed = np.array([_first_type(text) for text in types[1]] + [""], dtype=object)[types[0]]
+    own = texts(table, "dtype")
+    named = np.array([*own[1], ""], dtype=object)[own[0]]
+    dtype = np.where(named != "", named, typed)
+    values = {text: size_of(text) for text in set(dtype.tolist())}
+    width = np.array([values[text] for text in dtype.tolist()], dtype=np.int64)
+    in_count, out_count = numbers(table, "in_nelems"), numbers(table, "out_nelems")
+    by_shape = (in_count < 0) & (shaped >= 0)
+    in_count = np.where(by_shape, shaped, in_count)
+    in_bytes = np.where((in_count >= 0) & (width > 0), in_count * width, -1)
+    out_bytes = np.where((out_count >= 0) & (width > 0), out_count * width, -1)
+    return in_bytes, out_bytes, dtype, by_shape
+
+
+def size_of(dtype: str) -> int:
+    """Give the bytes of one element by the type's name as PyTorch writes it; -1 when the name is not known."""
+    plain = dtype.removeprefix("c10::").removeprefix("torch.").strip().lower().replace(" ", "_")
+    return _SIZE_OF.get(plain, -1)
+
+
+def elements(dims: str) -> int:
+    """Count the elements of the first input in "Input Dims" (of a tensor list all of its tensors); -1 when unknown."""
+    try:
+        shapes = json.loads(dims) if dims else []
+        first = shapes[0] if shapes else None
+        if not first:
+            return -1
+        tensors = first if isinstance(first[0], list) else [first]
+        return sum(prod(tensor) for tensor in tensors if tensor)
+    except (ValueError, TypeError, LookupError):
+        return -1
+
+
+def _first_type(types: str) -> str:
+    try:
+        first = json.loads(types)[0] if types else ""
+    except (ValueError, TypeError, LookupError):
+        return ""
+    return first if isinstance(first, str) and size_of(first) > 0 else ""

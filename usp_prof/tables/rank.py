@@ -1,0 +1,57 @@
+"""How do one rank's events become its tables? Every table of rank scope, built in one pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from usp_prof.tables import (
+    actions,
+    activities,
+    collectives,
+    damage,
+    groups,
+    health,
+    kernels,
+    launches,
+    memory,
+    ops,
+    ranks,
+)
+from usp_prof.tables import annotations as annotation_table
+from usp_prof.tables import steps as step_table
+from usp_prof.tables.frame import EventFrame
+from usp_prof.tables.links import link
+from usp_prof.tables.parts import find_parts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from usp_prof.contract import Manifest
+    from usp_prof.readers.raw import RawTrace
+
+
+def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str, pa.Table]:
+    """Build all tables of one rank from what its file says; axes that need other ranks are settled at assembly."""
+    frame = EventFrame(raw, rank)
+    links = link(frame)
+    steps = step_table.find(frame, links)
+    parts = find_parts(frame, links)
+    membership = groups.join(frame, parts.said)
+    collective = collectives.build(frame, parts, membership, steps)
+    kernel = kernels.build(frame, links, steps)
+    return {
+        "events": raw.events,
+        "threads": raw.threads,
+        "ranks": ranks.build(frame, manifest),
+        "steps": step_table.build(frame, steps),
+        "kernels": kernel,
+        "launches": launches.build(frame, links, steps),
+        "ops": ops.build(frame, steps),
+        "annotations": annotation_table.build(frame, steps),
+        "collectives": collective,
+        "activities": activities.build(frame, links, parts, collective, steps),
+        "groups": groups.build(rank, membership.groups),
+        "actions": actions.build(frame, links, steps),
+        "memory": memory.build(frame, steps),
+        "health": health.build([*raw.health, *damage.find(frame, links, steps, parts, kernel)]),
+    }

@@ -1,0 +1,280 @@
+"""Which axis is each process group, over all ranks? Description, manifest, ranks, marks, and only then inference."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from usp_prof.model.axis import PARALLEL_AXES, Axis, AxisSource
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.topology import Group, Topology, group_key
+from usp_prof.tables.columns import Columns
+from usp_prof.tables.inference import Traffic, infer_axis, infer_axis_of_operation, traffic_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from usp_prof.contract import GroupEntry, Manifest
+    from usp_prof.tables.table_set import Source
+
+_TRUSTED = (AxisSource.DESCRIPTION, AxisSource.MANIFEST, AxisSource.RANKS)
+_NAMES = {"fsdp": Axis.DP_SHARD, "efsdp": Axis.DP_SHARD, "sp": Axis.TP, "etp": Axis.TP, "loss": Axis.DP}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The topology, and what each part's axis and group become by it."""
+
+    topology: Topology
+    allowed: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    """Axes that a group serves, where the manifest lists several; a mark may choose among them."""
+    whole: str = ""
+    """Key of the group that parts without any group belong to; empty when that cannot be known."""
+
+
+def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[Layout, list[HealthRow]]:
+    """Settle every group's axis from what all ranks say together."""
+    parts = {rank: Columns(source.table("collectives")) for rank, source in sources.items()}
+    whole = _whole_group(sources, parts)
+    groups = {group.key: group for group in _seen(sources)}
+    if whole is not None:
+        groups.setdefault(whole.key, whole)
+    traffic = traffic_of(parts.values(), whole.key if whole else "")
+    allowed: dict[str, tuple[str, ...]] = {}
+    settled = []
+    for key in sorted(groups):
+        entry = _entry(groups[key], manifest)
+        if entry and len(entry.axes) > 1:
+            allowed[key] = tuple(_axis_named(name).value for name in entry.axes)
+        settled.append(_settle(groups[key], entry, manifest, traffic.get(key)))
+    layout = _topology(settled, sorted(sources), manifest)
+    return Layout(layout, MappingProxyType(allowed), whole.key if whole else ""), _health(settled, traffic)
+
+
+def apply(sources: Mapping[int, Source], layout: Layout) -> dict[int, Source]:
+    """Wrap each rank's tables so that groups and axes are as the layout says; done on demand, table by table."""
+    return {rank: ResolvedSource(source, layout) for rank, source in sources.items()}
+
+
+class ResolvedSource:
+    """One rank's tables with the run's groups and axes in them."""
+
+    def __init__(self, source: Source, layout: Layout) -> None:
+        self._source = source
+        self._layout = layout
+
+    def table(self, name: str) -> pa.Table:
+        """Give one table of this rank."""
+        table = self._source.table(name)
+        if name == "groups":
+            return _groups_table(table, self._layout)
+        if name == "collectives":
+            return _collectives_table(table, self._layout)
+        if name == "activities":
+            return _activities_table(table, self.table("collectives"))
+        return table
+
+
+def _seen(sources: Mapping[int, Source]) -> list[Group]:
+    """Gather the groups of all ranks; of one key the entry that says more counts."""
+    found: dict[str, Group] = {}
+    for source in sources.values():
+        for row in source.table("groups").to_pylist():
+            ranks = tuple(int(rank) for rank in row["ranks"].split(",")) if row["ranks"] else ()
+            group = Group(
+                row["group"], row["name"], row["description"], row["backend"], ranks, row["size"],
+                row["axis"], row["axis_source"],
+            )  # fmt: skip
+            known = found.get(group.key)
+            if known is None or (known.axis == Axis.UNKNOWN and group.axis != Axis.UNKNOWN):
+                found[group.key] = group
+    return list(found.values())
+
+
+def _whole_group(sources: Mapping[int, Source], parts: Mapping[int, Columns]) -> Group | None:
+    """Find whether parts without a group can only be the whole job's: all ranks ran the same operations in order."""
+    runs = []
+    for columns in parts.values():
+        codes, keys = columns.codes("group")
+        bare = np.array([key == "" for key in keys] + [False])[codes]
+        runs.append(tuple(columns.take(bare)["op"].tolist()))
+    if not any(runs) or any(op in ("send", "recv", "send_recv") for run in runs for op in set(run)):
+        return None
+    worlds = {row["world_size"] for source in sources.values() for row in source.table("ranks").to_pylist()}
+    size = max(worlds, default=-1)
+    size = len(sources) if size < 1 else size
+    if size < 2 or (len(sources) > 1 and Counter(map(len, runs)).most_common(1)[0][1] < len(runs)):
+        return None
+    ranks = tuple(range(size))
+    return Group(group_key("", ranks), "", "", "", ranks, size)
+
+
+def _entry(group: Group, manifest: Manifest | None) -> GroupEntry | None:
+    """Find the manifest's entry of a group: the same ranks, and the same name where both have one."""
+    if manifest is None:
+        return None
+    same = [e for e in manifest.groups if tuple(e.ranks) == group.ranks]
+    named = [e for e in same if e.name == group.name]
+    if named:
+        return named[0]
+    return same[0] if len(same) == 1 and (not group.name or not same[0].name) else None
+
+
+def _settle(group: Group, entry: GroupEntry | None, manifest: Manifest | None, traffic: Traffic | None) -> Group:
+    """Give a group its axis, by the first source that knows."""
+    if group.axis_source == AxisSource.DESCRIPTION:
+        return group
+    if entry and entry.axes:
+        return _with(group, _axis_named(entry.axes[0]), AxisSource.MANIFEST)
+    by_ranks = _axis_of_ranks(group.ranks, manifest)
+    if by_ranks is not None:
+        return _with(group, by_ranks, AxisSource.RANKS)
+    if traffic is None:
+        world = group.description == "default_pg"
+        return _with(group, Axis.WORLD, AxisSource.DESCRIPTION) if world else group
+    if traffic.marked:
+        return _with(group, Axis(traffic.marked), AxisSource.MARK)
+    return _with(group, infer_axis(traffic), AxisSource.INFERRED)
+
+
+def _with(group: Group, axis: Axis, source: AxisSource) -> Group:
+    if axis is Axis.UNKNOWN:
+        return replace(group, axis=axis.value, axis_source=AxisSource.NONE.value)
+    return replace(group, axis=axis.value, axis_source=source.value)
+
+
+def _axis_named(name: str) -> Axis:
+    plain = name.removeprefix("mesh_")
+    return _NAMES.get(plain) or (Axis(plain) if plain in [*Axis] else Axis.UNKNOWN)
+
+
+def _axis_of_ranks(ranks: tuple[int, ...], manifest: Manifest | None) -> Axis | None:
+    """Find the one axis of the declared mesh along which these ranks differ and which they fill."""
+    if manifest is None or not manifest.coordinates or len(ranks) < 2:
+        return None
+    places = [manifest.coordinates.get(str(rank)) for rank in ranks]
+    if any(place is None for place in places):
+        return None
+    known = [place for place in places if place is not None]
+    axes = [axis for axis in known[0] if axis in [*Axis] and len({place.get(axis) for place in known}) > 1]
+    # An expert axis borrows ranks from the others, so its coordinate varies along with theirs.
+    axes = [axis for axis in axes if axis != Axis.EP] or axes
+    if len(axes) != 1 or len(ranks) != manifest.mesh.get(axes[0], len(ranks)):
+        return None
+    return Axis(axes[0])
+
+
+def _topology(groups: list[Group], ranks: list[int], manifest: Manifest | None) -> Topology:
+    """Lay out the mesh: as the manifest declares it, else as the groups show it."""
+    if manifest is not None and manifest.mesh:
+        names = manifest.axis_order or list(manifest.mesh)
+        extra = [name for name in manifest.mesh if name not in names]
+        axes = {n: manifest.mesh[n] for n in [*names, *extra] if n in [*Axis] and manifest.mesh.get(n, 1) > 1}
+        places = {rank: MappingProxyType(dict(manifest.coordinates.get(str(rank), {}))) for rank in ranks}
+        return Topology(MappingProxyType(axes), MappingProxyType(places), tuple(groups), AxisSource.MANIFEST.value)
+    sized = {
+        axis.value: max((len(g.ranks) or g.size for g in groups if g.axis == axis), default=1) for axis in PARALLEL_AXES
+    }
+    axes = {axis: size for axis, size in sized.items() if size > 1}
+    everyone = sorted({*ranks, *(rank for group in groups for rank in group.ranks)})
+    places = {rank: MappingProxyType(_coordinates(rank, axes, groups)) for rank in everyone}
+    sources = [group.axis_source for group in groups if group.axis in axes]
+    order = [source.value for source in AxisSource]
+    weakest = max(sources, key=order.index, default=AxisSource.NONE.value)
+    return Topology(MappingProxyType(axes), MappingProxyType(places), tuple(groups), weakest)
+
+
+def _coordinates(rank: int, axes: Iterable[str], groups: list[Group]) -> dict[str, int]:
+    found = {}
+    for axis in axes:
+        own = [group for group in groups if group.axis == axis and rank in group.ranks]
+        if own:
+            found[axis] = max(own, key=lambda group: len(group.ranks)).ranks.index(rank)
+    return found
+
+
+def _health(groups: list[Group], traffic: Mapping[str, Traffic]) -> list[HealthRow]:
+    used = [group for group in groups if group.key in traffic]
+    inferred = [group.key for group in used if group.axis_source == AxisSource.INFERRED]
+    unknown = [group.key for group in used if group.axis == Axis.UNKNOWN]
+    rows = []
+    if inferred:
+        detail = (
+            f"the axis of {', '.join(inferred[:4])} is inferred from sizes and operations; name groups (group_desc)"
+        )
+        rows.append(HealthRow("axis_inferred", Severity.INFO, count=len(inferred), detail=detail))
+    if unknown:
+        detail = f"nothing tells the axis of {', '.join(unknown[:4])}; their communication is shown as unknown"
+        rows.append(HealthRow("axis_unknown", Severity.ERROR, count=len(unknown), detail=detail))
+    return rows
+
+
+def _groups_table(table: pa.Table, layout: Layout) -> pa.Table:
+    keys = table.column("group").to_pylist()
+    groups = {group.key: group for group in layout.topology.groups}
+    table = _replace(table, "axis", [groups[key].axis for key in keys])
+    return _replace(table, "axis_source", [groups[key].axis_source for key in keys])
+
+
+def _collectives_table(table: pa.Table, layout: Layout) -> pa.Table:
+    """Put the settled axes in: a trusted group decides, but a mark may choose among the axes that the group serves."""
+    groups = {group.key: group for group in layout.topology.groups}
+    columns = Columns(table)
+    combined = [columns.codes(name) for name in ("group", "axis", "axis_source", "op")]
+    distinct, inverse = _distinct([codes for codes, _ in combined])
+    keys, axes, sources = [], [], []
+    for line in distinct:
+        key, axis, source, op = (values[code] for code, (_, values) in zip(line, combined, strict=True))
+        key = key or layout.whole
+        axis, source = _part_axis(groups.get(key), axis, source, op, layout.allowed.get(key, ()))
+        keys.append(key)
+        axes.append(axis)
+        sources.append(source)
+    for name, values in (("group", keys), ("axis", axes), ("axis_source", sources)):
+        table = _replace(table, name, np.array([*values, ""], dtype=object)[inverse])
+    whole = groups.get(layout.whole)
+    if whole is not None:
+        size = columns["group_size"]
+        size = np.where((columns["group"] == "") & (size < 0), whole.size, size)
+        table = table.set_column(table.column_names.index("group_size"), "group_size", pa.array(size))
+    return table
+
+
+def _part_axis(group: Group | None, axis: str, source: str, op: str, allowed: tuple[str, ...]) -> tuple[str, str]:
+    marked = source == AxisSource.MARK
+    if group is not None and group.axis_source in _TRUSTED and group.axis != Axis.WORLD:
+        return (axis, source) if marked and axis in allowed else (group.axis, group.axis_source)
+    if marked:
+        return axis, source
+    if group is not None and group.axis_source == AxisSource.INFERRED:
+        return infer_axis_of_operation(group.axis, op), group.axis_source
+    if group is not None and group.axis != Axis.UNKNOWN:
+        return group.axis, group.axis_source
+    if op in ("send", "recv", "send_recv"):  # unmarked and undescribed: pipelines are what sends in training
+        return Axis.PP.value, AxisSource.INFERRED.value
+    return Axis.UNKNOWN.value, AxisSource.NONE.value
+
+
+def _activities_table(table: pa.Table, collectives: pa.Table) -> pa.Table:
+    part = Columns(table)["collective"]
+    codes, values = Columns(collectives).codes("axis")
+    own = np.r_[codes, len(values)][part]
+    return _replace(table, "axis", np.array([*values, ""], dtype=object)[own])
+
+
+def _distinct(codes: list[np.ndarray]) -> tuple[list[list[int]], np.ndarray]:
+    if not len(codes[0]):
+        return [], np.zeros(0, np.int64)
+    lines, inverse = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
+    return lines.tolist(), inverse.ravel()
+
+
+def _replace(table: pa.Table, name: str, values: Iterable[str]) -> pa.Table:
+    place = table.column_names.index(name)
+    texts = pa.array(list(values), pa.string()).dictionary_encode()
+    return table.set_column(place, table.schema.field(name), texts.cast(table.schema.field(name).type))
