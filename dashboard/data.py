@@ -13,15 +13,17 @@ from functools import lru_cache
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dashboard.timeline.store import TimelineStore, load, prepare
 from usp_prof import Run, UspProfError, open_run
+from usp_prof.report.build import analyse, build
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from usp_prof.model.selection import Selection
+    from usp_prof.report.document import Document
 
 PATHS_VARIABLE = "USP_PROF_DASHBOARD_PATHS"
 _lock = threading.RLock()
@@ -52,15 +54,16 @@ def open_numbered(index: int) -> Run:
         return _open(index)
 
 
-def result(index: int, analysis: str, selection: Selection) -> Any:  # noqa: ANN401 - each analysis has its own type
-    """Give an analysis' answer for a part of a run."""
+def document(index: int, selection: Selection) -> Document:
+    """Give the report's document for a part of a run."""
     with _lock:
-        return _result(index, analysis, selection)
+        return _document(index, selection)
 
 
-@lru_cache(maxsize=256)
-def _result(index: int, analysis: str, selection: Selection) -> Any:  # noqa: ANN401 - as above
-    return import_module(f"usp_prof.analyses.{analysis}").compute(_open(index).tables, selection)
+@lru_cache(maxsize=32)
+def _document(index: int, selection: Selection) -> Document:
+    run = _open(index)
+    return build(run.tables, analyse(run.tables, selection), name=run.name, selection=selection)
 
 
 def timeline_store(index: int, progress: Callable[[int, int], None] | None = None) -> TimelineStore:

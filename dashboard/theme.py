@@ -1,28 +1,29 @@
-"""Which colours are meant by what, in light and in dark? Okabe and Ito's palette, safe for the colour-blind."""
+"""Which colour has a slice? The charts' colours by role, and quieter ones for what the host does."""
 
 from __future__ import annotations
 
-from dashboard.timeline.rows import CATEGORIES
+from dashboard.timeline.rows import CATEGORIES, HOST_CATEGORIES
+from usp_prof.charts.theme import DARK, LIGHT
 
-_BASE = {
-    "compute": "#0072B2", "memcpy": "#CC79A7", "memset": "#B8639B", "op": "#8FB8DE", "annotation": "#C9C9C9",
-    "runtime": "#B9A7D6", "dp": "#D55E00", "dp_replicate": "#B34700", "dp_shard": "#D55E00", "tp": "#E69F00",
-    "cp": "#009E73", "pp": "#F0E442", "ep": "#56B4E9", "world": "#999999", "unknown": "#7F7F7F",
-}  # fmt: skip
-_DARK = {"op": "#4A6E91", "annotation": "#5C5C66", "runtime": "#6A5A87", "compute": "#3E9BD4"}
-_DARK_INK = "#111111"
-_LIGHT_INK = "#FFFFFF"
+_HOST = {
+    False: {"op": "#A9C6DD", "annotation": "#D3D3D3", "runtime": "#C6B8DE"},
+    True: {"op": "#3F5F7D", "annotation": "#55555E", "runtime": "#5B4D75"},
+}
+_ROLES = {"compute": "compute", "memcpy": "memcpy", "memset": "memcpy"}
 
 
 def category_colors(*, dark: bool) -> list[str]:
     """Give the colour of each slice category, in the order of `CATEGORIES`."""
-    colors = _BASE | (_DARK if dark else {})
-    return [colors[category] for category in CATEGORIES]
+    theme, host = (DARK if dark else LIGHT), set(HOST_CATEGORIES.values())
+    return [
+        _HOST[dark][category] if category in host else theme.color(_ROLES.get(category, f"comm:{category}"))
+        for category in CATEGORIES
+    ]
 
 
 def category_inks(*, dark: bool) -> list[str]:
     """Give the text colour that reads well on each category's colour."""
-    return [_LIGHT_INK if _luminance(color) < 0.45 else _DARK_INK for color in category_colors(dark=dark)]
+    return ["#FFFFFF" if _luminance(color) < 0.45 else "#111111" for color in category_colors(dark=dark)]
 
 
 def _luminance(color: str) -> float:

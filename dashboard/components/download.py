@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 MOST_ROWS = 5000
 
 
-def table(frame: pd.DataFrame, name: str) -> None:
-    """Show a table (its first rows, where it is long) and offer all of it as CSV."""
-    st.dataframe(frame.head(MOST_ROWS), hide_index=True, width="stretch")
+def table(frame: pd.DataFrame, name: str, *, shown: pd.DataFrame | None = None) -> None:
+    """Show a table (`shown` where it is set for reading; its first rows where it is long) and offer it as CSV."""
+    st.dataframe((frame if shown is None else shown).head(MOST_ROWS), hide_index=True, width="stretch")
     note = f"{len(frame):,} rows" if len(frame) <= MOST_ROWS else f"the first {MOST_ROWS:,} of {len(frame):,} rows"
     left, right = st.columns([5, 1])
     left.caption(note)

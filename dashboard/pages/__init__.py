@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from dashboard.pages import overview, query, timeline
+from dashboard.pages import (
+    communication,
+    host,
+    kernels,
+    memory,
+    overview,
+    pipeline,
+    query,
+    ranks,
+    suggestions,
+    timeline,
+)
 
-PAGES = (overview, timeline, query)
+PAGES = (overview, timeline, communication, pipeline, kernels, ranks, host, memory, suggestions, query)
 """The pages in the order of the navigation; a test walks this folder against it."""

@@ -17,7 +17,10 @@ from usp_prof.model.errors import UspProfError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS: tuple[tuple[str, str], ...] = (("synth", "Write traces of a made-up run whose truth is known."),)
+COMMANDS: tuple[tuple[str, str], ...] = (
+    ("dashboard", "See where the step went, from any browser."),
+    ("synth", "Write traces of a made-up run whose truth is known."),
+)
 """Name and one-line summary of each command; its module is `usp_prof.cli.<name>` (a dash becomes an underscore)."""
 
 

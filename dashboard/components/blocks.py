@@ -1,0 +1,143 @@
+"""How is a report's block shown on a page? Streamlit as one more writer of the document; it computes nothing."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import streamlit as st
+
+from dashboard.components.download import table
+from dashboard.components.figure import figure
+from usp_prof.charts import draw
+from usp_prof.charts.theme import DARK, LIGHT
+from usp_prof.model.health import Severity
+from usp_prof.report.document import Chart, DataTable, Findings, Health, KeyFigures, Stack, Text
+from usp_prof.report.format import quantity
+
+if TYPE_CHECKING:
+    from usp_prof.charts.theme import Theme
+    from usp_prof.report.document import Block, Section
+
+_SIGNS = {Severity.INFO: "○", Severity.ERROR: "▲", Severity.DATA_LOSS: "■"}
+_WIDE = 5
+
+
+def theme(*, dark: bool) -> Theme:
+    """Give the charts' theme that fits the page."""
+    return DARK if dark else LIGHT
+
+
+def section(part: Section, *, dark: bool, heading: bool = True) -> None:
+    """Show a section's blocks under its title."""
+    if heading:
+        st.subheader(part.title, anchor=part.id)
+    for number, block in enumerate(part.blocks):
+        show(block, f"{part.id}-{number}", dark)
+
+
+@singledispatch
+def show(block: Block, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
+    """Show one block."""
+    raise TypeError(f"no way to show a {type(block).__name__}")
+
+
+@show.register
+def _(block: KeyFigures, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
+    for place, item in zip(st.columns(min(len(block.figures), _WIDE)) * 3, block.figures, strict=False):
+        value = "n/a" if item.value is None else quantity(item.value, item.unit)
+        place.metric(item.label, value)
+        if item.second:
+            place.caption(item.second)
+
+
+@show.register
+def _(block: Stack, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
+    colors = theme(dark=dark)
+    st.markdown(f"**{block.title}**: {quantity(block.total, block.unit)}")
+    bars, names = "", ""
+    for part in block.parts:
+        share = part.value / block.total if block.total else 0.0
+        color = colors.color(part.role)
+        bars += f"<div style='width:{100 * share:.3f}%;background:{color}' title='{part.label}'></div>"
+        names += (
+            f"<span style='margin-right:14px'><span style='display:inline-block;width:10px;height:10px;"
+            f"background:{color};margin-right:5px'></span>{part.label} {quantity(part.value, block.unit)}"
+            f" ({share:.1%})</span>"
+        )
+    st.html(
+        f"<div style='display:flex;height:26px;border-radius:3px;overflow:hidden'>{bars}</div>"
+        f"<div style='font-size:13px;line-height:2'>{names}</div>"
+    )
+
+
+@show.register
+def _(block: DataTable, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
+    heads = [column.head + (f" [{column.unit}]" if column.unit else "") for column in block.columns]
+    if block.title:
+        st.markdown(f"**{block.title}**")
+    raw = pd.DataFrame(list(block.rows), columns=heads)
+    shown = pd.DataFrame(
+        [
+            [
+                quantity(cell, column.unit) if column.unit and isinstance(cell, int | float) else cell
+                for cell, column in zip(row, block.columns, strict=True)
+            ]
+            for row in block.rows
+        ],
+        columns=[column.head for column in block.columns],
+    )
+    table(raw, key, shown=shown)
+    if block.more:
+        st.caption(f"and {block.more:,} more")
+
+
+@show.register
+def _(block: Text, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
+    (st.caption if block.quiet else st.write)(_escape(block.text))
+
+
+@show.register
+def _(block: Findings, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
+    if not block.findings:
+        st.success("No rule found anything to complain of.")
+    for finding in block.findings:
+        place = ", ".join(f"{name} {value}" for name, value in finding.where.items())
+        with st.container(border=True):
+            left, right = st.columns([5, 1.2])
+            left.markdown(f"**{_escape(finding.title)}**" + (f"  \n{_escape(place)}" if place else ""))
+            if finding.advice:
+                left.caption(_escape(finding.advice))
+            gain = f"{finding.gain_fraction:.1%}" if finding.gain_fraction else "not known"
+            right.metric("gain", gain)
+            right.caption(f"± {finding.error_fraction:.1%}, {finding.basis}" if finding.gain_fraction else "")
+            with left.expander("Evidence"):
+                st.dataframe(
+                    [{"what": name, "value": str(value)} for name, value in finding.evidence.items()], hide_index=True
+                )
+    if block.more:
+        st.caption(f"and {block.more} more under Suggestions")
+
+
+@show.register
+def _(block: Health, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
+    for row in block.rows:
+        where = f"rank {row.rank}: " if row.rank >= 0 else ""
+        st.caption(f"{_SIGNS[row.severity]} {where}{_escape(row.detail or row.code)}")
+    if block.more:
+        st.caption(f"and {block.more} more under Health")
+
+
+@show.register
+def _(block: Chart, key: str, dark: bool) -> None:  # noqa: FBT001 - one signature for all kinds
+    if block.title:
+        st.markdown(f"**{block.title}**")
+    figure(draw(block.data, theme(dark=dark)), key=f"figure-{key}")
+
+
+def _escape(text: str) -> str:
+    """Keep a trace's names from being read as Markdown or HTML."""
+    for sign in "\\`*_{}[]<>#|$~:":
+        text = text.replace(sign, "\\" + sign)
+    return text
