@@ -167,6 +167,7 @@ class _Reading:
         complete = phase.indices.to_numpy() == (known.index("X") if "X" in known else -1)
         missing = durations == _nanoseconds.ABSENT
         self.damage.missing_duration = int(np.count_nonzero(missing & complete))
-        durations[missing] = 0
-        self.damage.negative_duration = int(np.count_nonzero(durations < 0))
-        durations[durations < 0] = 0
+        durations[missing] = np.where(complete[missing], 0, -1)
+        negative = (durations < 0) & ~missing
+        self.damage.negative_duration = int(np.count_nonzero(negative))
+        durations[negative] = 0

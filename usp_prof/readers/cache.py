@@ -1,0 +1,201 @@
+"""Has this file been read before? Tables of each trace as Parquet, keyed by the file's content and the schemas.
+
+One entry is one folder, made aside and renamed into place: it is there whole or not at all, also when two processes
+read the same trace at once. The least recently used entries go when the folder grows beyond its bound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from usp_prof.model.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FOLDER_VARIABLE = "USP_PROF_CACHE"
+SIZE_VARIABLE = "USP_PROF_CACHE_SIZE"
+_DEFAULT_BYTES = 20 << 30
+_NOTE = "entry.json"
+_ASIDE = "aside-"
+
+
+class CacheUnwritableError(InputError):
+    """The cache folder cannot be written to."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    """What lies in the cache."""
+
+    entries: int
+    size_bytes: int
+    limit_bytes: int
+
+
+class StoredTables:
+    """The tables of one entry, read from Parquet when asked for."""
+
+    def __init__(self, folder: Path, note: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.note = note
+
+    def table(self, name: str) -> pa.Table:
+        """Give one table."""
+        return pq.read_table(self.folder / f"{name}.parquet", memory_map=False, partitioning=None)
+
+    def names(self) -> tuple[str, ...]:
+        """Name the tables that are stored."""
+        return tuple(sorted(self.note["tables"]))
+
+
+class Cache:
+    """A folder of entries."""
+
+    def __init__(self, folder: Path, limit_bytes: int = _DEFAULT_BYTES) -> None:
+        self.folder = folder
+        self.limit_bytes = limit_bytes
+
+    def open(self, key: str) -> StoredTables | None:
+        """Give an entry, or `None` when there is none that is whole."""
+        folder = self.folder / key
+        try:
+            note = msgspec.json.decode((folder / _NOTE).read_bytes(), type=dict[str, Any])
+            whole = all((folder / f"{name}.parquet").stat().st_size == size for name, size in note["tables"].items())
+            os.utime(folder / _NOTE)
+        except (OSError, msgspec.DecodeError, KeyError, AttributeError):
+            return None
+        return StoredTables(folder, note) if whole else None
+
+    def store(self, key: str, tables: Mapping[str, pa.Table], note: Mapping[str, Any]) -> StoredTables:
+        """Write an entry; of two writers of one key the first wins, and both get a whole entry."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            aside = Path(tempfile.mkdtemp(prefix=_ASIDE, dir=self.folder))
+            try:
+                self._fill(aside, tables, note)
+                self._place(aside, self.folder / key)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+            self._bound(keep=key)
+        except OSError as error:
+            raise CacheUnwritableError(
+                f"cannot write to the cache {self.folder}: {error.strerror}",
+                hint=f"choose another folder with --cache-dir or {FOLDER_VARIABLE}",
+            ) from None
+        stored = self.open(key)
+        if stored is None:
+            raise CacheUnwritableError(f"the cache {self.folder} lost an entry as it was written", hint="try again")
+        return stored
+
+    def size(self) -> CacheSize:
+        """Measure the cache."""
+        entries = self._entries()
+        return CacheSize(len(entries), sum(size for _, size, _ in entries), self.limit_bytes)
+
+    def clear(self) -> CacheSize:
+        """Remove every entry; gives what was removed."""
+        before = self.size()
+        for folder in self._folders():
+            self._remove(folder)
+        return before
+
+    def _fill(self, folder: Path, tables: Mapping[str, pa.Table], note: Mapping[str, Any]) -> None:
+        sizes = {}
+        for name, table in sorted(tables.items()):
+            path = folder / f"{name}.parquet"
+            write_parquet(table, path)
+            sizes[name] = path.stat().st_size
+        (folder / _NOTE).write_bytes(msgspec.json.encode({**note, "tables": sizes}))
+
+    def _place(self, aside: Path, final: Path) -> None:
+        try:
+            aside.rename(final)
+        except OSError:
+            if self.open(final.name) is not None:
+                return
+            self._remove(final)
+            aside.rename(final)
+
+    def _bound(self, *, keep: str) -> None:
+        entries = sorted(self._entries())
+        total = sum(size for _, size, _ in entries)
+        for _, size, folder in entries:
+            if total <= self.limit_bytes:
+                return
+            if folder.name != keep:
+                self._remove(folder)
+                total -= size
+
+    def _remove(self, folder: Path) -> None:
+        """Take an entry away at once by renaming, then delete it; a reader that has it open reads on."""
+        doomed = self.folder / f"{_ASIDE}{folder.name}-{os.getpid()}"
+        try:
+            folder.rename(doomed)
+        except OSError:
+            doomed = folder
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    def _folders(self) -> list[Path]:
+        return [path for path in self.folder.iterdir() if path.is_dir()] if self.folder.is_dir() else []
+
+    def _entries(self) -> list[tuple[float, int, Path]]:
+        """List entries as (last use, bytes, folder)."""
+        out = []
+        for folder in self._folders():
+            try:
+                used = (folder / _NOTE).stat().st_mtime
+                out.append((used, sum(file.stat().st_size for file in folder.iterdir()), folder))
+            except OSError:
+                continue
+        return out
+
+
+def open_cache(folder: str | Path | None = None) -> Cache:
+    """Open the cache in `folder`, else where `USP_PROF_CACHE` says, else in the user's cache folder."""
+    chosen = folder or os.environ.get(FOLDER_VARIABLE)
+    limit = os.environ.get(SIZE_VARIABLE, str(_DEFAULT_BYTES))
+    if not limit.isdecimal():
+        raise UsageError(f"{SIZE_VARIABLE}={limit!r} is no number of bytes", hint=f"{SIZE_VARIABLE}={_DEFAULT_BYTES}")
+    return Cache(Path(chosen).expanduser() if chosen else _user_folder(), int(limit))
+
+
+def content_key(path: Path, *parts: object) -> str:
+    """Make the key of a file: all its bytes, and what else decides what is made of them."""
+    digest = hashlib.blake2b(digest_size=20)
+    try:
+        with path.open("rb") as stream:
+            hashed = hashlib.file_digest(stream, "sha256").digest()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", hint="check the path and its rights") from None
+    digest.update(hashed)
+    digest.update("\0".join(map(str, parts)).encode())
+    return digest.hexdigest()
+
+
+def write_parquet(table: pa.Table, path: Path) -> None:
+    """Write a table so that it is small and quick to read back."""
+    pq.write_table(table, path, compression="zstd", compression_level=1, use_dictionary=_coded(table))
+
+
+def _coded(table: pa.Table) -> list[str]:
+    return [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
+
+
+def _user_folder() -> Path:
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "usp-prof"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "usp-prof" / "cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "usp-prof"

@@ -1,0 +1,164 @@
+"""What does one get by opening a path? A `Run`: the tables of all its ranks, and what is known and wrong about them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.readers.cache import open_cache
+from usp_prof.readers.discovery import discover
+from usp_prof.readers.manifest import find_manifest, manifest_from, read_manifest
+from usp_prof.tables.assemble import assemble
+from usp_prof.tables.load import load
+from usp_prof.tables.relations import Relations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from usp_prof.contract import Manifest
+    from usp_prof.readers.discovery import Discovery, Skipped
+    from usp_prof.readers.found import FoundRun, TraceFile
+    from usp_prof.tables.load import LoadedRank
+    from usp_prof.tables.table_set import TableSet
+
+
+class Run:
+    """One run that was opened. `tables` is what analyses take; `table` and `query` are for people."""
+
+    def __init__(
+        self, found: FoundRun, discovery: Discovery, loaded: Mapping[int, LoadedRank], tables: TableSet
+    ) -> None:
+        self.name = found.name
+        self.path = discovery.path
+        self.files: tuple[TraceFile, ...] = tuple(file for file in found.files if file.rank in loaded)
+        self.others: tuple[str, ...] = tuple(run.name for run in discovery.runs if run is not found)
+        self.skipped: tuple[Skipped, ...] = discovery.skipped
+        self.tables = tables
+        self.metadata: dict[int, Mapping[str, Any]] = {rank: one.metadata for rank, one in sorted(loaded.items())}
+        self._relations = Relations(tables)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that were read, in order."""
+        return self.tables.ranks
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """What the recorder said about the run."""
+        return self.tables.manifest
+
+    @property
+    def health(self) -> tuple[HealthRow, ...]:
+        """What was found wrong or missing, sorted."""
+        return tuple(sorted(set(self.tables.health)))
+
+    def table(self, name: str) -> Any:  # noqa: ANN401 - a DuckDB relation
+        """Give one table of all ranks as a DuckDB relation: `.df()` makes it pandas, `.arrow()` Arrow."""
+        return self._relations.table(name)
+
+    def query(self, sql: str) -> Any:  # noqa: ANN401 - a DuckDB relation
+        """Answer a SELECT over all tables."""
+        return self._relations.query(sql)
+
+    def to_hta(self) -> Any:  # noqa: ANN401 - HolisticTraceAnalysis' own class
+        """Give a HolisticTraceAnalysis `TraceAnalysis` over what was read, without reading again."""
+        from usp_prof.tables.hta import to_hta  # noqa: PLC0415 - needs pandas and the optional extra `hta`
+
+        return to_hta(self.tables)
+
+    def __repr__(self) -> str:
+        return f"Run({self.name!r}, ranks={len(self.ranks)}, path={str(self.path)!r})"
+
+
+def open_run(
+    path: str | Path,
+    *,
+    run: str | None = None,
+    ranks: Iterable[int] | None = None,
+    cache_dir: str | Path | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Run:
+    """Open the run under a path (a file, a folder, a glob); of several the newest, or the one named `run`.
+
+    `ranks` reads only these. Tables are kept in `cache_dir` (else `USP_PROF_CACHE`, else the user's cache folder).
+    `progress` is called with bytes done, bytes in all and the file just finished.
+    """
+    discovery = discover(path)
+    found = _chosen(discovery, run)
+    files = _wanted(found, ranks)
+    manifest, manifest_health = _manifest(found)
+    loaded, lost = load(files, manifest, open_cache(cache_dir), progress)
+    if manifest is None:
+        manifest, manifest_health = _manifest_inside(loaded)
+    health = [*discovery.health, *_other_runs(discovery, found), *_missing(found, loaded), *lost, *manifest_health]
+    sources = {rank: one.source for rank, one in loaded.items()}
+    health += [row for one in loaded.values() for row in one.health]
+    tables = assemble(sources, manifest=manifest, health=health)
+    return Run(found, discovery, loaded, tables)
+
+
+def _chosen(discovery: Discovery, name: str | None) -> FoundRun:
+    if name is None:
+        return discovery.runs[0]
+    named = {run.name: run for run in discovery.runs}
+    if name not in named:
+        raise unknown_name("run", name, named)
+    return named[name]
+
+
+def _wanted(found: FoundRun, ranks: Iterable[int] | None) -> list[TraceFile]:
+    if ranks is None:
+        return list(found.files)
+    wanted = set(ranks)
+    missing = sorted(wanted - {file.rank for file in found.files})
+    if missing or not wanted:
+        there = _spans([file.rank for file in found.files])
+        raise UsageError(
+            f"run {found.name} has no rank {_spans(missing) or '(none was named)'}", hint=f"it has {there}"
+        )
+    return [file for file in found.files if file.rank in wanted]
+
+
+def _manifest(found: FoundRun) -> tuple[Manifest | None, tuple[HealthRow, ...]]:
+    path = find_manifest(found.folders)
+    return read_manifest(path) if path is not None else (None, ())
+
+
+def _manifest_inside(loaded: Mapping[int, LoadedRank]) -> tuple[Manifest | None, tuple[HealthRow, ...]]:
+    """Take the manifest that the recorder wrote into the traces themselves, when `run.json` was not copied along."""
+    for one in loaded.values():
+        said = one.metadata.get("usp_prof")
+        if said:
+            return manifest_from(said, "trace metadata")
+    return None, ()
+
+
+def _other_runs(discovery: Discovery, found: FoundRun) -> list[HealthRow]:
+    others = [run.name for run in discovery.runs if run is not found]
+    if not others:
+        return []
+    listed = ", ".join(others[:8]) + (" ..." if len(others) > 8 else "")
+    detail = f"several runs lie here; opened {found.name}, not {listed}"
+    return [HealthRow("other_runs", Severity.INFO, count=len(others), detail=detail)]
+
+
+def _missing(found: FoundRun, loaded: Mapping[int, LoadedRank]) -> list[HealthRow]:
+    world = max((file.world_size for file in found.files), default=-1)
+    missing = sorted(set(range(world)) - {file.rank for file in found.files})
+    if not missing or not loaded:
+        return []
+    detail = f"{len(missing)} of {world} ranks have no trace here ({_spans(missing)}): what they did is not known"
+    return [HealthRow("missing_ranks", Severity.ERROR, count=len(missing), detail=detail)]
+
+
+def _spans(numbers: Iterable[int]) -> str:
+    """Write numbers shortly: 0-3, 7."""
+    out: list[list[int]] = []
+    for number in sorted(numbers):
+        if out and number == out[-1][1] + 1:
+            out[-1][1] = number
+        else:
+            out.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in out)

@@ -1,0 +1,171 @@
+"""How do files become the tables of a run? From the cache where it has them, else read side by side and stored.
+
+A rank whose file is beyond use is named in the health of the run and costs the others nothing.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from usp_prof._version import __version__
+from usp_prof.contract import TRACE_METADATA_KEY
+from usp_prof.model.errors import InputError, UspProfError
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.readers.cache import Cache, CacheUnwritableError, StoredTables, content_key
+from usp_prof.readers.kineto import read
+from usp_prof.readers.manifest import manifest_from
+from usp_prof.tables import catalogue
+from usp_prof.tables._side_by_side import Job, read_side_by_side
+from usp_prof.tables.rank import build_rank
+from usp_prof.tables.table_set import MemorySource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from usp_prof.contract import Manifest
+    from usp_prof.readers.found import TraceFile
+    from usp_prof.tables.table_set import Source
+
+    Progress = Callable[[int, int, str], None]
+
+_LITTLE = 4 << 20
+"""Packed bytes below which starting processes costs more than it saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRank:
+    """One rank's tables, and what the file says beside them."""
+
+    source: Source
+    metadata: Mapping[str, Any]
+    health: tuple[HealthRow, ...]
+    json_bytes: int
+
+
+def rank_key(file: TraceFile, manifest: Manifest | None) -> str:
+    """Make the cache key of a rank's tables: the file's content, the rank, the manifest, and the code that reads."""
+    told = msgspec.json.encode(manifest.to_dict() if manifest else None, order="sorted")
+    return content_key(file.path, file.path.name, file.rank, told.decode(), __version__, catalogue.fingerprint())
+
+
+def build(path: Path, rank: int, manifest: Manifest | None) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+    """Read one file into tables, with the note that is stored beside them."""
+    raw = read(path)
+    if manifest is None and TRACE_METADATA_KEY in raw.metadata:
+        manifest, _ = manifest_from(raw.metadata[TRACE_METADATA_KEY], path.name)
+    health = tuple(replace(row, rank=rank, file=path.name) for row in raw.health)
+    place = raw.events.column_names.index("rank")
+    events = raw.events.set_column(place, "rank", pa.array(np.full(raw.events.num_rows, rank)))
+    threads = raw.threads.set_column(0, "rank", pa.array(np.full(raw.threads.num_rows, rank)))
+    raw = replace(raw, events=events, threads=threads, health=health, file=path.name)
+    tables = {**build_rank(raw, rank, manifest), "events": events, "threads": threads}
+    note = {
+        "metadata": dict(raw.metadata),
+        "health": [asdict(row) for row in health],
+        "json_bytes": raw.json_bytes,
+    }
+    return tables, note
+
+
+def load(
+    files: Sequence[TraceFile], manifest: Manifest | None, cache: Cache, progress: Progress | None = None
+) -> tuple[dict[int, LoadedRank], list[HealthRow]]:
+    """Load the ranks of a run; gives them by rank, and a row of health for each that could not be loaded."""
+    loading = _Loading(files, manifest, cache, progress)
+    jobs = loading.from_cache(files)
+    if len(jobs) > 1 and sum(_size(job.path) for job in jobs) > _LITTLE:
+        jobs = loading.side_by_side(jobs)
+    for job in jobs:
+        loading.here(job)
+    if not loading.loaded:
+        why = "; ".join(row.detail for row in loading.lost)
+        raise InputError(why, hint="usp-prof info shows what was found under a path")
+    return dict(sorted(loading.loaded.items())), loading.lost
+
+
+class _Loading:
+    """The state of loading the ranks of one run."""
+
+    def __init__(
+        self, files: Sequence[TraceFile], manifest: Manifest | None, cache: Cache, progress: Progress | None
+    ) -> None:
+        self.loaded: dict[int, LoadedRank] = {}
+        self.lost: list[HealthRow] = []
+        self._manifest, self._cache, self._progress = manifest, cache, progress
+        self._total, self._done = sum(_size(file.path) for file in files), 0
+
+    def from_cache(self, files: Sequence[TraceFile]) -> list[Job]:
+        """Take what is in the cache; gives what is not as jobs."""
+        jobs = []
+        with ThreadPoolExecutor() as threads:
+            keys = list(threads.map(lambda file: rank_key(file, self._manifest), files))
+        for file, key in zip(files, keys, strict=True):
+            job = Job(file.path, file.rank, key)
+            if not self._take(job):
+                jobs.append(job)
+        return jobs
+
+    def side_by_side(self, jobs: Sequence[Job]) -> list[Job]:
+        """Read in several processes; gives the jobs that they could not do."""
+        left = {job.rank: job for job in jobs}
+        for job, error in read_side_by_side(jobs, self._manifest, self._cache):
+            if error:
+                self._lose(job, error)
+            elif not self._take(job):
+                continue
+            del left[job.rank]
+        return list(left.values())
+
+    def here(self, job: Job) -> None:
+        """Read one file in this process."""
+        try:
+            tables, note = build(job.path, job.rank, self._manifest)
+        except UspProfError as error:
+            self._lose(job, error.message)
+            return
+        try:
+            self.loaded[job.rank] = _loaded(self._cache.store(job.key, tables, note), note)
+        except CacheUnwritableError as error:
+            detail = f"{error.message}: it is read anew each time"
+            row = HealthRow("not_cached", Severity.INFO, rank=job.rank, detail=detail)
+            self.loaded[job.rank] = _loaded(MemorySource(tables), note, row)
+        self._tell(job)
+
+    def _take(self, job: Job) -> bool:
+        stored = self._cache.open(job.key)
+        if stored is not None:
+            self.loaded[job.rank] = _loaded(stored, stored.note)
+            self._tell(job)
+        return stored is not None
+
+    def _lose(self, job: Job, why: str) -> None:
+        row = HealthRow("rank_unreadable", Severity.DATA_LOSS, rank=job.rank, detail=why, file=job.path.name)
+        self.lost.append(row)
+        self._tell(job)
+
+    def _tell(self, job: Job) -> None:
+        self._done += _size(job.path)
+        if self._progress is not None:
+            self._progress(self._done, self._total, job.path.name)
+
+
+def store(job: Job, manifest: Manifest | None, cache: Cache) -> StoredTables:
+    """Read one file and store its tables."""
+    tables, note = build(job.path, job.rank, manifest)
+    return cache.store(job.key, tables, note)
+
+
+def _loaded(source: Source, note: Mapping[str, Any], *more: HealthRow) -> LoadedRank:
+    rows = tuple(HealthRow(**{**row, "severity": Severity(row["severity"])}) for row in note["health"])
+    return LoadedRank(source, note["metadata"], (*rows, *more), note["json_bytes"])
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
