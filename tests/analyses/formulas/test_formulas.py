@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from usp_prof.analyses import _formulas
+from usp_prof.analyses._formulas import Family
+from usp_prof.model.hardware import Precision
+
+HALF = "c10::BFloat16"
+
+
+def cost(name: str, dims: list[Any], kind: str = HALF, values: list[str] | None = None) -> _formulas.Cost | None:
+    types = [kind if dim else "Scalar" for dim in dims]
+    return _formulas.cost(name, _formulas.parse(json.dumps(dims), json.dumps(types), json.dumps(values or [])))
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "flop", "elements"),
+    [
+        ("aten::mm", [[2, 3], [3, 4]], 48, 6 + 12 + 8),
+        ("aten::addmm", [[4], [2, 3], [3, 4], [], []], 48, 6 + 12 + 8),
+        ("aten::bmm", [[5, 2, 3], [5, 3, 4]], 240, 5 * (6 + 12 + 8)),
+        ("aten::baddbmm", [[5, 2, 4], [5, 2, 3], [5, 3, 4]], 240, 5 * (6 + 12 + 8)),
+        ("aten::linear", [[7, 2, 3], [4, 3], [4]], 7 * 48, 42 + 12 + 56),
+        ("aten::mv", [[2, 3], [3]], 12, 6 + 3 + 2),
+        ("aten::dot", [[6], [6]], 12, 6 + 6 + 1),
+        # Three groups share twelve rows; then three groups share the inner size; then a batch; then the columns.
+        ("aten::_grouped_mm", [[12, 8], [3, 8, 5], [3]], 2 * 12 * 8 * 5, 96 + 120 + 60),
+        ("aten::_grouped_mm", [[4, 12], [12, 5], [3]], 2 * 4 * 12 * 5, 48 + 60 + 3 * 20),
+        ("aten::_grouped_mm", [[3, 4, 8], [3, 8, 5]], 2 * 3 * 4 * 8 * 5, 96 + 120 + 60),
+        ("aten::_grouped_mm", [[3, 4, 8], [8, 15], [3]], 2 * 4 * 8 * 15, 96 + 120 + 60),
+    ],
+)
+def test_products(name: str, dims: list[Any], flop: float, elements: int) -> None:
+    found = cost(name, dims)
+    assert found is not None
+    assert (found.family, found.flop, found.precision) == (Family.PRODUCT, flop, Precision.BF16)
+    assert found.bytes == 2 * elements
+
+
+def test_an_eight_bit_product_writes_sixteen_bits() -> None:
+    found = cost("aten::_scaled_mm", [[2, 16], [16, 4], [], [], []], "c10::Float8_e4m3fn")
+    assert found is not None
+    assert (found.flop, found.bytes, found.precision) == (256, 32 + 64 + 2 * 8, Precision.FP8)
+
+
+@given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 64), st.integers(1, 8))
+def test_a_batch_costs_its_products(rows: int, inner: int, columns: int, batch: int) -> None:
+    one = cost("aten::mm", [[rows, inner], [inner, columns]])
+    many = cost("aten::bmm", [[batch, rows, inner], [batch, inner, columns]])
+    assert one is not None
+    assert many is not None
+    assert (many.flop, many.bytes) == (batch * one.flop, batch * one.bytes)
+
+
+QUERY, KEYS = [2, 8, 64, 16], [2, 4, 64, 16]  # grouped-query attention: two query heads share each key head
+ROWS_FIRST, KEYS_FIRST = [2, 64, 8, 16], [2, 64, 4, 16]
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "values"),
+    [
+        ("aten::_scaled_dot_product_flash_attention", [QUERY, KEYS, KEYS], ["", "", "", "0.", "{}", "False", ""]),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", [QUERY, KEYS, KEYS], ["", "", "", "0.", "{}", "", ""]),
+        ("aten::_scaled_dot_product_efficient_attention", [QUERY, KEYS, KEYS], [""] * 4 + ["True", "0.", "{}", ""]),
+        ("aten::_scaled_dot_product_cudnn_attention", [QUERY, KEYS, KEYS], [""] * 4 + ["True", "0.", "{}", ""]),
+        ("aten::_flash_attention_forward", [ROWS_FIRST, KEYS_FIRST, KEYS_FIRST, [], []], [""] * 8 + ["{}", "False"]),
+        ("flash_attn::_flash_attn_forward", [ROWS_FIRST, KEYS_FIRST, KEYS_FIRST], [""] * 5 + ["{}"]),
+    ],
+)
+def test_attention_forward(name: str, dims: list[Any], values: list[str]) -> None:
+    whole = cost(name, dims, values=[value.replace("{}", "False") for value in values])
+    half = cost(name, dims, values=[value.replace("{}", "True") for value in values])
+    assert whole is not None
+    assert half is not None
+    assert whole.flop == 4 * 2 * 8 * 64 * 64 * 16
+    assert half.flop == whole.flop / 2
+    assert whole.bytes == 2 * 2 * (2 * 8 * 64 * 16 + 2 * 4 * 64 * 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "values"),
+    [
+        ("aten::_scaled_dot_product_flash_attention_backward", [QUERY, QUERY, KEYS, KEYS], ["0."] * 11 + ["True"]),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", [QUERY, QUERY, KEYS, KEYS], [""] * 7 + ["True"]),
+        ("aten::_scaled_dot_product_efficient_attention_backward", [QUERY, QUERY, KEYS, KEYS], [""] * 11 + ["True"]),
+        ("aten::_scaled_dot_product_cudnn_attention_backward", [QUERY, QUERY, KEYS, KEYS], [""] * 14 + ["True"]),
+        ("aten::_flash_attention_backward", [ROWS_FIRST, ROWS_FIRST, KEYS_FIRST, KEYS_FIRST], [""] * 11 + ["True"]),
+        ("aten::_efficient_attention_backward", [ROWS_FIRST, ROWS_FIRST, KEYS_FIRST, KEYS_FIRST], [""] * 14 + ["1"]),
+        ("flash_attn::_flash_attn_backward", [ROWS_FIRST, ROWS_FIRST, KEYS_FIRST, KEYS_FIRST], [""] * 11 + ["True"]),
+    ],
+)  # fmt: skip
+def test_attention_backward_runs_five_products(name: str, dims: list[Any], values: list[str]) -> None:
+    found = cost(name, dims, values=values)
+    assert found is not None
+    assert found.flop == 5 * 2 * 2 * 8 * 64 * 64 * 16 / 2
+
+
+def test_a_causal_mask_sees_all_keys_before_its_square() -> None:
+    values = ["", "", "", "0.", "True", "False", ""]
+    longer = cost(
+        "aten::_scaled_dot_product_flash_attention", [[1, 1, 4, 1], [1, 1, 10, 1], [1, 1, 10, 1]], values=values
+    )
+    shorter = cost(
+        "aten::_scaled_dot_product_flash_attention", [[1, 1, 10, 1], [1, 1, 4, 1], [1, 1, 4, 1]], values=values
+    )
+    assert longer is not None
+    assert shorter is not None
+    assert (longer.flop, shorter.flop) == (4 * (4 * 6 + 8), 4 * 8)
+
+
+def test_packed_sequences_cannot_be_counted() -> None:
+    packed = [[64, 8, 16], [64, 4, 16], [64, 4, 16], [3], [3]]
+    assert cost("aten::_flash_attention_forward", packed, values=[""] * 8 + ["True"]) is None
+    bounds = [[1, 64, 8, 16], [1, 64, 4, 16], [1, 64, 4, 16], [3], [3]]
+    assert cost("aten::_flash_attention_forward", bounds, values=[""] * 8 + ["True"]) is None
+
+
+def test_convolution_forward_and_backward() -> None:
+    # 2 images of 3 channels, 8 x 8, sixteen 3 x 3 windows, padded by one, every second place: 4 x 4 outputs.
+    flop = 2 * 2 * 16 * 16 * 3 * 9
+    settings = ["[1, 1]", "[2, 2]", "[1, 1]"]
+    forward = cost("aten::cudnn_convolution", [[2, 3, 8, 8], [16, 3, 3, 3]], values=["", "", *settings, "1"])
+    assert forward is not None
+    assert forward.flop == flop
+    assert forward.bytes == 2 * (2 * 3 * 64 + 16 * 27 + 2 * 16 * 16)
+    general = ["", "", "", "[2, 2]", "[1]", "[1, 1]", "False", "[0, 0]", "1"]
+    assert cost("aten::convolution", [[2, 3, 8, 8], [16, 3, 3, 3]], values=general) == forward
+    turned = cost("aten::convolution", [[2, 16, 4, 4], [16, 3, 3, 3]], values=[*general[:6], "True", "[1, 1]", "1"])
+    assert turned is not None
+    assert turned.flop == flop
+    asked = [""] * 10 + ["[true, True, False]"]
+    backward = cost("aten::convolution_backward", [[2, 16, 4, 4], [2, 3, 8, 8], [16, 3, 3, 3]], values=asked)
+    assert backward is not None
+    assert backward.flop == 2 * flop
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "family", "elements"),
+    [
+        ("aten::add", [[4, 8], [8], []], Family.ELEMENTWISE, 32 + 8 + 32),
+        ("aten::mul_", [[4, 8], [4, 8]], Family.ELEMENTWISE, 96),
+        ("aten::copy_", [[4, 8], [4, 8]], Family.ELEMENTWISE, 64),
+        ("aten::fill_", [[4, 8], []], Family.ELEMENTWISE, 32),
+        ("aten::sum", [[4, 8]], Family.REDUCTION, 32),
+        ("aten::native_layer_norm", [[4, 8], [], [8], [8], []], Family.NORM, 32 + 16 + 32),
+        ("triton_poi_fused_add_mul_0", [[4, 8], [4, 8], [8]], Family.FUSED, 72),
+    ],
+)
+def test_what_must_be_moved(name: str, dims: list[Any], family: Family, elements: int) -> None:
+    found = cost(name, dims)
+    assert found is not None
+    assert (found.family, found.flop, found.bytes) == (family, 0.0, 2 * elements)
+
+
+def test_unknown_ops_and_unrecorded_or_odd_shapes_have_no_cost() -> None:
+    assert cost("mylib::op", [[2, 3], [3, 4]]) is None
+    assert cost("aten::mm", []) is None
+    assert cost("aten::mm", [[], []]) is None
+    assert cost("aten::mm", [[2, 3], [4, 5]]) is None
+    assert cost("aten::linear", [[2, 3], [4, 5]]) is None
+    assert cost("aten::mm", [[2, 3], [3, 4]], "mystery") is None
+    assert cost("aten::mm", [[2], [3]]) is None
+    assert cost("aten::add", [[[2, 3]], [4]]) is None
+    assert cost("triton_poi_fused_0", [[]]) is None
+    assert cost("aten::_scaled_dot_product_flash_attention", [QUERY, KEYS, KEYS], values=[""] * 7) is None
+    assert _formulas.cost("aten::mm", _formulas.parse("[[1,2]", "{}", "")) is None

@@ -1,0 +1,28 @@
+"""What must an op compute and move, from its shapes alone? Small formulas by op name."""
+
+from __future__ import annotations
+
+from usp_prof.analyses._formulas import attention, bandwidth, convolution, products
+from usp_prof.analyses._formulas.cost import Cost, Family, Formula, Shapes, parse
+
+__all__ = ["FORMULAS", "Cost", "Family", "Shapes", "cost", "parse"]
+
+FORMULAS: dict[str, Formula] = {
+    **bandwidth.FORMULAS,
+    **convolution.FORMULAS,
+    **attention.FORMULAS,
+    **products.FORMULAS,
+}
+"""The formula of each op that has one; fused Triton kernels are recognised by their prefix."""
+
+
+def cost(name: str, shapes: Shapes) -> Cost | None:
+    """Give an op's cost; `None` without a formula, and where shapes were not recorded or do not fit it."""
+    formula = bandwidth.fused if name.startswith("triton_") else FORMULAS.get(name)
+    if formula is None or not any(shapes.dims):
+        return None
+    try:
+        found = formula(shapes)
+    except (IndexError, ValueError, TypeError):  # shapes that the formula does not know: another version of the op
+        return None
+    return found if found is not None and (found.flop > 0 or found.bytes > 0) else None

@@ -1,0 +1,100 @@
+"""What does a matrix product cost? 2 x rows x inner x columns; both factors read and the result written once."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from usp_prof.analyses._formulas.cost import Cost, Family, Formula, Shapes
+from usp_prof.model.hardware import Precision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _product(left: int) -> Callable[[Shapes], Cost]:
+    """Make the formula of a product of two matrices, batched or not, whose left factor is at this place."""
+
+    def formula(shapes: Shapes) -> Cost:
+        one, other = shapes.tensor(left), shapes.tensor(left + 1)
+        *batch, rows, inner = one
+        columns = other[-1]
+        if other[-2] != inner:
+            raise ValueError("factors do not fit")
+        return _cost(shapes, left, prod(batch), rows, inner, columns)
+
+    return formula
+
+
+def _linear(shapes: Shapes) -> Cost:
+    """Multiply any number of rows with a transposed weight."""
+    *batch, inner = shapes.tensor(0)
+    columns, fits = shapes.tensor(1)
+    if fits != inner:
+        raise ValueError("factors do not fit")
+    return _cost(shapes, 0, 1, prod(batch), inner, columns)
+
+
+def _vector(left: int) -> Callable[[Shapes], Cost]:
+    def formula(shapes: Shapes) -> Cost:
+        rows, inner = shapes.tensor(left)
+        return _cost(shapes, left, 1, rows, inner, 1)
+
+    return formula
+
+
+def _dot(shapes: Shapes) -> Cost:
+    return _cost(shapes, 0, 1, 1, shapes.tensor(0)[0], 1)
+
+
+def _grouped(shapes: Shapes) -> Cost:
+    """One product a group; the groups divide the rows, the columns or the inner size, whose sum is what counts."""
+    one, other = shapes.tensor(0), shapes.tensor(1)
+    groups = len(shapes.dims) > 2 and len(one) == len(other) == 2 and next((d[0] for d in shapes.dims[2:] if d), 1)
+    flop = 2.0 * prod(one) * other[-1]
+    if len(one) == 3 and len(other) == 2:
+        flop = 2.0 * one[1] * one[2] * other[-1]  # the groups divide the columns
+    width = shapes.element(0)
+    result = _result_size(one, other, int(groups or 1))
+    moved = width * (prod(one) + prod(other)) + max(width, 2) * result
+    return Cost(Family.PRODUCT, flop, moved, shapes.precision(0))
+
+
+def _result_size(one: list[int], other: list[int], groups: int) -> int:
+    if len(one) == 2 and len(other) == 2:
+        return groups * one[0] * other[-1]
+    rows = one[0] * one[1] if len(one) == 3 and len(other) == 3 else one[-2]
+    return rows * other[-1]
+
+
+def _cost(shapes: Shapes, left: int, batch: int, rows: int, inner: int, columns: int) -> Cost:
+    width = shapes.element(left)
+    kind = shapes.precision(left)
+    # Eight-bit factors give a result of at least sixteen bits.
+    result = 2 if kind is Precision.FP8 else 4 if width == 1 else width
+    moved = width * (rows * inner + inner * columns) + result * rows * columns
+    return Cost(Family.PRODUCT, 2.0 * batch * rows * inner * columns, float(batch * moved), kind)
+
+
+FORMULAS: dict[str, Formula] = {
+    "aten::mm": _product(0),
+    "aten::bmm": _product(0),
+    "aten::matmul": _product(0),
+    "aten::_int_mm": _product(0),
+    "aten::_scaled_mm": _product(0),
+    "aten::addmm": _product(1),
+    "aten::addmm_": _product(1),
+    "aten::_addmm_activation": _product(1),
+    "aten::baddbmm": _product(1),
+    "aten::baddbmm_": _product(1),
+    "aten::addbmm": _product(1),
+    "aten::linear": _linear,
+    "mkldnn::_linear_pointwise": _linear,
+    "aten::mkldnn_linear": _linear,
+    "aten::mv": _vector(0),
+    "aten::addmv": _vector(1),
+    "aten::addmv_": _vector(1),
+    "aten::dot": _dot,
+    "aten::_grouped_mm": _grouped,
+    "aten::_scaled_grouped_mm": _grouped,
+}
