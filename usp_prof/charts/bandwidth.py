@@ -1,0 +1,81 @@
+"""How fast is communication for its size? Bus bandwidth of calls over their bytes, with the link's peak."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from bokeh.models import ColumnDataSource, FixedTicker, Label, Span
+
+from usp_prof.charts.frame import base, hover, legend, rate_ticks, size_ticks
+
+if TYPE_CHECKING:
+    from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
+
+    from usp_prof.charts.inputs import BandwidthPoints
+    from usp_prof.charts.theme import Theme
+
+_MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "plus", "star", "hex", "x")
+
+
+def figure(data: BandwidthPoints, theme: Theme) -> Figure:
+    """Draw both scales logarithmic; colour is the axis, shape the collective."""
+    plot = base(theme, 380, x_axis_type="log", y_axis_type="log")
+    axes = np.asarray(data.axis, dtype=object)
+    ops = np.asarray(data.op, dtype=object)
+    drawable = (data.bytes > 0) & (data.busbw > 0)
+    shapes = dict(zip(sorted(set(data.op)), _MARKERS * 4, strict=False))
+    for axis in sorted(set(data.axis)):
+        for op, shape in shapes.items():
+            chosen = drawable & (axes == axis) & (ops == op)
+            if chosen.any():
+                source = ColumnDataSource(
+                    {
+                        "bytes": data.bytes[chosen],
+                        "busbw": data.busbw[chosen],
+                        "gbs": data.busbw[chosen] / 1e9,
+                        "mib": data.bytes[chosen] / 2**20,
+                        "what": [f"{axis} {op}"] * int(chosen.sum()),
+                    }
+                )
+                plot.scatter(
+                    "bytes",
+                    "busbw",
+                    source=source,
+                    marker=shape,
+                    size=7,
+                    fill_color=theme.color(f"comm:{axis}"),
+                    fill_alpha=0.65,
+                    line_color=theme.color(f"comm:{axis}"),
+                    legend_label=f"{axis} {op}",
+                )
+    if np.isfinite(data.peak):
+        _draw_peak(plot, data, theme)
+    plot.xaxis.formatter = size_ticks()
+    plot.xaxis.ticker = FixedTicker(ticks=[float(4**power) for power in range(22)])
+    plot.yaxis.formatter = rate_ticks("B/s")
+    plot.xaxis.axis_label = "bytes of a call"
+    plot.yaxis.axis_label = "bus bandwidth"
+    hover(plot, [("", "@what"), ("size", "@mib{0,0.000} MiB"), ("bus bandwidth", "@gbs{0,0.000} GB/s")])
+    legend(plot, theme)
+    return plot
+
+
+def _draw_peak(plot: Figure, data: BandwidthPoints, theme: Theme) -> None:
+    color = theme.color("reference")
+    plot.add_layout(Span(location=data.peak, dimension="width", line_color=color, line_dash="dashed", line_width=1.5))
+    plot.add_layout(
+        Label(
+            x=8,
+            x_units="screen",
+            y=data.peak,
+            text=data.peak_label,
+            text_color=color,
+            text_font=theme.font,
+            text_font_size="11px",
+            y_offset=3,
+        )
+    )
+    known = data.busbw[data.busbw > 0]
+    lowest = float(known.min()) if len(known) else data.peak / 1000
+    plot.y_range.start, plot.y_range.end = lowest / 2, max(data.peak, float(known.max(initial=0))) * 3

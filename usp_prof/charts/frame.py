@@ -1,0 +1,114 @@
+"""What do all figures share? Ground, axes, grid and tools, in the colours of a theme."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bokeh.models import CustomJSTickFormatter, HoverTool
+from bokeh.plotting import figure as bokeh_figure
+
+if TYPE_CHECKING:
+    from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
+
+    from usp_prof.charts.theme import Theme
+
+WIDTH = 1080
+
+_TIME_TICKS = """
+const range = Math.abs(ticks.length > 1 ? ticks[1] - ticks[0] : tick || 1);
+const scales = [[1e9, ' s'], [1e6, ' ms'], [1e3, ' \\u03bcs'], [1, ' ns']];
+const widest = Math.max(...ticks.map(Math.abs), range);
+const [factor, unit] = scales.find(s => widest >= s[0] * 2) || scales[3];
+const digits = Math.max(0, Math.ceil(-Math.log10(range / factor) - 1e-9));
+return (tick / factor).toFixed(Math.min(digits, 6)) + unit;
+"""
+
+_SIZE_TICKS = """
+const scales = [[2**40, ' TiB'], [2**30, ' GiB'], [2**20, ' MiB'], [2**10, ' KiB'], [1, ' B']];
+const [factor, unit] = scales.find(s => tick >= s[0] * 0.999) || scales[4];
+return Number((tick / factor).toPrecision(3)) + unit;
+"""
+
+_RATE_TICKS = """
+const scales = [[1e15, 'P'], [1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k'], [1, '']];
+const [factor, prefix] = scales.find(s => tick >= s[0] * 0.999) || scales[5];
+return Number((tick / factor).toPrecision(3)) + ' ' + prefix + unit;
+"""
+
+
+def base(theme: Theme, height: int, **options: Any) -> Figure:  # noqa: ANN401 - Bokeh's own options
+    """Make an empty figure in the theme: no toolbar logo, quiet grid, scrolls only where asked for."""
+    settings: dict[str, Any] = {
+        "width": WIDTH,
+        "height": height,
+        "sizing_mode": "stretch_width",
+        "tools": "pan,box_zoom,reset",
+        "toolbar_location": "right",
+        **options,
+    }
+    plot = bokeh_figure(**settings)
+    plot.toolbar.logo = None
+    plot.toolbar.autohide = True
+    dress(plot, theme)
+    return plot
+
+
+def dress(plot: Figure, theme: Theme) -> None:
+    """Put a figure into the theme's colours."""
+    plot.background_fill_color = theme.background
+    plot.border_fill_color = theme.background
+    plot.outline_line_color = None
+    for axis in plot.axis:
+        axis.axis_line_color = theme.grid
+        axis.major_tick_line_color = theme.grid
+        axis.minor_tick_line_color = None
+        axis.major_label_text_color = theme.muted
+        axis.axis_label_text_color = theme.muted
+        axis.axis_label_text_font_style = "normal"
+        axis.major_label_text_font = theme.font
+        axis.axis_label_text_font = theme.font
+        axis.major_label_text_font_size = "11px"
+        axis.axis_label_text_font_size = "12px"
+    for grid in plot.grid:
+        grid.grid_line_color = theme.grid
+
+
+def legend(plot: Figure, theme: Theme, place: str = "above") -> None:
+    """Dress the legend and move it out of the plot; a click hides a part."""
+    for box in plot.legend:
+        box.orientation = "horizontal"
+        box.background_fill_color = None
+        box.border_line_color = None
+        box.label_text_color = theme.ink
+        box.label_text_font = theme.font
+        box.label_text_font_size = "11px"
+        box.click_policy = "hide"
+        box.padding = 0
+        box.margin = 4
+        box.spacing = 14
+        box.ncols = 8
+        if place:
+            plot.add_layout(box, place)
+
+
+def hover(plot: Figure, tips: list[tuple[str, str]], renderers: list[Any] | None = None) -> None:
+    """Show these fields of the mark under the pointer."""
+    tool = HoverTool(tooltips=tips, point_policy="follow_mouse", attachment="horizontal")
+    if renderers is not None:
+        tool.renderers = renderers
+    plot.add_tools(tool)
+
+
+def time_ticks() -> CustomJSTickFormatter:
+    """Write nanoseconds on an axis in the unit that its visible range asks for."""
+    return CustomJSTickFormatter(code=_TIME_TICKS)
+
+
+def size_ticks() -> CustomJSTickFormatter:
+    """Write bytes on an axis."""
+    return CustomJSTickFormatter(code=_SIZE_TICKS)
+
+
+def rate_ticks(unit: str) -> CustomJSTickFormatter:
+    """Write a rate on an axis, with SI prefixes."""
+    return CustomJSTickFormatter(code=_RATE_TICKS, args={"unit": unit})

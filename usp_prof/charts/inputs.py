@@ -1,0 +1,113 @@
+"""What does each chart draw? Plain columns, in the units of the metrics; no Bokeh here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of each row's whole; `role` picks its colour (compute, comm:tp, memcpy, idle:bubble, ...)."""
+
+    label: str
+    role: str
+    values_ns: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BreakdownRows:
+    """Where the step goes, a row each (ranks, steps, runs), top row first."""
+
+    labels: tuple[str, ...]
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """One value for each rank and step, set against the median over ranks of its step; NaN where unknown."""
+
+    what: str
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    values_ns: NDArray[np.float64]
+    """Ranks by steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class AxisCommunication:
+    """Communication of each axis: what the step waits for, and what compute hides."""
+
+    axes: tuple[str, ...]
+    exposed_ns: tuple[float, ...]
+    hidden_ns: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSchedule:
+    """Pipeline actions as they ran; times count from the schedule's first action."""
+
+    rows: tuple[str, ...]
+    """Row names, first stage on top."""
+    row: NDArray[np.int64]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    kind: tuple[str, ...]
+    stage: NDArray[np.int64]
+    micro_batch: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class BandwidthPoints:
+    """Bus bandwidth of calls over their size; `peak` (bytes/s) is the link's where it is known, else NaN."""
+
+    bytes: NDArray[np.float64]
+    busbw: NDArray[np.float64]
+    axis: tuple[str, ...]
+    op: tuple[str, ...]
+    peak: float
+    peak_label: str
+
+
+@dataclass(frozen=True, slots=True)
+class RooflinePoints:
+    """Ops by arithmetic intensity (FLOP/byte) and achieved rate (FLOP/s); the roof is the device's."""
+
+    label: tuple[str, ...]
+    intensity: NDArray[np.float64]
+    rate: NDArray[np.float64]
+    share: NDArray[np.float64]
+    """Each op's share of device time, 0..1."""
+    peak_flops: float
+    peak_bandwidth: float
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineSlices:
+    """What every rank did when: slices on rows, times from the first one on aligned clocks.
+
+    Slices come at several levels of detail, coarse ones first; a viewer shows the finest whose visible part is small
+    enough. `level_start` has one more entry than there are levels.
+    """
+
+    rows: tuple[str, ...]
+    row: NDArray[np.int64]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    role: NDArray[np.int64]
+    """Index into `roles`."""
+    name: NDArray[np.int64]
+    """Index into `names`."""
+    roles: tuple[str, ...]
+    names: tuple[str, ...]
+    level_start: tuple[int, ...]
+
+
+ChartInput = (
+    BreakdownRows | HeatMap | AxisCommunication | PipelineSchedule | BandwidthPoints | RooflinePoints | TimelineSlices
+)

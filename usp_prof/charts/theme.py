@@ -1,0 +1,113 @@
+"""Which colours, on which ground? Two themes as data; hues are Okabe and Ito's, told apart by the colour-blind too.
+
+A role says what a mark means: `compute`, `comm:<axis>`, `memcpy`, `idle:<cause>`, `action:<kind>`. One meaning has one
+colour on every chart, and both themes share the hues; only grounds, inks and greys differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HUES: dict[str, str] = {
+    "compute": "#0072B2",
+    "comm": "#D55E00",
+    "comm:tp": "#D55E00",
+    "comm:dp": "#E69F00",
+    "comm:dp_shard": "#E69F00",
+    "comm:dp_replicate": "#B87700",
+    "comm:pp": "#CC79A7",
+    "comm:cp": "#009E73",
+    "comm:ep": "#F0E442",
+    "comm:world": "#8A5A2B",
+    "comm:unknown": "#A8763E",
+    "memcpy": "#56B4E9",
+    "action:F": "#0072B2",
+    "action:B": "#009E73",
+    "action:I": "#56B4E9",
+    "action:W": "#E69F00",
+    "measured": "#0072B2",
+    "reference": "#D55E00",
+}
+
+PATTERNS: dict[str, str] = {
+    "idle:host": "/",
+    "idle:input": ".",
+    "idle:sync": "x",
+    "idle:bubble": "-",
+}
+"""Hatches tell the greys of idle time apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """Everything about looks that a chart may ask for."""
+
+    name: str
+    background: str
+    panel: str
+    ink: str
+    muted: str
+    grid: str
+    accent: str
+    slow: str
+    fast: str
+    greys: Mapping[str, str]
+    font: str = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+    mono: str = "ui-monospace, 'DejaVu Sans Mono', Menlo, monospace"
+
+    def color(self, role: str) -> str:
+        """Give a role's colour; a role without one of its own takes its family's (`comm:x` that of `comm`)."""
+        family = role.partition(":")[0]
+        for known in (role, family):
+            if known in HUES:
+                return HUES[known]
+            if known in self.greys:
+                return self.greys[known]
+        return self.muted
+
+
+LIGHT = Theme(
+    name="light",
+    background="#FFFFFF",
+    panel="#F6F7F9",
+    ink="#1B1F24",
+    muted="#646C76",
+    grid="#E3E6EA",
+    accent="#0072B2",
+    slow="#B5430A",
+    fast="#00658F",
+    greys={
+        "idle": "#DADEE3",
+        "idle:bubble": "#C3C9D0",
+        "idle:host": "#D3D8DE",
+        "idle:input": "#D3D8DE",
+        "idle:sync": "#D3D8DE",
+        "idle:other": "#E4E7EB",
+    },
+)
+
+DARK = Theme(
+    name="dark",
+    background="#14171B",
+    panel="#1C2026",
+    ink="#E6E9ED",
+    muted="#98A1AC",
+    grid="#2D333B",
+    accent="#56B4E9",
+    slow="#F0803C",
+    fast="#4FB3E8",
+    greys={
+        "idle": "#343A42",
+        "idle:bubble": "#4A525C",
+        "idle:host": "#3D444D",
+        "idle:input": "#3D444D",
+        "idle:sync": "#3D444D",
+        "idle:other": "#2B3037",
+    },
+)
+
+THEMES: dict[str, Theme] = {"light": LIGHT, "dark": DARK}

@@ -1,0 +1,129 @@
+"""What did every rank do when? A timeline of all rows, with more detail the closer one looks, in one page.
+
+The levels of detail travel with the page; a few lines of JavaScript pick the finest level of which the visible part is
+small enough to draw at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from bokeh.models import ColumnDataSource, CustomJS, FactorRange, Range1d
+
+from usp_prof.charts.frame import base, hover, time_ticks
+
+if TYPE_CHECKING:
+    from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
+    from numpy.typing import NDArray
+
+    from usp_prof.charts.inputs import TimelineSlices
+    from usp_prof.charts.theme import Theme
+
+VISIBLE = 4000
+"""Slices drawn at once: a redraw of so many stays within one animation frame on a canvas."""
+
+_ROW_HEIGHT = 15
+
+_PICK_LEVEL = """
+const d = all.data, x0 = range.start, x1 = range.end;
+function first(from, to, value) {            // first slice of a level that starts at or after value
+  while (from < to) { const mid = (from + to) >> 1; if (d.left[mid] < value) from = mid + 1; else to = mid; }
+  return from;
+}
+let chosen = null;
+for (let level = starts.length - 2; level >= 0 && chosen === null; level--) {
+  const from = starts[level], to = starts[level + 1];
+  const lo = first(from, to, x0 - longest[level]), hi = first(from, to, x1);
+  if (hi - lo <= visible || level === 0) chosen = [lo, hi];
+}
+const [lo, hi] = chosen, out = {};
+for (const key of ['left', 'right', 'row']) out[key] = d[key].slice(lo, hi);
+out.y = []; out.color = []; out.name = []; out.what = []; out.where = [];
+for (let i = lo; i < hi; i++) {
+  out.y.push(rows[d.row[i]]); out.color.push(colors[d.role[i]]);
+  out.name.push(names[d.name[i]]); out.what.push(roles[d.role[i]]); out.where.push(rows[d.row[i]]);
+}
+out.dur = Array.from(out.left, (left, i) => (out.right[i] - left) / 1e3);
+shown.data = out;
+"""
+
+
+def figure(data: TimelineSlices, theme: Theme) -> Figure:
+    """Draw the timeline; wheel zooms, drag pans, a box zooms in."""
+    colors = [theme.color(role) for role in data.roles]
+    begin = data.level_start[0]
+    coarse = slice(begin, data.level_start[1])
+    end = float(data.end_ns.max(initial=1))
+    plot = base(
+        theme,
+        int(min(1400, 70 + _ROW_HEIGHT * max(4, len(data.rows)))),
+        tools="xpan,xwheel_zoom,xbox_zoom,reset",
+        active_scroll="xwheel_zoom",
+        x_range=Range1d(0, end, bounds=(0, end), min_interval=100),
+        y_range=FactorRange(*reversed(data.rows)),
+    )
+    shown = ColumnDataSource(_shown(data, colors, coarse))
+    plot.hbar(
+        y="y",
+        left="left",
+        right="right",
+        height=0.86,
+        source=shown,
+        fill_color="color",
+        line_color="color",
+        line_width=0.5,
+    )
+    everything = ColumnDataSource(
+        {
+            "left": data.start_ns.astype(float),
+            "right": data.end_ns.astype(float),
+            "row": data.row.astype(np.int32),
+            "role": data.role.astype(np.int32),
+            "name": data.name.astype(np.int32),
+        }
+    )
+    pick = CustomJS(
+        args={
+            "all": everything,
+            "shown": shown,
+            "range": plot.x_range,
+            "starts": list(data.level_start),
+            "longest": _longest(data),
+            "rows": list(data.rows),
+            "roles": list(data.roles),
+            "names": list(data.names),
+            "colors": colors,
+            "visible": VISIBLE,
+        },
+        code=_PICK_LEVEL,
+    )
+    for edge in ("start", "end"):
+        plot.x_range.js_on_change(edge, pick)
+    plot.xaxis.formatter = time_ticks()
+    plot.ygrid.grid_line_color = None
+    plot.yaxis.major_label_text_font_size = "10px"
+    hover(plot, [("", "@where · @what"), ("", "@name"), ("time", f"@dur{{0,0.000}} {chr(0x3BC)}s")])
+    return plot
+
+
+def _shown(data: TimelineSlices, colors: list[str], rows: slice) -> dict[str, object]:
+    row, role = data.row[rows], data.role[rows]
+    return {
+        "left": data.start_ns[rows].astype(float),
+        "right": data.end_ns[rows].astype(float),
+        "row": row.astype(np.int32),
+        "y": [data.rows[i] for i in row],
+        "where": [data.rows[i] for i in row],
+        "what": [data.roles[i] for i in role],
+        "color": [colors[i] for i in role],
+        "name": [data.names[i] for i in data.name[rows]],
+        "dur": (data.end_ns[rows] - data.start_ns[rows]) / 1e3,
+    }
+
+
+def _longest(data: TimelineSlices) -> list[float]:
+    """Give each level's longest slice: how far left of the window one may start that reaches into it."""
+    duration: NDArray[np.int64] = data.end_ns - data.start_ns
+    bounds = zip(data.level_start, data.level_start[1:], strict=False)
+    return [float(duration[lo:hi].max(initial=0)) for lo, hi in bounds]

@@ -1,0 +1,98 @@
+"""How does a report come together? The analyses' results, their values, notes and findings, in one document."""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from usp_prof._version import __version__
+from usp_prof.analyses import NAMES
+from usp_prof.model.errors import unknown_name
+from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.report.context import Context
+from usp_prof.report.document import Document
+from usp_prof.report.facts import run_facts
+from usp_prof.report.figures import Figures
+from usp_prof.report.sections import sections, summary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from usp_prof.analyses.result import Result
+    from usp_prof.model.finding import Finding
+    from usp_prof.model.metric import Metric
+    from usp_prof.tables.table_set import TableSet
+
+
+@runtime_checkable
+class FindsThings(Protocol):
+    """An analysis' result that names culprits itself."""
+
+    def findings(self) -> Sequence[Finding]:
+        """Give the findings, worst first."""
+        ...
+
+
+def analyse(
+    tables: TableSet,
+    selection: Selection = EVERYTHING,
+    only: Iterable[str] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, Result]:
+    """Run the analyses (those in `only`, else all) and give their results by name, in the report's order."""
+    wanted = list(only)
+    for name in wanted:
+        if name not in NAMES:
+            raise unknown_name("analysis", name, NAMES)
+    results: dict[str, Result] = {}
+    for name in NAMES:
+        if not wanted or name in wanted:
+            progress(name)
+            results[name] = import_module(f"usp_prof.analyses.{name}").compute(tables, selection)
+    return results
+
+
+def declared_metrics(names: Iterable[str] = NAMES) -> dict[str, Metric]:
+    """Give the metrics that the analyses declare, by id."""
+    modules = (import_module(f"usp_prof.analyses.{name}") for name in names)
+    return {metric.id: metric for module in modules for metric in module.METRICS}
+
+
+def build(
+    tables: TableSet,
+    results: Mapping[str, Result],
+    *,
+    name: str,
+    selection: Selection = EVERYTHING,
+    others: Sequence[str] = (),
+    findings: Sequence[Finding] = (),
+) -> Document:
+    """Assemble the document of one run."""
+    values = tuple(value for result in results.values() for value in result.values() if math.isfinite(value.value))
+    notes = {row for result in results.values() for row in result.notes}
+    context = Context(
+        run=run_facts(tables, selection, name, others),
+        tables=tables,
+        selection=selection,
+        results=results,
+        metrics=declared_metrics(results),
+        figures=Figures(values),
+        findings=tuple(findings) or _found(results),
+        health=tuple(sorted(notes.union(tables.health))),
+    )
+    return Document(
+        version=__version__,
+        run=context.run,
+        metrics=context.metrics,
+        values=values,
+        findings=context.findings,
+        health=context.health,
+        summary=summary.build(context),
+        sections=sections(context),
+    )
+
+
+def _found(results: Mapping[str, Result]) -> tuple[Finding, ...]:
+    found = [finding for result in results.values() if isinstance(result, FindsThings) for finding in result.findings()]
+    return tuple(sorted(found, key=lambda finding: (-finding.gain_fraction, finding.code)))

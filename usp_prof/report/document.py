@@ -1,0 +1,160 @@
+"""What does a report say? One document as data: the run, its figures, and sections of blocks that writers set.
+
+Nothing here knows how it will look, and no writer computes: values are raw (nanoseconds, bytes, fractions) with their
+unit beside them, charts are their plain columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from usp_prof.model.health import HealthRow  # noqa: TC001 - part of the runtime alias below
+from usp_prof.model.metric import Unit  # noqa: TC001 - part of the runtime alias below
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from usp_prof.charts.inputs import ChartInput
+    from usp_prof.model.finding import Finding
+    from usp_prof.model.metric import Metric, Value
+
+Cell = int | float | str | None
+"""What a table may hold; `None` is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What was run and what of it was read."""
+
+    name: str
+    ranks: tuple[int, ...]
+    world_size: int | None
+    axes: Mapping[str, int]
+    axes_inferred: bool
+    steps: tuple[int, ...]
+    step_source: str
+    devices: tuple[str, ...]
+    hosts: int
+    software: Mapping[str, str] = field(default_factory=dict)
+    model: str = ""
+    paced: bool = False
+    others: tuple[str, ...] = ()
+    """Names of other runs in the same place, newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFigure:
+    """One figure with its name; the second line says what it is measured against, or why it is not known."""
+
+    label: str
+    value: int | float | None
+    unit: Unit
+    second: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFigures:
+    """The figures to see first."""
+
+    figures: tuple[KeyFigure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StackPart:
+    """One part of a whole; `role` picks its colour (compute, comm:tp, memcpy, idle:host, ...)."""
+
+    label: str
+    role: str
+    value: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A whole and its parts, set as one bar. The parts add up to the whole."""
+
+    title: str
+    total: int | float
+    unit: Unit
+    parts: tuple[StackPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """One column: its head, and the unit of its numbers (`None` for texts and bare numbers such as ranks)."""
+
+    head: str
+    unit: Unit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataTable:
+    """Rows of raw values under heads. `more` counts the rows that were left out."""
+
+    title: str
+    columns: tuple[TableColumn, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A sentence or two; `quiet` ones explain, others tell."""
+
+    text: str
+    quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What was found, worst first."""
+
+    findings: tuple[Finding, ...]
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What was wrong with the input, or could not be known."""
+
+    rows: tuple[HealthRow, ...]
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart by its plain columns; writers that cannot draw pass it over."""
+
+    title: str
+    data: ChartInput
+
+
+Block = KeyFigures | Stack | DataTable | Text | Findings | Health | Chart
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One question's answer."""
+
+    id: str
+    title: str
+    blocks: tuple[Block, ...]
+
+    @property
+    def needs_drawing(self) -> bool:
+        """Whether nothing but charts and their explanation is in it."""
+        return all(isinstance(block, Chart) or (isinstance(block, Text) and block.quiet) for block in self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A report. `summary` is the first screen; `sections` are the details."""
+
+    version: str
+    run: RunFacts
+    metrics: Mapping[str, Metric]
+    values: tuple[Value, ...]
+    findings: tuple[Finding, ...]
+    health: tuple[HealthRow, ...]
+    summary: Section
+    sections: tuple[Section, ...]

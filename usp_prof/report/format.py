@@ -1,0 +1,113 @@
+"""How is a number written? Every unit of the metrics, alone or as one column of a table on a common scale.
+
+Times go by thousands (ns, us, ms, s), sizes by 1024 (KiB, MiB, ...), rates by thousands (GB/s, TFLOP/s), as each is
+customary. A value that is not known is a dash, never a zero.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from usp_prof.model.metric import Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+UNKNOWN = "-"
+MICRO = "\u03bc"
+
+Number = int | float
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    factor: float
+    suffix: str
+
+
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+
+
+def _rates(suffix: str) -> tuple[_Scale, ...]:
+    return tuple(_Scale(1000.0**power, prefix + suffix) for power, prefix in enumerate(_DECIMAL))
+
+
+_SCALES: dict[Unit, tuple[_Scale, ...]] = {
+    Unit.NS: (_Scale(1, "ns"), _Scale(1e3, f"{MICRO}s"), _Scale(1e6, "ms"), _Scale(1e9, "s")),
+    Unit.BYTES: tuple(_Scale(1024.0**i, s) for i, s in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))),
+    Unit.BYTES_PER_SECOND: _rates("B/s"),
+    Unit.FLOP_PER_SECOND: _rates("FLOP/s"),
+    Unit.FLOP: _rates("FLOP"),
+    Unit.FRACTION: (_Scale(0.01, "%"),),
+    Unit.PER_SECOND: (_Scale(1, "/s"),),
+    Unit.COUNT: (_Scale(1, ""),),
+    Unit.RATIO: (_Scale(1, "x"),),
+}
+
+
+def quantity(value: Number | None, unit: Unit) -> str:
+    """Write one value with its unit: three significant digits, more where the whole part has more."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    scale = _scale(abs(value), unit)
+    scaled = value / scale.factor
+    return f"{_digits(scaled, _decimals(scaled, unit, value))} {scale.suffix}".strip()
+
+
+def signed(value: Number | None, unit: Unit) -> str:
+    """Write a difference, with its sign."""
+    text = quantity(value, unit)
+    return f"+{text}" if value is not None and math.isfinite(value) and value > 0 else text
+
+
+def column(values: Sequence[Number | None], unit: Unit) -> tuple[str, list[str]]:
+    """Write a column on one scale: the unit for its head, and texts that line up when set flush right."""
+    known = [abs(value) for value in values if value is not None and math.isfinite(value)]
+    if not known:
+        return "", [UNKNOWN] * len(values)
+    largest = max(known)
+    scale = _scale(largest, unit)
+    whole = all(isinstance(value, int) for value in values if value is not None) and scale.factor == 1
+    decimals = 0 if whole else _column_decimals(largest / scale.factor, unit)
+    texts = [
+        UNKNOWN if value is None or not math.isfinite(value) else _digits(value / scale.factor, decimals)
+        for value in values
+    ]
+    return scale.suffix, texts
+
+
+def share(part: Number | None, whole: Number | None) -> str:
+    """Write a part of a whole in per cent."""
+    if part is None or not whole:
+        return UNKNOWN
+    return quantity(part / whole, Unit.FRACTION)
+
+
+def _scale(size: float, unit: Unit) -> _Scale:
+    scales = _SCALES[unit]
+    # 999.6 would be written as 1000 of the smaller unit: step up a little early.
+    fitting = [scale for scale in scales if size >= scale.factor * 0.9995]
+    return fitting[-1] if fitting else scales[0]
+
+
+def _decimals(scaled: float, unit: Unit, value: Number) -> int:
+    if unit is Unit.FRACTION:
+        return 1
+    if isinstance(value, int) and scaled == value:
+        return 0
+    size = abs(scaled)
+    return 2 if size < 9.995 else 1 if size < 99.95 else 0
+
+
+def _column_decimals(largest: float, unit: Unit) -> int:
+    """Keep one digit more than alone: the largest of a column sets the scale for much smaller ones."""
+    if unit is Unit.FRACTION:
+        return 1
+    return 3 if largest < 9.9995 else 2 if largest < 99.995 else 1
+
+
+def _digits(scaled: float, decimals: int) -> str:
+    text = f"{scaled:,.{decimals}f}"
+    return text.removeprefix("-") if float(text.replace(",", "")) == 0 else text

@@ -1,0 +1,74 @@
+"""How does an analysis' table become a table of the report? Units from the columns' names, absent values as unknown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import DataTable, TableColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+
+    from usp_prof.report.document import Cell
+
+ROWS = 20
+
+_SUFFIXES = {
+    "_ns": Unit.NS,
+    "_bytes": Unit.BYTES,
+    "_fraction": Unit.FRACTION,
+    "_share": Unit.FRACTION,
+    "_flops": Unit.FLOP_PER_SECOND,
+    "_flop": Unit.FLOP,
+}
+_NAMES = {
+    "bytes": Unit.BYTES,
+    "algbw": Unit.BYTES_PER_SECOND,
+    "busbw": Unit.BYTES_PER_SECOND,
+    "share": Unit.FRACTION,
+    "efficiency": Unit.FRACTION,
+    "count": Unit.COUNT,
+    "calls": Unit.COUNT,
+}
+
+
+def unit_of(column: str) -> tuple[str, Unit | None]:
+    """Give a column's head without its unit, and the unit."""
+    if column in _NAMES:
+        return column, _NAMES[column]
+    for suffix, unit in _SUFFIXES.items():
+        if column.endswith(suffix):
+            return column.removesuffix(suffix), unit
+    return column, None
+
+
+def frame_table(
+    frame: pd.DataFrame, title: str, columns: Mapping[str, str] | None = None, rows: int = ROWS
+) -> DataTable:
+    """Take the first rows of a frame; `columns` picks and orders those to show, and names heads where not empty."""
+    names = {str(name): "" for name in frame.columns} if columns is None else columns
+    kept = [name for name in names if name in frame.columns]
+    heads = []
+    for name in kept:
+        head, unit = unit_of(name)
+        heads.append(TableColumn(names[name] or head.replace("_", " "), unit))
+    shown = frame[kept].head(rows)
+    cells = tuple(
+        tuple(_cell(value, head.unit) for value, head in zip(row, heads, strict=True))
+        for row in shown.itertuples(index=False, name=None)
+    )
+    return DataTable(title, tuple(heads), cells, more=max(0, len(frame) - rows))
+
+
+def _cell(value: Any, unit: Unit | None) -> Cell:  # noqa: ANN401 - whatever pandas holds
+    if hasattr(value, "item"):
+        value = value.item()
+    if value is None or value != value or (isinstance(value, str) and not value):  # noqa: PLR0124 - NaN
+        return None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        absent = value == -1 and (unit in (Unit.NS, Unit.BYTES) or isinstance(value, int))
+        return None if absent else value
+    return str(value)

@@ -1,0 +1,165 @@
+"""What does one need to know first? The first screen: time, use, where the step goes, who is late, what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from usp_prof.model.health import Severity
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import (
+    DataTable,
+    Findings,
+    Health,
+    KeyFigure,
+    KeyFigures,
+    Section,
+    Stack,
+    StackPart,
+    TableColumn,
+)
+from usp_prof.report.format import quantity
+from usp_prof.report.partition import axes_in_order, parts
+
+if TYPE_CHECKING:
+    from usp_prof.report.context import Context
+    from usp_prof.report.document import Block
+    from usp_prof.report.figures import Figures
+
+_TOP_FINDINGS = 3
+_TOP_HEALTH = 4
+_WORST_RANKS = 3
+_NOTABLE = 1.02
+"""A rank within 2 % of its peers is not worth a line on the first screen."""
+
+
+def build(context: Context) -> Section:
+    """Put the first screen together of what is known."""
+    candidates: list[Block | None] = [
+        _key_figures(context),
+        where_the_step_goes(context.figures),
+        communication(context.figures),
+        _worst_ranks(context.figures),
+        Findings(context.findings[:_TOP_FINDINGS], max(0, len(context.findings) - _TOP_FINDINGS)),
+        _health(context),
+    ]
+    return Section("summary", "Summary", tuple(block for block in candidates if block is not None))
+
+
+def where_the_step_goes(figures: Figures) -> Stack | None:
+    """Set the partition of the mean rank as one bar."""
+    found = parts(figures)
+    if not found:
+        return None
+    total = sum(value for _, _, value in found)
+    stack = tuple(StackPart(label, role, value) for label, role, value in found)
+    return Stack("Where the step goes, mean over ranks", total, Unit.NS, stack)
+
+
+def communication(figures: Figures) -> DataTable | None:
+    """List what each axis communicates and how much of it is exposed."""
+    total = figures.along("comm_time", "axis")
+    if not total:
+        return None
+    columns = {
+        "axis": None,
+        "total": Unit.NS,
+        "exposed": Unit.NS,
+        "hidden": Unit.NS,
+        "overlap": Unit.FRACTION,
+        "waiting": Unit.NS,
+        "transfer": Unit.NS,
+    }
+    ids = ("comm_time", "exposed_comm_time", "hidden_comm_time", "overlap_fraction", "wait_time", "transfer_time")
+    rows = [(axis, *(figures.at(metric, axis=axis) for metric in ids)) for axis in axes_in_order(total)]
+    known = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
+    heads = [TableColumn(head, unit) for head, unit in columns.items()]
+    return DataTable(
+        "Communication by axis, mean over ranks",
+        tuple(heads[place] for place in known),
+        tuple(tuple(row[place] for place in known) for row in rows),
+    )
+
+
+def _key_figures(context: Context) -> KeyFigures | None:
+    figures = context.figures
+    listed = [
+        _step(figures),
+        KeyFigure("MFU", figures.whole("mfu"), Unit.FRACTION, _mfu_second(context)),
+        _plain(figures, "tokens_per_second", "tokens", Unit.PER_SECOND),
+        _bubble(figures),
+        _slowdown(figures),
+    ]
+    kept = tuple(figure for figure in listed if figure is not None and (figure.value is not None or figure.second))
+    return KeyFigures(kept) if kept else None
+
+
+def _step(figures: Figures) -> KeyFigure:
+    steps = figures.along("job_step_time", "step")
+    said = []
+    if len(steps) > 1:
+        said.append(f"{quantity(min(steps.values()), Unit.NS)} to {quantity(max(steps.values()), Unit.NS)} over steps")
+    if (between := figures.whole("step_spread")) is not None:
+        said.append(f"ranks differ by {quantity(between, Unit.FRACTION)}")
+    return KeyFigure("step", figures.whole("job_step_time"), Unit.NS, ", ".join(said))
+
+
+def _plain(figures: Figures, metric: str, label: str, unit: Unit) -> KeyFigure | None:
+    value = figures.whole(metric)
+    return None if value is None else KeyFigure(label, value, unit)
+
+
+def _mfu_second(context: Context) -> str:
+    hfu = context.figures.whole("hfu")
+    result = context.results.get("mfu")
+    if result is None:
+        return ""
+    if context.figures.whole("mfu") is None:
+        return "not known: " + (result.notes[0].detail if result.notes else "no model description; add --model FILE")
+    said = [f"convention {convention}"] if (convention := getattr(result, "convention", "")) else []
+    if hfu is not None:
+        said.append(f"HFU {quantity(hfu, Unit.FRACTION)}")
+    return ", ".join(said)
+
+
+def _bubble(figures: Figures) -> KeyFigure | None:
+    measured = figures.whole("bubble_fraction")
+    if measured is None:
+        return None
+    against = [
+        f"{name} {quantity(value, Unit.FRACTION)}"
+        for name, metric in (("ideal", "bubble_ideal_fraction"), ("textbook", "bubble_textbook_fraction"))
+        if (value := figures.whole(metric)) is not None
+    ]
+    return KeyFigure("bubble", measured, Unit.FRACTION, ", ".join(against))
+
+
+def _slowdown(figures: Figures) -> KeyFigure | None:
+    value = figures.whole("job_slowdown")
+    if value is None:
+        return None
+    return KeyFigure("slowdown", value, Unit.RATIO, "the job against all ranks like their peers")
+
+
+def _worst_ranks(figures: Figures) -> DataTable | None:
+    slow = {rank: value for rank, value in figures.along("slowdown", "rank").items() if value > _NOTABLE}
+    if not slow:
+        return None
+    worst = sorted(slow, key=lambda rank: (-slow[rank], rank))[:_WORST_RANKS]
+    ids = ("slowdown", "compute_time", "wait_time", "clock_offset")
+    units = (Unit.RATIO, Unit.NS, Unit.NS, Unit.NS)
+    heads = ("slowdown", "compute", "waiting", "clock")
+    rows = [(rank, *(figures.at(metric, rank=rank) for metric in ids)) for rank in worst]
+    known = [0, *(place + 1 for place in range(len(ids)) if any(row[place + 1] is not None for row in rows))]
+    columns = [TableColumn("rank"), *(TableColumn(head, unit) for head, unit in zip(heads, units, strict=True))]
+    return DataTable(
+        "Slowest ranks against their peers",
+        tuple(columns[place] for place in known),
+        tuple(tuple(row[place] for place in known) for row in rows),
+        more=len(slow) - len(rows),
+    )
+
+
+def _health(context: Context) -> Health:
+    bad = [row for row in context.health if row.severity is not Severity.INFO]
+    bad.sort(key=lambda row: (row.severity is not Severity.DATA_LOSS, row))
+    return Health(tuple(bad[:_TOP_HEALTH]), len(context.health) - len(bad[:_TOP_HEALTH]))

@@ -1,0 +1,137 @@
+"""What did every rank do when? The activities of one step on aligned clocks, ready to be zoomed into."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.charts.inputs import TimelineSlices
+from usp_prof.charts.levels import Slices, levels
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import Chart, Section, Text
+from usp_prof.report.format import quantity
+from usp_prof.report.partition import axes_in_order
+from usp_prof.tables import clock
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.report.context import Context
+    from usp_prof.tables.columns import Columns
+    from usp_prof.tables.table_set import TableSet
+
+_BUDGET = 150_000
+_MOST_ROWS = 80
+_LONGEST_NAME = 96
+_COMMUNICATION = "communication"
+
+
+def build(context: Context, title: str) -> Section | None:
+    """Show the middle one of the selected steps."""
+    if "step_time" not in context.results or not context.run.steps:
+        return None
+    step = context.run.steps[len(context.run.steps) // 2]
+    drawn = slices_of(context.tables, context.run.ranks, step)
+    if drawn is None:
+        return None
+    length = quantity(int(drawn.end_ns.max()), Unit.NS)
+    text = f"Step {step}, {length}. The wheel zooms, drag pans. Each rank has a row of compute and copies, and rows of "
+    text += "communication by axis. Neighbouring short slices are drawn as one until they are zoomed into."
+    return Section("timeline", title, (Text(text, quiet=True), Chart(f"Step {step} on all ranks", drawn)))
+
+
+def slices_of(tables: TableSet, ranks: tuple[int, ...], step: int) -> TimelineSlices | None:
+    """Gather the activities of one step, on rows of rank and kind, at several levels of detail."""
+    found = {rank: _in_step(tables.columns("activities", rank), step) for rank in ranks}
+    found = {rank: columns for rank, columns in found.items() if len(columns)}
+    if not found:
+        return None
+    keys = {rank: _row_keys(columns) for rank, columns in found.items()}
+    if sum(len(names) for _, names in keys.values()) > _MOST_ROWS:
+        keys = {rank: _merged(codes, names) for rank, (codes, names) in keys.items()}
+    rows: list[str] = []
+    roles: dict[str, int] = {}
+    names: dict[str, int] = {}
+    parts = []
+    clocks = clock.of(tables)
+    for rank, columns in found.items():
+        codes, labels = keys[rank]
+        start = clocks.align_rows(np.full(len(columns), rank, np.int64), columns["start_ns"])
+        parts.append(
+            Slices(
+                codes + len(rows),
+                start,
+                start + columns["dur_ns"],
+                _coded(*_roles(columns), roles),
+                _coded(*_short(*columns.codes("name")), names),
+            )
+        )
+        rows += [f"rank {rank}" if not label else f"{rank} {label}" for label in labels]
+    return _levelled(parts, rows, roles, names)
+
+
+def _levelled(parts: list[Slices], rows: list[str], roles: dict[str, int], names: dict[str, int]) -> TimelineSlices:
+    first = min(int(part.start_ns.min()) for part in parts)
+    joined = Slices(
+        *(
+            np.concatenate([getattr(part, field) for part in parts]) - (first if field.endswith("_ns") else 0)
+            for field in Slices.__dataclass_fields__
+        )
+    )
+    drawn, starts = levels(joined, _BUDGET)
+    # Only the names that some level still shows travel with the page.
+    shown, name = np.unique(drawn.name, return_inverse=True)
+    known = list(names)
+    return TimelineSlices(
+        tuple(rows),
+        drawn.row,
+        drawn.start_ns,
+        drawn.end_ns,
+        drawn.role,
+        name.astype(np.int64),
+        tuple(roles),
+        tuple(known[place] for place in shown.tolist()),
+        starts,
+    )
+
+
+def _in_step(activities: Columns, step: int) -> Columns:
+    return activities.take(activities["step"] == step)
+
+
+def _row_keys(columns: Columns) -> tuple[NDArray[np.int64], list[str]]:
+    """Give each activity its row among the rank's: the first for compute and copies, then one for each axis."""
+    codes, axes = columns.codes("axis")
+    talks = columns.matches("kind", _COMMUNICATION)
+    present = {axes[code] or "unknown" for code in np.unique(codes[talks]).tolist()}
+    order = ["", *(str(axis) for axis in axes_in_order(dict.fromkeys(present, 0)))]
+    place = np.array([order.index(axis or "unknown") if (axis or "unknown") in order else 0 for axis in axes] + [0])
+    return np.where(talks, place[codes], 0).astype(np.int64), order
+
+
+def _merged(codes: NDArray[np.int64], names: list[str]) -> tuple[NDArray[np.int64], list[str]]:
+    """Put all axes on one row, where there would be too many."""
+    return np.minimum(codes, 1), ["", "comm"] if len(names) > 1 else [""]
+
+
+def _roles(columns: Columns) -> tuple[NDArray[np.int64], list[str]]:
+    codes, axes = columns.codes("axis")
+    kinds, kind_names = columns.codes("kind")
+    roles = [
+        f"comm:{axis or 'unknown'}" if kind == _COMMUNICATION else "memcpy" if kind.startswith("mem") else "compute"
+        for kind in kind_names
+        for axis in axes
+    ]
+    return kinds * len(axes) + codes, roles
+
+
+def _short(codes: NDArray[np.int64], names: list[str]) -> tuple[NDArray[np.int64], list[str]]:
+    return codes, [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..." for name in names]
+
+
+def _coded(codes: NDArray[np.int64], texts: list[str], known: dict[str, int]) -> NDArray[np.int64]:
+    """Translate codes of one rank's texts into those of all ranks; only texts in use get one."""
+    used, inverse = np.unique(codes, return_inverse=True)
+    places = np.array([known.setdefault(texts[code], len(known)) for code in used.tolist()], dtype=np.int64)
+    return places[inverse] if len(places) else np.zeros(0, np.int64)

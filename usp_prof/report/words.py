@@ -1,0 +1,97 @@
+"""Which words do writers share? The run in a few lines, a finding in two or three, a health row in one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from usp_prof.model.metric import Unit
+from usp_prof.report.format import quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from usp_prof.model.finding import Finding
+    from usp_prof.model.health import HealthRow
+    from usp_prof.report.document import RunFacts
+
+_NEGLIGIBLE = 0.0005
+
+
+def run_lines(run: RunFacts) -> list[str]:
+    """Say what was run: its name, ranks and axes, devices and steps, and what else lies beside it."""
+    lines = [run.name, f"{ranks_phrase(run)}{_axes(run)}", f"{_devices(run)}; {_steps(run)}"]
+    if run.model:
+        lines.append(f"model {run.model}")
+    if run.paced:
+        lines.append("compute is paced (timed waits in place of work): times are real, arithmetic is not")
+    if run.others:
+        lines.append(f"{len(run.others)} other runs here: {_listed(run.others, 4)} (--run NAME|all)")
+    return lines
+
+
+def ranks_phrase(run: RunFacts) -> str:
+    """Say how many ranks were read, and which when some are missing."""
+    read = len(run.ranks)
+    if run.world_size is not None and read < run.world_size:
+        return f"{read} of {run.world_size} ranks ({spans(run.ranks)})"
+    return f"{read} rank{'s' if read != 1 else ''}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Write ascending numbers as spans: 0-3, 7."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def finding_lines(finding: Finding) -> list[str]:
+    """Say what was found and where, what it is worth and how sure that is, and what to do."""
+    where = ", ".join(f"{key} {value}" for key, value in finding.where.items())
+    lines = [f"{finding.title}{f' [{where}]' if where else ''}"]
+    if finding.gain_fraction > _NEGLIGIBLE:
+        error = f" \u00b1 {quantity(finding.error_fraction, Unit.FRACTION)}" if finding.error_fraction else ""
+        together = ""
+        if finding.cumulative_gain_fraction > finding.gain_fraction:
+            together = f"; with those above {quantity(finding.cumulative_gain_fraction, Unit.FRACTION)}"
+        lines.append(
+            f"worth {quantity(finding.gain_fraction, Unit.FRACTION)}{error} of the step ({finding.basis}{together})"
+        )
+    if finding.advice:
+        lines.append(finding.advice)
+    return lines
+
+
+def health_line(row: HealthRow) -> str:
+    """Say what was wrong, where and how often."""
+    where = f" (rank {row.rank})" if row.rank >= 0 else f" ({row.file})" if row.file else ""
+    often = f" x{row.count:,}" if row.count > 1 else ""
+    return f"{row.code}{often}{where}: {row.detail}" if row.detail else f"{row.code}{often}{where}"
+
+
+def _axes(run: RunFacts) -> str:
+    if not run.axes:
+        return ", no parallel axes known"
+    sizes = " ".join(f"{axis}={size}" for axis, size in run.axes.items())
+    return f", {sizes}{' (inferred)' if run.axes_inferred else ''}"
+
+
+def _devices(run: RunFacts) -> str:
+    devices = _listed(run.devices, 2) or "device not recorded"
+    return devices if run.hosts <= 1 else f"{devices} on {run.hosts} hosts"
+
+
+def _steps(run: RunFacts) -> str:
+    if not run.steps:
+        return "no steps known, the whole trace is one window"
+    if run.step_source == "window":
+        return "no step marks, the whole trace is one window"
+    return f"step{'s' if len(run.steps) > 1 else ''} {spans(run.steps)}"
+
+
+def _listed(names: tuple[str, ...], most: int) -> str:
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,1 @@
+"""How is a document set? One writer a module; none computes."""

@@ -1,0 +1,192 @@
+"""What do machines read? The document as JSON, `"schema": 1`; the shapes below are the published JSON Schema.
+
+Writers of other programs read metrics by id and dimensions; sections and tables are for people and are not in here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from usp_prof.model.finding import Basis, Level, Plain  # noqa: TC001 - msgspec reads the annotations
+from usp_prof.model.health import Severity  # noqa: TC001
+from usp_prof.model.metric import Better, Unit  # noqa: TC001
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from usp_prof.model.finding import Finding
+    from usp_prof.model.metric import Value
+    from usp_prof.report.document import Document, RunFacts
+
+SCHEMA_VERSION: Literal[1] = 1
+
+Fraction = Annotated[float, Meta(description="A fraction; 1 is the whole.")]
+
+
+class RunJson(Struct, frozen=True):
+    """What was run and what of it was read."""
+
+    name: str
+    ranks: Annotated[list[int], Meta(description="Global ranks whose traces were read, ascending.")]
+    world_size: Annotated[int | None, Meta(description="Ranks that the run had; null when unknown.")]
+    axes: Annotated[dict[str, int], Meta(description="Size of each parallel axis of the mesh.")]
+    axes_inferred: Annotated[bool, Meta(description="True when no file said the axes and they were inferred.")]
+    steps: Annotated[list[int], Meta(description="Steps that were analysed, as the trace counts them.")]
+    devices: Annotated[list[str], Meta(description="Device names, each once.")]
+    hosts: int
+    software: dict[str, str]
+    others: Annotated[list[str], Meta(description="Other runs found in the same place, newest first.")]
+
+
+class MetricJson(Struct, frozen=True):
+    """One value of a metric. A metric without a dimension in `dims` is the whole over it."""
+
+    id: str
+    unit: Annotated[Unit, Meta(description="Times in ns, fractions 0..1, bandwidth in bytes/s.")]
+    better: Better
+    value: int | float
+    dims: Annotated[
+        dict[str, int | str],
+        Meta(description="Where it was measured: rank, step, axis, stage, collective, cause, ...; empty is the whole."),
+    ]
+
+
+class FindingJson(Struct, frozen=True):
+    """One finding; gains are fractions of the job's step, and must not be added (use the cumulative ones)."""
+
+    code: str
+    title: str
+    level: Level
+    where: dict[str, Plain]
+    gain_fraction: Fraction
+    cumulative_gain_fraction: Annotated[
+        float, Meta(description="Gain of this and all findings before it together, in the order of the list.")
+    ]
+    basis: Basis
+    error_fraction: Annotated[float, Meta(description="Uncertainty of the gain, as a fraction of the step.")]
+    edit: Annotated[str, Meta(description="The change of the run, in the grammar of `usp-prof whatif --edit`.")]
+    evidence: dict[str, Plain]
+    advice: str
+
+
+class HealthJson(Struct, frozen=True):
+    """One thing that was wrong with the input, or could not be known; rank -1 is the run."""
+
+    code: str
+    severity: Severity
+    rank: int
+    count: int
+    detail: str
+    file: str
+
+
+class ReportJson(Struct, frozen=True):
+    """What `usp-prof analyze --format json` writes."""
+
+    schema: Annotated[Literal[1], Meta(description="Version of this shape.")]
+    usp_prof: Annotated[str, Meta(description="Version of the program that wrote it.")]
+    run: RunJson
+    metrics: list[MetricJson]
+    findings: Annotated[list[FindingJson], Meta(description="Worst first.")]
+    health: list[HealthJson]
+
+
+class ReportsJson(Struct, frozen=True):
+    """What `--run all` writes: one report for each run."""
+
+    schema: Literal[1]
+    reports: list[ReportJson]
+
+
+def write(document: Document) -> str:
+    """Write one document, one metric a line; the same document gives the same bytes."""
+    return _text(_report(document)) + "\n"
+
+
+def write_all(documents: Sequence[Document]) -> str:
+    """Write the documents of several runs in one object."""
+    reports = ",\n".join(_text(_report(document)) for document in documents)
+    return f'{{\n"schema": {SCHEMA_VERSION},\n"reports": [\n{reports}\n]\n}}\n'
+
+
+def json_schema() -> dict[str, Any]:
+    """Give the JSON Schema that every report keeps to."""
+    _, components = msgspec.json.schema_components([ReportJson, ReportsJson], ref_template="#/$defs/{name}")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "usp-prof report",
+        "oneOf": [{"$ref": "#/$defs/ReportJson"}, {"$ref": "#/$defs/ReportsJson"}],
+        "$defs": dict(sorted(components.items())),
+    }
+
+
+def _text(report: ReportJson) -> str:
+    fields = (f'"{name}": {_field(getattr(report, name))}' for name in report.__struct_fields__)
+    return "{\n" + ",\n".join(fields) + "\n}"
+
+
+def _field(data: object) -> str:
+    """Set lists one entry a line: a file of a hundred thousand metrics stays readable, and diffs stay small."""
+    if not isinstance(data, list) or not data:
+        return msgspec.json.encode(data).decode()
+    return "[\n" + ",\n".join(msgspec.json.encode(entry).decode() for entry in data) + "\n]"
+
+
+def _report(document: Document) -> ReportJson:
+    return ReportJson(
+        schema=SCHEMA_VERSION,
+        usp_prof=document.version,
+        run=_run(document.run),
+        metrics=[_metric(value) for value in document.values],
+        findings=[_finding(finding) for finding in document.findings],
+        health=[
+            HealthJson(row.code, row.severity, row.rank, row.count, row.detail, row.file) for row in document.health
+        ],
+    )
+
+
+def _run(run: RunFacts) -> RunJson:
+    return RunJson(
+        name=run.name,
+        ranks=list(run.ranks),
+        world_size=run.world_size,
+        axes=dict(run.axes),
+        axes_inferred=run.axes_inferred,
+        steps=list(run.steps),
+        devices=list(run.devices),
+        hosts=run.hosts,
+        software=_sorted(run.software),
+        others=list(run.others),
+    )
+
+
+def _metric(value: Value) -> MetricJson:
+    metric = value.metric
+    return MetricJson(metric.id, metric.unit, metric.better, value.value, dict(sorted(value.dims.items())))
+
+
+def _finding(finding: Finding) -> FindingJson:
+    return FindingJson(
+        code=finding.code,
+        title=finding.title,
+        level=finding.level,
+        where=_plain(finding.where),
+        gain_fraction=finding.gain_fraction,
+        cumulative_gain_fraction=finding.cumulative_gain_fraction,
+        basis=finding.basis,
+        error_fraction=finding.error_fraction,
+        edit=finding.edit,
+        evidence=_plain(finding.evidence),
+        advice=finding.advice,
+    )
+
+
+def _plain(values: Mapping[str, Plain]) -> dict[str, Plain]:
+    return dict(values)
+
+
+def _sorted(texts: Mapping[str, str]) -> dict[str, str]:
+    return dict(sorted(texts.items()))

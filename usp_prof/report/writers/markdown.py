@@ -1,0 +1,118 @@
+"""What goes into a pull request? The document as GitHub's Markdown: the summary open, the details folded."""
+
+from __future__ import annotations
+
+import re
+from functools import singledispatch
+from typing import TYPE_CHECKING
+
+from usp_prof.report import document as doc
+from usp_prof.report.columns import column_texts, head_text, is_number
+from usp_prof.report.format import quantity, share
+from usp_prof.report.glyphs import cells, fills
+from usp_prof.report.words import finding_lines, health_line, run_lines
+
+if TYPE_CHECKING:
+    from usp_prof.report.document import Block, Document, Section
+
+_BAR = 60
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
+
+
+def write(document: Document) -> str:
+    """Write the document."""
+    title, *lines = run_lines(document.run)
+    parts = [f"## usp-prof: {_escape(title)}", "  \n".join(_escape(line) for line in lines)]
+    parts += _blocks(document.summary)
+    for section in document.sections:
+        body = "\n\n".join(_blocks(section))
+        if body and not section.needs_drawing:
+            parts.append(f"<details>\n<summary>{_escape(section.title)}</summary>\n\n{body}\n\n</details>")
+    return "\n\n".join(parts) + "\n"
+
+
+def _blocks(section: Section) -> list[str]:
+    return [text for block in section.blocks if (text := _set(block))]
+
+
+@singledispatch
+def _set(block: Block) -> str:
+    raise TypeError(f"no way to write {type(block).__name__}")
+
+
+@_set.register(doc.KeyFigures)
+def _key_figures(block: doc.KeyFigures) -> str:
+    rows = [
+        f"| {_escape(figure.label)} | **{quantity(figure.value, figure.unit)}** | {_escape(figure.second)} |"
+        for figure in block.figures
+    ]
+    return "\n".join(["| | | |", "|:--|--:|:--|", *rows])
+
+
+@_set.register(doc.Stack)
+def _stack(block: doc.Stack) -> str:
+    parts = [part for part in block.parts if part.value > 0]
+    counts = cells([part.value for part in parts], _BAR)
+    marks = fills([part.role for part in parts], ascii_only=False)
+    bar = "".join(mark * count for mark, count in zip(marks, counts, strict=True))
+    rows = [
+        f"| {mark} {_escape(part.label)} | {share(part.value, block.total)} | {quantity(part.value, block.unit)} |"
+        for part, mark in zip(parts, marks, strict=True)
+    ]
+    head = f"**{_escape(block.title)}**: {quantity(block.total, block.unit)}"
+    return "\n".join([head, "", f"`{bar}`", "", "| part | share | time |", "|:--|--:|--:|", *rows])
+
+
+@_set.register(doc.DataTable)
+def _data_table(block: doc.DataTable) -> str:
+    heads, rules, columns = [], [], []
+    for place, head in enumerate(block.columns):
+        values = [row[place] for row in block.rows]
+        unit, texts = column_texts(values, head.unit)
+        heads.append(_escape(head_text(head.head, unit)))
+        rules.append("--:" if is_number(values) else ":--")
+        columns.append([_escape(text) for text in texts])
+    lines = [f"**{_escape(block.title)}**\n"] if block.title else []
+    lines += [_row(heads), _row(rules), *(_row(list(row)) for row in zip(*columns, strict=True))]
+    if block.more:
+        lines.append(f"\nand {block.more:,} more")
+    return "\n".join(lines)
+
+
+@_set.register(doc.Text)
+def _text(block: doc.Text) -> str:
+    return _escape(block.text)
+
+
+@_set.register(doc.Findings)
+def _findings(block: doc.Findings) -> str:
+    if not block.findings:
+        return "**Findings**: none"
+    lines = ["**Findings**", ""]
+    for number, finding in enumerate(block.findings, 1):
+        first, *rest = finding_lines(finding)
+        lines.append(f"{number}. `{finding.code}` {_escape(first)}" + "".join(f"  \n   {_escape(x)}" for x in rest))
+    return "\n".join(lines + ([f"\nand {block.more} more"] if block.more else []))
+
+
+@_set.register(doc.Health)
+def _health(block: doc.Health) -> str:
+    if not block.rows:
+        return f"**Health**: {block.more} notes" if block.more else "**Health**: nothing was wrong with the traces"
+    lines = ["**Health**", "", *(f"- {row.severity}: {_escape(health_line(row))}" for row in block.rows)]
+    return "\n".join(lines + ([f"- and {block.more} more"] if block.more else []))
+
+
+@_set.register(doc.Chart)
+def _chart(block: doc.Chart) -> str:
+    """Pass charts over."""
+    del block
+    return ""
+
+
+def _row(texts: list[str]) -> str:
+    return f"| {' | '.join(texts)} |"
+
+
+def _escape(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", text.replace("\n", " "))

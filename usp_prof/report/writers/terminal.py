@@ -1,0 +1,225 @@
+"""What does a tired engineer see? The summary on one screen, and the sections that were asked for.
+
+Readable at 80 columns, in colour and without, in plain ASCII too; piped output is the same text without colours.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import TYPE_CHECKING
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text as Line
+
+from usp_prof.charts.theme import DARK
+from usp_prof.model.finding import Level
+from usp_prof.model.health import Severity
+from usp_prof.report import document as doc
+from usp_prof.report.columns import column_texts, head_text, is_number
+from usp_prof.report.format import MICRO, quantity, share
+from usp_prof.report.glyphs import SOLID, cells, fills
+from usp_prof.report.words import finding_lines, health_line, run_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console, RenderableType
+
+    from usp_prof.report.document import Block, Document, Section
+
+_INDENT = 2
+_ASCII = {ord(MICRO): "u", ord("\u00b1"): "+/-", ord("\u00b7"): "."}
+_WIDEST_BAR = 110
+_STYLES = {
+    Severity.INFO: "dim",
+    Severity.ERROR: "yellow",
+    Severity.DATA_LOSS: "bold red",
+    Level.NOTE: "dim",
+    Level.WARNING: "yellow",
+    Level.CRITICAL: "bold red",
+}
+
+
+def write(document: Document, console: Console, sections: Sequence[str] = ()) -> None:
+    """Print the summary, or the sections named (`all` for every one)."""
+    _print_run(document, console)
+    if not sections:
+        _print_blocks(document.summary.blocks, console)
+        _print_more(document, console)
+        return
+    for section in document.sections:
+        if not section.needs_drawing and ("all" in sections or section.id in sections):
+            _print_section(section, console)
+
+
+def _print_run(document: Document, console: Console) -> None:
+    title, *lines = run_lines(document.run)
+    _put(Line.assemble(("usp-prof ", "dim"), (_plain(title, console), "bold")), console)
+    for line in lines:
+        _put(Line(_plain(line, console)), console)
+
+
+def _print_section(section: Section, console: Console) -> None:
+    console.print()
+    _put(Line.assemble((section.title, "bold"), ("  " + section.id, "dim")), console)
+    _print_blocks(section.blocks, console)
+
+
+def _print_blocks(blocks: Sequence[Block], console: Console) -> None:
+    for block in blocks:
+        _print(block, console)
+
+
+def _print_more(document: Document, console: Console) -> None:
+    names = ", ".join(section.id for section in document.sections if not section.needs_drawing)
+    if names:
+        console.print()
+        _put(Line(f"more: --section NAME|all, of {names}", style="dim"), console)
+
+
+@singledispatch
+def _print(block: object, console: Console) -> None:
+    raise TypeError(f"no way to print {type(block).__name__} on {console}")
+
+
+@_print.register(doc.KeyFigures)
+def _key_figures(block: doc.KeyFigures, console: Console) -> None:
+    console.print()
+    grid = Table.grid(padding=(0, 2))
+    for _ in range(2):
+        grid.add_column(no_wrap=True)
+    width = max(len(figure.label) for figure in block.figures)
+    for figure in block.figures:
+        grid.add_row(
+            Line(_plain(figure.label.ljust(width), console), style="bold"),
+            Line(_plain(quantity(figure.value, figure.unit), console), style="bold", justify="right"),
+            Line(_plain(figure.second, console), style="dim"),
+        )
+    _put(grid, console)
+
+
+@_print.register(doc.Stack)
+def _stack(block: doc.Stack, console: Console) -> None:
+    console.print()
+    head = f"  {quantity(block.total, block.unit)}"
+    _put(Line.assemble((_plain(block.title, console), "bold"), (_plain(head, console), "dim")), console)
+    colored = console.color_system is not None and not console.no_color
+    parts = [part for part in block.parts if part.value > 0]
+    roles = [part.role for part in parts]
+    marks = fills(roles, ascii_only=console.options.ascii_only)
+    if colored and not console.options.ascii_only:
+        marks = [SOLID] * len(parts)
+    styles = [DARK.color(role) if colored else "" for role in roles]
+    counts = cells([part.value for part in parts], min(console.width - 2 * _INDENT, _WIDEST_BAR))
+    bar = Line(no_wrap=True)
+    for mark, style, count in zip(marks, styles, counts, strict=True):
+        bar.append(mark * count, style)
+    _put(bar, console)
+    _put(_bar_legend(block, parts, marks, styles, console), console)
+
+
+def _bar_legend(
+    block: doc.Stack, parts: list[doc.StackPart], marks: list[str], styles: list[str], console: Console
+) -> RenderableType:
+    entries = [
+        (
+            Line.assemble((mark * 2, style), " ", _plain(part.label, console)),
+            Line(share(part.value, block.total), justify="right"),
+            Line(_plain(quantity(part.value, block.unit), console), style="dim", justify="right"),
+        )
+        for part, mark, style in zip(parts, marks, styles, strict=True)
+    ]
+    columns = 2
+    grid = Table.grid(padding=(0, 2))
+    rows = -(-len(entries) // columns)
+    for row in range(rows):
+        line = [entries[place] for place in range(row, len(entries), rows)]
+        grid.add_row(*(cell for entry in line for cell in (*entry, Line(" "))))
+    return grid
+
+
+@_print.register(doc.DataTable)
+def _data_table(block: doc.DataTable, console: Console) -> None:
+    console.print()
+    if block.title:
+        _put(Line(_plain(block.title, console), style="bold"), console)
+    _put(_table(block, console), console)
+    if block.more:
+        _put(Line(f"and {block.more:,} more", style="dim"), console)
+
+
+def _table(block: doc.DataTable, console: Console) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False, show_edge=False)
+    texts: list[list[str]] = []
+    for place, head in enumerate(block.columns):
+        values = [row[place] for row in block.rows]
+        unit, written = column_texts(values, head.unit)
+        numbers = is_number(values)
+        table.add_column(
+            Line(_plain(head_text(head.head, unit), console)),
+            justify="right" if numbers else "left",
+            no_wrap=numbers,
+            overflow="ellipsis" if not numbers else "fold",
+            max_width=None if numbers else 44,
+        )
+        texts.append([_plain(text, console) for text in written])
+    for row in zip(*texts, strict=True):
+        table.add_row(*(Line(cell) for cell in row))
+    return table
+
+
+@_print.register(doc.Text)
+def _text(block: doc.Text, console: Console) -> None:
+    if not block.quiet:
+        console.print()
+    _put(Line(_plain(block.text, console), style="dim" if block.quiet else ""), console)
+
+
+@_print.register(doc.Findings)
+def _findings(block: doc.Findings, console: Console) -> None:
+    console.print()
+    _put(Line("Findings", style="bold"), console)
+    if not block.findings:
+        _put(Line("none", style="dim"), console)
+    for number, finding in enumerate(block.findings, 1):
+        first, *rest = finding_lines(finding)
+        _put(
+            Line.assemble((f"{number}. ", "dim"), (finding.code, _STYLES[finding.level]), " ", _plain(first, console)),
+            console,
+        )
+        for line in rest:
+            _put(Line(_plain(line, console), style="dim"), console, _INDENT + 3)
+    if block.more:
+        _put(Line(f"and {block.more} more (--section findings)", style="dim"), console)
+
+
+@_print.register(doc.Health)
+def _health(block: doc.Health, console: Console) -> None:
+    console.print()
+    if not block.rows and not block.more:
+        _put(Line.assemble(("Health", "bold"), "  nothing was wrong with the traces"), console)
+        return
+    _put(Line("Health", style="bold"), console)
+    for row in block.rows:
+        _put(Line.assemble((str(row.severity), _STYLES[row.severity]), " ", _plain(health_line(row), console)), console)
+    if block.more:
+        _put(Line(f"and {block.more} more (--section health)", style="dim"), console)
+
+
+@_print.register(doc.Chart)
+def _chart(block: doc.Chart, console: Console) -> None:
+    """Pass charts over: bars and tables beside them say the same."""
+    del block, console
+
+
+def _plain(text: str, console: Console) -> str:
+    """Take control characters out (names come from traces), and on an ASCII terminal whatever it cannot show."""
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    if not console.options.ascii_only:
+        return text
+    return text.translate(_ASCII).encode("ascii", "replace").decode()
+
+
+def _put(what: RenderableType, console: Console, indent: int = _INDENT) -> None:
+    console.print(Padding(what, (0, 0, 0, indent), expand=False))

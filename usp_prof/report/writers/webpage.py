@@ -1,0 +1,236 @@
+"""What does one open in a browser, or send to a colleague? The document as one file, with charts that zoom.
+
+BokehJS is inside; the page's own policy forbids it any request. Light and dark follow the reader's system and a
+button. A chart is stored once: `patch` says what differs in the dark theme.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import singledispatch
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.charts import draw
+from usp_prof.charts.theme import DARK, LIGHT
+from usp_prof.report import document as doc
+from usp_prof.report.columns import column_texts, head_text, is_number
+from usp_prof.report.format import UNKNOWN, quantity, share
+from usp_prof.report.words import finding_lines, health_line, run_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from usp_prof.report.document import Block, Document, Section
+
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; font-src data:"
+)
+_MODEL_ID = re.compile(r"p\d+\Z")
+_ID_KEYS = ("id", "root_id")
+
+Path = list[str | int]
+
+
+def write(documents: Sequence[Document]) -> str:
+    """Write the documents of one or several runs as one page."""
+    from bokeh.resources import Resources  # noqa: PLC0415 - loaded by those who draw only
+
+    library = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw)
+    title = escape(", ".join(document.run.name for document in documents))
+    body = "\n".join(_article(document, place) for place, document in enumerate(documents))
+    return (
+        '<!DOCTYPE html>\n<html lang="en" data-theme="light">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>usp-prof: {title}</title>\n<style>\n{_asset('page.css')}</style>\n"
+        f"<script>\n{library}\n</script>\n</head>\n<body>\n<main>\n{body}\n</main>\n"
+        f"<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
+    )
+
+
+def patch(light: Any, dark: Any, path: Path | None = None) -> Iterator[tuple[Path, Any]]:  # noqa: ANN401 - JSON
+    """List where two drawings of one chart differ, and what the second has there."""
+    here = path or []
+    if isinstance(light, dict):
+        for key in light:
+            yield from patch(light[key], dark[key], [*here, key])
+    elif isinstance(light, (list, tuple)):
+        for place, (one, other) in enumerate(zip(light, dark, strict=True)):
+            yield from patch(one, other, [*here, place])
+    elif light != dark:
+        yield here, dark
+
+
+def renumbered(item: Any, known: dict[str, str]) -> Any:  # noqa: ANN401 - JSON
+    """Give a chart's models numbers from 0, so that the same chart gives the same bytes whatever was drawn before."""
+    if isinstance(item, (list, tuple)):
+        return [renumbered(entry, known) for entry in item]
+    if not isinstance(item, dict):
+        return item
+    made = {}
+    for key, entry in item.items():
+        if key in _ID_KEYS and isinstance(entry, str) and _MODEL_ID.match(entry):
+            made[key] = known.setdefault(entry, f"p{len(known)}")
+        else:
+            made[key] = renumbered(entry, known)
+    return made
+
+
+def _article(document: Document, place: int) -> str:
+    title, *lines = run_lines(document.run)
+    numbered = _Numbered(f"{place}-")
+    sections = [_section(section, numbered, f"{place}-{section.id}") for section in document.sections]
+    links = "".join(f'<a href="#{place}-{section.id}">{escape(section.title)}</a>' for section in document.sections)
+    button = '<button id="theme" type="button" aria-label="change theme">dark</button>' if place == 0 else ""
+    facts = "<br>".join(escape(line) for line in lines)
+    return (
+        f'<article>\n<header><div><h1>{escape(title)}</h1><p class="facts">{facts}</p></div>{button}</header>\n'
+        f"<nav>{links}</nav>\n{_blocks(document.summary, numbered)}\n{''.join(sections)}\n"
+        f'<p class="quiet">usp-prof {escape(document.version)}</p></article>'
+    )
+
+
+def _section(section: Section, numbered: _Numbered, anchor: str) -> str:
+    return f'<section id="{anchor}">\n<h2>{escape(section.title)}</h2>\n{_blocks(section, numbered)}\n</section>\n'
+
+
+def _blocks(section: Section, numbered: _Numbered) -> str:
+    return "\n".join(_set(block, numbered) for block in section.blocks)
+
+
+class _Numbered:
+    """Gives each chart of a page an id of its own."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._count = 0
+
+    def next(self) -> str:
+        """Give the next id."""
+        self._count += 1
+        return f"{self._prefix}{self._count}"
+
+
+@singledispatch
+def _set(block: Block, numbered: _Numbered) -> str:
+    raise TypeError(f"no way to set {type(block).__name__} ({numbered})")
+
+
+@_set.register(doc.KeyFigures)
+def _key_figures(block: doc.KeyFigures, numbered: _Numbered) -> str:
+    del numbered
+    cards = []
+    for figure in block.figures:
+        value = quantity(figure.value, figure.unit)
+        state = " unknown" if value == UNKNOWN else ""
+        cards.append(
+            f'<div class="figure"><div class="label">{escape(figure.label)}</div>'
+            f'<div class="value{state}">{escape(value)}</div><div class="second">{escape(figure.second)}</div></div>'
+        )
+    return f'<div class="figures">{"".join(cards)}</div>'
+
+
+@_set.register(doc.Stack)
+def _stack(block: doc.Stack, numbered: _Numbered) -> str:
+    del numbered
+    parts = [part for part in block.parts if part.value > 0]
+    bar = "".join(
+        f'<span style="flex:{part.value} 1 0" {_swatch(part.role)} '
+        f'title="{escape(part.label)}: {share(part.value, block.total)}"></span>'
+        for part in parts
+    )
+    legend = "".join(
+        f"<li><i {_swatch(part.role)}></i>{escape(part.label)} <b>{share(part.value, block.total)}</b> "
+        f'<span class="quiet">{quantity(part.value, block.unit)}</span></li>'
+        for part in parts
+    )
+    head = f'<h3>{escape(block.title)} <span class="unit">{quantity(block.total, block.unit)}</span></h3>'
+    return f'{head}<div class="stack">{bar}</div><ul class="legend">{legend}</ul>'
+
+
+@_set.register(doc.DataTable)
+def _data_table(block: doc.DataTable, numbered: _Numbered) -> str:
+    del numbered
+    heads, columns, classes = [], [], []
+    for place, head in enumerate(block.columns):
+        values = [row[place] for row in block.rows]
+        unit, texts = column_texts(values, head.unit)
+        mark = ' class="number"' if is_number(values) else ""
+        heads.append(f"<th{mark}>{escape(head_text(head.head, unit))}</th>")
+        columns.append(texts)
+        classes.append(mark)
+    rows = "".join(
+        f"<tr>{''.join(f'<td{mark}>{escape(text)}</td>' for text, mark in zip(row, classes, strict=True))}</tr>"
+        for row in zip(*columns, strict=True)
+    )
+    title = f"<h3>{escape(block.title)}</h3>" if block.title else ""
+    more = f'<p class="quiet">and {block.more:,} more</p>' if block.more else ""
+    return (
+        f'{title}<div class="scroll"><table><thead><tr>{"".join(heads)}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>{more}"
+    )
+
+
+@_set.register(doc.Text)
+def _text(block: doc.Text, numbered: _Numbered) -> str:
+    del numbered
+    return f"<p{' class=quiet' if block.quiet else ''}>{escape(block.text)}</p>"
+
+
+@_set.register(doc.Findings)
+def _findings(block: doc.Findings, numbered: _Numbered) -> str:
+    del numbered
+    if not block.findings:
+        return '<h3>Findings</h3><p class="quiet">none</p>'
+    items = []
+    for finding in block.findings:
+        first, *rest = finding_lines(finding)
+        lines = "".join(f'<br><span class="quiet">{escape(line)}</span>' for line in rest)
+        items.append(
+            f'<li><span class="code {finding.level}">{escape(finding.code)}</span> {escape(first)}{lines}</li>'
+        )
+    more = f'<p class="quiet">and {block.more} more</p>' if block.more else ""
+    return f'<h3>Findings</h3><ol class="findings">{"".join(items)}</ol>{more}'
+
+
+@_set.register(doc.Health)
+def _health(block: doc.Health, numbered: _Numbered) -> str:
+    del numbered
+    if not block.rows and not block.more:
+        return '<h3>Health</h3><p class="quiet">nothing was wrong with the traces</p>'
+    items = "".join(
+        f'<li><span class="{row.severity}">{row.severity}</span> {escape(health_line(row))}</li>' for row in block.rows
+    )
+    more = f'<p class="quiet">and {block.more} more</p>' if block.more else ""
+    return f'<h3>Health</h3><ul class="health">{items}</ul>{more}'
+
+
+@_set.register(doc.Chart)
+def _chart(block: doc.Chart, numbered: _Numbered) -> str:
+    from bokeh.embed import json_item  # noqa: PLC0415
+
+    number = numbered.next()
+    light, dark = (renumbered(json_item(draw(block.data, theme)), {}) for theme in (LIGHT, DARK))
+    return (
+        f'<h3>{escape(block.title)}</h3><div class="chart" data-chart="{number}"></div>'
+        f'<script type="application/json" id="chart-{number}">{_json(light)}</script>'
+        f'<script type="application/json" id="dark-{number}">{_json(list(patch(light, dark)))}</script>'
+    )
+
+
+def _json(data: Any) -> str:  # noqa: ANN401 - JSON
+    """Write JSON that no text in it can end: `<` never appears as such."""
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _swatch(role: str) -> str:
+    light, dark = LIGHT.color(role), DARK.color(role)
+    return f'data-light="{light}" data-dark="{dark}"'
+
+
+def _asset(name: str) -> str:
+    return files("usp_prof.report.writers").joinpath(name).read_text(encoding="utf-8")
