@@ -1,0 +1,96 @@
+"""How do options become a model on a mesh?"""
+
+from __future__ import annotations
+
+import torch
+
+from trainer.model.decoder import Decoder, Plan
+from trainer.model.shape import load_shape
+from trainer.pace import Pace
+from trainer.parallel.data import Buckets, DataParallel
+from trainer.parallel.mesh import Layout, Mesh
+from trainer.parallel.pipeline import Pipeline, layers_of, stages_of
+from trainer.parallel.sharding import Sharded
+from trainer.rules import Settled
+from trainer.step import Update
+
+COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp64": torch.float64}
+
+
+def wanted_groups(settled: Settled) -> set[str]:
+    """Name the groups that this configuration talks in."""
+    layout = settled.layout
+    groups = {"log"}
+    groups |= {axis for axis in ("pp", "tp", "cp", "ep") if getattr(layout, axis) > 1}
+    if settled.options.zero == 0:
+        groups |= {"data"} | ({"edata"} if settled.shape.experts else set())
+    else:
+        groups |= {"fsdp", "dp_replicate"} | ({"efsdp"} if settled.shape.experts else set())
+    return groups
+
+
+def build(settled: Settled, mesh: Mesh, device: torch.device) -> Update:
+    """Make this rank's stages, its data parallelism and its update."""
+    chunks = build_chunks(settled, mesh, device)
+    data = build_data(settled, mesh, chunks)
+    update = Update(settled, mesh, chunks, data, None)
+    if settled.layout.pp > 1:
+        sequence = settled.shape.sequence // (settled.layout.cp * settled.layout.tp)
+        sizes = (sequence, settled.micro_batch, settled.shape.hidden)
+        between = torch.empty(sizes, dtype=COMPUTE[settled.options.dtype], device="meta", requires_grad=True)
+        options = settled.options
+        update.pipeline = Pipeline(chunks, mesh["pp"], options.schedule, options.micro_batches, between, update.loss)
+    return update
+
+
+def build_chunks(settled: Settled, mesh: Mesh, device: torch.device) -> dict[int, Decoder]:
+    """Make the decoder's stages that this rank holds."""
+    options, shape = settled.options, settled.shape
+    pace = None
+    if options.pace:
+        paced = load_shape(options.pace_model)
+        tokens = settled.micro_batch * paced.sequence // (settled.layout.cp * settled.layout.tp)
+        pace = Pace.of(options.pace, paced, tokens)
+    sharded = options.zero >= 2
+    plan = Plan(
+        shape=shape,
+        mesh=mesh,
+        seed=options.seed,
+        device=device,
+        dtype=torch.promote_types(COMPUTE[options.dtype], torch.float32) if sharded else COMPUTE[options.dtype],
+        cp_method=options.cp_method,
+        cp_layout=options.cp_layout,
+        recompute=options.recompute,
+        documents=1,
+        pace=pace,
+    )
+    held = stages_of(options.schedule, settled.layout.pp, mesh.place["pp"], options.virtual)
+    held = held if settled.layout.pp > 1 else [0]
+    count = settled.stages if settled.layout.pp > 1 else 1
+    return {
+        stage: Decoder(plan, layers_of(stage, count, shape.layers), first=stage == 0, last=stage + 1 == count)
+        for stage in held
+    }
+
+
+def build_data(settled: Settled, mesh: Mesh, chunks: dict[int, Decoder]) -> DataParallel:
+    """Choose who sums gradients and who keeps the optimizer's state."""
+    options = settled.options
+    if options.zero >= 2:
+        compute = COMPUTE[options.dtype]
+        return Sharded(chunks, mesh, compute, free_after_forward=options.zero == 3, prefetch=options.prefetch)
+    limit = int(options.bucket_mb * 2**20) or min(25 * 2**20, _bytes(chunks) // 4)
+    return Buckets(chunks, mesh, limit, sharded=options.zero == 1)
+
+
+def _bytes(chunks: dict[int, Decoder]) -> int:
+    return sum(parameter.numel() * parameter.element_size() for chunk in chunks.values() for parameter in chunk.parameters())
+
+
+def layout_title(layout: Layout) -> str:
+    """Name the mesh for people."""
+    sizes = " x ".join(f"{axis} {size}" for axis, size in layout.axes().items() if size > 1 and axis != "ep")
+    borrowed = f", ep {layout.ep} borrowed" if layout.ep > 1 else ""
+    return (sizes or "one process") + borrowed
+
+

@@ -1,0 +1,133 @@
+"""What can a user ask of the trainer?
+
+`Options` is the whole list: the command line, a TOML file (``--config``) and the documentation are made from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from trainer.errors import OptionError
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "interleaved-zb", "zbv", "dualpipev")
+
+
+def option(default: Any, text: str, *, choices: tuple[Any, ...] = (), metavar: str = "") -> Any:  # noqa: ANN401
+    """Declare one option."""
+    metadata = {"help": text, "choices": choices, "metavar": metavar}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(slots=True)
+class Options:
+    """Every option with its default; zero for a size means: choose one."""
+
+    dp: int = option(0, "data-parallel ranks (default: what the other axes leave)")
+    dp_replicate: int = option(1, "replicas among them: hybrid sharding over dp / dp-replicate ranks")
+    zero: int = option(0, "ZeRO stage: what data-parallel ranks shard", choices=(0, 1, 2, 3))
+    prefetch: bool = option(default=True, text="ZeRO-2 and -3: gather the next layer's weights while this one computes")
+    bucket_mb: float = option(0.0, "ZeRO-0 and -1: size of a gradient bucket (default: 25 MB, at least four buckets)")
+    tp: int = option(0, "tensor-parallel ranks (sequence parallelism included)")
+    cp: int = option(0, "context-parallel ranks")
+    cp_method: str = option("ring", "how attention sees the whole sequence", choices=("ring", "ulysses", "allgather"))
+    cp_layout: str = option("zigzag", "which tokens a context rank holds", choices=("contiguous", "zigzag"))
+    pp: int = option(0, "pipeline stages' ranks")
+    schedule: str = option("1f1b", "order of the pipeline's work", choices=SCHEDULES)
+    virtual: int = option(2, "stages on each rank under the interleaved schedules")
+    micro_batches: int = option(0, "micro-batches of a pipeline pass (default: twice the stages)")
+    ep: int = option(0, "expert-parallel ranks, borrowed from dp, cp and tp")
+    ep_layout: str = option("outer", "borrow ranks far apart (dp first) or neighbours", choices=("outer", "inner"))
+    experts: int = option(0, "routed experts in each layer; 0 is a dense model")
+    top_k: int = option(2, "experts for each token")
+    recompute: str = option("none", "activations computed again in backward", choices=("none", "selective", "full"))
+    accumulate: int = option(0, "passes before an update (default: what --batch needs)")
+    batch: int = option(0, "sequences in an update over all ranks (default: two in each micro-batch)")
+    dtype: str = option("fp32", "arithmetic; masters stay fp32", choices=("fp32", "bf16", "fp8", "fp64"))
+    compile: bool = option(default=False, text="compile the layers with torch.compile")
+    model: str = option("tiny", "tiny, small, 100m, 1b, 8b or a config.json", metavar="NAME|FILE")
+    layers: int = option(0, "override the model's layers")
+    sequence: int = option(0, "override the model's sequence length")
+    data: str = option("", "a text file to learn, byte by byte (default: synthetic tokens)", metavar="FILE")
+    steps: int = option(5, "updates to make")
+    lr: float = option(3e-3, "peak learning rate")
+    warmup: int = option(2, "updates of linear warm-up; a cosine follows")
+    clip: float = option(1.0, "largest gradient norm over the mesh; 0 for none")
+    weight_decay: float = option(0.1, "AdamW's weight decay")
+    seed: int = option(0, "of weights and data")
+    device: str = option("", "cpu or cuda (default: cuda where there is one)", choices=("", "cpu", "cuda"))
+    output: str = option("", "folder of the run (default: traces/<time>-<mesh>)", metavar="FOLDER")
+    profile: bool = option(default=False, text="record a trace of every rank")
+    profile_skip: int = option(1, "steps before recording starts")
+    profile_steps: int = option(2, "steps to record")
+    log: str = option("text", "form of the live metrics", choices=("text", "json"))
+    flop_convention: str = option("palm", "of the MFU shown", choices=("palm", "matmul", "causal"))
+    checkpoint: str = option("", "folder of checkpoints", metavar="FOLDER")
+    checkpoint_every: int = option(0, "updates between checkpoints (default: at the end)")
+    resume: bool = option(default=False, text="continue from the newest checkpoint in --checkpoint")
+    pace: str = option("", "replace compute by the waits of a device: h100, a100, b200, or F,I,W ms of a layer")
+    pace_model: str = option("8b", "model whose layers the paced device computes", metavar="NAME|FILE")
+    fault: list[str] = option([], "inject a fault, e.g. slow-rank:rank=2,factor=1.8 (several)", metavar="FAULT")
+    timeout: int = option(120, "seconds until a rank that waits for a lost one gives up")
+
+    def changed(self) -> dict[str, Any]:
+        """Give what differs from the defaults, for the manifest."""
+        return {item.name: value for item in fields(self) if (value := getattr(self, item.name)) != default(item)}
+
+
+def default(item: Field[Any]) -> Any:  # noqa: ANN401 - an option's own type
+    """Give an option's default."""
+    return item.default if item.default is not MISSING else item.default_factory()  # type: ignore[misc]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Make the command line from `Options`."""
+    made = argparse.ArgumentParser(
+        prog="torchrun trainer/run.py",
+        description="Train a small decoder on a five-axis mesh, and record where each step goes.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    made.add_argument("--config", metavar="FILE", help="a TOML file of options; the command line wins")
+    hints = get_type_hints(Options)
+    for item in fields(Options):
+        flag = "--" + item.name.replace("_", "-")
+        settings: dict[str, Any] = {"help": item.metadata["help"]}
+        if hints[item.name] is bool:
+            made.add_argument(flag, action=argparse.BooleanOptionalAction, **settings)
+            continue
+        if item.metadata["choices"]:
+            settings["choices"] = item.metadata["choices"]
+        else:
+            settings["metavar"] = item.metadata["metavar"] or item.name.split("_")[0].upper()
+        if get_args(hints[item.name]):
+            made.add_argument(flag, action="append", type=str, **settings)
+        else:
+            made.add_argument(flag, type=hints[item.name], **settings)
+    return made
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Read the command line, over a TOML file if one is given, over the defaults."""
+    given = vars(parser().parse_args(arguments))
+    path = given.pop("config", None)
+    return Options(**{**(_read(Path(path)) if path else {}), **given})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise OptionError(f"--config {path}: {error}", hint="a TOML file of lines such as: tp = 2") from error
+    data = {key.replace("-", "_"): value for key, value in data.items()}
+    known = {item.name for item in fields(Options)}
+    if unknown := sorted(set(data) - known):
+        raise OptionError(f"--config {path}: no option {unknown[0]!r}", hint=f"one of {', '.join(sorted(known))}")
+    return data

@@ -1,0 +1,177 @@
+"""What does one pipeline stage compute? A run of decoder layers, with the embedding first and the head last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from trainer.model.experts import Experts
+from trainer.model.shape import ModelShape
+from trainer.pace import Pace
+from trainer.parallel.collectives import gather
+from trainer.parallel.context import ContextAttention, positions
+from trainer.parallel.mesh import Mesh
+from trainer.parallel.tensor import ColumnLinear, RowLinear, VocabEmbedding, replicated
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that the layers need to know beside their sizes."""
+
+    shape: ModelShape
+    mesh: Mesh
+    seed: int
+    device: torch.device
+    dtype: torch.dtype
+    cp_method: str
+    cp_layout: str
+    recompute: str
+    documents: int
+    """Into how many documents a sequence is cut on this rank; attention does not look across them."""
+    pace: Pace | None
+    crowd: torch.Tensor | float = 0.0
+    """Added to the router's preferences, to send too many tokens to some experts (a fault)."""
+
+
+class Norm(nn.Module):
+    """RMS norm; on each tensor-parallel rank it sees a slice of the sequence."""
+
+    def __init__(self, hidden: int, eps: float, pace: Pace | None = None) -> None:
+        super().__init__()
+        self.weight = replicated(torch.ones(hidden))
+        self.eps = eps
+        self.pace = pace
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scale each token to unit root mean square."""
+        weight = self.weight if self.pace is None else self.pace.weight(self.weight)
+        return F.rms_norm(x, weight.shape, weight, self.eps)
+
+
+class Attention(nn.Module):
+    """Causal self-attention with rotary positions; heads are split over tp, the sequence over cp."""
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        super().__init__()
+        shape, tp = plan.shape, plan.mesh["tp"]
+        self.tp, self.width, self.documents = tp, shape.head_dim, plan.documents
+        queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        self.q = ColumnLinear(f"{name}.q", shape.hidden, queries, plan.seed, tp)
+        self.k = ColumnLinear(f"{name}.k", shape.hidden, keys, plan.seed, tp)
+        self.v = ColumnLinear(f"{name}.v", shape.hidden, keys, plan.seed, tp)
+        self.out = RowLinear(f"{name}.out", queries, shape.hidden, plan.seed, tp)
+        self.core = ContextAttention(plan.mesh["cp"], shape.sequence, plan.cp_method, plan.cp_layout, plan.device)
+        self.recompute = plan.recompute == "selective"
+
+    def forward(self, x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
+        """Attend; takes and gives a slice of the sequence."""
+        x = gather(x, self.tp)
+        q, k, v = (self._heads(layer(x)) for layer in (self.q, self.k, self.v))
+        q, k = rotate(q, rotary), rotate(k, rotary)
+        if self.recompute:
+            out = checkpoint(self._attend, q, k, v, use_reentrant=False)
+        else:
+            out = self._attend(q, k, v)
+        return self.out(out.permute(2, 0, 1, 3).flatten(2))
+
+    def _heads(self, x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(2, (-1, self.width)).permute(1, 2, 0, 3)
+
+    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if self.documents <= 1:
+            return self.core(q, k, v)
+        parts = zip(*(x.chunk(self.documents, 2) for x in (q, k, v)), strict=True)
+        return torch.cat([self.core(*part) for part in parts], 2)
+
+
+def rotary_table(shape: ModelShape, where: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Compute the cosines and sines of the given positions, ``[2, sequence, head width / 2]``."""
+    precise = torch.promote_types(dtype, torch.float32)
+    exponents = torch.arange(0, shape.head_dim, 2, dtype=precise) / shape.head_dim
+    angles = where.to(precise).unsqueeze(1) / shape.rope_theta**exponents
+    return torch.stack([angles.cos(), angles.sin()])
+
+
+def rotate(x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
+    """Turn ``[batch, heads, sequence, width]`` by the angles of its positions."""
+    cosine, sine = rotary
+    left, right = x.to(rotary.dtype).chunk(2, -1)
+    return torch.cat([left * cosine - right * sine, right * cosine + left * sine], -1).to(x.dtype)
+
+
+class FeedForward(nn.Module):
+    """SwiGLU, split over tp."""
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        super().__init__()
+        shape, self.tp = plan.shape, plan.mesh["tp"]
+        self.gate = ColumnLinear(f"{name}.gate", shape.hidden, shape.ffn, plan.seed, self.tp)
+        self.up = ColumnLinear(f"{name}.up", shape.hidden, shape.ffn, plan.seed, self.tp)
+        self.down = RowLinear(f"{name}.down", shape.ffn, shape.hidden, plan.seed, self.tp)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply the network; takes and gives a slice of the sequence."""
+        x = gather(x, self.tp)
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    """One decoder layer."""
+
+    def __init__(self, plan: Plan, index: int) -> None:
+        super().__init__()
+        name = f"layers.{index}"
+        self.attention_norm = Norm(plan.shape.hidden, plan.shape.norm_eps, plan.pace)
+        self.attention = Attention(plan, f"{name}.attention")
+        self.ffn_norm = Norm(plan.shape.hidden, plan.shape.norm_eps)
+        self.ffn = Experts(plan, f"{name}.experts") if plan.shape.experts else FeedForward(plan, f"{name}.ffn")
+        self.recompute = plan.recompute == "full"
+        self.pace = plan.pace
+
+    def forward(self, x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
+        """Run the layer, keeping its insides or computing them again in backward."""
+        if self.recompute:
+            return checkpoint(self._run, x, rotary, use_reentrant=False)
+        return self._run(x, rotary)
+
+    def _run(self, x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
+        if self.pace is not None:
+            x = self.pace.input(x)
+        x = x + self.attention(self.attention_norm(x), rotary)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Decoder(nn.Module):
+    """The layers of one stage; takes ``[batch, sequence]`` tokens first, gives logits last, hidden states between."""
+
+    def __init__(self, plan: Plan, layers: Sequence[int], *, first: bool, last: bool) -> None:
+        super().__init__()
+        shape, tp, cp = plan.shape, plan.mesh["tp"], plan.mesh["cp"]
+        self.tp, self.first, self.last = tp, first, last
+        self.vocabulary = shape.vocab // tp.size
+        if first:
+            self.embedding = VocabEmbedding("embedding", shape.vocab, shape.hidden, plan.seed, tp)
+        self.layers = nn.ModuleDict({str(index): Block(plan, index) for index in layers})
+        if last:
+            self.norm = Norm(shape.hidden, shape.norm_eps)
+            self.head = ColumnLinear("head", shape.hidden, shape.vocab, plan.seed, tp)
+        self.to(plan.device)
+        for parameter in self.parameters():  # only these: counters and biases of the experts keep their precision
+            parameter.data = parameter.data.to(plan.dtype)
+        # Documents of equal length start their positions anew.
+        length = shape.sequence // max(plan.documents, 1)
+        where = positions(shape.sequence, cp.size, cp.rank, plan.cp_layout) % length
+        self.rotary = rotary_table(shape, where, plan.dtype).to(plan.device)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run the stage."""
+        if self.first:
+            x = self.embedding(x.t())
+        for layer in self.layers.values():
+            x = layer(x, self.rotary)
+        return self.head(gather(self.norm(x), self.tp)) if self.last else x

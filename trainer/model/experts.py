@@ -1,0 +1,89 @@
+"""How do tokens find their experts, wherever these live?
+
+A router picks `top_k` experts for each token. The tokens are sorted by expert, sent to the ranks that hold them (an
+all-to-all with uneven runs, after one that exchanges the counts), multiplied in groups, sent back and weighted. No
+token is dropped. A bias per expert, moved after each step against its load, keeps loads even without an auxiliary loss.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+from torch import nn
+
+from usp_prof.record.marks import mark
+from trainer.parallel.expert import Route, combine, dispatch
+from trainer.parallel.tensor import replicated, weight
+from trainer.torch_private import grouped_product
+
+if TYPE_CHECKING:
+    from trainer.model.decoder import Plan
+
+
+def expert_weight(name: str, plan: Plan, rows: int, columns: int) -> nn.Parameter:
+    """Draw this rank's experts' matrices, ``[local experts, rows, columns]``."""
+    group = plan.mesh["ep"]
+    local = plan.shape.experts // group.size
+    mine = range(group.rank * local, (group.rank + 1) * local)
+    parameter = nn.Parameter(torch.stack([weight(f"{name}.{index}", (rows, columns), plan.seed) for index in mine]))
+    parameter.expert = True  # type: ignore[attr-defined] # read by parallel.data
+    return parameter
+
+
+class ExpertWeights(nn.Module):
+    """The routed experts of this rank; a module of their own, because they are sharded over fewer ranks."""
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        super().__init__()
+        hidden, ffn = plan.shape.hidden, plan.shape.ffn
+        self.gate = expert_weight(f"{name}.gate", plan, hidden, ffn)
+        self.up = expert_weight(f"{name}.up", plan, hidden, ffn)
+        self.down = expert_weight(f"{name}.down", plan, ffn, hidden)
+
+    def forward(self, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Apply each expert to its run of rows; `counts` says how long the runs are."""
+        ends = counts.cumsum(0).to(torch.int32)
+        gate, up = _grouped(x, self.gate, ends), _grouped(x, self.up, ends)
+        return _grouped(F.silu(gate) * up, self.down, ends)
+
+
+def _grouped(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    product = grouped_product(x, weights, ends)
+    if product is not None:
+        return product
+    runs = x.tensor_split(ends[:-1].cpu().long())
+    return torch.cat([run @ matrix for run, matrix in zip(runs, weights, strict=True)])
+
+
+class Experts(nn.Module):
+    """A mixture of experts in place of a feed-forward network."""
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        super().__init__()
+        shape = plan.shape
+        self.group, self.top_k, self.count = plan.mesh["ep"], shape.top_k, shape.experts
+        self.router = replicated(weight(f"{name}.router", (shape.experts, shape.hidden), plan.seed))
+        self.weights = ExpertWeights(plan, name)
+        self.register_buffer("bias", torch.zeros(shape.experts))
+        self.register_buffer("load", torch.zeros(shape.experts, dtype=torch.int64), persistent=False)
+        self.crowd = plan.crowd
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Route, compute and bring back; every rank routes its own slice of the sequence."""
+        tokens = x.flatten(0, 1)
+        accurate = torch.promote_types(x.dtype, torch.float32)
+        scores = F.linear(tokens.to(accurate), self.router.to(accurate)).softmax(-1)
+        with torch.no_grad():
+            chosen = (scores + self.bias + self.crowd).topk(self.top_k, -1).indices
+            load = chosen.flatten().bincount(minlength=self.count)
+            self.load += load
+        gates = scores.gather(-1, chosen)
+        gates = (gates / gates.sum(-1, keepdim=True)).to(x.dtype)
+        route = Route.plan(chosen, load, self.group)
+        arrived = dispatch(tokens[route.order // self.top_k], route, self.group)
+        with mark("ep", "load", tokens=arrived.shape[0]):
+            results = self.weights(arrived[route.by_expert], route.local_counts)[route.by_source]
+        back = combine(results, route, self.group)[route.inverse]
+        return (back.unflatten(0, (-1, self.top_k)) * gates.unsqueeze(-1)).sum(1).view_as(x)

@@ -1,0 +1,150 @@
+"""How large is the model, and how much arithmetic does one of its tokens cost?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import OptionError
+from usp_prof.contract import ModelEntry
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The sizes of a decoder (RMS norm, rotary positions, grouped queries, SwiGLU, optional routed experts)."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int
+    sequence: int
+    experts: int = 0
+    top_k: int = 2
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.hidden // self.heads
+
+    @property
+    def attention_parameters(self) -> int:
+        """Weights of one layer's projections."""
+        return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+
+    @property
+    def expert_parameters(self) -> int:
+        """Weights of one feed-forward network: gate, up and down."""
+        return 3 * self.hidden * self.ffn
+
+    def layer_parameters(self, experts: int) -> int:
+        """All weights of one layer, counting `experts` of its routed experts."""
+        router = self.experts * self.hidden
+        return self.attention_parameters + max(experts, 1) * self.expert_parameters + router + 2 * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All weights: embedding, layers, last norm, head."""
+        return self.layers * self.layer_parameters(self.experts) + 2 * self.vocab * self.hidden + self.hidden
+
+    @property
+    def active_parameters(self) -> int:
+        """The weights that one token meets; all of them in a dense model."""
+        active = min(self.top_k, self.experts)
+        return self.layers * self.layer_parameters(active) + 2 * self.vocab * self.hidden + self.hidden
+
+    @property
+    def matmul_parameters(self) -> int:
+        """The active weights that multiply: no input embedding, no norms."""
+        norms = self.layers * 2 * self.hidden + self.hidden
+        return self.active_parameters - self.vocab * self.hidden - norms
+
+    def flop_per_token(self) -> dict[str, float]:
+        """FLOP of one trained token by convention: `palm`, `matmul`, `causal` (attention halved)."""
+        attention = 12.0 * self.layers * self.hidden * self.sequence
+        return {
+            "palm": 6.0 * self.active_parameters + attention,
+            "matmul": 6.0 * self.matmul_parameters + attention,
+            "causal": 6.0 * self.matmul_parameters + attention / 2,
+        }
+
+    def entry(self) -> ModelEntry:
+        """Describe the model for the manifest."""
+        return ModelEntry(
+            name=self.name,
+            layers=self.layers,
+            hidden=self.hidden,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            ffn_hidden=self.ffn,
+            vocab=self.vocab,
+            sequence=self.sequence,
+            experts=self.experts,
+            experts_per_token=self.top_k if self.experts else 0,
+            expert_ffn_hidden=self.ffn if self.experts else 0,
+            moe_layers=self.layers if self.experts else 0,
+            parameters=self.parameters,
+            active_parameters=self.active_parameters,
+            embedding_parameters=self.vocab * self.hidden,
+            flop_per_token=self.flop_per_token(),
+        )
+
+
+PRESETS = {
+    shape.name: shape
+    for shape in (
+        ModelShape("tiny", layers=4, hidden=64, heads=4, kv_heads=4, ffn=128, vocab=256, sequence=64),
+        ModelShape("small", layers=8, hidden=256, heads=8, kv_heads=4, ffn=768, vocab=1024, sequence=256),
+        ModelShape("100m", layers=12, hidden=768, heads=12, kv_heads=12, ffn=2048, vocab=16384, sequence=1024),
+        ModelShape("1b", layers=16, hidden=2048, heads=32, kv_heads=8, ffn=8192, vocab=32768, sequence=2048),
+        ModelShape("8b", 32, 4096, 32, 8, 14336, 128256, 4096, rope_theta=500_000.0),
+    )
+}
+
+
+def load_shape(name: str, **changes: Any) -> ModelShape:  # noqa: ANN401 - the sizes of a shape
+    """Find a preset or read a `config.json` of the Hugging Face kind; `changes` that are not `None` override."""
+    if name.endswith(".json"):
+        shape = _read_config(Path(name))
+    elif name in PRESETS:
+        shape = PRESETS[name]
+    else:
+        raise OptionError(f"--model {name}: no such model", hint=f"one of {', '.join(PRESETS)}, or a config.json")
+    return replace(shape, **{key: value for key, value in changes.items() if value is not None})
+
+
+def _read_config(path: Path) -> ModelShape:
+    try:
+        data = json.loads(path.read_text())
+        return ModelShape(
+            name=str(data.get("model_type", path.stem)),
+            layers=data["num_hidden_layers"],
+            hidden=data["hidden_size"],
+            heads=data["num_attention_heads"],
+            kv_heads=data.get("num_key_value_heads", data["num_attention_heads"]),
+            ffn=data.get("moe_intermediate_size", data["intermediate_size"]),
+            vocab=data["vocab_size"],
+            sequence=min(data.get("max_position_embeddings", 4096), 4096),
+            experts=data.get("num_local_experts", data.get("num_experts", 0)),
+            top_k=data.get("num_experts_per_tok", 2),
+            rope_theta=float(data.get("rope_theta", 10_000.0)),
+            norm_eps=float(data.get("rms_norm_eps", 1e-5)),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        known = ", ".join(field.name for field in fields(ModelShape))
+        raise OptionError(
+            f"--model {path}: no decoder's configuration ({type(error).__name__}: {error})",
+            hint=f"a Hugging Face config.json of a Llama-like model; it must give {known}",
+        ) from error
+
+
+def describe(shape: ModelShape) -> dict[str, Any]:
+    """Give the shape as plain data."""
+    return asdict(shape)

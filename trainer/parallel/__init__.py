@@ -1,0 +1,1 @@
+"""The five parallel axes, one module each; `mesh` says which rank stands where."""

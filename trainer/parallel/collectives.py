@@ -1,0 +1,93 @@
+"""How do tensors move inside a group, with their gradients?
+
+Each is a no-op in a group of one. Tensors are ``[sequence, batch, hidden]``, so that a shard of the sequence is
+contiguous memory and a gather needs no copy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainer.parallel.mesh import Group
+from trainer.torch_private import all_gather_single, reduce_scatter_single
+
+
+def gather_rows(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """Concatenate the group's tensors along the first dimension."""
+    out = x.new_empty(x.shape[0] * group.size, *x.shape[1:])
+    all_gather_single(out, x.contiguous(), group=group.handle)
+    return out
+
+
+def reduce_rows(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """Add the group's tensors and keep this rank's part of the first dimension."""
+    out = x.new_empty(x.shape[0] // group.size, *x.shape[1:])
+    reduce_scatter_single(out, x.contiguous(), group=group.handle)
+    return out
+
+
+def exchange_rows(x: torch.Tensor, sends: list[int] | None, receives: list[int] | None, group: Group) -> torch.Tensor:
+    """Send a run of rows to each rank of the group and receive one from each; equal runs when no splits are given."""
+    rows = x.shape[0] if receives is None else sum(receives)
+    out = x.new_empty(rows, *x.shape[1:])
+    dist.all_to_all_single(out, x.contiguous(), receives, sends, group=group.handle)
+    return out
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:  # noqa: ANN401 - torch's context
+        ctx.group = group
+        return gather_rows(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
+        return reduce_rows(grad, ctx.group), None
+
+
+class _ReduceScatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:  # noqa: ANN401
+        ctx.group = group
+        return reduce_rows(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
+        return gather_rows(grad, ctx.group), None
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        x: torch.Tensor,
+        sends: list[int] | None,
+        receives: list[int] | None,
+        group: Group,
+    ) -> torch.Tensor:
+        ctx.group, ctx.sends, ctx.receives = group, sends, receives
+        return exchange_rows(x, sends, receives, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # noqa: ANN401
+        return exchange_rows(grad, ctx.receives, ctx.sends, ctx.group), None, None, None
+
+
+def gather(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """Gather along the first dimension; the gradient is reduced and scattered."""
+    return x if group.size == 1 else _Gather.apply(x, group)
+
+
+def reduce_scatter(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """Reduce and scatter along the first dimension; the gradient is gathered."""
+    return x if group.size == 1 else _ReduceScatter.apply(x, group)
+
+
+def exchange(
+    x: torch.Tensor, group: Group, sends: list[int] | None = None, receives: list[int] | None = None
+) -> torch.Tensor:
+    """All-to-all along the first dimension, runs of any length; the gradient goes the way back."""
+    return x if group.size == 1 else _Exchange.apply(x, sends, receives, group)

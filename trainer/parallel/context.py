@@ -1,0 +1,84 @@
+"""How does attention see a sequence that is cut over context-parallel ranks?
+
+Three methods. *Ring* (`ring.py`): keys and values travel from rank to rank. *All-gather*: every rank gathers all keys
+and values. *Ulysses*: an all-to-all trades the split of the sequence for a split of the heads, and back.
+
+Two layouts. *Contiguous* gives each rank one run of the sequence, so that under a causal mask late ranks work more.
+*Zigzag* gives rank r the chunks r and 2n-1-r, which is balanced.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+
+from usp_prof.record.marks import mark
+from trainer.parallel.collectives import exchange, gather
+from trainer.parallel.mesh import Group
+from trainer.parallel.ring import Ring
+
+
+def positions(sequence: int, size: int, rank: int, layout: str) -> torch.Tensor:
+    """Give the positions of the tokens that a rank holds."""
+    if layout == "zigzag" and size > 1:
+        chunks = torch.arange(sequence).chunk(2 * size)
+        return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])
+    return torch.arange(sequence).chunk(size)[rank]
+
+
+class ContextAttention:
+    """Causal attention over ``[batch, heads, local sequence, head width]``, by one of the three methods."""
+
+    def __init__(self, group: Group, sequence: int, method: str, layout: str, device: torch.device) -> None:
+        self.group = group
+        self.method = method
+        held = [positions(sequence, group.size, rank, layout) for rank in range(group.size)]
+        self.gathered = torch.cat(held).to(device)
+        """The position of each token once all ranks' tokens stand one after another."""
+        self.in_order = self.gathered.argsort()
+        self.visible = self.gathered.unsqueeze(0) <= held[group.rank].to(device).unsqueeze(1)
+        runs = 2 if layout == "zigzag" and group.size > 1 else 1
+        self.ring = Ring(group, [positions.chunk(runs) for positions in held], device)
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Attend from this rank's queries to the whole sequence before them."""
+        if self.group.size == 1:
+            return _attend(q, k, v)
+        if self.method == "ulysses":
+            return self._ulysses(q, k, v)
+        if self.method == "allgather":
+            return self._all_gather(q, k, v)
+        return self.ring(q, k, v)
+
+    def _all_gather(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        with mark("cp", "all_gather_kv"):
+            pair = gather(torch.stack([k, v]).movedim(3, 0).contiguous(), self.group)
+        k, v = pair.movedim(0, 3).unbind(0)
+        return _attend(q, k, v, self.visible)
+
+    def _ulysses(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if k.shape[1] % self.group.size:
+            k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        return self._heads_back(_attend(*(self._heads_out(x) for x in (q, k, v))))
+
+    def _heads_out(self, x: torch.Tensor) -> torch.Tensor:
+        """Give away the other ranks' heads and get the whole sequence of mine."""
+        batch, heads, local, width = x.shape
+        with mark("cp", "ulysses_a2a"):
+            rows = exchange(x.movedim(1, 0).contiguous(), self.group)
+        parts = rows.view(self.group.size, heads // self.group.size, batch, local, width)
+        return parts.permute(2, 1, 0, 3, 4).reshape(batch, -1, self.group.size * local, width)[:, :, self.in_order]
+
+    def _heads_back(self, x: torch.Tensor) -> torch.Tensor:
+        """Undo `_heads_out`."""
+        parts = x[:, :, self.gathered].unflatten(2, (self.group.size, -1))
+        with mark("cp", "ulysses_a2a"):
+            rows = exchange(parts.permute(2, 1, 0, 3, 4).flatten(0, 1).contiguous(), self.group)
+        return rows.movedim(0, 1)
+
+
+def _attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor | None = None
+) -> torch.Tensor:
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None, enable_gqa=grouped)

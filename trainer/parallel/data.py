@@ -1,0 +1,219 @@
+"""How do data-parallel ranks agree on one gradient, and who keeps which part of the optimizer's state?
+
+ZeRO-0 and ZeRO-1 are written here: gradients are gathered into flat buckets, and a bucket's all-reduce (ZeRO-0) or
+reduce-scatter (ZeRO-1) starts from a backward hook as soon as its last gradient is there, while backward runs on.
+Under ZeRO-1 each rank then updates its part of the flat weights and the parts are gathered again. ZeRO-2 and ZeRO-3
+are PyTorch's FSDP2 (`sharding.py`). Both give the optimizer plain local tensors: `Slice`.
+
+Loss is normalised by the tokens of all ranks, so gradients are summed, never averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from usp_prof.record.marks import mark
+from trainer.parallel.mesh import Group, Mesh
+from trainer.torch_private import all_gather_single, reduce_scatter_single
+
+
+@dataclass(slots=True)
+class Slice:
+    """What the optimizer sees: a leaf tensor whose `grad` is set when the gradients are complete."""
+
+    name: str
+    tensor: torch.Tensor
+    copies: int
+    """How many ranks of the world hold this very slice; a norm over all ranks must count it once."""
+
+
+class DataParallel(Protocol):
+    """What the training step asks of data parallelism."""
+
+    def slices(self) -> list[Slice]:
+        """Give the tensors to optimize on this rank."""
+
+    def begin(self, chunk: int, *, last: bool) -> None:
+        """Tell that a backward pass of a model chunk begins; the `last` one of a step may start communication."""
+
+    def collect(self, chunk: int) -> None:
+        """Take up gradients that came by no hook (weight gradients of a split backward)."""
+
+    def finish(self) -> None:
+        """Complete all communication: every slice has its gradient."""
+
+    def publish(self) -> None:
+        """Make the optimizer's update visible to the model, and drop gradients."""
+
+
+def kind(parameter: nn.Parameter) -> str:
+    """Say over whom a parameter's gradient must be summed: `expert`, `partial` (over tp too) or `dense`."""
+    if getattr(parameter, "expert", False):
+        return "expert"
+    return "partial" if getattr(parameter, "partial_over_tp", False) else "dense"
+
+
+class Bucket:
+    """Some parameters of one kind laid out in one flat buffer, with a flat gradient beside it."""
+
+    def __init__(self, name: str, parameters: list[nn.Parameter], mesh: Mesh, *, sharded: bool) -> None:
+        self.name = name
+        self.parameters = parameters
+        expert = kind(parameters[0]) == "expert"
+        everybody, shard = (mesh["edata"], mesh["efsdp"]) if expert else (mesh["data"], mesh["fsdp"])
+        self.group = shard if sharded else everybody
+        self.replicas = mesh["dp_replicate"] if sharded else None
+        self.tp = mesh["tp"] if kind(parameters[0]) == "partial" and mesh["tp"].size > 1 else None
+        self.sharded = sharded and self.group.size > 1
+        first = parameters[0]
+        accurate = torch.promote_types(first.dtype, torch.float32)
+        length = sum(parameter.numel() for parameter in parameters)
+        length += -length % self.group.size
+        self.flat = torch.zeros(length, dtype=first.dtype, device=first.device)
+        self.grad = torch.zeros(length, dtype=accurate, device=first.device)
+        self.places: dict[nn.Parameter, slice] = {}
+        start = 0
+        for parameter in parameters:
+            place = self.places[parameter] = slice(start, start + parameter.numel())
+            self.flat[place] = parameter.data.flatten()
+            parameter.data = self.flat[place].view_as(parameter)
+            start = place.stop
+        part = length // self.group.size
+        mine = slice(self.group.rank * part, (self.group.rank + 1) * part) if self.sharded else slice(0, length)
+        self.local = self.flat[mine]
+        self.master = self.local if first.dtype == accurate else self.local.to(accurate)
+        self.reduced = torch.empty_like(self.master) if self.sharded else self.grad
+        self.copies = (1 if self.sharded else self.group.size) * (self.replicas.size if self.replicas else 1)
+        self.copies *= self.tp.size if self.tp else 1
+        self.missing: set[nn.Parameter] = set()
+        self.work: dist.Work | None = None
+        self.launched = False
+
+    def take(self, parameter: nn.Parameter) -> None:
+        """Move a parameter's fresh gradient into the flat one."""
+        if parameter.grad is not None:
+            self.grad[self.places[parameter]] += parameter.grad.flatten()
+            parameter.grad = None
+
+    def launch(self) -> None:
+        """Start summing over the group."""
+        self.launched = True
+        if self.group.size == 1:
+            return
+        what = "zero1_reduce_scatter" if self.sharded else "bucket_all_reduce"
+        with mark("dp", what, bytes=self.grad.numel() * self.grad.element_size()):
+            if self.sharded:
+                self.work = reduce_scatter_single(self.reduced, self.grad, group=self.group.handle, async_op=True)
+            else:
+                self.work = dist.all_reduce(self.grad, group=self.group.handle, async_op=True)
+
+    def finish(self) -> None:
+        """Wait for the sum; add what replicas and tensor-parallel ranks have."""
+        if not self.launched:
+            self.launch()
+        if self.work is not None:
+            self.work.wait()
+            self.work = None
+        reduced = self.reduced if self.sharded else self.grad
+        if self.replicas is not None and self.replicas.size > 1:
+            dist.all_reduce(reduced, group=self.replicas.handle)
+        if self.tp is not None:
+            dist.all_reduce(reduced, group=self.tp.handle)
+        self.master.grad = reduced
+        self.launched = False
+
+    def publish(self) -> dist.Work | None:
+        """Bring the updated weights to the model: from the master copy, and from the other ranks' parts."""
+        self.grad.zero_()
+        self.master.grad = None
+        if self.master is not self.local:
+            self.local.copy_(self.master)
+        if not self.sharded:
+            return None
+        with mark("dp", "zero1_all_gather"):
+            return all_gather_single(self.flat, self.local.clone(), group=self.group.handle, async_op=True)
+
+
+class Buckets:
+    """ZeRO-0 and ZeRO-1 over the model chunks of this rank."""
+
+    def __init__(
+        self, chunks: dict[int, nn.Module], mesh: Mesh, limit: int, *, sharded: bool, overlap: bool = True
+    ) -> None:
+        self.overlap = overlap
+        self.armed: set[int] = set()
+        self.buckets: dict[int, list[Bucket]] = {}
+        for chunk, module in chunks.items():
+            groups = _fill(reversed(list(module.named_parameters())), limit)
+            self.buckets[chunk] = [Bucket(name, members, mesh, sharded=sharded) for name, members in groups]
+            for bucket in self.buckets[chunk]:
+                for parameter in bucket.parameters:
+                    parameter.register_post_accumulate_grad_hook(self._hook(chunk, bucket))
+
+    def __iter__(self) -> Iterator[Bucket]:
+        return (bucket for buckets in self.buckets.values() for bucket in buckets)
+
+    def _hook(self, chunk: int, bucket: Bucket):  # noqa: ANN202 - torch's hook type
+        def arrived(parameter: torch.Tensor) -> None:
+            bucket.take(parameter)
+            if chunk in self.armed:
+                bucket.missing.discard(parameter)
+                if not bucket.missing and not bucket.launched:
+                    bucket.launch()
+
+        return arrived
+
+    def slices(self) -> list[Slice]:
+        """Give the master weights of this rank."""
+        return [Slice(bucket.name, bucket.master, bucket.copies) for bucket in self]
+
+    def begin(self, chunk: int, *, last: bool) -> None:
+        """Let the hooks of this chunk start communication when this is its last backward of the step."""
+        if last and self.overlap:
+            self.armed.add(chunk)
+            for bucket in self.buckets[chunk]:
+                bucket.missing = set(bucket.parameters)
+
+    def collect(self, chunk: int) -> None:
+        """Take up the gradients that a split backward left on the parameters."""
+        for bucket in self.buckets[chunk]:
+            for parameter in bucket.parameters:
+                bucket.take(parameter)
+
+    def finish(self) -> None:
+        """Complete every bucket's sum."""
+        self.armed.clear()
+        for bucket in self:
+            if not bucket.launched:
+                bucket.launch()
+        for bucket in self:
+            bucket.finish()
+
+    def publish(self) -> None:
+        """Gather updated weights."""
+        for work in [bucket.publish() for bucket in self]:
+            if work is not None:
+                work.wait()
+
+
+def _fill(
+    parameters: Iterable[tuple[str, nn.Parameter]], limit: int
+) -> list[tuple[str, list[nn.Parameter]]]:
+    """Fill buckets in the order in which gradients come, one open bucket for each kind, up to `limit` bytes."""
+    closed: list[tuple[str, list[nn.Parameter]]] = []
+    open_buckets: dict[str, tuple[str, list[nn.Parameter], int]] = {}
+    for name, parameter in parameters:
+        size = parameter.numel() * parameter.element_size()
+        which = kind(parameter)
+        first, members, held = open_buckets.get(which, (name, [], 0))
+        if members and held + size > limit:
+            closed.append((first, members))
+            first, members, held = name, [], 0
+        open_buckets[which] = (first, [*members, parameter], held + size)
+    return closed + [(first, members) for first, members, _ in open_buckets.values()]

@@ -1,0 +1,167 @@
+"""Which rank stands where on the mesh, and which ranks talk to each other on each axis?
+
+Ranks are laid out ``pp x dp_replicate x dp_shard x cp x tp``, tensor parallelism innermost because it talks most.
+Expert parallelism has no ranks of its own: it borrows them from ``dp_shard x cp x tp`` (torchtitan's rule).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import torch.distributed as dist
+
+ORDER = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The sizes of the axes, and from them the coordinates of every rank; needs no process group."""
+
+    pp: int = 1
+    dp_replicate: int = 1
+    dp_shard: int = 1
+    cp: int = 1
+    tp: int = 1
+    ep: int = 1
+    ep_outer: bool = True
+    """Whether neighbours in an expert group lie far apart (over dp first) instead of next to each other."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes in the order of `ORDER`."""
+        return (self.pp, self.dp_replicate, self.dp_shard, self.cp, self.tp)
+
+    @property
+    def world(self) -> int:
+        """How many ranks there are."""
+        return prod(self.sizes)
+
+    @property
+    def dp(self) -> int:
+        """All data-parallel ranks, replicated and sharded."""
+        return self.dp_replicate * self.dp_shard
+
+    @property
+    def expert_pool(self) -> int:
+        """How many ranks of one pipeline stage and replica expert parallelism may borrow."""
+        return self.dp_shard * self.cp * self.tp
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Give the place of a rank on each axis, `ep` and `efsdp` (experts' data parallelism) among them."""
+        place = {}
+        for name, size in zip(reversed(ORDER), reversed(self.sizes), strict=True):
+            rank, place[name] = divmod(rank, size)
+        index = (place["dp_shard"] * self.cp + place["cp"]) * self.tp + place["tp"]
+        efsdp = self.expert_pool // self.ep
+        place["ep"], place["efsdp"] = divmod(index, efsdp) if self.ep_outer else reversed(divmod(index, self.ep))
+        return place
+
+    def groups(self, *varying: str) -> list[list[int]]:
+        """Partition the world into the groups whose members differ in the `varying` coordinates only."""
+        fixed = {"pp", "dp_replicate", *(("ep", "efsdp") if set(varying) & {"ep", "efsdp"} else ORDER)} - set(varying)
+        members: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(self.world):
+            place = self.coordinates(rank)
+            members.setdefault(tuple(place[axis] for axis in sorted(fixed)), []).append(rank)
+        return list(members.values())
+
+    def axes(self) -> dict[str, int]:
+        """Give the mesh as the manifest names it; plain `dp` unless it is split into replicas and shards."""
+        dp = {"dp": self.dp} if self.dp_replicate == 1 else {"dp_replicate": self.dp_replicate, "dp_shard": self.dp_shard}
+        return {"pp": self.pp, **dp, "cp": self.cp, "tp": self.tp, "ep": self.ep}
+
+    def title(self) -> str:
+        """Name the mesh in a folder's name: the axes above one."""
+        return "-".join(f"{axis}{size}" for axis, size in self.axes().items() if size > 1) or "single"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One process group of this rank; `handle` is `None` when this rank is alone in it."""
+
+    name: str
+    axes: tuple[str, ...]
+    ranks: tuple[int, ...]
+    rank: int
+    handle: dist.ProcessGroup | None
+
+    @property
+    def size(self) -> int:
+        """How many ranks are in it."""
+        return len(self.ranks)
+
+
+SERVED: dict[str, tuple[str, ...]] = {
+    "pp": ("pp",),
+    "tp": ("tp",),
+    "cp": ("cp",),
+    "ep": ("ep",),
+    "dp_replicate": ("dp_replicate",),
+    "fsdp": ("dp_shard", "cp"),
+    "data": ("dp_replicate", "dp_shard", "cp"),
+    "efsdp": ("efsdp",),
+    "edata": ("dp_replicate", "efsdp"),
+    "log": ORDER,
+}
+"""The groups that a rank may be in, and the coordinates in which their members differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """This rank's place and its groups."""
+
+    layout: Layout
+    rank: int
+    place: dict[str, int]
+    groups: dict[str, Group]
+
+    def __getitem__(self, name: str) -> Group:
+        return self.groups[name]
+
+    @classmethod
+    def build(cls, layout: Layout, rank: int, wanted: set[str], opened: Callable[[str], None] | None = None) -> Mesh:
+        """Open the wanted groups on all ranks, in one order; the others stay closed (each costs sockets and threads).
+
+        `opened` is told the name after each group of this rank is there.
+        """
+        groups = {}
+        for name, varying in SERVED.items():
+            partition = layout.groups(*varying)
+            mine = next(ranks for ranks in partition if rank in ranks)
+            handle = None
+            if len(mine) > 1 and name in wanted:
+                handle, _ = dist.new_subgroups_by_enumeration(partition, group_desc=description(name, layout))
+                if opened is not None:
+                    opened(name)
+            groups[name] = Group(name, served_axes(name, layout), tuple(mine), mine.index(rank), handle)
+        return cls(layout, rank, layout.coordinates(rank), groups)
+
+    def open_groups(self) -> list[Group]:
+        """Those of this rank's groups that have a process group."""
+        return [group for group in self.groups.values() if group.handle is not None]
+
+
+def served_axes(name: str, layout: Layout) -> tuple[str, ...]:
+    """Name the mesh axes above one that a group spans, as the manifest does."""
+    if name == "log":
+        return ("world",)
+    varying = SERVED[name]
+    if "efsdp" in varying:
+        # What expert parallelism did not borrow: whatever axes the members of such a group really differ in.
+        first = layout.groups(*varying)[0]
+        places = [layout.coordinates(rank) for rank in first]
+        varying = tuple(axis for axis in ORDER if len({place[axis] for place in places}) > 1)
+    names = ["dp" if axis == "dp_shard" and layout.dp_replicate == 1 else axis for axis in varying]
+    sizes = {**layout.axes(), "dp_shard": layout.dp_shard}
+    return tuple(axis for axis in names if sizes.get(axis, 1) > 1)
+
+
+def description(name: str, layout: Layout) -> str:
+    """Write the group's description, which the trace carries: ``mesh_<axis>``, several joined."""
+    if name in {"log", "ep"}:
+        return f"mesh_{name}"
+    if name in {"efsdp", "edata"}:
+        return "mesh_efsdp"
+    return "mesh_" + "_".join(served_axes(name, layout))

@@ -1,0 +1,172 @@
+"""Which stages does a rank hold, in which order does it work on them, and how does the trace say so?
+
+Schedules are those of ``torch.distributed.pipelining``. Its own labels do not tell work from waiting, so the stage
+here marks each action (F, B, I, W) around the arithmetic alone, and each transfer where it is posted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import pipelining
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining import schedules as torch_schedules
+
+from usp_prof.record.marks import mark
+from trainer.model.decoder import Decoder
+from trainer.parallel.data import DataParallel
+from trainer.parallel.mesh import Group
+
+SINGLE = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}
+LOOPED = {
+    "interleaved": pipelining.ScheduleInterleaved1F1B,
+    "interleaved-zb": pipelining.ScheduleInterleavedZeroBubble,
+}
+V_SHAPED = {"zbv": pipelining.ScheduleZBVZeroBubble, "dualpipev": torch_schedules.ScheduleDualPipeV}
+SCHEDULES = (*SINGLE, *LOOPED, *V_SHAPED)
+SPLIT_BACKWARD = frozenset({"interleaved-zb", "zbv", "dualpipev"})
+"""Schedules that compute weight gradients apart from input gradients."""
+
+
+def stages_per_rank(schedule: str, virtual: int) -> int:
+    """Say how many stages a rank holds under a schedule."""
+    return 1 if schedule in SINGLE else 2 if schedule in V_SHAPED else virtual
+
+
+def stages_of(schedule: str, size: int, rank: int, virtual: int) -> list[int]:
+    """Give the stages of a rank: one, every `size`-th, or one from each end."""
+    if schedule in V_SHAPED:
+        return [rank, 2 * size - 1 - rank]
+    return [rank + size * turn for turn in range(stages_per_rank(schedule, virtual))]
+
+
+def layers_of(stage: int, stages: int, layers: int) -> range:
+    """Give the layers of a stage: as even as can be, the longer ones first."""
+    each, more = divmod(layers, stages)
+    start = stage * each + min(stage, more)
+    return range(start, start + each + (stage < more))
+
+
+class Stage(PipelineStage):
+    """A pipeline stage that marks what it does and tells data parallelism when its last backward begins."""
+
+    data: DataParallel | None = None
+    last_round = True
+
+    def __init__(self, module: Decoder, index: int, count: int, group: Group, between: torch.Tensor) -> None:
+        """`between` is like the hidden states between stages: sequence slice, micro-batch, hidden; without memory."""
+        device, sizes, dtype = module.rotary.device, between.shape, between.dtype
+        batch, sequence = sizes[1], module.tp.size * sizes[0]
+        tokens = torch.empty(batch, sequence, dtype=torch.int64, device="meta")
+        logits = torch.empty(sequence, batch, module.vocabulary, device="meta") if module.last else between
+        super().__init__(
+            module,
+            index,
+            count,
+            device,
+            input_args=(tokens if module.first else between,),
+            output_args=(logits.to(dtype),),
+            group=group.handle,
+        )
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as torch has it
+        """Mark F."""
+        with mark("pp", "F", stage=self.stage_index, mb=fwd_chunk_id):
+            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False  # noqa: ANN401, FBT001, FBT002
+    ) -> None:
+        """Mark B, or I when the weights' part comes later."""
+        if full_backward:
+            self._begin(last=last_backward)
+        with mark("pp", "B" if full_backward else "I", stage=self.stage_index, mb=bwd_chunk_id):
+            super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Mark W, then hand over its gradients: they arrive without hooks."""
+        self._begin(last=False)
+        with mark("pp", "W", stage=self.stage_index, mb=bwd_chunk_id):
+            super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
+        if self.data is not None:
+            self.data.collect(self.stage_index)
+
+    def _begin(self, *, last: bool) -> None:
+        if self.data is not None:
+            self.data.begin(self.stage_index, last=last and self.last_round)
+
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        """Mark the posting of an activation's receive."""
+        return self._marked(super().get_fwd_recv_ops(fwd_chunk_id), "recv_f", fwd_chunk_id)
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        """Mark the posting of an activation's send."""
+        return self._marked(super().get_fwd_send_ops(fwd_chunk_id), "send_f", fwd_chunk_id)
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        """Mark the posting of a gradient's receive."""
+        return self._marked(super().get_bwd_recv_ops(bwd_chunk_id), "recv_b", bwd_chunk_id)
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        """Mark the posting of a gradient's send."""
+        return self._marked(super().get_bwd_send_ops(bwd_chunk_id), "send_b", bwd_chunk_id)
+
+    def _marked(self, operations: list[dist.P2POp], what: str, mb: int) -> list[dist.P2POp]:
+        for operation in operations:
+            operation.op = _marking(operation, mark_values=(what, self.stage_index, mb))
+        return operations
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        # In torch 2.11 a V-shaped schedule sends to itself here, which gloo refuses; the warm-up is not needed.
+        return []
+
+
+def _marking(operation: dist.P2POp, mark_values: tuple[str, int, int]) -> Callable[..., Any]:
+    """Post an operation as it is, under a mark; the caller's arguments are passed over, since they are the operation's."""
+    post, (what, stage, mb) = operation.op, mark_values
+    peer = {"group_dst" if post is dist.isend else "group_src": operation.group_peer}
+
+    def marked(*_: Any, **__: Any) -> Any:  # noqa: ANN401 - isend or irecv
+        with mark("pp", what, stage=stage, mb=mb, peer=operation.peer):
+            return post(operation.tensor, group=operation.group, tag=operation.tag, **peer)
+
+    return marked
+
+
+class Pipeline:
+    """The stages of this rank under one schedule."""
+
+    def __init__(  # noqa: PLR0913 - one place that knows all of a pipeline
+        self,
+        chunks: dict[int, Decoder],
+        group: Group,
+        schedule: str,
+        micro_batches: int,
+        between: torch.Tensor,
+        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    ) -> None:
+        count = group.size * len(chunks)
+        self.stages = [Stage(module, index, count, group, between) for index, module in chunks.items()]
+        if schedule in SINGLE:
+            self.schedule = SINGLE[schedule](self.stages[0], micro_batches, loss_fn=loss, scale_grads=False)
+        else:
+            made = {**LOOPED, **V_SHAPED}[schedule]
+            self.schedule = made(self.stages, micro_batches, loss_fn=loss, scale_grads=False)
+        self.first = any(stage.is_first for stage in self.stages)
+        self.last = any(stage.is_last for stage in self.stages)
+
+    def run(self, tokens: torch.Tensor, targets: torch.Tensor, data: DataParallel, *, last_round: bool) -> torch.Tensor:
+        """Run all micro-batches forward and backward; gives the summed loss (zero on ranks without the last stage)."""
+        for stage in self.stages:
+            stage.data, stage.last_round = data, last_round
+        losses: list[torch.Tensor] = []
+        self.schedule.step(
+            *((tokens,) if self.first else ()),
+            target=targets if self.last else None,
+            losses=losses if self.last else None,
+            return_outputs=False,
+        )
+        return torch.stack(losses).sum().detach() if losses else tokens.new_zeros((), dtype=torch.float32)

@@ -1,0 +1,160 @@
+"""How does ring attention fold one block of keys and values after another into an exact softmax?
+
+While a block is computed the next one is on its way. A running log-sum-exp keeps the softmax exact. Blocks are cut
+into tiles that the causal mask shows wholly, partly or not at all, and the last kind costs nothing: that is what makes
+the contiguous layout unbalanced and zigzag balanced. On the way back a block's gradient travels with it and ends at
+its owner.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from usp_prof.record.marks import mark
+from trainer.parallel.mesh import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A run of my queries against a run of the block's keys; `mask` where only some are visible."""
+
+    rows: slice
+    columns: slice
+    mask: torch.Tensor | None
+
+
+class Ring:
+    """The ranks that pass blocks on, and the tiles of each rank's block that this rank's queries see."""
+
+    def __init__(self, group: Group, runs: Sequence[Sequence[torch.Tensor]], device: torch.device) -> None:
+        self.group = group
+        self.next = group.ranks[(group.rank + 1) % group.size]
+        self.previous = group.ranks[(group.rank - 1) % group.size]
+        self.tiles = [_tiles(runs[group.rank], source, device) for source in runs]
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Attend from my queries to all ranks' keys."""
+        return _RingAttention.apply(q, k, v, self)
+
+    def source(self, step: int) -> int:
+        """Say whose block is here at a step."""
+        return (self.group.rank - step) % self.group.size
+
+    def shift(self, x: torch.Tensor, step: int) -> tuple[torch.Tensor, list[dist.Work]]:
+        """Start passing a tensor on; gives the one that will have arrived after `wait`."""
+        arriving = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        with mark("cp", "ring_send_recv", step=step):
+            works = dist.batch_isend_irecv([
+                dist.P2POp(dist.isend, x, self.next, self.group.handle),
+                dist.P2POp(dist.irecv, arriving, self.previous, self.group.handle),
+            ])
+        return arriving, works
+
+    @staticmethod
+    def wait(works: list[dist.Work], step: int) -> None:
+        """Wait until what was passed on has left and what was awaited is here."""
+        with mark("cp", "ring_wait", step=step):
+            for work in works:
+                work.wait()
+
+
+def _tiles(mine: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], device: torch.device) -> list[Tile]:
+    tiles = []
+    row = 0
+    for queries in mine:
+        column = 0
+        for keys in theirs:
+            if int(keys[0]) <= int(queries[-1]):
+                whole = int(keys[-1]) <= int(queries[0])
+                mask = None if whole else (keys.unsqueeze(0) <= queries.unsqueeze(1)).to(device)
+                tiles.append(Tile(slice(row, row + len(queries)), slice(column, column + len(keys)), mask))
+            column += len(keys)
+        row += len(queries)
+    return tiles
+
+
+def _expand(x: torch.Tensor, heads: int) -> torch.Tensor:
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+
+
+def _fold(x: torch.Tensor, heads: int) -> torch.Tensor:
+    return x if x.shape[1] == heads else x.unflatten(1, (heads, -1)).sum(2)
+
+
+class _RingAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ring: Ring) -> torch.Tensor:  # noqa: ANN401
+        accurate = torch.promote_types(q.dtype, torch.float32)
+        scale = 1 / math.sqrt(q.shape[-1])
+        out = torch.zeros(q.shape, dtype=accurate, device=q.device)
+        lse = torch.full(q.shape[:-1], -torch.inf, dtype=accurate, device=q.device)
+        block, last = torch.stack([k, v]).contiguous(), ring.group.size - 1
+        for step in range(ring.group.size):
+            if step < last:
+                arriving, works = ring.shift(block, step)
+            for tile in ring.tiles[ring.source(step)]:
+                keys, values = (_expand(x[:, :, tile.columns], q.shape[1]) for x in block)
+                scores = (q[:, :, tile.rows] @ keys.mT).to(accurate) * scale
+                if tile.mask is not None:
+                    scores = scores.masked_fill(~tile.mask, -torch.inf)
+                before = lse[:, :, tile.rows]
+                after = torch.logaddexp(before, scores.logsumexp(-1))
+                shares = (scores - after.unsqueeze(-1)).exp().to(q.dtype)
+                kept = out[:, :, tile.rows] * (before - after).exp().unsqueeze(-1)
+                out[:, :, tile.rows] = kept + (shares @ values).to(accurate)
+                lse[:, :, tile.rows] = after
+            if step < last:
+                ring.wait(works, step)
+                block = arriving
+        out = out.to(q.dtype)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.ring = ring
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
+        q, k, v, out, lse = ctx.saved_tensors
+        ring: Ring = ctx.ring
+        last = ring.group.size - 1
+        delta = (grad * out).to(lse.dtype).sum(-1, keepdim=True)
+        dq = torch.zeros_like(q, dtype=lse.dtype)
+        block = torch.stack([k, v]).contiguous()
+        travelling: tuple[torch.Tensor, list[dist.Work]] | None = None
+        for step in range(ring.group.size):
+            if step < last:
+                arriving, works = ring.shift(block, step)
+            own = torch.zeros(block.shape, dtype=lse.dtype, device=q.device)
+            for tile in ring.tiles[ring.source(step)]:
+                _tile_backward(tile, block, own, (q, lse, grad, delta, dq))
+            if travelling is not None:
+                ring.wait(travelling[1], step)
+                own += travelling[0]
+            travelling = ring.shift(own, step)
+            if step < last:
+                ring.wait(works, step)
+                block = arriving
+        ring.wait(travelling[1], ring.group.size)
+        dk, dv = travelling[0].to(k.dtype).unbind(0)
+        return dq.to(q.dtype), dk, dv, None
+
+
+def _tile_backward(tile: Tile, block: torch.Tensor, own: torch.Tensor, saved: tuple[torch.Tensor, ...]) -> None:
+    """Add one tile's share to the gradients of queries (`dq`) and of the block (`own`)."""
+    q, lse, grad, delta, dq = saved
+    heads, scale = block.shape[2], 1 / math.sqrt(q.shape[-1])
+    keys, values = (_expand(x[:, :, tile.columns], q.shape[1]) for x in block)
+    queries, out_grad = q[:, :, tile.rows], grad[:, :, tile.rows]
+    shares = ((queries @ keys.mT).to(lse.dtype) * scale - lse[:, :, tile.rows].unsqueeze(-1)).exp()
+    if tile.mask is not None:
+        shares = shares.masked_fill(~tile.mask, 0)
+    d_shares = (out_grad @ values.mT).to(lse.dtype)
+    d_scores = (shares * (d_shares - delta[:, :, tile.rows]) * scale).to(q.dtype)
+    dq[:, :, tile.rows] += (d_scores @ keys).to(lse.dtype)
+    own[0][:, :, tile.columns] += _fold((d_scores.mT @ queries).to(lse.dtype), heads)
+    own[1][:, :, tile.columns] += _fold((shares.to(q.dtype).mT @ out_grad).to(lse.dtype), heads)

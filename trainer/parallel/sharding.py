@@ -1,0 +1,108 @@
+"""How are weights themselves sharded (ZeRO-2, ZeRO-3, hybrid)? By PyTorch's FSDP2, one unit a layer.
+
+ZeRO-3 frees a layer's weights after its forward and gathers them again for backward; ZeRO-2 keeps them from forward to
+backward. With prefetch a layer's gather is issued while the one before it computes.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from trainer.model.decoder import Decoder
+from trainer.model.experts import ExpertWeights
+from trainer.parallel.data import Slice, kind
+from trainer.parallel.mesh import Group, Mesh
+from trainer.torch_private import gather_asynchronously
+
+
+class Sharded:
+    """ZeRO-2 and ZeRO-3 over the model chunks of this rank."""
+
+    def __init__(
+        self, chunks: dict[int, Decoder], mesh: Mesh, compute: torch.dtype, *, free_after_forward: bool, prefetch: bool
+    ) -> None:
+        self.mesh, self.chunks = mesh, chunks
+        self.kinds: list[tuple[str, nn.Parameter, str]] = []
+        device = next(iter(chunks.values())).rotary.device.type
+        dense = _device_mesh(mesh, mesh["fsdp"], device)
+        experts = _device_mesh(mesh, mesh["efsdp"], device)
+        policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.promote_types(compute, torch.float32))
+        for module in chunks.values():
+            kinds = {name: kind(parameter) for name, parameter in module.named_parameters()}
+            options = {"mp_policy": policy, "reshard_after_forward": free_after_forward}
+            for layer in module.layers.values():
+                if isinstance(getattr(layer.ffn, "weights", None), ExpertWeights):
+                    fully_shard(layer.ffn.weights, mesh=experts, **options)
+                fully_shard(layer, mesh=dense, **options)
+            fully_shard(module, mesh=dense, **options)
+            for unit in module.modules():
+                if isinstance(unit, FSDPModule):
+                    unit.set_gradient_divide_factor(1.0)
+                    unit.set_force_sum_reduction_for_comms(enable=True)
+            if prefetch:
+                _prefetch(module)
+            self.kinds += [(name, parameter, kinds[name]) for name, parameter in module.named_parameters()]
+        self.local = [parameter.to_local().detach() for _, parameter, _ in self.kinds]
+
+    def slices(self) -> list[Slice]:
+        """Give this rank's shards as plain tensors that share their memory."""
+        replicas, tp = self.mesh.layout.dp_replicate, self.mesh["tp"].size
+        return [
+            Slice(name, local, replicas * (tp if which == "partial" else 1))
+            for (name, _, which), local in zip(self.kinds, self.local, strict=True)
+        ]
+
+    def begin(self, chunk: int, *, last: bool) -> None:
+        """Reduce gradients in the last backward only."""
+        self.chunks[chunk].set_is_last_backward(last)
+        self.chunks[chunk].set_requires_gradient_sync(last)
+
+    def collect(self, chunk: int) -> None:
+        """Nothing: FSDP2 finds the gradients of a split backward itself."""
+
+    def finish(self) -> None:
+        """Add what tensor-parallel ranks have of the weights that see slices of the sequence."""
+        tp = self.mesh["tp"]
+        for (_, parameter, which), local in zip(self.kinds, self.local, strict=True):
+            grad = parameter.grad.to_local()
+            if which == "partial" and tp.size > 1 and grad.numel():
+                dist.all_reduce(grad, group=tp.handle)
+            local.grad = grad
+
+    def publish(self) -> None:
+        """Drop gradients; FSDP2 gathers from the updated shards when it needs them."""
+        for (_, parameter, _), local in zip(self.kinds, self.local, strict=True):
+            parameter.grad = local.grad = None
+
+
+def _device_mesh(mesh: Mesh, shard: Group, device: str) -> DeviceMesh:
+    """Wrap the groups that we opened ourselves; a mesh that opens its own would open one for every axis."""
+    replicas = mesh["dp_replicate"]
+    if replicas.size == 1:
+        return DeviceMesh.from_group(shard.handle, device, mesh_dim_names=("dp_shard",))
+    span = _members(mesh, shard)
+    groups = [replicas.handle, shard.handle]
+    return DeviceMesh.from_group(groups, device, mesh=span, mesh_dim_names=("dp_replicate", "dp_shard"))
+
+
+def _members(mesh: Mesh, shard: Group) -> torch.Tensor:
+    stride = replicas[1] - replicas[0] if len(replicas := mesh["dp_replicate"].ranks) > 1 else 0
+    first = [rank - mesh["dp_replicate"].rank * stride for rank in shard.ranks]
+    return torch.tensor([[rank + index * stride for rank in first] for index in range(len(replicas))])
+
+
+def _prefetch(module: Decoder) -> None:
+    """Issue each layer's gather one layer ahead, both ways."""
+    gather_asynchronously(module)
+    layers = [layer for layer in module.layers.values()]
+    for layer in layers:
+        gather_asynchronously(layer)
+    if layers:
+        module.set_modules_to_forward_prefetch(layers[:1])
+    for one, following in zip(layers, layers[1:], strict=False):
+        one.set_modules_to_forward_prefetch([following])
+        following.set_modules_to_backward_prefetch([one])

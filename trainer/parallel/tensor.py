@@ -1,0 +1,113 @@
+"""How is one layer's arithmetic split over tensor-parallel ranks?
+
+Between the blocks each rank keeps a slice of the sequence (sequence parallelism, always on: it is what makes norms and
+residuals cheap). Into a block the sequence is gathered and weights are split by columns; out of it weights are split
+by rows and the partial sums are reduced and scattered back to slices. The vocabulary is split likewise, and the loss
+is taken without ever building the whole row of logits (loss parallelism).
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812 - its usual name
+from torch import nn
+
+from trainer.parallel.collectives import reduce_scatter
+from trainer.parallel.mesh import Group
+
+
+def weight(name: str, shape: tuple[int, ...], seed: int, std: float = 0.02) -> torch.Tensor:
+    """Draw a whole weight from its own name and the seed, so that every layout starts from the same model."""
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + 1_000_003 * seed)
+    return torch.randn(shape, generator=generator) * std
+
+
+def sharded(full: torch.Tensor, dim: int, group: Group) -> nn.Parameter:
+    """Keep this rank's part of a weight along `dim`; its gradient is complete on this rank."""
+    part = full.chunk(group.size, dim)[group.rank].contiguous().clone()
+    return nn.Parameter(part)
+
+
+def replicated(full: torch.Tensor) -> nn.Parameter:
+    """Keep a whole weight that sees a slice of the sequence only: its gradient is partial and must be summed over tp."""
+    parameter = nn.Parameter(full)
+    parameter.partial_over_tp = True  # type: ignore[attr-defined] # read by parallel.data
+    return parameter
+
+
+class ColumnLinear(nn.Module):
+    """A linear layer whose outputs are split over the group."""
+
+    def __init__(self, name: str, inputs: int, outputs: int, seed: int, group: Group) -> None:
+        super().__init__()
+        self.weight = sharded(weight(name, (outputs, inputs), seed), 0, group)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply a whole sequence by this rank's columns."""
+        return F.linear(x, self.weight)
+
+
+class RowLinear(nn.Module):
+    """A linear layer whose inputs are split over the group; gives a slice of the sequence."""
+
+    def __init__(self, name: str, inputs: int, outputs: int, seed: int, group: Group) -> None:
+        super().__init__()
+        self.weight = sharded(weight(name, (outputs, inputs), seed), 1, group)
+        self.group = group
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply by this rank's rows, add the parts of all ranks and keep a slice of the sequence."""
+        return reduce_scatter(F.linear(x, self.weight), self.group)
+
+
+class VocabEmbedding(nn.Module):
+    """The embedding, rows split over the group; gives a slice of the sequence."""
+
+    def __init__(self, name: str, vocab: int, hidden: int, seed: int, group: Group) -> None:
+        super().__init__()
+        self.weight = sharded(weight(name, (vocab, hidden), seed), 0, group)
+        self.group = group
+        self.first = group.rank * (vocab // group.size)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Look up ``[sequence, batch]`` tokens; rows of other ranks count as zero before the sum."""
+        if self.group.size == 1:
+            return F.embedding(tokens, self.weight)
+        local = tokens - self.first
+        mine = (local >= 0) & (local < self.weight.shape[0])
+        rows = F.embedding(local.clamp(0, self.weight.shape[0] - 1), self.weight) * mine.unsqueeze(-1)
+        return reduce_scatter(rows, self.group)
+
+
+class _VocabCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor, group: Group) -> torch.Tensor:  # noqa: ANN401
+        top = logits.amax(-1, keepdim=True)
+        dist.all_reduce(top, dist.ReduceOp.MAX, group=group.handle)
+        exponents = (logits - top).exp()
+        local = targets - group.rank * logits.shape[-1]
+        mine = (local >= 0) & (local < logits.shape[-1])
+        index = local.clamp(0, logits.shape[-1] - 1).unsqueeze(-1)
+        picked = (logits - top).gather(-1, index).squeeze(-1) * mine
+        sums = torch.stack([exponents.sum(-1), picked])
+        dist.all_reduce(sums, group=group.handle)
+        ctx.save_for_backward(exponents / sums[0].unsqueeze(-1), index, mine)
+        return sums[0].log() - sums[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # noqa: ANN401
+        shares, index, mine = ctx.saved_tensors
+        picked = torch.zeros_like(shares).scatter_(-1, index, mine.unsqueeze(-1).to(shares.dtype))
+        return (shares - picked) * grad.unsqueeze(-1), None, None
+
+
+def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, group: Group) -> torch.Tensor:
+    """Take each token's loss from logits whose vocabulary is split over the group; the same value on all its ranks."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    if group.size == 1:
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
+    return _VocabCrossEntropy.apply(logits, targets, group)

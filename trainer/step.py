@@ -1,0 +1,140 @@
+"""What happens in one update? Forward and backward over all passes, one norm, one clip, AdamW, and what is reported.
+
+Nothing here waits for the device: loss and norm stay on it until they are logged.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from usp_prof.record.marks import mark
+from trainer.model.decoder import Decoder
+from trainer.model.experts import Experts
+from trainer.parallel.data import DataParallel
+from trainer.parallel.mesh import Mesh
+from trainer.parallel.pipeline import Pipeline
+from trainer.parallel.tensor import cross_entropy
+from trainer.rules import Settled
+
+BIAS_STEP = 1e-3
+"""How far an expert's bias moves against its load in one update."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one update gave, still on the device."""
+
+    loss: torch.Tensor
+    norm: torch.Tensor
+    load: torch.Tensor
+    """Tokens sent to each expert, ``[layers, experts]``; empty in a dense model."""
+    rate: float
+
+
+class Update:
+    """One update of the weights, repeated."""
+
+    def __init__(
+        self,
+        settled: Settled,
+        mesh: Mesh,
+        chunks: dict[int, Decoder],
+        data: DataParallel,
+        pipeline: Pipeline | None,
+    ) -> None:
+        self.settled, self.mesh, self.chunks, self.data, self.pipeline = settled, mesh, chunks, data, pipeline
+        options = settled.options
+        self.slices = data.slices()
+        self.optimizer = torch.optim.AdamW(
+            [part.tensor for part in self.slices],
+            lr=options.lr,
+            betas=(0.9, 0.95),
+            weight_decay=options.weight_decay,
+            fused=options.dtype != "fp64" or None,
+        )
+        self.experts = {
+            int(name): layer.ffn
+            for chunk in chunks.values()
+            for name, layer in chunk.layers.items()
+            if isinstance(layer.ffn, Experts)
+        }
+
+    def loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Give this micro-batch's part of the mean loss over all tokens of the update."""
+        return cross_entropy(logits, targets.t(), self.mesh["tp"]).sum() / self.settled.tokens
+
+    def __call__(self, step: int, passes: list[tuple[torch.Tensor, torch.Tensor]]) -> Outcome:
+        """Run the update."""
+        with mark("train", "fwd_bwd"):
+            losses = [
+                self._pass(tokens, targets, last=index + 1 == len(passes))
+                for index, (tokens, targets) in enumerate(passes)
+            ]
+        with mark("dp", "finish"):
+            self.data.finish()
+        with mark("train", "grad_norm"):
+            outcome = self._agree(torch.stack(losses).sum(), step)
+            self._clip(outcome.norm)
+        with mark("train", "optimizer"):
+            for group in self.optimizer.param_groups:
+                group["lr"] = outcome.rate
+            self.optimizer.step()
+            self.data.publish()
+            self._balance(outcome.load)
+        return outcome
+
+    def _pass(self, tokens: torch.Tensor, targets: torch.Tensor, *, last: bool) -> torch.Tensor:
+        if self.pipeline is not None:
+            return self.pipeline.run(tokens, targets, self.data, last_round=last)
+        with mark("train", "forward"):
+            loss = self.loss(self.chunks[0](tokens), targets)
+        self.data.begin(0, last=last)
+        with mark("train", "backward"):
+            loss.backward()
+        return loss.detach()
+
+    def _agree(self, loss: torch.Tensor, step: int) -> Outcome:
+        """Sum over the world, in one message: squares of gradients, losses, loads of experts."""
+        shape = self.settled.shape
+        accurate = torch.float64 if self.settled.options.dtype == "fp64" else torch.float32
+        squares = [part.tensor.grad.to(accurate).square().sum() / part.copies for part in self.slices]
+        load = torch.zeros(shape.layers, shape.experts, dtype=accurate, device=loss.device)
+        for layer, experts in self.experts.items():
+            load[layer] = experts.load
+            experts.load.zero_()
+        # All tensor-parallel ranks of the last stage know the same loss.
+        message = torch.cat([torch.stack([torch.stack(squares).sum(), loss.to(accurate) / self.mesh["tp"].size]), load.flatten()])
+        if self.mesh["log"].size > 1:
+            dist.all_reduce(message, group=self.mesh["log"].handle)
+        return Outcome(message[1], message[0].sqrt(), message[2:].view_as(load), rate(self.settled, step))
+
+    def _clip(self, norm: torch.Tensor) -> None:
+        limit = self.settled.options.clip
+        if limit > 0:
+            factor = (limit / (norm + 1e-6)).clamp(max=1.0)
+            for part in self.slices:
+                part.tensor.grad.mul_(factor.to(part.tensor.grad.dtype))
+
+    def _balance(self, load: torch.Tensor) -> None:
+        for layer, experts in self.experts.items():
+            excess = load[layer] - load[layer].mean()
+            experts.bias -= BIAS_STEP * excess.sign()
+
+
+def rate(settled: Settled, step: int) -> float:
+    """Give the learning rate of a step: linear warm-up, then a cosine down to a tenth."""
+    options = settled.options
+    if step < options.warmup:
+        return options.lr * (step + 1) / options.warmup
+    progress = (step - options.warmup) / max(options.steps - options.warmup, 1)
+    return options.lr * (0.1 + 0.9 * (1 + math.cos(math.pi * min(progress, 1.0))) / 2)
+
+
+def parameters(chunks: dict[int, nn.Module]) -> int:
+    """Count this rank's weights."""
+    return sum(parameter.numel() for chunk in chunks.values() for parameter in chunk.parameters())

@@ -1,0 +1,36 @@
+"""Which parts of torch are private or moved between 2.11 and 2.13, and what do we do without them?
+
+Everything the trainer uses that torch may change without notice stands here, each with its fallback.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""Gather into one tensor; the older name is deprecated from 2.13 on."""
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+"""Reduce and scatter one tensor; the older name is deprecated from 2.13 on."""
+
+
+def gather_asynchronously(module: torch.nn.Module) -> bool:
+    """Let FSDP2 gather parameters while the caller computes on; says whether this torch can.
+
+    Without it, FSDP2 on gloo waits for each gather where it is issued, and prefetching hides nothing.
+    """
+    setter: Any = getattr(module, "_set_unshard_async_op", None)
+    if setter is None:
+        return False
+    setter(True)
+    return True
+
+
+def grouped_product(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor | None:
+    """Multiply runs of rows by one matrix each, in one kernel; `None` where torch has none for this dtype."""
+    kernel: Any = getattr(torch, "_grouped_mm", None)
+    if kernel is None or x.dtype not in {torch.bfloat16, torch.float32} or x.shape[-1] * x.element_size() % 16:
+        return None
+    return kernel(x, weights, offs=ends)
