@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -32,25 +35,34 @@ class Field:
         return self.key if self.key.startswith("$") else f'$."{self.key}"'
 
 
-def read_arguments(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple[Field, ...]) -> dict[str, Any]:
+def read_arguments(args: pa.Array, rows: NDArray[np.int64], fields: tuple[Field, ...]) -> dict[str, Any]:
     """Read fields; absent ones are -1, NaN, "" or False. Arguments that are no JSON object count as empty."""
     if not len(rows):
         return {f.name: _column(pa.nulls(0, pa.string()), f.kind) for f in fields}
     chosen = args.take(pa.array(rows))
-    if pa.types.is_dictionary(chosen.type):
-        chosen = chosen.cast(pa.string())
     texts = pa.table({"args": pc.if_else(pc.equal(chosen, ""), None, chosen)})
     paths = ", ".join("'" + f.path.replace("'", "''") + "'" for f in fields)
     picks = ", ".join(_pick(place, f) for place, f in enumerate(fields, 1))
-    with duckdb.connect() as connection:
-        connection.register("texts", texts)
-        query = "SELECT {picks} FROM (SELECT json_extract_string({args}, [{paths}]) AS r FROM texts)"
-        try:
-            found = connection.sql(query.format(picks=picks, args="args", paths=paths)).to_arrow_table()
-        except duckdb.InvalidInputException:  # some arguments are damaged: leave those out
-            safe = "CASE WHEN json_valid(args) THEN args END"
-            found = connection.sql(query.format(picks=picks, args=safe, paths=paths)).to_arrow_table()
+    query = "SELECT {picks} FROM (SELECT json_extract_string({args}, [{paths}]) AS r FROM texts)"
+    connection = _connection(os.getpid(), threading.get_ident())
+    connection.register("texts", texts)
+    try:
+        found = connection.sql(query.format(picks=picks, args="args", paths=paths)).to_arrow_table()
+    except duckdb.InvalidInputException:  # some arguments are damaged: leave those out
+        safe = "CASE WHEN json_valid(args) THEN args END"
+        found = connection.sql(query.format(picks=picks, args=safe, paths=paths)).to_arrow_table()
+    finally:
+        connection.unregister("texts")
     return {f.name: _column(found.column(place), f.kind) for place, f in enumerate(fields)}
+
+
+@cache
+def _connection(process: int, thread: int) -> duckdb.DuckDBPyConnection:  # noqa: ARG001 - one for each of them
+    """Keep one connection for each thread of each process: opening one costs more than a small trace's queries.
+
+    Ranks are built side by side in processes, so one thread of DuckDB's own is enough.
+    """
+    return duckdb.connect(config={"threads": 1})
 
 
 def _pick(place: int, field: Field) -> str:

@@ -115,9 +115,13 @@ def numbers(table: pa.Table, name: str) -> Ints:
 
 def texts(table: pa.Table, name: str) -> tuple[Ints, list[str]]:
     """Give a text field as codes and distinct texts."""
-    coded = table.column(name).combine_chunks().dictionary_encode()
-    if isinstance(coded, pa.ChunkedArray):
-        coded = coded.combine_chunks()
+    return coded_texts(table.column(name))
+
+
+def coded_texts(column: pa.Array | pa.ChunkedArray) -> tuple[Ints, list[str]]:
+    """Give texts as codes and distinct texts."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    coded = pa.concat_arrays(chunks or [pa.array([], pa.string())]).dictionary_encode()
     return coded.indices.to_numpy().astype(np.int64), coded.dictionary.to_pylist()
 
 

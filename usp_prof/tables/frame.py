@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events")
 HOST_CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "privateuse1_runtime", "privateuse1_driver", "xpu_runtime")
+_OFFSETS_HOLD = 2**31 - 2**20
 HOST_OPS = ("cpu_op",)
 MARKS = ("user_annotation",)
 
@@ -126,7 +127,22 @@ class EventFrame:
 
     def arguments(self, rows: Ints, fields: Iterable[Field]) -> dict[str, Any]:
         """Read fields out of the arguments of some rows: integers and floats as NumPy arrays, texts as Arrow arrays."""
-        return read_arguments(self.raw.events.column("args"), rows, tuple(fields))
+        return read_arguments(self._args, rows, tuple(fields))
+
+    @cached_property
+    def _args(self) -> pa.Array:
+        """The arguments in one piece: taking rows out of many chunks is twenty times slower."""
+        column = self.raw.events.column("args")
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(pa.string())
+        elif column.nbytes > _OFFSETS_HOLD:
+            column = column.cast(pa.large_string())
+        combined = column.combine_chunks()
+        return (
+            combined
+            if isinstance(combined, pa.Array)
+            else pa.concat_arrays(combined.chunks or [pa.array([], pa.string())])
+        )
 
     @cached_property
     def ops(self) -> Tracks:

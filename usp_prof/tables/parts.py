@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.algebra.tracks import nest
+from usp_prof.model.schema import Kind
+from usp_prof.tables.arguments import Field
 from usp_prof.tables.classification import Work, operation
-from usp_prof.tables.described import describe, elements, merge, texts
+from usp_prof.tables.described import coded_texts, describe, elements, merge, texts
 from usp_prof.tables.frame import HOST_OPS, MARKS
 from usp_prof.tables.kernels import kinds
 
@@ -176,7 +178,7 @@ def _posts(frame: EventFrame, row: Ints, op: NDArray[np.object_]) -> Ints:
 
 def _keys(frame: EventFrame, rows: Ints, op: NDArray[np.object_]) -> NDArray[np.str_]:
     """Tell operations of different size apart: by the elements of the input, which c10d lists after the output."""
-    dims, values = texts(describe(frame, rows), "dims")
+    dims, values = coded_texts(frame.arguments(rows, (Field("dims", "Input Dims", Kind.TEXT),))["dims"])
     outputs_first = np.isin(op, ("all_gather", "reduce_scatter", "all_to_all"))
     first = np.array([elements(text) for text in values] + [-1])[dims]
     second = np.array([_second(text) for text in values] + [-1])[dims]
