@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from usp_prof.synth.log import RankLog
+    from usp_prof.synth.log import Part, RankLog
 
     Ints = NDArray[np.int64]
 
@@ -68,48 +69,58 @@ def partition(log: RankLog) -> list[StepTruth]:
     winner = _winner(pieces, axes)
     inputs, syncs = pieces.mask(log.inputs), pieces.mask(log.syncs)
     idle = ~compute & (winner == -1) & ~copy
-    causes = {"input": idle & inputs, "sync": idle & ~inputs & syncs, "host": idle & ~inputs & ~syncs}
-    causes["bubble"] = ~compute & (winner == len(axes))
-    active = {axis: pieces.mask([(a, b) for name, a, b, _ in pieces.comm if name == axis]) for axis in axes}
+    waiting = idle & pieces.mask([(start, sent) for _, start, _, sent in pieces.comm])
+    rest = idle & ~waiting
+    causes = {
+        "bubble": waiting,
+        "input": rest & inputs,
+        "sync": rest & ~inputs & syncs,
+        "host": rest & ~inputs & ~syncs,
+    }
+    active = {axis: pieces.mask([(sent, b) for name, _, b, sent in pieces.comm if name == axis]) for axis in axes}
     exposed = {axis: ~compute & (winner == number) for number, axis in enumerate(axes)}
     truths = []
     for (step, *_), window in zip(log.steps, pieces.windows, strict=True):
-        inside = pieces.mask([window])
-
-        def total(mask: NDArray[np.bool_], inside: NDArray[np.bool_] = inside) -> int:
-            return int(pieces.length[mask & inside].sum())
-
-        comm = {axis: total(mask) for axis, mask in active.items()}
-        hidden = {axis: total(mask & compute) for axis, mask in active.items()}
+        total = partial(_total, pieces.length, pieces.mask([window]))
         truths.append(
             StepTruth(
-                log.rank, step, *window, total(compute), {axis: total(mask) for axis, mask in exposed.items()},
-                comm, hidden, total(copy & ~compute & (winner == -1)),
-                {cause: total(mask) for cause, mask in sorted(causes.items())},
+                rank=log.rank,
+                step=step,
+                start_ns=window[0],
+                end_ns=window[1],
+                compute_ns=total(compute),
+                exposed_comm_ns={axis: total(mask) for axis, mask in exposed.items()},
+                comm_ns={axis: total(mask) for axis, mask in active.items()},
+                hidden_comm_ns={axis: total(mask & compute) for axis, mask in active.items()},
+                memcpy_ns=total(copy & ~compute & (winner == -1)),
+                idle_ns={cause: total(mask) for cause, mask in sorted(causes.items())},
             )
-        )  # fmt: skip
+        )
     return truths
 
 
+def _total(length: Ints, inside: NDArray[np.bool_], mask: NDArray[np.bool_]) -> int:
+    return int(length[mask & inside].sum())
+
+
 def _winner(pieces: _Pieces, axes: list[str]) -> Ints:
-    """Give each piece the axis of the communication that ends last; len(axes) is a receive that waits for its peer."""
+    """Give each piece the axis of the communication that ends last; -1 where there is none."""
     best = np.full(len(pieces.length), -1, dtype=np.int64)
     latest = np.full(len(pieces.length), -1, dtype=np.int64)
-    for axis, start, end, sent in pieces.comm:
-        first, middle, last = np.searchsorted(pieces.edges, (start, sent, end))
-        for low, high, name in ((first, middle, len(axes)), (middle, last, axes.index(axis))):
-            takes = latest[low:high] < end
-            best[low:high][takes] = name
-            latest[low:high][takes] = end
+    for axis, _, end, sent in pieces.comm:
+        low, high = np.searchsorted(pieces.edges, (sent, end))
+        takes = latest[low:high] < end
+        best[low:high][takes] = axes.index(axis)
+        latest[low:high][takes] = end
     return best
 
 
-def _sent(part: object, rank: int) -> int:
-    """When this part stops being a wait for a peer that has not sent: only receives wait so."""
-    call = part.call  # type: ignore[attr-defined]
-    if part.direction != "recv":  # type: ignore[attr-defined]
-        return int(call.start[rank])
-    return int(min(max(call.start[call.members[0]], call.start[rank]), call.end[rank]))
+def _sent(part: Part, rank: int) -> int:
+    """Say when this part stops being a wait for a peer that has not sent: only receives wait so, and that is bubble."""
+    call = part.call
+    if part.direction != "recv":
+        return call.start[rank]
+    return min(max(call.start[call.members[0]], call.start[rank]), call.end[rank])
 
 
 def _windows(log: RankLog, pieces: _Pieces) -> list[tuple[int, int]]:
