@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from usp_prof.gate.derived import with_shares
+from usp_prof.gate.derived import with_derived
 from usp_prof.gate.series import WHOLE_RUN, from_values
 from usp_prof.model.metric import Better, Metric, Unit, Value
 
@@ -45,7 +45,7 @@ def test_a_figure_that_is_not_known_is_no_sample() -> None:
 
 
 def test_shares_of_the_step() -> None:
-    found = with_shares(
+    found = with_derived(
         from_values(
             [
                 Value(STEP, 10, {"rank": 0, "step": 1}),
@@ -61,4 +61,4 @@ def test_shares_of_the_step() -> None:
 
 def test_without_steps_there_are_no_shares() -> None:
     series = from_values([Value(IDLE, 1, {"rank": 0, "step": 1})])
-    assert with_shares(series) == series
+    assert with_derived(series) == series

@@ -18,8 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMANDS: tuple[tuple[str, str], ...] = (
+    ("info", "What was recorded: ranks, axes, steps, devices, versions, health."),
+    ("query", "Ask the tables of all ranks in SQL."),
+    ("tables", "What every table and column means."),
+    ("export", "Write all ranks into one file for Perfetto."),
+    ("cache", "Measure or empty what is kept of traces that were read."),
     ("dashboard", "See where the step went, from any browser."),
     ("synth", "Write traces of a made-up run whose truth is known."),
+    ("baseline", "Measure runs into a file that later runs are checked against."),
+    ("check", "Did this run get slower than its baseline, and why?"),
+    ("compare", "What changed between runs: metrics, waterfall, ops, kernels, calls."),
+    ("trend", "When did it get slower: steps and drift over checked runs."),
 )
 """Name and one-line summary of each command; its module is `usp_prof.cli.<name>` (a dash becomes an underscore)."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from usp_prof._version import __version__
 from usp_prof.analyses import NAMES
 from usp_prof.gate.circumstances import facts_of
-from usp_prof.gate.derived import with_shares
+from usp_prof.gate.derived import with_derived
 from usp_prof.gate.measured import Damage, Measured, SeenFinding
 from usp_prof.gate.series import from_values
 from usp_prof.gate.work import work_of
@@ -35,7 +35,7 @@ def measure(
         profiler=__version__,
         created=manifest.created if manifest else "",
         facts=facts_of(tables),
-        series=with_shares(from_values(values)),
+        series=with_derived(from_values(values)),
         findings=tuple(sorted(_seen(finding) for finding in findings)),
         damage=tuple(sorted(Damage(r.code, r.severity, r.rank, r.count, r.detail) for r in tables.health)),
         ranks=tables.ranks,

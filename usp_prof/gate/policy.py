@@ -32,7 +32,7 @@ STEP_FAMILY = "step"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is allowed for the series that `match` (metric id or key, with `*`).
+    """What is allowed for the series that `match`: a metric's id, or a key in which `*` stands for one value.
 
     `between` is the standard deviation between runs of one configuration that is assumed until several baseline runs
     tell it.
@@ -46,8 +46,8 @@ class Rule:
 
     def takes(self, series: Series) -> bool:
         """Say whether the rule is about this series."""
-        pattern = ".*".join(re.escape(part) for part in self.match.split("*"))
-        return series.metric == self.match or re.fullmatch(pattern, series.key) is not None
+        pattern = "[^,]*".join(re.escape(part) for part in self.match.split("*"))
+        return self.match in (series.metric, series.key) or re.fullmatch(pattern, series.key) is not None
 
 
 def _rule(match: str, allowed: str, resolve: str = "", between: str = "", family: str = "") -> Rule:
@@ -67,8 +67,8 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     _rule("tokens_per_second", "1%", "3%", family=STEP_FAMILY),
     _rule("exposed_comm_fraction[axis=*]", "1pp", "4pp"),
     _rule("bubble_fraction", "1pp", "4pp"),
-    _rule("idle_fraction", "1pp", "4pp"),
-    _rule("overlap_fraction*", "3pp", "12pp"),
+    _rule("idle_fraction[cause=*]", "1pp", "4pp"),
+    _rule("overlap_fraction[axis=*]", "3pp", "12pp"),
     _rule("kernel_efficiency", "2%", "8%"),
     _rule("peak_memory*", "2%", "6%", between="0.5%"),
 )

@@ -77,7 +77,7 @@ def assert_no_regression(
         inconclusive: str = "fail",
     ) -> Report:
         __tracebackhide__ = True
-        from usp_prof.gate import check as checking  # noqa: PLC0415 - only tests that ask pay for it
+        import usp_prof.gate.check as checking  # noqa: PLC0415 - only tests that ask pay for it
 
         report = checking.check_run(
             usp_prof_run(path) if isinstance(path, (str, checking.Path)) else path,

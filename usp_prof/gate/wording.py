@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from usp_prof.gate.why import Why, WorkChange
 
 _PARTS_TOLD = 4
+_NAME_WIDTH = 80
 
 
 def headline(report: Report) -> str:
@@ -72,7 +73,7 @@ def work_line(each: WorkChange) -> str:
     """Say how one op, kernel or call changed."""
     shape = f" {each.shape}" if each.shape else ""
     phase = f" in {each.phase}" if each.phase else ""
-    text = f"{signed_duration(each.delta_ns)} {each.sort} {each.name}{shape}{phase}"
+    text = f"{signed_duration(each.delta_ns)} {each.sort} {_short(each.name)}{shape}{phase}"
     if not each.before_count:
         return f"{text} (new, {each.after_count:g} a step)"
     if not each.after_count:
@@ -80,6 +81,11 @@ def work_line(each: WorkChange) -> str:
     if each.before_count != each.after_count:
         return f"{text} ({each.before_count:g} -> {each.after_count:g} a step)"
     return text
+
+
+def _short(name: str) -> str:
+    """Cut a C++ name where only template arguments follow."""
+    return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 3]}..."
 
 
 def _steps(numbers: tuple[int, ...]) -> str:

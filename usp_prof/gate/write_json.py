@@ -22,16 +22,17 @@ def render(report: Report) -> str:
         "version": VERSION,
         "headline": headline(report),
         "exit_code": report.exit_code,
-        **_plain(asdict(report)),
+        **plain(asdict(report)),
     }
     return json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Make a value fit for JSON: what is not finite becomes null."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

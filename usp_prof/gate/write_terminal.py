@@ -31,27 +31,27 @@ def render(report: Report, *, color: bool, width: int = 120) -> str:
     """Write the check for a terminal."""
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=color, no_color=not color, highlight=False)
-    console.print(Text(headline(report), style=_STYLES[report.verdict]))
+    console.print(Text(headline(report), style=_STYLES[report.verdict]), soft_wrap=True)
     runs = f", {report.baseline_runs} runs" if report.baseline_runs > 1 else ""
-    console.print(Text(f"{report.after} against {report.before}{runs}"))
+    console.print(Text(f"{report.after} against {report.before}{runs}"), soft_wrap=True)
     for reason in report.unusable[1:]:
-        console.print(Text(f"  {reason}"))
+        console.print(Text(f"  {reason}"), soft_wrap=True)
     for difference in report.differences:
-        console.print(Text(f"  differs: {difference}"))
+        console.print(Text(f"  differs: {difference}"), soft_wrap=True)
     console.print(_table(report))
     for found in report.judgements:
         if found.reason and found.verdict is not Verdict.PASS:
-            console.print(Text(f"  {found.key}: {found.reason}"))
+            console.print(Text(f"  {found.key}: {found.reason}"), soft_wrap=True)
     left_out = next((removed(each) for each in report.judgements if removed(each)), "")
     if left_out:
-        console.print(Text(f"  left out: {left_out}"))
+        console.print(Text(f"  left out: {left_out}"), soft_wrap=True)
     lines = why_lines(report.why)
     if lines:
-        console.print(Text("why"))
+        console.print(Text("why"), soft_wrap=True)
         for line in lines:
-            console.print(Text(f"  {line}"))
+            console.print(Text(f"  {line}"), soft_wrap=True)
     if report.verdict is Verdict.IMPROVED:
-        console.print(Text("to keep it that way: usp-prof baseline save RUN -o baseline.json"))
+        console.print(Text("to keep it that way: usp-prof baseline save RUN -o baseline.json"), soft_wrap=True)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from gate_runs import measured, series
+
+from usp_prof.gate.baseline import Baseline, load, save
+from usp_prof.gate.measured import Damage, SeenFinding, Work
+from usp_prof.model.errors import InputError
+from usp_prof.model.finding import Level
+from usp_prof.model.health import Severity
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RUN = measured(
+    series("step_time", [1.5, 2.5]),
+    damage=(Damage("x", Severity.INFO),),
+    findings=(SeenFinding("C", Level.NOTE, "t"),),
+    work=(Work("op", "aten::mm", "[1]", "", 2.0, 1.0),),
+)
+
+
+def test_what_is_saved_is_loaded_and_the_bytes_are_the_same(tmp_path: Path) -> None:
+    save(Baseline((RUN, RUN)), tmp_path / "a.json")
+    again = load(tmp_path / "a.json")
+    assert again == Baseline((RUN, RUN))
+    save(again, tmp_path / "b.json")
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "no baseline"),
+        ('{"runs": []}', "no baseline"),
+        ('{"runs": 3}', "no baseline"),
+        ('{"format": "other", "runs": []}', "no baseline"),
+    ],
+)
+def test_refuses_other_files(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(InputError, match=message) as error:
+        load(tmp_path / "x.json")
+    assert "baseline save" in error.value.hint
+
+
+def test_refuses_a_later_version(tmp_path: Path) -> None:
+    save(Baseline((RUN,), version=99), tmp_path / "x.json")
+    with pytest.raises(InputError, match="later"):
+        load(tmp_path / "x.json")
+
+
+def test_says_what_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read"):
+        load(tmp_path / "none.json")
+    with pytest.raises(InputError, match="cannot write"):
+        save(Baseline((RUN,)), tmp_path / "no" / "x.json")

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from gate_runs import measured, series, steps, with_fact
+
+from usp_prof.gate.comparison import compare, direction
+from usp_prof.gate.facts import FactKind
+from usp_prof.gate.write_comparison import FORMATS, render
+from usp_prof.model.metric import Better, Unit
+
+RNG = np.random.default_rng(21)
+A = measured(
+    series("step_time", steps(RNG, mean=1e8)),
+    series("compute_time", steps(RNG, mean=6e7), better=Better.NEITHER),
+    series("idle_time", steps(RNG, mean=4e7), cause="host"),
+    series("mfu", steps(RNG, mean=0.4), unit=Unit.FRACTION, better=Better.HIGHER),
+    series("bubble_fraction", [0.1] * 8, unit=Unit.FRACTION),
+    label="a",
+)
+B = measured(
+    series("step_time", steps(RNG, mean=1.1e8)),
+    series("compute_time", steps(RNG, mean=7e7), better=Better.NEITHER),
+    series("idle_time", steps(RNG, mean=4e7), cause="host"),
+    series("mfu", steps(RNG, mean=0.44), unit=Unit.FRACTION, better=Better.HIGHER),
+    label="b",
+)
+OTHER = measured(
+    series("step_time", steps(RNG, mean=2e8)),
+    series("mfu", steps(RNG, mean=0.4), unit=Unit.FRACTION, better=Better.HIGHER),
+    label="other",
+    facts=with_fact(FactKind.HARDWARE, "device", "A100"),
+    ranks=(0, 1, 2),
+)
+
+
+def test_says_what_changed_in_which_direction() -> None:
+    (pair,) = compare([A, B]).pairs
+    assert {each.key: direction(each) for each in pair.judgements} == {
+        "bubble_fraction": "",
+        "compute_time": "changed",
+        "idle_time[cause=host]": "as before",
+        "mfu": "better",
+        "step_time": "worse",
+    }
+    assert [part.name for part in pair.waterfall] == ["compute", "idle host"]
+
+
+def test_says_what_is_comparable() -> None:
+    found = compare([A, B, OTHER])
+    assert [pair.label for pair in found.pairs] == ["b", "other"]
+    assert "mfu" in found.keys
+    other = found.pairs[1]
+    assert {direction(each) for each in other.judgements} == {""}
+    assert "rank 3 missing" in other.doubts[0]
+    step = next(each for each in other.judgements if each.key == "step_time")
+    assert step.after > step.before
+    across = compare([A, OTHER], (FactKind.HARDWARE,)).pairs[0]
+    assert direction(next(each for each in across.judgements if each.key == "step_time")) == "worse"
+
+
+def test_is_written_in_every_format() -> None:
+    found = compare([A, B, OTHER])
+    for form in FORMATS:
+        assert "step_time" in render(found, form)
+    text = render(found, "terminal")
+    assert "differs: hardware device: H100 -> A100" in text
+    assert "idle_time[cause=host]" not in text
+    assert "idle_time[cause=host]" in render(found, "terminal", everything=True)
+    assert json.loads(render(found, "json"))["pairs"][0]["label"] == "b"

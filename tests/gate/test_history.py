@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from gate_runs import measured, series, steps
+
+from usp_prof.cli.app import main
+from usp_prof.gate.history import append, read, trends
+from usp_prof.gate.write_trend import sparkline, text
+from usp_prof.model.errors import InputError
+from usp_prof.model.metric import Better, Unit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from usp_prof.gate.measured import Measured
+
+
+def _run(rng: np.random.Generator, mean: float, calls: int = 3) -> Measured:
+    return measured(
+        series("step_time", steps(rng, mean=mean, noise=0.005)),
+        series("calls", [calls], unit=Unit.COUNT, better=Better.NEITHER, steps=[-1]),
+    )
+
+
+@pytest.fixture
+def drifting(tmp_path: Path) -> Path:
+    path = tmp_path / "runs.parquet"
+    rng = np.random.default_rng(7)
+    for i in range(30):
+        assert append(path, _run(rng, 1e9 * 1.003**i, 3 if i < 20 else 4), commit=f"c{i}") == i
+    return path
+
+
+def test_slow_drift_over_thirty_runs_is_found(drifting: Path) -> None:
+    calls, step = trends(read(drifting))
+    assert step.drift_fraction == pytest.approx(0.003, rel=0.3)
+    assert [(change.index, change.after) for change in calls.trend.changes] == [(20, 4.0)]
+
+
+def test_the_trend_says_so(drifting: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trend", str(drifting), "--changed", "--fail"]) == 1
+    out = capsys.readouterr().out
+    assert "drifts +0.3" in out
+    assert "worse" in out
+    assert "changed at c20 (run 20): 3 -> 4" in out
+    assert main(["trend", str(drifting), "--metric", "calls", "--fail", "--format", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [metric["key"] for metric in data["metrics"]] == ["calls"]
+    assert main(["trend", str(drifting), "--metric", "stepp_time"]) == 2
+    assert "did you mean step_time" in capsys.readouterr().err
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read"):
+        read(tmp_path / "none.parquet")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
+    with pytest.raises(InputError, match="no history"):
+        read(tmp_path / "x.parquet")
+    with pytest.raises(InputError, match="cannot write"):
+        append(tmp_path / "no" / "runs.parquet", _run(np.random.default_rng(1), 1e9))
+
+
+def test_sparklines() -> None:
+    assert sparkline([1, 1, 1]) == "▁▁▁"
+    assert sparkline([0, 7]) == "▁█"
+    assert text([]) == "no metric\n"

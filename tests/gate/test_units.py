@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from usp_prof.gate.judgement import Judgement, Verdict
+from usp_prof.gate.limit import Scale
+from usp_prof.gate.units import figure, interval, signed, signed_duration
+from usp_prof.model.metric import Better, Unit
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (math.nan, Unit.NS, "-"),
+        (12, Unit.NS, "12 ns"),
+        (1234567, Unit.NS, "1.235 ms"),
+        (0.1234, Unit.FRACTION, "12.34 %"),
+        (512, Unit.BYTES, "512 B"),
+        (3 * 2**30, Unit.BYTES, "3.00 GiB"),
+        (2.5e9, Unit.BYTES_PER_SECOND, "2.5 GB/s"),
+        (4.2e14, Unit.FLOP_PER_SECOND, "420 TFLOP/s"),
+        (12.0, Unit.COUNT, "12"),
+        (12.5, Unit.COUNT, "12.5"),
+        (1.25, Unit.RATIO, "1.25"),
+        (800.0, Unit.PER_SECOND, "800 /s"),
+    ],
+)
+def test_figures(value: float, unit: Unit, text: str) -> None:
+    assert figure(value, unit) == text
+
+
+def test_changes() -> None:
+    bytes_ = Judgement("m", "m", Unit.BYTES, Better.LOWER, Verdict.PASS, scale=Scale.ABSOLUTE)
+    assert signed(-2048, bytes_) == "-2.00 KiB"
+    assert interval(bytes_) == "-"
+    assert signed(math.nan, bytes_) == "-"
+    assert signed_duration(-1500) == "-1.5 us"

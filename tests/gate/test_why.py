@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from gate_runs import measured, series
+
+from usp_prof.gate.measured import SeenFinding, Work
+from usp_prof.gate.why import changed_work, explain, waterfall
+from usp_prof.gate.wording import why_lines
+from usp_prof.model.finding import Level
+
+BEFORE = measured(
+    series("step_time", [100e6] * 8),
+    series("compute_time", [60e6] * 8),
+    series("exposed_comm_time", [30e6] * 8),
+    series("exposed_comm_time", [30e6] * 8, axis="dp"),
+    series("idle_time", [10e6] * 8),
+    series("idle_time", [10e6] * 8, cause="host"),
+    work=(Work("call", "dp reduce_scatter", "4096 B", "", 5e6, 4), Work("op", "aten::mm", "[8,8]", "forward", 9e6, 2)),
+)
+AFTER = measured(
+    series("step_time", [111e6] * 8),
+    series("compute_time", [60e6] * 8),
+    series("exposed_comm_time", [39e6] * 8, axis="dp"),
+    series("idle_time", [12e6] * 8, cause="host"),
+    work=(
+        Work("call", "dp reduce_scatter", "4096 B", "", 14e6, 8),
+        Work("op", "aten::bmm", "[8,8]", "forward", 1e6, 2),
+    ),
+    findings=(SeenFinding("X1", Level.WARNING, "Exposed gradients", "axis=dp"),),
+)
+
+
+def test_the_parts_add_up_to_the_step() -> None:
+    why = explain(BEFORE, AFTER)
+    assert [(part.name, part.delta_ns) for part in why.parts] == [("exposed dp", 9e6), ("idle host", 2e6)]
+    assert sum(part.delta_ns for part in why.parts) == why.delta_ns
+
+
+def test_says_it_in_one_line() -> None:
+    lines = why_lines(explain(BEFORE, AFTER))
+    assert lines[0] == "+11 ms a step: +9 ms exposed dp, +2 ms idle host"
+    assert "+9 ms call dp reduce_scatter 4096 B (4 -> 8 a step)" in lines
+    assert "-9 ms op aten::mm [8,8] in forward (gone)" in lines
+    assert "+1 ms op aten::bmm [8,8] in forward (new, 2 a step)" in lines
+    assert "new finding X1 (warning): Exposed gradients axis=dp" in lines
+    assert "gone: finding X1: Exposed gradients axis=dp" in why_lines(explain(AFTER, BEFORE))
+
+
+def test_work_is_matched_by_shape_and_place() -> None:
+    small, large = (Work("op", "aten::mm", shape, "forward", 1e6, 1) for shape in ("[1]", "[2]"))
+    found = changed_work((small,), (large,), 0)
+    assert [(each.shape, each.delta_ns) for each in found] == [("[1]", -1e6), ("[2]", 1e6)]
+
+
+def test_waterfall_has_the_parts_only() -> None:
+    assert waterfall(BEFORE) == (("compute", 60e6), ("exposed dp", 30e6), ("idle host", 10e6))

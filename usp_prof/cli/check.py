@@ -1,0 +1,94 @@
+"""Did this run get slower than its baseline? `usp-prof check` says so, says why, and sets the exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from usp_prof.gate import check as checking
+from usp_prof.gate import history
+from usp_prof.gate.policy import parse_pairs
+from usp_prof.gate.verdict import Inconclusive
+from usp_prof.model.errors import InputError, UsageError
+from usp_prof.run import open_run
+
+if TYPE_CHECKING:
+    import argparse
+
+    from usp_prof.gate.verdict import Report
+
+EXAMPLES = """\
+  usp-prof check traces/today --baseline baseline.json
+  usp-prof check traces/today --baseline baseline.json --max-regression mfu=2%,step_time=3%
+  usp-prof check traces/today --min mfu=0.38
+  usp-prof check traces/today --baseline baseline.json --write markdown=summary.md --write junit=check.xml
+  usp-prof check traces/today --baseline baseline.json --history runs.parquet --commit abc123
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("path", metavar="RUN", help="folder of traces")
+    parser.add_argument("--baseline", metavar="FILE", default="", help="made by: usp-prof baseline save")
+    parser.add_argument("--policy", metavar="FILE", default="", help="rules as TOML; see docs/ci.md")
+    parser.add_argument(
+        "--min", metavar="NAME=X", action="append", default=[], help="absolute lower bounds, such as mfu=0.38"
+    )
+    parser.add_argument(
+        "--max-regression", metavar="NAME=X", action="append", default=[],
+        help="allowed change: 2%% of the baseline, 1pp (points), or a number in the metric's unit",
+    )  # fmt: skip
+    parser.add_argument(
+        "--inconclusive", choices=[str(each) for each in Inconclusive], default=str(Inconclusive.DEFAULT),
+        help="default: noise only warns, input that cannot be judged exits with 2",
+    )  # fmt: skip
+    parser.add_argument("--format", choices=checking.FORMATS, default="terminal", help="what goes to standard output")
+    parser.add_argument(
+        "--write", metavar="FORMAT=FILE", action="append", default=[], help="write the check to a file as well"
+    )
+    parser.add_argument("--history", metavar="FILE", help="append the run to this Parquet file, for usp-prof trend")
+    parser.add_argument("--commit", metavar="NAME", default="", help="what to call the run in the history")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check; the exit code is the verdict's."""
+    copies = {form: file for form, file in parse_pairs(args.write).items() if _known(form)}
+    after = checking.measured(open_run(args.path, cache_dir=args.cache_dir), args.path)
+    report = checking.check_measured(
+        after,
+        baseline=args.baseline,
+        policy=args.policy,
+        minimum={name: _number(name, value) for name, value in parse_pairs(args.min).items()},
+        max_regression=parse_pairs(args.max_regression),
+        inconclusive=args.inconclusive,
+    )
+    color = sys.stdout.isatty() and not args.no_color and "NO_COLOR" not in os.environ
+    sys.stdout.write(checking.render(report, args.format, color=color))
+    for form, file in copies.items():
+        _write(report, form, file)
+    if args.history:
+        history.append(args.history, after, verdict=str(report.verdict), commit=args.commit)
+    return report.exit_code
+
+
+def _write(report: Report, form: str, file: str) -> None:
+    try:
+        with Path(file).open("a" if form == "markdown" else "w", encoding="utf-8") as out:  # a step summary is added to
+            out.write(checking.render(report, form))
+    except OSError as error:
+        raise InputError(f"cannot write {file}: {error.strerror}", hint="name another file") from error
+
+
+def _known(form: str) -> bool:
+    if form not in checking.FORMATS:
+        raise UsageError(f"no format is named {form!r}", hint=f"one of {', '.join(checking.FORMATS)}")
+    return True
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        return float(value[:-1]) / 100 if value.endswith("%") else float(value)
+    except ValueError as error:
+        raise UsageError(f"--min {name}={value}: no number", hint="for example --min mfu=0.38") from error

@@ -1,0 +1,45 @@
+"""What changed between these runs? `usp-prof compare` sets them side by side: metrics, waterfall, ops, calls."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from usp_prof.gate import check as checking
+from usp_prof.gate import write_comparison
+from usp_prof.gate.comparison import compare
+from usp_prof.gate.facts import FactKind
+from usp_prof.model.errors import UsageError
+from usp_prof.run import open_run
+
+if TYPE_CHECKING:
+    import argparse
+
+EXAMPLES = """\
+  usp-prof compare traces/before traces/after
+  usp-prof compare traces/h100 traces/b200 --across hardware
+  usp-prof compare traces/gpipe traces/1f1b traces/zb-h1 --all --format markdown
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("paths", metavar="RUN", nargs="+", help="folders of traces; each is compared with the first")
+    parser.add_argument("--all", action="store_true", help="also each axis, cause and place of a metric")
+    parser.add_argument(
+        "--across", metavar="KIND", action="append", default=[], choices=[str(kind) for kind in FactKind],
+        help=f"compare although this differs: {', '.join(FactKind)}",
+    )  # fmt: skip
+    parser.add_argument("--format", choices=write_comparison.FORMATS, default="terminal", help="how to write it")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare; there is nothing to fail."""
+    if len(args.paths) < 2:
+        raise UsageError("one run cannot be compared", hint="usp-prof compare BEFORE AFTER")
+    runs = [checking.measured(open_run(path, cache_dir=args.cache_dir), path) for path in args.paths]
+    found = compare(runs, tuple(FactKind(kind) for kind in args.across))
+    color = sys.stdout.isatty() and not args.no_color and "NO_COLOR" not in os.environ
+    sys.stdout.write(write_comparison.render(found, args.format, color=color, everything=args.all))
+    return 0

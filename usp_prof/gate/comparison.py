@@ -1,0 +1,104 @@
+"""How do runs differ? The gate's engine for people: every metric side by side, the waterfall, the work that changed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from usp_prof.gate.facts import Difference, barred, differences
+from usp_prof.gate.judgement import Judgement, Verdict, judge
+from usp_prof.gate.limit import Limit, Scale
+from usp_prof.gate.policy import Rule
+from usp_prof.gate.usable import unusable_input
+from usp_prof.gate.why import PartChange, Why, explain, waterfall
+from usp_prof.model.health import Severity
+from usp_prof.model.metric import Better, Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usp_prof.gate.facts import FactKind
+    from usp_prof.gate.measured import Measured
+    from usp_prof.gate.series import Series
+
+_DOUBT = 0.005
+"""Each interval of a comparison leaves out the true change in one case of a hundred."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The first run against another: one judgement for each metric of either, and the difference of their steps."""
+
+    label: str
+    judgements: tuple[Judgement, ...]
+    differences: tuple[Difference, ...]
+    doubts: tuple[str, ...]
+    waterfall: tuple[PartChange, ...]
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The first run against each of the others."""
+
+    label: str
+    pairs: tuple[Pair, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All metrics of all pairs, in order."""
+        return tuple(sorted({each.key for pair in self.pairs for each in pair.judgements}))
+
+
+def compare(runs: Sequence[Measured], across: Sequence[FactKind] = ()) -> Comparison:
+    """Compare the first run with each of the others; differences of the kinds in `across` bar nothing."""
+    first = runs[0]
+    return Comparison(first.label, tuple(_pair(first, other, across) for other in runs[1:]))
+
+
+def _pair(first: Measured, other: Measured, across: Sequence[FactKind]) -> Pair:
+    found = differences(first.facts, other.facts)
+    old, new = first.by_key(), other.by_key()
+    judgements = []
+    for key in sorted({*old, *new}):
+        some = new[key] if key in new else old[key]
+        judgements.append(_judgement(some, old.get(key), new.get(key), barred(some, found, across)))
+    parts_before, parts_after = dict(waterfall(first)), dict(waterfall(other))
+    steps = tuple(
+        PartChange(name, parts_before.get(name, 0.0), parts_after.get(name, 0.0))
+        for name in sorted({*parts_before, *parts_after})
+    )
+    doubts = unusable_input((first,), other, Severity.DATA_LOSS, found)
+    return Pair(other.label, tuple(judgements), found, doubts, steps, explain(first, other))
+
+
+def _judgement(some: Series, before: Series | None, after: Series | None, bar: Difference | None) -> Judgement:
+    blank = Judgement(some.key, some.title, some.unit, some.better, Verdict.NOT_COMPARED)
+    if before is None or after is None:
+        mean = sum(some.samples) / len(some.samples)
+        if after is None:
+            return replace(blank, reason="only in the first run", before=mean)
+        return replace(blank, reason="not in the first run", after=mean)
+    found = judge((before,), after, rule_for(some), _DOUBT)
+    if bar is not None:
+        return replace(blank, reason=f"not comparable: {bar}", before=found.before, after=found.after)
+    return found
+
+
+def rule_for(series: Series) -> Rule:
+    """Compare fractions in points and everything else by ratio; any change that is no noise counts."""
+    scale = Scale.ABSOLUTE if series.unit is Unit.FRACTION else Scale.RELATIVE
+    nothing = Limit(0.0, scale)
+    return Rule(series.key, nothing, Limit(float("inf"), scale), Limit(0.001, scale))
+
+
+def direction(found: Judgement) -> str:
+    """Say what a comparison shows: better, worse, changed, as before, or nothing where it cannot be told."""
+    if found.verdict is Verdict.NOT_COMPARED or math.isnan(found.low):
+        return ""
+    if found.low <= 0 <= found.high:
+        return "as before"
+    if found.better is Better.NEITHER:
+        return "changed"
+    return "worse" if found.worse > 0 else "better"
