@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from usp_prof.contract import TRACE_METADATA_KEY
+from usp_prof.record import flight
 from usp_prof.record.atomic import whole_gzip_file
+from usp_prof.record.enrichment import enrich
+from usp_prof.record.trace_text import ENCODING, with_metadata
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
-    from usp_prof.contract import Manifest
+    from usp_prof.contract import GroupEntry, Manifest
 
-_CHUNK = 1 << 22
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the join: the share of gloo collectives that were given their group, and what is wrong."""
+
+    join_rate: float
+    note: str = ""
 
 
 def trace_name(rank: int) -> str:
@@ -23,22 +35,49 @@ def trace_name(rank: int) -> str:
     return f"rank{rank}.json.gz"
 
 
-def metadata_text(manifest: Manifest) -> str:
-    """Write the manifest as the value of the trace's metadata key, so that a lone file says what it is."""
-    return json.dumps(manifest.to_dict())
-
-
 def preset(profiler: torch.profiler.profile, manifest: Manifest) -> None:
     """Leave the manifest with the profiler before it starts; later additions are silently dropped by Kineto."""
-    profiler.preset_metadata_json(TRACE_METADATA_KEY, metadata_text(manifest))
+    profiler.preset_metadata_json(TRACE_METADATA_KEY, _text(manifest))
 
 
-def export(profiler: torch.profiler.profile, path: Path) -> None:
+def export(
+    profiler: torch.profiler.profile, path: Path, manifest: Manifest, groups: list[GroupEntry], rank: int
+) -> Outcome:
     """Write the recorded window to `path`; either the whole trace stands there afterwards or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".recording-", dir=path.parent) as folder:
         raw = Path(folder) / "raw.json"
         profiler.export_chrome_trace(str(raw))
-        with raw.open("rb") as source, whole_gzip_file(path) as target:
-            while chunk := source.read(_CHUNK):
-                target.write(chunk)
+        text = raw.read_text(ENCODING)
+    pieces, outcome = _joined(text, groups, rank)
+    manifest.join_rate = {str(rank): outcome.join_rate}
+    head, *rest = pieces
+    with whole_gzip_file(path) as file:
+        for piece in (with_metadata(head, TRACE_METADATA_KEY, _text(manifest)), *rest):
+            file.write(piece.encode(ENCODING))
+    return outcome
+
+
+def _joined(text: str, groups: list[GroupEntry], rank: int) -> tuple[Iterable[str], Outcome]:
+    try:
+        entries = flight.recorded()
+        enriched = enrich(text, entries or [], groups, rank)
+    except Exception as error:  # noqa: BLE001 - a heuristic over private formats; the plain trace is worth keeping
+        return [text], Outcome(0.0, f"the join of groups failed, the trace is as Kineto wrote it: {error!r}")
+    lost = enriched.collectives - enriched.recognised
+    if not lost:
+        return enriched.pieces, Outcome(enriched.rate)
+    said = f"{lost} of {enriched.collectives} gloo collectives have no group and count to no axis"
+    return enriched.pieces, Outcome(enriched.rate, f"{said}: {_reason(entries)}")
+
+
+def _reason(entries: list[flight.FlightEntry] | None) -> str:
+    if entries is None:
+        return "this torch has no flight recorder"
+    if not entries:
+        return "call usp_prof.record.prepare() before init_process_group (it sets TORCH_FR_BUFFER_SIZE)"
+    return "they match no entry of the flight recorder; if its ring was too short, raise prepare(entries=...)"
+
+
+def _text(manifest: Manifest) -> str:
+    return json.dumps(manifest.to_dict())

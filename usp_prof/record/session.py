@@ -58,7 +58,7 @@ class Session:
         settings, place = self._settings, find_place()
         self._place = place
         declared = settings.declared
-        topology = survey(self._mesh, self._groups, declared.coordinates, place.rank, place.world)
+        self._topology = topology = survey(self._mesh, self._groups, declared.coordinates, place.rank, place.world)
         self._manifest = statement.begin(place, topology, self._model, settings, self._peak())
         self._part = statement.own_part(place, topology, settings)
         self._exchange = Exchange(place.world, next(_sessions))
@@ -83,7 +83,7 @@ class Session:
         self._part.final = True
         with self._surviving("telling rank 0 about this rank"):
             self._exchange.leave(self._part)
-        self._write_manifest(wait_seconds=0.0 if error is not None else self._settings.declared.gather_timeout)
+        self._write_manifest(0.0 if error is not None else self._settings.declared.gather_timeout)
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -99,7 +99,7 @@ class Session:
     @property
     def manifest(self) -> Manifest:
         """What is known of the run so far, in this rank's view."""
-        return statement.complete(self._manifest, {self._part.rank: self._part}, 1)
+        return statement.complete(self._manifest, {self._part.rank: self._part}, self._place.world)
 
     def _peak(self) -> Peak:
         declared = self._settings.declared
@@ -135,21 +135,28 @@ class Session:
 
     def _save(self, profiler: torch.profiler.profile) -> None:
         with self._surviving("writing the trace"):
-            export.export(profiler, self._window_folder() / export.trace_name(self._place.rank))
+            path = self._window_folder() / export.trace_name(self._place.rank)
+            outcome = export.export(profiler, path, self.manifest, self._topology.groups, self._place.rank)
+            self._part.join_rate = min(outcome.join_rate, 1.0 if self._part.join_rate is None else self._part.join_rate)
+            if outcome.note:
+                self._note(outcome.note)
         self._window += 1
         with self._surviving("telling rank 0 about this rank"):
             self._exchange.leave(self._part)
-        self._write_manifest(wait_seconds=0.0)
+        self._write_manifest(None)
 
     def _window_folder(self) -> Path:
         return self.folder if self._settings.window.repeat == 1 else self.folder / f"window-{self._window}"
 
-    def _write_manifest(self, *, wait_seconds: float) -> None:
+    def _write_manifest(self, final_wait_seconds: float | None) -> None:
+        """Write what rank 0 has heard; at the end (not `None`) wait for the others and name those that are silent."""
         if self._place.rank != 0:
             return
         with self._surviving("writing the manifest"):
-            parts = self._exchange.collect(wait_seconds=wait_seconds)
+            parts = self._exchange.collect(wait_seconds=final_wait_seconds or 0.0)
             manifest = statement.complete(self._manifest, parts, self._place.world)
+            if final_wait_seconds is not None:
+                manifest.notes += statement.silent(parts, self._place.world)
             text = json.dumps(manifest.to_dict(), indent=1) + "\n"
             for folder in self._folders():
                 folder.mkdir(parents=True, exist_ok=True)

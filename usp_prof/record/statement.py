@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from usp_prof.contract import GroupEntry, Manifest
 from usp_prof.record.description import describe_model
 from usp_prof.record.gathering import Part
-from usp_prof.record.surroundings import software
+from usp_prof.record.surroundings import CPU, software
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,6 +56,7 @@ def begin(place: Place, topology: Topology, model: object, settings: Settings, p
         devices_per_node=place.devices_per_node,
         peak_flops=declared.peak_flops or peak.flops,
         peak_source=declared.peak_source if declared.peak_flops else peak.source,
+        processes_per_device=place.processes_here if place.device == CPU else 1,
         software=software(),
         paced=declared.paced,
         faults=[dict(fault) for fault in declared.faults],
@@ -67,7 +68,7 @@ def begin(place: Place, topology: Topology, model: object, settings: Settings, p
 
 
 def complete(base: Manifest, parts: Mapping[int, Part], world: int) -> Manifest:
-    """Add to the common part what the ranks in `parts` said of themselves; the missing ones are named."""
+    """Add to the common part what the ranks in `parts` said of themselves."""
     manifest = Manifest.from_dict(base.to_dict())
     groups: dict[tuple[str, tuple[int, ...]], GroupEntry] = {}
     for rank, part in sorted(parts.items()):
@@ -84,11 +85,17 @@ def complete(base: Manifest, parts: Mapping[int, Part], world: int) -> Manifest:
     manifest.groups = [groups[key] for key in sorted(groups, key=_group_order)]
     manifest.coordinates = dict(sorted(manifest.coordinates.items(), key=lambda item: int(item[0])))
     sharing = Counter((part.host, part.device_key) for part in parts.values())
-    manifest.processes_per_device = max(sharing.values(), default=1)
-    missing = sorted(set(range(world)) - set(parts))
-    if missing:
-        manifest.notes.append(f"nothing was heard of ranks {', '.join(map(str, missing))} when the recording ended")
+    if sharing:
+        counted = max(sharing.values())
+        manifest.processes_per_device = counted if len(parts) == world else max(counted, base.processes_per_device)
     return manifest
+
+
+def silent(parts: Mapping[int, Part], world: int) -> list[str]:
+    """Name the ranks that did not report the end of their recording: they died, or were killed, or hang."""
+    return [
+        f"rank {rank}: did not end its recording" for rank in range(world) if rank not in parts or not parts[rank].final
+    ]
 
 
 def dtype_name(dtype: object) -> str:

@@ -1,0 +1,199 @@
+"""Which gloo event is which collective of which process group? Flight-recorder entries matched to trace events.
+
+On gloo a trace shows that *some* group ran an all-reduce on a worker thread; the flight recorder knows the group, the
+sequence number and the moment of each call, but not when it ran. What ties them:
+
+1. An entry was made inside the `c10d::` operator that called it. Entries outside of all recorded ones lie outside of
+   the window. The operator also tells a reduce-scatter from an all-reduce, which gloo runs alike.
+2. A worker thread serves one group for life, and a group's workers take its collectives first in, first out. So the
+   events of a group's threads, put together, are the group's entries, kind by kind (name and size) and in order.
+3. Workers are started with their group: thread numbers rise in the order in which groups were made. This decides
+   where two groups run the same kinds of collectives.
+
+The number of collectives is small beside that of events, so these are plain loops.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from usp_prof.record.flight import FlightEntry, elements
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from usp_prof.record.trace_text import TextEvent
+
+Kind = tuple[str, int]
+
+_SLACK_NS = 50_000
+"""Kineto and the flight recorder read different clocks of one machine; they agree to a few microseconds."""
+_MOST_WORKERS = 8
+_FAMILIES = {"allreduce": {"allreduce", "reducescatter"}}
+"""Which operators may stand behind a gloo event; gloo has no reduce-scatter of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What one gloo event turned out to be: the entry, and the operator that called it."""
+
+    entry: FlightEntry
+    operator: TextEvent
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    entry: FlightEntry
+    operator: TextEvent
+    kind: Kind
+
+
+def join(
+    events: Sequence[TextEvent], operators: Sequence[TextEvent], entries: Sequence[FlightEntry], groups: Sequence[str]
+) -> dict[int, Joined]:
+    """Give, by place in `events`, the collective that each event ran; `groups` are in the order of their making."""
+    sized = any("Input Dims" in event.args for event in events)
+    calls: dict[str, list[_Call]] = defaultdict(list)
+    for entry, operator in calls_within(entries, operators):
+        calls[entry.group].append(_Call(entry, operator, _kind(entry.name, entry.in_elements if sized else 0)))
+    threads: dict[int, list[int]] = defaultdict(list)
+    kinds = [_kind(event.name, _event_elements(event) if sized else 0) for event in events]
+    for place in sorted(range(len(events)), key=lambda place: events[place].start_ns):
+        threads[events[place].thread].append(place)
+    order = [name for name in groups if name in calls] + sorted(set(calls) - set(groups))
+    owners = _owners(threads, calls, kinds, events, order)
+    joined: dict[int, Joined] = {}
+    for group in order:
+        mine = [place for thread, owner in owners.items() if owner == group for place in threads[thread]]
+        for place, call in _pairs(mine, calls[group], kinds, events):
+            joined[place] = Joined(call.entry, call.operator)
+    return joined
+
+
+def calls_within(entries: Iterable[FlightEntry], operators: Iterable[TextEvent]) -> list[tuple[FlightEntry, TextEvent]]:
+    """Pair each entry with the innermost recorded operator that called it; entries of other times are left out."""
+    ordered = sorted(operators, key=lambda operator: operator.start_ns)
+    starts = [operator.start_ns for operator in ordered]
+    found = []
+    for entry in entries:
+        last = bisect_right(starts, entry.created_ns + _SLACK_NS)
+        near = [one for one in ordered[max(0, last - 16) : last] if _called(one, entry)]
+        if near:
+            found.append((entry, min(near, key=lambda one: (_distance(one, entry.created_ns), -one.start_ns))))
+    return found
+
+
+def family(name: str) -> str:
+    """Give what kind of collective a gloo event or an operator is: `c10d::_allgather_base_` is an allgather."""
+    word = name.rpartition("::")[2].rpartition(":")[2]
+    parts = [part for part in word.split("_") if part not in {"", "base", "coalesced", "into", "tensor", "monitored"}]
+    return "".join(parts)
+
+
+def _called(operator: TextEvent, entry: FlightEntry) -> bool:
+    wanted = family(entry.name)
+    if family(operator.name) not in _FAMILIES.get(wanted, {wanted}):
+        return False
+    return _distance(operator, entry.created_ns) <= _SLACK_NS
+
+
+def _distance(operator: TextEvent, moment: int) -> int:
+    return max(operator.start_ns - moment, moment - operator.end_ns, 0)
+
+
+def _kind(name: str, size: int) -> Kind:
+    return (family(name), size)
+
+
+def _event_elements(event: TextEvent) -> int:
+    dims = event.args.get("Input Dims", ())
+    return elements([shape for shape in dims if all(isinstance(size, int) for size in shape)])
+
+
+def _owners(
+    threads: Mapping[int, list[int]],
+    calls: Mapping[str, list[_Call]],
+    kinds: Sequence[Kind],
+    events: Sequence[TextEvent],
+    order: Sequence[str],
+) -> dict[int, str]:
+    """Give each worker thread its group: blocks of neighbouring threads, at the least total misfit."""
+    numbers = sorted(threads)
+    nobody: tuple[str, ...] = ()
+    best = [(0, nobody)] + [(1 << 60, nobody)] * len(numbers)
+    for group in order:
+        following = []
+        for stop in range(len(numbers) + 1):
+            options = []
+            for start in range(max(0, stop - _MOST_WORKERS), stop + 1):
+                cost, owners = best[start]
+                places = [place for thread in numbers[start:stop] for place in threads[thread]]
+                misfit = _misfit(places, calls[group], kinds, events)
+                options.append((cost + misfit, (*owners, *[group] * (stop - start))))
+            following.append(min(options, key=lambda option: option[0]))
+        best = following
+    if best[-1][0] == 0:
+        return dict(zip(numbers, best[-1][1], strict=True))
+    return {thread: _likeliest(places, calls, kinds, events) for thread, places in threads.items() if calls}
+
+
+def _misfit(places: list[int], calls: Sequence[_Call], kinds: Sequence[Kind], events: Sequence[TextEvent]) -> int:
+    """Count the events and calls that stay alone; a call may outlive the window, so it weighs nothing at the end."""
+    have, want = Counter(kinds[place] for place in places), Counter(call.kind for call in calls)
+    if not have:
+        return sum(want.values())
+    last = max(events[place].start_ns for place in places)
+    open_calls = Counter(call.kind for call in calls if call.entry.created_ns > last)
+    alone = sum((have - want).values()) + sum((want - have - open_calls).values())
+    early = sum(
+        events[place].start_ns + _SLACK_NS < call.entry.created_ns
+        for place, call in _pairs(places, calls, kinds, events)
+    )
+    return alone + early
+
+
+def _likeliest(
+    places: Sequence[int], calls: Mapping[str, list[_Call]], kinds: Sequence[Kind], events: Sequence[TextEvent]
+) -> str:
+    """Give the group whose calls of the same kinds came shortest before the thread's events."""
+
+    def delay(group: str) -> float:
+        moments: dict[Kind, list[int]] = defaultdict(list)
+        for call in calls[group]:
+            moments[call.kind].append(call.entry.created_ns)
+        total = 0.0
+        for place in places:
+            known = moments.get(kinds[place], [])
+            before = bisect_right(known, events[place].start_ns + _SLACK_NS)
+            total += min(events[place].start_ns - known[before - 1], 10**9) if before else 10**9
+        return total
+
+    return min(calls, key=delay)
+
+
+def _pairs(
+    places: Iterable[int], calls: Iterable[_Call], kinds: Sequence[Kind], events: Sequence[TextEvent]
+) -> list[tuple[int, _Call]]:
+    """Pair a group's events with its calls, kind by kind: in order, or to the nearest call before where some lack."""
+    waiting: dict[Kind, list[_Call]] = defaultdict(list)
+    for call in sorted(calls, key=lambda call: call.entry.sequence):
+        waiting[call.kind].append(call)
+    running: dict[Kind, list[int]] = defaultdict(list)
+    for place in sorted(places, key=lambda place: events[place].start_ns):
+        running[kinds[place]].append(place)
+    pairs: list[tuple[int, _Call]] = []
+    for kind, here in running.items():
+        there = waiting[kind]
+        if len(here) == len(there):
+            pairs += zip(here, there, strict=True)
+            continue
+        left = list(there)
+        for place in reversed(here):
+            while left and left[-1].entry.created_ns > events[place].start_ns + _SLACK_NS:
+                left.pop()
+            if left:
+                pairs.append((place, left.pop()))
+    return pairs
