@@ -18,15 +18,13 @@ COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16,
 
 
 def wanted_groups(settled: Settled) -> set[str]:
-    """Name the groups that this configuration talks in."""
-    layout = settled.layout
-    groups = {"log"}
-    groups |= {axis for axis in ("pp", "tp", "cp", "ep") if getattr(layout, axis) > 1}
-    if settled.options.zero == 0:
-        groups |= {"data"} | ({"edata"} if settled.shape.experts else set())
-    else:
-        groups |= {"fsdp", "dp_replicate"} | ({"efsdp"} if settled.shape.experts else set())
-    return groups
+    """Name the groups that this configuration talks in; FSDP2 wants its own even where a rank is alone."""
+    zero, experts = settled.options.zero, bool(settled.shape.experts)
+    groups = {"log", "pp", "tp", "cp", "ep"}
+    groups |= {"data"} | ({"edata"} if experts else set()) if zero == 0 else {"fsdp", "dp_replicate"}
+    groups |= {"efsdp"} if zero and experts else set()
+    sharding = {"fsdp", "efsdp"} if zero >= 2 else set()
+    return {name for name in groups if name in sharding or settled.layout.group_size(name) > 1}
 
 
 def build(settled: Settled, mesh: Mesh, device: torch.device) -> Update:

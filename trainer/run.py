@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,13 +19,17 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import torch
 import torch.distributed as dist
 
+from trainer import checkpoint
 from trainer.build import build, layout_title, wanted_groups
 from trainer.config import parse
 from trainer.data import Batches
 from trainer.errors import OptionError
-from usp_prof.record.marks import mark
+from trainer.metrics import Reporter, mesh_peak
 from trainer.parallel.mesh import Mesh
+from trainer.recording import open_session
 from trainer.rules import Settled, settle
+from trainer.step import Update
+from usp_prof import record
 
 
 def main() -> int:
@@ -32,22 +37,16 @@ def main() -> int:
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     try:
         settled = settle(parse(sys.argv[1:]), world)
+        device = choose_device(settled)
+        connect(settled, rank, world, device)
+        try:
+            train(settled, rank, device)
+        finally:
+            dist.destroy_process_group()
     except OptionError as error:
         if rank == 0:
             print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
         return 2
-    device = choose_device(settled)
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    if world == 1:
-        os.environ.setdefault("MASTER_ADDR", "localhost")
-        os.environ.setdefault("MASTER_PORT", "0")
-    dist.init_process_group(
-        backend, rank=rank, world_size=world, timeout=timedelta(seconds=settled.options.timeout)
-    )
-    try:
-        train(settled, rank, device)
-    finally:
-        dist.destroy_process_group()
     return 0
 
 
@@ -55,9 +54,21 @@ def choose_device(settled: Settled) -> torch.device:
     """Take this process's GPU, or the CPU."""
     if settled.options.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    torch.cuda.set_device(local)
-    return torch.device("cuda", local)
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def connect(settled: Settled, rank: int, world: int, device: torch.device) -> None:
+    """Join the other processes; several on one GPU talk through gloo, since NCCL wants a GPU each."""
+    if settled.options.profile:
+        record.prepare()
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    shared = device.type == "cuda" and local > torch.cuda.device_count()
+    backend = "gloo" if device.type == "cpu" or shared else "nccl"
+    timeout = timedelta(seconds=settled.options.timeout)
+    store = None if "RANK" in os.environ else dist.HashStore()
+    dist.init_process_group(backend, rank=rank, world_size=world, timeout=timeout, store=store)
 
 
 def train(settled: Settled, rank: int, device: torch.device) -> None:
@@ -65,17 +76,36 @@ def train(settled: Settled, rank: int, device: torch.device) -> None:
     options = settled.options
     mesh = Mesh.build(settled.layout, rank, wanted_groups(settled))
     if rank == 0:
-        print(f"mesh: {layout_title(settled.layout)}; {settled.shape.name}, {settled.shape.parameters:,} parameters")
+        print(f"mesh: {layout_title(settled.layout)}", flush=True)
+        print(f"model: {settled.shape.name}, {settled.shape.parameters:,} parameters, {settled.tokens:,} tokens a step")
     update = build(settled, mesh, device)
     batches = Batches(settled, mesh.place, device)
-    for step in range(options.steps):
-        start = time.perf_counter()
-        with mark("train", "input"):
-            passes = batches.update(step)
-        outcome = update(step, passes)
-        with mark("train", "log"):
-            if rank == 0:
-                print(f"step {step} loss {outcome.loss.item():.12f} norm {outcome.norm.item():.12f} {time.perf_counter() - start:.3f}s", flush=True)
+    first = checkpoint.load(Path(options.checkpoint), settled, update) if options.resume else 0
+    session = open_session(settled, mesh) if options.profile else None
+    reporter = Reporter(settled, mesh_peak(settled, device) if rank == 0 else 0.0, quiet=rank != 0)
+    with session or nullcontext():
+        for step in range(first, options.steps):
+            with session.step() if session else nullcontext():
+                began = time.perf_counter()
+                with record.phase("input"):
+                    passes = batches.update(step)
+                waited = time.perf_counter() - began
+                outcome = update(step, passes)
+                with record.phase("log"):
+                    reporter.report(step, outcome, began, waited)
+                save_if_due(step + 1, settled, update)
+    reporter.close()
+    if rank == 0 and session:
+        print(f"traces: {session.folder}")
+
+
+def save_if_due(done: int, settled: Settled, update: Update) -> None:
+    """Write a checkpoint every so many updates and at the end."""
+    options = settled.options
+    due = done == options.steps or (options.checkpoint_every and done % options.checkpoint_every == 0)
+    if options.checkpoint and due:
+        with record.phase("checkpoint"):
+            checkpoint.save(Path(options.checkpoint), done, settled, update)
 
 
 if __name__ == "__main__":

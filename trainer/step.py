@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -87,6 +88,36 @@ class Update:
             self.data.publish()
             self._balance(outcome.load)
         return outcome
+
+    def state(self) -> dict[str, Any]:
+        """Give everything that the next update depends on, as tensors of this rank."""
+        moments = {
+            f"{index}.{name}": value
+            for index, part in enumerate(self.slices)
+            for name, value in self.optimizer.state.get(part.tensor, {}).items()
+        }
+        weights = {str(index): part.tensor for index, part in enumerate(self.slices)}
+        biases = {str(layer): experts.bias for layer, experts in self.experts.items()}
+        return {"weights": weights, "moments": moments, "biases": biases}
+
+    def prime(self) -> None:
+        """Let the optimizer make its state, so that a checkpoint can be read into it."""
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        for part in self.slices:
+            part.tensor.grad = torch.zeros_like(part.tensor)
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.0
+        self.optimizer.step()
+        for group, before in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = before
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what was read, and show it to the model."""
+        for kind, now in self.state().items():
+            for name, tensor in now.items():
+                tensor.copy_(state[kind][name])
+        self.data.publish()
 
     def _pass(self, tokens: torch.Tensor, targets: torch.Tensor, *, last: bool) -> torch.Tensor:
         if self.pipeline is not None:

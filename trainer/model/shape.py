@@ -9,6 +9,7 @@ from typing import Any
 
 from trainer.errors import OptionError
 from usp_prof.contract import ModelEntry
+from usp_prof.conventions import complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +60,13 @@ class ModelShape:
         active = min(self.top_k, self.experts)
         return self.layers * self.layer_parameters(active) + 2 * self.vocab * self.hidden + self.hidden
 
-    @property
-    def matmul_parameters(self) -> int:
-        """The active weights that multiply: no input embedding, no norms."""
-        norms = self.layers * 2 * self.hidden + self.hidden
-        return self.active_parameters - self.vocab * self.hidden - norms
-
     def flop_per_token(self) -> dict[str, float]:
-        """FLOP of one trained token by convention: `palm`, `matmul`, `causal` (attention halved)."""
-        attention = 12.0 * self.layers * self.hidden * self.sequence
-        return {
-            "palm": 6.0 * self.active_parameters + attention,
-            "matmul": 6.0 * self.matmul_parameters + attention,
-            "causal": 6.0 * self.matmul_parameters + attention / 2,
-        }
+        """FLOP of one trained token by named convention."""
+        return self.entry().flop_per_token
 
     def entry(self) -> ModelEntry:
         """Describe the model for the manifest."""
-        return ModelEntry(
+        entry = ModelEntry(
             name=self.name,
             layers=self.layers,
             hidden=self.hidden,
@@ -93,8 +83,8 @@ class ModelShape:
             parameters=self.parameters,
             active_parameters=self.active_parameters,
             embedding_parameters=self.vocab * self.hidden,
-            flop_per_token=self.flop_per_token(),
         )
+        return complete(entry)
 
 
 PRESETS = {

@@ -67,6 +67,10 @@ class Layout:
             members.setdefault(tuple(place[axis] for axis in sorted(fixed)), []).append(rank)
         return list(members.values())
 
+    def group_size(self, name: str) -> int:
+        """Say how many ranks a group of this name has."""
+        return len(self.groups(*SERVED[name])[0])
+
     def axes(self) -> dict[str, int]:
         """Give the mesh as the manifest names it; plain `dp` unless it is split into replicas and shards."""
         dp = {"dp": self.dp} if self.dp_replicate == 1 else {"dp_replicate": self.dp_replicate, "dp_shard": self.dp_shard}
@@ -79,7 +83,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One process group of this rank; `handle` is `None` when this rank is alone in it."""
+    """One process group of this rank; `handle` is `None` while nobody asked for it."""
 
     name: str
     axes: tuple[str, ...]
@@ -131,7 +135,7 @@ class Mesh:
             partition = layout.groups(*varying)
             mine = next(ranks for ranks in partition if rank in ranks)
             handle = None
-            if len(mine) > 1 and name in wanted:
+            if name in wanted:
                 handle, _ = dist.new_subgroups_by_enumeration(partition, group_desc=description(name, layout))
                 if opened is not None:
                     opened(name)

@@ -29,7 +29,7 @@ class Sharded:
         self.kinds: list[tuple[str, nn.Parameter, str]] = []
         device = next(iter(chunks.values())).rotary.device.type
         dense = _device_mesh(mesh, mesh["fsdp"], device)
-        experts = _device_mesh(mesh, mesh["efsdp"], device)
+        experts = _device_mesh(mesh, mesh["efsdp"], device) if mesh["efsdp"].handle is not None else dense
         policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.promote_types(compute, torch.float32))
         for module in chunks.values():
             kinds = {name: kind(parameter) for name, parameter in module.named_parameters()}
@@ -84,21 +84,22 @@ def _device_mesh(mesh: Mesh, shard: Group, device: str) -> DeviceMesh:
     replicas = mesh["dp_replicate"]
     if replicas.size == 1:
         return DeviceMesh.from_group(shard.handle, device, mesh_dim_names=("dp_shard",))
-    span = _members(mesh, shard)
+    span = _members(replicas, shard)
     groups = [replicas.handle, shard.handle]
     return DeviceMesh.from_group(groups, device, mesh=span, mesh_dim_names=("dp_replicate", "dp_shard"))
 
 
-def _members(mesh: Mesh, shard: Group) -> torch.Tensor:
-    stride = replicas[1] - replicas[0] if len(replicas := mesh["dp_replicate"].ranks) > 1 else 0
-    first = [rank - mesh["dp_replicate"].rank * stride for rank in shard.ranks]
-    return torch.tensor([[rank + index * stride for rank in first] for index in range(len(replicas))])
+def _members(replicas: Group, shard: Group) -> torch.Tensor:
+    """Lay out the ranks of all replicas, one row each; replicas stand a constant stride apart."""
+    stride = replicas.ranks[1] - replicas.ranks[0]
+    offsets = [(index - replicas.rank) * stride for index in range(replicas.size)]
+    return torch.tensor([[rank + offset for rank in shard.ranks] for offset in offsets])
 
 
 def _prefetch(module: Decoder) -> None:
     """Issue each layer's gather one layer ahead, both ways."""
     gather_asynchronously(module)
-    layers = [layer for layer in module.layers.values()]
+    layers = list(module.layers.values())
     for layer in layers:
         gather_asynchronously(layer)
     if layers:

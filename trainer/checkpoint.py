@@ -1,0 +1,72 @@
+"""How does a run continue where it stopped? Distributed checkpoints: each rank writes its own part.
+
+A checkpoint holds what this rank optimizes, so it continues on the same mesh, bit for bit. It is written under a
+temporary name and renamed when every rank is done, so a crash leaves the one before.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import checkpoint
+
+from trainer.errors import OptionError
+from trainer.model.shape import describe
+from trainer.rules import Settled
+from trainer.step import Update
+
+IDENTITY = "identity.json"
+
+
+def save(folder: Path, step: int, settled: Settled, update: Update) -> None:
+    """Write the state after `step` updates."""
+    final, partial = folder / f"step-{step:06d}", folder / f".step-{step:06d}.partial"
+    checkpoint.save(_state(update), checkpoint_id=partial)
+    if dist.get_rank() == 0:
+        (partial / IDENTITY).write_text(json.dumps(_identity(settled)))
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
+    dist.barrier()
+
+
+def load(folder: Path, settled: Settled, update: Update) -> int:
+    """Read the newest state in place; gives the number of updates made so far."""
+    newest = max(folder.glob("step-*"), default=None)
+    if newest is None:
+        raise OptionError(f"--checkpoint {folder}: there is none to resume from", hint="leave --resume out")
+    written = json.loads((newest / IDENTITY).read_text())
+    now = _identity(settled)
+    if differing := [key for key in now if written.get(key) != now[key]]:
+        key = differing[0]
+        raise OptionError(
+            f"{newest} was written with {key} = {written.get(key)}, this run has {now[key]}",
+            hint="resume with the options that it was written with, or train anew into another --checkpoint",
+        )
+    update.prime()
+    state = _state(update)
+    checkpoint.load(state, checkpoint_id=newest)
+    update.restore(state[f"rank{dist.get_rank()}"])
+    return int(newest.name.removeprefix("step-"))
+
+
+def _state(update: Update) -> dict[str, Any]:
+    """Key the state by rank: shards of different ranks are different tensors, whatever their names."""
+    return {f"rank{dist.get_rank()}": update.state()}
+
+
+def _identity(settled: Settled) -> dict[str, Any]:
+    options = settled.options
+    return {
+        "mesh": {axis: size for axis, size in zip(("pp", "dp_replicate", "dp_shard", "cp", "tp"), settled.layout.sizes, strict=True)}
+        | {"ep": settled.layout.ep},
+        "model": describe(settled.shape),
+        "zero": options.zero,
+        "schedule": options.schedule if settled.layout.pp > 1 else "",
+        "dtype": options.dtype,
+    }
+
+

@@ -1,0 +1,70 @@
+"""What does the recorder have to be told about this run?"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch.distributed as dist
+
+from trainer.build import COMPUTE
+from trainer.parallel.mesh import Mesh
+from trainer.parallel.pipeline import stages_of
+from trainer.rules import Settled
+from usp_prof import record
+
+
+def open_session(settled: Settled, mesh: Mesh) -> record.Session:
+    """Open the recording of this run; all ranks agree on its folder."""
+    options, layout = settled.options, settled.layout
+    pipelined = layout.pp > 1
+    axes = {axis: size for axis, size in layout.axes().items() if axis != "ep" or size > 1}
+    return record.session(
+        folder_of(settled),
+        mesh=axes,
+        model=settled.shape.entry(),
+        groups=served(mesh),
+        coordinates=coordinates(settled, mesh),
+        stages=stages_of(options.schedule, layout.pp, mesh.place["pp"], options.virtual) if pipelined else [0],
+        skip=options.profile_skip,
+        wait=0,
+        warmup=1,
+        active=options.profile_steps,
+        name=layout.title(),
+        schedule=options.schedule if pipelined else "",
+        micro_batches=options.micro_batches,
+        gradient_accumulation=settled.rounds,
+        tokens_per_step=settled.tokens,
+        micro_batch_tokens=settled.micro_batch * settled.shape.sequence,
+        recompute=options.recompute,
+        dtype=COMPUTE[options.dtype],
+        zero_stage=options.zero,
+        paced=bool(options.pace),
+        options=options.changed(),
+    )
+
+
+def served(mesh: Mesh) -> dict[tuple[str, ...], list[dist.ProcessGroup]]:
+    """Sort this rank's groups by the axes that they serve; several may serve the same."""
+    groups: dict[tuple[str, ...], list[dist.ProcessGroup]] = {}
+    for group in mesh.open_groups():
+        groups.setdefault(group.axes, []).append(group.handle)
+    return groups
+
+
+def coordinates(settled: Settled, mesh: Mesh) -> dict[str, int]:
+    """Give this rank's place under the names of the manifest's mesh."""
+    place = dict(mesh.place)
+    if settled.layout.dp_replicate == 1:
+        place["dp"] = place["dp_shard"]
+    return {axis: place[axis] for axis, size in settled.layout.axes().items() if axis != "ep" or size > 1}
+
+
+def folder_of(settled: Settled) -> Path:
+    """Choose the run's folder; rank 0 reads the clock for all."""
+    if settled.options.output:
+        return Path(settled.options.output)
+    name = [f"{time.strftime('%Y%m%d-%H%M%S')}-{settled.layout.title()}"]
+    if settled.layout.world > 1:
+        dist.broadcast_object_list(name)
+    return Path("traces") / name[0]
