@@ -11,10 +11,11 @@ from usp_prof.model.axis import Axis, AxisSource
 from usp_prof.model.schema import DURATION, RANK, START, STEP, Schema, flag, integer, text
 from usp_prof.tables.axes import axis_of_marks
 from usp_prof.tables.build import table
-from usp_prof.tables.described import numbers, sizes
+from usp_prof.tables.described import first_shape, numbers, sizes, texts
 from usp_prof.tables.frame import compact
 from usp_prof.tables.kernels import streams
 from usp_prof.tables.parts import P2P
+from usp_prof.tables.peers import peers
 from usp_prof.tables.phases import PHASES, phases
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ SCHEMA = Schema(
         integer("group_size", "Number of members; -1 when unknown."),
         integer("in_bytes", "Bytes this rank put in; -1 when unknown.", "bytes"),
         integer("out_bytes", "Bytes this rank got out; -1 when unknown.", "bytes"),
+        text("shape", "Shape of the first input as JSON text (of a tensor list, of its first tensor)."),
         text("dtype", "Element type as PyTorch writes it."),
         integer("peer", "Global rank of the other side of a send or receive; -1 for none or unknown."),
         text("in_split", "Split sizes of an uneven all-to-all, as JSON text."),
@@ -87,8 +89,9 @@ def build(frame: EventFrame, parts: Parts, membership: Membership, steps: Steps)
         "group_size": size,
         "in_bytes": bytes_in,
         "out_bytes": bytes_out,
+        "shape": _shapes(parts),
         "dtype": dtype,
-        "peer": _peers(parts),
+        "peer": peers(frame, parts, membership, axis.to_pylist()),
         "in_split": _splits(parts.said.column("in_split")),
         "out_split": _splits(parts.said.column("out_split")),
         "asynchronous": _asynchronous(parts.said.column("asynchronous")),
@@ -160,9 +163,9 @@ def _bytes(parts: Parts, size: Ints) -> tuple[Ints, Ints, NDArray[np.object_]]:
     return np.where(received, 0, into), np.where(received, into, np.where(by_shape & (op == "send"), 0, out)), dtype
 
 
-def _peers(parts: Parts) -> Ints:
-    source, destination = numbers(parts.said, "source"), numbers(parts.said, "destination")
-    return np.where(destination >= 0, destination, source)
+def _shapes(parts: Parts) -> pa.Array:
+    codes, values = texts(parts.said, "dims")
+    return compact(codes, [first_shape(value) for value in values])
 
 
 def _splits(column: pa.ChunkedArray) -> list[str]:

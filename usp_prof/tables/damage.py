@@ -67,6 +67,10 @@ def _steps(frame: EventFrame, links: Links, steps: Steps) -> Iterator[Row]:
         "work_outside_steps", Severity.INFO, int((step < 0).sum()),
         "device work before the first or after the last step; kept in the tables, in no step's figures",
     )  # fmt: skip
+    yield (
+        "steps_without_work", Severity.INFO, steps.without_work,
+        "step marks that launched no device work (recording began or ended inside them); they are no steps",
+    )  # fmt: skip
     linked = bool((links.call >= 0).any())
     yield (
         "steps_by_host", Severity.ERROR, int(not linked),

@@ -153,13 +153,26 @@ def elements(dims: str) -> int:
     """Count the elements of the first input in "Input Dims" (of a tensor list all of its tensors); -1 when unknown."""
     try:
         shapes = json.loads(dims) if dims else []
-        first = shapes[0] if shapes else None
-        if not first:
+        if not shapes:
             return -1
+        first = shapes[0]
+        if not first:  # a scalar; what is no tensor has no type to give it a size
+            return 1
         tensors = first if isinstance(first[0], list) else [first]
-        return sum(prod(tensor) for tensor in tensors if tensor)
+        return sum(prod(tensor) for tensor in tensors)
     except (ValueError, TypeError, LookupError):
         return -1
+
+
+def first_shape(dims: str) -> str:
+    """Give the shape of the first input, of a tensor list that of its first tensor; empty when unknown."""
+    try:
+        first = json.loads(dims)[0] if dims else None
+        while first and isinstance(first[0], list):
+            first = first[0]
+    except (ValueError, TypeError, LookupError):
+        return ""
+    return json.dumps(first, separators=(",", ":")) if first else ""
 
 
 def _first_type(types: str) -> str:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from usp_prof.tables.frame import EventFrame
 
+    Ints = NDArray[np.int64]
+
 SCHEMA = Schema(
     "groups",
     "Process groups seen from each rank. A group is identified by its name and its ranks together.",
@@ -93,8 +95,8 @@ def parse_ranks(value: object) -> tuple[int, ...]:
     return tuple(value)
 
 
-def join(frame: EventFrame, said: pa.Table) -> Membership:
-    """Find the group of each part from what its events say."""
+def join(frame: EventFrame, said: pa.Table, stream: Ints | None) -> Membership:
+    """Find the group of each part from what its events say, else from the communicator's stream it runs on."""
     config = declared(frame.metadata)
     world = distributed(frame.metadata).get("world_size")
     columns = [texts(said, name) for name in ("group_name", "group_id", "ranks", "description")]
@@ -112,7 +114,25 @@ def join(frame: EventFrame, said: pa.Table) -> Membership:
             groups[group.key] = group
     listed = tuple(groups.values())
     place = {group.key: number for number, group in enumerate(listed)}
-    return Membership(listed, np.array([place.get(key, -1) for key in keys])[inverse.ravel()])
+    of_part = np.array([place.get(key, -1) for key in keys])[inverse.ravel()]
+    return Membership(listed, _by_stream(of_part, stream) if stream is not None else of_part)
+
+
+def _by_stream(of_part: Ints, stream: Ints) -> Ints:
+    """Give parts that say nothing the group of their stream, where all that say something on it agree.
+
+    A communicator has a stream of its own; what was launched before the window carries no arguments but runs on it.
+    """
+    known = of_part >= 0
+    if known.all() or not known.any():
+        return of_part
+    pairs = np.unique(np.stack([stream[known], of_part[known]], axis=1), axis=0)
+    streams, count = np.unique(pairs[:, 0], return_counts=True)
+    sole = pairs[np.isin(pairs[:, 0], streams[count == 1])]
+    place = np.minimum(np.searchsorted(sole[:, 0], stream), max(len(sole) - 1, 0))
+    if not len(sole):
+        return of_part
+    return np.where(~known & (sole[place, 0] == stream), sole[place, 1], of_part)
 
 
 def _group(words: list[str], counts: list[int], config: tuple[Group, ...], world: int) -> Group | None:

@@ -23,8 +23,16 @@ class Traffic:
     """What ran in one group, over all ranks."""
 
     operations: Counter[str] = field(default_factory=Counter)
-    outside_backward: Counter[str] = field(default_factory=Counter)
+    in_forward: Counter[str] = field(default_factory=Counter)
+    """Parts posted outside the backward pass and the optimizer."""
     marks: Counter[str] = field(default_factory=Counter)
+    dimensions: Counter[int] = field(default_factory=Counter)
+    """How many dimensions the tensors have; flat ones are buckets of gradients or parameters."""
+    libraries: Counter[str] = field(default_factory=Counter)
+    steps: int = 0
+    """Steps with such traffic, over all ranks."""
+    phases_known: bool = False
+    """The traces tell of backward or optimizer at all."""
 
     @property
     def marked(self) -> str:
@@ -34,52 +42,85 @@ class Traffic:
         axis, count = self.marks.most_common(1)[0]
         return axis if 2 * count >= self.operations.total() else ""
 
-    def share_outside_backward(self, *operations: str) -> float:
-        """Give the share of these operations that was not posted from the backward pass."""
-        total = sum(self.operations[op] for op in operations)
-        return sum(self.outside_backward[op] for op in operations) / total if total else 0.0
+    def total(self, *operations: str) -> int:
+        """Count the parts of these operations."""
+        return sum(self.operations[op] for op in operations)
+
+    def forward_share(self, *operations: str) -> float:
+        """Give the share of these operations that was posted in the forward pass."""
+        return sum(self.in_forward[op] for op in operations) / max(self.total(*operations), 1)
 
 
 def traffic_of(ranks: Iterable[Columns], whole: str) -> dict[str, Traffic]:
     """Gather the traffic of every group; parts without a group count to `whole`."""
     found: dict[str, Traffic] = {}
+    phases_known = False
     for columns in ranks:
         if not len(columns):
             continue
-        coded = [columns.codes(name) for name in ("group", "op", "axis", "axis_source", "phase")]
+        coded = [columns.codes(name) for name in ("group", "op", "axis", "axis_source", "phase", "shape", "library")]
         lines, counts = np.unique(np.stack([codes for codes, _ in coded], axis=1), axis=0, return_counts=True)
         for line, count in zip(lines.tolist(), counts.tolist(), strict=True):
-            key, op, axis, source, phase = (values[code] for code, (_, values) in zip(line, coded, strict=True))
-            key = key or whole
-            if not key:
-                continue
-            traffic = found.setdefault(key, Traffic())
+            key, op, axis, source, phase, shape, library = (v[code] for code, (_, v) in zip(line, coded, strict=True))
+            phases_known |= phase in _NOT_FORWARD
+            traffic = found.setdefault(key or whole, Traffic())
             traffic.operations[op] += count
-            if phase != "backward":
-                traffic.outside_backward[op] += count
+            traffic.libraries[library] += count
+            traffic.in_forward[op] += count * (phase not in _NOT_FORWARD)
+            traffic.dimensions[shape.count(",") + 1 if shape else 0] += count
             if source == AxisSource.MARK:
                 traffic.marks[axis] += count
+        groups, keys = coded[0]
+        pairs = np.unique(np.stack([groups, columns["step"]], axis=1), axis=0)
+        for code, count in zip(*np.unique(pairs[:, 0], return_counts=True), strict=True):
+            found[keys[code] or whole].steps += int(count)
+    found.pop("", None)
+    for traffic in found.values():
+        traffic.phases_known = phases_known
     return found
 
 
 def infer_axis(traffic: Traffic) -> Axis:
     """Infer the axis of a group.
 
-    Only sends and receives: a pipeline. Reductions of activations run in forward and backward alike (tensor
-    parallel); those of gradients in backward only, with gathers of parameters outside (data parallel). Exchanges of
-    everybody with everybody: experts (or embeddings, which are laid out as experts are).
+    Some libraries serve one purpose. Only sends and receives: a pipeline. Exchanges of everybody with everybody and
+    no reductions: experts (or embeddings, which are laid out as experts are). What reduces is told apart below.
     """
-    operations = traffic.operations
-    if all(op in P2P for op in operations):
+    library = traffic.libraries.most_common(1)[0][0]
+    if library in _MADE_FOR:
+        return _MADE_FOR[library]
+    if all(op in P2P for op in traffic.operations):
         return Axis.PP
-    reductions = operations["all_reduce"] + operations["reduce_scatter"]
-    if operations["all_to_all"] and not reductions:
-        return Axis.EP
-    if not reductions:
-        return Axis.UNKNOWN
-    often = reductions >= 8
-    share = traffic.share_outside_backward("all_reduce", "reduce_scatter")
-    return Axis.TP if often and 0.2 <= share <= 0.9 else Axis.DP
+    if traffic.total(*_REDUCTIONS):
+        return Axis.TP if _reduces_activations(traffic) else Axis.DP
+    return Axis.EP if traffic.operations["all_to_all"] else Axis.UNKNOWN
+
+
+def _reduces_activations(traffic: Traffic) -> bool:
+    """Say whether the reductions are those of activations (tensor parallel) and not of gradients (data parallel).
+
+    Activations are reduced many times a step and in forward too; gradients in backward or around the optimizer. A
+    trace that tells nothing of phases leaves the shapes: activations have three dimensions, buckets have one.
+    """
+    if traffic.total(*_REDUCTIONS) < _OFTEN * max(traffic.steps, 1):
+        return False
+    if traffic.phases_known:
+        return traffic.forward_share(*_REDUCTIONS) >= _NOTABLE
+    deep = sum(count for dimensions, count in traffic.dimensions.items() if dimensions >= 3)
+    return 2 * deep >= traffic.operations.total()
+
+
+_MADE_FOR = {
+    "deepep": Axis.EP,
+    "mori": Axis.EP,
+    "userbuffers": Axis.TP,
+    "custom_all_reduce": Axis.TP,
+    "symmetric_memory": Axis.TP,
+}
+_REDUCTIONS = ("all_reduce", "reduce_scatter")
+_NOT_FORWARD = ("backward", "optimizer")
+_OFTEN = 8
+_NOTABLE = 0.2
 
 
 def infer_axis_of_operation(axis: str, op: str) -> str:

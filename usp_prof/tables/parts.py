@@ -17,7 +17,7 @@ from usp_prof.tables.arguments import Field
 from usp_prof.tables.classification import Work, operation
 from usp_prof.tables.described import coded_texts, describe, elements, merge, texts
 from usp_prof.tables.frame import HOST_OPS, MARKS
-from usp_prof.tables.kernels import kinds
+from usp_prof.tables.kernels import kinds, streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +70,14 @@ def find_parts(frame: EventFrame, links: Links) -> Parts:
     return _from_host(frame)
 
 
+def communicator_streams(frame: EventFrame, parts: Parts) -> Ints | None:
+    """Give a number for the communicator that each part may belong to: its library and stream; none off the GPU."""
+    if parts.gloo or parts.on_host:
+        return None
+    libraries, library = np.unique(parts.library.astype(str), return_inverse=True)
+    return (streams(frame, parts.row) + 1) * (len(libraries) + 1) + library
+
+
 def _from_kernels(frame: EventFrame, links: Links, chosen: Ints, library: NDArray[np.object_]) -> Parts:
     row, call = links.work[chosen], links.call[chosen]
     track = np.where(call >= 0, frame.track[call], -1)
@@ -77,7 +85,8 @@ def _from_kernels(frame: EventFrame, links: Links, chosen: Ints, library: NDArra
     post = _around(frame, _ranges(frame, HOST_OPS, lambda name: name == RECORD), track, at)
     mark = _around(frame, _ranges(frame, MARKS, lambda name: name.startswith("nccl:")), track, at)
     c10d = _around(frame, _ranges(frame, HOST_OPS, lambda name: name.startswith("c10d::")), track, at)
-    said = merge([describe(frame, row), describe(frame, post), describe(frame, mark)])
+    # A mark names the tensors themselves; the record around it only their list.
+    said = merge([describe(frame, row), describe(frame, mark), describe(frame, post)])
     said_names = texts(said, "name")
     told = np.array([operation(text) if text else "other" for text in said_names[1]] + ["other"], dtype=object)
     op = told[said_names[0]]

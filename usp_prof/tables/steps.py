@@ -46,6 +46,8 @@ class Steps:
     host_start: Ints
     host_end: Ints
     source: str
+    without_work: int = 0
+    """Marks that launched no device work, though others did."""
 
     def of_device(self, start: Ints) -> Ints:
         """Give the step in whose device window work begins; -1 outside."""
@@ -133,10 +135,11 @@ def _with_windows(frame: EventFrame, links: Links, number: Ints, start: Ints, en
     np.minimum.at(first, mark, frame.start[work])
     idle = first == np.iinfo(np.int64).max
     last = int(frame.end[work].max())
-    first = np.where(idle, np.minimum(start, last), first)
-    # A step cannot begin after the next one: a mark without work of its own ends up empty rather than negative.
+    # A mark that launched nothing (recording began or ended inside it) has no window; health counts those.
+    number, start, end, first = number[~idle], start[~idle], end[~idle], first[~idle]
+    # A step cannot begin after the next one: work that overtakes ends the step before it.
     first = np.minimum.accumulate(first[::-1])[::-1]
-    return Steps(number, first, np.r_[first[1:], last], start, end, source)
+    return Steps(number, first, np.r_[first[1:], last], start, end, source, int(idle.sum()))
 
 
 def _one_window(frame: EventFrame, links: Links) -> Steps:

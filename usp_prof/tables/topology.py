@@ -204,14 +204,18 @@ def _health(groups: list[Group], traffic: Mapping[str, Traffic]) -> list[HealthR
     unknown = [group.key for group in used if group.axis == Axis.UNKNOWN]
     rows = []
     if inferred:
-        detail = (
-            f"the axis of {', '.join(inferred[:4])} is inferred from sizes and operations; name groups (group_desc)"
-        )
+        detail = f"the axis of {_few(inferred)} is inferred from sizes and operations; name groups (group_desc)"
         rows.append(HealthRow("axis_inferred", Severity.INFO, count=len(inferred), detail=detail))
     if unknown:
-        detail = f"nothing tells the axis of {', '.join(unknown[:4])}; their communication is shown as unknown"
+        detail = f"nothing tells the axis of {_few(unknown)}; their communication is shown as unknown"
         rows.append(HealthRow("axis_unknown", Severity.ERROR, count=len(unknown), detail=detail))
     return rows
+
+
+def _few(keys: list[str]) -> str:
+    """List the first groups, with long lists of ranks cut short."""
+    short = [key if len(key) <= 40 else f"{key[:30]}...{key.rsplit(',', 1)[-1]}" for key in keys[:4]]
+    return ", ".join(short) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")
 
 
 def _groups_table(table: pa.Table, layout: Layout) -> pa.Table:
