@@ -22,4 +22,4 @@ from dashboard.timeline.routes import ROUTES  # noqa: E402 - as above
 
 BOKEH_FILES = Mount("/usp/bokeh", StaticFiles(directory=str(settings.bokehjs_path())))
 
-app = st.App(Path(__file__).with_name("main.py"), routes=[*ROUTES, BOKEH_FILES])
+app = st.App(Path(__file__).with_name("script") / "main.py", routes=[*ROUTES, BOKEH_FILES])

@@ -11,13 +11,13 @@ import sys
 import threading
 from functools import lru_cache
 from hashlib import blake2b
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dashboard.timeline.store import TimelineStore, load, prepare
 from usp_prof import Run, UspProfError, open_run
 from usp_prof.report.build import analyse, build
+from usp_prof.tables import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +72,7 @@ def timeline_store(index: int, progress: Callable[[int, int], None] | None = Non
     with _lock:
         if index not in _stores:
             folder = _timeline_folder(run, index)
-            prepare(run.tables, folder, offsets=_offsets(run), progress=progress)
+            prepare(run.tables, folder, progress)
             _stores[index] = load(folder, run.tables.ranks)
         return _stores[index]
 
@@ -89,22 +89,15 @@ def timeline_steps(index: int) -> list[dict[str, int]]:
     """Give the job's steps on the timeline: first start to last end over ranks."""
     run, store = open_numbered(index), timeline_store(index)
     bounds: dict[int, list[int]] = {}
-    shifts = _offsets(run)
     for rank in run.tables.ranks:
-        steps, shift = run.tables.columns("steps", rank), shifts.get(rank, 0) - store.origin_ns
-        for number, start, end in zip(
-            steps["step"].tolist(), steps["start_ns"].tolist(), steps["end_ns"].tolist(), strict=True
-        ):
-            kept = bounds.setdefault(number, [start + shift, end + shift])
-            bounds[number] = [min(kept[0], start + shift), max(kept[1], end + shift)]
+        steps = run.tables.columns("steps", rank)
+        start, end = (
+            clock.of(run.tables).align(rank, steps[name]) - store.origin_ns for name in ("start_ns", "end_ns")
+        )
+        for number, first, last in zip(steps["step"].tolist(), start.tolist(), end.tolist(), strict=True):
+            kept = bounds.setdefault(number, [first, last])
+            bounds[number] = [min(kept[0], first), max(kept[1], last)]
     return [{"number": n, "start_ns": a, "end_ns": b} for n, (a, b) in sorted(bounds.items())]
-
-
-def _offsets(run: Run) -> dict[int, int]:
-    clock = import_module("usp_prof.tables.clock")
-    table = run.tables.memo("clock", lambda: clock.build(run.tables))
-    columns = getattr(table, "table", table)
-    return dict(zip(columns.column("rank").to_pylist(), columns.column("offset_ns").to_pylist(), strict=True))
 
 
 def _timeline_folder(run: Run, index: int) -> Path:

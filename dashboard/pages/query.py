@@ -6,6 +6,7 @@ import streamlit as st
 
 from dashboard import data, state
 from dashboard.components.download import table
+from usp_prof.tables import catalogue
 
 TITLE = "Query"
 PATH = "query"
@@ -23,7 +24,7 @@ def draw() -> None:
     if text.strip():
         table(run.query(text).df(), "query")
     with st.expander("Tables and columns"):
-        for schema in run.schemas():
+        for schema in catalogue.SCHEMAS:
             st.markdown(f"**{schema.name}**: {schema.doc}")
             st.dataframe(
                 [{"column": c.name, "type": str(c.kind), "unit": c.unit, "meaning": c.doc} for c in schema.columns],

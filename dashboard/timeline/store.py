@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from dashboard.timeline.pyramid import REST, Level, build
 from dashboard.timeline.rows import Row, rank_slices
+from usp_prof.tables import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -92,20 +93,13 @@ class TimelineStore:
         return np.flatnonzero(hit[self.ranks[rank].levels[0].rest["name"]])
 
 
-def prepare(
-    tables: TableSet,
-    folder: Path,
-    *,
-    offsets: Mapping[int, int] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> None:
-    """Build and write what is missing of a run's timelines; `offsets` bring the ranks onto one clock."""
+def prepare(tables: TableSet, folder: Path, progress: Callable[[int, int], None] | None = None) -> None:
+    """Build and write what is missing of a run's timelines, on the common clock of its ranks."""
     folder.mkdir(parents=True, exist_ok=True)
-    shifts = offsets or {}
     for done, rank in enumerate(tables.ranks):
         target = folder / f"rank{rank}-{VERSION}"
         if not target.exists():
-            _write(tables, rank, target, shifts.get(rank, 0))
+            _write(tables, rank, target)
         if progress is not None:
             progress(done + 1, len(tables.ranks))
 
@@ -142,8 +136,9 @@ def _shift(line: RankTimeline, by: int) -> RankTimeline:
     return RankTimeline(line.rows, levels, line.names)
 
 
-def _write(tables: TableSet, rank: int, target: Path, shift_ns: int) -> None:
+def _write(tables: TableSet, rank: int, target: Path) -> None:
     slices = rank_slices(tables, rank)
+    slices = replace(slices, start_ns=clock.of(tables).align(rank, slices.start_ns))
     has = len(slices.start_ns) > 0
     origin = int(slices.start_ns.min()) if has else 0
     end = int((slices.start_ns + slices.dur_ns).max()) if has else 1
@@ -153,8 +148,8 @@ def _write(tables: TableSet, rank: int, target: Path, shift_ns: int) -> None:
         "rows": [(row.track, row.kind, row.depth) for row in slices.rows],
         "names": slices.names,
         "buckets": [level.bucket_ns for level in levels],
-        "start_ns": origin + shift_ns,
-        "end_ns": end + shift_ns,
+        "start_ns": origin,
+        "end_ns": end,
     }
     (temporary / "head.json").write_text(json.dumps(head), encoding="utf-8")
     np.save(temporary / "offsets.npy", np.stack([level.offsets for level in levels]))

@@ -1,4 +1,7 @@
-"""What is on every page? The choice of run, ranks and steps beside it, and the list of pages above it."""
+"""What is on every page? The choice of run, ranks and steps beside it, and the list of pages above it.
+
+It has a folder of its own, since Streamlit would take `pages` beside it for pages of its older kind.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from dashboard import data, state
 from dashboard.pages import PAGES
 from usp_prof import UspProfError
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent.parent
 
 
 def _style() -> None:
     st.html(
-        "<style>.block-container{padding-top:3.2rem;padding-bottom:2rem;max-width:none}"
+        "<style>.block-container{padding-top:4.2rem;padding-bottom:2rem;max-width:none}"
         "[data-testid='stMetricValue']{font-size:1.5rem}</style>"
     )
 

@@ -1,0 +1,1 @@
+"""The script that Streamlit runs for each session."""
