@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.model.errors import UsageError, unknown_name
-from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.health import HealthRow, Severity, gathered, spans
 from usp_prof.readers.cache import open_cache
 from usp_prof.readers.discovery import discover
 from usp_prof.readers.manifest import find_manifest, manifest_from, read_manifest
@@ -52,7 +52,7 @@ class Run:
     @property
     def health(self) -> tuple[HealthRow, ...]:
         """What was found wrong or missing, sorted."""
-        return tuple(sorted(set(self.tables.health)))
+        return gathered(self.tables.health)
 
     def table(self, name: str) -> Any:  # noqa: ANN401 - a DuckDB relation
         """Give one table of all ranks as a DuckDB relation: `.df()` makes it pandas, `.arrow()` Arrow."""
@@ -114,10 +114,8 @@ def _wanted(found: FoundRun, ranks: Iterable[int] | None) -> list[TraceFile]:
     wanted = set(ranks)
     missing = sorted(wanted - {file.rank for file in found.files})
     if missing or not wanted:
-        there = _spans([file.rank for file in found.files])
-        raise UsageError(
-            f"run {found.name} has no rank {_spans(missing) or '(none was named)'}", hint=f"it has {there}"
-        )
+        there = spans([file.rank for file in found.files])
+        raise UsageError(f"run {found.name} has no rank {spans(missing) or '(none was named)'}", hint=f"it has {there}")
     return [file for file in found.files if file.rank in wanted]
 
 
@@ -149,16 +147,5 @@ def _missing(found: FoundRun, loaded: Mapping[int, LoadedRank]) -> list[HealthRo
     missing = sorted(set(range(world)) - {file.rank for file in found.files})
     if not missing or not loaded:
         return []
-    detail = f"{len(missing)} of {world} ranks have no trace here ({_spans(missing)}): what they did is not known"
+    detail = f"{len(missing)} of {world} ranks have no trace here ({spans(missing)}): what they did is not known"
     return [HealthRow("missing_ranks", Severity.ERROR, count=len(missing), detail=detail)]
-
-
-def _spans(numbers: Iterable[int]) -> str:
-    """Write numbers shortly: 0-3, 7."""
-    out: list[list[int]] = []
-    for number in sorted(numbers):
-        if out and number == out[-1][1] + 1:
-            out[-1][1] = number
-        else:
-            out.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in out)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 COMMANDS: tuple[tuple[str, str], ...] = (
     ("info", "What was recorded: ranks, axes, steps, devices, versions, health."),
+    ("analyze", "Where every nanosecond of a step goes: one report of everything."),
     ("query", "Ask the tables of all ranks in SQL."),
     ("tables", "What every table and column means."),
     ("export", "Write all ranks into one file for Perfetto."),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,17 +47,24 @@ def too_large_for_floats(values: Sequence[float]) -> bool:
 
 def from_texts(values: Sequence[bytes]) -> tuple[NDArray[np.int64], int]:
     """Give nanoseconds of numbers as written, and how many were finer than one nanosecond (these are rounded)."""
+    sizes = np.fromiter(map(len, values), np.int32, len(values))
+    given = sizes > 0
+    if not given.all():
+        values = [value or b"0" for value in values]
+        sizes = np.maximum(sizes, 1)
     joined = b"".join(values)
     offsets = np.zeros(len(values) + 1, np.int32)
-    offsets[1:] = np.fromiter(accumulate(map(len, values)), np.int32, len(values))
+    np.cumsum(sizes, out=offsets[1:])
     texts = pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(joined))
     try:
         decimals = texts.cast(pa.decimal128(22, 3))
     except pa.ArrowInvalid:
-        return _one_by_one(values)
+        out, finer = _one_by_one(values)
+        out[~given] = ABSENT
+        return out, finer
     words = np.frombuffer(decimals.buffers()[1], dtype=np.int64)
     low, high = words[0::2].copy(), words[1::2]
-    low[(low >> 63) != high] = ABSENT
+    low[((low >> 63) != high) | ~given] = ABSENT
     return low, 0
 
 

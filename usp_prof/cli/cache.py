@@ -1,0 +1,41 @@
+"""What is kept of traces that were read? `usp-prof cache` measures or empties the cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from usp_prof.cli.console import output
+from usp_prof.readers.cache import open_cache
+
+if TYPE_CHECKING:
+    import argparse
+
+EXAMPLES = """\
+  usp-prof cache info
+  usp-prof cache clear
+  usp-prof cache info --cache-dir /scratch/usp-prof
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("action", choices=("info", "clear"), help="info: where and how large; clear: remove all")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure or empty the cache."""
+    cache = open_cache(args.cache_dir)
+    console = output(args)
+    if args.action == "clear":
+        gone = cache.clear()
+        console.print(f"removed {gone.entries} ranks, {_mb(gone.size_bytes)} from {cache.folder}", markup=False)
+        return 0
+    size = cache.size()
+    console.print(f"folder   {cache.folder}", markup=False, soft_wrap=True)
+    console.print(f"ranks    {size.entries}")
+    console.print(f"size     {_mb(size.size_bytes)} of at most {_mb(size.limit_bytes)}")
+    return 0
+
+
+def _mb(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"

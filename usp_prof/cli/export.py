@@ -1,0 +1,55 @@
+"""How does a whole run look in Perfetto? `usp-prof export` writes all ranks into one file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from usp_prof.cli.console import note
+from usp_prof.cli.opening import open_from, parse_numbers, run_options
+from usp_prof.model.errors import UsageError
+from usp_prof.model.selection import Selection
+from usp_prof.tables.export import export
+
+if TYPE_CHECKING:
+    import argparse
+
+EXAMPLES = """\
+  usp-prof export traces/my-run -o merged.json.gz
+  usp-prof export traces/my-run -o two.json.gz --ranks 0,7 --steps 3-4
+  usp-prof export traces/my-run -o start.json.gz --range 0ms-250ms
+"""
+_UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)\Z")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    run_options(parser)
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="where to; .gz and .zst are packed")
+    parser.add_argument("--steps", metavar="SPAN", help="only these steps, such as 3-5")
+    parser.add_argument("--range", metavar="SPAN", help="only this time from the run's beginning, such as 100ms-1.5s")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file."""
+    steps = parse_numbers(args.steps, "--steps") if args.steps else ()
+    selection = Selection(first_step=min(steps, default=None), last_step=max(steps, default=None))
+    window = _window(args.range) if args.range else None
+    opened = open_from(args)
+    done = export(opened.tables, Path(args.output), selection, window_ns=window)
+    note(args, f"wrote {done.events} events of {done.ranks} ranks to {args.output}; open it at https://ui.perfetto.dev")
+    if not done.aligned:
+        note(args, "nothing ties the clocks of all ranks: each rank is on its own clock")
+    return 0
+
+
+def _window(text: str) -> tuple[int, int]:
+    ends = [_TIME.match(part.strip()) for part in text.split("-")]
+    if len(ends) != 2 or ends[0] is None or ends[1] is None:
+        raise UsageError(f"--range {text!r} is no span of time", hint="write it like --range 100ms-1.5s")
+    first, last = (round(float(end[1]) * _UNITS[end[2]]) for end in ends if end is not None)
+    if last <= first:
+        raise UsageError(f"--range {text!r} is empty", hint="write the earlier time first")
+    return first, last

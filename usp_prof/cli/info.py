@@ -1,0 +1,139 @@
+"""What was recorded? `usp-prof info` shows ranks, axes, steps, devices, versions, event counts and health."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.cli.console import output
+from usp_prof.cli.opening import open_from, run_options
+
+if TYPE_CHECKING:
+    import argparse
+
+    from rich.console import Console
+
+    from usp_prof.run import Run
+
+EXAMPLES = """\
+  usp-prof info traces/my-run
+  usp-prof info 'traces/*/rank0*.json.gz' --run before
+  usp-prof info traces/my-run --format json
+"""
+_SEVERITY_STYLE = {"info": "dim", "error": "yellow", "data_loss": "bold red"}
+_RANKS = """
+    SELECT r.rank, r.host, r.device, r.events, r.bytes,
+           (SELECT count(*) FROM kernels k WHERE k.rank = r.rank) AS kernels,
+           (SELECT count(*) FROM collectives c WHERE c.rank = r.rank) AS collectives,
+           (SELECT min(step) FROM steps s WHERE s.rank = r.rank) AS first_step,
+           (SELECT max(step) FROM steps s WHERE s.rank = r.rank) AS last_step,
+           (SELECT count(*) FROM steps s WHERE s.rank = r.rank) AS steps,
+           r.last_ns - r.first_ns AS span_ns, r.torch, r.backend, r.world_size, r.file
+    FROM ranks r ORDER BY r.rank
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    run_options(parser)
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Describe the run."""
+    opened = open_from(args)
+    ranks = opened.query(_RANKS).to_arrow_table().to_pylist()
+    if args.format == "json":
+        sys.stdout.write(json.dumps(_as_data(opened, ranks), indent=2) + "\n")
+        return 0
+    console = output(args)
+    _overview(console, opened, ranks)
+    _rank_table(console, ranks)
+    _health(console, opened)
+    return 0
+
+
+def _as_data(opened: Run, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    topology = opened.tables.topology
+    return {
+        "run": opened.name,
+        "others": list(opened.others),
+        "axes": dict(topology.axes),
+        "axes_source": topology.source,
+        "coordinates": {str(rank): dict(place) for rank, place in sorted(topology.coordinates.items())},
+        "ranks": ranks,
+        "health": [
+            {
+                "code": r.code,
+                "severity": r.severity,
+                "rank": r.rank,
+                "count": r.count,
+                "detail": r.detail,
+                "file": r.file,
+            }
+            for r in opened.health
+        ],
+    }
+
+
+def _overview(console: Console, opened: Run, ranks: list[dict[str, Any]]) -> None:
+    topology = opened.tables.topology
+    axes = " x ".join(f"{axis} {size}" for axis, size in topology.axes.items()) or "none known"
+    world = max((row["world_size"] for row in ranks), default=-1)
+    megabytes = sum(row["bytes"] for row in ranks) / 1e6
+    rows = {
+        "run": opened.name
+        + (f" ({len(opened.others)} more: --run {', '.join(opened.others[:4])})" if opened.others else ""),
+        "ranks": f"{len(ranks)}" + (f" of {world}" if world > len(ranks) else ""),
+        "axes": axes + (f" ({topology.source})" if topology.axes else ""),
+        "groups": str(len(topology.groups)),
+        "steps": _steps(ranks),
+        "devices": _distinct(ranks, "device") or "CPU only",
+        "hosts": _distinct(ranks, "host") or "not recorded",
+        "torch": _distinct(ranks, "torch") or "not recorded",
+        "backend": _distinct(ranks, "backend") or "not recorded",
+        "events": f"{sum(row['events'] for row in ranks):,} in {megabytes:,.1f} MB of JSON",
+    }
+    for name, value in rows.items():
+        console.print(f"{name:9}{value}", markup=False)
+
+
+def _steps(ranks: list[dict[str, Any]]) -> str:
+    spans = {(row["first_step"], row["last_step"], row["steps"]) for row in ranks}
+    if len(spans) == 1:
+        first, last, count = spans.pop()
+        return "none" if not count else f"{count} (from {first} to {last})"
+    return "differ between ranks"
+
+
+def _distinct(ranks: list[dict[str, Any]], column: str) -> str:
+    values = sorted({row[column] for row in ranks if row[column]})
+    return ", ".join(values[:6]) + (f" and {len(values) - 6} more" if len(values) > 6 else "")
+
+
+def _rank_table(console: Console, ranks: list[dict[str, Any]]) -> None:
+    from rich import box  # noqa: PLC0415 - only for printing
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("rank", "events", "kernels", "collectives", "steps", "span ms"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("file", overflow="fold")
+    for row in ranks:
+        counts = (f"{row[name]:,}" for name in ("events", "kernels", "collectives"))
+        table.add_row(str(row["rank"]), *counts, str(row["steps"]), f"{row['span_ns'] / 1e6:,.1f}", row["file"])
+    console.print()
+    console.print(table)
+
+
+def _health(console: Console, opened: Run) -> None:
+    from rich.text import Text  # noqa: PLC0415 - only for printing
+
+    console.print()
+    if not opened.health:
+        console.print("health   nothing found wrong")
+    for row in opened.health:
+        where = f" rank {row.rank}" if row.rank >= 0 else ""
+        said = Text.assemble((f"{row.severity}", _SEVERITY_STYLE[row.severity]), f"{where} {row.code}: {row.detail}")
+        console.print(said, soft_wrap=False)

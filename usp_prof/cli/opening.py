@@ -1,0 +1,54 @@
+"""How does a command open a run? The options for it, said once, and the opening with progress."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from usp_prof.cli.console import reading_progress
+from usp_prof.model.errors import UsageError
+from usp_prof.run import open_run
+
+if TYPE_CHECKING:
+    import argparse
+
+    from usp_prof.run import Run
+
+_SPAN = re.compile(r"(\d+)(?:-(\d+))?\Z")
+_MOST = 1_000_000
+
+
+def run_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the path of a run and the options that choose among what lies there."""
+    parser.add_argument("path", metavar="PATH", help="a trace file, the folder of a run, or a glob in quotes")
+    choice_options(parser)
+
+
+def choice_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that choose among several runs and ranks."""
+    parser.add_argument("--run", metavar="NAME", help="which run, where several lie under PATH (default: the newest)")
+    parser.add_argument("--ranks", metavar="LIST", help="read these ranks only, such as 0-3,7")
+
+
+def open_from(args: argparse.Namespace) -> Run:
+    """Open the run that the options name, showing progress."""
+    with reading_progress(args) as progress:
+        return open_run(
+            args.path,
+            run=args.run,
+            ranks=parse_numbers(args.ranks, "--ranks") if args.ranks else None,
+            cache_dir=args.cache_dir,
+            progress=progress,
+        )
+
+
+def parse_numbers(text: str, option: str) -> tuple[int, ...]:
+    """Read a list of numbers and spans, such as 0-3,7."""
+    out: set[int] = set()
+    for part in text.split(","):
+        match = _SPAN.match(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first or last - first > _MOST:
+            raise UsageError(f"{option} {text!r} is no list of numbers", hint=f"write it like {option} 0-3,7")
+        out.update(range(first, last + 1))
+    return tuple(sorted(out))

@@ -1,0 +1,100 @@
+"""What do the tables say? `usp-prof query` answers one SELECT over all tables of all ranks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from usp_prof.cli.console import note, output
+from usp_prof.cli.opening import open_from, run_options
+from usp_prof.model.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+EXAMPLES = """\
+  usp-prof query traces/my-run "SELECT rank, count(*) AS kernels FROM kernels GROUP BY rank ORDER BY rank"
+  usp-prof query traces/my-run "SELECT name, sum(dur_ns) AS ns FROM ops GROUP BY name ORDER BY ns DESC LIMIT 10"
+  usp-prof query traces/my-run "SELECT * FROM collectives WHERE axis = 'tp'" --format csv > tp.csv
+  usp-prof query traces/my-run "SELECT * FROM steps" --format parquet -o steps.parquet
+"""
+FORMATS = ("table", "csv", "json", "parquet")
+_ROWS_SHOWN = 200
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    run_options(parser)
+    parser.add_argument("sql", metavar="SQL", help="one SELECT in DuckDB's SQL; see `usp-prof tables`")
+    parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file (needed for parquet)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answer."""
+    if args.format == "parquet" and not args.output:
+        raise UsageError("parquet goes into a file", hint="add -o rows.parquet")
+    answer: pa.Table = open_from(args).query(args.sql).to_arrow_table()
+    if args.format == "table" and not args.output:
+        _show(args, answer)
+        return 0
+    data = _written(answer, "csv" if args.format == "table" else args.format)
+    if args.output:
+        try:
+            Path(args.output).write_bytes(data)
+        except OSError as error:
+            raise UsageError(f"cannot write {args.output}: {error.strerror}", hint="choose another file") from None
+        note(args, f"wrote {answer.num_rows} rows to {args.output}")
+    else:
+        sys.stdout.write(data.decode())
+    return 0
+
+
+def _show(args: argparse.Namespace, answer: pa.Table) -> None:
+    from rich import box  # noqa: PLC0415 - only for a table
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console = output(args)
+    shown = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
+    for field in answer.schema:
+        numeric = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+        shown.add_column(Text(field.name), justify="right" if numeric else "left", overflow="fold")
+    for row in answer.slice(0, _ROWS_SHOWN).to_pylist():
+        shown.add_row(*(Text("" if value is None else str(value)) for value in row.values()))
+    console.print(shown)
+    if answer.num_rows > _ROWS_SHOWN:
+        note(args, f"the first {_ROWS_SHOWN} of {answer.num_rows} rows; --format csv gives all")
+
+
+def _written(answer: pa.Table, form: str) -> bytes:
+    if form == "json":
+        import msgspec  # noqa: PLC0415 - only for JSON
+
+        return msgspec.json.encode(answer.to_pylist(), enc_hook=_plain) + b"\n"
+    sink = pa.BufferOutputStream()
+    plain = _without_dictionaries(answer)
+    if form == "parquet":
+        import pyarrow.parquet as pq  # noqa: PLC0415 - only for Parquet
+
+        pq.write_table(plain, sink, compression="zstd")
+    else:
+        import pyarrow.csv  # noqa: PLC0415 - only for CSV
+
+        pyarrow.csv.write_csv(plain, sink)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _without_dictionaries(answer: pa.Table) -> pa.Table:
+    fields = [
+        pa.field(field.name, field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
+        for field in answer.schema
+    ]
+    return answer.cast(pa.schema(fields))
+
+
+def _plain(value: Any) -> str:  # noqa: ANN401 - dates, decimals and the like
+    return str(value)

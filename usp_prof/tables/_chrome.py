@@ -1,0 +1,165 @@
+"""How do tables become a Chrome trace again? Columns to JSON text, all events of a rank at once.
+
+Viewers draw ranges of one thread as a stack, so ranges that overlap without nesting are put on lanes of their own.
+Times count from the run's first event, since viewers read them as floats; `baseTimeNanoseconds` holds the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from usp_prof.algebra.lanes import split_lanes
+from usp_prof.algebra.order import group_codes
+from usp_prof.algebra.tracks import nest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+_PASSES = 16
+_FLOW = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The events of one rank, ready to be written: a process and a thread number for each."""
+
+    events: pa.Table
+    start_ns: Ints
+    process: Ints
+    thread: Ints
+    metadata: tuple[str, ...]
+
+
+def place(rank: int, title: str, events: pa.Table, threads: pa.Table, start_ns: Ints) -> Placed:
+    """Give each event its process and thread; lanes of one thread stand below each other."""
+    processes, process_code = _codes(events, "process")
+    _, thread_code = _codes(events, "thread")
+    track = group_codes(process_code, thread_code)
+    durations = np.maximum(events["dur_ns"].to_numpy(), 0)
+    lane = nesting_lanes(track, start_ns, durations)
+    place_code = group_codes(track, lane)
+    _, first = np.unique(place_code, return_index=True)
+    names = {(row["process"], row["thread"]): row for row in threads.to_pylist()}
+    labels = {row["process"]: row["process_name"] or row["process_labels"] for row in threads.to_pylist()}
+    base = 1000 * (rank + 1)
+    said: list[str] = []
+    for code, name in enumerate(processes):
+        label = f"rank {rank}{title} · {labels.get(name) or name}"
+        said += [_metadata("process_name", base + code, 0, name=label)]
+        said += [_metadata("process_sort_index", base + code, 0, sort_index=base + code)]
+    texts = events.select(["process", "thread"]).take(pa.array(first)).to_pylist()
+    for code, (row, text) in enumerate(zip(first.tolist(), texts, strict=True)):
+        known = names.get((text["process"], text["thread"]), {})
+        label = known.get("thread_name") or text["thread"]
+        label += f" (overlap {lane[row]})" if lane[row] else ""
+        pid = base + int(process_code[row])
+        said += [
+            _metadata("thread_name", pid, code, name=label),
+            _metadata("thread_sort_index", pid, code, sort_index=code),
+        ]
+    return Placed(events, start_ns, base + process_code, place_code, tuple(said))
+
+
+def event_texts(placed: Placed, zero_ns: int) -> pa.Array:
+    """Write each event as JSON text."""
+    events = placed.events
+    durations = events["dur_ns"].to_numpy()
+    args = events["args"].combine_chunks() if events.num_rows else pa.array([], pa.string())
+    args = pc.if_else(pc.equal(args, ""), "{}", args)
+    parts: list[Any] = [
+        '{"ph":', _quoted(events, "phase"), ',"cat":', _quoted(events, "category"), ',"name":', _quoted(events, "name"),
+        ',"pid":', _number(placed.process), ',"tid":', _number(placed.thread), ',"ts":',
+        _microseconds(placed.start_ns - zero_ns), _duration(durations), ',"args":', args, "}",
+    ]  # fmt: skip
+    return pc.binary_join_element_wise(*parts, "")
+
+
+def flow_texts(rank: int, placed: Placed, links: Ints, zero_ns: int) -> list[str]:
+    """Write the arrows from launches to what they launched; `links` holds pairs of event rows (launch, work)."""
+    if not len(links):
+        return []
+    ids = _number(np.arange(len(links)) + rank * _FLOW)
+    out: list[str] = []
+    for phase, rows in (('"s"', links[:, 0]), ('"f","bp":"e"', links[:, 1])):
+        parts = [
+            f'{{"ph":{phase},"cat":"launch","name":"launch","id":', ids, ',"pid":', _number(placed.process[rows]),
+            ',"tid":', _number(placed.thread[rows]), ',"ts":', _microseconds(placed.start_ns[rows] - zero_ns), "}",
+        ]  # fmt: skip
+        out += pc.binary_join_element_wise(*parts, "").to_pylist()
+    return out
+
+
+def nesting_lanes(track: Ints, start: Ints, duration: Ints) -> Ints:
+    """Give lanes on which ranges nest but never cross; lane 0 is the thread itself."""
+    lanes = np.zeros(len(track), np.int64)
+    left, lane = np.arange(len(track)), 0
+    while len(left):
+        stay, crossing = left, left[:0]
+        for _ in range(_PASSES):
+            crosses = _crossing(track[stay], start[stay], duration[stay])
+            if not crosses.any():
+                break
+            crossing = np.concatenate([crossing, stay[crosses]])
+            stay = stay[~crosses]
+        else:
+            lanes[stay] = lane + split_lanes(track[stay], start[stay], start[stay] + duration[stay])
+            lane = int(lanes[stay].max(initial=lane))
+        lanes[stay] = np.maximum(lanes[stay], lane)
+        left, lane = np.sort(crossing), lane + 1
+    return lanes
+
+
+def _crossing(track: Ints, start: Ints, duration: Ints) -> NDArray[np.bool_]:
+    """Mark ranges that begin inside another and end after it."""
+    parent = nest(track, start, duration).parent
+    end = start + duration
+    inside = parent >= 0
+    out = np.zeros(len(track), bool)
+    out[inside] = end[inside] > end[parent[inside]]
+    return out
+
+
+def _codes(events: pa.Table, name: str) -> tuple[list[str], Ints]:
+    column = events[name].combine_chunks()
+    column = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.array([], pa.string()).dictionary_encode()
+    return column.dictionary.to_pylist(), column.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _quoted(events: pa.Table, name: str) -> pa.Array:
+    values, codes = _codes(events, name)
+    return pa.array([json.dumps(value) for value in values], pa.string()).take(pa.array(codes))
+
+
+def _number(values: Ints) -> pa.Array:
+    return pa.array(values).cast(pa.string())
+
+
+def _microseconds(ns: Ints) -> pa.Array:
+    whole, rest = np.divmod(ns, 1000)
+    return pc.binary_join_element_wise(_number(whole), pc.utf8_lpad(_number(rest), 3, "0"), ".")
+
+
+def _duration(ns: Ints) -> pa.Array:
+    text = pc.binary_join_element_wise(',"dur":', _microseconds(np.maximum(ns, 0)), "")
+    return pc.if_else(pa.array(ns >= 0), text, "")
+
+
+def _metadata(kind: str, pid: int, tid: int, /, **args: Any) -> str:  # noqa: ANN401 - a name or a number
+    return json.dumps({"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": args})
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Join event texts as they stand in the list."""
+    return ",\n".join(texts)
