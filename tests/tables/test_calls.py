@@ -101,9 +101,22 @@ def test_a_receive_waits_only_while_its_peer_has_not_sent() -> None:
     one = rows(part("send", 40, 50, axis="pp", peer=1), part("send", 60, 90, axis="cp", peer=1))
     two = rows(part("recv", 10, 50, axis="pp", peer=0), part("recv", 55, 90, axis="cp", peer=0))
     tables = made.run({0: one, 1: two})
-    assert calls.receive_waits(tables, 1, "pp").tolist() == [30, 0]
-    assert calls.receive_waits(tables, 1, "cp").tolist() == [0, 5]
-    assert calls.receive_waits(tables, 0, "pp").tolist() == [0, 0]
+    assert calls.idling(tables, 1, "pp").waiting_ns.tolist() == [30, 0]
+    assert calls.idling(tables, 1, "cp").waiting_ns.tolist() == [0, 5]
+    assert calls.idling(tables, 0, "pp").waiting_ns.tolist() == [0, 0]
+
+
+def test_a_posted_send_is_over_when_its_receiver_has_it() -> None:
+    gloo = {"axis": "pp", "library": "gloo"}
+    one = rows(part("send", 40, 200, peer=1, **gloo), part("send", 300, 320, peer=1, **gloo))
+    two = rows(part("recv", 10, 60, peer=0, **gloo), part("recv", 300, 340, peer=0, **gloo))
+    assert calls.idling(made.run({0: one, 1: two}), 0, "pp").delivered_ns.tolist() == [140, 0]
+    late = rows(part("recv", 90, 110, peer=0, **gloo), part("recv", 310, 340, peer=0, **gloo))
+    assert calls.idling(made.run({0: one, 1: late}), 0, "pp").waiting_ns.tolist() == [50, 10]
+    kernels = {0: rows(part("send", 40, 200, axis="pp", peer=1)), 1: rows(part("recv", 90, 200, axis="pp", peer=0))}
+    assert calls.idling(made.run(kernels), 0, "pp").waiting_ns.tolist() == [0]
+    assert calls.idling(made.run({0: one, 1: two}), 0, "cp").delivered_ns.tolist() == [0, 0]
+    assert calls.idling(made.run({0: one}), 0, "pp").delivered_ns.tolist() == [0, 0]
 
 
 def test_batched_exchanges_pair_without_direction() -> None:

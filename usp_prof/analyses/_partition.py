@@ -1,7 +1,8 @@
 """Whose is each nanosecond of a rank's step? The one sweep that breakdown, overlap and others read.
 
 Every moment goes to the first of: compute, exposed communication (of the axis that is waited for), copies, and idle
-by cause. A pipeline receive counts as communication only from when its peer has sent; before that it is a bubble.
+by cause. A pipeline receive counts as communication only from when its peer has sent, before that it is a bubble.
+gloo's range of a send lasts from its post until someone asks: it counts while both sides are there.
 """
 
 from __future__ import annotations
@@ -66,8 +67,10 @@ class Sets:
     """What one rank did when: disjointness is not promised, that is what the partition is for."""
 
     compute: Intervals
-    arrived: NDArray[np.int64]
-    """Start of each activity, less a receive's waiting for its peer."""
+    begin: NDArray[np.int64]
+    """Start of each activity, after a receive's waiting for its peer."""
+    done: NDArray[np.int64]
+    """End of each activity, a send's when its receiver has it."""
     axes: dict[str, Intervals]
     waited: dict[str, Intervals]
     """Each axis' share of communication time by who ends last; disjoint."""
@@ -103,22 +106,23 @@ def _sets(tables: TableSet, rank: int) -> Sets:
     end = start + activities["dur_ns"]
     computes, copies = activities.matches("kind", "compute"), activities.matches("kind", "memcpy", "memset")
     talks = activities.matches("kind", "communication")
-    begin = np.minimum(start + _peer_waits(tables, rank), end)
+    waiting, delivered = _carrying_nothing(tables, rank)
+    begin, done = np.minimum(start + waiting, end), end - delivered
     code, names = _axis_codes(activities)
     code = code[talks]
     by_axis = {
-        name: union(begin[talks][code == number], end[talks][code == number])
+        name: union(begin[talks][code == number], done[talks][code == number])
         for number, name in enumerate(names)
         if (code == number).any()
     }
-    owners = by_latest_end(begin[talks], end[talks], code)
+    owners = by_latest_end(begin[talks], done[talks], code)
     waited = {name: owners.of(names.index(name)) for name in by_axis}
     compute, copying = union(start[computes], end[computes]), union(start[copies], end[copies])
     bubble = union(start, begin)
     busy = union_of([compute, copying, bubble, *by_axis.values()])
     windows = tables.columns("steps", rank)
     gaps = union(windows["start_ns"], windows["end_ns"]) - busy
-    return Sets(compute, begin, by_axis, waited, copying, bubble, host_causes(tables, rank, gaps))
+    return Sets(compute, begin, done, by_axis, waited, copying, bubble, host_causes(tables, rank, gaps))
 
 
 def _axis_codes(activities: Columns) -> tuple[NDArray[np.int64], list[str]]:
@@ -135,13 +139,15 @@ def place_of_axis(axis: str) -> tuple[int, str]:
     return (AXIS_ORDER.index(axis) if axis in AXIS_ORDER else len(AXIS_ORDER), axis)
 
 
-def _peer_waits(tables: TableSet, rank: int) -> NDArray[np.int64]:
-    """Give for each activity how long it waited, as a pipeline receive, for its peer to send."""
+def _carrying_nothing(tables: TableSet, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give for each activity how long it waited as a pipeline receive, and outlasted its delivery as a send."""
     activities = tables.columns("activities", rank)
-    waits = calls.receive_waits(tables, rank, str(Axis.PP))
     part = activities["collective"]
-    known = (part >= 0) & (part < len(waits))
-    return np.where(known, np.append(waits, 0)[np.where(known, part, -1)], 0)
+    idling = calls.idling(tables, rank, str(Axis.PP))
+    known = (part >= 0) & (part < len(idling.waiting_ns))
+    row = np.where(known, part, -1)
+    waiting, delivered = (np.append(ns, 0)[row] for ns in (idling.waiting_ns, idling.delivered_ns))
+    return waiting, delivered
 
 
 def _of_rank(tables: TableSet, rank: int, axes: tuple[str, ...]) -> Partition:

@@ -160,7 +160,7 @@ def _kinds(tables: TableSet, rank: int, window: Intervals, steps: int) -> dict[t
     activities, collectives = tables.columns("activities", rank), tables.columns("collectives", rank)
     sets = _partition.sets_of(tables, rank)
     talks = activities.matches("kind", "communication")
-    start, end = sets.arrived[talks], (activities["start_ns"] + activities["dur_ns"])[talks]
+    start, end = sets.begin[talks], sets.done[talks]
     axis, part = activities["axis"][talks], activities["collective"][talks]
     op = np.append(collectives["op"], "other")[np.where(part < len(collectives), part, -1)]
     found = {}

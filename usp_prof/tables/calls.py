@@ -70,6 +70,8 @@ class Calls:
 
     calls: pa.Table
     parts: pa.Table
+    delivered_ns: NDArray[np.int64]
+    """By part: how long its range goes on after a paired receive has ended; 0 for all but posted sends."""
 
     def columns(self) -> Columns:
         """Give the calls as arrays."""
@@ -112,7 +114,7 @@ class _Members:
 def _make(tables: TableSet) -> Calls:
     matched, clocks = _matching.of(tables), clock.of(tables)
     if not matched.calls:
-        return Calls(empty(SCHEMA), empty(PARTS))
+        return Calls(empty(SCHEMA), empty(PARTS), np.zeros(0, np.int64))
     members = _members(matched, clocks)
     call, count = members.call, members.count
     head = np.searchsorted(call, np.arange(count))
@@ -152,7 +154,8 @@ def _make(tables: TableSet) -> Calls:
     )
     columns = {"call": call, "rank": members.rank, "part": members.part}
     columns |= {"wait_ns": np.where(known, wait, -1), "transfer_ns": np.where(known, transfer, -1)}
-    return Calls(calls, table(PARTS, columns, len(call)))
+    delivered = np.where(known, _delivered(members), 0)
+    return Calls(calls, table(PARTS, columns, len(call)), delivered)
 
 
 def _members(matched: Parts, clocks: Clock) -> _Members:
@@ -228,21 +231,41 @@ def _sequence(members: _Members, head: Int) -> Int:
     return np.where(by_number, c["sequence"][head], counted)
 
 
-def receive_waits(tables: TableSet, rank: int, axis: str) -> Int:
-    """Give for each row of a rank's `collectives` how long a receive on an axis waited for its peer to send; else 0.
+def _delivered(members: _Members) -> Int:
+    """Measure how long a posted send's range outlasts the receive it fed.
 
-    A receive posted before its peer has sent cannot transfer: that time belongs to whoever keeps the peer.
+    gloo's range of a send lasts until someone waits for its handle, which can be long after the data is across.
     """
+    columns = members.columns
+    posted = columns.matches("op", "send") & columns.matches("library", "gloo")
+    receives = columns.matches("op", "recv")
+    across = per_code(members.call, np.where(receives, members.end, -1), np.maximum, members.count)[members.call]
+    after = np.minimum(members.end - np.maximum(across, members.start), members.end - members.start)
+    return np.where(posted & (across >= 0), np.maximum(after, 0), 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Idling:
+    """By row of a rank's `collectives`: time at the range's begin and end in which nothing is carried."""
+
+    waiting_ns: Int
+    """A receive waits for its peer to send, or a posted send for its receiver: whoever keeps the peer costs it."""
+    delivered_ns: Int
+    """A posted send has been received, and nobody has asked yet."""
+
+
+def idling(tables: TableSet, rank: int, axis: str) -> Idling:
+    """Give for the sends and receives of a rank on one axis the time in which they carry nothing; 0 elsewhere."""
     collectives = tables.columns("collectives", rank)
-    waits = np.zeros(len(collectives), np.int64)
-    parts = tables.memo("receive_waits", lambda: _known_receives(of(tables)))
-    mine = parts["rank"] == rank
-    waits[parts["part"][mine]] = parts["wait_ns"][mine]
-    receives = collectives.matches("op", "recv", "send_recv") & collectives.matches("axis", axis)
-    return np.where(receives, waits, 0)
-
-
-def _known_receives(calls: Calls) -> Columns:
-    table_of_calls, parts = calls.columns(), calls.part_columns()
-    paired = table_of_calls.matches("matched_by", str(MatchedBy.P2P)) & table_of_calls["complete"]
-    return parts.take(paired[parts["call"]])
+    calls = of(tables)
+    parts = calls.part_columns()
+    paired = calls.columns().matches("matched_by", str(MatchedBy.P2P)) & calls.columns()["complete"]
+    mine = paired[parts["call"]] & (parts["rank"] == rank)
+    waiting, delivered = (np.zeros(len(collectives), np.int64) for _ in range(2))
+    waiting[parts["part"][mine]] = parts["wait_ns"][mine]
+    delivered[parts["part"][mine]] = calls.delivered_ns[mine]
+    on_axis = collectives.matches("axis", axis)
+    # A send kernel counts as communication from its start; gloo's range of a send says only when it was posted.
+    posted = collectives.matches("op", "send") & collectives.matches("library", "gloo")
+    waits = on_axis & (collectives.matches("op", "recv", "send_recv") | posted)
+    return Idling(np.where(waits, waiting, 0), np.where(on_axis, delivered, 0))
