@@ -8,5 +8,6 @@ NAMES: tuple[str, ...] = (
     "step_time",
     "breakdown",
     "overlap",
+    "kernels",
 )
 """The analyses in the order in which a report shows them; a test walks this folder against it."""

@@ -27,6 +27,8 @@ def cost(name: str, dims: list[Any], kind: str = HALF, values: list[str] | None 
         ("aten::bmm", [[5, 2, 3], [5, 3, 4]], 240, 5 * (6 + 12 + 8)),
         ("aten::baddbmm", [[5, 2, 4], [5, 2, 3], [5, 3, 4]], 240, 5 * (6 + 12 + 8)),
         ("aten::linear", [[7, 2, 3], [4, 3], [4]], 7 * 48, 42 + 12 + 56),
+        ("aten::matmul", [[5, 2, 3], [3, 4]], 240, 30 + 12 + 40),
+        ("aten::matmul", [[5, 2, 3], [5, 3, 4]], 240, 5 * (6 + 12 + 8)),
         ("aten::mv", [[2, 3], [3]], 12, 6 + 3 + 2),
         ("aten::dot", [[6], [6]], 12, 6 + 6 + 1),
         # Three groups share twelve rows; then three groups share the inner size; then a batch; then the columns.
@@ -164,6 +166,7 @@ def test_unknown_ops_and_unrecorded_or_odd_shapes_have_no_cost() -> None:
     assert cost("aten::mm", [[], []]) is None
     assert cost("aten::mm", [[2, 3], [4, 5]]) is None
     assert cost("aten::linear", [[2, 3], [4, 5]]) is None
+    assert cost("aten::matmul", [[2, 3], [4, 5]]) is None
     assert cost("aten::mm", [[2, 3], [3, 4]], "mystery") is None
     assert cost("aten::mm", [[2], [3]]) is None
     assert cost("aten::add", [[[2, 3]], [4]]) is None

@@ -26,6 +26,16 @@ def _product(left: int) -> Callable[[Shapes], Cost]:
     return formula
 
 
+def _matmul(shapes: Shapes) -> Cost:
+    """Multiply as `torch.matmul` does: rows of any number of dims fold where the other factor is one matrix."""
+    one, other = shapes.tensor(0), shapes.tensor(1)
+    if len(other) != 2:
+        return _product(0)(shapes)
+    if other[0] != one[-1]:
+        raise ValueError("factors do not fit")
+    return _cost(shapes, 0, 1, prod(one[:-1]), one[-1], other[1])
+
+
 def _linear(shapes: Shapes) -> Cost:
     """Multiply any number of rows with a transposed weight."""
     *batch, inner = shapes.tensor(0)
@@ -79,7 +89,7 @@ def _cost(shapes: Shapes, left: int, batch: int, rows: int, inner: int, columns:
 FORMULAS: dict[str, Formula] = {
     "aten::mm": _product(0),
     "aten::bmm": _product(0),
-    "aten::matmul": _product(0),
+    "aten::matmul": _matmul,
     "aten::_int_mm": _product(0),
     "aten::_scaled_mm": _product(0),
     "aten::addmm": _product(1),

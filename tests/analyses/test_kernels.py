@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tiny import Trace, table_set
+
+from usp_prof.analyses import kernels
+from usp_prof.contract import Manifest
+from usp_prof.model.assumption import Assumptions
+from usp_prof.model.selection import Selection
+from usp_prof.synth.declaration import Declaration, Mesh, Work
+from usp_prof.synth.simulation import simulate
+from usp_prof.synth.write import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BF16 = "c10::BFloat16"
+GEMM = "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT"
+H100 = {"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]}
+
+
+def values(result: kernels.KernelsResult) -> dict[tuple[str, str], float]:
+    return {(value.metric.id, next(map(str, value.dims.values()), "")): value.value for value in result.values()}
+
+
+def trace(**meta: Any) -> Trace:
+    return Trace().meta(**(meta or H100)).step(1, at=0, dur=3_000_000)
+
+
+def product(into: Trace, at: int, dur: int, *, kernel: str = GEMM, kind: str = BF16, external: int = 1) -> Trace:
+    """Add a product of 1024 x 1024 matrices: 2 x 1024 ** 3 FLOP."""
+    into.op("aten::mm", at=at, dur=90, dims=[[1024, 1024], [1024, 1024]], types=[kind, kind], external_id=external)
+    return into.kernel(kernel, at=at + 1_000, dur=dur, launch_at=at + 10)
+
+
+def test_an_ops_flop_over_its_kernels_time_against_the_roof() -> None:
+    flop = 2 * 1024**3
+    result = kernels.compute(table_set(product(trace(), at=0, dur=10_000)))
+    (op,) = result.ops
+    assert (op.name, op.calls, op.time_ns, op.flop, op.bound) == ("aten::mm", 1, 10_000, flop, "compute")
+    assert values(result)["kernel_efficiency", ""] == pytest.approx(flop / 989e12 / 10e-6)
+    assert values(result)["achieved_flop_rate", "matrix product"] == pytest.approx(flop / 10e-6)
+    assert values(result)["formula_fraction", ""] == 1.0
+    assert values(result)["matrix_core_fraction", "bf16"] == 1.0
+    assert result.notes == ()
+
+
+def test_an_op_of_two_kernels_counts_its_flop_once() -> None:
+    run = product(trace(), at=0, dur=10_000)
+    run.kernel("splitKreduce_kernel", at=11_500, dur=2_000, launch_at=50)
+    (op,) = kernels.compute(table_set(run)).ops
+    assert (op.calls, op.kernels, op.time_ns, op.flop) == (1, 2, 12_000, 2 * 1024**3)
+
+
+def test_kernels_belong_to_the_nearest_op_with_a_formula() -> None:
+    run = trace().op("aten::linear", at=0, dur=500, dims=[[8, 4], [2, 4]], types=[BF16, BF16])
+    run.op("aten::my_kernel_op", at=10, dur=100, dims=[[8, 4]], types=[BF16]).kernel("k", at=900, dur=70, launch_at=20)
+    (op,) = kernels.compute(table_set(run)).ops
+    assert (op.name, op.flop) == ("aten::linear", 2 * 8 * 4 * 2)
+
+
+def test_statistics_are_over_calls_not_over_sums_by_name() -> None:
+    """A rival takes the mean of the sums of each name as soon as there are more than ten names."""
+    run = trace()
+    for number in range(12):
+        for call in range(number + 1):
+            at = 1_000 * (100 * number + call)
+            run.kernel(f"kernel_{number:02}", at=at, dur=100 + 20 * call, launch_at=at - 500)
+    found = {kernel.name: kernel for kernel in kernels.compute(table_set(run)).kernels}
+    durations = 100 + 20 * np.arange(12)
+    last = found["kernel_11"]
+    assert (last.count, last.total_ns, last.min_ns, last.max_ns) == (12, durations.sum(), 100, 320)
+    assert last.mean_ns == pytest.approx(durations.mean())
+    assert last.std_ns == pytest.approx(durations.std())
+
+
+def test_single_precision_is_held_against_tf32_where_the_kernel_rounds() -> None:
+    run = product(trace(), at=0, dur=10_000, kind="float", kernel="cutlass_80_tensorop_s1688gemm_128x128")
+    product(run, at=20_000, dur=10_000, kind="float", kernel="sm80_sgemm_128x128")
+    found = {op.precision: op for op in kernels.compute(table_set(run)).ops}
+    assert found["tf32"].ideal_ns == pytest.approx(2 * 1024**3 / 494.7e12 * 1e9)
+    assert found["fp32"].ideal_ns == pytest.approx(2 * 1024**3 / 67e12 * 1e9)
+    assert values(kernels.compute(table_set(run)))["matrix_core_fraction", ""] == 0.5
+
+
+def test_a_fused_kernel_is_held_against_the_memory() -> None:
+    run = trace().op(
+        "triton_poi_fused_add_0", at=0, dur=90, dims=[[1 << 20], [1 << 20], []], types=[BF16, BF16, "Scalar"]
+    )
+    run.kernel("triton_poi_fused_add_0", at=500, dur=2_000, launch_at=20)
+    (op,) = kernels.compute(table_set(run)).ops
+    assert (op.family, op.bytes, op.bound) == ("fused", 4 << 20, "memory")
+    assert op.efficiency == pytest.approx((4 << 20) / 3.35e12 / 2e-6)
+
+
+def test_an_unknown_device_gives_rates_but_no_efficiency() -> None:
+    run = table_set(product(trace(deviceProperties=[{"id": 0, "name": "Quantum 9"}]), at=0, dur=10_000))
+    result = kernels.compute(run)
+    found = values(result)
+    assert ("kernel_efficiency", "") not in found
+    assert found["achieved_flop_rate", ""] > 0
+    assert [note.code for note in result.notes] == ["no_device_peak"]
+    run.assumptions = Assumptions(device="NVIDIA B200")
+    assert values(kernels.compute(run))["kernel_efficiency", ""] > 0
+    run.assumptions = Assumptions(peak_flops=1e15)
+    assert values(kernels.compute(run))["kernel_efficiency", ""] == pytest.approx(2 * 1024**3 / 1e15 / 10e-6)
+
+
+def test_a_precision_without_a_peak_is_said() -> None:
+    run = product(trace(deviceProperties=[{"id": 0, "name": "Tesla V100-SXM2-16GB"}]), at=0, dur=10_000)
+    assert [note.code for note in kernels.compute(table_set(run)).notes] == ["no_precision_peak"]
+
+
+def test_without_shapes_it_says_how_to_record_them() -> None:
+    run = trace().op("aten::mm", at=0, dur=90).kernel(GEMM, at=500, dur=2_000, launch_at=20)
+    result = kernels.compute(table_set(run))
+    assert [note.code for note in result.notes] == ["no_shapes"]
+    assert values(result)["formula_fraction", ""] == 0.0
+
+
+def test_work_of_no_op_is_shown_as_such() -> None:
+    run = product(trace(), at=0, dur=10_000).kernel("graph_kernel", at=50_000, dur=90_000)
+    product(run.step(2, at=3_000_000, dur=20_000), at=3_000_000, dur=10_000)
+    result = kernels.compute(table_set(run), Selection(last_step=1))
+    assert [note.code for note in result.notes] == ["kernels_without_op"]
+    assert [op.name for op in result.ops] == ["(no CPU op known)", "aten::mm"]
+
+
+def test_a_cpu_run_is_tallied_by_op_against_its_measured_peak() -> None:
+    run = Trace(device="cpu").step(1, at=0, dur=100_000)
+    run.op("aten::mm", at=0, dur=50_000, dims=[[64, 64], [64, 64]], types=["float", "float"])
+    manifest = Manifest(peak_flops=1e11, peak_source="measured", processes_per_device=2)
+    result = kernels.compute(table_set(run, manifest))
+    assert values(result)["kernel_efficiency", ""] == pytest.approx(2 * 64**3 / 5e10 / 50e-6)
+    assert ("small_kernel_fraction", "") not in values(result)
+
+
+def test_only_the_selected_steps_count() -> None:
+    run = product(Trace().meta(**H100).step(1, at=0, dur=20_000), at=0, dur=5_000)
+    product(run.step(2, at=20_000, dur=20_000), at=20_000, dur=7_000)
+    tables = table_set(run)
+    assert kernels.compute(tables, Selection(first_step=2)).total_ns == 7_000
+    assert kernels.compute(tables, Selection(ranks=(5,))).values() == []
+    assert kernels.compute(tables).total_ns == 12_000
+
+
+def test_the_tables_have_one_row_an_op_and_one_a_kernel() -> None:
+    result = kernels.compute(table_set(product(trace(), at=0, dur=10_000)))
+    assert result.to_pandas()[["op", "calls", "share"]].to_dict("records") == [
+        {"op": "aten::mm", "calls": 1, "share": 1.0}
+    ]
+    assert result.top()[["name", "count", "mean_ns"]].to_dict("records") == [
+        {"name": GEMM, "count": 1, "mean_ns": 10_000.0}
+    ]
+
+
+def test_a_made_up_run_has_the_flop_that_it_was_made_of(tmp_path: Path) -> None:
+    import usp_prof  # noqa: PLC0415 - only here
+
+    run = Declaration(mesh=Mesh(tp=2), work=Work(steps=2))
+    write(run, tmp_path / "run")
+    result = kernels.compute(usp_prof.open_run(tmp_path / "run", cache_dir=tmp_path / "cache").tables)
+    logs = simulate(replace(run)).logs
+    made = sum(op.flop for log in logs for block in log.blocks for op in block.ops)
+    assert sum(op.flop for op in result.ops) == pytest.approx(made)
+    assert result.total_ns == sum(int(block.dur_ns.sum()) for log in logs for block in log.blocks)

@@ -1,0 +1,104 @@
+"""Which op does each piece of device work carry out, and what must that op compute and move?
+
+A kernel belongs to the innermost op around its launch; where that op has no formula, to the nearest one around it
+that has. An op's FLOP count once however many kernels it launched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.algebra.order import group_codes
+from usp_prof.analyses import _formulas
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.analyses._formulas import Cost
+    from usp_prof.model.selection import Selection
+    from usp_prof.tables.columns import Columns
+    from usp_prof.tables.table_set import TableSet
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class OpKind:
+    """Ops of one name and shape, and what one of them costs; without a formula `cost` is `None`."""
+
+    name: str
+    dims: str
+    types: str
+    cost: Cost | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankWork:
+    """One rank's compute: parallel arrays over its activities; `kind` and `owner` are -1 where no op is known."""
+
+    names: list[str]
+    name: Ints
+    dur_ns: Ints
+    kinds: list[OpKind]
+    kind: Ints
+    owner: Ints
+    step: Ints
+
+
+def of_rank(tables: TableSet, rank: int, selection: Selection) -> RankWork:
+    """Tie the compute activities of the selected steps of one rank to ops and their costs."""
+    activities = tables.columns("activities", rank)
+    wanted = activities.matches("kind", "compute") & _inside(activities["step"], selection)
+    chosen = activities.take(wanted)
+    ops = tables.columns("ops", rank)
+    kinds, kind_of = _op_kinds(ops)
+    name, names = chosen.codes("name")
+    owner = _owners(ops, chosen["op_event"], np.array([kind.cost is not None for kind in kinds] + [False])[kind_of])
+    kind = np.where(owner >= 0, np.append(kind_of, -1)[owner], -1)
+    return RankWork(names, name, chosen["dur_ns"], kinds, kind, owner, chosen["step"])
+
+
+def _inside(step: Ints, selection: Selection) -> NDArray[np.bool_]:
+    numbers, place = np.unique(step, return_inverse=True)
+    taken = np.array([number >= 0 and selection.takes_step(number) for number in numbers.tolist()], dtype=bool)
+    return taken[place] if len(numbers) else np.zeros(len(step), dtype=bool)
+
+
+def _op_kinds(ops: Columns) -> tuple[list[OpKind], Ints]:
+    """Give the distinct ops by name and shape, and each op row's place among them."""
+    if not len(ops):
+        return [], np.zeros(0, np.int64)
+    coded = [ops.codes(name) for name in ("name", "input_dims", "input_types", "concrete_inputs")]
+    group = group_codes(*(codes for codes, _ in coded))
+    first = np.unique(group, return_index=True)[1]
+    kinds = []
+    for row in first.tolist():
+        name, dims, types, values = (texts[codes[row]] for codes, texts in coded)
+        kinds.append(OpKind(name, dims, types, _formulas.cost(name, _formulas.parse(dims, types, values))))
+    return kinds, group
+
+
+def _owners(ops: Columns, events: Ints, known: NDArray[np.bool_]) -> Ints:
+    """Climb from each op to the nearest one with a formula; where there is none, stay."""
+    start = rows_of(ops["event"], events)
+    parent = np.append(rows_of(ops["event"], ops["parent"]), -1)
+    knows = np.append(known, False)
+    current, owner = start.copy(), np.full(len(start), -1, np.int64)
+    while (current >= 0).any():
+        found = (owner < 0) & (current >= 0) & knows[current]
+        owner[found] = current[found]
+        current = np.where(owner >= 0, -1, parent[current])
+    return np.where(owner >= 0, owner, start)
+
+
+def rows_of(events: Ints, wanted: Ints) -> Ints:
+    """Give for each wanted event its row in a table; -1 where it is not there."""
+    if not len(events):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(events, kind="stable")
+    place = np.minimum(np.searchsorted(events, wanted, sorter=order), len(events) - 1)
+    row = order[place]
+    return np.where(events[row] == wanted, row, -1)

@@ -1,0 +1,180 @@
+"""What does the compute consist of, and how near does each op come to what the device can do?
+
+For every op with a formula: FLOP and bytes from its shapes, the rate over its kernels, the roofline's bound at that
+intensity, and the efficiency against it. What has no formula is listed with its share of time, never left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.analyses import _device
+from usp_prof.analyses._frame import frame
+from usp_prof.analyses._kernel_tally import SMALL_NS, KernelStat, OpStat, Tally
+from usp_prof.analyses._spread import in_order
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.selection import EVERYTHING, Selection
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from usp_prof.analyses._device import Roof
+    from usp_prof.tables.table_set import TableSet
+
+KERNEL_EFFICIENCY = Metric(
+    "kernel_efficiency",
+    Unit.FRACTION,
+    Better.HIGHER,
+    "Kernel efficiency",
+    "Time that the roofline allows over time taken, of the ops with a formula; whole and by family of op.",
+    ("family",),
+)
+FORMULA_FRACTION = Metric(
+    "formula_fraction", Unit.FRACTION, Better.NEITHER, "Covered by formulas",
+    "Share of compute time whose ops have a formula and recorded shapes: how much the efficiency speaks for.",
+)  # fmt: skip
+MATRIX_CORE_FRACTION = Metric(
+    "matrix_core_fraction", Unit.FRACTION, Better.HIGHER, "On matrix cores",
+    "Share of the time of matrix products, attention and convolutions that runs in matrix-core kernels, by precision.",
+    ("precision",),
+)  # fmt: skip
+SMALL_KERNEL_FRACTION = Metric(
+    "small_kernel_fraction", Unit.FRACTION, Better.LOWER, "Small kernels",
+    f"Share of compute time in kernels shorter than {SMALL_NS // 1000} us.",
+)  # fmt: skip
+ACHIEVED_FLOP_RATE = Metric(
+    "achieved_flop_rate", Unit.FLOP_PER_SECOND, Better.HIGHER, "Rate in kernels",
+    "FLOP of ops with a formula over the time of their kernels; by family of op.",
+    ("family",),
+)  # fmt: skip
+METRICS = (KERNEL_EFFICIENCY, FORMULA_FRACTION, MATRIX_CORE_FRACTION, SMALL_KERNEL_FRACTION, ACHIEVED_FLOP_RATE)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelsResult:
+    """Ops by time (`ops`, all ranks and steps together), kernels by time, and the bounds they are held against."""
+
+    ops: tuple[OpStat, ...]
+    kernels: tuple[KernelStat, ...]
+    total_ns: int
+    roof: Roof
+    on_gpu: bool
+    notes: tuple[HealthRow, ...] = ()
+
+    @property
+    def covered_ns(self) -> int:
+        """Compute time of ops with a formula."""
+        return sum(op.time_ns for op in self.ops if op.family)
+
+    def values(self) -> list[Value]:
+        """Give the metric values, sorted by dimension."""
+        if not self.total_ns:
+            return []
+        families = sorted({op.family for op in self.ops if op.family})
+        found = [Value(FORMULA_FRACTION, self.covered_ns / self.total_ns)]
+        for family in ("", *families):
+            some = [op for op in self.ops if op.family and family in {"", op.family}]
+            dims: dict[str, int | str] = {"family": family} if family else {}
+            bounded = [op for op in some if op.ideal_ns > 0]
+            if bounded:
+                ideal = sum(op.ideal_ns for op in bounded)
+                found.append(Value(KERNEL_EFFICIENCY, ideal / sum(op.time_ns for op in bounded), dims))
+            counted = [op for op in some if op.flop]
+            if counted:
+                rate = sum(op.flop for op in counted) / sum(op.time_ns for op in counted) * 1e9
+                found.append(Value(ACHIEVED_FLOP_RATE, rate, dims))
+        if self.on_gpu:
+            found += self._kernel_values()
+        return in_order(found)
+
+    def _kernel_values(self) -> list[Value]:
+        small = sum(kernel.small_ns for kernel in self.kernels)
+        found = [Value(SMALL_KERNEL_FRACTION, small / self.total_ns)]
+        matrix = [op for op in self.ops if op.flop]
+        for kind in ("", *sorted({op.precision for op in matrix if op.precision})):
+            some = [op for op in matrix if kind in {"", op.precision}]
+            whole = sum(op.time_ns for op in some)
+            dims: dict[str, int | str] = {"precision": kind} if kind else {}
+            if whole:
+                found.append(Value(MATRIX_CORE_FRACTION, sum(op.matrix_core_ns for op in some) / whole, dims))
+        return found
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Give one row for each op and shape, longest first; ops without a formula have no shapes."""
+        rows = self.ops
+        return frame(
+            {
+                "op": [op.name for op in rows],
+                "shapes": [op.dims for op in rows],
+                "family": [op.family for op in rows],
+                "precision": [op.precision for op in rows],
+                "calls": [op.calls for op in rows],
+                "time_ns": [op.time_ns for op in rows],
+                "mean_ns": [op.time_ns / op.calls if op.calls else float("nan") for op in rows],
+                "share": [op.time_ns / self.total_ns for op in rows],
+                "total_flop": [op.flop if op.family else float("nan") for op in rows],
+                "total_bytes": [op.bytes if op.family else float("nan") for op in rows],
+                "intensity": [op.intensity for op in rows],
+                "rate_flops": [op.rate for op in rows],
+                "bound": [op.bound for op in rows],
+                "efficiency": [op.efficiency for op in rows],
+            }
+        )
+
+    def top(self) -> pd.DataFrame:
+        """Give one row for each kernel name (on CPU: op), longest first; every statistic is over its calls."""
+        rows = self.kernels
+        return frame(
+            {
+                "name": [kernel.name for kernel in rows],
+                "count": [kernel.count for kernel in rows],
+                "total_ns": [kernel.total_ns for kernel in rows],
+                "share": [kernel.total_ns / self.total_ns for kernel in rows],
+                "mean_ns": [kernel.mean_ns for kernel in rows],
+                "std_ns": [kernel.std_ns for kernel in rows],
+                "min_ns": [kernel.min_ns for kernel in rows],
+                "max_ns": [kernel.max_ns for kernel in rows],
+            }
+        )
+
+
+def compute(tables: TableSet, selection: Selection = EVERYTHING) -> KernelsResult:
+    """Tally the compute of the selected ranks and steps."""
+    bounds = _device.roof(tables)
+    tally = Tally(bounds)
+    ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
+    for rank in ranks:
+        tally.add(tables, rank, selection)
+    on_gpu = any(len(tables.columns("kernels", rank)) for rank in ranks)
+    kernels, ops = tally.kernels(), tally.ops()
+    total = int(sum(kernel.total_ns for kernel in kernels))
+    notes = [*bounds.notes, *_shape_notes(tables, ranks, ops, total), *_peak_notes(ops, bounds)]
+    return KernelsResult(ops, kernels, total, bounds, on_gpu, tuple(sorted(notes)))
+
+
+def _shape_notes(tables: TableSet, ranks: list[int], ops: tuple[OpStat, ...], total: int) -> list[HealthRow]:
+    """Say what to record where nothing can be counted, or too little."""
+    if not total:
+        return []
+    shaped = any(tables.columns("ops", rank).codes("input_dims")[1] not in ([], [""]) for rank in ranks)
+    if not shaped:
+        detail = "no shapes were recorded: no FLOP, no efficiency; profile with record_shapes=True"
+        return [HealthRow("no_shapes", Severity.INFO, detail=detail)]
+    unlinked = sum(op.time_ns for op in ops if not op.known)
+    if unlinked > total / 10:
+        detail = f"{unlinked / total:.0%} of compute time belongs to no CPU op (graphs, launches before the window)"
+        return [HealthRow("kernels_without_op", Severity.INFO, detail=f"{detail}: their work is not known")]
+    return []
+
+
+def _peak_notes(ops: tuple[OpStat, ...], bounds: Roof) -> list[HealthRow]:
+    """Say which precisions the device table has no peak for."""
+    without = sorted({op.precision for op in ops if op.flop and not np.isfinite(op.efficiency) and op.precision})
+    if not without or bounds.notes:
+        return []
+    detail = f"no dense peak of {bounds.name} is known for {', '.join(without)}: no efficiency for these ops"
+    return [HealthRow("no_precision_peak", Severity.INFO, detail=detail)]
