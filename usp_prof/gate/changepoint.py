@@ -29,7 +29,7 @@ SHORTEST = 3
 PENALTY = 3.0
 """In units of noise variance times log(runs), for each change point that is tried."""
 
-CHANGE_CHANCE = 0.0002
+CHANGE_CHANCE = 0.00005
 """A change point that was tried stays when its two levels differ by more than noise does in this share of the cases;
 it is this small because the best of many places was picked."""
 

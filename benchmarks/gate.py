@@ -1,0 +1,142 @@
+"""Does the gate cry wolf, and does it miss? Simulated checks at the default policy against the bars.
+
+    python benchmarks/gate.py [--checks 2000] [--recorded RUN RUN ...]
+
+With `--recorded`, repeats of one configuration are checked against each other, each as the baseline of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.gate.baseline import Baseline
+from usp_prof.gate.changepoint import find_trend
+from usp_prof.gate.measured import Measured
+from usp_prof.gate.policy import Policy
+from usp_prof.gate.series import Series
+from usp_prof.gate.verdict import Verdict, check
+from usp_prof.model.metric import Better, Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+POLICY = Policy()
+STEPS = 20
+CAUSES = ("bubble", "host", "input", "other", "sync")
+
+
+def simulated(
+    rng: np.random.Generator,
+    *,
+    slower: float = 0.0,
+    noise: float = 0.01,
+    between: float = 0.0,
+    outlier: float = 0.0,
+    correlation: float = 0.0,
+    steps: int = STEPS,
+) -> Measured:
+    """Make a run with all the metrics of the default policy, each with its own noise."""
+    shocks = rng.normal(0, 1, steps)
+    for i in range(1, steps):
+        shocks[i] = correlation * shocks[i - 1] + np.sqrt(1 - correlation**2) * shocks[i]
+    step = 1e9 * (1 + slower) * (1 + noise * shocks) * (1 + rng.normal(0, between))
+    if outlier:
+        step[rng.integers(steps)] *= 1 + outlier
+    shares = {
+        ("exposed_comm_fraction", "axis", axis): 0.04 * (1 + rng.normal(0, 3 * noise, steps))
+        for axis in ("dp", "pp", "tp")
+    } | {("idle_fraction", "cause", cause): 0.05 * (1 + rng.normal(0, 3 * noise, steps)) for cause in CAUSES}
+    listed = [
+        _series("step_time", step, Unit.NS, Better.LOWER),
+        _series("mfu", 4e8 / step, Unit.FRACTION, Better.HIGHER),
+        _series("bubble_fraction", 0.1 + rng.normal(0, noise, steps), Unit.FRACTION, Better.LOWER),
+        _series("overlap_fraction", 0.6 + rng.normal(0, 2 * noise, steps), Unit.FRACTION, Better.HIGHER, axis="dp"),
+    ]
+    listed += [_series(m, v, Unit.FRACTION, Better.LOWER, **{d: w}) for (m, d, w), v in shares.items()]
+    return Measured("simulated", "0", series=tuple(sorted(listed, key=lambda each: each.key)))
+
+
+def _series(metric: str, samples: np.ndarray, unit: Unit, better: Better, **place: str) -> Series:
+    listed = tuple(float(value) for value in samples)
+    return Series(metric, tuple(place.items()), unit, better, metric, tuple(range(len(listed))), listed)
+
+
+def verdicts(checks: int, seed: int, *, baselines: int = 1, **after: float) -> Counter[Verdict]:
+    """Check simulated runs; noise, spread between runs and correlation hold for the baseline as well."""
+    rng = np.random.default_rng(seed)
+    alike = {name: after[name] for name in ("noise", "between", "correlation") if name in after}
+    found: Counter[Verdict] = Counter()
+    for _ in range(checks):
+        runs = tuple(simulated(rng, **alike) for _ in range(baselines))
+        found[check(Baseline(runs), simulated(rng, **after), POLICY).verdict] += 1
+    return found
+
+
+def rows(checks: int) -> Iterator[tuple[str, float, str, bool]]:
+    """Give what was measured, its value, its bar and whether it holds."""
+    alarms = (
+        ("repeats, 1 % step noise", {}),
+        ("repeats, 3 % step noise", {"noise": 0.03}),
+        ("repeats, runs differ by 0.3 %", {"between": 0.003}),
+        ("repeats, runs differ by 0.5 %", {"between": 0.005}),
+        ("repeats, steps correlated 0.5", {"correlation": 0.5}),
+        ("repeats, runs differ by 1 %, 5 baseline runs", {"between": 0.01, "baselines": 5}),
+    )
+    for seed, (name, how) in enumerate(alarms):
+        share = verdicts(checks, seed, **how)[Verdict.REGRESSED] / checks  # type: ignore[arg-type]
+        yield f"false alarms: {name}", share, "<= 0.01", share <= 0.01
+    share = verdicts(checks, 50)[Verdict.PASS] / checks
+    yield "passes: repeats, 1 % step noise", share, ">= 0.9", share >= 0.9
+    share = verdicts(checks, 51, slower=0.03)[Verdict.REGRESSED] / checks
+    yield "3 % slower found (20 steps, 1 % noise)", share, ">= 0.95", share >= 0.95
+    share = verdicts(checks, 52, outlier=0.3)[Verdict.REGRESSED] / checks
+    yield "30 % slower single step alarms", share, "= 0", share == 0
+    rng = np.random.default_rng(53)
+    drifting = [1.003 ** np.arange(30) * (1 + rng.normal(0, 0.005, 30)) for _ in range(checks // 4)]
+    share = sum(find_trend(each).drift_per_run > 0 for each in drifting) / len(drifting)
+    yield "drift of 0.3 % a run over 30 runs found", share, ">= 0.95", share >= 0.95
+    steady = [rng.normal(1, 0.005, 30) for _ in range(checks // 4)]
+    share = sum(bool(each.changes) or each.drift_per_run != 0 for each in map(find_trend, steady)) / len(steady)
+    yield "trend told of 30 steady runs", share, "<= 0.01", share <= 0.01
+
+
+def recorded(paths: list[str]) -> Counter[Verdict]:
+    """Check recorded repeats, each against each."""
+    from usp_prof.gate.check import measured
+    from usp_prof.run import open_run
+
+    runs = [measured(open_run(path), path) for path in paths]
+    found: Counter[Verdict] = Counter()
+    for before, after in itertools.permutations(runs, 2):
+        report = check(Baseline((before,)), after, POLICY)
+        found[report.verdict] += 1
+        for each in report.of(Verdict.REGRESSED):
+            print(
+                f"  {before.label} -> {after.label}: {each.key} {each.change:+.4f} ({each.low:+.4f} .. {each.high:+.4f})"
+            )
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checks", type=int, default=2000)
+    parser.add_argument("--recorded", nargs="+", default=[], metavar="RUN")
+    args = parser.parse_args()
+    if args.recorded:
+        print({str(verdict): number for verdict, number in recorded(args.recorded).items()})
+        return 0
+    good = True
+    for name, value, bar, holds in rows(args.checks):
+        print(f"{'ok  ' if holds else 'MISS'} {name:52} {value:8.4f}  {bar}")
+        good &= holds
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
