@@ -146,7 +146,12 @@ def _axes(frame: EventFrame, parts: Parts, membership: Membership) -> tuple[pa.A
     use = (by_group[:, 0] == axes.index(Axis.UNKNOWN)) | (by_group[:, 0] == axes.index(Axis.WORLD))
     use &= marked >= 0
     axis = np.where(use, marked, by_group[:, 0])
-    source = np.where(use, sources.index(AxisSource.MARK), by_group[:, 1])
+    by_group = np.where(
+        membership.inferred & (by_group[:, 1] != sources.index(AxisSource.NONE)),
+        sources.index(AxisSource.INFERRED),
+        by_group[:, 1],
+    )
+    source = np.where(use, sources.index(AxisSource.MARK), by_group)
     return compact(axis, [a.value for a in axes]), compact(source, [s.value for s in sources])
 
 

@@ -164,6 +164,22 @@ def elements(dims: str) -> int:
         return -1
 
 
+def second_elements(dims: str) -> int:
+    """Count the elements of the second entry in "Input Dims": c10d lists the output before the input."""
+    end = _end_of_first(dims)
+    return elements("[" + dims[end + 1 :].lstrip(", ")) if end < len(dims) - 1 else -1
+
+
+def _end_of_first(dims: str) -> int:
+    """Find where the first entry of a JSON list of lists ends."""
+    depth = 0
+    for place, letter in enumerate(dims):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "]" and depth == 1:
+            return place
+    return len(dims)
+
+
 def first_shape(dims: str) -> str:
     """Give the shape of the first input, of a tensor list that of its first tensor; empty when unknown."""
     try:

@@ -14,7 +14,9 @@ from usp_prof.model.topology import Group, group_key
 from usp_prof.tables.axes import axis_of_description
 from usp_prof.tables.build import table_from_rows
 from usp_prof.tables.described import numbers, texts
+from usp_prof.tables.parts import communicator_streams
 from usp_prof.tables.ranks import distributed
+from usp_prof.tables.workers import groups_of_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.tables.frame import EventFrame
+    from usp_prof.tables.parts import Parts
 
     Ints = NDArray[np.int64]
 
@@ -49,6 +52,8 @@ class Membership:
 
     groups: tuple[Group, ...]
     of_part: NDArray[np.int64]
+    inferred: NDArray[np.bool_]
+    """The part's group is inferred from where and how it ran, not said by its events."""
 
 
 def declared(metadata: Mapping[str, Any]) -> tuple[Group, ...]:
@@ -95,14 +100,15 @@ def parse_ranks(value: object) -> tuple[int, ...]:
     return tuple(value)
 
 
-def join(frame: EventFrame, said: pa.Table, stream: Ints | None) -> Membership:
-    """Find the group of each part from what its events say, else from the communicator's stream it runs on."""
+def join(frame: EventFrame, parts: Parts) -> Membership:
+    """Find the group of each part from what its events say, else from the stream or the worker that it runs on."""
+    said = parts.said
     config = declared(frame.metadata)
     world = distributed(frame.metadata).get("world_size")
     columns = [texts(said, name) for name in ("group_name", "group_id", "ranks", "description")]
     coded = [codes for codes, _ in columns] + [numbers(said, n) for n in ("group_size", "first_rank", "stride")]
     if not len(coded[0]):
-        return Membership(config, np.zeros(0, np.int64))
+        return Membership(config, np.zeros(0, np.int64), np.zeros(0, dtype=bool))
     distinct, inverse = np.unique(np.stack(coded, axis=1), axis=0, return_inverse=True)
     groups = {group.key: group for group in config}
     keys = []
@@ -115,7 +121,13 @@ def join(frame: EventFrame, said: pa.Table, stream: Ints | None) -> Membership:
     listed = tuple(groups.values())
     place = {group.key: number for number, group in enumerate(listed)}
     of_part = np.array([place.get(key, -1) for key in keys])[inverse.ravel()]
-    return Membership(listed, _by_stream(of_part, stream) if stream is not None else of_part)
+    said_so = of_part >= 0
+    if parts.gloo and not said_so.all():
+        of_part = np.where(said_so, of_part, groups_of_workers(frame, parts, listed))
+        return Membership(listed, of_part, ~said_so & (of_part >= 0))
+    if not parts.on_host:
+        of_part = _by_stream(of_part, communicator_streams(frame, parts))
+    return Membership(listed, of_part, np.zeros(len(of_part), dtype=bool))
 
 
 def _by_stream(of_part: Ints, stream: Ints) -> Ints:

@@ -15,7 +15,7 @@ from usp_prof.algebra.tracks import nest
 from usp_prof.model.schema import Kind
 from usp_prof.tables.arguments import Field
 from usp_prof.tables.classification import Work, operation
-from usp_prof.tables.described import coded_texts, describe, elements, merge, texts
+from usp_prof.tables.described import coded_texts, describe, elements, merge, second_elements, texts
 from usp_prof.tables.frame import HOST_OPS, MARKS
 from usp_prof.tables.kernels import kinds, streams
 
@@ -70,10 +70,8 @@ def find_parts(frame: EventFrame, links: Links) -> Parts:
     return _from_host(frame)
 
 
-def communicator_streams(frame: EventFrame, parts: Parts) -> Ints | None:
-    """Give a number for the communicator that each part may belong to: its library and stream; none off the GPU."""
-    if parts.gloo or parts.on_host:
-        return None
+def communicator_streams(frame: EventFrame, parts: Parts) -> Ints:
+    """Give a number for the communicator that each kernel may belong to: its library and stream."""
     libraries, library = np.unique(parts.library.astype(str), return_inverse=True)
     return (streams(frame, parts.row) + 1) * (len(libraries) + 1) + library
 
@@ -190,26 +188,11 @@ def _keys(frame: EventFrame, rows: Ints, op: NDArray[np.object_]) -> NDArray[np.
     dims, values = coded_texts(frame.arguments(rows, (Field("dims", "Input Dims", Kind.TEXT),))["dims"])
     outputs_first = np.isin(op, ("all_gather", "reduce_scatter", "all_to_all"))
     first = np.array([elements(text) for text in values] + [-1])[dims]
-    second = np.array([_second(text) for text in values] + [-1])[dims]
+    second = np.array([second_elements(text) for text in values] + [-1])[dims]
     posted = frame.by_name(rows, lambda name: name.startswith("c10d::"))
     reduce_scatter = frame.by_name(rows, lambda name: "reduce_scatter" in name)
     count = np.where(posted & (outputs_first | reduce_scatter) & (second >= 0), second, first)
     return np.char.add(np.char.add(op.astype(str), " "), count.astype(str))
-
-
-def _second(dims: str) -> int:
-    cut = dims.find("],", 0)
-    return elements("[" + dims[_end_of_first(dims) + 1 :].lstrip(", ")) if cut >= 0 else -1
-
-
-def _end_of_first(dims: str) -> int:
-    """Find where the first entry of a JSON list of lists ends."""
-    depth = 0
-    for place, letter in enumerate(dims):
-        depth += (letter == "[") - (letter == "]")
-        if letter == "]" and depth == 1:
-            return place
-    return len(dims)
 
 
 def _count_off(codes: Ints) -> Ints:

@@ -21,7 +21,7 @@ from usp_prof.tables import annotations as annotation_table
 from usp_prof.tables import steps as step_table
 from usp_prof.tables.frame import EventFrame
 from usp_prof.tables.links import link
-from usp_prof.tables.parts import communicator_streams, find_parts
+from usp_prof.tables.parts import find_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +36,7 @@ def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str,
     links = link(frame)
     steps = step_table.find(frame, links)
     parts = find_parts(frame, links)
-    membership = groups.join(frame, parts.said, communicator_streams(frame, parts))
+    membership = groups.join(frame, parts)
     collective = collectives.build(frame, parts, membership, steps)
     kernel = kernels.build(frame, links, steps)
     return {

@@ -14,7 +14,7 @@ from usp_prof.model.axis import PARALLEL_AXES, Axis, AxisSource
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.topology import Group, Topology, group_key
 from usp_prof.tables.columns import Columns
-from usp_prof.tables.inference import Traffic, infer_axis, infer_axis_of_operation, traffic_of
+from usp_prof.tables.inference import P2P, Traffic, infer_axis, infer_axis_of_operation, traffic_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -250,18 +250,20 @@ def _collectives_table(table: pa.Table, layout: Layout) -> pa.Table:
 
 
 def _part_axis(group: Group | None, axis: str, source: str, op: str, allowed: tuple[str, ...]) -> tuple[str, str]:
+    """Settle one part: a trusted group decides, then a mark, then what the group is inferred to be."""
     marked = source == AxisSource.MARK
     if group is not None and group.axis_source in _TRUSTED and group.axis != Axis.WORLD:
-        return (axis, source) if marked and axis in allowed else (group.axis, group.axis_source)
+        if marked and axis in allowed:
+            return axis, source
+        return group.axis, source if source == AxisSource.INFERRED else group.axis_source
     if marked:
         return axis, source
-    if group is not None and group.axis_source == AxisSource.INFERRED:
-        return infer_axis_of_operation(group.axis, op), group.axis_source
-    if group is not None and group.axis != Axis.UNKNOWN:
-        return group.axis, group.axis_source
-    if op in ("send", "recv", "send_recv"):  # unmarked and undescribed: pipelines are what sends in training
-        return Axis.PP.value, AxisSource.INFERRED.value
-    return Axis.UNKNOWN.value, AxisSource.NONE.value
+    if group is None or group.axis == Axis.UNKNOWN:
+        # Unmarked and undescribed sends: pipelines are what sends in training.
+        sends = op in P2P
+        return (Axis.PP, AxisSource.INFERRED) if sends else (Axis.UNKNOWN, AxisSource.NONE)
+    inferred = group.axis_source == AxisSource.INFERRED
+    return infer_axis_of_operation(group.axis, op) if inferred else group.axis, group.axis_source
 
 
 def _activities_table(table: pa.Table, collectives: pa.Table) -> pa.Table:
