@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from usp_prof._version import __version__
 from usp_prof.analyses import NAMES
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.selection import EVERYTHING, Selection
-from usp_prof.report.context import Context
+from usp_prof.report.context import Context, FindsThings
 from usp_prof.report.document import Document
 from usp_prof.report.facts import run_facts
 from usp_prof.report.figures import Figures
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from usp_prof.model.finding import Finding
     from usp_prof.model.metric import Metric
     from usp_prof.tables.table_set import TableSet
-
-
-@runtime_checkable
-class FindsThings(Protocol):
-    """An analysis' result that names culprits itself."""
-
-    def findings(self) -> Sequence[Finding]:
-        """Give the findings, worst first."""
-        ...
 
 
 def analyse(
@@ -76,7 +67,7 @@ def build(
         tables=tables,
         selection=selection,
         results=results,
-        metrics=declared_metrics(results),
+        metrics={value.metric.id: value.metric for value in values},
         figures=Figures(values),
         findings=tuple(findings) or _found(results),
         health=tuple(sorted(notes.union(tables.health))),

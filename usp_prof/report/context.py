@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from usp_prof.analyses.result import Result
     from usp_prof.model.finding import Finding
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from usp_prof.report.document import RunFacts
     from usp_prof.report.figures import Figures
     from usp_prof.tables.table_set import TableSet
+
+
+@runtime_checkable
+class FindsThings(Protocol):
+    """An analysis' result that names culprits itself."""
+
+    def findings(self) -> Sequence[Finding]:
+        """Give the findings, worst first."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ _PARALLEL = tuple(str(axis) for axis in PARALLEL_AXES)
 def run_facts(tables: TableSet, selection: Selection, name: str, others: Sequence[str] = ()) -> RunFacts:
     """Gather the facts of a run."""
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
-    axes, inferred = _axes(tables, ranks)
     steps, source = _steps(tables, selection, ranks)
     manifest = tables.manifest
     devices = _texts(tables, ranks, "device")
@@ -32,8 +31,8 @@ def run_facts(tables: TableSet, selection: Selection, name: str, others: Sequenc
         name=name,
         ranks=tuple(ranks),
         world_size=_world_size(tables, ranks),
-        axes=axes,
-        axes_inferred=inferred,
+        axes=_axes(tables),
+        axes_inferred=tables.topology.source == AxisSource.INFERRED,
         steps=steps,
         step_source=source,
         devices=devices or (("CPU",) if "cpu" in _texts(tables, ranks, "device_kind") else ()),
@@ -50,21 +49,10 @@ def _world_size(tables: TableSet, ranks: list[int]) -> int | None:
     return max(sizes, default=None)
 
 
-def _axes(tables: TableSet, ranks: list[int]) -> tuple[dict[str, int], bool]:
-    """Take the mesh from the manifest, else the largest group of each axis."""
-    mesh = tables.manifest.mesh if tables.manifest else {}
-    if mesh:
-        known = {axis: size for axis in (*_PARALLEL, *mesh) if (size := mesh.get(axis, 0)) > 1}
-        return known, False
-    sizes: dict[str, int] = {}
-    inferred = False
-    for rank in ranks:
-        groups = tables.columns("groups", rank)
-        for axis, size, source in zip(groups["axis"], groups["size"], groups["axis_source"], strict=True):
-            if axis in _PARALLEL and size > 1:
-                sizes[axis] = max(sizes.get(axis, 0), int(size))
-                inferred = inferred or source == AxisSource.INFERRED
-    return {axis: sizes[axis] for axis in _PARALLEL if axis in sizes}, inferred
+def _axes(tables: TableSet) -> dict[str, int]:
+    sizes = tables.topology.axes
+    order = [*_PARALLEL, *(axis for axis in sizes if axis not in _PARALLEL)]
+    return {axis: sizes[axis] for axis in order if sizes.get(axis, 0) > 1}
 
 
 def _steps(tables: TableSet, selection: Selection, ranks: list[int]) -> tuple[tuple[int, ...], str]:

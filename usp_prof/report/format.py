@@ -65,9 +65,9 @@ def signed(value: Number | None, unit: Unit) -> str:
 def column(values: Sequence[Number | None], unit: Unit) -> tuple[str, list[str]]:
     """Write a column on one scale: the unit for its head, and texts that line up when set flush right."""
     known = [abs(value) for value in values if value is not None and math.isfinite(value)]
-    if not known:
-        return "", [UNKNOWN] * len(values)
-    largest = max(known)
+    largest = max(known, default=0)
+    if not largest:
+        return "", [UNKNOWN if value is None or not math.isfinite(value) else "0" for value in values]
     scale = _scale(largest, unit)
     whole = all(isinstance(value, int) for value in values if value is not None) and scale.factor == 1
     decimals = 0 if whole else _column_decimals(largest / scale.factor, unit)

@@ -68,7 +68,9 @@ def _cell(value: Any, unit: Unit | None) -> Cell:  # noqa: ANN401 - whatever pan
         value = value.item()
     if value is None or value != value or (isinstance(value, str) and not value):  # noqa: PLR0124 - NaN
         return None
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
         absent = value == -1 and (unit in (Unit.NS, Unit.BYTES) or isinstance(value, int))
         return None if absent else value
     return str(value)

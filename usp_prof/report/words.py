@@ -25,7 +25,8 @@ def run_lines(run: RunFacts) -> list[str]:
     if run.paced:
         lines.append("compute is paced (timed waits in place of work): times are real, arithmetic is not")
     if run.others:
-        lines.append(f"{len(run.others)} other runs here: {_listed(run.others, 4)} (--run NAME|all)")
+        plural = "s" if len(run.others) > 1 else ""
+        lines.append(f"{len(run.others)} other run{plural} here: {_listed(run.others, 4)} (--run NAME|all)")
     return lines
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Unit
+from usp_prof.report.context import FindsThings
 from usp_prof.report.document import (
     DataTable,
     Findings,
@@ -39,7 +40,7 @@ def build(context: Context) -> Section:
         where_the_step_goes(context.figures),
         communication(context.figures),
         _worst_ranks(context.figures),
-        Findings(context.findings[:_TOP_FINDINGS], max(0, len(context.findings) - _TOP_FINDINGS)),
+        _findings(context),
         _health(context),
     ]
     return Section("summary", "Summary", tuple(block for block in candidates if block is not None))
@@ -157,6 +158,13 @@ def _worst_ranks(figures: Figures) -> DataTable | None:
         tuple(tuple(row[place] for place in known) for row in rows),
         more=len(slow) - len(rows),
     )
+
+
+def _findings(context: Context) -> Findings | None:
+    """Show the worst; that there are none is said only where something looked for them."""
+    if not context.findings and not any(isinstance(result, FindsThings) for result in context.results.values()):
+        return None
+    return Findings(context.findings[:_TOP_FINDINGS], max(0, len(context.findings) - _TOP_FINDINGS))
 
 
 def _health(context: Context) -> Health:

@@ -67,7 +67,7 @@ def slices_of(tables: TableSet, ranks: tuple[int, ...], step: int) -> TimelineSl
                 _coded(*_short(*columns.codes("name")), names),
             )
         )
-        rows += [f"rank {rank}" if not label else f"{rank} {label}" for label in labels]
+        rows += [f"rank {rank} {label}".rstrip() for label in labels]
     return _levelled(parts, rows, roles, names)
 
 

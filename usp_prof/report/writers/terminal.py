@@ -132,10 +132,12 @@ def _bar_legend(
     ]
     columns = 2
     grid = Table.grid(padding=(0, 2))
+    for _ in range(4 * columns):
+        grid.add_column(no_wrap=True)
     rows = -(-len(entries) // columns)
     for row in range(rows):
         line = [entries[place] for place in range(row, len(entries), rows)]
-        grid.add_row(*(cell for entry in line for cell in (*entry, Line(" "))))
+        grid.add_row(*(cell for entry in line for cell in (*entry, Line(""))))
     return grid
 
 
@@ -199,6 +201,9 @@ def _health(block: doc.Health, console: Console) -> None:
     console.print()
     if not block.rows and not block.more:
         _put(Line.assemble(("Health", "bold"), "  nothing was wrong with the traces"), console)
+        return
+    if not block.rows:
+        _put(Line.assemble(("Health", "bold"), f"  {block.more} notes, nothing lost (--section health)"), console)
         return
     _put(Line("Health", style="bold"), console)
     for row in block.rows:

@@ -1,0 +1,63 @@
+"""One small input for each chart."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from usp_prof.charts import inputs
+from usp_prof.charts.levels import Slices, levels
+
+_ROWS = np.array([0, 1, 0, 1], np.int64)
+_START = np.array([0, 10, 120, 130], np.int64) * 1_000_000
+_CODES = np.array([0, 1, 0, 1], np.int64)
+_LEVELS, _STARTS = levels(Slices(_ROWS, _START, _START + 90_000_000, _CODES, _CODES), 1000)
+
+SAMPLES: tuple[inputs.ChartInput, ...] = (
+    inputs.BreakdownRows(
+        ("rank 0", "rank 1"),
+        (
+            inputs.Part("compute", "compute", (5e6, 6e6)),
+            inputs.Part("exposed tp", "comm:tp", (2e6, 1e6)),
+            inputs.Part("bubble", "idle:bubble", (1e6, 1e6)),
+        ),
+    ),
+    inputs.HeatMap("compute", (0, 1), (3, 4), np.array([[1e6, 2e6], [1.2e6, np.nan]])),
+    inputs.AxisCommunication(("dp", "tp"), (1e6, 0.0), (2e6, 0.0)),
+    inputs.PipelineSchedule(
+        ("stage 0", "stage 1"),
+        _ROWS,
+        _START,
+        _START + 90_000_000,
+        ("F", "F", "B", "odd"),
+        _ROWS,
+        np.array([0, 0, 1, -1], np.int64),
+    ),
+    inputs.BandwidthPoints(
+        np.array([1e3, 1e6, 1e8]),
+        np.array([1e8, 1e10, 2e11]),
+        ("tp", "tp", "dp"),
+        ("all_reduce", "all_gather", "all_reduce"),
+        3e11,
+        "NVLink, 300 GB/s",
+    ),
+    inputs.RooflinePoints(
+        ("mm", "add", "none"),
+        np.array([300.0, 0.1, 0.0]),
+        np.array([2e14, 1e11, 0.0]),
+        np.array([0.7, 0.1, 0.0]),
+        3.12e14,
+        2e12,
+        "A100",
+    ),
+    inputs.TimelineSlices(
+        ("rank 0", "rank 1"),
+        _LEVELS.row,
+        _LEVELS.start_ns,
+        _LEVELS.end_ns,
+        _LEVELS.role,
+        _LEVELS.name,
+        ("compute", "comm:tp"),
+        ("gemm", "all_reduce"),
+        _STARTS,
+    ),
+)

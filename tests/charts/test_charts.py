@@ -1,0 +1,120 @@
+"""Every chart draws its input, in both themes; what it draws is what it was given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from chart_samples import SAMPLES
+
+from usp_prof import charts
+from usp_prof.charts import heat_map, inputs
+from usp_prof.charts.theme import DARK, HUES, LIGHT, THEMES, Theme
+
+if TYPE_CHECKING:
+    from bokeh.models import ColumnDataSource
+
+FOLDER = Path(charts.__file__).parent
+SHARED = {"__init__", "inputs", "theme", "frame", "levels"}
+
+
+def sources(plot: Any) -> list[ColumnDataSource]:
+    return [renderer.data_source for renderer in plot.renderers if hasattr(renderer, "data_source")]
+
+
+def test_every_module_is_a_chart_in_the_list_with_a_sample() -> None:
+    files = {path.stem for path in FOLDER.glob("*.py")} - SHARED
+    assert files == set(charts.CHARTS.values())
+    assert {type(sample) for sample in SAMPLES} == set(charts.CHARTS)
+
+
+@pytest.mark.parametrize("theme", THEMES.values(), ids=list(THEMES))
+@pytest.mark.parametrize("data", SAMPLES, ids=lambda data: type(data).__name__)
+def test_a_chart_draws_in_the_themes_colours(data: inputs.ChartInput, theme: Theme) -> None:
+    plot = charts.draw(data, theme)
+    assert plot.background_fill_color == theme.background
+    assert plot.border_fill_color == theme.background
+    assert sources(plot)
+    assert plot.toolbar.logo is None
+
+
+def test_breakdown_bars_stack_up_to_the_whole() -> None:
+    data = inputs.BreakdownRows(
+        ("rank 0", "rank 1"),
+        (
+            inputs.Part("compute", "compute", (5.0, 6.0)),
+            inputs.Part("none", "memcpy", (0.0, 0.0)),
+            inputs.Part("exposed tp", "comm:tp", (2.0, 1.0)),
+        ),
+    )
+    first, second = sources(charts.draw(data, LIGHT))
+    assert first.data["right"].tolist() == second.data["left"].tolist() == [5.0, 6.0]
+    assert second.data["right"].tolist() == [7.0, 7.0]
+    assert second.data["share"].tolist() == [2 / 7, 1 / 7]
+
+
+def test_many_ranks_stay_within_the_page() -> None:
+    labels = tuple(f"rank {rank}" for rank in range(512))
+    data = inputs.BreakdownRows(labels, (inputs.Part("compute", "compute", (1.0,) * 512),))
+    assert charts.draw(data, LIGHT).height <= 900
+
+
+def test_deviations_are_against_the_steps_median() -> None:
+    values = np.array([[10.0, np.nan], [10.0, 4.0], [12.0, 5.0]])
+    deviation = heat_map.deviations(values)
+    assert deviation[:, 0].tolist() == [0.0, 0.0, pytest.approx(0.2)]
+    assert np.isnan(deviation[0, 1])
+    assert np.isnan(heat_map.deviations(np.array([[np.nan], [np.nan]]))).all()
+
+
+def test_a_heat_map_of_nothing_known_still_draws() -> None:
+    charts.draw(inputs.HeatMap("compute", (0, 1), (0,), np.full((2, 1), np.nan)), DARK)
+
+
+def test_bandwidth_leaves_out_what_a_logarithm_cannot_show() -> None:
+    data = inputs.BandwidthPoints(
+        np.array([0.0, 1e6]), np.array([1e9, 1e9]), ("tp", "tp"), ("send", "send"), float("nan"), ""
+    )
+    (only,) = sources(charts.draw(data, LIGHT))
+    assert only.data["bytes"].tolist() == [1e6]
+
+
+def test_the_links_peak_is_drawn_where_it_is_known_even_without_calls() -> None:
+    nothing = np.zeros(0)
+    plot = charts.draw(inputs.BandwidthPoints(nothing, nothing, (), (), 3e11, "NVLink"), LIGHT)
+    assert any(getattr(item, "location", None) == 3e11 for item in plot.center)
+
+
+def test_timeline_shows_the_coarse_level_first_and_carries_all() -> None:
+    data = next(sample for sample in SAMPLES if isinstance(sample, inputs.TimelineSlices))
+    plot = charts.draw(data, LIGHT)
+    (shown,) = sources(plot)
+    assert len(shown.data["left"]) == data.level_start[1]
+    (callback,) = plot.x_range.js_property_callbacks["change:end"]
+    assert len(callback.args["all"].data["left"]) == len(data.row)
+    assert callback.args["starts"] == list(data.level_start)
+
+
+def test_schedule_numbers_show_where_they_fit() -> None:
+    data = inputs.PipelineSchedule(
+        ("stage 0",),
+        np.zeros(2, np.int64),
+        np.array([0, 1_000_000]),
+        np.array([1_000_000, 1_000_100]),
+        ("F", "F"),
+        np.zeros(2, np.int64),
+        np.array([0, 1]),
+    )
+    boxes = sources(charts.draw(data, LIGHT))[0]
+    assert boxes.data["shown"] == ["0", ""]
+    assert boxes.data["text"] == ["0", "1"]
+
+
+def test_a_role_has_one_colour_and_falls_back_to_its_family() -> None:
+    for theme in THEMES.values():
+        assert theme.color("comm:tp") == HUES["comm:tp"]
+        assert theme.color("comm:new") == HUES["comm"]
+        assert theme.color("idle:new") == theme.greys["idle"]
+        assert theme.color("nothing") == theme.muted

@@ -1,0 +1,138 @@
+"""Where does every nanosecond of a step go? The command, from files to each format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from tiny import Trace, write
+
+from usp_prof.cli.app import main
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report.schema.json").read_text())
+MS = 1_000_000
+
+
+def trace(rank: int) -> Trace:
+    """Make two 10 ms steps: compute, then an all-reduce that rank 1 comes late to."""
+    made = Trace(rank=rank, world=2).group("1", [0, 1], "mesh_tp")
+    for number in range(2):
+        at = number * 10 * MS
+        made.step(number + 5, at, 10 * MS)
+        late = rank * MS
+        made.kernel("gemm", at + MS, 4 * MS + late, launch_at=at + 100)
+        made.collective("all_reduce", at + 5 * MS + late, 2 * MS - late, launch_at=at + 200, group="1", nelems=1 << 20)
+    return made
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("USP_PROF_CACHE", str(tmp_path / "cache"))
+    return write({rank: trace(rank) for rank in range(2)}, tmp_path / "run")
+
+
+def test_the_terminal_tells_run_step_and_parts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(run)]) == 0
+    text = capsys.readouterr().out
+    assert "2 ranks, tp=2" in text
+    assert "Where the step goes" in text
+    assert "exposed tp" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\x1b" not in text
+
+
+def test_sections_are_shown_on_demand(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(run), "--section", "breakdown", "--section", "health"]) == 0
+    text = capsys.readouterr().out
+    assert "By rank" in text
+    assert "Health of the traces" in text
+
+
+def test_json_keeps_to_the_published_schema_and_adds_up(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(run), "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    jsonschema.validate(report, SCHEMA)
+    assert report["run"]["ranks"] == [0, 1]
+    assert report["run"]["world_size"] == 2
+    assert report["run"]["axes"] == {"tp": 2}
+    assert report["run"]["steps"] == [5, 6]
+    by = {(metric["id"], *sorted(metric["dims"].items())): metric["value"] for metric in report["metrics"]}
+    for rank in (0, 1):
+        for step in (5, 6):
+            place = (("rank", rank), ("step", step))
+            parts = [by["compute_time", *place], by["memcpy_time", *place]]
+            parts += [value for key, value in by.items() if key[0] == "exposed_comm_time" and key[2:] == place]
+            parts += [value for key, value in by.items() if key[0] == "idle_time" and key[2:] == place]
+            assert sum(parts) == by["step_time", *place]
+
+
+@pytest.mark.parametrize(("form", "said"), [("markdown", "## usp-prof: run"), ("html", "<!DOCTYPE html>")])
+def test_reports_go_into_files(run: Path, tmp_path: Path, form: str, said: str) -> None:
+    out = tmp_path / "report"
+    assert main(["analyze", str(run), "--format", form, "-o", str(out), "-q"]) == 0
+    assert out.read_text().startswith(said)
+
+
+def test_a_file_that_cannot_be_written_is_said(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(run), "--format", "json", "-o", str(tmp_path / "no" / "file")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_steps_and_ranks_are_chosen(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(run), "--format", "json", "--steps", "6:", "--ranks", "1"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["run"]["ranks"], report["run"]["steps"]) == ([1], [6])
+
+
+@pytest.mark.parametrize(("steps", "left"), [("5", [5]), (":5", [5]), ("5:6", [5, 6]), ("6:9", [6])])
+def test_step_ranges(run: Path, capsys: pytest.CaptureFixture[str], steps: str, left: list[int]) -> None:
+    assert main(["analyze", str(run), "--format", "json", "--steps", steps]) == 0
+    assert json.loads(capsys.readouterr().out)["run"]["steps"] == left
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--steps", "x"], "no range of steps"),
+        (["--steps", ":"], "no range of steps"),
+        (["--steps", "7:3"], "ends before it begins"),
+        (["--only", "breakdwon"], "did you mean breakdown"),
+        (["-o", "file"], "add --format"),
+        (["--run", "other"], "no run is named"),
+        (["--model", "nowhere.json"], "no model description"),
+    ],
+)
+def test_usage_errors_say_what_to_do(
+    run: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["analyze", str(run), *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_one_analysis_alone(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(run), "--only", "breakdown", "--format", "json"]) == 0
+    ids = {metric["id"] for metric in json.loads(capsys.readouterr().out)["metrics"]}
+    assert "compute_time" in ids
+    assert "comm_time" not in ids
+
+
+def test_of_several_runs_the_newest_or_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = {rank: trace(rank) for rank in range(2)}
+    for each in other.values():
+        each.base += 3_600_000_000_000
+    write(other, run.parent / "later")
+    (run.parent / "both").mkdir()
+    run.rename(run.parent / "both" / "run")
+    (run.parent / "later").rename(run.parent / "both" / "later")
+    both = str(run.parent / "both")
+    assert main(["analyze", both]) == 0
+    text = capsys.readouterr().out
+    assert "1 other run here" in text
+    assert main(["analyze", both, "--run", "all", "--format", "json"]) == 0
+    reports = json.loads(capsys.readouterr().out)
+    jsonschema.validate(reports, SCHEMA)
+    assert len({report["run"]["name"] for report in reports["reports"]}) == 2
+    assert main(["analyze", both, "--run", "all"]) == 0
+    assert capsys.readouterr().out.count("usp-prof ") >= 2

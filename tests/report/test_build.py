@@ -1,0 +1,253 @@
+"""How does a report come together? From real analyses of made tables."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jsonschema
+import made
+import pytest
+from made import step, work
+from papers import FINDING
+
+from usp_prof.analyses import NAMES
+from usp_prof.model.errors import UsageError
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.selection import Selection
+from usp_prof.report import sections
+from usp_prof.report.build import analyse, build, declared_metrics
+from usp_prof.report.document import Chart, DataTable, Document, Findings, Health, KeyFigures, Stack
+from usp_prof.report.writers import json_text, markdown, webpage
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from usp_prof.model.finding import Finding
+    from usp_prof.tables.table_set import TableSet
+
+BEGIN = 1_700_000_000_000_000_000
+MS = 1_000_000
+
+
+def rank(number: int, steps: int = 3) -> dict[str, list[made.Row]]:
+    """Make 10 ms steps: compute grows with the rank, tp is half hidden, dp exposed."""
+    activities, windows = [], []
+    for at in range(steps):
+        begin = BEGIN + at * 10 * MS
+        windows.append(step(at, begin, begin + 10 * MS))
+        activities += [
+            work("compute", begin, begin + (5 + number) * MS, step=at, name="gemm", lane="stream 7"),
+            work("communication", begin + 4 * MS, begin + 7 * MS, "tp", step=at, name="nccl", lane="stream 20"),
+            work("communication", begin + 7 * MS, begin + 8 * MS, "dp", step=at, name="nccl", lane="stream 21"),
+            work("memcpy", begin + 9 * MS, begin + 9 * MS + 200_000, step=at, name="copy", lane="stream 7"),
+        ]
+    return {"activities": activities, "steps": windows}
+
+
+@pytest.fixture(scope="module")
+def tables() -> TableSet:
+    return made.run({0: rank(0), 1: rank(1)})
+
+
+@pytest.fixture(scope="module")
+def document(tables: TableSet) -> Document:
+    return build(tables, analyse(tables), name="made")
+
+
+def blocks(document: Document, section: str, kind: type) -> list[object]:
+    (found,) = (each for each in document.sections if each.id == section)
+    return [block for block in found.blocks if isinstance(block, kind)]
+
+
+def test_the_bar_is_the_mean_partition_and_adds_up(document: Document) -> None:
+    (stack,) = (block for block in document.summary.blocks if isinstance(block, Stack))
+    assert {part.role: part.value for part in stack.parts} == {
+        "compute": 5.5 * MS,
+        "comm:dp": 1 * MS,
+        "comm:tp": 1.5 * MS,
+        "memcpy": 0.2 * MS,
+        "idle:other": 1.8 * MS,
+    }
+    assert stack.total == 10 * MS
+
+
+def test_the_first_screen_has_the_step_and_the_axes(document: Document) -> None:
+    (figures,) = (block for block in document.summary.blocks if isinstance(block, KeyFigures))
+    assert figures.figures[0].label == "step"
+    assert figures.figures[0].value == 10 * MS
+    table = next(block for block in document.summary.blocks if isinstance(block, DataTable))
+    assert [row[:4] for row in table.rows] == [("dp", 1 * MS, 1 * MS, 0.0), ("tp", 3 * MS, 1.5 * MS, 1.5 * MS)]
+
+
+def test_each_rank_has_its_bar_and_row(document: Document) -> None:
+    (chart,) = blocks(document, "breakdown", Chart)
+    assert isinstance(chart, Chart)
+    assert chart.data.labels == ("rank 0", "rank 1")
+    assert chart.data.parts[0].values_ns == (5 * MS, 6 * MS)
+    table = blocks(document, "breakdown", DataTable)[0]
+    assert isinstance(table, DataTable)
+    assert table.rows[1][1] == 6 * MS
+
+
+def test_steps_have_a_table_and_a_map(document: Document) -> None:
+    (chart,) = blocks(document, "step_time", Chart)
+    assert isinstance(chart, Chart)
+    assert chart.data.values_ns.tolist() == [[5 * MS] * 3, [6 * MS] * 3]
+    table = blocks(document, "step_time", DataTable)[0]
+    assert isinstance(table, DataTable)
+    assert [row[0] for row in table.rows] == [0, 1, 2]
+
+
+def test_the_timeline_has_a_row_for_compute_and_each_axis(document: Document) -> None:
+    (chart,) = blocks(document, "timeline", Chart)
+    assert isinstance(chart, Chart)
+    assert chart.data.rows == ("rank 0", "rank 0 dp", "rank 0 tp", "rank 1", "rank 1 dp", "rank 1 tp")
+    assert set(chart.data.roles) == {"compute", "comm:tp", "comm:dp", "memcpy"}
+    assert chart.data.start_ns.min() == 0
+    assert chart.title == "Step 1 on all ranks"
+
+
+def test_many_ranks_share_one_communication_row_each() -> None:
+    tables = made.run({number: rank(number % 4, 1) for number in range(30)})
+    document = build(tables, analyse(tables), name="many")
+    (chart,) = blocks(document, "timeline", Chart)
+    assert isinstance(chart, Chart)
+    assert chart.data.rows[:3] == ("rank 0", "rank 0 comm", "rank 1")
+
+
+def test_a_selection_is_kept_to(tables: TableSet) -> None:
+    selection = Selection(ranks=(1,), first_step=1, last_step=1)
+    document = build(tables, analyse(tables, selection), name="made", selection=selection)
+    assert document.run.ranks == (1,)
+    assert document.run.steps == (1,)
+    assert {value.dims.get("rank", 1) for value in document.values}  # noqa: PD011 - no frame == {1}
+
+
+def test_only_some_analyses_can_be_asked_for(tables: TableSet) -> None:
+    results = analyse(tables, only=["breakdown"])
+    assert list(results) == ["breakdown"]
+    document = build(tables, results, name="made")
+    assert {section.id for section in document.sections} == {"breakdown", "health"}
+    with pytest.raises(UsageError, match="no analysis is named"):
+        analyse(tables, only=["breakdwon"])
+
+
+def test_every_analysis_tells_its_progress(tables: TableSet) -> None:
+    told: list[str] = []
+    analyse(tables, progress=told.append)
+    assert tuple(told) == NAMES
+
+
+def test_the_document_writes_in_every_form(document: Document) -> None:
+    jsonschema.validate(json.loads(json_text.write(document)), json_text.json_schema())
+    assert "exposed tp" in markdown.write(document)
+    assert "Where each rank" in webpage.write([document])
+
+
+def test_nothing_but_empty_tables_is_no_error() -> None:
+    tables = made.run({0: {}})
+    document = build(tables, analyse(tables), name="empty")
+    assert document.run.steps == ()
+    assert document.run.devices == ()
+    json_text.write(document)
+
+
+def test_metric_ids_are_declared_once() -> None:
+    declared = [metric.id for name in NAMES for metric in import_module(f"usp_prof.analyses.{name}").METRICS]
+    assert len(declared) == len(set(declared))
+    assert set(declared_metrics()) == set(declared)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A result that is told what to say."""
+
+    said: tuple[Value, ...] = ()
+    notes: tuple[HealthRow, ...] = ()
+    found: tuple[Finding, ...] = ()
+    rows: tuple[tuple[str, int], ...] = ()
+
+    def values(self) -> tuple[Value, ...]:
+        return self.said
+
+    def to_pandas(self) -> pd.DataFrame:
+        import pandas as pd  # noqa: PLC0415
+
+        return pd.DataFrame(list(self.rows), columns=["name", "time_ns"])
+
+    def findings(self) -> tuple[Finding, ...]:
+        return self.found
+
+
+def value(metric: str, number: float, unit: Unit = Unit.NS, **dims: int | str) -> Value:
+    return Value(Metric(metric, unit, Better.LOWER, metric.title(), "x"), number, dims)
+
+
+def test_findings_of_a_result_are_shown_worst_first(tables: TableSet) -> None:
+    document = build(tables, {"stragglers": Told(found=(FINDING,))}, name="x")
+    assert document.findings == (FINDING,)
+    assert any(isinstance(block, Findings) for block in document.summary.blocks)
+    assert document.sections[0].id == "findings"
+
+
+def test_the_slowest_ranks_are_listed_when_they_matter(tables: TableSet) -> None:
+    slow = [value("slowdown", 1 + 0.1 * number, Unit.RATIO, rank=number) for number in range(6)]
+    late = [value("compute_time", 5 * MS, rank=5), value("job_slowdown", 1.2, Unit.RATIO)]
+    document = build(tables, {"stragglers": Told((*slow, *late))}, name="x")
+    (table,) = (block for block in document.summary.blocks if isinstance(block, DataTable))
+    assert [row[0] for row in table.rows] == [5, 4, 3]
+    assert table.more == 2
+    assert [column.head for column in table.columns] == ["rank", "slowdown", "compute"]
+    calm = build(tables, {"stragglers": Told((value("slowdown", 1.01, Unit.RATIO, rank=1),))}, name="x")
+    assert not any(isinstance(block, DataTable) for block in calm.summary.blocks)
+
+
+def test_bubble_stands_against_its_theory(tables: TableSet) -> None:
+    bubbles = (
+        value("bubble_fraction", 0.3, Unit.FRACTION),
+        value("bubble_ideal_fraction", 0.25, Unit.FRACTION),
+        value("bubble_textbook_fraction", 0.2, Unit.FRACTION),
+    )
+    document = build(tables, {"pipeline": Told(bubbles, rows=(("a", 1),))}, name="x")
+    figures = next(block for block in document.summary.blocks if isinstance(block, KeyFigures))
+    bubble = next(figure for figure in figures.figures if figure.label == "bubble")
+    assert bubble.second == "ideal 25.0 %, textbook 20.0 %"
+
+
+def test_what_mfu_lacks_is_said(tables: TableSet) -> None:
+    note = HealthRow("no_model", Severity.INFO, detail="no model is described; add --model FILE")
+    document = build(tables, {"mfu": Told(notes=(note,))}, name="x")
+    figures = next(block for block in document.summary.blocks if isinstance(block, KeyFigures))
+    mfu = next(figure for figure in figures.figures if figure.label == "MFU")
+    assert mfu.value is None
+    assert mfu.second == "not known: no model is described; add --model FILE"
+    known = (value("mfu", 0.4, Unit.FRACTION), value("hfu", 0.5, Unit.FRACTION), value("tokens_per_second", 9.0))
+    document = build(tables, {"mfu": Told(known)}, name="x")
+    figures = next(block for block in document.summary.blocks if isinstance(block, KeyFigures))
+    assert [figure.label for figure in figures.figures if figure.value is not None] == ["MFU", "tokens"]
+    assert "HFU 50.0 %" in figures.figures[0].second
+
+
+def test_bad_health_comes_first_and_the_rest_is_counted(tables: TableSet) -> None:
+    rows = (
+        HealthRow("a", Severity.INFO),
+        HealthRow("b", Severity.ERROR),
+        HealthRow("c", Severity.DATA_LOSS),
+    )
+    document = build(tables, {"host": Told(notes=rows)}, name="x")
+    health = next(block for block in document.summary.blocks if isinstance(block, Health))
+    assert [row.code for row in health.rows] == ["c", "b"]
+    assert health.more == 1
+
+
+def test_every_section_module_is_in_the_list() -> None:
+    files = {path.stem for path in Path(sections.__file__).parent.glob("*.py")}
+    assert files - {"__init__", "plain", "summary"} == sections.OWN
+    names = [name for name, _ in sections.SECTIONS]
+    assert len(names) == len(set(names))
+    assert set(NAMES) <= set(names)

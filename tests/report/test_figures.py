@@ -1,0 +1,51 @@
+"""What is the value of a metric for this rank, step, axis?"""
+
+from __future__ import annotations
+
+import math
+
+from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.report.figures import Figures
+
+TIME = Metric("time", Unit.NS, Better.LOWER, "Time", "Time.", ("rank", "step", "axis"))
+VALUES = [
+    Value(TIME, 10),
+    Value(TIME, 11, {"rank": 10}),
+    Value(TIME, 9, {"rank": 2}),
+    Value(TIME, 7, {"rank": 2, "step": 0}),
+    Value(TIME, 8, {"step": 1, "rank": 2}),
+    Value(TIME, 3, {"rank": 2, "axis": "tp"}),
+    Value(TIME, 4, {"rank": 2, "axis": "dp"}),
+    Value(TIME, math.nan, {"axis": "dp"}),
+]
+
+
+def test_the_whole_has_no_dimensions() -> None:
+    assert Figures(VALUES).whole("time") == 10
+    assert Figures(VALUES).whole("other") is None
+
+
+def test_a_value_is_found_by_its_dimensions_in_any_order() -> None:
+    figures = Figures(VALUES)
+    assert figures.at("time", step=0, rank=2) == figures.at("time", rank=2, step=0) == 7
+    assert figures.at("time", rank=3) is None
+
+
+def test_a_dimension_is_listed_in_numeric_order_with_others_fixed() -> None:
+    figures = Figures(VALUES)
+    assert list(figures.along("time", "rank").items()) == [(2, 9), (10, 11)]
+    assert figures.along("time", "axis", rank=2) == {"dp": 4, "tp": 3}
+    assert figures.along("time", "axis", rank=10) == {}
+
+
+def test_two_dimensions_come_in_the_order_asked_for() -> None:
+    figures = Figures(VALUES)
+    assert figures.grid("time", "rank", "step") == {(2, 0): 7, (2, 1): 8}
+    assert figures.grid("time", "step", "rank") == {(0, 2): 7, (1, 2): 8}
+
+
+def test_what_is_not_finite_is_not_known() -> None:
+    figures = Figures(VALUES)
+    assert figures.along("time", "axis") == {}
+    assert figures.has("time")
+    assert not figures.has("other")

@@ -1,0 +1,39 @@
+"""What goes into a pull request?"""
+
+from __future__ import annotations
+
+import pytest
+from papers import document, empty_document
+
+from usp_prof.report.document import Section
+from usp_prof.report.writers import markdown
+
+
+def test_the_summary_is_open_and_the_details_are_folded() -> None:
+    text = markdown.write(document())
+    head, _, folded = text.partition("<details>")
+    for said in ("## usp-prof: a run", "| step | **431 ms** |", "ST001", "and 2 more", "exposed tp | 23.2 %"):
+        assert said in head
+    assert "<summary>Where the step goes</summary>" in folded
+    assert "Wheel zooms" not in text
+
+
+def test_tables_are_tables_whatever_a_name_holds() -> None:
+    text = markdown.write(document())
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "axis" in line]
+    assert rows[0].count(" | ") == 3
+    hostile = next(line for line in text.splitlines() if "script" in line)
+    assert "\\</script\\>\\<b\\>" in hostile
+    assert "\\|x" in hostile
+
+
+def test_nothing_to_say_is_said() -> None:
+    text = markdown.write(empty_document())
+    assert "**Findings**: none" in text
+    assert "nothing was wrong" in text
+    assert "4 notes" in text
+
+
+def test_an_unknown_block_is_a_programming_error() -> None:
+    with pytest.raises(TypeError, match="no way to write"):
+        markdown.write(document(sections=(Section("s", "S", ("no block",)),)))  # type: ignore[arg-type]

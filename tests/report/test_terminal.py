@@ -1,0 +1,94 @@
+"""What does a tired engineer see?"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from papers import HOSTILE, document, empty_document, facts
+from rich.console import Console
+
+from usp_prof.report.document import Section, Text
+from usp_prof.report.writers import terminal
+
+
+def printed(sections: tuple[str, ...] = (), doc: object = None, encoding: str = "utf-8", **options: object) -> str:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, newline="\n")
+    settings: dict[str, object] = {"width": 80, "file": file} | options
+    terminal.write(doc or document(), Console(**settings), sections)  # type: ignore[arg-type]
+    file.flush()
+    return raw.getvalue().decode(encoding)
+
+
+def test_the_first_screen_fits_eighty_columns_and_says_everything() -> None:
+    text = printed()
+    assert max(len(line) for line in text.splitlines()) <= 80
+    for said in ("a run", "8 ranks, tp=8", "431 ms", "not known: add --model", "58.0 %", "ST001", "data_loss"):
+        assert said in text
+    assert "more: --section NAME|all, of breakdown, health" in text
+
+
+def test_without_colour_no_escape_is_written_and_parts_differ_by_their_fill() -> None:
+    text = printed()
+    assert "\x1b" not in text
+    bar = next(
+        line for line in text.splitlines() if set(line.strip()) <= set("\u2588\u2593\u259a\u2591") and line.strip()
+    )
+    assert len(bar.strip()) == 76
+    assert len(set(bar.strip())) == 4
+
+
+def test_with_colour_the_bar_is_solid() -> None:
+    text = printed(force_terminal=True, color_system="truecolor")
+    assert "\x1b[38;2;0;114;178m" in text
+    assert "\u2593" not in text
+
+
+def test_no_color_wins_over_a_colour_terminal() -> None:
+    assert "\u2593" in printed(force_terminal=True, color_system="truecolor", no_color=True)
+
+
+def test_a_plain_ascii_terminal_gets_ascii() -> None:
+    text = printed(("all",), encoding="ascii")
+    assert text.isascii()
+    assert "#" in text
+    assert "+/-" in printed(encoding="ascii")
+
+
+def test_sections_are_printed_by_name_and_the_drawn_ones_passed_over() -> None:
+    text = printed(("health",))
+    assert "Health of the traces" in text
+    assert "info no_groups x2" in text
+    assert "Where the step goes" not in text
+    every = printed(("all",))
+    assert "Where the step goes" in every
+    assert "Wheel zooms" not in every
+
+
+def test_names_from_traces_cannot_steer_the_terminal() -> None:
+    hostile = replace(facts(), name=HOSTILE)
+    text = printed(doc=document(run=hostile), force_terminal=True, color_system="truecolor")
+    assert "\x1b[31m" not in text
+    assert "?[31m" in text
+
+
+def test_nothing_to_say_is_said() -> None:
+    text = printed(doc=empty_document())
+    assert "none" in text
+    assert "nothing was wrong with the traces" in text
+    assert "4 notes" in text
+    assert "more:" not in text
+
+
+def test_quiet_and_loud_texts_are_printed() -> None:
+    section = Section("s", "S", (Text("loud"), Text("low", quiet=True)))
+    text = printed(("s",), document(sections=(section,)))
+    assert "loud" in text
+    assert "low" in text
+
+
+def test_an_unknown_block_is_a_programming_error() -> None:
+    with pytest.raises(TypeError, match="no way to print"):
+        printed(("s",), document(sections=(Section("s", "S", ("no block",)),)))  # type: ignore[arg-type]

@@ -1,0 +1,104 @@
+"""What does one open in a browser?"""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from papers import HOSTILE, document, empty_document, facts
+
+from usp_prof.report.document import Section
+from usp_prof.report.writers import webpage
+
+
+class Outline(HTMLParser):
+    """Collects the tags, ids and texts of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+def outline(text: str) -> Outline:
+    parser = Outline()
+    parser.feed(text)
+    return parser
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return webpage.write([document(run=facts(name=HOSTILE)), document()])
+
+
+def test_the_page_asks_for_nothing_from_outside(page: str) -> None:
+    for tag, attributes in outline(page).tags:
+        assert not {"src", "srcset", "action", "background"} & set(attributes), tag
+        assert (attributes.get("href") or "#").startswith("#")
+    assert "default-src 'none'" in page
+
+
+def test_names_from_traces_cannot_become_markup(page: str) -> None:
+    assert "<b>\x1b" not in page
+    assert "&lt;/script&gt;&lt;b&gt;" in page
+    assert all(tag != "b" or not attributes for tag, attributes in outline(page).tags)
+
+
+def test_every_chart_has_its_data_and_its_dark_patch(page: str) -> None:
+    tags = outline(page).tags
+    charts = [attributes["data-chart"] for _, attributes in tags if "data-chart" in attributes]
+    ids = {attributes["id"] for _, attributes in tags if "id" in attributes}
+    assert len(charts) == len(set(charts)) == 4
+    assert all({f"chart-{chart}", f"dark-{chart}"} <= ids for chart in charts)
+
+
+def test_links_lead_to_sections(page: str) -> None:
+    tags = outline(page).tags
+    ids = {attributes.get("id") for _, attributes in tags}
+    links = [attributes["href"] for tag, attributes in tags if tag == "a"]
+    assert links
+    assert all(link is not None and link.removeprefix("#") in ids for link in links)
+
+
+def test_the_same_document_gives_the_same_bytes() -> None:
+    assert webpage.write([document()]) == webpage.write([document()])
+
+
+def test_the_dark_theme_is_the_light_one_patched() -> None:
+    page = webpage.write([document()])
+    blob = re.search(r'id="dark-0-1">(.*?)</script>', page, re.DOTALL)
+    assert blob is not None
+    patch = json.loads(blob[1])
+    assert any("background_fill_color" in path for path, _ in patch)
+    assert all(isinstance(value, str) for _, value in patch)
+
+
+def test_a_patch_lists_what_differs() -> None:
+    light = {"a": [1, {"b": "x"}], "c": (1, 2)}
+    dark = {"a": [1, {"b": "y"}], "c": (1, 3)}
+    assert list(webpage.patch(light, dark)) == [(["a", 1, "b"], "y"), (["c", 1], 3)]
+
+
+def test_models_are_numbered_from_nought_and_texts_left_alone() -> None:
+    item = {"id": "p1044", "x": [{"id": "p2000"}, {"id": "p1044"}, "p1044"], "root_id": "p2000", "name": "p7"}
+    assert webpage.renumbered(item, {}) == {
+        "id": "p0",
+        "x": [{"id": "p1"}, {"id": "p0"}, "p1044"],
+        "root_id": "p1",
+        "name": "p7",
+    }
+
+
+def test_nothing_to_say_is_said() -> None:
+    page = webpage.write([empty_document()])
+    assert "nothing was wrong with the traces" in page
+    assert '<p class="quiet">none</p>' in page
+
+
+def test_an_unknown_block_is_a_programming_error() -> None:
+    with pytest.raises(TypeError, match="no way to set"):
+        webpage.write([document(sections=(Section("s", "S", ("no block",)),))])  # type: ignore[arg-type]

@@ -1,0 +1,61 @@
+"""Which words do writers share?"""
+
+from __future__ import annotations
+
+import pytest
+from papers import FINDING, facts
+
+from usp_prof.model.finding import Basis, Finding
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.report.words import finding_lines, health_line, ranks_phrase, run_lines, spans
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [((), ""), ((3,), "3"), ((0, 1, 2), "0-2"), ((0, 2, 3, 7), "0, 2-3, 7"), ((5, 6), "5-6")]
+)
+def test_ascending_numbers_are_spans(numbers: tuple[int, ...], text: str) -> None:
+    assert spans(numbers) == text
+
+
+def test_missing_ranks_are_said() -> None:
+    assert ranks_phrase(facts(ranks=(0, 1, 3), world_size=4)) == "3 of 4 ranks (0-1, 3)"
+    assert ranks_phrase(facts(ranks=(0, 1), world_size=None)) == "2 ranks"
+    assert ranks_phrase(facts(ranks=(0,), world_size=1)) == "1 rank"
+
+
+def test_the_run_says_its_axes_devices_and_steps() -> None:
+    lines = run_lines(facts(axes={"dp": 2, "tp": 4}, hosts=2, steps=(3, 4)))
+    assert lines == ["a run", "8 ranks, dp=2 tp=4", "NVIDIA A100 on 2 hosts; steps 3-4"]
+
+
+def test_what_is_not_known_of_a_run_is_said() -> None:
+    lines = run_lines(facts(axes={}, devices=(), steps=()))
+    assert lines[1:] == [
+        "8 ranks, no parallel axes known",
+        "device not recorded; no steps known, the whole trace is one window",
+    ]
+    assert "one window" in run_lines(facts(steps=(0,), step_source="window"))[2]
+    assert run_lines(facts(axes={"dp": 8}, axes_inferred=True))[1].endswith("(inferred)")
+
+
+def test_model_pacing_and_other_runs_are_said() -> None:
+    text = "\n".join(run_lines(facts(model="llama", paced=True, others=("b", "c", "d", "e", "f"))))
+    assert "model llama" in text
+    assert "paced" in text
+    assert "5 other runs here: b, c, d, e and 1 more (--run NAME|all)" in text
+
+
+def test_a_finding_says_place_gain_basis_and_advice() -> None:
+    first, gain, advice = finding_lines(FINDING)
+    assert first == "Rank 6 arrives last at tp collectives [rank 6, axis tp]"
+    assert gain == "worth 9.8 % \u00b1 1.5 % of the step (replayed; with those above 12.0 %)"
+    assert advice == "Look at the clocks of that GPU."
+
+
+def test_a_finding_without_gain_claims_none() -> None:
+    assert finding_lines(Finding("X001", "Something", {}, {}, basis=Basis.BOUND)) == ["Something"]
+
+
+def test_a_health_row_says_where_and_how_often() -> None:
+    assert health_line(HealthRow("lost", Severity.DATA_LOSS, 3, 1200, "bytes")) == "lost x1,200 (rank 3): bytes"
+    assert health_line(HealthRow("odd", Severity.INFO, file="a.json")) == "odd (a.json)"

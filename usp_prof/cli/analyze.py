@@ -1,0 +1,170 @@
+"""Where does every nanosecond of a step go? `usp-prof analyze` reads a run, asks every question, writes one report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from usp_prof import conventions
+from usp_prof.analyses import NAMES
+from usp_prof.cli.console import note, output
+from usp_prof.cli.opening import open_from, parse_numbers, run_options
+from usp_prof.model.assumption import Assumptions
+from usp_prof.model.errors import InputError, UsageError, unknown_name
+from usp_prof.model.flops import load as load_model
+from usp_prof.model.selection import Selection
+from usp_prof.report.build import analyse, build
+from usp_prof.report.sections import SECTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from usp_prof.report.document import Document
+    from usp_prof.run import Run
+
+EXAMPLES = """\
+  usp-prof analyze traces/run-8r
+  usp-prof analyze traces/run-8r --section kernels --section host
+  usp-prof analyze traces/run-8r --steps 3:7 --ranks 0,4-7
+  usp-prof analyze traces/run-8r --model config.json --sequence 4096 --convention causal
+  usp-prof analyze traces/run-8r --format html -o report.html
+  usp-prof analyze traces --run all --format json -o reports.json
+"""
+
+FORMATS = ("terminal", "json", "markdown", "html")
+ALL = "all"
+_PIPED_WIDTH = 80
+_RANGE = re.compile(r"(?P<first>\d*)(?P<colon>:?)(?P<last>\d*)\Z")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    run_options(parser)
+    parser.add_argument("--steps", metavar="A:B", default="", help="only these steps, both ends included, such as 3:7")
+    parser.add_argument("--only", metavar="NAMES", default="", help=f"only these analyses: {', '.join(NAMES)}")
+    told = parser.add_argument_group("what no trace tells")
+    told.add_argument("--model", metavar="FILE", type=Path, help="the model: our JSON or a Hugging Face config.json")
+    told.add_argument("--sequence", metavar="N", type=int, default=0, help="its sequence length, if the file has none")
+    told.add_argument("--device", metavar="NAME", default="", help="the device, for its peaks, such as H100-SXM")
+    told.add_argument(
+        "--convention",
+        choices=conventions.CONVENTIONS,
+        default=conventions.DEFAULT,
+        help=f"how a model's FLOP are counted (default: {conventions.DEFAULT})",
+    )
+    out = parser.add_argument_group("report")
+    out.add_argument("--format", choices=FORMATS, default="terminal", help="how to write it (default: terminal)")
+    out.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to (default: standard output)")
+    out.add_argument(
+        "--section",
+        metavar="NAME",
+        action="append",
+        default=[],
+        choices=[ALL, *(name for name, _ in SECTIONS)],
+        help=f"details on the terminal: {ALL}, {', '.join(name for name, _ in SECTIONS)}; may be repeated",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Open, analyse, write."""
+    only = _names(args.only)
+    ranks = parse_numbers(args.ranks, "--ranks") if args.ranks else None
+    selection = Selection(ranks, *_step_range(args.steps))
+    assumptions = _assumptions(args)
+    if args.format == "terminal" and args.output is not None:
+        raise UsageError("the terminal's report goes to the screen", hint="add --format html, markdown or json to -o")
+    _write([_document(opened, selection, only, assumptions) for opened in _runs(args)], args)
+    return 0
+
+
+def _runs(args: argparse.Namespace) -> Iterator[Run]:
+    """Open the run that was asked for, or one after the other all that lie there."""
+    if args.run != ALL:
+        yield open_from(args)
+        return
+    first = open_from(_for_run(args, None))
+    yield first
+    for name in first.others:
+        yield open_from(_for_run(args, name))
+
+
+def _for_run(args: argparse.Namespace, name: str | None) -> argparse.Namespace:
+    return argparse.Namespace(**{**vars(args), "run": name})
+
+
+def _document(opened: Run, selection: Selection, only: Sequence[str], assumptions: Assumptions) -> Document:
+    opened.tables.assumptions = assumptions
+    results = analyse(opened.tables, selection, only)
+    return build(opened.tables, results, name=opened.name, selection=selection, others=opened.others)
+
+
+def _assumptions(args: argparse.Namespace) -> Assumptions:
+    model = load_model(args.model, args.sequence) if args.model else None
+    return Assumptions(model=model, device=args.device, convention=args.convention)
+
+
+def _write(documents: Sequence[Document], args: argparse.Namespace) -> None:
+    if args.format == "terminal":
+        _print(documents, args)
+        return
+    text = _text(documents, args.format)
+    if args.output is None:
+        sys.stdout.write(text)
+        return
+    try:
+        args.output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"cannot write {args.output}: {error.strerror}", hint="name a file in a folder that is there"
+        ) from error
+    note(args, f"wrote {args.output}")
+
+
+def _print(documents: Sequence[Document], args: argparse.Namespace) -> None:
+    from usp_prof.report.writers import terminal  # noqa: PLC0415 - rich is loaded by those who print only
+
+    screen = output(args)
+    if not screen.is_terminal and "COLUMNS" not in os.environ:
+        screen.width = _PIPED_WIDTH
+    for place, document in enumerate(documents):
+        if place:
+            screen.print()
+        terminal.write(document, screen, args.section)
+
+
+def _text(documents: Sequence[Document], form: str) -> str:
+    from usp_prof.report.writers import json_text, markdown, webpage  # noqa: PLC0415 - only what is asked for
+
+    if form == "html":
+        return webpage.write(documents)
+    if form == "markdown":
+        return "\n".join(markdown.write(document) for document in documents)
+    return json_text.write(documents[0]) if len(documents) == 1 else json_text.write_all(documents)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if name not in NAMES:
+            raise unknown_name("analysis", name, NAMES)
+    return names
+
+
+def _step_range(text: str) -> tuple[int | None, int | None]:
+    """Read A:B, A:, :B or A."""
+    if not text:
+        return None, None
+    match = _RANGE.match(text)
+    if match is None or text == ":":
+        raise UsageError(f"--steps {text!r} is no range of steps", hint="write it like --steps 3:7, 3:, :7 or 3")
+    first = int(match["first"]) if match["first"] else None
+    if not match["colon"]:
+        return first, first
+    last = int(match["last"]) if match["last"] else None
+    if first is not None and last is not None and last < first:
+        raise UsageError(f"--steps {text!r} ends before it begins", hint=f"write --steps {last}:{first}")
+    return first, last
