@@ -9,5 +9,6 @@ NAMES: tuple[str, ...] = (
     "breakdown",
     "overlap",
     "kernels",
+    "mfu",
 )
 """The analyses in the order in which a report shows them; a test walks this folder against it."""

@@ -55,6 +55,7 @@ class Catalogue:
         self.head_dim = shape.hidden // shape.heads
         self.keys = shape.sequence
         self.ffn = max(1, shape.ffn_hidden // mesh.tp)
+        self.vocab = max(1, shape.vocab // mesh.tp)
         self.layer_parameters = shape.hidden * (
             shape.hidden * 2 + 2 * shape.kv_heads * self.head_dim + 3 * shape.ffn_hidden
         )
@@ -118,6 +119,15 @@ class Catalogue:
             self._product(self.hidden, self.tokens, qkv),
         )
         return self._blocks(feed, attention)
+
+    def head(self, kind: str) -> Block:
+        """Give the product with the vocabulary: forward (F), or its input's (I) or its weight's (W) gradient."""
+        sizes = {
+            "F": (self.tokens, self.hidden, self.vocab),
+            "I": (self.tokens, self.vocab, self.hidden),
+            "W": (self.hidden, self.tokens, self.vocab),
+        }
+        return Block(_weighted((self._product(*sizes[kind]),)), 1.0)
 
     @cached_property
     def optimizer(self) -> tuple[Block, ...]:

@@ -111,10 +111,12 @@ class Program:
         self._thread = MAIN if forward or not self._ahead else BACKWARD
         if action.kind in "BW":
             left[action.stage] -= 1
+        self._head(action, "IW")
         for _ in range(self._layers):
             yield from self._layer(action)
             if action.kind in "BW" and left[action.stage] == 0:
                 yield from self._reduce_gradients()
+        self._head(action, "F")
         self.log.actions.append(self._action)
         self._action, self._thread = None, MAIN
         mark = contract.format_mark("pp", action.kind, stage=action.stage, mb=action.micro_batch)
@@ -145,6 +147,13 @@ class Program:
                     yield from self._route()
                 if kind != "W" and "tp" in self._groups:
                     yield from self._collective("all_reduce", "tp", self._catalogue.activation_bytes)
+
+    def _head(self, action: Action, parts: str) -> None:
+        """Multiply with the vocabulary: after the last layer forward, before it backward."""
+        if action.stage == self._last_stage and self._run.speed.head_ns:
+            for kind in {"F": "F", "B": "IW", "I": "I", "W": "W"}[action.kind]:
+                if kind in parts:
+                    self._compute(self._catalogue.head(kind), float(self._run.speed.head_ns))
 
     def _route(self) -> Iterator[Call]:
         """Send tokens to their experts, or bring them back."""

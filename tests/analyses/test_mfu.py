@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from made import run, step
+
+import usp_prof
+from usp_prof import conventions
+from usp_prof.analyses import mfu
+from usp_prof.contract import Manifest, ModelEntry
+from usp_prof.model.assumption import Assumptions
+from usp_prof.model.errors import UsageError
+from usp_prof.model.selection import Selection
+from usp_prof.synth.declaration import Declaration, Mesh, Shape, Speed, Work
+from usp_prof.synth.write import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from usp_prof.tables.table_set import TableSet
+
+MODEL = ModelEntry(
+    layers=2, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn_hidden=128, vocab=100, sequence=32, parameters=90_000
+)
+MANIFEST = Manifest(tokens_per_step=1_000_000, model=MODEL, dtype="bfloat16", recompute="full")
+PALM = 6 * 90_000 + 12 * 2 * 64 * 32
+
+
+def tables(manifest: Manifest | None = MANIFEST, device: str = "NVIDIA H100 80GB HBM3", world: int = 4) -> TableSet:
+    """Make two of four ranks, with two steps of one and three milliseconds."""
+    ranks = [{"device": device, "world_size": world, "host": "a", "base_ns": 1}]
+    rows = {"ranks": ranks, "steps": [step(1, 0, 1_000_000), step(2, 1_000_000, 4_000_000)]}
+    return run({0: rows, 1: rows}, manifest)
+
+
+def figures(result: mfu.MfuResult) -> dict[tuple[str, object], float]:
+    return {(value.metric.id, next(iter(value.dims.values()), "")): value.value for value in result.values()}
+
+
+def test_mfu_is_model_flop_over_the_peak_of_all_devices() -> None:
+    found = figures(mfu.compute(tables()))
+    rate = 1_000_000 / 2e-3
+    assert found["mfu", ""] == pytest.approx(PALM * rate / (4 * 989e12))
+    assert found["mfu", 1] == pytest.approx(PALM * 1_000_000 / 1e-3 / (4 * 989e12))
+    assert found["hfu", ""] == pytest.approx(found["mfu", ""] * 4 / 3)
+    assert found["model_flop_per_token", "palm"] == PALM
+
+
+def test_the_convention_is_named_and_changes_the_figure() -> None:
+    run_tables = tables()
+    run_tables.assumptions = Assumptions(convention="causal")
+    result = mfu.compute(run_tables)
+    assert result.convention == "causal"
+    assert result.mfu < mfu.compute(tables()).mfu
+    table = result.to_pandas()
+    assert table.convention.tolist() == list(conventions.CONVENTIONS)
+    assert table.loc[table.chosen, "mfu"].item() == pytest.approx(result.mfu)
+    run_tables.assumptions = Assumptions(convention="narayanan")
+    with pytest.raises(UsageError, match="convention"):
+        mfu.compute(run_tables)
+
+
+def test_what_is_given_by_hand_stands_above_the_manifest() -> None:
+    run_tables = tables()
+    run_tables.assumptions = Assumptions(model=replace(MODEL, parameters=180_000, sequence=0), peak_flops=1e12)
+    result = mfu.compute(run_tables)
+    assert result.flop_per_token["palm"] == 6 * 180_000 + 12 * 2 * 64 * 32
+    assert (result.peak, result.peak_source) == (1e12, "given by hand")
+
+
+def test_a_cpus_measured_peak_is_shared_by_its_processes() -> None:
+    manifest = replace(MANIFEST, peak_flops=8e11, processes_per_device=4, peak_source="measured", dtype="float32")
+    assert mfu.compute(tables(manifest, device="")).peak == 2e11
+
+
+@pytest.mark.parametrize(
+    ("manifest", "device", "code"),
+    [
+        (replace(MANIFEST, model=None), "NVIDIA B200", "no_model"),
+        (replace(MANIFEST, tokens_per_step=0), "NVIDIA B200", "no_tokens"),
+        (replace(MANIFEST, model=replace(MODEL, sequence=0)), "NVIDIA B200", "no_model_flop"),
+        (MANIFEST, "Quantum 9", "no_device_peak"),
+        (replace(MANIFEST, dtype="bfloat16"), "Tesla V100-SXM2-16GB", "no_device_peak"),
+        (None, "NVIDIA B200", "no_model"),
+    ],
+)
+def test_what_is_missing_is_said_and_no_figure_shown(manifest: Manifest | None, device: str, code: str) -> None:
+    result = mfu.compute(tables(manifest, device))
+    assert code in [note.code for note in result.notes]
+    assert not {key for key in figures(result) if key[0] in {"mfu", "hfu"}}
+
+
+def test_unknown_recomputation_gives_no_hfu() -> None:
+    result = mfu.compute(tables(replace(MANIFEST, recompute="")))
+    assert [note.code for note in result.notes] == ["recompute_unknown"]
+    assert ("hfu", "") not in figures(result)
+
+
+SHAPE = Shape(layers=2, hidden=512, heads=8, kv_heads=8, ffn_hidden=1024, vocab=2048, sequence=256)
+
+
+def test_the_ops_of_a_made_up_run_explain_its_model(tmp_path: Path) -> None:
+    declared = Declaration(mesh=Mesh(dp=2, tp=2, pp=2), shape=SHAPE, work=Work(steps=2), speed=Speed(head_ns=50_000))
+    write(declared, tmp_path / "run")
+    run_tables = usp_prof.open_run(tmp_path / "run", cache_dir=tmp_path / "cache").tables
+    result = mfu.compute(run_tables)
+    weights, attention = result.parts
+    assert weights.ratio == pytest.approx(1.0)
+    assert attention.ratio == pytest.approx(7 / 12)
+    assert "causal" in attention.why
+    assert figures(result)["hfu", ""] == pytest.approx(figures(result)["mfu", ""])
+    assert result.cross_check().part.tolist() == ["weights", "attention"]
+    assert mfu.compute(run_tables, Selection(ranks=(0,))).parts == ()
+    run_tables.manifest = replace(run_tables.manifest or Manifest(), dtype="")
+    assert mfu.compute(run_tables).precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("factor", "word"),
+    [(1.0, "as the formula"), (4 / 3, "recomputation"), (1.6, "padding"), (0.7, "without formula")],
+)
+def test_a_difference_is_named(factor: float, word: str) -> None:
+    from usp_prof.analyses import _flop_check  # noqa: PLC0415 - the one private thing that is tested
+
+    part = _flop_check._part("weights", 100.0, 100.0 * factor, _flop_check._WEIGHTS, 0.2)
+    assert word in part.why

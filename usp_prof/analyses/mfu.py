@@ -1,0 +1,214 @@
+"""Which share of the devices' peak becomes model? MFU and HFU by a named convention, cross-checked by the ops' FLOP.
+
+The formula counts what the model needs; the ops in the trace, what was run. Both stand side by side, and what they
+differ by is named: the mask, scores made again in backward, recomputation, padding, ops that no formula covers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof import conventions
+from usp_prof.analyses import _device, kernels, step_time
+from usp_prof.analyses._flop_check import Part, check, flop_ratio
+from usp_prof.analyses._frame import frame
+from usp_prof.analyses._spread import in_order
+from usp_prof.model import flops
+from usp_prof.model.hardware import Precision, precision
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.selection import EVERYTHING, Selection
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from usp_prof.analyses.kernels import KernelsResult
+    from usp_prof.analyses.step_time import StepTimeResult
+    from usp_prof.contract import ModelEntry
+    from usp_prof.tables.table_set import TableSet
+
+MFU = Metric(
+    "mfu", Unit.FRACTION, Better.HIGHER, "MFU",
+    "Model FLOP per token x tokens per second over devices x dense peak, by the convention that the report names.",
+    ("step",),
+)  # fmt: skip
+HFU = Metric(
+    "hfu", Unit.FRACTION, Better.NEITHER, "HFU",
+    "As MFU, with the work that recomputation runs again counted too.",
+)  # fmt: skip
+MODEL_FLOP_PER_TOKEN = Metric(
+    "model_flop_per_token", Unit.FLOP, Better.NEITHER, "Model FLOP per token",
+    "Forward and backward of one token by each convention.",
+    ("convention",),
+)  # fmt: skip
+FLOP_RATIO = Metric(
+    "trace_flop_ratio", Unit.RATIO, Better.NEITHER, "FLOP in the trace over the model's",
+    "FLOP of the trace's ops by their shapes over the model's by the matmul convention; the report says why.",
+)  # fmt: skip
+METRICS = (MFU, HFU, MODEL_FLOP_PER_TOKEN, FLOP_RATIO)
+
+
+@dataclass(frozen=True, slots=True)
+class MfuResult:
+    """MFU by every convention; `convention` is the one that the metric uses. What is not known is NaN."""
+
+    convention: str
+    flop_per_token: dict[str, float]
+    hardware_flop_per_token: float
+    tokens_per_second: float
+    step_tokens_per_second: dict[int, float]
+    devices: int
+    peak: float
+    precision: str
+    peak_source: str
+    parts: tuple[Part, ...]
+    notes: tuple[HealthRow, ...] = ()
+
+    def utilisation(self, flop_per_token: float, tokens_per_second: float) -> float:
+        """Give the share of the devices' peak."""
+        bound = self.devices * self.peak
+        return flop_per_token * tokens_per_second / bound if bound else float("nan")
+
+    @property
+    def mfu(self) -> float:
+        """MFU by the chosen convention."""
+        return self.utilisation(self.flop_per_token.get(self.convention, float("nan")), self.tokens_per_second)
+
+    def values(self) -> list[Value]:
+        """Give the metric values, sorted by dimension."""
+        cost = self.flop_per_token.get(self.convention, float("nan"))
+        found = [
+            Value(MFU, self.mfu),
+            Value(HFU, self.utilisation(self.hardware_flop_per_token, self.tokens_per_second)),
+            Value(FLOP_RATIO, flop_ratio(self.parts)),
+        ]
+        found += [
+            Value(MFU, self.utilisation(cost, rate), {"step": step})
+            for step, rate in self.step_tokens_per_second.items()
+        ]
+        found += [Value(MODEL_FLOP_PER_TOKEN, flop, {"convention": name}) for name, flop in self.flop_per_token.items()]
+        return in_order([value for value in found if np.isfinite(value.value)])
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Give one row for each convention."""
+        names = list(self.flop_per_token)
+        return frame(
+            {
+                "convention": names,
+                "per_token_flop": [self.flop_per_token[name] for name in names],
+                "tokens_per_second": [self.tokens_per_second] * len(names),
+                "mfu": [self.utilisation(self.flop_per_token[name], self.tokens_per_second) for name in names],
+                "chosen": [name == self.convention for name in names],
+            }
+        )
+
+    def cross_check(self) -> pd.DataFrame:
+        """Give the model's FLOP and the trace's side by side, with what explains the difference."""
+        rows = self.parts
+        return frame(
+            {
+                "part": [part.name for part in rows],
+                "model_flop": [part.model for part in rows],
+                "trace_flop": [part.trace for part in rows],
+                "ratio": [part.ratio for part in rows],
+                "why": [part.why for part in rows],
+            }
+        )
+
+
+def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:
+    """Work out MFU and HFU of the selected steps."""
+    convention = flops.check_convention(tables.assumptions.convention)
+    notes: list[HealthRow] = []
+    model = _model(tables, notes)
+    times, work = step_time.compute(tables, selection), kernels.compute(tables, selection)
+    rates = _rates(tables, times, notes)
+    kind = _precision(tables, work)
+    roof = _device.roof(tables)
+    peak = roof.peak(kind)
+    if not peak:
+        notes += roof.notes or (
+            _note("no_device_peak", f"no dense peak of {roof.name} is known for {kind or 'this run'}"),
+        )
+    per_token = (
+        {name: cost for name in conventions.CONVENTIONS if (cost := flops.per_token(model, name))} if model else {}
+    )
+    if model and not per_token:
+        notes.append(_note("no_model_flop", f"the model's description gives no FLOP per token: {_missing(model)}"))
+    return MfuResult(
+        convention=convention,
+        flop_per_token=per_token,
+        hardware_flop_per_token=_hardware(tables, model, convention, notes),
+        tokens_per_second=times.tokens_per_second,
+        step_tokens_per_second=rates,
+        devices=_devices(tables),
+        peak=peak,
+        precision=str(kind or ""),
+        peak_source=roof.source,
+        parts=check(tables, selection, model, work, times),
+        notes=tuple(sorted(notes)),
+    )
+
+
+def _model(tables: TableSet, notes: list[HealthRow]) -> ModelEntry | None:
+    """Take the model given by hand, else the manifest's; the sequence is the manifest's where a file has none."""
+    recorded = tables.manifest.model if tables.manifest is not None else None
+    model = tables.assumptions.model or recorded
+    if model is None:
+        notes.append(_note("no_model", "no model description: record a manifest, or give --model config.json"))
+    elif not model.sequence and recorded is not None:
+        model = replace(model, sequence=recorded.sequence)
+    return model
+
+
+def _missing(model: ModelEntry) -> str:
+    wanted = ("layers", "hidden", "heads", "ffn_hidden", "vocab", "sequence")
+    return "it lacks " + (", ".join(name for name in wanted if not getattr(model, name)) or "its parameters")
+
+
+def _rates(tables: TableSet, times: StepTimeResult, notes: list[HealthRow]) -> dict[int, float]:
+    tokens = tables.manifest.tokens_per_step if tables.manifest is not None else 0
+    if not tokens:
+        notes.append(_note("no_tokens", "tokens of a step are not known: the recorder notes them as tokens_per_step"))
+        return {}
+    length = times.end_ns - times.start_ns
+    return {
+        step: tokens / float(length[times.step == step].mean()) * 1e9
+        for step in np.unique(times.step).tolist()
+        if length[times.step == step].sum() > 0
+    }  # fmt: skip
+
+
+def _precision(tables: TableSet, work: KernelsResult) -> Precision | None:
+    """Take the recorded training type, else the precision that most of the trace's FLOP run in."""
+    recorded = precision(tables.manifest.dtype) if tables.manifest is not None else None
+    if recorded is not None:
+        return recorded
+    share: dict[str, float] = {}
+    for op in work.ops:
+        if op.flop and op.precision:
+            share[op.precision] = share.get(op.precision, 0.0) + op.flop
+    return Precision(max(share, key=lambda name: share[name])) if share else None
+
+
+def _hardware(tables: TableSet, model: ModelEntry | None, convention: str, notes: list[HealthRow]) -> float:
+    recompute = tables.manifest.recompute if tables.manifest is not None else ""
+    if model is None:
+        return float("nan")
+    if not recompute:
+        notes.append(_note("recompute_unknown", "whether activations are recomputed was not recorded: no HFU"))
+        return float("nan")
+    return flops.hardware_per_token(model, convention, recompute) or float("nan")
+
+
+def _devices(tables: TableSet) -> int:
+    """Count the devices of the whole job, read or not."""
+    sizes = [int(size) for rank in tables.ranks for size in tables.columns("ranks", rank)["world_size"]]
+    return max([len(tables.ranks), *sizes])
+
+
+def _note(code: str, detail: str) -> HealthRow:
+    return HealthRow(code, Severity.INFO, detail=detail)
