@@ -8,6 +8,8 @@ NAMES: tuple[str, ...] = (
     "step_time",
     "breakdown",
     "overlap",
+    "collectives",
+    "clock",
     "kernels",
     "mfu",
 )

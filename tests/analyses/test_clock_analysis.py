@@ -1,0 +1,53 @@
+"""The clock's answer: offsets, residuals, and what cannot be compared."""
+
+from __future__ import annotations
+
+import made
+import numpy as np
+from made import part
+
+from usp_prof.analyses import clock
+from usp_prof.model.selection import Selection
+
+
+def rows(rank: int, skew: int, group: str = "g@0,1", host: str = "h") -> dict[str, list[made.Row]]:
+    ends = [1_000_000 * (i + 1) - skew for i in range(20)]
+    parts = [part("all_reduce", e - 500, e, sequence=i, part=i, group=group) for i, e in enumerate(ends)]
+    return {"collectives": parts, "ranks": [{"host": host and f"{host}{rank}", "base_ns": 1}]}
+
+
+def test_offsets_residuals_and_the_whole() -> None:
+    result = clock.compute(made.run({0: rows(0, 0), 1: rows(1, 70_000)}))
+    found = {(v.metric.id, *v.dims.values()): v.value for v in result.values()}
+    assert found == {
+        ("clock_offset",): 70_000, ("clock_offset", 0): 0, ("clock_offset", 1): 70_000,
+        ("clock_residual",): 0.0, ("clock_residual", 0): 0, ("clock_residual", 1): 0,
+        ("clock_residual_p99",): 0, ("clock_residual_p99", 0): 0, ("clock_residual_p99", 1): 0,
+    }  # fmt: skip
+    assert result.to_pandas()["offset_ns"].tolist() == [0, 70_000]
+    assert result.notes == ()
+
+
+def test_drift_is_a_ratio() -> None:
+    drifting = rows(1, 0)
+    for i, row in enumerate(drifting["collectives"]):
+        row["start_ns"] += 100_000_000 * i + 10_000 * i
+    steady = rows(0, 0)
+    for i, row in enumerate(steady["collectives"]):
+        row["start_ns"] += 100_000_000 * i
+    found = {
+        (v.metric.id, *v.dims.values()): v.value for v in clock.compute(made.run({0: steady, 1: drifting})).values()
+    }
+    assert np.isclose(found["clock_drift", 1], -1e-4, rtol=0.02)
+    assert found["clock_drift", 0] == 0
+
+
+def test_what_nothing_ties_and_what_has_no_name_is_said() -> None:
+    apart = clock.compute(made.run({0: rows(0, 0), 2: rows(2, 0, group="o@2,3")}))
+    assert [n.code for n in apart.notes] == ["clocks_untied"]
+    unnamed = clock.compute(made.run({r: rows(r, 0, host="") for r in range(2)}), Selection(ranks=(1,)))
+    assert [n.code for n in unnamed.notes] == ["hosts_unnamed"]
+    assert "no call contradicts" in unnamed.notes[0].detail
+    assert unnamed.to_pandas()["rank"].tolist() == [1]
+    skewed = clock.compute(made.run({r: rows(r, 90_000 * r, host="") for r in range(2)}))
+    assert "solved on its own" in skewed.notes[0].detail

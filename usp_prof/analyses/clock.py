@@ -1,0 +1,115 @@
+"""How far apart are the ranks' clocks, and how far can times of different ranks be trusted?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from usp_prof.analyses._frame import frame
+from usp_prof.analyses._spread import in_order
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.tables import clock
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from usp_prof.tables.clock import Clock
+    from usp_prof.tables.table_set import TableSet
+
+CLOCK_OFFSET = Metric(
+    "clock_offset",
+    Unit.NS,
+    Better.NEITHER,
+    "Clock offset",
+    "What is added to a rank's times to get the common clock; as the whole the largest difference of two ranks.",
+    ("rank",),
+)
+CLOCK_DRIFT = Metric(
+    "clock_drift",
+    Unit.RATIO,
+    Better.NEITHER,
+    "Clock drift",
+    "Seconds that a rank's clock is corrected by for each second of the trace; where the window is long enough.",
+    ("rank",),
+)
+CLOCK_RESIDUAL = Metric(
+    "clock_residual",
+    Unit.NS,
+    Better.LOWER,
+    "Clock residual",
+    "Median disagreement of the ends of a rank's calls on the common clock; as the whole the median over ranks.",
+    ("rank",),
+)
+CLOCK_RESIDUAL_P99 = Metric(
+    "clock_residual_p99",
+    Unit.NS,
+    Better.LOWER,
+    "Clock residual, 99th percentile",
+    "As clock_residual; as the whole the largest over ranks.",
+    ("rank",),
+)
+METRICS = (CLOCK_OFFSET, CLOCK_DRIFT, CLOCK_RESIDUAL, CLOCK_RESIDUAL_P99)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClockResult:
+    """The clocks of the selected ranks."""
+
+    clock: Clock
+    hosts: tuple[str, ...]
+    shown: tuple[int, ...]
+    """Rows of `clock` for the selected ranks."""
+    notes: tuple[HealthRow, ...] = ()
+
+    def values(self) -> list[Value]:
+        """Give the metric values, sorted by dimension."""
+        c, rows = self.clock, np.asarray(self.shown, np.int64)
+        ranks = c.ranks[rows].tolist()
+        found = [Value(CLOCK_OFFSET, int(np.ptp(c.offset_ns[rows])))] if len(rows) else []
+        found += [Value(CLOCK_OFFSET, o, {"rank": r}) for r, o in zip(ranks, c.offset_ns[rows].tolist(), strict=True)]
+        for r, ppm in zip(ranks, c.drift_ppm[rows].tolist(), strict=True):
+            if not np.isnan(ppm):
+                found.append(Value(CLOCK_DRIFT, ppm * 1e-6, {"rank": r}))
+        tied = rows[c.ties[rows] > 0]
+        if len(tied):
+            found.append(Value(CLOCK_RESIDUAL, float(np.median(c.residual_p50_ns[tied]))))
+            found.append(Value(CLOCK_RESIDUAL_P99, int(c.residual_p99_ns[tied].max())))
+        for row in tied.tolist():
+            dims = {"rank": int(c.ranks[row])}
+            found.append(Value(CLOCK_RESIDUAL, int(c.residual_p50_ns[row]), dims))
+            found.append(Value(CLOCK_RESIDUAL_P99, int(c.residual_p99_ns[row]), dims))
+        return in_order(found)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Give one row for each rank."""
+        c, rows = self.clock, np.asarray(self.shown, np.int64)
+        columns = ("component", "offset_ns", "drift_ppm", "reference_ns", "residual_p50_ns", "residual_p99_ns", "ties")
+        hosts = [self.hosts[row] for row in self.shown]
+        known: dict[str, Any] = {"rank": c.ranks[rows], "host": hosts}
+        return frame(known | {name: getattr(c, name)[rows] for name in columns})
+
+
+def compute(tables: TableSet, selection: Selection = EVERYTHING) -> ClockResult:
+    """Give the clocks; they are always solved from the whole run, the selection picks what is shown."""
+    solved = clock.of(tables)
+    hosts = tuple(clock.host_of(tables, rank) for rank in tables.ranks)
+    rows = tuple(i for i, r in enumerate(tables.ranks) if selection.ranks is None or r in selection.ranks)
+    return ClockResult(solved, hosts, rows, tuple(sorted(_notes(solved, hosts))))
+
+
+def _notes(solved: Clock, hosts: tuple[str, ...]) -> list[HealthRow]:
+    notes = []
+    if solved.components > 1:
+        detail = f"nothing ties the clocks together: {solved.components} parts of the run cannot be compared in time"
+        notes.append(HealthRow("clocks_untied", Severity.ERROR, count=solved.components, detail=detail))
+    unnamed = sum(not host for host in hosts)
+    if unnamed and len(hosts) > 1:
+        shared = len(np.unique(solved.domain)) < len(hosts)
+        what = "taken to share a clock, as no call contradicts it" if shared else "each solved on its own"
+        detail = f"these ranks' files name no host; {what}"
+        notes.append(HealthRow("hosts_unnamed", Severity.INFO, count=unnamed, detail=detail))
+    return notes

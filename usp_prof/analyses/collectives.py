@@ -1,0 +1,348 @@
+"""How fast are the collectives, and how much of their time is waiting for the last member? Per axis, kind and size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from usp_prof.algebra.order import group_codes
+from usp_prof.analyses._device import roof
+from usp_prof.analyses._exchange import Exchange, Pair, exchanges, pairs
+from usp_prof.analyses._frame import frame
+from usp_prof.analyses._spread import in_order, spread
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.metric import NO_DIMS, Better, Dims, Metric, Unit, Value
+from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.tables import calls as call_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.columns import Columns
+    from usp_prof.tables.table_set import TableSet
+
+_KIND = ("axis", "collective", "size")
+WAIT_TIME = Metric(
+    "wait_time",
+    Unit.NS,
+    Better.LOWER,
+    "Waiting for the last",
+    "Sum over a step's calls of the time until the last member arrived; calls whose members are all known.",
+    ("rank", "step", "axis"),
+)
+TRANSFER_TIME = Metric(
+    "transfer_time",
+    Unit.NS,
+    Better.LOWER,
+    "Transfer",
+    "Sum over a step's calls of the time after the last member arrived; calls whose members are all known.",
+    ("rank", "step", "axis"),
+)
+ALGBW = Metric(
+    "algbw",
+    Unit.BYTES_PER_SECOND,
+    Better.HIGHER,
+    "Algorithm bandwidth",
+    "Bytes over transfer time, median over calls; by axis, collective and size class (its upper bound in bytes).",
+    _KIND,
+)
+BUSBW = Metric(
+    "busbw",
+    Unit.BYTES_PER_SECOND,
+    Better.HIGHER,
+    "Bus bandwidth",
+    "Algorithm bandwidth times the nccl-tests factor: what each link carries; median over calls.",
+    _KIND,
+)
+LINK_FRACTION = Metric(
+    "link_fraction",
+    Unit.FRACTION,
+    Better.HIGHER,
+    "Share of the link's peak",
+    "Bus bandwidth over the peak of the device's link inside a node; calls that stay inside one.",
+    _KIND,
+)
+SKEW = Metric(
+    "arrival_skew",
+    Unit.NS,
+    Better.LOWER,
+    "Skew of arrivals",
+    "Last less first arrival of a call, median over calls.",
+    ("axis", "collective"),
+)
+CALLS = Metric(
+    "collective_calls",
+    Unit.COUNT,
+    Better.NEITHER,
+    "Calls",
+    "Number of calls, by axis, collective and size class.",
+    _KIND,
+)
+VOLUME = Metric(
+    "collective_bytes",
+    Unit.BYTES,
+    Better.NEITHER,
+    "Bytes",
+    "Sum over calls of the bytes of the operation.",
+    _KIND,
+)
+IMBALANCE = Metric(
+    "all_to_all_imbalance",
+    Unit.RATIO,
+    Better.LOWER,
+    "All-to-all imbalance",
+    "Largest over mean of what the members of an all-to-all received, mean over calls.",
+    ("axis",),
+)
+METRICS = (WAIT_TIME, TRANSFER_TIME, ALGBW, BUSBW, LINK_FRACTION, SKEW, CALLS, VOLUME, IMBALANCE)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Calls of one axis, operation and size class (`size_bytes` is its upper bound, -1 when unknown)."""
+
+    axis: str
+    op: str
+    size_bytes: int
+    calls: int
+    complete: int
+    inter_node: int
+    bytes: int
+    transfer_ns: float
+    wait_ns: float
+    skew_ns: float
+    algbw: float
+    busbw: float
+    link_fraction: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Points:
+    """Each complete call of known size, for a chart of bandwidth over size."""
+
+    bytes: NDArray[np.int64]
+    transfer_ns: NDArray[np.int64]
+    busbw: NDArray[np.float64]
+    axis: NDArray[np.object_]
+    op: NDArray[np.object_]
+    inter_node: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """Per rank, step and axis the time of the parts of complete calls, until and after the last arrival."""
+
+    rank: NDArray[np.int64]
+    step: NDArray[np.int64]
+    axis: NDArray[np.object_]
+    wait_ns: NDArray[np.int64]
+    transfer_ns: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CollectivesResult:
+    """Bandwidth and waiting of the selected calls."""
+
+    kinds: tuple[Kind, ...]
+    points: Points
+    waiting: Waiting
+    pairs: tuple[Pair, ...]
+    exchanges: tuple[Exchange, ...]
+    link_peak: float
+    link_name: str
+    notes: tuple[HealthRow, ...] = ()
+
+    def values(self) -> list[Value]:
+        """Give the metric values, sorted by dimension."""
+        found = _waiting_values(self.waiting)
+        for k in self.kinds:
+            dims: Dims = {"axis": k.axis, "collective": k.op, "size": k.size_bytes}
+            found += [Value(CALLS, k.calls, dims), Value(VOLUME, k.bytes, dims)]
+            known = ((ALGBW, k.algbw), (BUSBW, k.busbw), (LINK_FRACTION, k.link_fraction))
+            found += [Value(metric, figure, dims) for metric, figure in known if not np.isnan(figure)]
+        for axis, op in sorted({(k.axis, k.op) for k in self.kinds}):
+            dims = {"axis": axis, "collective": op}
+            rows = (self.points.axis == axis) & (self.points.op == op)
+            found += _bandwidth_values(self.points, rows, dims)
+            skews = [(k.skew_ns, k.complete) for k in self.kinds if (k.axis, k.op) == (axis, op) and k.complete]
+            if skews:
+                mean = sum(skew * n for skew, n in skews) / sum(n for _, n in skews)
+                found.append(Value(SKEW, mean, dims))
+        found += _bandwidth_values(self.points, np.ones(len(self.points.bytes), bool), NO_DIMS)
+        found += [Value(IMBALANCE, e.imbalance, {"axis": e.axis}) for e in self.exchanges]
+        return in_order(found)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Give one row for each axis, operation and size class."""
+        names = list(Kind.__dataclass_fields__)
+        return frame({name: [getattr(kind, name) for kind in self.kinds] for name in names})
+
+
+def bus_factor(op: str, members: int) -> float:
+    """Give the nccl-tests factor from algorithm to bus bandwidth."""
+    match op:
+        case "all_reduce":
+            return 2 * (members - 1) / members
+        case "all_gather" | "reduce_scatter" | "all_to_all":
+            return (members - 1) / members
+        case _:
+            return 1.0
+
+
+def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CollectivesResult:
+    """Measure the calls of the selected steps (with any member among the selected ranks)."""
+    calls, parts = call_table.of(tables).columns(), call_table.of(tables).part_columns()
+    chosen = np.array([selection.takes_step(step) for step in calls["step"].tolist()], bool)
+    if selection.ranks is not None:
+        touched = np.unique(parts["call"][np.isin(parts["rank"], selection.ranks)])
+        chosen &= np.isin(calls["call"], touched)
+    name, peak = _link(tables)
+    kept = calls.take(chosen)
+    busbw = _busbw(kept)
+    usable = kept["complete"] & (kept["bytes"] > 0) & (kept["transfer_ns"] > 0)
+    points = Points(
+        kept["bytes"][usable],
+        kept["transfer_ns"][usable],
+        busbw[usable],
+        kept["axis"][usable],
+        kept["op"][usable],
+        kept["inter_node"][usable],
+    )
+    waiting = _waiting(tables, calls, parts, selection)
+    return CollectivesResult(
+        _kinds(kept, busbw, peak),
+        points,
+        waiting,
+        pairs(tables, kept, parts),
+        exchanges(tables, kept, parts),
+        peak,
+        name,
+        tuple(sorted(_notes(tables, kept))),
+    )
+
+
+def _busbw(calls: Columns) -> NDArray[np.float64]:
+    """Give each call's bus bandwidth; NaN where size or transfer are not known."""
+    op, names = calls.codes("op")
+    sizes = calls["group_size"]
+    factor = np.ones(len(calls))
+    for code, size in np.unique(np.stack([op, sizes], axis=1), axis=0).tolist():
+        factor[(op == code) & (sizes == size)] = bus_factor(names[code], max(size, 1))
+    known = calls["complete"] & (calls["bytes"] > 0) & (calls["transfer_ns"] > 0)
+    time = np.where(known, calls["transfer_ns"], 1) / 1e9
+    return np.where(known, calls["bytes"] / time * factor, np.nan)
+
+
+def _kinds(calls: Columns, busbw: NDArray[np.float64], peak: float) -> tuple[Kind, ...]:
+    if not len(calls):
+        return ()
+    size = np.where(calls["bytes"] > 0, 2 ** np.ceil(np.log2(np.maximum(calls["bytes"], 1))).astype(np.int64), -1)
+    kind = group_codes(calls.codes("axis")[0], calls.codes("op")[0], size)
+    found = []
+    for code in range(int(kind.max()) + 1):
+        rows = np.flatnonzero(kind == code)
+        complete = rows[calls["complete"][rows]]
+        fast = complete[~np.isnan(busbw[complete])]
+        inside = fast[~calls["inter_node"][fast]]
+        skew = (calls["last_ns"] - calls["first_ns"])[complete]
+        found.append(
+            Kind(
+                str(calls["axis"][rows[0]]),
+                str(calls["op"][rows[0]]),
+                int(size[rows[0]]),
+                len(rows),
+                len(complete),
+                int(calls["inter_node"][rows].sum()),
+                int(np.maximum(calls["bytes"][rows], 0).sum()),
+                _median(calls["transfer_ns"][complete]),
+                _median(calls["wait_ns"][complete]),
+                _median(skew),
+                _median(calls["bytes"][fast] / np.maximum(calls["transfer_ns"][fast], 1) * 1e9),
+                _median(busbw[fast]),
+                _median(busbw[inside] / peak) if peak > 0 else float("nan"),
+            )
+        )
+    return tuple(sorted(found, key=lambda k: (k.axis, k.op, k.size_bytes)))
+
+
+def _median(figures: NDArray[Any]) -> float:
+    return float(np.median(figures)) if len(figures) else float("nan")
+
+
+def _waiting(tables: TableSet, calls: Columns, parts: Columns, selection: Selection) -> Waiting:
+    """Add up the parts per rank, step and axis; steps without any such part count as zero."""
+    of_call = parts["call"]
+    step, axis = calls["step"][of_call], calls.codes("axis")[0][of_call]
+    rows = np.flatnonzero(calls["complete"][of_call] & (step >= 0) & (parts["wait_ns"] >= 0))
+    rows = rows[[selection.takes_step(s) for s in step[rows].tolist()]] if len(rows) else rows
+    if selection.ranks is not None:
+        rows = rows[np.isin(parts["rank"][rows], selection.ranks)]
+    cells = [
+        (rank, number)
+        for rank in tables.ranks
+        if selection.ranks is None or rank in selection.ranks
+        for number in tables.columns("steps", rank)["step"].tolist()
+        if selection.takes_step(number)
+    ]
+    names = calls.codes("axis")[1]
+    found = np.unique(axis[rows]).tolist()
+    rank_of = np.array([rank for _ in found for rank, _ in cells], np.int64)
+    step_of = np.array([number for _ in found for _, number in cells], np.int64)
+    place = {key: i for i, key in enumerate((a, *cell) for a in found for cell in cells)}
+    keys = zip(axis[rows].tolist(), parts["rank"][rows].tolist(), step[rows].tolist(), strict=True)
+    cell = np.array([place.get(key, -1) for key in keys], np.int64)
+    inside = rows[cell >= 0] if len(rows) else rows
+    cell = cell[cell >= 0]
+    sums = [np.bincount(cell, parts[n][inside], len(place)).astype(np.int64) for n in ("wait_ns", "transfer_ns")]
+    return Waiting(rank_of, step_of, np.array([names[a] for a in found for _ in cells], object), *sums)
+
+
+def _waiting_values(waiting: Waiting) -> list[Value]:
+    found = []
+    axes = sorted(set(waiting.axis.tolist()))
+    for metric, time in ((WAIT_TIME, waiting.wait_ns), (TRANSFER_TIME, waiting.transfer_ns)):
+        if not axes:
+            continue
+        first = waiting.axis == axes[0]
+        total = sum(time[waiting.axis == axis] for axis in axes)
+        found += spread(metric, waiting.rank[first], waiting.step[first], np.asarray(total))
+        for axis in axes:
+            rows = waiting.axis == axis
+            found += spread(metric, waiting.rank[rows], waiting.step[rows], time[rows], axis=axis)
+    return found
+
+
+def _bandwidth_values(points: Points, rows: NDArray[np.bool_], dims: Dims) -> list[Value]:
+    if not rows.any():
+        return []
+    algbw = points.bytes[rows] / points.transfer_ns[rows] * 1e9
+    return [Value(ALGBW, float(np.median(algbw)), dims), Value(BUSBW, float(np.median(points.busbw[rows])), dims)]
+
+
+def _link(tables: TableSet) -> tuple[str, float]:
+    """Give the link inside a node of the run's device: its name and peak, NaN when the device is not in the table."""
+    device = roof(tables).device
+    if device is None or device.link_rate <= 0:
+        return "", float("nan")
+    return device.link, device.link_rate
+
+
+def _notes(tables: TableSet, calls: Columns) -> list[HealthRow]:
+    everything = sum(len(tables.columns("collectives", rank)) for rank in tables.ranks)
+    joined = len(call_table.of(tables).part_columns())
+    notes = []
+    if everything > joined:
+        detail = "their group or peer is not known, so they cannot be set beside the other ranks' parts"
+        notes.append(HealthRow("parts_unmatched", Severity.INFO, count=everything - joined, detail=detail))
+    missing = int((~calls["complete"]).sum())
+    if missing:
+        detail = "members are missing (ranks not read, windows that differ or clocks that nothing ties): wait unknown"
+        notes.append(HealthRow("calls_incomplete", Severity.INFO, count=missing, detail=detail))
+    sizeless = int((calls["complete"] & (calls["bytes"] <= 0)).sum())
+    if sizeless:
+        detail = "the trace tells no sizes for these calls: no bandwidth"
+        notes.append(HealthRow("calls_without_size", Severity.INFO, count=sizeless, detail=detail))
+    return notes
