@@ -15,21 +15,20 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
 from usp_prof.contract import MANIFEST_NAME, Manifest
-from usp_prof.readers import events as event_table
-from usp_prof.readers import threads as thread_table
-from usp_prof.readers.raw import RawTrace
+from usp_prof.readers.kineto import read
 from usp_prof.tables.assemble import assemble
-from usp_prof.tables.build import empty, table_from_rows
 from usp_prof.tables.rank import build_rank
 from usp_prof.tables.table_set import MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
+    from usp_prof.readers.raw import RawTrace
     from usp_prof.tables.table_set import TableSet
 
 MAIN = 100
@@ -43,6 +42,7 @@ NCCL = {
     "send": ("SendRecv", "send"),
     "recv": ("SendRecv", "recv"),
 }
+BOTH = ("all_gather", "reduce_scatter", "all_to_all")
 C10D = {
     "all_reduce": "c10d::allreduce_",
     "all_gather": "c10d::_allgather_base_",
@@ -192,15 +192,19 @@ class Trace:
 
     def gloo(
         self, op: str, at: int, dur: int, *, dims: Sequence[int] = (4,), dtype: str = "float", thread: int = 200,
-        posted_at: int | None = None, group: str | None = None, sequence: int | None = None, peer: int | None = None,
+        posted_at: int | None = None, posted_by: int = MAIN, group: str | None = None, sequence: int | None = None,
+        peer: int | None = None,
     ) -> Self:  # fmt: skip
         """Add gloo's range; `posted_at` adds the c10d op that posted it, `group` what a recorder writes onto it.
 
         As gloo does, a reduce_scatter's range is named all_reduce.
         """
         args: dict[str, Any] = {"Input Dims": [list(dims)], "Input type": [dtype]}
+        size = self.groups[group]["pg_size"] if group is not None else self.world
         if posted_at is not None:
-            self.op(C10D[op], posted_at, 20, dims=[[list(dims)], []], types=["TensorList", ""])
+            output = {"all_gather": dims[0] * size, "reduce_scatter": dims[0] // size}.get(op, dims[0])
+            tensors = [[output, *dims[1:]], list(dims)] if op in BOTH else [[list(dims)], []]
+            self.op(C10D[op], posted_at, 20, dims=tensors, types=["TensorList", ""], thread=posted_by)
         if group is not None:
             entry = self.groups[group]
             nelems = 1
@@ -272,24 +276,9 @@ def _decimal(nanoseconds: int) -> str:
 
 
 def raw_trace(trace: Trace) -> RawTrace:
-    """Read the trace with the real reader's types, without a file."""
-    data = trace.to_json()
-    top = json.loads(data)
-    rows = [_row(number, event, trace) for number, event in enumerate(trace.events)]
-    events = table_from_rows(event_table.SCHEMA, rows)
-    metadata = {key: value for key, value in top.items() if key != "traceEvents"}
-    return RawTrace(events, empty(thread_table.SCHEMA), metadata, (), f"rank{trace.rank}.json", len(data))
-
-
-def _row(number: int, event: dict[str, Any], trace: Trace) -> dict[str, Any]:
-    args = event.get("args", {})
-    row = {
-        "rank": trace.rank, "event": number, "phase": event["ph"], "category": event.get("cat", ""),
-        "name": event["name"], "process": str(event["pid"]), "thread": str(event["tid"]),
-        "start_ns": trace.base + event["ts"], "dur_ns": event.get("dur", -1), "args": json.dumps(args),
-    }  # fmt: skip
-    keys = {"device": "device", "stream": "stream", "correlation": "correlation", "External id": "external_id"}
-    return row | {column: args[key] for key, column in keys.items() if key in args}
+    """Read the trace with the real reader."""
+    with TemporaryDirectory() as folder:
+        return read(trace.write(Path(folder) / f"rank{trace.rank}.json"))
 
 
 def table_set(traces: Mapping[int, Trace] | Trace, manifest: Manifest | None = None) -> TableSet:

@@ -83,13 +83,14 @@ def traffic_of(ranks: Iterable[Columns], whole: str) -> dict[str, Traffic]:
 def infer_axis(traffic: Traffic) -> Axis:
     """Infer the axis of a group.
 
-    Some libraries serve one purpose. Only sends and receives: a pipeline. Exchanges of everybody with everybody and
+    Some libraries serve one purpose. Sends and receives: a pipeline. Exchanges of everybody with everybody and
     no reductions: experts (or embeddings, which are laid out as experts are). What reduces is told apart below.
     """
     library = traffic.libraries.most_common(1)[0][0]
     if library in _MADE_FOR:
         return _MADE_FOR[library]
-    if all(op in P2P for op in traffic.operations):
+    often = traffic.total(*_REDUCTIONS) >= _OFTEN * max(traffic.steps, 1)
+    if traffic.total(*P2P) and not often:
         return Axis.PP
     if traffic.total(*_REDUCTIONS):
         return Axis.TP if _reduces_activations(traffic) else Axis.DP
@@ -124,7 +125,13 @@ _NOTABLE = 0.2
 
 
 def infer_axis_of_operation(axis: str, op: str) -> str:
-    """Tell apart what shares one inferred group: a data-parallel group's all-to-all moves experts or embeddings."""
-    if axis == Axis.DP and op == "all_to_all":
-        return Axis.EP.value
-    return Axis.PP.value if op in P2P else axis
+    """Tell apart what shares one inferred group.
+
+    A data-parallel group's all-to-all moves experts or embeddings; beside a pipeline's sends, the few collectives of
+    the same group are the job's own (a loss to log, a norm).
+    """
+    if op in P2P:
+        return Axis.PP.value
+    if axis == Axis.PP:
+        return Axis.WORLD.value
+    return Axis.EP.value if axis == Axis.DP and op == "all_to_all" else axis

@@ -45,13 +45,15 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[L
     if whole is not None:
         groups.setdefault(whole.key, whole)
     traffic = traffic_of(parts.values(), whole.key if whole else "")
+    divided = _divided(groups.values())
     allowed: dict[str, tuple[str, ...]] = {}
     settled = []
     for key in sorted(groups):
         entry = _entry(groups[key], manifest)
         if entry and len(entry.axes) > 1:
             allowed[key] = tuple(_axis_named(name).value for name in entry.axes)
-        settled.append(_settle(groups[key], entry, manifest, traffic.get(key)))
+        by_name = _by_name(groups[key], entry, manifest)
+        settled.append(by_name or _by_traffic(groups[key], traffic.get(key), divided=divided))
     layout = _topology(settled, sorted(sources), manifest)
     return Layout(layout, MappingProxyType(allowed), whole.key if whole else ""), _health(settled, traffic)
 
@@ -125,20 +127,32 @@ def _entry(group: Group, manifest: Manifest | None) -> GroupEntry | None:
     return same[0] if len(same) == 1 and (not group.name or not same[0].name) else None
 
 
-def _settle(group: Group, entry: GroupEntry | None, manifest: Manifest | None, traffic: Traffic | None) -> Group:
-    """Give a group its axis, by the first source that knows."""
+def _divided(groups: Iterable[Group]) -> bool:
+    """Say whether the job has axes that do not span it: what spans it then is no axis, but their product."""
+    listed = list(groups)
+    world = max((group.size for group in listed), default=0)
+    return any(1 < group.size < world and group.axis_source == AxisSource.DESCRIPTION for group in listed)
+
+
+def _by_name(group: Group, entry: GroupEntry | None, manifest: Manifest | None) -> Group | None:
+    """Give a group the axis that its description, the manifest or its ranks say."""
     if group.axis_source == AxisSource.DESCRIPTION:
         return group
     if entry and entry.axes:
         return _with(group, _axis_named(entry.axes[0]), AxisSource.MANIFEST)
     by_ranks = _axis_of_ranks(group.ranks, manifest)
-    if by_ranks is not None:
-        return _with(group, by_ranks, AxisSource.RANKS)
+    return None if by_ranks is None else _with(group, by_ranks, AxisSource.RANKS)
+
+
+def _by_traffic(group: Group, traffic: Traffic | None, *, divided: bool) -> Group:
+    """Give a group the axis that the marks around its traffic say, or that the traffic suggests."""
+    everyone = group.description == "default_pg" or (divided and group.size == len(group.ranks) > 1)
     if traffic is None:
-        world = group.description == "default_pg"
-        return _with(group, Axis.WORLD, AxisSource.DESCRIPTION) if world else group
+        return _with(group, Axis.WORLD, AxisSource.DESCRIPTION) if group.description == "default_pg" else group
     if traffic.marked:
         return _with(group, Axis(traffic.marked), AxisSource.MARK)
+    if everyone and divided:
+        return _with(group, Axis.WORLD, AxisSource.INFERRED)
     return _with(group, infer_axis(traffic), AxisSource.INFERRED)
 
 
@@ -177,24 +191,35 @@ def _topology(groups: list[Group], ranks: list[int], manifest: Manifest | None) 
         axes = {n: manifest.mesh[n] for n in [*names, *extra] if n in [*Axis] and manifest.mesh.get(n, 1) > 1}
         places = {rank: MappingProxyType(dict(manifest.coordinates.get(str(rank), {}))) for rank in ranks}
         return Topology(MappingProxyType(axes), MappingProxyType(places), tuple(groups), AxisSource.MANIFEST.value)
+    everyone = sorted({*ranks, *(rank for group in groups for rank in group.ranks)})
+    found = {rank: _coordinates(rank, groups) for rank in everyone}
     sized = {
-        axis.value: max((len(g.ranks) or g.size for g in groups if g.axis == axis), default=1) for axis in PARALLEL_AXES
+        axis.value: 1 + max((place.get(axis, 0) for place in found.values()), default=0) for axis in PARALLEL_AXES
     }
     axes = {axis: size for axis, size in sized.items() if size > 1}
-    everyone = sorted({*ranks, *(rank for group in groups for rank in group.ranks)})
-    places = {rank: MappingProxyType(_coordinates(rank, axes, groups)) for rank in everyone}
+    shown = {rank: MappingProxyType({a: p for a, p in place.items() if a in axes}) for rank, place in found.items()}
     sources = [group.axis_source for group in groups if group.axis in axes]
     order = [source.value for source in AxisSource]
     weakest = max(sources, key=order.index, default=AxisSource.NONE.value)
-    return Topology(MappingProxyType(axes), MappingProxyType(places), tuple(groups), weakest)
+    return Topology(MappingProxyType(axes), MappingProxyType(shown), tuple(groups), weakest)
 
 
-def _coordinates(rank: int, axes: Iterable[str], groups: list[Group]) -> dict[str, int]:
-    found = {}
-    for axis in axes:
-        own = [group for group in groups if group.axis == axis and rank in group.ranks]
-        if own:
-            found[axis] = max(own, key=lambda group: len(group.ranks)).ranks.index(rank)
+def _coordinates(rank: int, groups: list[Group]) -> dict[str, int]:
+    """Find a rank's place on each axis: its place within its largest group of the axis.
+
+    Sharding may run over the context axis too (fsdp = dp_shard x cp): its groups then hold whole context groups, and
+    the place on the data axis counts those.
+    """
+    own: dict[str, tuple[int, ...]] = {}
+    for group in groups:
+        if rank in group.ranks and group.axis in PARALLEL_AXES and len(group.ranks) > len(own.get(group.axis, ())):
+            own[group.axis] = group.ranks
+    found = {axis: ranks.index(rank) for axis, ranks in own.items()}
+    context = set(own.get(Axis.CP, ()))
+    for axis in (Axis.DP, Axis.DP_SHARD):
+        ranks = own.get(axis, ())
+        if len(context) > 1 and context <= set(ranks):
+            found[axis] = sum(other not in context for other in ranks[: ranks.index(rank)]) // len(context)
     return found
 
 

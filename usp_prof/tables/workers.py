@@ -72,9 +72,11 @@ def groups_of_workers(frame: EventFrame, parts: Parts, groups: Sequence[Group]) 
 def _of_transfers(frame: EventFrame, parts: Parts, groups: Sequence[Group], candidates: list[int]) -> Ints:
     """Give sends and receives the one group of their mark's axis; without a mark they are the pipeline's."""
     axes = [*Axis]
+    world = [place for place in candidates if groups[place].description == "default_pg"]
     only = np.full(len(axes) + 1, -1, np.int64)
     for number, axis in enumerate(axes):
-        fitting = [place for place in candidates if groups[place].axis == axis]
+        # An axis that spans the whole job has no group of its own: it is the default group.
+        fitting = [place for place in candidates if groups[place].axis == axis] or world
         only[number] = fitting[0] if len({groups[place].ranks for place in fitting}) == 1 else -1
     only[-1] = only[axes.index(Axis.PP)]
     marks = axis_of_marks(frame, parts.posted_track, parts.posted_at)
