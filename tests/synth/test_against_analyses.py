@@ -9,7 +9,7 @@ import pytest
 
 import usp_prof
 from usp_prof.analyses import breakdown
-from usp_prof.synth.declaration import Clocks, Declaration, Fault, FaultKind, Mesh, Network, Style, Work
+from usp_prof.synth.declaration import Clocks, Declaration, Fault, FaultKind, Mesh, Network, Shape, Style, Work
 from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ RUNS = {
     "dp-tp-pp": Declaration(mesh=Mesh(dp=2, tp=2, pp=2), work=Work(steps=2), faults=(SLOW,)),
     "cp-ep": Declaration(mesh=Mesh(dp=2, cp=2, ep=2), work=Work(steps=2, overlap_dp=False)),
     "gpipe": Declaration(mesh=Mesh(pp=4), work=Work(schedule="GPipe", steps=2), seed=4),
+    "zbv": Declaration(
+        mesh=Mesh(pp=2), shape=Shape(layers=8), work=Work(schedule="zbv", virtual_stages=2, micro_batches=6, steps=2)
+    ),
     "late-input": Declaration(mesh=Mesh(dp=4), work=Work(steps=2), clocks=SKEWED, faults=(LATE,)),
     "skewed-pipeline": Declaration(mesh=Mesh(dp=2, pp=2), work=Work(steps=2), clocks=SKEWED, network=EXACT, seed=8),
     "gloo": Declaration(style=Style.GLOO, mesh=Mesh(dp=2, pp=2), work=Work(steps=2), faults=(LATE,)),

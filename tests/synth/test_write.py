@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from usp_prof.algebra.schedules.orders import Schedule, named
+from usp_prof.algebra.schedules.orders import Shape as PipelineShape
+from usp_prof.algebra.schedules.textbook import bubble_fraction
 from usp_prof.cli import app
 from usp_prof.model.errors import UsageError
 from usp_prof.synth.clocks import START_NS, clocks
@@ -90,12 +93,17 @@ def test_clocks_show_offset_and_drift() -> None:
     assert int(last.local(np.array(10**9))) == START_NS + 10**9 + 5_000_000 + 50_000
 
 
-def test_a_pipeline_without_noise_has_the_textbook_bubble() -> None:
-    work = Work(schedule="1F1B", micro_batches=8, steps=2)
+@pytest.mark.parametrize(
+    ("schedule", "stages"),
+    [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("interleaved-zb", 2)],
+)
+def test_a_pipeline_without_noise_has_the_textbook_bubble(schedule: str, stages: int) -> None:
+    work = Work(schedule=schedule, virtual_stages=stages, micro_batches=8, steps=2)
     speed = Speed(noise=0.0, op_gap_ns=1, launch_latency_ns=1, input_ns=0)
     network = Network(noise=0.0, end_jitter_ns=0, latency_ns=0, bytes_per_second=1e18)
-    truth = tell(simulate(Declaration(mesh=Mesh(pp=4), work=work, speed=speed, network=network)))
-    assert truth.bubble_fraction[11] == pytest.approx(3 / (8 + 3), abs=0.002)
+    run = Declaration(mesh=Mesh(pp=4), shape=Shape(layers=8), work=work, speed=speed, network=network)
+    textbook = bubble_fraction(named(schedule) or Schedule.GPIPE, PipelineShape(4, 8, stages))
+    assert tell(simulate(run)).bubble_fraction[11] == pytest.approx(textbook, abs=1e-4)
 
 
 def test_a_slow_rank_costs_what_it_adds() -> None:

@@ -1,60 +1,34 @@
-"""In which order does each pipeline rank act?"""
+"""In which order does each pipeline rank act: as a named schedule says, or as declared action by action?"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from usp_prof.algebra.schedules.action import Action, Kind
+from usp_prof.algebra.schedules.orders import Schedule, Shape, named, order
 from usp_prof.model.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
+    from usp_prof.algebra.schedules.action import Order
     from usp_prof.synth.declaration import Work
 
 _ACTION = re.compile(r"(?P<stage>\d*)(?P<kind>[FBIW])(?P<micro_batch>\d+)\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One action of a pipeline rank."""
-
-    kind: str
-    stage: int
-    micro_batch: int
-
-
-def orders(work: Work, ranks: int) -> tuple[tuple[Action, ...], ...]:
+def orders(work: Work, ranks: int) -> Order:
     """Give each pipeline rank's actions in order."""
     if work.order:
-        return tuple(_parse(text, rank) for rank, text in enumerate(work.order))
-    if work.schedule not in _SCHEDULES:
-        raise unknown_name("schedule", work.schedule, _SCHEDULES)
-    return tuple(_SCHEDULES[work.schedule](rank, ranks, work.micro_batches) for rank in range(ranks))
+        return tuple(tuple(_action(word, rank) for word in text.split()) for rank, text in enumerate(work.order))
+    schedule = named(work.schedule)
+    if schedule is None:
+        raise unknown_name("schedule", work.schedule, Schedule)
+    return order(schedule, Shape(ranks, work.micro_batches, work.virtual_stages))
 
 
-def _gpipe(rank: int, ranks: int, count: int) -> tuple[Action, ...]:  # noqa: ARG001 - one shape for all schedules
-    forward = [Action("F", rank, number) for number in range(count)]
-    return (*forward, *(Action("B", rank, number) for number in range(count)))
-
-
-def _one_forward_one_backward(rank: int, ranks: int, count: int) -> tuple[Action, ...]:
-    warm_up = min(ranks - rank, count)
-    actions = [Action("F", rank, number) for number in range(warm_up)]
-    for number in range(count):
-        actions.append(Action("B", rank, number))
-        if warm_up + number < count:
-            actions.append(Action("F", rank, warm_up + number))
-    return tuple(actions)
-
-
-_SCHEDULES = {"GPipe": _gpipe, "1F1B": _one_forward_one_backward}
-
-
-def _parse(text: str, rank: int) -> tuple[Action, ...]:
-    actions = []
-    for word in text.split():
-        match = _ACTION.match(word)
-        if match is None:
-            raise UsageError(f"{word!r} is no pipeline action", hint="write F0, B0, I0, W0, or 3F0 for stage 3")
-        actions.append(Action(match["kind"], int(match["stage"] or rank), int(match["micro_batch"])))
-    return tuple(actions)
+def _action(word: str, rank: int) -> Action:
+    """Read an action; without a stage it is the rank's own."""
+    match = _ACTION.match(word)
+    if match is None:
+        raise UsageError(f"{word!r} is no pipeline action", hint="write F0, B0, I0, W0, or 3F0 for stage 3")
+    return Action(int(match["stage"] or rank), Kind(match["kind"]), int(match["micro_batch"]))

@@ -13,10 +13,10 @@ from usp_prof.synth.log import BACKWARD, MAIN, ActionTime, Copy, KernelBlock, Pa
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from usp_prof.algebra.schedules.action import Action
     from usp_prof.synth.calls import Call
     from usp_prof.synth.declaration import Fault
     from usp_prof.synth.ops import Block
-    from usp_prof.synth.order import Action
     from usp_prof.synth.simulation import Simulation
 
 _SYNC_RETURN_NS = 3_000

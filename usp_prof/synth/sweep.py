@@ -40,10 +40,7 @@ class _Pieces:
         starts = [block.start_ns for block in log.blocks]
         self.compute = _merge(np.concatenate(starts), np.concatenate([b.start_ns + b.dur_ns for b in log.blocks]))
         self.copies = [(copy.start_ns, copy.start_ns + copy.dur_ns) for copy in log.copies]
-        rank = log.rank
-        self.comm = [
-            (part.call.group.axis, part.call.start[rank], part.call.end[rank], _sent(part, rank)) for part in log.parts
-        ]
+        self.comm = [(part.call.group.axis, *_carrying(part, log)) for part in log.parts]
         self.windows = _windows(log, self)
         cuts = [edge for pair in (*self.compute, *self.copies, *self.windows) for edge in pair]
         cuts += [edge for _, *edges in self.comm for edge in edges]
@@ -115,12 +112,17 @@ def _winner(pieces: _Pieces, axes: list[str]) -> Ints:
     return best
 
 
-def _sent(part: Part, rank: int) -> int:
-    """Say when this part stops being a wait for a peer that has not sent: only receives wait so, and that is bubble."""
-    call = part.call
-    if part.direction != "recv":
-        return call.start[rank]
-    return min(max(call.start[call.members[0]], call.start[rank]), call.end[rank])
+def _carrying(part: Part, log: RankLog) -> tuple[int, int, int]:
+    """Give when a part begins, when it is over, and when it begins to carry anything.
+
+    A receive waits for a peer that has not sent: that is bubble. So does a send over gloo for one that has not asked;
+    there it is over when its receiver has it.
+    """
+    starts, ends, rank = part.call.start, part.call.end, log.rank
+    if part.direction == "recv" or (part.direction and not log.copies):
+        end = min(ends[rank], ends[part.call.members[1]]) if part.direction == "send" else ends[rank]
+        return starts[rank], end, min(max(starts.values()), end)
+    return starts[rank], ends[rank], starts[rank]
 
 
 def _windows(log: RankLog, pieces: _Pieces) -> list[tuple[int, int]]:
