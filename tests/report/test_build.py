@@ -15,13 +15,15 @@ from made import step, work
 from papers import FINDING
 
 from usp_prof.analyses import NAMES
+from usp_prof.analyses._flop_check import Part
+from usp_prof.analyses.mfu import MfuResult
 from usp_prof.model.errors import UsageError
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value
 from usp_prof.model.selection import Selection
 from usp_prof.report import sections
 from usp_prof.report.build import analyse, build, declared_metrics
-from usp_prof.report.document import Chart, DataTable, Document, Findings, Health, KeyFigures, Stack
+from usp_prof.report.document import Chart, DataTable, Document, Findings, Health, KeyFigure, KeyFigures, Stack
 from usp_prof.report.writers import json_text, markdown, webpage
 
 if TYPE_CHECKING:
@@ -219,18 +221,28 @@ def test_bubble_stands_against_its_theory(tables: TableSet) -> None:
     assert bubble.second == "ideal 25.0 %, textbook 20.0 %"
 
 
+def mfu_figure(document: Document) -> KeyFigure:
+    figures = next(block for block in document.summary.blocks if isinstance(block, KeyFigures))
+    return next(figure for figure in figures.figures if figure.label == "MFU")
+
+
 def test_what_mfu_lacks_is_said(tables: TableSet) -> None:
-    note = HealthRow("no_model", Severity.INFO, detail="no model is described; add --model FILE")
-    document = build(tables, {"mfu": Told(notes=(note,))}, name="x")
-    figures = next(block for block in document.summary.blocks if isinstance(block, KeyFigures))
-    mfu = next(figure for figure in figures.figures if figure.label == "MFU")
-    assert mfu.value is None
-    assert mfu.second == "not known: no model is described; add --model FILE"
-    known = (value("mfu", 0.4, Unit.FRACTION), value("hfu", 0.5, Unit.FRACTION), value("tokens_per_second", 9.0))
-    document = build(tables, {"mfu": Told(known)}, name="x")
-    figures = next(block for block in document.summary.blocks if isinstance(block, KeyFigures))
-    assert [figure.label for figure in figures.figures if figure.value is not None] == ["MFU", "tokens"]
-    assert "HFU 50.0 %" in figures.figures[0].second
+    figure = mfu_figure(build(tables, analyse(tables, only=["mfu"]), name="x"))
+    assert figure.value is None
+    assert figure.second.startswith("not known: ")
+
+
+def test_mfu_names_its_convention_and_its_peak(tables: TableSet) -> None:
+    known = MfuResult("palm", {"palm": 1e9}, 1.2e9, 1e3, {}, 2, 1e12, "bf16", "a table", (Part("mm", 1.0, 2.0, "why"),))
+    document = build(tables, {"mfu": known}, name="x")
+    figure = mfu_figure(document)
+    assert figure.value == 0.5
+    assert figure.second == "palm convention, of 1.00 TFLOP/s bf16, HFU 60.0 %"
+    (section,) = (each for each in document.sections if each.id == "mfu")
+    assert [block.title for block in section.blocks if isinstance(block, DataTable)] == [
+        "By convention",
+        "FLOP of a step: the model's and the trace's",
+    ]
 
 
 def test_bad_health_comes_first_and_the_rest_is_counted(tables: TableSet) -> None:

@@ -9,7 +9,8 @@ import pytest
 from papers import HOSTILE, document, empty_document, facts
 from rich.console import Console
 
-from usp_prof.report.document import Section, Text
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import DataTable, Section, TableColumn, Text
 from usp_prof.report.writers import terminal
 
 
@@ -87,6 +88,31 @@ def test_quiet_and_loud_texts_are_printed() -> None:
     text = printed(("s",), document(sections=(section,)))
     assert "loud" in text
     assert "low" in text
+
+
+LONG = "cutlass_" * 30
+
+
+def wide_table() -> DataTable:
+    columns = (TableColumn("name"), TableColumn("why", prose=True), *(TableColumn(f"n{n}", Unit.NS) for n in range(9)))
+    row = (LONG, "because " * 12, *(1_234_567 for _ in range(9)))
+    return DataTable("Wide", columns, (row,), more=2)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_wide_table_cuts_names_wraps_sentences_and_says_which_columns_are_left_out(encoding: str) -> None:
+    text = printed(("s",), document(sections=(Section("s", "S", (wide_table(),)),)), encoding=encoding)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert ("..." in text) is (encoding == "ascii")
+    assert text.count("because") >= 12
+    assert "and 2 more rows; columns" in text
+    assert "n8" in text
+
+
+def test_on_a_wide_screen_nothing_is_left_out() -> None:
+    text = printed(("s",), document(sections=(Section("s", "S", (wide_table(),)),)), width=700)
+    assert LONG in text
+    assert "and 2 more rows\n" in text
 
 
 def test_an_unknown_block_is_a_programming_error() -> None:

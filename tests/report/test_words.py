@@ -7,7 +7,7 @@ from papers import FINDING, facts
 
 from usp_prof.model.finding import Basis, Finding
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.report.words import finding_lines, health_line, ranks_phrase, run_lines, spans
+from usp_prof.report.words import finding_lines, health_lines, ranks_phrase, run_lines, spans
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,14 @@ def test_a_finding_without_gain_claims_none() -> None:
     assert finding_lines(Finding("X001", "Something", {}, {}, basis=Basis.BOUND)) == ["Something"]
 
 
-def test_a_health_row_says_where_and_how_often() -> None:
-    assert health_line(HealthRow("lost", Severity.DATA_LOSS, 3, 1200, "bytes")) == "lost x1,200 (rank 3): bytes"
-    assert health_line(HealthRow("odd", Severity.INFO, file="a.json")) == "odd (a.json)"
+def test_health_says_where_and_how_often() -> None:
+    rows = [HealthRow("lost", Severity.DATA_LOSS, 3, 1200, "bytes"), HealthRow("odd", Severity.INFO, file="a.json")]
+    assert health_lines(rows) == [
+        (Severity.DATA_LOSS, "lost x1,200 (rank 3): bytes"),
+        (Severity.INFO, "odd (a.json)"),
+    ]
+
+
+def test_what_is_wrong_alike_on_several_ranks_is_said_once() -> None:
+    rows = [HealthRow("no_base", Severity.INFO, rank, 1, "none") for rank in (0, 1, 2, 5)]
+    assert health_lines(rows) == [(Severity.INFO, "no_base (ranks 0-2, 5): none")]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _FLOOR = 0.02
 """Deviations of less than 2 % keep the full scale, so that noise does not look like a fault."""
 
+_COARSE = 0.1
+
 
 def figure(data: HeatMap, theme: Theme) -> Figure:
     """Draw the map: ground colour at the median, warm where a rank takes longer, cool where it takes less."""
@@ -49,7 +51,7 @@ def figure(data: HeatMap, theme: Theme) -> Figure:
         color_mapper=mapper,
         width=10,
         title=f"{data.what}, against the step's median",
-        formatter=NumeralTickFormatter(format="+0 %"),
+        formatter=NumeralTickFormatter(format="+0 %" if limit >= _COARSE else "+0.0 %"),
         background_fill_color=None,
         title_text_color=theme.muted,
         title_text_font=theme.font,

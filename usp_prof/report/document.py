@@ -81,10 +81,14 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """One column: its head, and the unit of its numbers (`None` for texts and bare numbers such as ranks)."""
+    """One column: its head, and the unit of its numbers (`None` for texts and bare numbers such as ranks).
+
+    `prose` marks sentences, which are wrapped; names are cut where there is no room.
+    """
 
     head: str
     unit: Unit | None = None
+    prose: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,7 @@ class Findings:
 
     findings: tuple[Finding, ...]
     more: int = 0
+    title: str = "Findings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,7 @@ class Health:
 
     rows: tuple[HealthRow, ...]
     more: int = 0
+    title: str = "Health"
 
 
 @dataclass(frozen=True, slots=True)

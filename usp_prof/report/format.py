@@ -66,7 +66,7 @@ def column(values: Sequence[Number | None], unit: Unit) -> tuple[str, list[str]]
     """Write a column on one scale: the unit for its head, and texts that line up when set flush right."""
     known = [abs(value) for value in values if value is not None and math.isfinite(value)]
     largest = max(known, default=0)
-    if not largest:
+    if not known or (not largest and unit is not Unit.FRACTION):
         return "", [UNKNOWN if value is None or not math.isfinite(value) else "0" for value in values]
     scale = _scale(largest, unit)
     whole = all(isinstance(value, int) for value in values if value is not None) and scale.factor == 1

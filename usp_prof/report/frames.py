@@ -8,7 +8,7 @@ from usp_prof.model.metric import Unit
 from usp_prof.report.document import DataTable, TableColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
 
@@ -30,9 +30,13 @@ _NAMES = {
     "busbw": Unit.BYTES_PER_SECOND,
     "share": Unit.FRACTION,
     "efficiency": Unit.FRACTION,
+    "mfu": Unit.FRACTION,
+    "hfu": Unit.FRACTION,
+    "tokens_per_second": Unit.PER_SECOND,
     "count": Unit.COUNT,
     "calls": Unit.COUNT,
 }
+_PROSE = frozenset({"why", "detail", "reason"})
 
 
 def unit_of(column: str) -> tuple[str, Unit | None]:
@@ -54,13 +58,32 @@ def frame_table(
     heads = []
     for name in kept:
         head, unit = unit_of(name)
-        heads.append(TableColumn(names[name] or head.replace("_", " "), unit))
+        heads.append(TableColumn(names[name] or head.replace("_", " "), unit, prose=name in _PROSE))
     shown = frame[kept].head(rows)
     cells = tuple(
         tuple(_cell(value, head.unit) for value, head in zip(row, heads, strict=True))
         for row in shown.itertuples(index=False, name=None)
     )
     return DataTable(title, tuple(heads), cells, more=max(0, len(frame) - rows))
+
+
+def rows_table(rows: Sequence[Any], title: str, most: int = ROWS) -> DataTable:
+    """Take the first of dataclass rows; their plain fields become columns."""
+    names = [name for name in rows[0].__dataclass_fields__ if _is_plain(getattr(rows[0], name))]
+    units = [unit_of(name) for name in names]
+    return DataTable(
+        title,
+        tuple(TableColumn(head.replace("_", " "), unit) for head, unit in units),
+        tuple(
+            tuple(_cell(getattr(row, name), unit) for name, (_, unit) in zip(names, units, strict=True))
+            for row in rows[:most]
+        ),
+        more=max(0, len(rows) - most),
+    )
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, (int, float, str, bool))
 
 
 def _cell(value: Any, unit: Unit | None) -> Cell:  # noqa: ANN401 - whatever pandas holds

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from usp_prof.model.finding import Finding
-    from usp_prof.model.health import HealthRow
+    from usp_prof.model.health import HealthRow, Severity
     from usp_prof.report.document import RunFacts
 
 _NEGLIGIBLE = 0.0005
@@ -66,11 +66,23 @@ def finding_lines(finding: Finding) -> list[str]:
     return lines
 
 
-def health_line(row: HealthRow) -> str:
-    """Say what was wrong, where and how often."""
-    where = f" (rank {row.rank})" if row.rank >= 0 else f" ({row.file})" if row.file else ""
-    often = f" x{row.count:,}" if row.count > 1 else ""
-    return f"{row.code}{often}{where}: {row.detail}" if row.detail else f"{row.code}{often}{where}"
+def health_lines(rows: Iterable[HealthRow]) -> list[tuple[Severity, str]]:
+    """Say what was wrong, where and how often; what is wrong alike on several ranks is said once."""
+    alike: dict[tuple[str, str, str], list[HealthRow]] = {}
+    for row in rows:
+        alike.setdefault((row.code, row.severity, row.detail), []).append(row)
+    return [(together[0].severity, _health_line(together)) for together in alike.values()]
+
+
+def _health_line(rows: list[HealthRow]) -> str:
+    first = rows[0]
+    ranks = sorted({row.rank for row in rows if row.rank >= 0})
+    where = (
+        f" (rank{'s' if len(ranks) > 1 else ''} {spans(ranks)})" if ranks else f" ({first.file})" if first.file else ""
+    )
+    count = sum(row.count for row in rows)
+    often = f" x{count:,}" if count > max(1, len(ranks)) else ""
+    return f"{first.code}{often}{where}: {first.detail}" if first.detail else f"{first.code}{often}{where}"
 
 
 def _axes(run: RunFacts) -> str:

@@ -36,7 +36,9 @@ SECTIONS: tuple[tuple[str, str], ...] = (
 )
 """Id and title of each section, in the order of the report."""
 
-OWN = frozenset({"findings", "step_time", "breakdown", "overlap", "timeline", "health"})
+OWN = frozenset(
+    {"findings", "step_time", "breakdown", "overlap", "collectives", "mfu", "kernels", "timeline", "health"}
+)
 """Sections with a module of their own."""
 
 

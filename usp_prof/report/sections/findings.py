@@ -14,4 +14,4 @@ def build(context: Context, title: str) -> Section | None:
     """List every finding."""
     if not context.findings:
         return None
-    return Section("findings", title, (Findings(context.findings),))
+    return Section("findings", title, (Findings(context.findings, title=""),))

@@ -14,4 +14,4 @@ def build(context: Context, title: str) -> Section:
     """List every row, worst first."""
     order = ("data_loss", "error", "info")
     rows = sorted(context.health, key=lambda row: (order.index(row.severity), row))
-    return Section("health", title, (Health(tuple(rows)),))
+    return Section("health", title, (Health(tuple(rows), title=""),))

@@ -116,7 +116,9 @@ def _mfu_second(context: Context) -> str:
         return ""
     if context.figures.whole("mfu") is None:
         return "not known: " + (result.notes[0].detail if result.notes else "no model description; add --model FILE")
-    said = [f"convention {convention}"] if (convention := getattr(result, "convention", "")) else []
+    said = [f"{convention} convention"] if (convention := getattr(result, "convention", "")) else []
+    if peak := getattr(result, "peak", 0):
+        said.append(f"of {quantity(peak, Unit.FLOP_PER_SECOND)} {getattr(result, 'precision', '')}".rstrip())
     if hfu is not None:
         said.append(f"HFU {quantity(hfu, Unit.FRACTION)}")
     return ", ".join(said)
@@ -168,6 +170,10 @@ def _findings(context: Context) -> Findings | None:
 
 
 def _health(context: Context) -> Health:
-    bad = [row for row in context.health if row.severity is not Severity.INFO]
-    bad.sort(key=lambda row: (row.severity is not Severity.DATA_LOSS, row))
-    return Health(tuple(bad[:_TOP_HEALTH]), len(context.health) - len(bad[:_TOP_HEALTH]))
+    """Show the worst few kinds of damage on whatever ranks they are; what is only to be noted is counted."""
+    kinds = {(row.severity, row.code, row.detail) for row in context.health}
+    bad = sorted(kind for kind in kinds if kind[0] is not Severity.INFO)
+    shown = set(sorted(bad, key=lambda kind: (kind[0] is not Severity.DATA_LOSS, kind))[:_TOP_HEALTH])
+    rows = [row for row in context.health if (row.severity, row.code, row.detail) in shown]
+    rows.sort(key=lambda row: (row.severity is not Severity.DATA_LOSS, row))
+    return Health(tuple(rows), len(kinds) - len(shown))

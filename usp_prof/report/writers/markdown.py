@@ -10,7 +10,7 @@ from usp_prof.report import document as doc
 from usp_prof.report.columns import column_texts, head_text, is_number
 from usp_prof.report.format import quantity, share
 from usp_prof.report.glyphs import cells, fills
-from usp_prof.report.words import finding_lines, health_line, run_lines
+from usp_prof.report.words import finding_lines, health_lines, run_lines
 
 if TYPE_CHECKING:
     from usp_prof.report.document import Block, Document, Section
@@ -87,8 +87,8 @@ def _text(block: doc.Text) -> str:
 @_set.register(doc.Findings)
 def _findings(block: doc.Findings) -> str:
     if not block.findings:
-        return "**Findings**: none"
-    lines = ["**Findings**", ""]
+        return f"**{block.title or 'Findings'}**: none"
+    lines = [f"**{block.title}**", ""] if block.title else []
     for number, finding in enumerate(block.findings, 1):
         first, *rest = finding_lines(finding)
         lines.append(f"{number}. `{finding.code}` {_escape(first)}" + "".join(f"  \n   {_escape(x)}" for x in rest))
@@ -99,7 +99,8 @@ def _findings(block: doc.Findings) -> str:
 def _health(block: doc.Health) -> str:
     if not block.rows:
         return f"**Health**: {block.more} notes" if block.more else "**Health**: nothing was wrong with the traces"
-    lines = ["**Health**", "", *(f"- {row.severity}: {_escape(health_line(row))}" for row in block.rows)]
+    lines = [f"**{block.title}**", ""] if block.title else []
+    lines += [f"- {severity}: {_escape(line)}" for severity, line in health_lines(block.rows)]
     return "\n".join(lines + ([f"- and {block.more} more"] if block.more else []))
 
 

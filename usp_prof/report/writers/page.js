@@ -33,7 +33,7 @@
     root.dataset.theme = theme;
     document.getElementById("theme").textContent = theme === "dark" ? "light" : "dark";
     for (const swatch of document.querySelectorAll("[data-light]")) {
-      swatch.style.background = theme === "dark" ? swatch.dataset.dark : swatch.dataset.light;
+      swatch.style.backgroundColor = theme === "dark" ? swatch.dataset.dark : swatch.dataset.light;
     }
     for (const target of document.querySelectorAll(".chart")) { near.unobserve(target); near.observe(target); }
   }

@@ -19,7 +19,7 @@ from usp_prof.report import document as doc
 from usp_prof.report.columns import column_texts, head_text, is_number
 from usp_prof.report.format import MICRO, quantity, share
 from usp_prof.report.glyphs import SOLID, cells, fills
-from usp_prof.report.words import finding_lines, health_line, run_lines
+from usp_prof.report.words import finding_lines, health_lines, run_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _INDENT = 2
 _ASCII = {ord(MICRO): "u", ord("\u00b1"): "+/-", ord("\u00b7"): "."}
 _WIDEST_BAR = 110
+_NARROWEST = 20
 _STYLES = {
     Severity.INFO: "dim",
     Severity.ERROR: "yellow",
@@ -146,29 +147,65 @@ def _data_table(block: doc.DataTable, console: Console) -> None:
     console.print()
     if block.title:
         _put(Line(_plain(block.title, console), style="bold"), console)
-    _put(_table(block, console), console)
-    if block.more:
-        _put(Line(f"and {block.more:,} more", style="dim"), console)
-
-
-def _table(block: doc.DataTable, console: Console) -> Table:
+    columns = [_column(block, place, console) for place in range(len(block.columns))]
+    kept, width = _fitting(columns, console.width - _INDENT)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False, show_edge=False)
-    texts: list[list[str]] = []
-    for place, head in enumerate(block.columns):
-        values = [row[place] for row in block.rows]
-        unit, written = column_texts(values, head.unit)
-        numbers = is_number(values)
+    for (head, _, numbers), column in zip(columns[:kept], block.columns, strict=False):
         table.add_column(
-            Line(_plain(head_text(head.head, unit), console)),
+            Line(head),
             justify="right" if numbers else "left",
-            no_wrap=numbers,
-            overflow="ellipsis" if not numbers else "fold",
-            max_width=None if numbers else 44,
+            no_wrap=not column.prose,
+            max_width=max(width, len(head)) if column.prose else None,
         )
-        texts.append([_plain(text, console) for text in written])
-    for row in zip(*texts, strict=True):
+    shown = [
+        texts if numbers or column.prose else [_cut(text, max(width, len(head)), console) for text in texts]
+        for (head, texts, numbers), column in zip(columns[:kept], block.columns, strict=False)
+    ]
+    for row in zip(*shown, strict=True):
         table.add_row(*(Line(cell) for cell in row))
-    return table
+    _put(table, console)
+    left = [f"{block.more:,} more rows"] if block.more else []
+    left += (
+        [f"columns {', '.join(head for head, _, _ in columns[kept:])} on a wider screen"] if kept < len(columns) else []
+    )
+    if left:
+        _put(Line(_plain(f"and {'; '.join(left)}", console), style="dim"), console)
+
+
+def _column(block: doc.DataTable, place: int, console: Console) -> tuple[str, list[str], bool]:
+    column = block.columns[place]
+    values = [row[place] for row in block.rows]
+    unit, texts = column_texts(values, column.unit)
+    head = _plain(head_text(column.head, unit), console)
+    return head, [_plain(text, console) for text in texts], is_number(values)
+
+
+def _fitting(columns: list[tuple[str, list[str], bool]], width: int) -> tuple[int, int]:
+    """Say how many columns fit (the first ones matter most) and how wide texts may then be."""
+    for kept in range(len(columns), 0, -1):
+        shown = columns[:kept]
+        wide = [_widest([head, *texts]) for head, texts, _ in shown]
+        needed = sum(
+            size if numbers else max(len(head), min(size, _NARROWEST))
+            for size, (head, _, numbers) in zip(wide, shown, strict=True)
+        )
+        spare = width - needed - 2 * (kept - 1)
+        if spare >= 0 or kept == 1:
+            texts = [
+                size for size, (_, _, numbers) in zip(wide, shown, strict=True) if not numbers and size > _NARROWEST
+            ]
+            return kept, _NARROWEST + max(0, spare) // max(1, len(texts))
+    return 0, _NARROWEST
+
+
+def _cut(text: str, width: int, console: Console) -> str:
+    """Cut a name that is too long, leaving a mark."""
+    mark = "..." if console.options.ascii_only else "\u2026"
+    return text if len(text) <= width else text[: width - len(mark)] + mark
+
+
+def _widest(texts: list[str]) -> int:
+    return max(len(text) for text in texts)
 
 
 @_print.register(doc.Text)
@@ -181,7 +218,8 @@ def _text(block: doc.Text, console: Console) -> None:
 @_print.register(doc.Findings)
 def _findings(block: doc.Findings, console: Console) -> None:
     console.print()
-    _put(Line("Findings", style="bold"), console)
+    if block.title:
+        _put(Line(block.title, style="bold"), console)
     if not block.findings:
         _put(Line("none", style="dim"), console)
     for number, finding in enumerate(block.findings, 1):
@@ -199,15 +237,19 @@ def _findings(block: doc.Findings, console: Console) -> None:
 @_print.register(doc.Health)
 def _health(block: doc.Health, console: Console) -> None:
     console.print()
-    if not block.rows and not block.more:
-        _put(Line.assemble(("Health", "bold"), "  nothing was wrong with the traces"), console)
-        return
+    head = (f"{block.title}  " if block.title else "", "bold")
     if not block.rows:
-        _put(Line.assemble(("Health", "bold"), f"  {block.more} notes, nothing lost (--section health)"), console)
+        said = (
+            f"{block.more} notes, nothing lost (--section health)"
+            if block.more
+            else "nothing was wrong with the traces"
+        )
+        _put(Line.assemble(head, said), console)
         return
-    _put(Line("Health", style="bold"), console)
-    for row in block.rows:
-        _put(Line.assemble((str(row.severity), _STYLES[row.severity]), " ", _plain(health_line(row), console)), console)
+    if block.title:
+        _put(Line.assemble(head), console)
+    for severity, line in health_lines(block.rows):
+        _put(Line.assemble((str(severity), _STYLES[severity]), " ", _plain(line, console)), console)
     if block.more:
         _put(Line(f"and {block.more} more (--section health)", style="dim"), console)
 

@@ -14,11 +14,11 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.charts import draw
-from usp_prof.charts.theme import DARK, LIGHT
+from usp_prof.charts.theme import DARK, LIGHT, PATTERNS
 from usp_prof.report import document as doc
 from usp_prof.report.columns import column_texts, head_text, is_number
 from usp_prof.report.format import UNKNOWN, quantity, share
-from usp_prof.report.words import finding_lines, health_line, run_lines
+from usp_prof.report.words import finding_lines, health_lines, run_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -167,10 +167,9 @@ def _data_table(block: doc.DataTable, numbered: _Numbered) -> str:
         f"<tr>{''.join(f'<td{mark}>{escape(text)}</td>' for text, mark in zip(row, classes, strict=True))}</tr>"
         for row in zip(*columns, strict=True)
     )
-    title = f"<h3>{escape(block.title)}</h3>" if block.title else ""
     more = f'<p class="quiet">and {block.more:,} more</p>' if block.more else ""
     return (
-        f'{title}<div class="scroll"><table><thead><tr>{"".join(heads)}</tr></thead>'
+        f'{_title(block.title)}<div class="scroll"><table><thead><tr>{"".join(heads)}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>{more}"
     )
 
@@ -185,7 +184,7 @@ def _text(block: doc.Text, numbered: _Numbered) -> str:
 def _findings(block: doc.Findings, numbered: _Numbered) -> str:
     del numbered
     if not block.findings:
-        return '<h3>Findings</h3><p class="quiet">none</p>'
+        return f'{_title(block.title)}<p class="quiet">none</p>'
     items = []
     for finding in block.findings:
         first, *rest = finding_lines(finding)
@@ -194,19 +193,21 @@ def _findings(block: doc.Findings, numbered: _Numbered) -> str:
             f'<li><span class="code {finding.level}">{escape(finding.code)}</span> {escape(first)}{lines}</li>'
         )
     more = f'<p class="quiet">and {block.more} more</p>' if block.more else ""
-    return f'<h3>Findings</h3><ol class="findings">{"".join(items)}</ol>{more}'
+    return f'{_title(block.title)}<ol class="findings">{"".join(items)}</ol>{more}'
 
 
 @_set.register(doc.Health)
 def _health(block: doc.Health, numbered: _Numbered) -> str:
     del numbered
-    if not block.rows and not block.more:
-        return '<h3>Health</h3><p class="quiet">nothing was wrong with the traces</p>'
+    if not block.rows:
+        said = f"{block.more} notes, nothing lost" if block.more else "nothing was wrong with the traces"
+        return f'{_title(block.title)}<p class="quiet">{said}</p>'
     items = "".join(
-        f'<li><span class="{row.severity}">{row.severity}</span> {escape(health_line(row))}</li>' for row in block.rows
+        f'<li><span class="{severity}">{severity}</span> {escape(line)}</li>'
+        for severity, line in health_lines(block.rows)
     )
     more = f'<p class="quiet">and {block.more} more</p>' if block.more else ""
-    return f'<h3>Health</h3><ul class="health">{items}</ul>{more}'
+    return f'{_title(block.title)}<ul class="health">{items}</ul>{more}'
 
 
 @_set.register(doc.Chart)
@@ -216,10 +217,14 @@ def _chart(block: doc.Chart, numbered: _Numbered) -> str:
     number = numbered.next()
     light, dark = (renumbered(json_item(draw(block.data, theme)), {}) for theme in (LIGHT, DARK))
     return (
-        f'<h3>{escape(block.title)}</h3><div class="chart" data-chart="{number}"></div>'
+        f'{_title(block.title)}<div class="chart" data-chart="{number}"></div>'
         f'<script type="application/json" id="chart-{number}">{_json(light)}</script>'
         f'<script type="application/json" id="dark-{number}">{_json(list(patch(light, dark)))}</script>'
     )
+
+
+def _title(text: str) -> str:
+    return f"<h3>{escape(text)}</h3>" if text else ""
 
 
 def _json(data: Any) -> str:  # noqa: ANN401 - JSON
@@ -229,7 +234,8 @@ def _json(data: Any) -> str:  # noqa: ANN401 - JSON
 
 def _swatch(role: str) -> str:
     light, dark = LIGHT.color(role), DARK.color(role)
-    return f'data-light="{light}" data-dark="{dark}"'
+    hatch = f' class="hatch-{role.partition(":")[2]}"' if role in PATTERNS else ""
+    return f'data-light="{light}" data-dark="{dark}"{hatch}'
 
 
 def _asset(name: str) -> str:
