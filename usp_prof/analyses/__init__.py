@@ -10,6 +10,7 @@ NAMES: tuple[str, ...] = (
     "overlap",
     "collectives",
     "clock",
+    "pipeline",
     "kernels",
     "mfu",
 )

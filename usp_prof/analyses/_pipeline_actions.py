@@ -1,0 +1,127 @@
+"""What did each pipeline rank act on, and when? The marked actions of all ranks on one clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from usp_prof.algebra.intervals import Intervals, union
+from usp_prof.algebra.order import occurrence
+from usp_prof.algebra.schedules.action import Action, Kind, Order
+from usp_prof.analyses import _partition
+from usp_prof.tables import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from usp_prof.model.selection import Selection
+    from usp_prof.tables.table_set import TableSet
+
+_WAITS_INSIDE = "torch"  # its own marks enclose the receive that an action waits for
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Actions:
+    """One row for each action, by rank and start; times are common. `busy_ns` leaves waiting for a receive out."""
+
+    rank: NDArray[np.int64]
+    step: NDArray[np.int64]
+    stage: NDArray[np.int64]
+    kind: NDArray[np.object_]
+    micro_batch: NDArray[np.int64]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    busy_ns: NDArray[np.int64]
+    source: str
+
+    def take(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> Actions:
+        """Keep some rows."""
+        return _made({name: getattr(self, name)[rows] for name in _ARRAYS}, self.source)
+
+    def within(self, rank: int) -> Intervals:
+        """Give the time that one rank spends in actions."""
+        mine = self.rank == rank
+        return union(self.start_ns[mine], self.end_ns[mine])
+
+
+def _made(columns: dict[str, Any], source: str) -> Actions:
+    return Actions(**columns, source=source)
+
+
+_ARRAYS = tuple(name for name in Actions.__dataclass_fields__ if name != "source")
+
+
+def gather(tables: TableSet, selection: Selection) -> Actions:
+    """Take the actions of the selected steps of all ranks (a pipeline cannot be judged by some of its stages)."""
+    clocks = clock.of(tables)
+    found: dict[str, list[NDArray[np.generic]]] = {name: [] for name in _ARRAYS}
+    sources = set()
+    for rank in tables.ranks:
+        columns = tables.columns("actions", rank)
+        if not len(columns):
+            continue
+        sources |= set(columns.codes("source")[1])
+        start, end = columns["device_start_ns"], columns["device_end_ns"]
+        known = (start >= 0) & (end >= start) & (columns["stage"] >= 0) & (columns["micro_batch"] >= 0)
+        known &= np.array([step >= 0 and selection.takes_step(step) for step in columns["step"].tolist()], bool)
+        busy = end - start
+        if _WAITS_INSIDE in sources:
+            sets = _partition.sets_of(tables, rank)
+            busy = busy - (sets.bubble - sets.compute).within(start, end)
+        for name, column in (
+            ("rank", columns["rank"]),
+            ("step", columns["step"]),
+            ("stage", columns["stage"]),
+            ("kind", columns["kind"]),
+            ("micro_batch", columns["micro_batch"]),
+            ("start_ns", clocks.align(rank, start)),
+            ("end_ns", clocks.align(rank, end)),
+            ("busy_ns", busy),
+        ):
+            found[name].append(column[known])
+    if not sources:
+        return _made({name: np.zeros(0, object if name == "kind" else np.int64) for name in _ARRAYS}, "")
+    joined = _made({name: np.concatenate(found[name]) for name in _ARRAYS}, "+".join(sorted(sources)))
+    order = np.lexsort((joined.end_ns, joined.start_ns, joined.rank))
+    return joined.take(order)
+
+
+def pipelines(actions: Actions) -> list[tuple[int, ...]]:
+    """Sort ranks into pipelines, each in order of its first stage.
+
+    Ranks with the same stages stand for each other (data, tensor, context parallel); as meshes are regular, the n-th
+    rank of each such set belongs to the n-th pipeline. Where the sets differ in size nothing tells who goes with whom.
+    """
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for rank in np.unique(actions.rank).tolist():
+        stages = tuple(np.unique(actions.stage[actions.rank == rank]).tolist())
+        holders.setdefault(stages, []).append(rank)
+    sets = [holders[stages] for stages in sorted(holders)]
+    if len({len(ranks) for ranks in sets}) != 1:
+        return []
+    return list(zip(*sets, strict=True))
+
+
+def order_of(actions: Actions, ranks: Iterable[int], step: int) -> Order:
+    """Give the order in which the ranks of one pipeline acted in a step; micro-batches are counted from 0."""
+    orders = []
+    for rank in ranks:
+        rows = np.flatnonzero((actions.rank == rank) & (actions.step == step))
+        keys = zip(actions.stage[rows].tolist(), actions.kind[rows].tolist(), strict=True)
+        numbers = _counted(actions, rows)
+        orders.append(tuple(Action(s, Kind(k), n) for (s, k), n in zip(keys, numbers, strict=True)))
+    return tuple(orders)
+
+
+def _counted(actions: Actions, rows: NDArray[np.int64]) -> list[int]:
+    """Give micro-batches as written; where a mark repeats one within a step (rounds), the rounds follow each other."""
+    written = actions.micro_batch[rows]
+    kinds = {kind: place for place, kind in enumerate(Kind)}
+    kind = np.array([kinds[Kind(k)] for k in actions.kind[rows].tolist()], np.int64)
+    code = (actions.stage[rows] * len(kinds) + kind).astype(np.int64)
+    again = occurrence(code * (int(written.max(initial=0)) + 1) + written, actions.start_ns[rows])
+    return [int(number) for number in written + again * (int(written.max(initial=0)) + 1)]

@@ -1,0 +1,247 @@
+"""How large is the pipeline's bubble: as measured, at best with the measured durations, and by the textbook?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.algebra.schedules.action import Kind
+from usp_prof.analyses._frame import frame
+from usp_prof.analyses._pipeline_actions import Actions, gather, order_of, pipelines
+from usp_prof.analyses._pipeline_schedule import Guess, Ideal, guess, ideal
+from usp_prof.analyses._spread import in_order
+from usp_prof.model.axis import Axis
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.tables import clock
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from usp_prof.tables.table_set import TableSet
+
+BUBBLE = Metric(
+    "bubble_fraction",
+    Unit.FRACTION,
+    Better.LOWER,
+    "Bubble",
+    "One less the time in pipeline actions over ranks times window (first action's start to last one's end over all "
+    "stages of a step); the whole is the mean over steps.",
+    ("rank", "step"),
+)
+IDEAL = Metric(
+    "bubble_ideal_fraction",
+    Unit.FRACTION,
+    Better.LOWER,
+    "Ideal bubble",
+    "Bubble of the same order of actions, simulated with each stage's measured durations and nothing lost between.",
+)
+BALANCED = Metric(
+    "bubble_balanced_fraction",
+    Unit.FRACTION,
+    Better.LOWER,
+    "Bubble of even stages",
+    "As the ideal, with all stages as long as their mean: what the schedule costs apart from uneven stages.",
+)
+TEXTBOOK = Metric(
+    "bubble_textbook_fraction",
+    Unit.FRACTION,
+    Better.LOWER,
+    "Textbook bubble",
+    "The textbooks' ratio for the schedule: (p-1)/(m+p-1) for GPipe and 1F1B, and so on.",
+)
+STAGE_TIME = Metric(
+    "stage_time",
+    Unit.NS,
+    Better.LOWER,
+    "Stage's action",
+    "Median length of a stage's actions of one kind (F, B, I, W).",
+    ("stage", "kind"),
+)
+IMBALANCE = Metric(
+    "stage_imbalance",
+    Unit.RATIO,
+    Better.LOWER,
+    "Stage imbalance",
+    "Largest over mean work of a micro-batch on the stages of a rank.",
+)
+METRICS = (BUBBLE, IDEAL, BALANCED, TEXTBOOK, STAGE_TIME, IMBALANCE)
+
+
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """One rank in one step's schedule: time in actions, and time out of them by phase."""
+
+    rank: int
+    step: int
+    window_ns: int
+    busy_ns: int
+    warm_up_idle_ns: int
+    """Until the rank's first backward."""
+    steady_idle_ns: int
+    cool_down_idle_ns: int
+    """From the rank's last forward on."""
+
+    @property
+    def bubble_fraction(self) -> float:
+        """The share of the window out of actions."""
+        return 1 - self.busy_ns / self.window_ns if self.window_ns else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage: the ranks that hold it and the median length of its actions by kind; 0 for kinds that never ran."""
+
+    stage: int
+    ranks: tuple[int, ...]
+    forward_ns: int
+    backward_ns: int
+    input_gradient_ns: int
+    weight_gradient_ns: int
+
+    @property
+    def micro_batch_ns(self) -> int:
+        """All work of the stage for one micro-batch."""
+        split = self.input_gradient_ns + self.weight_gradient_ns
+        return self.forward_ns + max(self.backward_ns, split)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PipelineResult:
+    """The pipeline's bubble; without any action only `notes` says something."""
+
+    actions: Actions
+    cells: tuple[RankStep, ...]
+    stages: tuple[Stage, ...]
+    schedule: Guess
+    bubbles: Ideal
+    micro_batches: int
+    notes: tuple[HealthRow, ...] = ()
+
+    def bubble_fraction(self, step: int | None = None) -> float:
+        """Give the measured bubble of a step, or the mean over steps; NaN without actions."""
+        steps = sorted({cell.step for cell in self.cells})
+        if step is None:
+            return float(np.mean([self.bubble_fraction(s) for s in steps])) if steps else float("nan")
+        cells = [cell for cell in self.cells if cell.step == step]
+        return 1 - sum(c.busy_ns for c in cells) / sum(c.window_ns for c in cells)
+
+    @property
+    def imbalance(self) -> float:
+        """Largest over mean work of a micro-batch on a rank; NaN without stages."""
+        work: dict[tuple[int, ...], int] = {}
+        for stage in self.stages:
+            work[stage.ranks] = work.get(stage.ranks, 0) + stage.micro_batch_ns
+        return max(work.values()) / (sum(work.values()) / len(work)) if work and any(work.values()) else float("nan")
+
+    def values(self) -> list[Value]:
+        """Give the metric values, sorted by dimension."""
+        wholes = (
+            (BUBBLE, self.bubble_fraction()),
+            (IDEAL, self.bubbles.measured),
+            (BALANCED, self.bubbles.balanced),
+            (TEXTBOOK, self.bubbles.textbook),
+            (IMBALANCE, self.imbalance),
+        )
+        found = [Value(metric, figure) for metric, figure in wholes if not np.isnan(figure)]
+        found += [Value(BUBBLE, self.bubble_fraction(s), {"step": s}) for s in sorted({c.step for c in self.cells})]
+        for rank in sorted({cell.rank for cell in self.cells}):
+            mine = [cell.bubble_fraction for cell in self.cells if cell.rank == rank]
+            found.append(Value(BUBBLE, float(np.mean(mine)), {"rank": rank}))
+        found += [Value(BUBBLE, c.bubble_fraction, {"rank": c.rank, "step": c.step}) for c in self.cells]
+        for stage in self.stages:
+            for kind, ns in _by_kind(stage):
+                if ns:
+                    found.append(Value(STAGE_TIME, ns, {"stage": stage.stage, "kind": str(kind)}))
+        return in_order(found)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Give one row for each rank and step."""
+        names = list(RankStep.__dataclass_fields__)
+        columns = {name: [getattr(cell, name) for cell in self.cells] for name in names}
+        return frame(columns | {"bubble_fraction": [cell.bubble_fraction for cell in self.cells]})
+
+
+def compute(tables: TableSet, selection: Selection = EVERYTHING) -> PipelineResult:
+    """Measure the bubble of the selected steps, over all ranks: a selection of ranks leaves it as it is."""
+    actions = gather(tables, selection)
+    declared = tables.manifest.schedule if tables.manifest else ""
+    notes = _notes(tables, actions)
+    if not len(actions.rank):
+        nothing = Ideal(float("nan"), float("nan"), float("nan"))
+        return PipelineResult(actions, (), (), Guess(None, 0.0, declared), nothing, 0, tuple(notes))
+    cells = tuple(cell for step in np.unique(actions.step).tolist() for cell in _cells(actions, step))
+    chains = pipelines(actions)
+    found, bubbles, count = Guess(None, 0.0, declared), Ideal(float("nan"), float("nan"), float("nan")), 0
+    if chains:
+        step = int(np.median(np.unique(actions.step)))
+        step = int(actions.step[np.argmin(np.abs(actions.step - step))])
+        observed = order_of(actions, chains[0], step)
+        found = guess(observed, declared)
+        bubbles = ideal(observed, actions.take(np.isin(actions.rank, chains[0])), found)
+        count = len({action.micro_batch for acts in observed for action in acts})
+    else:
+        detail = "stages are held by different numbers of ranks: who follows whom is not known, no ideal bubble"
+        notes.append(HealthRow("pipeline_irregular", Severity.INFO, detail=detail))
+    if chains and np.isnan(bubbles.measured):
+        detail = "actions are missing (ranks not read, or a step cut by the window): no ideal bubble"
+        notes.append(HealthRow("pipeline_incomplete", Severity.INFO, detail=detail))
+    return PipelineResult(actions, cells, _stages(actions), found, bubbles, count, tuple(sorted(notes)))
+
+
+def _cells(actions: Actions, step: int) -> list[RankStep]:
+    mine = actions.take(actions.step == step)
+    low, high = int(mine.start_ns.min()), int(mine.end_ns.max())
+    cells = []
+    for rank in np.unique(mine.rank).tolist():
+        own = mine.take(mine.rank == rank)
+        within = own.within(rank)
+        hidden = int((own.end_ns - own.start_ns - own.busy_ns).sum())
+        forward = own.kind == str(Kind.FORWARD)
+        turn = int(own.start_ns[~forward].min()) if (~forward).any() else high
+        last = max(int(own.end_ns[forward].max()), turn) if forward.any() else turn
+        idle = [
+            int(end - start - within.within([start], [end])[0])
+            for start, end in ((low, turn), (turn, last), (last, high))
+        ]
+        cells.append(RankStep(rank, step, high - low, within.length - hidden, *idle))
+    return cells
+
+
+def _stages(actions: Actions) -> tuple[Stage, ...]:
+    found = []
+    for stage in np.unique(actions.stage).tolist():
+        rows = actions.stage == stage
+        ranks = tuple(np.unique(actions.rank[rows]).tolist())
+        lengths = []
+        for kind in Kind:
+            chosen = actions.busy_ns[rows & (actions.kind == str(kind))]
+            lengths.append(int(np.median(chosen)) if len(chosen) else 0)
+        found.append(Stage(stage, ranks, *lengths))
+    return tuple(found)
+
+
+def _by_kind(stage: Stage) -> tuple[tuple[Kind, int], ...]:
+    lengths = (stage.forward_ns, stage.backward_ns, stage.input_gradient_ns, stage.weight_gradient_ns)
+    return tuple(zip(Kind, lengths, strict=True))
+
+
+def _notes(tables: TableSet, actions: Actions) -> list[HealthRow]:
+    notes = []
+    if not len(actions.rank):
+        talks = any(tables.columns("collectives", rank).matches("axis", str(Axis.PP)).any() for rank in tables.ranks)
+        if talks:
+            detail = "there is pipeline communication, but no action is marked: the bubble cannot be told"
+            notes.append(HealthRow("pipeline_unmarked", Severity.INFO, detail=detail))
+        return notes
+    missing = [rank for rank in tables.ranks if not len(tables.columns("actions", rank))]
+    if missing:
+        detail = "these ranks mark no pipeline actions"
+        notes.append(HealthRow("pipeline_unmarked", Severity.INFO, count=len(missing), detail=detail))
+    if clock.of(tables).components > 1:
+        detail = "the stages' clocks are not tied together: the bubble depends on them"
+        notes.append(HealthRow("pipeline_clocks", Severity.ERROR, detail=detail))
+    return notes
