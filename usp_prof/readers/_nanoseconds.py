@@ -25,18 +25,17 @@ _LIMIT_US = 9.2e15
 def from_floats(values: Sequence[float]) -> tuple[NDArray[np.int64], int]:
     """Give nanoseconds, and how many values were finer than one nanosecond (these are rounded)."""
     us = np.asarray(values, dtype=np.float64)
+    size = np.abs(us)
+    useless = ~(size < _LIMIT_US)
+    if useless.any():
+        us, size = np.where(useless, 0.0, us), np.where(useless, 0.0, size)
     whole = np.floor(us)
     thousandths = (us - whole) * 1000.0
     nearest = np.rint(thousandths)
-    size = np.abs(us)
-    fine = ~(size < _LIMIT_US)
-    if fine.any():
-        whole[fine] = 0.0
-        nearest[fine] = 0.0
     ns = whole.astype(np.int64) * 1000 + nearest.astype(np.int64)
-    ns[fine] = ABSENT
-    off = np.abs(thousandths - nearest) > 500.0 * np.spacing(size) + 1e-6
-    return ns, int(np.count_nonzero(off & ~fine))
+    ns[useless] = ABSENT
+    finer = np.abs(thousandths - nearest) > 500.0 * np.spacing(size) + 1e-6
+    return ns, int(np.count_nonzero(finer))
 
 
 def too_large_for_floats(values: Sequence[float]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import zstandard
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BLOCK = 1 << 20
+_STEP = 64
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _GZIP_WINDOW = 31
@@ -40,6 +41,11 @@ class _Unpacker(Protocol):
     @property
     def unused_data(self) -> bytes: ...
     def decompress(self, data: bytes, /) -> bytes: ...
+
+
+@runtime_checkable
+class _Copying(_Unpacker, Protocol):
+    def copy(self) -> _Copying: ...
 
 
 class Source:
@@ -67,14 +73,18 @@ class Source:
             ) from None
 
     def _unpack(self, raw: Iterator[bytes], unpacker: _Unpacker) -> Iterator[bytes]:
-        total, used = self.path.stat().st_size, 0
+        total, before = self.path.stat().st_size, 0
         for block in raw:
             data = block
             while data:
+                spare = unpacker.copy() if isinstance(unpacker, _Copying) else None
                 try:
                     out = unpacker.decompress(data)
                 except (zlib.error, zstandard.ZstdError) as error:
-                    self.fault = PackingFault("corrupt", total - used, f"unpacking failed: {error}")
+                    saved, used = _up_to_the_fault(spare, data)
+                    self.fault = PackingFault("corrupt", total - before - used, f"unpacking failed: {error}")
+                    if saved:
+                        yield saved
                     return
                 if out:
                     yield out
@@ -84,13 +94,26 @@ class Source:
                     follower = _unpacker(data)
                     if data and follower is None:
                         self.fault = PackingFault(
-                            "corrupt", total - used - len(block) + len(data), "bytes after the end"
+                            "corrupt", total - before - len(block) + len(data), "bytes after the end"
                         )
                         return
                     unpacker = follower or unpacker
-            used += len(block)
+            before += len(block)
         if not unpacker.eof:
             self.fault = PackingFault("truncated", 0, "the packed file ends early")
+
+
+def _up_to_the_fault(unpacker: _Copying | None, data: bytes) -> tuple[bytes, int]:
+    """Unpack again in small steps, to lose no more than the step in which the fault is; gives also the bytes used."""
+    parts = []
+    at = 0
+    while unpacker is not None and at < len(data):
+        try:
+            parts.append(unpacker.decompress(data[at : at + _STEP]))
+        except zlib.error:
+            break
+        at += _STEP
+    return b"".join(parts), min(at, len(data))
 
 
 def _unpacker(first: bytes) -> _Unpacker | None:

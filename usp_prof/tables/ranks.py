@@ -56,7 +56,7 @@ def build(frame: EventFrame, manifest: Manifest | None) -> pa.Table:
         "backend": str(info.get("backend") or ""),
         "device": _device(frame),
         "device_kind": device_kind(frame),
-        "base_ns": base if isinstance(base, int) else 0,
+        "base_ns": max(_whole(base), 0),
         "first_ns": int(starts.min()) if len(frame) else -1,
         "last_ns": int(ends.max()) if len(frame) else -1,
         "events": len(frame),
@@ -103,4 +103,4 @@ def _torch(top: Mapping[str, Any], manifest: Manifest | None) -> str:
 
 
 def _whole(value: object) -> int:
-    return value if isinstance(value, int) else -1
+    return value if isinstance(value, int) and not isinstance(value, bool) else -1
