@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.model.schema import Schema, Scope
+from usp_prof.readers import events
 from usp_prof.tables import (
     actions,
     activities,
@@ -33,6 +34,7 @@ SCHEMAS: tuple[Schema, ...] = tuple(
         activities,
         annotations,
         collectives,
+        events,
         groups,
         kernels,
         launches,

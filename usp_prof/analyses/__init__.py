@@ -13,5 +13,6 @@ NAMES: tuple[str, ...] = (
     "pipeline",
     "kernels",
     "mfu",
+    "host",
 )
 """The analyses in the order in which a report shows them; a test walks this folder against it."""

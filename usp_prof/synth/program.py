@@ -191,6 +191,7 @@ class Program:
         self._copy("DtoH", 4)
         self._host = max(self._host, self._device + _SYNC_RETURN_NS)
         self._span("cudaStreamSynchronize", "cuda_runtime", begin + self._run.speed.op_gap_ns)
+        self._span("aten::_local_scalar_dense", "cpu_op", begin)
         self.log.syncs.append((begin, self._host))
 
     def _compute(self, block: Block, length: float) -> None:

@@ -1,0 +1,241 @@
+"""What keeps the host from feeding the device? Launches, blocking calls, data loading, garbage collection, CPU ops."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.algebra.intervals import union
+from usp_prof.analyses import _host_calls
+from usp_prof.analyses._frame import frame
+from usp_prof.analyses._spread import in_order
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.selection import EVERYTHING, Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pandas as pd
+    from _typeshed import DataclassInstance
+
+    from usp_prof.analyses._host_calls import CallStat, SyncStat
+    from usp_prof.tables.columns import Columns
+    from usp_prof.tables.table_set import TableSet
+
+QUEUE_LIMIT = 1023
+"""Unfinished launches with which a CUDA stream is full: the next launch blocks. Other devices have no such limit."""
+
+LAUNCH_COUNT = Metric(
+    "launch_count", Unit.COUNT, Better.LOWER, "Launches", "Calls that start device work, in one step.", ("rank",)
+)
+LAUNCH_DELAY = Metric(
+    "launch_delay", Unit.NS, Better.NEITHER, "Launch delay",
+    "Median time from a launch to the start of its work: short means that the device waits for the host.", ("rank",),
+)  # fmt: skip
+EMPTY_QUEUE_FRACTION = Metric(
+    "empty_queue_fraction", Unit.FRACTION, Better.LOWER, "Launched into an empty queue",
+    "Share of launches that found no work queued or running: the device was waiting for them.", ("rank",),
+)  # fmt: skip
+QUEUE_FULL_TIME = Metric(
+    "queue_full_time", Unit.NS, Better.NEITHER, "Full queue",
+    f"Time with {QUEUE_LIMIT} or more launches outstanding on a stream, when the host blocks.", ("rank", "stream"),
+)  # fmt: skip
+HOST_SYNC_TIME = Metric(
+    "host_sync_time", Unit.NS, Better.LOWER, "Blocking calls",
+    "Host time in calls that wait for the device, in one step; by the op that made them.", ("rank", "cause"),
+)  # fmt: skip
+INPUT_TIME = Metric(
+    "input_time", Unit.NS, Better.LOWER, "Data loading", "Host time in the data loader, in one step.", ("rank",)
+)
+GC_TIME = Metric(
+    "gc_time", Unit.NS, Better.LOWER, "Garbage collection",
+    "Host time in Python's collector, in one step, as far as stacks or marks were recorded.", ("rank",),
+)  # fmt: skip
+METRICS = (LAUNCH_COUNT, LAUNCH_DELAY, EMPTY_QUEUE_FRACTION, QUEUE_FULL_TIME, HOST_SYNC_TIME, INPUT_TIME, GC_TIME)
+
+_INPUT = re.compile(r"DataLoader|^train::input\b")
+_COLLECTS = re.compile(
+    r"^<built-in (function|method) collect|\bgc\.py\(\d+\)|\bgc\.collect\b|^train::gc\b|: _?gc_collect$"
+)
+_CAUSES = 10
+_NO_LIMIT = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class RankHost:
+    """One rank's host, per step; a figure that cannot be known is NaN."""
+
+    rank: int
+    launches: float
+    launch_delay_ns: float
+    empty_queue_fraction: float
+    deepest_queue: int
+    sync_ns: float
+    input_ns: float
+    gc_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """CPU time of one op on one rank."""
+
+    rank: int
+    name: str
+    count: int
+    self_ns: int
+    total_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostResult:
+    """The host by rank, its calls by name, what blocked, its ops, and full queues by stream."""
+
+    ranks: tuple[RankHost, ...]
+    calls: tuple[CallStat, ...]
+    syncs: tuple[SyncStat, ...]
+    ops: tuple[OpTime, ...]
+    queues: tuple[tuple[int, int, int, int], ...]
+    """Rank, stream, deepest queue, time with a full queue."""
+    steps: int
+    notes: tuple[HealthRow, ...] = ()
+
+    def values(self) -> list[Value]:
+        """Give the metric values, sorted by dimension."""
+        found: list[Value] = []
+        for metric, figure in _FIGURES:
+            known = [(host.rank, figure(host)) for host in self.ranks if np.isfinite(figure(host))]
+            if known:
+                found.append(Value(metric, float(np.mean([value for _, value in known]))))
+                found += [Value(metric, value, {"rank": rank}) for rank, value in known]
+        for rank, stream, _, full in self.queues:
+            found.append(Value(QUEUE_FULL_TIME, full, {"rank": rank, "stream": stream}))
+        found += [Value(HOST_SYNC_TIME, time, {"cause": cause}) for cause, time in self._causes()]
+        return in_order(found)
+
+    def _causes(self) -> list[tuple[str, float]]:
+        """Give the worst causes of blocking, per rank and step."""
+        sums: dict[str, int] = {}
+        for sync in self.syncs:
+            sums[sync.cause or "(no op known)"] = sums.get(sync.cause or "(no op known)", 0) + sync.time_ns
+        worst = sorted(sums.items(), key=lambda item: (-item[1], item[0]))[:_CAUSES]
+        return [(cause, time / max(1, self.steps) / max(1, len(self.ranks))) for cause, time in worst]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Give one row for each rank."""
+        return _frame(self.ranks, RankHost)
+
+    def call_table(self) -> pd.DataFrame:
+        """Give one row for each rank and name of a runtime or driver call."""
+        return _frame(self.calls, _host_calls.CallStat)
+
+    def sync_table(self) -> pd.DataFrame:
+        """Give one row for each rank, blocking call and its cause, longest first."""
+        return _frame(self.syncs, _host_calls.SyncStat)
+
+    def op_table(self) -> pd.DataFrame:
+        """Give one row for each rank and CPU op, by its own time."""
+        return _frame(self.ops, OpTime)
+
+
+_FIGURES: tuple[tuple[Metric, Callable[[RankHost], float]], ...] = (
+    (LAUNCH_COUNT, lambda host: host.launches),
+    (LAUNCH_DELAY, lambda host: host.launch_delay_ns),
+    (EMPTY_QUEUE_FRACTION, lambda host: host.empty_queue_fraction),
+    (HOST_SYNC_TIME, lambda host: host.sync_ns),
+    (INPUT_TIME, lambda host: host.input_ns),
+    (GC_TIME, lambda host: host.gc_ns),
+)
+
+
+def _frame(rows: Sequence[DataclassInstance], kind: type[DataclassInstance]) -> pd.DataFrame:
+    return frame({field.name: [getattr(row, field.name) for row in rows] for field in fields(kind)})
+
+
+def compute(tables: TableSet, selection: Selection = EVERYTHING) -> HostResult:
+    """Look at the hosts of the selected ranks and steps."""
+    ranks, calls, syncs, ops, queues, steps = [], [], [], [], [], 0
+    for rank in tables.ranks:
+        if selection.ranks is not None and rank not in selection.ranks:
+            continue
+        numbers = [number for number in tables.columns("steps", rank)["step"].tolist() if selection.takes_step(number)]
+        steps = max(steps, len(numbers))
+        launches = _host_calls.selected(tables.columns("launches", rank), selection)
+        blocked = _host_calls.sync_stats(tables, rank, launches)
+        limited = "cuda" in tables.columns("ranks", rank)["device_kind"]
+        depths = _host_calls.queue_depth(tables, rank, QUEUE_LIMIT if limited else _NO_LIMIT)
+        calls += _host_calls.call_stats(rank, launches)
+        syncs += blocked
+        ops += _op_times(rank, _host_calls.selected(tables.columns("ops", rank), selection))
+        queues += [(rank, *depth) for depth in depths]
+        ranks.append(_rank(tables, rank, selection, max(1, len(numbers)), launches, blocked, depths))
+    notes = [_STACKS] if any(np.isnan(host.gc_ns) for host in ranks) else []
+    ordered = tuple(sorted(syncs, key=lambda sync: (-sync.time_ns, sync.rank, sync.name, sync.cause)))
+    return HostResult(tuple(ranks), tuple(calls), ordered, tuple(ops), tuple(queues), steps, tuple(notes))
+
+
+_STACKS = HealthRow(
+    "no_python_functions", Severity.INFO,
+    detail="no Python functions were recorded: garbage collection is seen only where it is marked; with_stack=True",
+)  # fmt: skip
+
+
+def _rank(
+    tables: TableSet, rank: int, selection: Selection, steps: int, launches: Columns, blocked: list[SyncStat],
+    depths: list[tuple[int, int, int]],
+) -> RankHost:  # fmt: skip
+    delays = _host_calls.delays(launches)
+    empty, starting = _host_calls.empty_queue(tables, rank, launches)
+    marks = _host_calls.selected(tables.columns("annotations", rank), selection)
+    ops = _host_calls.selected(tables.columns("ops", rank), selection)
+    on_gpu = bool(len(tables.columns("kernels", rank)))
+    functions = _functions(tables, rank, selection)
+    collected = _covered(_COLLECTS, marks, functions)
+    stacks = len(functions) > 0
+    return RankHost(
+        rank=rank,
+        launches=starting / steps if on_gpu else float("nan"),
+        launch_delay_ns=float(np.median(delays)) if len(delays) else float("nan"),
+        empty_queue_fraction=empty / starting if starting else float("nan"),
+        deepest_queue=max((depth for _, depth, _ in depths), default=0),
+        sync_ns=sum(sync.time_ns for sync in blocked) / steps if on_gpu else float("nan"),
+        input_ns=_covered(_INPUT, marks.take(~marks["on_device"]), ops) / steps,
+        gc_ns=collected / steps if stacks or collected else float("nan"),
+    )
+
+
+def _functions(tables: TableSet, rank: int, selection: Selection) -> Columns:
+    """Give the Python functions that began inside the selected steps."""
+    events = tables.columns("events", rank)
+    functions = events.take(events.matches("category", "python_function"))
+    steps = tables.columns("steps", rank)
+    taken = np.array([selection.takes_step(number) for number in steps["step"].tolist()], dtype=bool)
+    inside = union(steps["host_start_ns"][taken], steps["host_end_ns"][taken])
+    return functions.take(inside.holds(functions["start_ns"]))
+
+
+def _covered(wanted: re.Pattern[str], *tables: Columns) -> int:
+    """Measure the time that ranges with such names cover together."""
+    starts, ends = [], []
+    for table in tables:
+        codes, names = table.codes("name")
+        rows = np.array([wanted.search(name) is not None for name in names] + [False])[codes]
+        starts.append(table["start_ns"][rows])
+        ends.append(table["start_ns"][rows] + table["dur_ns"][rows])
+    return union(np.concatenate(starts), np.concatenate(ends)).length
+
+
+def _op_times(rank: int, ops: Columns) -> list[OpTime]:
+    codes, names = ops.codes("name")
+    count = np.bincount(codes, minlength=len(names))
+    own, total = (np.zeros(len(names) + 1, np.int64) for _ in range(2))
+    np.add.at(own, codes, ops["self_ns"])
+    np.add.at(total, codes, ops["dur_ns"])
+    found = [
+        OpTime(rank, names[code], int(count[code]), int(own[code]), int(total[code]))
+        for code in np.flatnonzero(count).tolist()
+    ]
+    return sorted(found, key=lambda op: (-op.self_ns, op.name))
