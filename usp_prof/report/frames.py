@@ -30,6 +30,7 @@ _NAMES = {
     "busbw": Unit.BYTES_PER_SECOND,
     "share": Unit.FRACTION,
     "efficiency": Unit.FRACTION,
+    "ratio": Unit.RATIO,
     "mfu": Unit.FRACTION,
     "hfu": Unit.FRACTION,
     "tokens_per_second": Unit.PER_SECOND,

@@ -19,10 +19,10 @@ _CONVENTIONS = {
     "convention": "",
     "mfu": "MFU",
     "per_token_flop": "model FLOP per token",
-    "tokens_per_second": "tokens per second",
+    "tokens_per_second": "tokens",
     "chosen": "",
 }
-_CHECK = {"part": "", "model_flop": "by the model", "trace_flop": "in the trace", "ratio": "ratio", "why": ""}
+_CHECK = {"part": "", "model_flop": "model", "trace_flop": "trace", "ratio": "trace over model", "why": ""}
 
 
 def build(context: Context, title: str) -> Section | None:
