@@ -61,12 +61,13 @@ def _state(update: Update) -> dict[str, Any]:
 def _identity(settled: Settled) -> dict[str, Any]:
     options = settled.options
     return {
-        "mesh": {axis: size for axis, size in zip(("pp", "dp_replicate", "dp_shard", "cp", "tp"), settled.layout.sizes, strict=True)}
+        "mesh": {
+            axis: size
+            for axis, size in zip(("pp", "dp_replicate", "dp_shard", "cp", "tp"), settled.layout.sizes, strict=True)
+        }
         | {"ep": settled.layout.ep},
         "model": describe(settled.shape),
         "zero": options.zero,
         "schedule": options.schedule if settled.layout.pp > 1 else "",
         "dtype": options.dtype,
     }
-
-

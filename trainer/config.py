@@ -40,7 +40,7 @@ class Options:
     cp_layout: str = option("zigzag", "which tokens a context rank holds", choices=("contiguous", "zigzag"))
     pp: int = option(0, "pipeline stages' ranks")
     schedule: str = option("1f1b", "order of the pipeline's work", choices=SCHEDULES)
-    virtual: int = option(2, "stages on each rank under the interleaved schedules")
+    stages_per_rank: int = option(2, "stages on each rank under the interleaved schedules")
     micro_batches: int = option(0, "micro-batches of a pipeline pass (default: twice the stages)")
     ep: int = option(0, "expert-parallel ranks, borrowed from dp, cp and tp")
     ep_layout: str = option("outer", "borrow ranks far apart (dp first) or neighbours", choices=("outer", "inner"))
@@ -66,7 +66,8 @@ class Options:
     profile: bool = option(default=False, text="record a trace of every rank")
     profile_skip: int = option(1, "steps before recording starts")
     profile_steps: int = option(2, "steps to record")
-    log: str = option("text", "form of the live metrics", choices=("text", "json"))
+    profile_memory: bool = option(default=True, text="record allocations too")
+    metrics: str = option("text", "form of the live metrics; also --log", choices=("text", "json"))
     flop_convention: str = option("palm", "of the MFU shown", choices=("palm", "matmul", "causal"))
     checkpoint: str = option("", "folder of checkpoints", metavar="FOLDER")
     checkpoint_every: int = option(0, "updates between checkpoints (default: at the end)")
@@ -107,7 +108,10 @@ def parser() -> argparse.ArgumentParser:
             settings["choices"] = item.metadata["choices"]
         else:
             settings["metavar"] = item.metadata["metavar"] or item.name.split("_")[0].upper()
-        if get_args(hints[item.name]):
+        if item.name == "metrics":
+            # torchrun itself stumbles over --log on Python 3.11: it takes it for an abbreviation of its own options.
+            made.add_argument(flag, "--log", dest="metrics", **settings)
+        elif get_args(hints[item.name]):
             made.add_argument(flag, action="append", type=str, **settings)
         else:
             made.add_argument(flag, type=hints[item.name], **settings)

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from trainer.errors import OptionError
-from trainer.rules import Settled
 from trainer.parallel.context import positions
+from trainer.rules import Settled
 
 NOISE = 0.1
 """Share of synthetic tokens that follow no rule."""
@@ -63,5 +63,7 @@ def _read(path: str, sequence: int) -> np.ndarray:
     except OSError as error:
         raise OptionError(f"--data {path}: {error.strerror}", hint="a text file") from error
     if len(text) <= sequence + 1:
-        raise OptionError(f"--data {path}: {len(text)} bytes are fewer than a sequence", hint=f"--sequence {len(text) // 2}")
+        raise OptionError(
+            f"--data {path}: {len(text)} bytes are fewer than a sequence", hint=f"--sequence {len(text) // 2}"
+        )
     return text

@@ -56,7 +56,7 @@ class Reporter:
 
     def __post_init__(self) -> None:
         """Open the bar where somebody watches."""
-        if not self.quiet and self.settled.options.log == "text":
+        if not self.quiet and self.settled.options.metrics == "text":
             console = Console(file=sys.stdout)
             columns = (TextColumn("step"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
             self.bar = Progress(*columns, console=console, disable=not console.is_terminal)

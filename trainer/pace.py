@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
-from usp_prof.record.marks import mark
+from trainer.errors import OptionError
+from trainer.faults import Drag
 from trainer.model.shape import ModelShape
+from usp_prof import record
 
 ACHIEVED = {"h100": 600e12, "a100": 200e12, "b200": 1300e12}
 """Dense bf16 FLOP/s that large products reach on a device, about 0.6 of its peak; a pace, not a claim."""
@@ -22,38 +24,74 @@ ACHIEVED = {"h100": 600e12, "a100": 200e12, "b200": 1300e12}
 
 @dataclass(slots=True)
 class Pace:
-    """How long one layer takes on the device that is played, in seconds; `factor` slows this rank down."""
+    """How long one layer takes on the device that is played, in seconds; `drag` slows it down."""
 
     forward: float
     input_gradient: float
     weight_gradient: float
-    factor: float = 1.0
+    drag: Drag | None = None
+    began: float = 0.0
 
     @classmethod
-    def of(cls, device: str, shape: ModelShape, tokens: int) -> Pace:
+    def of(cls, device: str, shape: ModelShape, tokens: int, documents: int = 1) -> Pace:
         """Derive the waits from a layer's arithmetic, or take ``F,I,W`` in milliseconds as given."""
         if device in ACHIEVED:
             projections = 2.0 * (shape.layer_parameters(shape.top_k) - 2 * shape.hidden) * tokens
-            attention = 2.0 * shape.hidden * shape.sequence * tokens
+            attention = 2.0 * shape.hidden * shape.sequence * tokens / documents
             seconds = 1 / ACHIEVED[device]
-            return cls((projections + attention) * seconds, (projections + 2 * attention) * seconds, projections * seconds)
-        return cls(*(float(part) / 1e3 for part in device.split(",")))
+            return cls(
+                (projections + attention) * seconds, (projections + 2 * attention) * seconds, projections * seconds
+            )
+        try:
+            forward, input_gradient, weight_gradient = (float(part) / 1e3 for part in device.split(","))
+        except ValueError as error:
+            known = ", ".join(ACHIEVED)
+            raise OptionError(
+                f"--pace {device}: no such device", hint=f"{known}, or three times such as 20,20,20"
+            ) from error
+        return cls(forward, input_gradient, weight_gradient)
 
-    def input(self, x: torch.Tensor) -> torch.Tensor:
-        """Wait for a layer's forward now, and for the gradient of its input when that is computed."""
-        return _PacedInput.apply(x, self)
+    def enter(self, x: torch.Tensor) -> torch.Tensor:
+        """Stand before a layer: its forward begins here, the gradient of its input is complete here."""
+        return _Enter.apply(x, self)
+
+    def leave(self, x: torch.Tensor) -> torch.Tensor:
+        """Stand behind a layer: its forward is complete here, its backward begins here."""
+        return _Leave.apply(x, self)
 
     def weight(self, weight: torch.Tensor) -> torch.Tensor:
         """Wait for the gradients of a layer's weights when that of this one is computed."""
         return _PacedWeight.apply(weight, self)
 
+    def start(self) -> None:
+        """Look at the processor's clock."""
+        self.began = time.thread_time()
+
     def wait(self, what: str, seconds: float) -> None:
-        """Stand still for a while, under a mark."""
-        with mark("pace", what):
-            time.sleep(seconds * self.factor)
+        """Stand still, under a mark, until the layer has taken as long as on the device that is played.
+
+        What the small model's own arithmetic took is part of it; what communication took is not.
+        """
+        spent = time.thread_time() - self.began
+        self.start()
+        with record.mark("pace", what):
+            time.sleep(max(seconds * (self.drag.factor if self.drag is not None else 1.0) - spent, 0.0))
 
 
-class _PacedInput(torch.autograd.Function):
+class _Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, pace: Pace) -> torch.Tensor:  # noqa: ANN401 - torch's context
+        ctx.pace = pace
+        pace.start()
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
+        ctx.pace.wait("dgrad", ctx.pace.input_gradient)
+        return grad, None
+
+
+class _Leave(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, pace: Pace) -> torch.Tensor:  # noqa: ANN401
         ctx.pace = pace
@@ -62,7 +100,7 @@ class _PacedInput(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
-        ctx.pace.wait("dgrad", ctx.pace.input_gradient)
+        ctx.pace.start()
         return grad, None
 
 
@@ -74,5 +112,6 @@ class _PacedWeight(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
+        ctx.pace.start()
         ctx.pace.wait("wgrad", ctx.pace.weight_gradient)
         return grad, None

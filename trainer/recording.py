@@ -8,13 +8,14 @@ from pathlib import Path
 import torch.distributed as dist
 
 from trainer.build import COMPUTE
+from trainer.faults import Faults
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.pipeline import stages_of
 from trainer.rules import Settled
 from usp_prof import record
 
 
-def open_session(settled: Settled, mesh: Mesh) -> record.Session:
+def open_session(settled: Settled, mesh: Mesh, faults: Faults) -> record.Session:
     """Open the recording of this run; all ranks agree on its folder."""
     options, layout = settled.options, settled.layout
     pipelined = layout.pp > 1
@@ -25,11 +26,12 @@ def open_session(settled: Settled, mesh: Mesh) -> record.Session:
         model=settled.shape.entry(),
         groups=served(mesh),
         coordinates=coordinates(settled, mesh),
-        stages=stages_of(options.schedule, layout.pp, mesh.place["pp"], options.virtual) if pipelined else [0],
+        stages=stages_of(options.schedule, layout.pp, mesh.place["pp"], options.stages_per_rank) if pipelined else [0],
         skip=options.profile_skip,
         wait=0,
         warmup=1,
         active=options.profile_steps,
+        memory=options.profile_memory,
         name=layout.title(),
         schedule=options.schedule if pipelined else "",
         micro_batches=options.micro_batches,
@@ -40,6 +42,7 @@ def open_session(settled: Settled, mesh: Mesh) -> record.Session:
         dtype=COMPUTE[options.dtype],
         zero_stage=options.zero,
         paced=bool(options.pace),
+        faults=faults.truth(),
         options=options.changed(),
     )
 

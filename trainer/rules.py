@@ -13,6 +13,7 @@ import torch
 
 from trainer.config import Options
 from trainer.errors import OptionError
+from trainer.faults import Fault, parse_faults
 from trainer.model.shape import ModelShape, load_shape
 from trainer.parallel.mesh import Layout
 
@@ -25,6 +26,8 @@ DEFAULT_MESHES = {
 }
 """What each number of processes becomes when no axis is given; others become data parallel."""
 V_SHAPED = ("zbv", "dualpipev")
+SPLIT_BACKWARD = ("interleaved-zb", "zbv", "dualpipev")
+"""Schedules that compute weight gradients apart from input gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +41,13 @@ class Settled:
     """Passes before an update."""
     micro_batch: int
     """Sequences in a micro-batch."""
+    faults: tuple[Fault, ...] = ()
 
     @property
     def stages(self) -> int:
         """Pipeline stages over all ranks."""
         options = self.options
-        return self.layout.pp * stages_per_rank(options.schedule, options.virtual)
+        return self.layout.pp * stages_per_rank(options.schedule, options.stages_per_rank) if self.layout.pp > 1 else 1
 
     @property
     def local_batch(self) -> int:
@@ -74,7 +78,7 @@ def settle(options: Options, world: int) -> Settled:
         top_k=options.top_k if options.experts else None,
     )
     if not options.layers and options.model == "tiny" and layout.pp > 1:
-        needed = layout.pp * stages_per_rank(options.schedule, options.virtual)
+        needed = layout.pp * stages_per_rank(options.schedule, options.stages_per_rank)
         shape = load_shape(shape.name, **{**_sizes(shape), "layers": max(shape.layers, needed)})
     if not options.micro_batches:
         options.micro_batches = 2 * layout.pp if layout.pp > 1 else 1
@@ -93,10 +97,18 @@ def settle(options: Options, world: int) -> Settled:
             f"--batch {options.batch} must be a multiple of dp x micro-batches x accumulate = {unit}",
             hint=f"--batch {below}",
         )
-    settled = Settled(options, layout, shape, options.accumulate, options.batch // unit)
+    faults = tuple(parse_faults(options.fault))
+    settled = Settled(options, layout, shape, options.accumulate, options.batch // unit, faults)
     for message, hint in _broken(settled):
         raise OptionError(message, hint)
     return settled
+
+
+def rank_of_stage(settled: Settled, stage: int) -> int:
+    """Give the pipeline coordinate that holds a stage."""
+    if settled.options.schedule in V_SHAPED:
+        return min(stage, 2 * settled.layout.pp - 1 - stage)
+    return stage % settled.layout.pp
 
 
 def _sizes(shape: ModelShape) -> dict[str, int]:
@@ -156,31 +168,45 @@ def _broken(settled: Settled) -> Iterator[tuple[str, str]]:
     yield from _model_rules(settled)
     if settled.layout.pp > 1:
         yield from _pipeline_rules(settled)
+    yield from _fault_rules(settled)
     yield from _device_rules(settled)
 
 
 def _model_rules(settled: Settled) -> Iterator[tuple[str, str]]:
     options, layout, shape = settled.options, settled.layout, settled.shape
-    for what, size in (("heads", shape.heads), ("kv_heads", shape.kv_heads), ("ffn", shape.ffn), ("vocab", shape.vocab)):
+    for what, size in (
+        ("heads", shape.heads),
+        ("kv_heads", shape.kv_heads),
+        ("ffn", shape.ffn),
+        ("vocab", shape.vocab),
+    ):
         if size % layout.tp:
-            yield f"--tp {layout.tp} must divide the model's {what} = {size}", f"--tp {_nearest_divisor(size, layout.tp)}"
+            yield (
+                f"--tp {layout.tp} must divide the model's {what} = {size}",
+                f"--tp {_nearest_divisor(size, layout.tp)}",
+            )
     runs = layout.cp * (2 if options.cp_layout == "zigzag" and layout.cp > 1 else 1)
     unit = runs * layout.tp
     if shape.sequence % unit:
         rule = "tp x cp (x 2 for zigzag)"
-        yield f"the sequence of {shape.sequence} must be a multiple of {rule} = {unit}", (
-            f"--sequence {max(round(shape.sequence / unit), 1) * unit}"
+        yield (
+            f"the sequence of {shape.sequence} must be a multiple of {rule} = {unit}",
+            (f"--sequence {max(round(shape.sequence / unit), 1) * unit}"),
         )
     if layout.cp > 1 and options.cp_method == "ulysses" and shape.heads // layout.tp % layout.cp:
         local = shape.heads // layout.tp
-        yield f"--cp-method ulysses splits heads / tp = {local} over cp = {layout.cp}", (
-            f"--cp {_nearest_divisor(local, layout.cp)}, or --cp-method ring"
+        yield (
+            f"--cp-method ulysses splits heads / tp = {local} over cp = {layout.cp}",
+            (f"--cp {_nearest_divisor(local, layout.cp)}, or --cp-method ring"),
         )
     if shape.experts % layout.ep:
         fit = max(round(shape.experts / layout.ep), 1) * layout.ep
         yield f"--ep {layout.ep} must divide the {shape.experts} experts", f"--experts {fit}"
     if shape.experts and not 1 <= options.top_k <= shape.experts:
-        yield f"--top-k {options.top_k} of {shape.experts} experts", f"--top-k {min(max(options.top_k, 1), shape.experts)}"
+        yield (
+            f"--top-k {options.top_k} of {shape.experts} experts",
+            f"--top-k {min(max(options.top_k, 1), shape.experts)}",
+        )
     if options.data and shape.vocab < 256:
         yield f"a text is bytes, but the model's vocabulary is {shape.vocab}", "a model whose vocab is at least 256"
 
@@ -192,16 +218,46 @@ def _pipeline_rules(settled: Settled) -> Iterator[tuple[str, str]]:
         yield f"{stages} pipeline stages need a layer each, the model has {shape.layers}", f"--layers {stages}"
     least = stages if options.schedule == "dualpipev" else 1 if options.schedule == "gpipe" else layout.pp
     if micro < least:
-        yield f"--schedule {options.schedule} over {layout.pp} ranks needs at least {least} micro-batches", (
-            f"--micro-batches {least}"
+        yield (
+            f"--schedule {options.schedule} over {layout.pp} ranks needs at least {least} micro-batches",
+            (f"--micro-batches {least}"),
         )
     rounds = max(1, micro // layout.pp)
     if options.schedule.startswith("interleaved") and micro % rounds:
-        yield f"--schedule {options.schedule}: {micro} micro-batches do not split into {rounds} rounds of one size", (
-            f"--micro-batches {rounds * layout.pp}"
+        yield (
+            f"--schedule {options.schedule}: {micro} micro-batches do not split into {rounds} rounds of one size",
+            (f"--micro-batches {rounds * layout.pp}"),
         )
-    if options.schedule.startswith("interleaved") and options.virtual < 2:
-        yield f"--schedule {options.schedule} needs several stages on each rank", "--virtual 2"
+    if options.zero == 3 and options.schedule in SPLIT_BACKWARD:
+        rule = "computes weight gradients later, when ZeRO-3 has freed the weights again"
+        yield f"--schedule {options.schedule} {rule}", "--zero 2"
+    if options.schedule.startswith("interleaved") and options.stages_per_rank < 2:
+        yield f"--schedule {options.schedule} needs several stages on each rank", "--stages-per-rank 2"
+
+
+def _fault_rules(settled: Settled) -> Iterator[tuple[str, str]]:
+    layout, shape = settled.layout, settled.shape
+    axes = {axis for axis, size in layout.axes().items() if size > 1} | {"dp", "dp_shard", "dp_replicate"}
+    for fault in settled.faults:
+        limits = {"rank": layout.world, "stage": settled.stages, "dp": layout.dp, "host": fault.settings.get("hosts")}
+        for key, limit in limits.items():
+            if key in fault.settings and not 0 <= fault[key] < limit:
+                yield f"--fault {fault.kind}: {key}={fault[key]} is none of 0 to {limit - 1}", f"{key}={limit - 1}"
+        if fault.kind == "expert-imbalance" and not shape.experts:
+            yield "--fault expert-imbalance needs routed experts", "--experts 8"
+        if fault.kind == "slow-link" and fault["axis"] not in axes:
+            yield f"--fault slow-link: axis={fault['axis']} has one rank here", f"axis={min(axes)}"
+        if fault.kind == "unequal-lengths":
+            if layout.cp > 1:
+                yield "--fault unequal-lengths cuts sequences that cp holds together", "--cp 1"
+            if shape.sequence % fault["documents"]:
+                fit = _nearest_divisor(shape.sequence, fault["documents"])
+                yield (
+                    f"--fault unequal-lengths: {fault['documents']} documents in {shape.sequence} tokens",
+                    f"documents={fit}",
+                )
+        if fault.kind in {"unbucketed", "unoverlapped"} and settled.options.zero >= 2:
+            yield f"--fault {fault.kind} is about gradient buckets, which ZeRO-2 and -3 do not have", "--zero 1"
 
 
 def _device_rules(settled: Settled) -> Iterator[tuple[str, str]]:

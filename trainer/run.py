@@ -11,10 +11,13 @@ import sys
 import time
 from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 # torchrun puts this folder first on the path, where its modules would hide others of the same name.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
+# Of the profiler's own notes only errors are news; set before torch is loaded.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
 import torch.distributed as dist
@@ -24,10 +27,11 @@ from trainer.build import build, layout_title, wanted_groups
 from trainer.config import parse
 from trainer.data import Batches
 from trainer.errors import OptionError
+from trainer.faults import Faults
 from trainer.metrics import Reporter, mesh_peak
 from trainer.parallel.mesh import Mesh
 from trainer.recording import open_session
-from trainer.rules import Settled, settle
+from trainer.rules import Settled, rank_of_stage, settle
 from trainer.step import Update
 from usp_prof import record
 
@@ -74,22 +78,25 @@ def connect(settled: Settled, rank: int, world: int, device: torch.device) -> No
 def train(settled: Settled, rank: int, device: torch.device) -> None:
     """Build everything and loop over the steps."""
     options = settled.options
-    mesh = Mesh.build(settled.layout, rank, wanted_groups(settled))
+    faults = strike(settled, rank)
+    mesh = Mesh.build(settled.layout, rank, wanted_groups(settled), faults.before_groups, faults.opened)
     if rank == 0:
         print(f"mesh: {layout_title(settled.layout)}", flush=True)
         print(f"model: {settled.shape.name}, {settled.shape.parameters:,} parameters, {settled.tokens:,} tokens a step")
-    update = build(settled, mesh, device)
+    update = build(settled, mesh, device, faults)
     batches = Batches(settled, mesh.place, device)
     first = checkpoint.load(Path(options.checkpoint), settled, update) if options.resume else 0
-    session = open_session(settled, mesh) if options.profile else None
+    session = open_session(settled, mesh, faults) if options.profile else None
     reporter = Reporter(settled, mesh_peak(settled, device) if rank == 0 else 0.0, quiet=rank != 0)
     with session or nullcontext():
         for step in range(first, options.steps):
             with session.step() if session else nullcontext():
                 began = time.perf_counter()
                 with record.phase("input"):
+                    faults.input(step)
                     passes = batches.update(step)
                 waited = time.perf_counter() - began
+                faults.begin(step)
                 outcome = update(step, passes)
                 with record.phase("log"):
                     reporter.report(step, outcome, began, waited)
@@ -97,6 +104,12 @@ def train(settled: Settled, rank: int, device: torch.device) -> None:
     reporter.close()
     if rank == 0 and session:
         print(f"traces: {session.folder}")
+
+
+def strike(settled: Settled, rank: int) -> Faults:
+    """Work out which faults strike this rank."""
+    struck = [fault.ranks(settled.layout, partial(rank_of_stage, settled)) for fault in settled.faults]
+    return Faults(list(settled.faults), rank, settled.options.seed, struck)
 
 
 def save_if_due(done: int, settled: Settled, update: Update) -> None:

@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from usp_prof.record.marks import mark
 from trainer.model.decoder import Decoder
 from trainer.model.experts import Experts
 from trainer.parallel.data import DataParallel
@@ -21,6 +20,7 @@ from trainer.parallel.mesh import Mesh
 from trainer.parallel.pipeline import Pipeline
 from trainer.parallel.tensor import cross_entropy
 from trainer.rules import Settled
+from usp_prof import record
 
 BIAS_STEP = 1e-3
 """How far an expert's bias moves against its load in one update."""
@@ -50,6 +50,8 @@ class Update:
     ) -> None:
         self.settled, self.mesh, self.chunks, self.data, self.pipeline = settled, mesh, chunks, data, pipeline
         options = settled.options
+        self.blocking = False
+        """Whether each pass waits for its loss on all ranks, as some loops do to print it (a fault)."""
         self.slices = data.slices()
         self.optimizer = torch.optim.AdamW(
             [part.tensor for part in self.slices],
@@ -71,17 +73,18 @@ class Update:
 
     def __call__(self, step: int, passes: list[tuple[torch.Tensor, torch.Tensor]]) -> Outcome:
         """Run the update."""
-        with mark("train", "fwd_bwd"):
-            losses = [
-                self._pass(tokens, targets, last=index + 1 == len(passes))
-                for index, (tokens, targets) in enumerate(passes)
-            ]
-        with mark("dp", "finish"):
+        with record.phase("fwd_bwd"):
+            losses = []
+            for index, (tokens, targets) in enumerate(passes):
+                losses.append(self._pass(tokens, targets, last=index + 1 == len(passes)))
+                if self.blocking:
+                    self._print_early(losses[-1])
+        with record.mark("dp", "finish"):
             self.data.finish()
-        with mark("train", "grad_norm"):
+        with record.phase("grad_norm"):
             outcome = self._agree(torch.stack(losses).sum(), step)
             self._clip(outcome.norm)
-        with mark("train", "optimizer"):
+        with record.phase("optimizer"):
             for group in self.optimizer.param_groups:
                 group["lr"] = outcome.rate
             self.optimizer.step()
@@ -122,12 +125,19 @@ class Update:
     def _pass(self, tokens: torch.Tensor, targets: torch.Tensor, *, last: bool) -> torch.Tensor:
         if self.pipeline is not None:
             return self.pipeline.run(tokens, targets, self.data, last_round=last)
-        with mark("train", "forward"):
+        with record.phase("forward"):
             loss = self.loss(self.chunks[0](tokens), targets)
         self.data.begin(0, last=last)
-        with mark("train", "backward"):
+        with record.phase("backward"):
             loss.backward()
         return loss.detach()
+
+    def _print_early(self, loss: torch.Tensor) -> None:
+        with record.mark("fault", "blocking_sync"):
+            seen = loss.clone()
+            if self.mesh["log"].size > 1:
+                dist.all_reduce(seen, group=self.mesh["log"].handle)
+            seen.item()
 
     def _agree(self, loss: torch.Tensor, step: int) -> Outcome:
         """Sum over the world, in one message: squares of gradients, losses, loads of experts."""
@@ -139,7 +149,9 @@ class Update:
             load[layer] = experts.load
             experts.load.zero_()
         # All tensor-parallel ranks of the last stage know the same loss.
-        message = torch.cat([torch.stack([torch.stack(squares).sum(), loss.to(accurate) / self.mesh["tp"].size]), load.flatten()])
+        message = torch.cat(
+            [torch.stack([torch.stack(squares).sum(), loss.to(accurate) / self.mesh["tp"].size]), load.flatten()]
+        )
         if self.mesh["log"].size > 1:
             dist.all_reduce(message, group=self.mesh["log"].handle)
         return Outcome(message[1], message[0].sqrt(), message[2:].view_as(load), rate(self.settled, step))

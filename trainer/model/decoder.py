@@ -17,6 +17,7 @@ from trainer.parallel.collectives import gather
 from trainer.parallel.context import ContextAttention, positions
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.tensor import ColumnLinear, RowLinear, VocabEmbedding, replicated
+from trainer.slow import Brake
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Plan:
     documents: int
     """Into how many documents a sequence is cut on this rank; attention does not look across them."""
     pace: Pace | None
+    brake: Brake | None
     crowd: torch.Tensor | float = 0.0
     """Added to the router's preferences, to send too many tokens to some experts (a fault)."""
 
@@ -131,7 +133,7 @@ class Block(nn.Module):
         self.ffn_norm = Norm(plan.shape.hidden, plan.shape.norm_eps)
         self.ffn = Experts(plan, f"{name}.experts") if plan.shape.experts else FeedForward(plan, f"{name}.ffn")
         self.recompute = plan.recompute == "full"
-        self.pace = plan.pace
+        self.pace, self.brake = plan.pace, plan.brake
 
     def forward(self, x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
         """Run the layer, keeping its insides or computing them again in backward."""
@@ -140,10 +142,13 @@ class Block(nn.Module):
         return self._run(x, rotary)
 
     def _run(self, x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
-        if self.pace is not None:
-            x = self.pace.input(x)
+        for clock in (self.pace, self.brake):
+            x = clock.enter(x) if clock is not None else x
         x = x + self.attention(self.attention_norm(x), rotary)
-        return x + self.ffn(self.ffn_norm(x))
+        x = x + self.ffn(self.ffn_norm(x))
+        for clock in (self.pace, self.brake):
+            x = clock.leave(x) if clock is not None else x
+        return x
 
 
 class Decoder(nn.Module):

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import nn
 
-from usp_prof.record.marks import mark
 from trainer.parallel.expert import Route, combine, dispatch
 from trainer.parallel.tensor import replicated, weight
 from trainer.torch_private import grouped_product
+from usp_prof.record import mark
 
 if TYPE_CHECKING:
     from trainer.model.decoder import Plan

@@ -12,10 +12,10 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from usp_prof.record.marks import mark
 from trainer.parallel.collectives import exchange, gather
 from trainer.parallel.mesh import Group
 from trainer.parallel.ring import Ring
+from usp_prof.record import mark
 
 
 def positions(sequence: int, size: int, rank: int, layout: str) -> torch.Tensor:
@@ -77,8 +77,6 @@ class ContextAttention:
         return rows.movedim(0, 1)
 
 
-def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor | None = None
-) -> torch.Tensor:
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor | None = None) -> torch.Tensor:
     grouped = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None, enable_gqa=grouped)

@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from usp_prof.record.marks import mark
-from trainer.parallel.mesh import Group, Mesh
+from trainer.parallel.mesh import Mesh
 from trainer.torch_private import all_gather_single, reduce_scatter_single
+from usp_prof.record import mark
 
 
 @dataclass(slots=True)
@@ -202,9 +202,7 @@ class Buckets:
                 work.wait()
 
 
-def _fill(
-    parameters: Iterable[tuple[str, nn.Parameter]], limit: int
-) -> list[tuple[str, list[nn.Parameter]]]:
+def _fill(parameters: Iterable[tuple[str, nn.Parameter]], limit: int) -> list[tuple[str, list[nn.Parameter]]]:
     """Fill buckets in the order in which gradients come, one open bucket for each kind, up to `limit` bytes."""
     closed: list[tuple[str, list[nn.Parameter]]] = []
     open_buckets: dict[str, tuple[str, list[nn.Parameter], int]] = {}

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from usp_prof.record.marks import mark
 from trainer.parallel.collectives import exchange, exchange_rows
 from trainer.parallel.mesh import Group
+from usp_prof.record import mark
 
 
 @dataclass(frozen=True, slots=True)

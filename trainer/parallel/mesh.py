@@ -73,7 +73,11 @@ class Layout:
 
     def axes(self) -> dict[str, int]:
         """Give the mesh as the manifest names it; plain `dp` unless it is split into replicas and shards."""
-        dp = {"dp": self.dp} if self.dp_replicate == 1 else {"dp_replicate": self.dp_replicate, "dp_shard": self.dp_shard}
+        dp = (
+            {"dp": self.dp}
+            if self.dp_replicate == 1
+            else {"dp_replicate": self.dp_replicate, "dp_shard": self.dp_shard}
+        )
         return {"pp": self.pp, **dp, "cp": self.cp, "tp": self.tp, "ep": self.ep}
 
     def title(self) -> str:
@@ -125,21 +129,29 @@ class Mesh:
         return self.groups[name]
 
     @classmethod
-    def build(cls, layout: Layout, rank: int, wanted: set[str], opened: Callable[[str], None] | None = None) -> Mesh:
+    def build(
+        cls,
+        layout: Layout,
+        rank: int,
+        wanted: set[str],
+        before: Callable[[], None] = lambda: None,
+        opened: Callable[[tuple[str, ...]], None] = lambda axes: None,
+    ) -> Mesh:
         """Open the wanted groups on all ranks, in one order; the others stay closed (each costs sockets and threads).
 
-        `opened` is told the name after each group of this rank is there.
+        `before` is called before the first, `opened` with the axes of each new group of this rank.
         """
         groups = {}
+        before()
         for name, varying in SERVED.items():
             partition = layout.groups(*varying)
             mine = next(ranks for ranks in partition if rank in ranks)
+            axes = served_axes(name, layout)
             handle = None
             if name in wanted:
                 handle, _ = dist.new_subgroups_by_enumeration(partition, group_desc=description(name, layout))
-                if opened is not None:
-                    opened(name)
-            groups[name] = Group(name, served_axes(name, layout), tuple(mine), mine.index(rank), handle)
+                opened(axes)
+            groups[name] = Group(name, axes, tuple(mine), mine.index(rank), handle)
         return cls(layout, rank, layout.coordinates(rank), groups)
 
     def open_groups(self) -> list[Group]:

@@ -6,7 +6,7 @@ here marks each action (F, B, I, W) around the arithmetic alone, and each transf
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,10 +15,11 @@ from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as torch_schedules
 
-from usp_prof.record.marks import mark
 from trainer.model.decoder import Decoder
 from trainer.parallel.data import DataParallel
 from trainer.parallel.mesh import Group
+from trainer.rules import stages_per_rank
+from usp_prof import record
 
 SINGLE = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}
 LOOPED = {
@@ -26,14 +27,6 @@ LOOPED = {
     "interleaved-zb": pipelining.ScheduleInterleavedZeroBubble,
 }
 V_SHAPED = {"zbv": pipelining.ScheduleZBVZeroBubble, "dualpipev": torch_schedules.ScheduleDualPipeV}
-SCHEDULES = (*SINGLE, *LOOPED, *V_SHAPED)
-SPLIT_BACKWARD = frozenset({"interleaved-zb", "zbv", "dualpipev"})
-"""Schedules that compute weight gradients apart from input gradients."""
-
-
-def stages_per_rank(schedule: str, virtual: int) -> int:
-    """Say how many stages a rank holds under a schedule."""
-    return 1 if schedule in SINGLE else 2 if schedule in V_SHAPED else virtual
 
 
 def stages_of(schedule: str, size: int, rank: int, virtual: int) -> list[int]:
@@ -55,6 +48,8 @@ class Stage(PipelineStage):
 
     data: DataParallel | None = None
     last_round = True
+    take_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    targets: Sequence[torch.Tensor] = ()
 
     def __init__(self, module: Decoder, index: int, count: int, group: Group, between: torch.Tensor) -> None:
         """`between` is like the hidden states between stages: sequence slice, micro-batch, hidden; without memory."""
@@ -73,23 +68,28 @@ class Stage(PipelineStage):
         )
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as torch has it
-        """Mark F."""
-        with mark("pp", "F", stage=self.stage_index, mb=fwd_chunk_id):
-            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+        """Mark F; the last stage takes its loss here, where it counts as work, and hands it on in place of logits."""
+        with record.pipeline_action("F", stage=self.stage_index, micro_batch=fwd_chunk_id):
+            output = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+            return self.take_loss(output, self.targets[fwd_chunk_id]) if self.is_last else output
 
     def backward_one_chunk(
-        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False  # noqa: ANN401, FBT001, FBT002
+        self,
+        bwd_chunk_id: int,
+        loss: Any = None,
+        full_backward: bool = True,
+        last_backward: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
         """Mark B, or I when the weights' part comes later."""
         if full_backward:
             self._begin(last=last_backward)
-        with mark("pp", "B" if full_backward else "I", stage=self.stage_index, mb=bwd_chunk_id):
+        with record.pipeline_action("B" if full_backward else "I", stage=self.stage_index, micro_batch=bwd_chunk_id):
             super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:  # noqa: FBT001, FBT002
         """Mark W, then hand over its gradients: they arrive without hooks."""
         self._begin(last=False)
-        with mark("pp", "W", stage=self.stage_index, mb=bwd_chunk_id):
+        with record.pipeline_action("W", stage=self.stage_index, micro_batch=bwd_chunk_id):
             super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
         if self.data is not None:
             self.data.collect(self.stage_index)
@@ -130,16 +130,20 @@ def _marking(operation: dist.P2POp, mark_values: tuple[str, int, int]) -> Callab
     peer = {"group_dst" if post is dist.isend else "group_src": operation.group_peer}
 
     def marked(*_: Any, **__: Any) -> Any:  # noqa: ANN401 - isend or irecv
-        with mark("pp", what, stage=stage, mb=mb, peer=operation.peer):
+        with record.pipeline_transfer(what, stage=stage, micro_batch=mb, peer=operation.peer):
             return post(operation.tensor, group=operation.group, tag=operation.tag, **peer)
 
     return marked
 
 
+def _loss_is_output(loss: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:  # noqa: ARG001 - torch passes both
+    return loss
+
+
 class Pipeline:
     """The stages of this rank under one schedule."""
 
-    def __init__(  # noqa: PLR0913 - one place that knows all of a pipeline
+    def __init__(
         self,
         chunks: dict[int, Decoder],
         group: Group,
@@ -149,12 +153,15 @@ class Pipeline:
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     ) -> None:
         count = group.size * len(chunks)
+        self.micro_batches = micro_batches
         self.stages = [Stage(module, index, count, group, between) for index, module in chunks.items()]
         if schedule in SINGLE:
-            self.schedule = SINGLE[schedule](self.stages[0], micro_batches, loss_fn=loss, scale_grads=False)
+            self.schedule = SINGLE[schedule](self.stages[0], micro_batches, loss_fn=_loss_is_output, scale_grads=False)
         else:
             made = {**LOOPED, **V_SHAPED}[schedule]
-            self.schedule = made(self.stages, micro_batches, loss_fn=loss, scale_grads=False)
+            self.schedule = made(self.stages, micro_batches, loss_fn=_loss_is_output, scale_grads=False)
+        for stage in self.stages:
+            stage.take_loss = loss
         self.first = any(stage.is_first for stage in self.stages)
         self.last = any(stage.is_last for stage in self.stages)
 
@@ -162,6 +169,7 @@ class Pipeline:
         """Run all micro-batches forward and backward; gives the summed loss (zero on ranks without the last stage)."""
         for stage in self.stages:
             stage.data, stage.last_round = data, last_round
+            stage.targets = targets.chunk(self.micro_batches)
         losses: list[torch.Tensor] = []
         self.schedule.step(
             *((tokens,) if self.first else ()),

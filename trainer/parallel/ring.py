@@ -16,8 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from usp_prof.record.marks import mark
 from trainer.parallel.mesh import Group
+from usp_prof.record import mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,12 @@ class Ring:
         """Start passing a tensor on; gives the one that will have arrived after `wait`."""
         arriving = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         with mark("cp", "ring_send_recv", step=step):
-            works = dist.batch_isend_irecv([
-                dist.P2POp(dist.isend, x, self.next, self.group.handle),
-                dist.P2POp(dist.irecv, arriving, self.previous, self.group.handle),
-            ])
+            works = dist.batch_isend_irecv(
+                [
+                    dist.P2POp(dist.isend, x, self.next, self.group.handle),
+                    dist.P2POp(dist.irecv, arriving, self.previous, self.group.handle),
+                ]
+            )
         return arriving, works
 
     @staticmethod

@@ -1,0 +1,77 @@
+"""How is a rank made slower than it is? Its layers do more arithmetic than they need, forward and backward alike.
+
+On a CPU the extra work lasts as long as the layer's own share of the processor did, times the factor; on a GPU, which
+must not be waited for, it is the layer's FLOP again. Under pacing the waits are stretched instead (`pace`).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from trainer.faults import Drag
+from usp_prof import record
+
+
+class Brake:
+    """Slows the layers of a chunk by the drag's present factor."""
+
+    def __init__(self, drag: Drag, layer_flop: float, device: torch.device) -> None:
+        self.drag, self.layer_flop = drag, layer_flop
+        size = 64 if device.type == "cpu" else 2048
+        self.matrix = torch.zeros(size, size, device=device)
+        self.began = 0.0
+
+    def enter(self, x: torch.Tensor) -> torch.Tensor:
+        """Stand before a layer: its forward begins here, its backward ends here."""
+        return _Enter.apply(x, self)
+
+    def leave(self, x: torch.Tensor) -> torch.Tensor:
+        """Stand behind a layer: its forward ends here, its backward begins here."""
+        return _Leave.apply(x, self)
+
+    def start(self) -> None:
+        """Look at the processor's clock."""
+        self.began = time.thread_time()
+
+    def burn(self, flop: float) -> None:
+        """Do the extra work."""
+        more = self.drag.factor - 1
+        if more <= 0:
+            return
+        with record.mark("fault", "slow_rank"), torch.no_grad():
+            if self.matrix.is_cuda:
+                for _ in range(round(more * flop / (2 * self.matrix.shape[0] ** 3))):
+                    torch.mm(self.matrix, self.matrix)
+                return
+            end = time.thread_time() + more * (time.thread_time() - self.began)
+            while time.thread_time() < end:
+                torch.mm(self.matrix, self.matrix)
+
+
+class _Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, brake: Brake) -> torch.Tensor:  # noqa: ANN401
+        ctx.brake = brake
+        brake.start()
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
+        ctx.brake.burn(2 * ctx.brake.layer_flop)
+        return grad, None
+
+
+class _Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, brake: Brake) -> torch.Tensor:  # noqa: ANN401
+        ctx.brake = brake
+        brake.burn(brake.layer_flop)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
+        ctx.brake.start()
+        return grad, None
