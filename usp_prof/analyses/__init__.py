@@ -14,5 +14,6 @@ NAMES: tuple[str, ...] = (
     "kernels",
     "mfu",
     "host",
+    "memory",
 )
 """The analyses in the order in which a report shows them; a test walks this folder against it."""

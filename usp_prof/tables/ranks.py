@@ -26,6 +26,7 @@ SCHEMA = Schema(
         text("host", "Host name as recorded."),
         text("backend", "Communication backend."),
         text("device", "Device name as recorded; empty on CPU traces."),
+        integer("device_memory", "Memory of that device as recorded; -1 when unknown.", "bytes"),
         text("device_kind", "cuda, rocm, mtia, xpu or cpu."),
         integer("base_ns", "baseTimeNanoseconds of the file; 0 when missing.", "ns"),
         integer("first_ns", "First event's start.", "ns"),
@@ -55,6 +56,7 @@ def build(frame: EventFrame, manifest: Manifest | None) -> pa.Table:
         "host": str(top.get("host_name") or (manifest.hosts.get(str(frame.rank), "") if manifest else "")),
         "backend": str(info.get("backend") or ""),
         "device": _device(frame),
+        "device_memory": _whole(_properties(frame).get("totalGlobalMem")),
         "device_kind": device_kind(frame),
         "base_ns": max(_whole(base), 0),
         "first_ns": int(starts.min()) if len(frame) else -1,
@@ -90,11 +92,16 @@ def device_kind(frame: EventFrame) -> str:
 
 
 def _device(frame: EventFrame) -> str:
+    return str(_properties(frame).get("name") or "")
+
+
+def _properties(frame: EventFrame) -> Mapping[str, Any]:
+    """Give the properties of the device that was used; of the first one where none was."""
     properties = frame.metadata.get("deviceProperties")
     listed = [d for d in properties if isinstance(d, dict)] if isinstance(properties, list) else []
     used = frame.ints("device")[frame.rows("kernel", "gpu_memcpy")]
     chosen = [d for d in listed if len(used) and d.get("id") == int(used[0])] or listed
-    return str(chosen[0].get("name") or "") if chosen else ""
+    return chosen[0] if chosen else {}
 
 
 def _torch(top: Mapping[str, Any], manifest: Manifest | None) -> str:

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import Trace, table_set
+
+from usp_prof.analyses import memory
+from usp_prof.analyses._live_memory import lifetimes
+from usp_prof.model.selection import Selection
+
+
+def trace(rank: int = 0, **meta: object) -> Trace:
+    made = Trace(rank=rank, world=2).meta(**meta).step(1, at=0, dur=10_000).step(2, at=10_000, dur=10_000)
+    return made.kernel("k", at=100, dur=10, launch_at=50).kernel("k", at=10_100, dur=10, launch_at=10_050)
+
+
+def values(result: memory.MemoryResult) -> dict[tuple[str, object], float]:
+    return {(value.metric.id, next(iter(value.dims.values()), "")): value.value for value in result.values()}
+
+
+def test_the_peak_is_the_allocators_own_and_what_is_alive_is_told_by_phase() -> None:
+    run = trace(deviceProperties=[{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 10_000}])
+    run.mark("Optimizer.step#AdamW.step", at=5_000, dur=500)
+    run.memory(1_000, 300, 1_300, address=1).memory(2_000, 200, 1_500, address=2).memory(3_000, -300, 1_200, address=1)
+    run.memory(5_100, 900, 2_100, address=3).memory(6_000, -900, 1_200, address=3)
+    result = memory.compute(table_set(run))
+    (peak,) = result.peaks
+    assert (peak.allocated, peak.step) == (2_100, 1)
+    assert peak.live == {"optimizer": 900, "other": 200, "before the recording": 1_000}
+    found = values(result)
+    assert found["peak_memory", ""] == found["peak_memory", 0] == 2_100
+    assert found["memory_headroom", ""] == pytest.approx(0.79)
+    assert found["fragmentation_fraction", ""] == 0.0
+    assert found["live_at_peak", "optimizer"] == 900
+
+
+def test_the_whole_is_the_fullest_ranks_and_steps_can_be_chosen() -> None:
+    runs = {
+        0: trace(0).memory(1_000, 100, 100).memory(11_000, 400, 500, address=2),
+        1: trace(1).memory(1_000, 300, 300).memory(11_000, -300, 0),
+    }
+    tables = table_set(runs)
+    assert values(memory.compute(tables))["peak_memory", ""] == 500
+    first = memory.compute(tables, Selection(last_step=1))
+    assert values(first)["peak_memory", ""] == 300
+    assert first.to_pandas()[["rank", "peak_bytes"]].to_numpy().tolist() == [[0, 100], [1, 300]]
+    assert "no_memory_events" in [note.code for note in memory.compute(table_set(trace())).notes]
+
+
+def test_a_cpu_run_is_measured_on_its_cpu() -> None:
+    run = Trace(device="cpu").step(1, at=0, dur=10_000).op("aten::mm", at=900, dur=400)
+    result = memory.compute(table_set(run.memory(1_000, 300, 300)))
+    assert values(result)["peak_memory", ""] == 300
+    assert ("memory_headroom", "") not in values(result)
+
+
+def test_copies_are_weighed_by_their_time() -> None:
+    """A rival takes the mean of the rates: 11 MB in 1,001 us come out at 505 GB/s."""
+    run = trace().memcpy(1_000, 1_000, size=1_000_000, launch_at=900)
+    run.memcpy(3_000, 1_000_000, size=10_000_000, launch_at=2_500)
+    run.memcpy(1_005_000, 100, size=8, kind="DtoH (Device -> Pinned)", launch_at=2_600)
+    found = values(memory.compute(table_set(run.step(3, at=20_000, dur=5).kernel("k", 1_006_000, 5, launch_at=20_001))))
+    assert found["copy_bandwidth", "HtoD"] == pytest.approx(11_000_000 / 1_001_000 * 1e9)
+    assert found["copy_bandwidth", "DtoH"] == pytest.approx(8 / 100 * 1e9)
+
+
+def test_calls_that_take_device_memory_count() -> None:
+    run = trace().launch(90, 1_000, name="cudaMalloc").launch(91, 2_000, name="cudaFree")
+    run.launch(92, 3_000, name="cudaMallocHost").launch(93, 12_000, name="cuMemAlloc_v2", category="cuda_driver")
+    result = memory.compute(table_set(run))
+    assert result.allocator_calls == {0: 1.5}
+    assert values(result)["allocator_calls", ""] == 1.5
+    assert result.copy_table().empty
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), max_size=40))
+def test_memory_given_back_is_that_last_taken_there(taken: list[tuple[int, int]]) -> None:
+    """Take where free, give back where taken; a plain loop says what is alive when."""
+    address, size, freed, held = [], [], {}, {}
+    for place, (where, amount) in enumerate(taken):
+        address.append(where)
+        if where in held:
+            freed[held.pop(where)] = place
+            size.append(-amount)
+        else:
+            held[where] = place
+            size.append(amount)
+    found = lifetimes(np.array(address, np.int64), np.array(size, np.int64))
+    for place, amount in enumerate(size):
+        if amount > 0:
+            assert found[place] == freed.get(place, len(taken))

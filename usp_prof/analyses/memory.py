@@ -1,0 +1,201 @@
+"""How much memory is in use at worst, of what is it made, and how much is left?
+
+Peaks are the allocator's own totals. What is alive at the peak is told by the phase in which it was taken; copies
+between host and device stand here too, with bytes over time as their bandwidth.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.analyses import _host_calls, _live_memory
+from usp_prof.analyses._frame import frame
+from usp_prof.analyses._spread import in_order
+from usp_prof.model import hardware
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.selection import EVERYTHING, Selection
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from usp_prof.analyses._live_memory import Peak
+    from usp_prof.tables.table_set import TableSet
+
+PEAK_MEMORY = Metric(
+    "peak_memory", Unit.BYTES, Better.LOWER, "Peak memory",
+    "Most memory that tensors had at once, by rank; the whole is the largest rank's.", ("rank",),
+)  # fmt: skip
+PEAK_RESERVED = Metric(
+    "peak_reserved_memory", Unit.BYTES, Better.LOWER, "Reserved memory",
+    "Most memory that the allocator held at once, by rank; the whole is the largest rank's.", ("rank",),
+)  # fmt: skip
+LIVE_AT_PEAK = Metric(
+    "live_at_peak", Unit.BYTES, Better.LOWER, "Alive at the peak",
+    "Memory alive at the peak of the fullest rank, by the phase in which it was taken.", ("phase",),
+)  # fmt: skip
+FRAGMENTATION = Metric(
+    "fragmentation_fraction", Unit.FRACTION, Better.LOWER, "Fragmentation",
+    "Reserved memory that no tensor uses at the peak, over reserved; the whole is the fullest rank's.", ("rank",),
+)  # fmt: skip
+HEADROOM = Metric(
+    "memory_headroom", Unit.FRACTION, Better.HIGHER, "Headroom",
+    "Device memory that the allocator never held, over device memory; the whole is the fullest rank's.", ("rank",),
+)  # fmt: skip
+ALLOCATOR_CALLS = Metric(
+    "allocator_calls", Unit.COUNT, Better.LOWER, "Device allocations",
+    "Calls that take or give back device memory in one step: in a warm run none, each stalls the host.", ("rank",),
+)  # fmt: skip
+COPY_BANDWIDTH = Metric(
+    "copy_bandwidth", Unit.BYTES_PER_SECOND, Better.HIGHER, "Copy bandwidth",
+    "Bytes over time of the copies of one direction.", ("direction",),
+)  # fmt: skip
+METRICS = (PEAK_MEMORY, PEAK_RESERVED, LIVE_AT_PEAK, FRAGMENTATION, HEADROOM, ALLOCATOR_CALLS, COPY_BANDWIDTH)
+
+_DIRECTION = re.compile(r"Mem(?:cpy|set|ory copy)\s*\(?(?P<direction>\w+)?", re.IGNORECASE)
+_TAKES = re.compile(r"^(cuda|hip|cu)(Malloc|Free|MemAlloc|MemFree|MemCreate|MemMap)(Async)?(_v\d)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The copies of one direction, all ranks together."""
+
+    direction: str
+    count: int
+    bytes: int
+    time_ns: int
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second over all of them: long copies weigh more than short ones."""
+        return self.bytes / self.time_ns * 1e9 if self.time_ns else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryResult:
+    """Peaks by rank, device memory, allocator calls a step by rank, and copies by direction."""
+
+    peaks: tuple[Peak, ...]
+    capacity: dict[int, int]
+    allocator_calls: dict[int, float]
+    copies: tuple[Copies, ...]
+    notes: tuple[HealthRow, ...] = ()
+
+    @property
+    def fullest(self) -> Peak | None:
+        """The rank with the highest peak."""
+        return max(self.peaks, key=lambda peak: (peak.allocated, -peak.rank), default=None)
+
+    def headroom(self, peak: Peak) -> float:
+        """Give the share of the device that was never held; NaN where its size is not known."""
+        size = self.capacity.get(peak.rank, 0)
+        held = max(peak.reserved_peak, peak.allocated)
+        return (size - held) / size if size else float("nan")
+
+    def values(self) -> list[Value]:
+        """Give the metric values, sorted by dimension."""
+        found = [
+            Value(metric, figure, {"rank": peak.rank}) for peak in self.peaks for metric, figure in self._figures(peak)
+        ]
+        if self.fullest is not None:
+            found += [Value(metric, figure) for metric, figure in self._figures(self.fullest)]
+            found += [Value(LIVE_AT_PEAK, size, {"phase": phase}) for phase, size in self.fullest.live.items()]
+        found += [Value(ALLOCATOR_CALLS, count, {"rank": rank}) for rank, count in self.allocator_calls.items()]
+        if self.allocator_calls:
+            found.append(Value(ALLOCATOR_CALLS, float(np.mean(list(self.allocator_calls.values())))))
+        found += [Value(COPY_BANDWIDTH, one.bandwidth, {"direction": one.direction}) for one in self.copies]
+        return in_order([value for value in found if np.isfinite(value.value)])
+
+    def _figures(self, peak: Peak) -> list[tuple[Metric, float]]:
+        figures: list[tuple[Metric, float]] = [(PEAK_MEMORY, peak.allocated), (HEADROOM, self.headroom(peak))]
+        if peak.reserved > 0:
+            figures.append((PEAK_RESERVED, peak.reserved_peak))
+            figures.append((FRAGMENTATION, (peak.reserved - peak.allocated) / peak.reserved))
+        return figures
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Give one row for each rank, with what was alive at its peak by phase."""
+        phases = sorted({phase for peak in self.peaks for phase in peak.live})
+        rows = self.peaks
+        return frame(
+            {
+                "rank": [peak.rank for peak in rows],
+                "step": [peak.step for peak in rows],
+                "peak_bytes": [peak.allocated for peak in rows],
+                "reserved_bytes": [peak.reserved_peak if peak.reserved_peak > 0 else -1 for peak in rows],
+                "headroom_fraction": [self.headroom(peak) for peak in rows],
+                **{f"{phase.replace(' ', '_')}_bytes": [peak.live.get(phase, 0) for peak in rows] for phase in phases},
+            }
+        )
+
+    def copy_table(self) -> pd.DataFrame:
+        """Give one row for each direction of copies."""
+        rows = self.copies
+        return frame(
+            {
+                "direction": [one.direction for one in rows],
+                "count": [one.count for one in rows],
+                "bytes": [one.bytes for one in rows],
+                "time_ns": [one.time_ns for one in rows],
+                "bandwidth": [one.bandwidth for one in rows],
+            }
+        )
+
+
+def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult:
+    """Look at the memory of the selected ranks and steps."""
+    ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
+    peaks, calls, copies = [], {}, dict[str, list[int]]()
+    for rank in ranks:
+        rows = _live_memory.device_rows(tables, rank)
+        inside = np.array([selection.takes_step(step) for step in rows["step"].tolist()], dtype=bool)
+        found = _live_memory.peak(tables, rank, rows, inside)
+        peaks += [found] if found is not None else []
+        _add_copies(copies, tables, rank, selection)
+        if len(tables.columns("launches", rank)):
+            calls[rank] = _allocator_calls(tables, rank, selection)
+    notes = [] if peaks or not ranks else [_NOT_RECORDED]
+    made = tuple(Copies(direction, *sums) for direction, sums in sorted(copies.items()))
+    return MemoryResult(tuple(peaks), _capacity(tables, ranks), calls, made, tuple(notes))
+
+
+_NOT_RECORDED = HealthRow(
+    "no_memory_events", Severity.INFO, detail="no allocator events: peak memory is not known; profile_memory=True"
+)
+
+
+def _capacity(tables: TableSet, ranks: list[int]) -> dict[int, int]:
+    """Give each rank's device memory: as the driver says, else as the table of devices does."""
+    found = {}
+    for rank in ranks:
+        row = tables.columns("ranks", rank)
+        device = hardware.find(str(row["device"][0])) if len(row) else None
+        recorded = int(row["device_memory"][0]) if len(row) else -1
+        if recorded > 0 or device is not None:
+            found[rank] = recorded if recorded > 0 else int(device.memory_bytes if device is not None else 0)
+    return found
+
+
+def _allocator_calls(tables: TableSet, rank: int, selection: Selection) -> float:
+    launches = _host_calls.selected(tables.columns("launches", rank), selection)
+    codes, names = launches.codes("name")
+    takes = np.array([_TAKES.search(name) is not None for name in names] + [False])[codes]
+    steps = [step for step in tables.columns("steps", rank)["step"].tolist() if selection.takes_step(step)]
+    return int(takes.sum()) / max(1, len(steps))
+
+
+def _add_copies(copies: dict[str, list[int]], tables: TableSet, rank: int, selection: Selection) -> None:
+    kernels = _host_calls.selected(tables.columns("kernels", rank), selection)
+    moved = kernels.take(kernels.matches("kind", "memcpy") & (kernels["bytes"] >= 0) & (kernels["dur_ns"] > 0))
+    codes, names = moved.codes("name")
+    for code in np.unique(codes).tolist():
+        match = _DIRECTION.search(names[code])
+        sums = copies.setdefault((match["direction"] if match else None) or "unknown", [0, 0, 0])
+        rows = codes == code
+        sums[0] += int(rows.sum())
+        sums[1] += int(moved["bytes"][rows].sum())
+        sums[2] += int(moved["dur_ns"][rows].sum())
