@@ -1,0 +1,51 @@
+"""How is a change of a run written down? As plain data that can be typed, stored with a finding, and composed.
+
+``name=value,key=value``: the name says what changes, the keys where and how much, as in `comm_faster=2,axis=dp`,
+`rank_as_peers=7` or `schedule=interleaved,v=2`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from usp_prof.model.errors import UsageError
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One change: `name` is what, `value` the word after it, `places` the further keys, sorted."""
+
+    name: str
+    value: str = ""
+    places: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        head = f"{self.name}={self.value}" if self.value else self.name
+        return ",".join([head, *(f"{key}={value}" for key, value in self.places)])
+
+    def place(self, key: str, default: str = "") -> str:
+        """Give the word of one key."""
+        return dict(self.places).get(key, default)
+
+    def number(self, key: str = "", default: float | None = None) -> float:
+        """Give the number of one key, or of the value itself."""
+        word = self.place(key) if key else self.value
+        if not word and default is not None:
+            return default
+        try:
+            return float(word)
+        except ValueError:
+            what = f"{key}={word}" if key else word
+            raise UsageError(f"edit {self}: {what!r} is no number", hint="usp-prof whatif --help lists edits") from None
+
+
+def parse_edit(text: str) -> Edit:
+    """Read an edit."""
+    parts = [part.strip().partition("=") for part in text.split(",") if part.strip()]
+    if not parts or any(not _WORD.match(name) for name, _, _ in parts):
+        raise UsageError(f"{text!r} is no edit", hint="write it like comm_faster=2,axis=dp")
+    (name, _, value), *rest = parts
+    return Edit(name, value, tuple(sorted((key, word) for key, _, word in rest)))

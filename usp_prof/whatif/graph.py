@@ -1,0 +1,126 @@
+"""What is a run that can be replayed? Activities on lanes of every rank, and what each had to wait for, as arrays.
+
+A node is an activity: device work, a communication's part, or a call of the host. A node begins when its lane's node
+before it has ended (plus `gap`, the think time kept between them) and everything that an edge names has happened; it
+ends `duration` later. Members of a call are tied: all end `transfer` after the last of them began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+NEVER = np.iinfo(np.int64).min // 4
+"""Earlier than everything: a bound that binds nothing."""
+
+
+class NodeKind(IntEnum):
+    """What a node is."""
+
+    COMPUTE = 0
+    COMMUNICATION = 1
+    COPY = 2
+    HOST = 3
+    RETURN = 4
+    """A host call that waits for the device comes back."""
+
+
+class EdgeKind(IntEnum):
+    """Why one node waits for another."""
+
+    LAUNCH = 0
+    ISSUE = 1
+    """A communication is posted by the host after, or waits on the device for, this compute."""
+    WAIT = 2
+    """Work waits for a communication or for another stream."""
+    SYNC = 3
+    """The host waits for the device."""
+    BOUNDARY = 4
+    """The next step begins after everything of the last one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nodes:
+    """The nodes, lane by lane and in order within each; times are measured, on the common clock."""
+
+    rank: Ints
+    lane: Ints
+    kind: Ints
+    start: Ints
+    duration: Ints
+    step: Ints
+    axis: Ints
+    name: Ints
+    call: Ints
+    """Number of the call that this part is tied to; -1 for everything else."""
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    @property
+    def end(self) -> Ints:
+        """Measured ends."""
+        return self.start + self.duration
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edges:
+    """What nodes wait for besides their lane, sorted by `target`: the start or end of `source`, plus `lag`."""
+
+    source: Ints
+    at_end: Flags
+    target: Ints
+    lag: Ints
+    kind: Ints
+
+    def take(self, rows: Ints | Flags) -> Edges:
+        """Keep some of the edges."""
+        return Edges(self.source[rows], self.at_end[rows], self.target[rows], self.lag[rows], self.kind[rows])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A run that can be replayed. Edits give a graph with other numbers and the same nodes."""
+
+    nodes: Nodes
+    gap: Ints
+    """Think time after the lane's node before; it may be negative where a lane's activities overlap."""
+    earliest: Ints
+    """Where nothing else says when a node begins (the first of a lane), the measured time; else `NEVER`."""
+    edges: Edges
+    duration: Ints
+    transfer: Ints
+    """For tied parts: from the last member's begin to this part's end."""
+    tied: Flags
+    axes: tuple[str, ...]
+    names: tuple[str, ...]
+    dropped: int = 0
+    """Edges that would have contradicted the measured order, and were left out."""
+
+    def with_changes(self, **changes: Ints | Flags | Edges) -> Graph:
+        """Give the graph with other numbers."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    def on_axis(self, axis: str) -> Flags:
+        """Mark the communication of one axis; of all axes for the empty word."""
+        talks = self.nodes.kind == NodeKind.COMMUNICATION
+        if not axis:
+            return talks
+        return talks & (self.nodes.axis == (self.axes.index(axis) if axis in self.axes else -2))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """When each node begins and ends in a replay."""
+
+    start: Ints
+    end: Ints

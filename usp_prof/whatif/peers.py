@@ -1,0 +1,76 @@
+"""Which ranks do the same work, and how does each rank's compute compare with its peers'?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.whatif.graph import NodeKind
+
+if TYPE_CHECKING:
+    from usp_prof.tables.table_set import TableSet
+    from usp_prof.whatif.graph import Graph, Ints
+
+ALIKE = 0.02
+"""Without coordinates, ranks whose numbers of compute activities differ by less than this do the same work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slowness:
+    """A rank's compute per step against the median of its peers (itself not counted); 1.0 is as fast as they are."""
+
+    rank: int
+    peers: tuple[int, ...]
+    compute_ns: float
+    peers_ns: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long its compute takes."""
+        return self.compute_ns / self.peers_ns if self.peers_ns else 1.0
+
+
+def slowness(tables: TableSet, graph: Graph) -> dict[int, Slowness]:
+    """Compare every rank that has peers; the median over steps of compute for the same work."""
+    compute = {rank: _per_step(graph, rank) for rank in tables.ranks}
+    found = {}
+    for group in peer_groups(tables, graph):
+        for rank in group:
+            others = tuple(other for other in group if other != rank)
+            if others and compute[rank]:
+                reference = float(np.median([compute[other] for other in others]))
+                found[rank] = Slowness(rank, others, compute[rank], reference)
+    return found
+
+
+def peer_groups(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:
+    """Group the ranks that do the same work: of one pipeline stage, as the manifest or the work itself says."""
+    places = tables.manifest.coordinates if tables.manifest else {}
+    if all(str(rank) in places for rank in tables.ranks):
+        stages: dict[int, list[int]] = {}
+        for rank in tables.ranks:
+            stages.setdefault(places[str(rank)].get("pp", 0), []).append(rank)
+        return [tuple(ranks) for _, ranks in sorted(stages.items())]
+    number = {rank: int(((graph.nodes.rank == rank) & _computes(graph)).sum()) for rank in tables.ranks}
+    groups: list[list[int]] = []
+    for rank in sorted(number, key=lambda rank: (number[rank], rank)):
+        if groups and number[rank] - number[groups[-1][0]] <= ALIKE * number[rank]:
+            groups[-1].append(rank)
+        else:
+            groups.append([rank])
+    return [tuple(sorted(group)) for group in groups]
+
+
+def _per_step(graph: Graph, rank: int) -> float:
+    mine = (graph.nodes.rank == rank) & _computes(graph) & (graph.nodes.step >= 0)
+    if not mine.any():
+        return 0.0
+    _, step = np.unique(graph.nodes.step[mine], return_inverse=True)
+    sums: Ints = np.bincount(step, weights=graph.duration[mine]).astype(np.int64)
+    return float(np.median(sums))
+
+
+def _computes(graph: Graph) -> np.ndarray:
+    return graph.nodes.kind == NodeKind.COMPUTE

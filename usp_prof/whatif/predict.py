@@ -1,0 +1,84 @@
+"""What would the run be like with these changes? Replays before and after, and how sure the difference is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from usp_prof.model.finding import Basis
+from usp_prof.whatif.build import graph_of
+from usp_prof.whatif.edits import apply
+from usp_prof.whatif.plan import Plan, make_plan
+from usp_prof.whatif.replay import replay
+from usp_prof.whatif.schedule import reschedule
+from usp_prof.whatif.step_times import StepTimes, step_times
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usp_prof.model.edit import Edit
+    from usp_prof.tables.table_set import TableSet
+    from usp_prof.whatif.graph import Timeline
+
+SCHEDULE = "schedule"
+FLOOR_ERROR = 0.01
+"""A replay of a timeline that was measured is exact; what an edit does beyond it was never measured. Against repaired
+runs the error is about this share of the step (`benchmarks/repairs.py`)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """The step before and after, in ns; `gain_fraction` of the measured step, less than 0 where it gets slower."""
+
+    edits: tuple[Edit, ...]
+    before_ns: float
+    after_ns: float
+    replay_error: float
+    basis: Basis
+    error_fraction: float
+    timeline: Timeline
+
+    @property
+    def gain_fraction(self) -> float:
+        """The share of the step that the edits save."""
+        return 1 - self.after_ns / self.before_ns if self.before_ns > 0 else 0.0
+
+
+def predict(tables: TableSet, edits: Sequence[Edit]) -> Prediction:
+    """Predict the mean step of a run with edits made, in their order."""
+    graph = graph_of(tables)
+    plan: Plan = tables.memo("whatif plan", lambda: make_plan(graph))
+    before = unedited(tables)
+    changed, basis, error = graph, Basis.REPLAYED, 0.0
+    for edit in edits:
+        if edit.name != SCHEDULE:
+            changed = apply(changed, edit, tables)
+            basis = Basis.MODELLED if edit.name == "bucketed" else basis
+    timeline = replay(changed, plan)
+    after = step_times(tables, changed, timeline)
+    after_ns = after.mean_replayed_ns
+    for edit in edits:
+        if edit.name == SCHEDULE:
+            moved = reschedule(tables, edit)
+            after_ns -= moved.saved_ns
+            basis, error = Basis.MODELLED, max(error, moved.error_ns / before.mean_measured_ns)
+    return Prediction(
+        tuple(edits),
+        before.mean_measured_ns,
+        after_ns,
+        float(before.error.max(initial=0.0)),
+        basis,
+        max(FLOOR_ERROR, float(before.error.max(initial=0.0)), error),
+        timeline,
+    )
+
+
+def unedited(tables: TableSet) -> StepTimes:
+    """Replay the run as it is: how well the graph explains what was measured."""
+
+    def build() -> StepTimes:
+        graph = graph_of(tables)
+        plan: Plan = tables.memo("whatif plan", lambda: make_plan(graph))
+        return step_times(tables, graph, replay(graph, plan))
+
+    return tables.memo("whatif unedited", build)

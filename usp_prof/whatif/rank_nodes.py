@@ -1,0 +1,123 @@
+"""Which nodes has one rank? Its device's activities lane by lane, and the host's calls where the trace has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.whatif.graph import NodeKind
+
+if TYPE_CHECKING:
+    from usp_prof.tables.columns import Columns
+    from usp_prof.tables.table_set import TableSet
+    from usp_prof.whatif.graph import Flags, Ints
+
+_KINDS = {
+    "compute": NodeKind.COMPUTE,
+    "communication": NodeKind.COMMUNICATION,
+    "memcpy": NodeKind.COPY,
+    "memset": NodeKind.COPY,
+}
+HOST_LANE = "host"
+COMPUTING_LANE = "cpu"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankNodes:
+    """One rank's nodes in lane order; `event` and `launch` are its own event numbers, `part` its row of collectives."""
+
+    rank: int
+    lane: Ints
+    kind: Ints
+    start: Ints
+    duration: Ints
+    step: Ints
+    name: tuple[Ints, list[str]]
+    axis: tuple[Ints, list[str]]
+    event: Ints
+    launch: Ints
+    part: Ints
+    on_device: bool
+    lanes: int
+
+    @property
+    def end(self) -> Ints:
+        """Ends on the rank's own clock."""
+        return self.start + self.duration
+
+    @property
+    def first_of_lane(self) -> Flags:
+        """Nodes that have none before them on their lane."""
+        first = np.ones(len(self.lane), dtype=bool)
+        first[1:] = self.lane[1:] != self.lane[:-1]
+        return first
+
+
+def nodes_of(tables: TableSet, rank: int) -> RankNodes:
+    """Set one rank's nodes up."""
+    work = tables.columns("activities", rank)
+    codes, kinds = work.codes("kind")
+    kind = np.array([_KINDS.get(text, NodeKind.COMPUTE) for text in kinds] + [0], np.int64)[codes]
+    names, texts = work.codes("name")
+    axis = work.codes("axis")
+    lane = _lanes(work, kind)
+    calls = _host_calls(tables.columns("launches", rank))
+    on_device = bool((work["launch_event"] >= 0).any())
+    if not on_device:
+        calls = calls[:, :0]
+    host_names = np.full(calls.shape[1], len(texts))
+    columns = {
+        "lane": np.append(lane, np.full(calls.shape[1], lane.max(initial=-1) + 1)),
+        "kind": np.append(kind, calls[3]),
+        "start": np.append(work["start_ns"], calls[1]),
+        "duration": np.append(work["dur_ns"], calls[2]),
+        "step": np.append(work["step"], calls[4]),
+        "event": np.append(work["event"], calls[0]),
+        "launch": np.append(work["launch_event"], np.full(calls.shape[1], -1)),
+        "part": np.append(work["collective"], np.full(calls.shape[1], -1)),
+    }
+    name = np.append(names, host_names)
+    axes = np.append(axis[0], np.full(calls.shape[1], -1))
+    order = np.lexsort((np.arange(len(name)), columns["start"], columns["lane"]))
+    sorted_columns = {key: np.asarray(value, np.int64)[order] for key, value in columns.items()}
+    return RankNodes(
+        rank,
+        name=(name[order], [*texts, HOST_LANE]),
+        axis=(axes[order], axis[1]),
+        on_device=on_device,
+        lanes=int(columns["lane"].max(initial=-1)) + 1,
+        **sorted_columns,
+    )
+
+
+def _lanes(work: Columns, kind: Ints) -> Ints:
+    """Number the lanes: threads that compute are one (they take turns), posted sends and receives one each."""
+    codes, texts = work.codes("lane")
+    merged = {text: COMPUTING_LANE if text.split(" ")[0] == COMPUTING_LANE else text for text in texts}
+    distinct = sorted(set(merged.values()))
+    lane = np.array([distinct.index(merged[text]) for text in texts] + [0], np.int64)[codes]
+    posted = np.array(["p2p" in text for text in texts] + [False])[codes] & (kind == NodeKind.COMMUNICATION)
+    lane[posted] = len(distinct) + np.arange(int(posted.sum()))
+    return lane
+
+
+def _host_calls(launches: Columns) -> Ints:
+    """Give the host's calls that start device work or wait for it; a waiting one also comes back.
+
+    Rows: event, start, duration, kind, step.
+    """
+    waits = launches.matches("kind", "sync") | launches["blocking"]
+    starts = launches["kernels"] > 0
+    rows = np.flatnonzero(waits | starts)
+    waits = waits[rows]
+    event, start, length = (launches[name][rows] for name in ("event", "start_ns", "dur_ns"))
+    step = launches["step"][rows]
+    call = np.stack(
+        [event, start, np.where(waits, 0, length), np.full(len(rows), int(NodeKind.HOST)), step]
+    )
+    back = np.stack(
+        [event, start + length, np.zeros(len(rows), np.int64), np.full(len(rows), int(NodeKind.RETURN)), step]
+    )
+    return np.concatenate([call, back[:, waits]], axis=1)
