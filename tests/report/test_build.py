@@ -215,7 +215,7 @@ def test_bubble_stands_against_its_theory(tables: TableSet) -> None:
         value("bubble_ideal_fraction", 0.25, Unit.FRACTION),
         value("bubble_textbook_fraction", 0.2, Unit.FRACTION),
     )
-    document = build(tables, {"pipeline": Told(bubbles, rows=(("a", 1),))}, name="x")
+    document = build(tables, {"x": Told(bubbles)}, name="x")
     figures = next(block for block in document.summary.blocks if isinstance(block, KeyFigures))
     bubble = next(figure for figure in figures.figures if figure.label == "bubble")
     assert bubble.second == "ideal 25.0 %, textbook 20.0 %"
@@ -251,7 +251,7 @@ def test_bad_health_comes_first_and_the_rest_is_counted(tables: TableSet) -> Non
         HealthRow("b", Severity.ERROR),
         HealthRow("c", Severity.DATA_LOSS),
     )
-    document = build(tables, {"host": Told(notes=rows)}, name="x")
+    document = build(tables, {"x": Told(notes=rows)}, name="x")
     health = next(block for block in document.summary.blocks if isinstance(block, Health))
     assert [row.code for row in health.rows] == ["c", "b"]
     assert health.more == 1
@@ -263,3 +263,16 @@ def test_every_section_module_is_in_the_list() -> None:
     names = [name for name, _ in sections.SECTIONS]
     assert len(names) == len(set(names))
     assert set(NAMES) <= set(names)
+
+
+def test_an_analysis_without_a_section_of_its_own_is_shown_plainly(tables: TableSet) -> None:
+    note = HealthRow("a", Severity.INFO)
+    result = Told((value("x_time", 3),), (note,), rows=(("a", 1), ("b", 2)))
+    document = build(tables, {"cp": result}, name="x")
+    (section,) = (each for each in document.sections if each.id == "cp")
+    figures, table, health = section.blocks
+    assert isinstance(figures, KeyFigures)
+    assert figures.figures[0].label == "X_Time"
+    assert isinstance(table, DataTable)
+    assert table.rows == (("a", 1), ("b", 2))
+    assert isinstance(health, Health)

@@ -71,6 +71,7 @@ def _draw_peak(plot: Figure, data: BandwidthPoints, theme: Theme) -> None:
             y=data.peak,
             text=data.peak_label,
             text_color=color,
+            background_fill_color=theme.background,
             text_font=theme.font,
             text_font_size="11px",
             y_offset=3,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Cell = int | float | str | None
 """What a table may hold; `None` is not known."""
 
+_NEGLIGIBLE = 0.0005
+
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
@@ -77,6 +79,11 @@ class Stack:
     total: int | float
     unit: Unit
     parts: tuple[StackPart, ...]
+
+    @property
+    def worth_a_line(self) -> tuple[StackPart, ...]:
+        """The parts that do not round to nothing: those that a bar can show and a legend should."""
+        return tuple(part for part in self.parts if part.value >= self.total * _NEGLIGIBLE and part.value > 0)
 
 
 @dataclass(frozen=True, slots=True)

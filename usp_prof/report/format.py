@@ -105,6 +105,8 @@ def _column_decimals(largest: float, unit: Unit) -> int:
     """Keep one digit more than alone: the largest of a column sets the scale for much smaller ones."""
     if unit is Unit.FRACTION:
         return 1
+    if largest >= 9999.5:
+        return 0
     return 3 if largest < 9.9995 else 2 if largest < 99.995 else 1
 
 

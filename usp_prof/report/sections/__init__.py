@@ -37,7 +37,19 @@ SECTIONS: tuple[tuple[str, str], ...] = (
 """Id and title of each section, in the order of the report."""
 
 OWN = frozenset(
-    {"findings", "step_time", "breakdown", "overlap", "collectives", "mfu", "kernels", "timeline", "health"}
+    {
+        "findings",
+        "step_time",
+        "breakdown",
+        "overlap",
+        "collectives",
+        "pipeline",
+        "mfu",
+        "kernels",
+        "host",
+        "timeline",
+        "health",
+    }
 )
 """Sections with a module of their own."""
 

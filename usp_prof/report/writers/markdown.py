@@ -51,7 +51,7 @@ def _key_figures(block: doc.KeyFigures) -> str:
 
 @_set.register(doc.Stack)
 def _stack(block: doc.Stack) -> str:
-    parts = [part for part in block.parts if part.value > 0]
+    parts = block.worth_a_line
     counts = cells([part.value for part in parts], _BAR)
     marks = fills([part.role for part in parts], ascii_only=False)
     bar = "".join(mark * count for mark, count in zip(marks, counts, strict=True))

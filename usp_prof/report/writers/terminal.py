@@ -106,7 +106,7 @@ def _stack(block: doc.Stack, console: Console) -> None:
     head = f"  {quantity(block.total, block.unit)}"
     _put(Line.assemble((_plain(block.title, console), "bold"), (_plain(head, console), "dim")), console)
     colored = console.color_system is not None and not console.no_color
-    parts = [part for part in block.parts if part.value > 0]
+    parts = block.worth_a_line
     roles = [part.role for part in parts]
     marks = fills(roles, ascii_only=console.options.ascii_only)
     if colored and not console.options.ascii_only:
@@ -121,7 +121,7 @@ def _stack(block: doc.Stack, console: Console) -> None:
 
 
 def _bar_legend(
-    block: doc.Stack, parts: list[doc.StackPart], marks: list[str], styles: list[str], console: Console
+    block: doc.Stack, parts: tuple[doc.StackPart, ...], marks: list[str], styles: list[str], console: Console
 ) -> RenderableType:
     entries = [
         (

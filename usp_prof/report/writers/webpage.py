@@ -137,7 +137,7 @@ def _key_figures(block: doc.KeyFigures, numbered: _Numbered) -> str:
 @_set.register(doc.Stack)
 def _stack(block: doc.Stack, numbered: _Numbered) -> str:
     del numbered
-    parts = [part for part in block.parts if part.value > 0]
+    parts = block.worth_a_line
     bar = "".join(
         f'<span style="flex:{part.value} 1 0" {_swatch(part.role)} '
         f'title="{escape(part.label)}: {share(part.value, block.total)}"></span>'

@@ -1,0 +1,99 @@
+"""What does each section show? Sections of a made-up run of known truth, all analyses real."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from usp_prof.charts import inputs
+from usp_prof.model.metric import Unit
+from usp_prof.report.build import analyse, build
+from usp_prof.report.document import Chart, DataTable, Document, Text
+from usp_prof.run import open_run
+from usp_prof.synth.declaration import Declaration
+from usp_prof.synth.write import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DECLARED = {"mesh": {"pp": 2, "tp": 2}, "work": {"schedule": "1F1B", "micro_batches": 4, "steps": 2}, "seed": 1}
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> Document:
+    folder: Path = tmp_path_factory.mktemp("synth")
+    write(Declaration.from_dict(DECLARED), folder / "run", described=True)
+    opened = open_run(folder / "run", cache_dir=folder / "cache")
+    return build(opened.tables, analyse(opened.tables), name=opened.name)
+
+
+def blocks(document: Document, section: str) -> list[object]:
+    (found,) = (each for each in document.sections if each.id == section)
+    return list(found.blocks)
+
+
+def chart(document: Document, section: str) -> inputs.ChartInput:
+    (found,) = (block for block in blocks(document, section) if isinstance(block, Chart))
+    return found.data
+
+
+def tables(document: Document, section: str) -> dict[str, DataTable]:
+    return {block.title: block for block in blocks(document, section) if isinstance(block, DataTable)}
+
+
+def test_kernels_show_ops_by_shape_under_the_roof(document: Document) -> None:
+    roof = chart(document, "kernels")
+    assert isinstance(roof, inputs.RooflinePoints)
+    assert len(roof.label) == len(roof.rate) > 3
+    assert roof.peak_flops == pytest.approx(989e12, rel=0.01)
+    assert 0 < roof.share.sum() <= 1
+    ops = tables(document, "kernels")["Ops by shape, all ranks and steps together"]
+    assert [column.head for column in ops.columns][:3] == ["op", "shapes", "time"]
+    assert ops.columns[2].unit is Unit.NS
+
+
+def test_collectives_show_bandwidth_over_size_with_the_links_peak(document: Document) -> None:
+    points = chart(document, "collectives")
+    assert isinstance(points, inputs.BandwidthPoints)
+    assert set(points.axis) == {"tp", "pp"}
+    assert points.peak == pytest.approx(450e9)
+    assert points.peak_label.endswith("450 GB/s")
+    assert "Sends and receives by pair" in tables(document, "collectives")
+
+
+def test_the_schedule_has_a_row_a_stage_and_every_action(document: Document) -> None:
+    drawn = chart(document, "pipeline")
+    assert isinstance(drawn, inputs.PipelineSchedule)
+    assert len(drawn.rows) == 2
+    assert len(drawn.kind) == 2 * 4 * 2
+    assert set(drawn.kind) == {"F", "B"}
+    assert drawn.start_ns.min() == 0
+    said = " ".join(block.text for block in blocks(document, "pipeline") if isinstance(block, Text))
+    assert "4 micro-batches on 2 stages" in said
+    assert "100.0 %" in said
+    stages = tables(document, "pipeline")["Stages, median length of an action"]
+    assert [row[0] for row in stages.rows] == [0, 1]
+    assert [column.head for column in stages.columns] == ["stage", "ranks", "micro-batch", "F", "B"]
+
+
+def test_mfu_names_every_convention(document: Document) -> None:
+    by = tables(document, "mfu")["By convention"]
+    assert [row[0] for row in by.rows] == ["palm", "matmul", "causal"]
+
+
+def test_overlap_names_what_hides_it(document: Document) -> None:
+    shown = tables(document, "overlap")
+    assert "By kind of collective, mean over ranks" in shown
+    bars = chart(document, "overlap")
+    assert isinstance(bars, inputs.AxisCommunication)
+    assert bars.axes == ("tp", "pp")
+
+
+def test_host_shows_what_blocks(document: Document) -> None:
+    assert {"Ranks", "What blocks the host", "Runtime calls"} <= set(tables(document, "host"))
+
+
+def test_the_first_screen_holds_bubble_and_mfu(document: Document) -> None:
+    labels = {figure.label for block in document.summary.blocks for figure in getattr(block, "figures", ())}
+    assert {"step", "MFU", "tokens", "bubble"} <= labels
