@@ -174,17 +174,17 @@ class Faults:
         """Note which sockets there are, so that the next group's can be told apart."""
         self._sockets = _sockets()
 
-    def opened(self, axes: tuple[str, ...]) -> None:
-        """Slow the links of the group just opened, if it serves a slow axis: the kernel paces its sockets."""
+    def opened(self, axes: tuple[str, ...]) -> float:
+        """Slow the links of the group just opened, if it serves a slow axis; gives the delay of its messages.
+
+        Bandwidth is limited by the kernel, which paces the group's sockets; on NCCL only the delay acts.
+        """
         fresh, self._sockets = _sockets() - self._sockets, _sockets()
         for fault in self.of_kind("slow-link"):
             if fault["mbps"] and fault["axis"] in axes:
                 for name in fresh:
                     with socket.socket(fileno=os.dup(int(name.split()[0]))) as link:
                         link.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, int(fault["mbps"] * 1e6 / 8))
-
-    def delay(self, axes: tuple[str, ...]) -> float:
-        """Give the seconds that a message of a group waits before it leaves."""
         return sum(fault["delay_ms"] / 1e3 for fault in self.of_kind("slow-link") if fault["axis"] in axes)
 
 

@@ -18,6 +18,7 @@ from trainer.torch_private import all_gather_single, reduce_scatter_single
 def gather_rows(x: torch.Tensor, group: Group) -> torch.Tensor:
     """Concatenate the group's tensors along the first dimension."""
     out = x.new_empty(x.shape[0] * group.size, *x.shape[1:])
+    group.leave()
     all_gather_single(out, x.contiguous(), group=group.handle)
     return out
 
@@ -25,6 +26,7 @@ def gather_rows(x: torch.Tensor, group: Group) -> torch.Tensor:
 def reduce_rows(x: torch.Tensor, group: Group) -> torch.Tensor:
     """Add the group's tensors and keep this rank's part of the first dimension."""
     out = x.new_empty(x.shape[0] // group.size, *x.shape[1:])
+    group.leave()
     reduce_scatter_single(out, x.contiguous(), group=group.handle)
     return out
 
@@ -33,6 +35,7 @@ def exchange_rows(x: torch.Tensor, sends: list[int] | None, receives: list[int] 
     """Send a run of rows to each rank of the group and receive one from each; equal runs when no splits are given."""
     rows = x.shape[0] if receives is None else sum(receives)
     out = x.new_empty(rows, *x.shape[1:])
+    group.leave()
     dist.all_to_all_single(out, x.contiguous(), receives, sends, group=group.handle)
     return out
 

@@ -106,6 +106,7 @@ class Bucket:
         self.launched = True
         if self.group.size == 1:
             return
+        self.group.leave()
         what = "zero1_reduce_scatter" if self.sharded else "bucket_all_reduce"
         with mark("dp", what, bytes=self.grad.numel() * self.grad.element_size()):
             if self.sharded:

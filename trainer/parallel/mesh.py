@@ -6,11 +6,14 @@ Expert parallelism has no ranks of its own: it borrows them from ``dp_shard x cp
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
 import torch.distributed as dist
+
+from usp_prof import record
 
 ORDER = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
@@ -94,6 +97,14 @@ class Group:
     ranks: tuple[int, ...]
     rank: int
     handle: dist.ProcessGroup | None
+    delay: float = 0.0
+    """Seconds that each message waits before it leaves (a fault)."""
+
+    def leave(self) -> None:
+        """Stand in a slow network interface, where one is injected."""
+        if self.delay:
+            with record.mark("fault", "slow_link"):
+                time.sleep(self.delay)
 
     @property
     def size(self) -> int:
@@ -135,11 +146,12 @@ class Mesh:
         rank: int,
         wanted: set[str],
         before: Callable[[], None] = lambda: None,
-        opened: Callable[[tuple[str, ...]], None] = lambda axes: None,
+        opened: Callable[[tuple[str, ...]], float] = lambda _: 0.0,
     ) -> Mesh:
         """Open the wanted groups on all ranks, in one order; the others stay closed (each costs sockets and threads).
 
-        `before` is called before the first, `opened` with the axes of each new group of this rank.
+        `before` is called before the first, `opened` with the axes of each new group of this rank; it gives the delay
+        of the group's messages.
         """
         groups = {}
         before()
@@ -147,11 +159,11 @@ class Mesh:
             partition = layout.groups(*varying)
             mine = next(ranks for ranks in partition if rank in ranks)
             axes = served_axes(name, layout)
-            handle = None
+            handle, delay = None, 0.0
             if name in wanted:
                 handle, _ = dist.new_subgroups_by_enumeration(partition, group_desc=description(name, layout))
-                opened(axes)
-            groups[name] = Group(name, axes, tuple(mine), mine.index(rank), handle)
+                delay = opened(axes)
+            groups[name] = Group(name, axes, tuple(mine), mine.index(rank), handle, delay)
         return cls(layout, rank, layout.coordinates(rank), groups)
 
     def open_groups(self) -> list[Group]:

@@ -57,6 +57,7 @@ class Stage(PipelineStage):
         batch, sequence = sizes[1], module.tp.size * sizes[0]
         tokens = torch.empty(batch, sequence, dtype=torch.int64, device="meta")
         logits = torch.empty(sequence, batch, module.vocabulary, device="meta") if module.last else between
+        self.links = group
         super().__init__(
             module,
             index,
@@ -116,7 +117,7 @@ class Stage(PipelineStage):
 
     def _marked(self, operations: list[dist.P2POp], what: str, mb: int) -> list[dist.P2POp]:
         for operation in operations:
-            operation.op = _marking(operation, mark_values=(what, self.stage_index, mb))
+            operation.op = _marking(operation, self.links, (what, self.stage_index, mb))
         return operations
 
     def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
@@ -124,12 +125,14 @@ class Stage(PipelineStage):
         return []
 
 
-def _marking(operation: dist.P2POp, mark_values: tuple[str, int, int]) -> Callable[..., Any]:
+def _marking(operation: dist.P2POp, links: Group, mark_values: tuple[str, int, int]) -> Callable[..., Any]:
     """Post an operation as it is, under a mark; the caller's arguments are passed over, since they are the operation's."""
     post, (what, stage, mb) = operation.op, mark_values
     peer = {"group_dst" if post is dist.isend else "group_src": operation.group_peer}
 
     def marked(*_: Any, **__: Any) -> Any:  # noqa: ANN401 - isend or irecv
+        if what.startswith("send"):
+            links.leave()
         with record.pipeline_transfer(what, stage=stage, micro_batch=mb, peer=operation.peer):
             return post(operation.tensor, group=operation.group, tag=operation.tag, **peer)
 

@@ -49,6 +49,7 @@ class Ring:
     def shift(self, x: torch.Tensor, step: int) -> tuple[torch.Tensor, list[dist.Work]]:
         """Start passing a tensor on; gives the one that will have arrived after `wait`."""
         arriving = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        self.group.leave()
         with mark("cp", "ring_send_recv", step=step):
             works = dist.batch_isend_irecv(
                 [

@@ -1,0 +1,111 @@
+"""Does every layout learn what one process learns? Loss and gradient norm over five steps, in float64."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from trainer_fleet import launch
+
+pytestmark = pytest.mark.trainer
+
+BOUND = 1e-9
+GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
+EXPERTS = "--experts 4"
+
+TWO = (
+    "--dp 2",
+    "--dp 2 --accumulate 4",
+    "--dp 2 --zero 1",
+    "--dp 2 --zero 2 --accumulate 2",
+    "--dp 2 --zero 3",
+    "--dp 2 --zero 3 --no-prefetch --recompute full",
+    "--tp 2",
+    "--tp 2 --zero 1 --recompute selective",
+    "--cp 2 --cp-layout contiguous",
+    "--cp 2 --recompute full",
+    "--cp 2 --cp-method allgather",
+    "--cp 2 --cp-method ulysses --cp-layout contiguous",
+    "--pp 2 --schedule gpipe --zero 1",
+    "--pp 2 --schedule 1f1b --recompute full",
+    "--pp 2 --schedule interleaved --accumulate 2",
+    "--pp 2 --schedule interleaved-zb",
+    "--pp 2 --schedule zbv",
+    "--pp 2 --schedule dualpipev",
+    f"--dp 2 --ep 2 {EXPERTS}",
+    f"--dp 2 --ep 2 --zero 3 {EXPERTS}",
+    f"--dp 2 --zero 1 {EXPERTS}",
+    f"--tp 2 --ep 2 {EXPERTS}",
+    f"--cp 2 --ep 2 --zero 1 {EXPERTS}",
+    f"--pp 2 --schedule zbv {EXPERTS}",
+)
+FOUR = (
+    "--dp 2 --tp 2 --zero 1",
+    "--dp 2 --tp 2 --zero 3",
+    "--dp 2 --cp 2 --zero 2",
+    "--dp 4 --dp-replicate 2 --zero 1",
+    "--dp 4 --dp-replicate 2 --zero 3",
+    "--pp 2 --dp 2 --schedule zbv --zero 2",
+    "--pp 2 --dp 2 --schedule interleaved --zero 3",
+    "--pp 2 --dp 2 --schedule interleaved-zb --accumulate 2",
+    "--pp 2 --tp 2",
+    "--pp 2 --cp 2 --schedule dualpipev",
+    "--cp 2 --tp 2 --cp-method ulysses",
+    "--cp 4",
+    f"--dp 2 --tp 2 --ep 4 --zero 3 {EXPERTS}",
+    f"--pp 2 --dp 2 --ep 2 --schedule interleaved {EXPERTS}",
+    f"--cp 2 --dp 2 --ep 2 --ep-layout inner --zero 1 {EXPERTS}",
+)
+EIGHT = (
+    "--pp 2 --dp 2 --tp 2",
+    "--pp 2 --dp 2 --tp 2 --schedule zbv --zero 2",
+    "--pp 2 --cp 2 --tp 2 --zero 1",
+    "--pp 2 --dp 2 --cp 2 --schedule interleaved --cp-method allgather",
+    "--pp 2 --dp 4 --dp-replicate 2 --zero 3",
+    f"--dp 2 --cp 2 --tp 2 --ep 4 --zero 3 {EXPERTS}",
+    f"--pp 2 --dp 2 --tp 2 --ep 2 --zero 1 {EXPERTS}",
+    f"--pp 2 --dp 2 --cp 2 --ep 4 --schedule interleaved --cp-method ulysses {EXPERTS}",
+)
+SIXTEEN = (
+    f"--pp 2 --dp 2 --cp 2 --tp 2 --ep 4 {EXPERTS}",
+    f"--pp 2 --dp 2 --cp 2 --tp 2 --ep 2 --ep-layout inner --zero 2 --schedule zbv {EXPERTS}",
+)
+
+
+@cache
+def curves(processes: int, cases: tuple[str, ...]) -> dict:
+    return launch(processes, list(cases), timeout=280 if processes <= 4 else 600)
+
+
+def check(processes: int, cases: tuple[str, ...], case: str) -> None:
+    curve = curves(processes, cases)[case]
+    assert "error" not in curve, curve["error"]
+    golden = GOLDEN["experts" if "--experts" in case else "dense"]
+    assert curve["loss"] == pytest.approx(golden["loss"], rel=0, abs=BOUND)
+    assert curve["norm"] == pytest.approx(golden["norm"], rel=0, abs=BOUND)
+
+
+@pytest.mark.parametrize("case", TWO)
+def test_two_processes(case: str) -> None:
+    check(2, TWO, case)
+
+
+@pytest.mark.parametrize("case", FOUR)
+def test_four_processes(case: str) -> None:
+    check(4, FOUR, case)
+
+
+@pytest.mark.large
+@pytest.mark.timeout(700)
+@pytest.mark.parametrize("case", EIGHT)
+def test_eight_processes(case: str) -> None:
+    check(8, EIGHT, case)
+
+
+@pytest.mark.large
+@pytest.mark.timeout(700)
+@pytest.mark.parametrize("case", SIXTEEN)
+def test_sixteen_processes(case: str) -> None:
+    check(16, SIXTEEN, case)

@@ -1,0 +1,83 @@
+"""Run several layouts in one launch of several processes, and say what loss and gradient norm each step had."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMON = "--dtype fp64 --batch 16 --layers 4 --steps 5 --device cpu"
+
+
+def launch(processes: int, cases: list[str], timeout: float = 250) -> dict[str, Any]:
+    """Train each case (options as typed) on so many processes; gives the curve of each, or its error."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answer = Path(folder, "cases.json"), Path(folder, "curves.json")
+        asked.write_text(json.dumps(cases))
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), __file__]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TORCH_CPP_LOG_LEVEL": "ERROR"}
+        done = subprocess.run(
+            [*command, str(asked), str(answer)],
+            env=environment,
+            timeout=timeout,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        curves = json.loads(answer.read_text()) if answer.exists() else {}
+        for case in cases:
+            curves.setdefault(
+                case, {"error": f"not reached; the launch ended with {done.returncode}:\n{done.stderr[-3000:]}"}
+            )
+        return curves
+
+
+def curve(case: str) -> dict[str, list[float]]:
+    """Train one case in the process group that there is."""
+    import torch
+    import torch.distributed as dist
+
+    from trainer.build import build, wanted_groups
+    from trainer.config import parse
+    from trainer.data import Batches
+    from trainer.faults import Faults
+    from trainer.parallel.mesh import Mesh
+    from trainer.rules import settle
+
+    settled = settle(parse([*COMMON.split(), *case.split()]), dist.get_world_size())
+    mesh = Mesh.build(settled.layout, dist.get_rank(), wanted_groups(settled))
+    device = torch.device(settled.options.device)
+    faults = Faults([], dist.get_rank(), 0, [])
+    update = build(settled, mesh, device, faults)
+    batches = Batches(settled, mesh.place, device)
+    losses, norms = [], []
+    for step in range(settled.options.steps):
+        outcome = update(step, batches.update(step))
+        losses.append(float(outcome.loss))
+        norms.append(float(outcome.norm))
+    for group in mesh.open_groups():
+        dist.destroy_process_group(group.handle)
+    return {"loss": losses, "norm": norms}
+
+
+def main() -> None:
+    """Be one of the processes."""
+    import torch.distributed as dist
+
+    asked, answer = (Path(argument) for argument in sys.argv[1:])
+    dist.init_process_group("gloo")
+    curves: dict[str, Any] = {}
+    for case in json.loads(asked.read_text()):
+        curves[case] = curve(case)
+        if dist.get_rank() == 0:
+            answer.write_text(json.dumps(curves))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
