@@ -11,9 +11,12 @@ NAMES: tuple[str, ...] = (
     "collectives",
     "clock",
     "pipeline",
+    "stragglers",
     "kernels",
     "mfu",
     "host",
     "memory",
+    "moe",
+    "cp",
 )
 """The analyses in the order in which a report shows them; a test walks this folder against it."""

@@ -1,0 +1,135 @@
+"""Does every part of the sequence get the same work, and what do the ring's exchanges cost?
+
+With a causal mask, contiguous parts of a sequence are uneven: the last rank sees all keys, the first only its own.
+Imbalance is the slowest rank's compute over the mean of its context-parallel group; ring steps tell where it waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.analyses._frame import frame
+from usp_prof.analyses._mark_times import axis_groups, host_marks, marked, step_count
+from usp_prof.analyses._op_work import of_rank
+from usp_prof.analyses._spread import in_order
+from usp_prof.model.axis import Axis
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.selection import EVERYTHING, Selection
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from usp_prof.tables.table_set import TableSet
+
+CP_IMBALANCE = Metric(
+    "cp_imbalance", Unit.RATIO, Better.LOWER, "Sequence imbalance",
+    "Compute of the slowest rank of a context-parallel group over the group's mean; 1 is even.", (),
+)  # fmt: skip
+CP_TIME = Metric(
+    "cp_time", Unit.NS, Better.LOWER, "Exchange time",
+    "Time of one kind of exchange (ring_wait, ring_send_recv, all_gather_kv, ulysses_a2a) in one step; by rank.",
+    ("exchange", "rank"),
+)  # fmt: skip
+RING_WAIT = Metric(
+    "ring_wait_time", Unit.NS, Better.LOWER, "Wait by ring step",
+    "Mean time that a ring step waits for its exchange, by number of the ring step.", ("ring_step",),
+)  # fmt: skip
+METRICS = (CP_IMBALANCE, CP_TIME, RING_WAIT)
+
+_EXCHANGES = ("ring_wait", "ring_send_recv", "all_gather_kv", "ulysses_a2a")
+
+
+@dataclass(frozen=True, slots=True)
+class RankCompute:
+    """One rank's compute in one step, and its place in its group."""
+
+    rank: int
+    group: int
+    compute_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class CpResult:
+    """Compute by rank, exchange times by (kind, rank) per step, mean waits by ring step."""
+
+    ranks: tuple[RankCompute, ...]
+    times: dict[tuple[str, int], float]
+    ring_waits: dict[int, float]
+    notes: tuple[HealthRow, ...] = ()
+
+    @property
+    def imbalance(self) -> float:
+        """Slowest over mean, of the group where it is worst; NaN without groups."""
+        found = []
+        for group in sorted({row.group for row in self.ranks}):
+            times = [row.compute_ns for row in self.ranks if row.group == group]
+            if sum(times):
+                found.append(max(times) * len(times) / sum(times))
+        return max(found, default=float("nan"))
+
+    def values(self) -> list[Value]:
+        """Give the metric values, sorted by dimension."""
+        found = [Value(CP_TIME, time, {"exchange": kind, "rank": rank}) for (kind, rank), time in self.times.items()]
+        for kind in sorted({kind for kind, _ in self.times}):
+            mean = float(np.mean([time for (name, _), time in self.times.items() if name == kind]))
+            found.append(Value(CP_TIME, mean, {"exchange": kind}))
+        found += [Value(RING_WAIT, time, {"ring_step": step}) for step, time in self.ring_waits.items()]
+        if np.isfinite(self.imbalance):
+            found.append(Value(CP_IMBALANCE, self.imbalance))
+        return in_order(found)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Give one row for each rank of a context-parallel group."""
+        kinds = sorted({kind for kind, _ in self.times})
+        rows = self.ranks
+        return frame(
+            {
+                "rank": [row.rank for row in rows],
+                "group": [row.group for row in rows],
+                "compute_ns": [row.compute_ns for row in rows],
+                **{f"{kind}_ns": [self.times.get((kind, row.rank), float("nan")) for row in rows] for kind in kinds},
+            }
+        )
+
+
+def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CpResult:
+    """Look at the context-parallel groups of the selected ranks and steps."""
+    ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
+    groups = axis_groups(tables, Axis.CP, ranks)
+    if not groups:
+        return CpResult((), {}, {})
+    rows = [
+        RankCompute(rank, number, _compute_time(tables, rank, selection))
+        for number, members in enumerate(groups)
+        for rank in members
+    ]
+    times: dict[tuple[str, int], float] = {}
+    waits: dict[int, list[int]] = {}
+    told = False
+    for rank in sorted({row.rank for row in rows}):
+        told = told or bool(len(host_marks(tables, rank, selection, "cp").name))
+        marks = marked(tables, rank, selection, "cp")
+        for kind in _EXCHANGES:
+            some = marks.of(kind)
+            if len(some.name):
+                times[kind, rank] = int(some.dur_ns.sum()) / step_count(tables, rank, selection)
+        ring = marks.of("ring_wait")
+        for place, length in zip(ring.number("step").tolist(), ring.dur_ns.tolist(), strict=True):
+            waits.setdefault(place, []).append(length)
+    known = {place: float(np.mean(lengths)) for place, lengths in sorted(waits.items()) if place >= 0}
+    return CpResult(tuple(rows), times, known, () if told else (_NO_MARKS,))
+
+
+_NO_MARKS = HealthRow(
+    "no_cp_marks", Severity.INFO,
+    detail="exchanges of the sequence are not marked: time by ring step is not known; mark cp::ring_wait step=N",
+)  # fmt: skip
+
+
+def _compute_time(tables: TableSet, rank: int, selection: Selection) -> float:
+    work = of_rank(tables, rank, selection)
+    return int(work.dur_ns.sum()) / step_count(tables, rank, selection)

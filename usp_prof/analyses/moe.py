@@ -1,0 +1,187 @@
+"""Do the experts get the same work, and what do dispatch and combine cost?
+
+Imbalance is the fullest rank's tokens over the mean of its group, weighted by tokens: how much longer the experts'
+part takes than it would with even loads. Tokens come from the recorder's `ep::load` marks, else from the sizes of
+uneven all-to-alls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.analyses._frame import frame
+from usp_prof.analyses._mark_times import axis_groups, host_marks, marked, step_count
+from usp_prof.analyses._spread import in_order
+from usp_prof.model.axis import Axis
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.selection import EVERYTHING, Selection
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from usp_prof.tables.table_set import TableSet
+
+MOE_IMBALANCE = Metric(
+    "moe_imbalance", Unit.RATIO, Better.LOWER, "Expert imbalance",
+    "Tokens of the fullest rank of an expert group over the group's mean, weighted by tokens; 1 is even.", ("step",),
+)  # fmt: skip
+MOE_TOKENS = Metric(
+    "moe_tokens", Unit.COUNT, Better.NEITHER, "Tokens at experts",
+    "Tokens that arrived at a rank's experts in one step.",
+    ("rank",),
+)  # fmt: skip
+MOE_TIME = Metric(
+    "moe_time", Unit.NS, Better.LOWER, "Routing time",
+    "Time of one phase of routing (dispatch, combine, counts, all_to_all) in one step, mean over ranks; by rank.",
+    ("phase", "rank"),
+)  # fmt: skip
+METRICS = (MOE_IMBALANCE, MOE_TOKENS, MOE_TIME)
+
+_PHASES = {"dispatch_a2a": "dispatch", "combine_a2a": "combine", "counts_a2a": "counts"}
+_TIMED = ("dispatch", "combine", "counts")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What arrived at the ranks of one group in one routing: ranks and tokens side by side."""
+
+    step: int
+    occurrence: int
+    ranks: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+    @property
+    def imbalance(self) -> float:
+        """Fullest over mean."""
+        return max(self.tokens) * len(self.tokens) / sum(self.tokens) if sum(self.tokens) else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MoeResult:
+    """Loads of every routing, tokens by rank and step, and times by (phase, rank), per step."""
+
+    loads: tuple[Load, ...]
+    tokens: dict[int, float]
+    times: dict[tuple[str, int], float]
+    source: str
+    notes: tuple[HealthRow, ...] = ()
+
+    def values(self) -> list[Value]:
+        """Give the metric values, sorted by dimension."""
+        found = [Value(MOE_TOKENS, count, {"rank": rank}) for rank, count in self.tokens.items()]
+        found += [Value(MOE_TIME, time, {"phase": phase, "rank": rank}) for (phase, rank), time in self.times.items()]
+        for phase in sorted({phase for phase, _ in self.times}):
+            mean = float(np.mean([time for (name, _), time in self.times.items() if name == phase]))
+            found.append(Value(MOE_TIME, mean, {"phase": phase}))
+        if self.loads:
+            found.append(Value(MOE_IMBALANCE, _weighted(self.loads)))
+            found += [
+                Value(MOE_IMBALANCE, _weighted(tuple(load for load in self.loads if load.step == step)), {"step": step})
+                for step in sorted({load.step for load in self.loads})
+            ]
+        return in_order(found)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Give one row for each routing and rank."""
+        rows = [(load, place) for load in self.loads for place in range(len(load.ranks))]
+        return frame(
+            {
+                "step": [load.step for load, _ in rows],
+                "routing": [load.occurrence for load, _ in rows],
+                "rank": [load.ranks[place] for load, place in rows],
+                "tokens": [load.tokens[place] for load, place in rows],
+                "imbalance": [load.imbalance for load, _ in rows],
+            }
+        )
+
+
+def _weighted(loads: tuple[Load, ...]) -> float:
+    """Give what the fullest ranks take over what even loads would."""
+    even = sum(sum(load.tokens) / len(load.tokens) for load in loads)
+    return sum(max(load.tokens) for load in loads) / even if even else 1.0
+
+
+def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MoeResult:
+    """Look at the routing of the selected ranks and steps."""
+    ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
+    arrived = {rank: _marked_tokens(tables, rank, selection) for rank in ranks}
+    source = "marks"
+    if not any(arrived.values()):
+        arrived = {rank: _sent_sizes(tables, rank, selection) for rank in ranks}
+        source = "all-to-all sizes"
+    loads = [load for group in axis_groups(tables, Axis.EP, ranks) or [tuple(ranks)] for load in _loads(arrived, group)]
+    tokens = {}
+    if source == "marks":
+        tokens = {
+            rank: sum(count for _, count in found) / step_count(tables, rank, selection)
+            for rank, found in arrived.items()
+            if found
+        }
+    times = _times(tables, ranks, selection)
+    notes = [_NO_LOADS] if times and not loads else []
+    return MoeResult(tuple(loads), tokens, times, source if loads else "", tuple(notes))
+
+
+_NO_LOADS = HealthRow(
+    "no_expert_loads", Severity.INFO,
+    detail="tokens at experts are not known: mark each expert's input with ep::load tokens=N",
+)  # fmt: skip
+
+
+def _marked_tokens(tables: TableSet, rank: int, selection: Selection) -> list[tuple[int, int]]:
+    """Give (step, tokens) of each routing in order, from the recorder's marks."""
+    loads = host_marks(tables, rank, selection, "ep").of("load")
+    return [
+        (step, count)
+        for step, count in zip(loads.step.tolist(), loads.number("tokens").tolist(), strict=True)
+        if count >= 0
+    ]
+
+
+def _sent_sizes(tables: TableSet, rank: int, selection: Selection) -> list[tuple[int, int]]:
+    """Give (step, bytes received) of each uneven all-to-all of the expert axis: even ones are answers or counts."""
+    parts = tables.columns("collectives", rank)
+    uneven = (
+        parts.matches("axis", Axis.EP) & parts.matches("op", "all_to_all") & (parts["in_bytes"] != parts["out_bytes"])
+    )
+    rows = parts.take(uneven & (parts["out_bytes"] >= 0) & ~parts.matches("phase", "backward"))
+    pairs = zip(rows["step"].tolist(), rows["out_bytes"].tolist(), strict=True)
+    return [(step, size) for step, size in pairs if selection.takes_step(step)]
+
+
+def _loads(arrived: dict[int, list[tuple[int, int]]], group: tuple[int, ...]) -> list[Load]:
+    """Set the group's ranks side by side, routing by routing, within each step."""
+    by_rank: list[dict[int, list[int]]] = []
+    for rank in group:
+        by_step: dict[int, list[int]] = {}
+        for step, count in arrived.get(rank, []):
+            by_step.setdefault(step, []).append(count)
+        by_rank.append(by_step)
+    shared = set.intersection(*(set(by_step) for by_step in by_rank)) if by_rank else set()
+    return [
+        Load(step, number, group, tokens)
+        for step in sorted(shared)
+        for number, tokens in enumerate(zip(*(by_step[step] for by_step in by_rank), strict=False))
+    ]
+
+
+def _times(tables: TableSet, ranks: list[int], selection: Selection) -> dict[tuple[str, int], float]:
+    """Time the marked phases, and the all-to-alls of the expert axis, per step."""
+    found = {}
+    for rank in ranks:
+        steps = step_count(tables, rank, selection)
+        marks = marked(tables, rank, selection, "ep")
+        phase = np.array([_PHASES.get(what, what) for what in marks.what], dtype=object)
+        for name in _TIMED:
+            if (phase == name).any():
+                found[name, rank] = int(marks.dur_ns[phase == name].sum()) / steps
+        parts = tables.columns("collectives", rank)
+        rows = parts.matches("axis", Axis.EP) & parts.matches("op", "all_to_all")
+        inside = np.array([step >= 0 and selection.takes_step(step) for step in parts["step"].tolist()], dtype=bool)
+        if (rows & inside).any():
+            found["all_to_all", rank] = int(parts["dur_ns"][rows & inside].sum()) / steps
+    return found
