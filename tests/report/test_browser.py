@@ -1,0 +1,101 @@
+"""Does the page work in a browser, without a network, in both themes? Headless Chromium opens it."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from chart_samples import SAMPLES
+from papers import HOSTILE, document
+
+from usp_prof.charts.inputs import TimelineSlices
+from usp_prof.charts.levels import Slices, levels
+from usp_prof.report.document import Chart, Section
+from usp_prof.report.writers import webpage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
+
+DRAWN = "document.querySelectorAll('.chart[data-drawn]').length"
+PAINTED = """() => {
+  const canvases = (root) => [...root.querySelectorAll('*')].flatMap((item) => [
+    ...(item.tagName === 'CANVAS' ? [item] : []), ...(item.shadowRoot ? canvases(item.shadowRoot) : [])]);
+  const painted = (canvas) => canvas.width > 100
+    && canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value);
+  return [...document.querySelectorAll('.chart')].every((chart) => canvases(chart).some(painted));
+}"""
+SHOWN = """() => {
+  const all = Bokeh.documents.flatMap((doc) => [...doc._all_models.values()]);
+  const range = all.find((model) => model.type === 'Range1d' && model.min_interval === 100);
+  const shown = all.find((model) => model.type === 'ColumnDataSource' && 'where' in model.data);
+  return {count: shown.data.left.length, names: new Set(shown.data.name).size, start: range.start, end: range.end};
+}"""
+ZOOM = """([start, end]) => {
+  const all = Bokeh.documents.flatMap((doc) => [...doc._all_models.values()]);
+  const range = all.find((model) => model.type === 'Range1d' && model.min_interval === 100);
+  range.setv({start, end});
+}"""
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+def page_of(browser: Any, path: Path, theme: str, troubles: list[str]) -> Any:
+    page = browser.new_page(viewport={"width": 1280, "height": 9000}, color_scheme=theme)
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("console", lambda said: troubles.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("request", lambda asked: troubles.append(asked.url) if not asked.url.startswith("file:") else None)
+    page.goto(path.as_uri())
+    return page
+
+
+def test_every_chart_draws_in_both_themes_and_nothing_is_asked_for(browser: Any, tmp_path: Path) -> None:
+    charts = tuple(Section(f"s{place}", HOSTILE, (Chart(HOSTILE, data),)) for place, data in enumerate(SAMPLES))
+    path = tmp_path / "report.html"
+    path.write_text(webpage.write([document(sections=charts)]), encoding="utf-8")
+    for theme, other in (("light", "dark"), ("dark", "light")):
+        troubles: list[str] = []
+        page = page_of(browser, path, theme, troubles)
+        page.wait_for_function(f"{DRAWN} === {len(SAMPLES)}")
+        assert page.evaluate("document.documentElement.dataset.theme") == theme
+        page.wait_for_function(PAINTED)
+        page.click("#theme")
+        page.wait_for_function(f"[...document.querySelectorAll('.chart')].every(c => c.dataset.drawn === '{other}')")
+        page.wait_for_function(PAINTED)
+        assert troubles == []
+        page.close()
+
+
+def test_the_timeline_shows_more_the_closer_one_looks(browser: Any, tmp_path: Path) -> None:
+    count = 20_000
+    start = np.arange(count, dtype=np.int64) * 1_000
+    zeros, names = np.zeros(count, np.int64), np.arange(count) % 50
+    made, starts = levels(Slices(zeros, start, start + 600, zeros, names), 100_000)
+    columns = (made.row, made.start_ns, made.end_ns, made.role, made.name)
+    data = TimelineSlices(("rank 0",), *columns, ("compute",), tuple(f"kernel {n}" for n in range(50)), starts)
+    path = tmp_path / "report.html"
+    path.write_text(webpage.write([document(sections=(Section("t", "T", (Chart("T", data),)),))]), encoding="utf-8")
+    troubles: list[str] = []
+    page = page_of(browser, path, "light", troubles)
+    page.wait_for_function(f"{DRAWN} === 1")
+    whole = page.evaluate(SHOWN)
+    assert whole["count"] == starts[1]
+    page.evaluate(ZOOM, [0, 1_000_000])
+    near = page.evaluate(SHOWN)
+    assert near["count"] == pytest.approx(1000, abs=3)
+    assert near["names"] == 50
+    page.evaluate(ZOOM, [0, 20_000_000])
+    assert page.evaluate(SHOWN)["count"] <= 4000
+    assert troubles == []
