@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import astuple
 
 from usp_prof.readers import _nanoseconds, _wire
 from usp_prof.readers._names import Texts, category_text, plain_text
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 _FLOW_AND_METADATA = frozenset({"s", "t", "f", "M"})
 _WITHOUT_LINKS = "python_function"
+_PHASE, _TS = 0, 5
 LINK_COLUMNS = ("device", "stream", "correlation", "external_id")
 
 
@@ -51,52 +54,61 @@ class Columns:
 
     def add(self, events: Sequence[_wire.Event | _wire.ExactEvent]) -> None:
         """Take over decoded events."""
-        kept = [event for event in events if event.ph not in _FLOW_AND_METADATA]
-        if len(kept) != len(events):
-            named = [event for event in events if event.ph == "M"]
-            self.thread_names.add(named)
-            self.counts.flows += len(events) - len(kept) - len(named)
-        if not kept:
+        if not events:
             return
-        starts = self._nanoseconds([event.ts for event in kept])
-        placed = starts != _nanoseconds.ABSENT
-        if not placed.all():
-            self.counts.unplaced += len(kept) - int(np.count_nonzero(placed))
-            kept = [event for event, good in zip(kept, placed.tolist(), strict=True) if good]
-            starts = starts[placed]
-        categories = [event.cat for event in kept]
+        fields: list[Sequence[Any]] = list(zip(*map(astuple, events), strict=True))
+        wanted = self._wanted(fields[_PHASE], events)
+        starts = self._nanoseconds(fields[_TS])
+        useless = wanted & (starts == _nanoseconds.ABSENT)
+        if useless.any():
+            self.counts.unplaced += int(np.count_nonzero(useless))
+            wanted &= ~useless
+        if not wanted.all():
+            chosen = wanted.tolist()
+            fields = [list(compress(field, chosen)) for field in fields]
+            starts = starts[wanted]
+        phases, categories, names, processes, threads, _, durations, args = fields
+        if not phases:
+            return
         self.starts.append(starts)
-        self.durations.append(self._nanoseconds([event.dur for event in kept]))
-        self.phases.add([event.ph for event in kept])
-        self.categories.add(categories)
-        self.names.add([event.name for event in kept])
-        self.processes.add([event.pid for event in kept])
-        self.threads.add([event.tid for event in kept])
-        self._add_args([event.args for event in kept], categories)
+        self.durations.append(self._nanoseconds(durations))
+        self.phases.add(phases)
+        category = self.categories.add(categories)
+        self.names.add(names)
+        self.processes.add(processes)
+        self.threads.add(threads)
+        self._add_args(args, category != self.categories.code(_WITHOUT_LINKS))
 
-    def _nanoseconds(self, values: list[Any]) -> NDArray[np.int64]:
-        if values and isinstance(values[0], float):
-            out, finer = _nanoseconds.from_floats(values)
+    def _wanted(self, phases: Sequence[str], events: Sequence[_wire.Event | _wire.ExactEvent]) -> NDArray[np.bool_]:
+        """Mark what becomes a row; names of threads are taken here, flows are counted."""
+        passed = set(phases) & _FLOW_AND_METADATA
+        if not passed:
+            return np.ones(len(phases), bool)
+        if "M" in passed:
+            self.thread_names.add([event for event in events if event.ph == "M"])
+        passed_over = np.fromiter(map(passed.__contains__, phases), bool, len(phases))
+        self.counts.flows += int(np.count_nonzero(passed_over)) - phases.count("M")
+        return ~passed_over
+
+    def _nanoseconds(self, values: Sequence[Any]) -> NDArray[np.int64]:
+        if isinstance(values[0], float):
+            out, finer = _nanoseconds.from_floats(np.fromiter(values, np.float64, len(values)))
         else:
             out, finer = _nanoseconds.from_texts([bytes(value) for value in values])
         self.counts.finer_than_ns += finer
         return out
 
-    def _add_args(self, args: list[msgspec.Raw], categories: list[str]) -> None:
+    def _add_args(self, args: Sequence[msgspec.Raw], linked: NDArray[np.bool_]) -> None:
+        sizes = np.fromiter(map(len, args), np.int32, len(args))
         offsets = np.zeros(len(args) + 1, np.int32)
-        np.cumsum(np.fromiter(map(len, args), np.int32, len(args)), out=offsets[1:])
+        np.cumsum(sizes, out=offsets[1:])
         text = pa.py_buffer(b"".join(args))
         self.args.append(pa.StringArray.from_buffers(len(args), pa.py_buffer(offsets), text))
-        linked = [
-            row
-            for row, (arg, category) in enumerate(zip(args, categories, strict=True))
-            if arg and category != _WITHOUT_LINKS
-        ]
-        rows = np.array(linked, np.int64)
-        columns = self._decode_links([args[row] for row in linked])
+        linked &= sizes > 0
+        columns = self._decode_links(list(compress(args, linked.tolist())))
         for name, values in zip(LINK_COLUMNS, columns, strict=True):
             column = np.full(len(args), -1, np.int64)
-            column[rows] = values
+            column[linked] = values
             self.links[name].append(column)
 
     def _decode_links(self, args: list[msgspec.Raw]) -> list[NDArray[np.int64]]:
@@ -107,10 +119,10 @@ class Columns:
             if b'"external id"' in joined:
                 external = [max(link.external, link.external_2021) for link in links]
             return [
-                np.array([link.device for link in links], np.int64),
-                np.array([link.stream for link in links], np.int64),
-                np.array([link.correlation for link in links], np.int64),
-                np.array(external, np.int64),
+                np.fromiter([link.device for link in links], np.int64, len(links)),
+                np.fromiter([link.stream for link in links], np.int64, len(links)),
+                np.fromiter([link.correlation for link in links], np.int64, len(links)),
+                np.fromiter(external, np.int64, len(links)),
             ]
         except (*_wire.DECODE_ERRORS, OverflowError):
             return self._links_one_by_one(args)

@@ -40,9 +40,15 @@ class Texts:
         self._codes = _Codes()
         self._pieces: list[NDArray[np.int32]] = []
 
-    def add(self, values: Sequence[object]) -> None:
-        """Append a piece."""
-        self._pieces.append(np.fromiter(map(self._codes.__getitem__, values), np.int32, len(values)))
+    def add(self, values: Sequence[object]) -> NDArray[np.int32]:
+        """Append a piece; gives its codes."""
+        piece = np.fromiter(map(self._codes.__getitem__, values), np.int32, len(values))
+        self._pieces.append(piece)
+        return piece
+
+    def code(self, value: object) -> int:
+        """Give the code of a value; -1 when it has not been met."""
+        return self._codes.get(value, -1)
 
     def array(self, spelling: Callable[[object], str]) -> pa.DictionaryArray:
         """Give the column, each value spelt by `spelling`; values spelt alike become one."""

@@ -22,9 +22,8 @@ ABSENT = np.int64(np.iinfo(np.int64).min)
 _LIMIT_US = 9.2e15
 
 
-def from_floats(values: Sequence[float]) -> tuple[NDArray[np.int64], int]:
+def from_floats(us: NDArray[np.float64]) -> tuple[NDArray[np.int64], int]:
     """Give nanoseconds, and how many values were finer than one nanosecond (these are rounded)."""
-    us = np.asarray(values, dtype=np.float64)
     size = np.abs(us)
     useless = ~(size < _LIMIT_US)
     if useless.any():
@@ -38,9 +37,8 @@ def from_floats(values: Sequence[float]) -> tuple[NDArray[np.int64], int]:
     return ns, int(np.count_nonzero(finer))
 
 
-def too_large_for_floats(values: Sequence[float]) -> bool:
+def too_large_for_floats(us: NDArray[np.float64]) -> bool:
     """Say whether a float may have lost nanoseconds of one of these."""
-    us = np.asarray(values, dtype=np.float64)
     return bool((np.abs(us) >= FLOAT_IS_EXACT_BELOW).any())
 
 

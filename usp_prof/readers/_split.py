@@ -15,7 +15,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PIECE = 4 << 20
+PIECE = 1 << 19
 """Bytes of JSON that are decoded at once: small enough to stay in the cache, large enough to forget call overhead."""
 
 HEAD_LIMIT = 64 << 20

@@ -1,0 +1,69 @@
+"""How does a small recorded trace become a large one? Repeated, each copy later than the one before and with its own ids.
+
+    python benchmarks/large_trace.py SMALL.json.gz LARGE.json --megabytes 500
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import re
+from pathlib import Path
+
+_NUMBERS = re.compile(
+    rb'("ts": ?|"(?:External id|correlation|id|Ev Idx|Python (?:parent )?id|Record function id)": ?|ProfilerStep#)'
+    rb"(\d+)((?:\.\d+)?)"
+)
+_SPAN_US = 10_000_000
+_IDS = 10_000_000
+
+
+def parts(text: bytes) -> tuple[bytes, bytes, bytes]:
+    """Divide a trace into what is before, in and behind its list of events."""
+    opening = re.search(rb'"traceEvents"\s*:\s*\[', text)
+    closes = [match.start() + 1 for match in re.finditer(rb"\}\s*\](?=\s*[,}])", text)]
+    if opening is None or not closes:
+        raise SystemExit("no trace events")
+    last = max(place for place in closes if b'"ph"' in text[max(opening.end(), place - 400) : place])
+    return text[: opening.end()], text[opening.end() : last].strip(), text[last:]
+
+
+def copy(events: bytes, number: int) -> bytes:
+    """Give the events shifted in time and in ids."""
+
+    def shifted(match: re.Match[bytes]) -> bytes:
+        key, whole, rest = match.groups()
+        step = _SPAN_US if key.startswith(b'"ts"') else 1_000 if key.startswith(b"Profiler") else _IDS
+        return key + str(int(whole) + number * step).encode() + rest
+
+    return _NUMBERS.sub(shifted, events) if number else events
+
+
+def build(small: Path, large: Path, *, megabytes: float = 0, events: int = 0) -> int:
+    """Write the large trace until it has this size or this number of events; gives the number of events."""
+    text = gzip.decompress(small.read_bytes()) if small.suffix == ".gz" else small.read_bytes()
+    head, body, tail = parts(text)
+    each = len(re.findall(rb'"ph": ?"', body))
+    copies = max(1, round(megabytes * 1e6 / len(body)) if megabytes else -(-events // each))
+    with large.open("wb") as out:
+        out.write(head + b"\n")
+        for number in range(copies):
+            out.write((b",\n  " if number else b"  ") + copy(body, number))
+        out.write(tail)
+    return copies * each
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("small", type=Path)
+    parser.add_argument("large", type=Path)
+    parser.add_argument("--megabytes", type=float, default=0)
+    parser.add_argument("--events", type=int, default=0)
+    args = parser.parse_args()
+    count = build(args.small, args.large, megabytes=args.megabytes, events=args.events)
+    print(f"{args.large}: {args.large.stat().st_size / 1e6:.1f} MB, {count:,} events")
+
+
+if __name__ == "__main__":
+    main()
