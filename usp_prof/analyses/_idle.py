@@ -64,7 +64,7 @@ def _queue_empty(tables: TableSet, rank: int, gaps: Intervals) -> Intervals:
     activities, launches = tables.columns("activities", rank), tables.columns("launches", rank)
     if not len(gaps) or not len(activities) or not len(launches):
         return EMPTY
-    launched = _launch_start(activities["launch_event"], launches)
+    launched = launch_starts(tables, rank)
     order = np.lexsort((launched, activities["start_ns"]))
     starts = activities["start_ns"][order]
     first = np.minimum(np.searchsorted(starts, gaps.end, side="left"), len(starts) - 1)
@@ -73,8 +73,11 @@ def _queue_empty(tables: TableSet, rank: int, gaps: Intervals) -> Intervals:
     return Intervals(gaps.start[late], gaps.end[late])
 
 
-def _launch_start(event: NDArray[np.int64], launches: Columns) -> NDArray[np.int64]:
-    """Give the start of each launch event; -1 where none is known."""
+def launch_starts(tables: TableSet, rank: int) -> NDArray[np.int64]:
+    """Give for each activity when the host launched it; -1 where that is not known."""
+    event, launches = tables.columns("activities", rank)["launch_event"], tables.columns("launches", rank)
+    if not len(launches):
+        return np.full(len(event), -1, np.int64)
     order = np.argsort(launches["event"], kind="stable")
     known = launches["event"][order]
     place = np.minimum(np.searchsorted(known, event), len(known) - 1)

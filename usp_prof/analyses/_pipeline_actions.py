@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.algebra.intervals import Intervals, union
-from usp_prof.algebra.order import occurrence
+from usp_prof.algebra.order import occurrence, per_code
 from usp_prof.algebra.schedules.action import Action, Kind, Order
 from usp_prof.analyses import _partition
+from usp_prof.analyses._idle import launch_starts
+from usp_prof.model.axis import Axis
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from usp_prof.model.selection import Selection
     from usp_prof.tables.table_set import TableSet
 
+_INSIDE = (str(Axis.TP), str(Axis.CP), str(Axis.EP))
 _WAITS_INSIDE = "torch"  # its own marks enclose the receive that an action waits for
 
 
@@ -65,7 +68,7 @@ def gather(tables: TableSet, selection: Selection) -> Actions:
         if not len(columns):
             continue
         sources |= set(columns.codes("source")[1])
-        start, end = columns["device_start_ns"], columns["device_end_ns"]
+        start, end = _on_device(tables, rank)
         known = (start >= 0) & (end >= start) & (columns["stage"] >= 0) & (columns["micro_batch"] >= 0)
         known &= np.array([step >= 0 and selection.takes_step(step) for step in columns["step"].tolist()], bool)
         busy = end - start
@@ -88,6 +91,31 @@ def gather(tables: TableSet, selection: Selection) -> Actions:
     joined = _made({name: np.concatenate(found[name]) for name in _ARRAYS}, "+".join(sorted(sources)))
     order = np.lexsort((joined.end_ns, joined.start_ns, joined.rank))
     return joined.take(order)
+
+
+def _on_device(tables: TableSet, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give where each action's own work begins and ends on the device.
+
+    That is its compute and the collectives inside it. A backward also launches the gradients' reduction, which runs
+    on beside later actions, and transfers between stages; neither is the action's time.
+    """
+    columns, activities = tables.columns("actions", rank), tables.columns("activities", rank)
+    first, last = columns["device_start_ns"].copy(), columns["device_end_ns"].copy()
+    launched = launch_starts(tables, rank)
+    own = (launched >= 0) & (~activities.matches("kind", "communication") | activities.matches("axis", *_INSIDE))
+    order = np.argsort(columns["start_ns"], kind="stable")
+    begun = columns["start_ns"][order]
+    place = np.searchsorted(begun, launched, side="right") - 1
+    action = order[np.maximum(place, 0)] if len(order) else place
+    own &= (place >= 0) & (launched < (columns["start_ns"] + columns["dur_ns"])[action]) if len(order) else False
+    rows = np.flatnonzero(own)
+    if not len(rows):
+        return first, last
+    codes, inverse = np.unique(action[rows], return_inverse=True)
+    start = activities["start_ns"][rows]
+    first[codes] = per_code(inverse, start, np.minimum, len(codes))
+    last[codes] = per_code(inverse, start + activities["dur_ns"][rows], np.maximum, len(codes))
+    return first, last
 
 
 def pipelines(actions: Actions) -> list[tuple[int, ...]]:

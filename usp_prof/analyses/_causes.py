@@ -1,0 +1,145 @@
+"""Why is a rank late? Its own time, part by part, set beside its peers'; a cause only where that covers the cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.analyses import _arrivals, _partition
+from usp_prof.analyses._idle import Cause as Idle
+from usp_prof.analyses._partition import CAUSES
+from usp_prof.tables import calls as call_table
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.analyses._partition import Partition
+    from usp_prof.tables.table_set import TableSet
+
+COVERS = 0.5
+"""Share of the cost that a part's excess must reach to be called the cause."""
+
+
+class Why(StrEnum):
+    """Causes of lateness, as far as traces can show them."""
+
+    SLOW_COMPUTE = "slow compute"
+    MORE_WORK = "more work"
+    SLOW_HOST = "slow host"
+    LATE_INPUT = "late input"
+    SLOW_LINK = "slow link"
+    COPIES = "copies"
+    UNKNOWN = "unknown"
+
+
+_OWN = (Why.SLOW_COMPUTE, Why.SLOW_LINK, Why.COPIES, Why.LATE_INPUT, Why.SLOW_HOST)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnTime:
+    """Per (rank, step) row of the partition: a column for each part of the time that is not waiting for others."""
+
+    parts: Partition
+    columns: NDArray[np.int64]
+    kernels: NDArray[np.int64]
+
+    @property
+    def total(self) -> NDArray[np.int64]:
+        """All own time of a rank's step."""
+        return np.asarray(self.columns.sum(axis=1))
+
+
+def own_time(tables: TableSet, parts: Partition) -> OwnTime:
+    """Divide each rank's steps into own time: compute, transfers, copies, input, host."""
+    columns, kernels = np.zeros((len(parts.rank), len(_OWN)), np.int64), np.zeros(len(parts.rank), np.int64)
+    host = (CAUSES.index(Idle.HOST), CAUSES.index(Idle.SYNC), CAUSES.index(Idle.OTHER))
+    for rank in np.unique(parts.rank).tolist():
+        mine = np.flatnonzero(parts.rank == rank)
+        start, end = parts.start[mine], parts.end[mine]
+        stalled = (_arrivals.stalls(tables, rank) - _partition.sets_of(tables, rank).bubble).within(start, end)
+        columns[mine, 0] = parts.compute[mine]
+        columns[mine, 1] = np.maximum(parts.exposed[mine].sum(axis=1) - stalled, 0)
+        columns[mine, 2] = parts.memcpy[mine]
+        columns[mine, 3] = parts.idle[mine, CAUSES.index(Idle.INPUT)]
+        columns[mine, 4] = sum(parts.idle[mine, column] for column in host)
+        activities = tables.columns("activities", rank)
+        begun = np.sort(activities["start_ns"][activities.matches("kind", "compute")])
+        kernels[mine] = np.searchsorted(begun, end) - np.searchsorted(begun, start)
+    return OwnTime(parts, columns, kernels)
+
+
+def peers_of(tables: TableSet) -> dict[int, tuple[int, ...]]:
+    """Give for each rank those that do the same work: same pipeline stage and, where known, same place on `cp`."""
+    keys: dict[int, tuple[object, ...]] = {}
+    for rank in tables.ranks:
+        place = tables.topology.coordinates.get(rank)
+        if place is not None and len(tables.topology.coordinates) >= len(tables.ranks):
+            keys[rank] = tuple(place.get(axis, 0) for axis in ("pp", "cp"))
+        else:
+            keys[rank] = tuple(np.unique(tables.columns("actions", rank)["stage"]).tolist())
+    return {r: tuple(other for other in tables.ranks if other != r and keys[other] == keys[r]) for r in tables.ranks}
+
+
+def excess_by_row(own: OwnTime, peers: dict[int, tuple[int, ...]]) -> NDArray[np.int64]:
+    """Give for each (rank, step) how much longer its own parts take than its peers' medians; -1 without peers."""
+    p = own.parts
+    found = np.full(len(p.rank), -1, np.int64)
+    for row, (rank, step) in enumerate(zip(p.rank.tolist(), p.step.tolist(), strict=True)):
+        theirs = np.isin(p.rank, peers[rank]) & (p.step == step)
+        if theirs.any():
+            found[row] = np.maximum(own.columns[row] - np.median(own.columns[theirs], axis=0), 0).sum()
+    return found
+
+
+def slow_axis(tables: TableSet, rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]) -> str:
+    """Name the axis whose transfers take a rank longest beyond its peers'; empty when none does."""
+    calls, parts = call_table.of(tables).columns(), call_table.of(tables).part_columns()
+    chosen = np.isin(calls["step"][parts["call"]], steps) & (parts["transfer_ns"] >= 0)
+    codes, names = calls.codes("axis")
+    axis = codes[parts["call"]]
+    over: dict[str, float] = {}
+    for code in np.unique(axis[chosen]).tolist():
+        sums = [int(parts["transfer_ns"][chosen & (axis == code) & (parts["rank"] == r)].sum()) for r in (rank, *peers)]
+        over[names[code]] = sums[0] - float(np.median(sums[1:])) if len(sums) > 1 else 0.0
+    worst = max(sorted(over), key=lambda name: over[name], default="")
+    return worst if worst and over[worst] > 0 else ""
+
+
+def excess(own: OwnTime, rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Give each part's mean excess over the peers' median, over some steps; NaN without peers in these steps."""
+    p = own.parts
+    found = []
+    for step in steps.tolist():
+        mine = (p.rank == rank) & (p.step == step)
+        theirs = np.isin(p.rank, peers) & (p.step == step)
+        if mine.any() and theirs.any():
+            found.append(own.columns[mine][0] - np.median(own.columns[theirs], axis=0))
+    return np.mean(found, axis=0) if found else np.full(len(_OWN), np.nan)
+
+
+def kernel_ratio(own: OwnTime, rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]) -> float:
+    """Give how many kernels the rank runs for each of its peers' (median over steps); 1 where none are known."""
+    p, found = own.parts, []
+    for step in steps.tolist():
+        mine, theirs = ((rows & (p.step == step)) for rows in (p.rank == rank, np.isin(p.rank, peers)))
+        if mine.any() and theirs.any() and np.median(own.kernels[theirs]) > 0:
+            found.append(float(own.kernels[mine][0] / np.median(own.kernels[theirs])))
+    return float(np.median(found)) if found else 1.0
+
+
+def why(over: NDArray[np.float64], cost_ns: float, slowdown: float, kernels: float) -> Why:
+    """Name the part whose excess covers the cost, if one does."""
+    if not len(over) or np.isnan(over).any() or over.max() < COVERS * cost_ns:
+        return Why.UNKNOWN
+    cause = _OWN[int(np.argmax(over))]
+    if cause is Why.SLOW_COMPUTE and kernels - 1 >= COVERS * (slowdown - 1) > 0:
+        return Why.MORE_WORK
+    return cause
+
+
+def describe(over: NDArray[np.float64]) -> dict[str, int]:
+    """Give the excess by part, for evidence."""
+    return {} if np.isnan(over).any() else {str(part): round(float(ns)) for part, ns in zip(_OWN, over, strict=True)}

@@ -1,0 +1,304 @@
+"""Who keeps the others waiting, why, and what does it cost the job?
+
+HTA names the rank with the most communication time: that is a victim. The straggler of a call arrives last, so it
+waits least. What a rank costs is the lateness that is its own doing (see `_arrivals`), on the axis where it weighs
+most; two ranks that are equally slow cost nothing each, as mending one alone gains nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.analyses import _arrivals, _partition
+from usp_prof.analyses._causes import (
+    Why,
+    describe,
+    excess,
+    excess_by_row,
+    kernel_ratio,
+    own_time,
+    peers_of,
+    slow_axis,
+    why,
+)
+from usp_prof.analyses._frame import frame
+from usp_prof.analyses._idle import Cause
+from usp_prof.analyses._spread import in_order, spread
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.tables import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from usp_prof.analyses._arrivals import Arrivals
+    from usp_prof.analyses._causes import OwnTime
+    from usp_prof.analyses._partition import Partition
+    from usp_prof.tables.table_set import TableSet
+
+SLOWDOWN = Metric(
+    "slowdown",
+    Unit.RATIO,
+    Better.LOWER,
+    "Compute slowdown",
+    "Compute of a rank's step over the median of its peers' (same stage); per rank the median over steps, as the "
+    "whole the largest rank's.",
+    ("rank", "step"),
+)
+JOB_SLOWDOWN = Metric(
+    "job_slowdown",
+    Unit.RATIO,
+    Better.LOWER,
+    "Job's slowdown",
+    "Step over what it would be were all peers alike: own time averaged over peers, no waiting for late ones, "
+    "bubbles as they are. Of first order, without a replay.",
+    ("step",),
+)
+LATE_FRACTION = Metric(
+    "late_fraction",
+    Unit.FRACTION,
+    Better.LOWER,
+    "Last to arrive",
+    "Share of an axis' calls in which the rank arrives last; ties within the clocks' residual blame nobody.",
+    ("rank", "axis"),
+)
+STRAGGLER_COST = Metric(
+    "straggler_cost",
+    Unit.NS,
+    Better.LOWER,
+    "Cost of being late",
+    "Lateness of a rank that is its own doing, on the axis where it weighs most; as the whole the largest rank's mean.",
+    ("rank", "step"),
+)
+METRICS = (SLOWDOWN, JOB_SLOWDOWN, LATE_FRACTION, STRAGGLER_COST)
+
+_WORTH = 0.02  # of the step: less is noise to whoever reads the verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How one rank arrives on one axis."""
+
+    rank: int
+    axis: str
+    calls: int
+    late: int
+    late_by_ns: int
+    """By how much it was last, summed."""
+    own_ns: int
+    """What of it is its own doing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A rank that costs the job time: `cost_ns` per step (mean over all steps), and in which steps."""
+
+    rank: int
+    axis: str
+    why: Why
+    cost_ns: float
+    step_fraction: float
+    slowdown: float
+    steps: tuple[int, ...]
+    persistent: bool
+    evidence: Mapping[str, int]
+    """Own time over the peers' median in these steps, by part."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StragglersResult:
+    """Lateness per rank and axis, slowdown per rank and step, and the culprits, costliest first."""
+
+    lateness: tuple[Lateness, ...]
+    culprits: tuple[Culprit, ...]
+    rank: NDArray[np.int64]
+    step: NDArray[np.int64]
+    slowdown: NDArray[np.float64]
+    cost_ns: NDArray[np.int64]
+    job_slowdown: Mapping[int, float]
+    notes: tuple[HealthRow, ...] = ()
+
+    def rank_slowdown(self, rank: int) -> float:
+        """Give a rank's median slowdown over steps; NaN without peers."""
+        mine = self.slowdown[self.rank == rank]
+        return float(np.median(mine[~np.isnan(mine)])) if (~np.isnan(mine)).any() else float("nan")
+
+    def values(self) -> list[Value]:
+        """Give the metric values, sorted by dimension."""
+        ranks = np.unique(self.rank).tolist()
+        per_rank = [(rank, self.rank_slowdown(rank)) for rank in ranks]
+        known = [(rank, figure) for rank, figure in per_rank if not np.isnan(figure)]
+        found = [Value(SLOWDOWN, max(figure for _, figure in known))] if known else []
+        found += [Value(SLOWDOWN, figure, {"rank": rank}) for rank, figure in known]
+        cells = zip(self.rank.tolist(), self.step.tolist(), self.slowdown.tolist(), strict=True)
+        found += [Value(SLOWDOWN, figure, {"rank": r, "step": s}) for r, s, figure in cells if not np.isnan(figure)]
+        found += [Value(JOB_SLOWDOWN, figure, {"step": step}) for step, figure in self.job_slowdown.items()]
+        if self.job_slowdown:
+            found.append(Value(JOB_SLOWDOWN, float(np.median(list(self.job_slowdown.values())))))
+        for late in self.lateness:
+            found.append(Value(LATE_FRACTION, late.late / late.calls, {"rank": late.rank, "axis": late.axis}))
+        costs = spread(STRAGGLER_COST, self.rank, self.step, self.cost_ns)
+        if self.lateness and costs:
+            found += costs[1:]
+            found.append(Value(STRAGGLER_COST, max(v.value for v in costs if set(v.dims) == {"rank"})))
+        return in_order(found)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Give one row for each rank and axis."""
+        names = list(Lateness.__dataclass_fields__)
+        columns = {name: [getattr(late, name) for late in self.lateness] for name in names}
+        return frame(columns | {"slowdown": [self.rank_slowdown(late.rank) for late in self.lateness]})
+
+
+def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersResult:
+    """Find the stragglers of the selected steps; peers are always all ranks, the selection picks who is shown."""
+    steps_only = Selection(None, selection.first_step, selection.last_step)
+    parts = _partition.of_run(tables, steps_only)
+    seen = _arrivals.arrivals(tables)
+    taken = np.isin(seen.step, parts.step)
+    own, peers = own_time(tables, parts), peers_of(tables)
+    slow = _slowdown(parts, peers)
+    cost, weightiest = _cost(parts, seen, taken, excess_by_row(own, peers))
+    shown = np.isin(parts.rank, tables.ranks if selection.ranks is None else selection.ranks)
+    culprits = [
+        found
+        for rank in np.unique(parts.rank[shown]).tolist()
+        if (found := _culprit(tables, rank, own, peers[rank], slow, cost, weightiest)) is not None
+    ]
+    late = [row for row in _lateness(seen, taken) if selection.ranks is None or row.rank in selection.ranks]
+    return StragglersResult(
+        tuple(late),
+        tuple(sorted(culprits, key=lambda c: (-c.cost_ns, c.rank))),
+        parts.rank[shown],
+        parts.step[shown],
+        slow[shown],
+        cost[shown],
+        _job_slowdown(own, peers),
+        tuple(sorted(_notes(tables, seen, taken, peers))),
+    )
+
+
+def _slowdown(parts: Partition, peers: Mapping[int, tuple[int, ...]]) -> NDArray[np.float64]:
+    found = np.full(len(parts.rank), np.nan)
+    for row, (rank, step) in enumerate(zip(parts.rank.tolist(), parts.step.tolist(), strict=True)):
+        theirs = parts.compute[np.isin(parts.rank, peers[rank]) & (parts.step == step)]
+        if len(theirs) and np.median(theirs) > 0:
+            found[row] = parts.compute[row] / np.median(theirs)
+    return found
+
+
+def _cost(
+    parts: Partition, seen: Arrivals, taken: NDArray[np.bool_], bound: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.object_]]:
+    """Give for each (rank, step) the own lateness on the axis where it is largest, and that axis.
+
+    Lateness under a call that is hidden can be made up later: what the rank's own time exceeds its peers' bounds it.
+    """
+    cost, where = np.zeros(len(parts.rank), np.int64), np.full(len(parts.rank), "", object)
+    place = {key: row for row, key in enumerate(zip(parts.rank.tolist(), parts.step.tolist(), strict=True))}
+    rows = np.flatnonzero(taken & (seen.late_rank >= 0))
+    keys = zip(seen.late_rank[rows].tolist(), seen.step[rows].tolist(), strict=True)
+    cell = np.array([place.get(key, -1) for key in keys], np.int64)
+    for axis in sorted(set(seen.axis[rows].tolist())):
+        on = (seen.axis[rows] == axis) & (cell >= 0)
+        total = np.bincount(cell[on], seen.own_ns[rows][on], len(cost)).astype(np.int64)
+        where = np.where(total > cost, axis, where)
+        cost = np.maximum(cost, total)
+    return np.where(bound >= 0, np.minimum(cost, bound), cost), where
+
+
+def _culprit(
+    tables: TableSet,
+    rank: int,
+    own: OwnTime,
+    peers: tuple[int, ...],
+    slow: NDArray[np.float64],
+    cost: NDArray[np.int64],
+    weightiest: NDArray[np.object_],
+) -> Culprit | None:
+    parts = own.parts
+    mine = parts.rank == rank
+    mean = float(cost[mine].mean())
+    length = float(parts.wall[mine].mean())
+    hit = mine & (cost > _WORTH * parts.wall)
+    if not hit.any() or mean <= _WORTH * length:
+        return None
+    steps = parts.step[hit]
+    over = excess(own, rank, peers, steps)
+    slowdown = float(np.median(slow[hit]))
+    cause = why(over, float(cost[hit].mean()), slowdown, kernel_ratio(own, rank, peers, steps))
+    axes = weightiest[hit].tolist()
+    axis = slow_axis(tables, rank, peers, steps) if cause is Why.SLOW_LINK else ""
+    return Culprit(
+        rank,
+        axis or max(sorted(set(axes)), key=axes.count),
+        cause,
+        mean,
+        mean / length,
+        slowdown,
+        tuple(steps.tolist()),
+        bool(hit.sum() * 2 > mine.sum()),
+        describe(over),
+    )
+
+
+def _lateness(seen: Arrivals, taken: NDArray[np.bool_]) -> list[Lateness]:
+    row, rank = seen.members
+    found = []
+    for axis in sorted(set(seen.axis[taken].tolist())):
+        calls = taken & (seen.axis == axis)
+        members = rank[calls[row]]
+        for r in np.unique(members).tolist():
+            late = calls & (seen.late_rank == r)
+            sums = (int(seen.late_by_ns[late].sum()), int(seen.own_ns[late].sum()))
+            found.append(Lateness(r, axis, int((members == r).sum()), int(late.sum()), *sums))
+    return sorted(found, key=lambda late: (late.axis, -late.own_ns, late.rank))
+
+
+def _job_slowdown(own: OwnTime, peers: Mapping[int, tuple[int, ...]]) -> dict[int, float]:
+    """Set each step beside the slowest stage's mean own time and mean bubble."""
+    parts = own.parts
+    bubble = np.take(parts.idle, _partition.CAUSES.index(Cause.BUBBLE), axis=1)
+    found = {}
+    for step in np.unique(parts.step).tolist():
+        rows = parts.step == step
+        if rows.sum() < 2:
+            continue
+        stages = {frozenset((r, *peers[r])) for r in parts.rank[rows].tolist()}
+        ideals = []
+        for stage in stages:
+            mine = rows & np.isin(parts.rank, list(stage))
+            ideals.append(float((own.total[mine] + bubble[mine]).mean()))
+        if max(ideals) > 0:
+            found[step] = float(parts.wall[rows].mean()) / max(ideals)
+    return found
+
+
+def _notes(
+    tables: TableSet, seen: Arrivals, taken: NDArray[np.bool_], peers: Mapping[int, tuple[int, ...]]
+) -> list[HealthRow]:
+    notes = []
+    if len(tables.ranks) < 2:
+        notes.append(HealthRow("one_rank", Severity.INFO, detail="one rank alone cannot be late for anybody"))
+    elif not taken.any():
+        detail = "no call has all its members: who arrives last cannot be told"
+        notes.append(HealthRow("arrivals_unknown", Severity.INFO, detail=detail))
+    tied = int((taken & (seen.late_rank < 0)).sum())
+    if tied:
+        detail = "calls whose last arrivals lie within what the clocks leave open: nobody is blamed"
+        notes.append(HealthRow("arrivals_tied", Severity.INFO, count=tied, detail=detail))
+    lonely = sum(not others for others in peers.values())
+    if lonely and len(tables.ranks) > 1:
+        detail = "no other rank does the same work: no slowdown and no cause can be told"
+        notes.append(HealthRow("no_peers", Severity.INFO, count=lonely, detail=detail))
+    if clock.of(tables).components > 1:
+        detail = "clocks that nothing ties: calls over them are left out"
+        notes.append(HealthRow("clocks_untied", Severity.ERROR, detail=detail))
+    return notes
