@@ -59,11 +59,13 @@ def describe_model(model: object, sequence: int = 0) -> ModelEntry | None:
 def _values(model: object) -> Mapping[str, Any]:
     if isinstance(model, Mapping):
         return model
+    to_dict = getattr(model, "to_dict", None)
+    if callable(
+        to_dict
+    ):  # before dataclasses: Hugging Face's are such, and keep the model's type outside of the fields
+        return dict(to_dict())
     if is_dataclass(model) and not isinstance(model, type):
         return asdict(model)
-    to_dict = getattr(model, "to_dict", None)
-    if callable(to_dict):
-        return dict(to_dict())
     return dict(vars(model))
 
 

@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from usp_prof.record import _torch_private
-
 _KEY = "usp_prof/record"
 
 
@@ -36,10 +34,10 @@ class Part:
 class Exchange:
     """The parts of all ranks of one session."""
 
-    def __init__(self, world: int, session: int) -> None:
+    def __init__(self, world: int, session: int, store: Any | None) -> None:  # noqa: ANN401 - a torch Store, untyped
         self._world = world
         self._session = session
-        self._store = _torch_private.default_store() if world > 1 else None
+        self._store = store
         self._own: Part | None = None
 
     def leave(self, part: Part) -> None:

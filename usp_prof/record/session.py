@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 import torch
 
 from usp_prof.contract import MANIFEST_NAME
-from usp_prof.record import export, statement
+from usp_prof.record import _torch_private, export, statement
 from usp_prof.record.atomic import whole_file
 from usp_prof.record.gathering import Exchange
 from usp_prof.record.options import Options, settle
@@ -61,7 +61,7 @@ class Session:
         self._topology = topology = survey(self._mesh, self._groups, declared.coordinates, place.rank, place.world)
         self._manifest = statement.begin(place, topology, self._model, settings, self._peak())
         self._part = statement.own_part(place, topology, settings)
-        self._exchange = Exchange(place.world, next(_sessions))
+        self._exchange = Exchange(place.world, next(_sessions), _torch_private.default_store())
         self._exchange.leave(self._part)
         self._profiler = self._make_profiler()
         self._profiler.start()

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from types import SimpleNamespace
+
+import pytest
+
+from usp_prof.contract import ModelEntry
+from usp_prof.record.description import _ALIASES, describe_model
+
+
+@dataclass
+class Torchtitan:
+    dim: int = 64
+    n_layers: int = 2
+    n_heads: int = 4
+    n_kv_heads: int = 2
+    hidden_dim: int = 128
+    vocab_size: int = 100
+
+
+def test_every_field_of_the_contract_has_its_names() -> None:
+    assert set(_ALIASES) == {field.name for field in fields(ModelEntry)}
+
+
+def test_a_dataclass_a_dict_and_plain_attributes_say_the_same() -> None:
+    from_dataclass = describe_model(Torchtitan(), sequence=16)
+    megatron = {
+        "num_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_query_groups": 2,
+        "ffn_hidden_size": 128,
+        "vocab_size": 100,
+    }
+    assert from_dataclass is not None
+    assert from_dataclass.head_dim == 16
+    assert from_dataclass.kv_heads == 2
+    assert set(from_dataclass.flop_per_token) == {"palm", "matmul", "causal"}
+    assert describe_model(megatron, sequence=16) == from_dataclass
+    assert describe_model(SimpleNamespace(**megatron), sequence=16) == from_dataclass
+    assert describe_model(SimpleNamespace(config=Torchtitan()), sequence=16) == from_dataclass
+
+
+def test_an_entry_is_completed_and_its_sequence_may_be_said_later() -> None:
+    entry = ModelEntry(layers=1, hidden=8, heads=2, head_dim=4, ffn_hidden=8, vocab=8, sequence=4)
+    described = describe_model(entry, sequence=8)
+    assert described is not None
+    assert described.sequence == 8
+    assert entry.sequence == 4
+    assert described.flop_per_token["palm"] > 0
+
+
+def test_hugging_face_configurations() -> None:
+    transformers = pytest.importorskip("transformers")
+    llama = describe_model(transformers.LlamaConfig(num_hidden_layers=3, head_dim=16), sequence=32)
+    assert llama is not None
+    assert (llama.name, llama.layers, llama.head_dim, llama.gated_ffn) == ("llama", 3, 16, True)
+    gpt2 = describe_model(transformers.GPT2Config(n_inner=3072))
+    assert gpt2 is not None
+    assert (gpt2.gated_ffn, gpt2.ffn_hidden, gpt2.flop_per_token) == (False, 3072, {})
+    mixtral = describe_model(transformers.MixtralConfig(), sequence=4096)
+    assert mixtral is not None
+    assert (mixtral.experts, mixtral.experts_per_token) == (8, 2)
+    assert mixtral.parameters == pytest.approx(46.7e9, rel=1e-3)
+    assert mixtral.active_parameters == pytest.approx(12.9e9, rel=2e-3)
+
+
+def test_no_model_is_no_description() -> None:
+    assert describe_model(None) is None

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from usp_prof.record.options import Content, Declared, Options, Window, settle
+
+
+def test_options_are_sorted_by_what_they_are_about() -> None:
+    settings = settle({"active": 3, "stack": True, "schedule": "1F1B"})
+    assert settings.window == Window(active=3)
+    assert settings.content == Content(stack=True)
+    assert settings.declared == Declared(schedule="1F1B")
+
+
+def test_every_option_is_declared_for_type_checkers() -> None:
+    assert set(Options.__annotations__) == {
+        field.name for kind in (Window, Content, Declared) for field in fields(kind)
+    }
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(TypeError, match=r"'warm_up'; did you mean warmup"):
+        settle({"warm_up": 2})
+    with pytest.raises(TypeError, match=r"'zzz'$"):
+        settle({"zzz": 2})
+
+
+@pytest.mark.parametrize("wrong", [{"active": 0}, {"wait": -1}])
+def test_a_window_that_records_nothing_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Window(**wrong)
+
+
+def test_the_last_step_counts_all_windows() -> None:
+    assert Window(skip=2, wait=1, warmup=1, active=3, repeat=2).last_step == 12

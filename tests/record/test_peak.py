@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import torch
+
+from usp_prof.record import peak
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_the_peak_is_measured_once_and_read_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak, "_SIZES", (64, 128))
+    monkeypatch.setattr(peak, "_SECONDS_PER_SIZE", 0.01)
+    threads = torch.get_num_threads()
+    first = peak.cpu_peak(torch.float64, folder=tmp_path)
+    assert 1e7 < first.flops < 1e15
+    assert first.source.startswith("measured: largest float64 matrix product on ")
+    assert torch.get_num_threads() == threads
+    (stored,) = tmp_path.glob("*.json")
+    stored.write_text(json.dumps({"flops": 42.0}))
+    assert peak.cpu_peak(torch.float64, folder=tmp_path).flops == 42.0
+
+
+def test_a_damaged_figure_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak, "_SIZES", (32,))
+    monkeypatch.setattr(peak, "_SECONDS_PER_SIZE", 0.0)
+    peak.cpu_peak(folder=tmp_path)
+    (stored,) = tmp_path.glob("*.json")
+    stored.write_text("{")
+    assert peak.cpu_peak(folder=tmp_path).flops > 0
+    assert json.loads(stored.read_text())["flops"] > 0
+
+
+def test_the_figure_is_kept_where_the_user_says_or_in_the_cache_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USP_PROF_CACHE", str(tmp_path))
+    assert peak._cache_folder() == tmp_path
+    monkeypatch.delenv("USP_PROF_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert peak._cache_folder() == tmp_path / "xdg" / "usp-prof"

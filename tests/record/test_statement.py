@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from usp_prof.contract import GroupEntry, Manifest
+from usp_prof.record.gathering import Part
+from usp_prof.record.options import settle
+from usp_prof.record.peak import Peak
+from usp_prof.record.statement import begin, complete, dtype_name, own_part, silent
+from usp_prof.record.surroundings import Place
+from usp_prof.record.topology import Topology
+
+PLACE = Place(1, 4, "host", "cpu", "cpu", 1, 4)
+TOPOLOGY = Topology({"pp": 2, "dp": 2}, {1: {"pp": 0, "dp": 1}}, [GroupEntry("0", [0, 1], ["dp"])])
+
+
+def part(rank: int, host: str = "a", **values: object) -> Part:
+    return Part(rank, host=host, device="cpu", device_key="cpu", **values)  # type: ignore[arg-type]
+
+
+def test_what_was_declared_is_in_the_manifest() -> None:
+    given = {"schedule": "1F1B", "dtype": torch.bfloat16, "options": {"lr": 0.1, "of": (1, torch.int8)}, "stages": [3]}
+    settings = settle(given)
+    manifest = begin(PLACE, TOPOLOGY, None, settings, Peak(5.0, "measured"))
+    assert (manifest.schedule, manifest.dtype, manifest.peak_flops, manifest.peak_source) == (
+        "1F1B",
+        "bf16",
+        5.0,
+        "measured",
+    )
+    assert manifest.axis_order == ["pp", "dp"]
+    assert manifest.options["of"] == [1, "torch.int8"]
+    assert manifest.options["recorded"]["active"] == 2
+    assert manifest.processes_per_device == 4
+    assert own_part(PLACE, TOPOLOGY, settings).stages == [3]
+
+
+def test_a_declared_peak_goes_before_the_measured_one() -> None:
+    settings = settle({"peak_flops": 7.0, "peak_source": "the vendor"})
+    manifest = begin(PLACE, TOPOLOGY, None, settings, Peak(5.0, "measured"))
+    assert (manifest.peak_flops, manifest.peak_source) == (7.0, "the vendor")
+
+
+def test_parts_are_merged_by_group_object_not_by_ranks() -> None:
+    parts = {
+        0: part(0, groups=[asdict(GroupEntry("10", [0, 1], ["dp"])), asdict(GroupEntry("9", [0, 1], ["ep"]))]),
+        1: part(1, groups=[asdict(GroupEntry("10", [0, 1], ["cp"]))], coordinates={"dp": 1}, stages=[2], join_rate=0.5),
+        2: part(2, host="b", notes=["the disk is full"]),
+    }
+    merged = complete(Manifest(coordinates={"1": {"pp": 0}}), parts, 3)
+    assert [(group.name, group.axes) for group in merged.groups] == [("9", ["ep"]), ("10", ["dp", "cp"])]
+    assert merged.coordinates == {"1": {"pp": 0, "dp": 1}}
+    assert merged.stages == {"1": [2]}
+    assert merged.join_rate == {"1": 0.5}
+    assert merged.hosts == {"0": "a", "1": "a", "2": "b"}
+    assert merged.processes_per_device == 2
+    assert merged.notes == ["rank 2: the disk is full"]
+
+
+def test_one_rank_alone_believes_torchrun_about_its_neighbours() -> None:
+    assert complete(Manifest(processes_per_device=4), {0: part(0)}, 4).processes_per_device == 4
+
+
+def test_silent_ranks_are_named() -> None:
+    parts = {0: part(0, final=True), 1: part(1)}
+    assert silent(parts, 3) == ["rank 1: did not end its recording", "rank 2: did not end its recording"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [(torch.float32, "fp32"), (torch.float16, "fp16"), ("fp8", "fp8"), ("", ""), (torch.int8, "int8")],
+)
+def test_dtypes_are_named_as_people_do(dtype: object, name: str) -> None:
+    assert dtype_name(dtype) == name
