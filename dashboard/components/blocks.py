@@ -74,7 +74,7 @@ def _(block: Stack, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one
 
 @show.register
 def _(block: DataTable, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
-    heads = [column.head + (f" [{column.unit}]" if column.unit else "") for column in block.columns]
+    heads = _distinct([column.head + (f" [{column.unit}]" if column.unit else "") for column in block.columns])
     if block.title:
         st.markdown(f"**{block.title}**")
     raw = pd.DataFrame(list(block.rows), columns=heads)
@@ -86,7 +86,7 @@ def _(block: DataTable, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 -
             ]
             for row in block.rows
         ],
-        columns=[column.head for column in block.columns],
+        columns=_distinct([column.head for column in block.columns]),
     )
     table(raw, key, shown=shown)
     if block.more:
@@ -134,6 +134,11 @@ def _(block: Chart, key: str, dark: bool) -> None:  # noqa: FBT001 - one signatu
     if block.title:
         st.markdown(f"**{block.title}**")
     figure(draw(block.data, theme(dark=dark)), key=f"figure-{key}")
+
+
+def _distinct(heads: list[str]) -> list[str]:
+    """Tell columns of the same head apart, which a grid cannot show."""
+    return [head + " " * heads[:place].count(head) for place, head in enumerate(heads)]
 
 
 def _escape(text: str) -> str:

@@ -83,7 +83,7 @@ class Timeline {
   }
 
   resize() {
-    const width = Math.max(this.root.clientWidth, 320), height = this.data.height || 560, ratio = window.devicePixelRatio || 1;
+    const width = Math.max(this.root.clientWidth, 320), height = Math.min(this.data.height || 560, Math.max((this.height || 0) + AXIS + 12, 120)), ratio = window.devicePixelRatio || 1;
     this.width = width; this.viewHeight = height;
     this.canvas.style.width = `${width}px`; this.canvas.style.height = `${height}px`;
     this.canvas.width = width * ratio; this.canvas.height = height * ratio;

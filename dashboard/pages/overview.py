@@ -23,4 +23,4 @@ def draw() -> None:
     said = [f"{len(facts.ranks)} of {facts.world_size or '?'} ranks", axes, ", ".join(facts.devices) or "CPU"]
     st.markdown(f"### {facts.name}\n{' · '.join(said)}" + (" · **paced: compute is synthetic**" if facts.paced else ""))
     section(document.summary, dark=state.is_dark(), heading=False)
-    draw_sections(SECTIONS, TITLE)
+    draw_sections(SECTIONS, TITLE, without=document.summary)

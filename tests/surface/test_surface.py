@@ -1,0 +1,84 @@
+"""What others may rely on: the exported names, the exit codes, and that starting costs nothing."""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import usp_prof
+import usp_prof.cli
+from usp_prof.cli.app import COMMANDS, build_parser, main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEAVY = {"torch", "pandas", "bokeh", "streamlit", "duckdb", "pyarrow", "numpy"}
+PLUMBING = {"app", "console", "opening"}
+"""Modules of `usp_prof.cli` that are no commands."""
+
+
+def loaded_by(code: str) -> set[str]:
+    """Run code in a fresh interpreter and list the heavy packages that it loaded."""
+    script = f"import sys\n{code}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split()) & HEAVY
+
+
+def test_exported_names_are_frozen() -> None:
+    assert usp_prof.__all__ == ["Run", "UspProfError", "__version__", "open_run"]
+    assert dir(usp_prof) == sorted(usp_prof.__all__)
+
+
+def test_exported_names_exist() -> None:
+    assert all(getattr(usp_prof, name) is not None for name in usp_prof.__all__)
+
+
+def test_a_name_that_there_is_not_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        usp_prof.nothing  # noqa: B018 - the access is the test
+
+
+def test_importing_costs_nothing() -> None:
+    assert loaded_by("import usp_prof") == set()
+
+
+def test_help_costs_nothing() -> None:
+    code = "import usp_prof.cli.app as a, contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()): a.main([])"
+    assert loaded_by(code) == set()
+
+
+def test_every_command_is_listed_once_and_every_module_is_a_command() -> None:
+    names = [name.replace("-", "_") for name, _ in COMMANDS]
+    found = {module.name for module in pkgutil.iter_modules(usp_prof.cli.__path__)}
+    private = {name for name in found if name.startswith("_")}
+    assert len(names) == len(set(names))
+    assert found - PLUMBING - private == set(names)
+
+
+@pytest.mark.parametrize("name", [name for name, _ in COMMANDS])
+def test_every_command_shows_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        build_parser(name).parse_args([name, "--help"])
+    assert done.value.code == 0
+    shown = capsys.readouterr().out
+    assert "examples:" in shown
+    assert f"usp-prof {name}" in shown
+
+
+def test_a_command_that_there_is_not_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["nothing"])
+    assert done.value.code == 2
+    assert "hint:" in capsys.readouterr().err
+
+
+def test_a_path_that_there_is_not_is_unusable_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(tmp_path / "nothing"), "-q"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: ")
+    assert "hint: " in shown
+    assert "Traceback" not in shown
