@@ -17,11 +17,14 @@ import numpy as np
 
 from usp_prof.gate.baseline import Baseline
 from usp_prof.gate.changepoint import find_trend
+from usp_prof.gate.check import measured
 from usp_prof.gate.measured import Measured
 from usp_prof.gate.policy import Policy
 from usp_prof.gate.series import Series
 from usp_prof.gate.verdict import Verdict, check
+from usp_prof.gate.wording import sentence
 from usp_prof.model.metric import Better, Unit
+from usp_prof.run import open_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,18 +111,13 @@ def rows(checks: int) -> Iterator[tuple[str, float, str, bool]]:
 
 def recorded(paths: list[str]) -> Counter[Verdict]:
     """Check recorded repeats, each against each."""
-    from usp_prof.gate.check import measured
-    from usp_prof.run import open_run
-
     runs = [measured(open_run(path), path) for path in paths]
     found: Counter[Verdict] = Counter()
     for before, after in itertools.permutations(runs, 2):
         report = check(Baseline((before,)), after, POLICY)
         found[report.verdict] += 1
         for each in report.of(Verdict.REGRESSED):
-            print(
-                f"  {before.label} -> {after.label}: {each.key} {each.change:+.4f} ({each.low:+.4f} .. {each.high:+.4f})"
-            )
+            print(f"  {before.label} -> {after.label}: {sentence(each)}")
     return found
 
 

@@ -13,6 +13,7 @@ from usp_prof import conventions
 from usp_prof.analyses import NAMES
 from usp_prof.cli.console import note, output
 from usp_prof.cli.opening import open_from, parse_numbers, run_options
+from usp_prof.findings import find
 from usp_prof.model.assumption import Assumptions
 from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.flops import load as load_model
@@ -99,7 +100,10 @@ def _for_run(args: argparse.Namespace, name: str | None) -> argparse.Namespace:
 def _document(opened: Run, selection: Selection, only: Sequence[str], assumptions: Assumptions) -> Document:
     opened.tables.assumptions = assumptions
     results = analyse(opened.tables, selection, only)
-    return build(opened.tables, results, name=opened.name, selection=selection, others=opened.others)
+    findings = () if only else find(opened.tables, selection)
+    return build(
+        opened.tables, results, name=opened.name, selection=selection, others=opened.others, findings=findings
+    )
 
 
 def _assumptions(args: argparse.Namespace) -> Assumptions:

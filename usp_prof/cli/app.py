@@ -29,6 +29,8 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("baseline", "Measure runs into a file that later runs are checked against."),
     ("check", "Did this run get slower than its baseline, and why?"),
     ("compare", "What changed between runs: metrics, waterfall, ops, kernels, calls."),
+    ("whatif", "What would a change be worth: replay the run with it made."),
+    ("explain", "What does a finding mean, and what can be done?"),
     ("trend", "When did it get slower: steps and drift over checked runs."),
 )
 """Name and one-line summary of each command; its module is `usp_prof.cli.<name>` (a dash becomes an underscore)."""

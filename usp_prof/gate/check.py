@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from usp_prof.findings import find
 from usp_prof.gate import baseline as baselines
 from usp_prof.gate import write_annotations, write_json, write_junit, write_markdown, write_terminal
 from usp_prof.gate.measure import measure
@@ -25,7 +26,7 @@ FORMATS = ("terminal", "json", "markdown", "junit", "github")
 
 def measured(run: Run, label: str = "") -> Measured:
     """Measure an opened run."""
-    return measure(run.tables, label or run.name)
+    return measure(run.tables, label or run.name, findings=find(run.tables))
 
 
 def check_run(

@@ -10,7 +10,7 @@ import numpy as np
 
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.tables import clock
-from usp_prof.whatif.graph import Edges, EdgeKind, Graph, NodeKind
+from usp_prof.whatif.graph import EdgeKind, Edges, Graph, NodeKind
 from usp_prof.whatif.peers import slowness
 
 if TYPE_CHECKING:
@@ -144,18 +144,22 @@ def no_input_wait(graph: Graph, edit: Edit, tables: TableSet) -> Graph:  # noqa:
 def no_pauses(graph: Graph, edit: Edit, tables: TableSet) -> Graph:  # noqa: ARG001
     """Take out pauses of the host (garbage collection, preemption): think times far beyond the rank's ordinary ones."""
     gap = graph.gap.copy()
-    gap[pauses(graph)] = 0
+    gap[pauses(graph, tables)] = 0
     return graph.with_changes(gap=gap)
 
 
-def pauses(graph: Graph) -> Ints:
-    """Find the nodes before which the host paused."""
+def pauses(graph: Graph, tables: TableSet) -> Ints:
+    """Find the nodes before which the host paused; waiting for data is no pause."""
     found = []
-    for rank in np.unique(graph.nodes.rank).tolist():
+    clocks, before = clock.of(tables), _before(graph)
+    for rank in tables.ranks:
         rows = np.flatnonzero(_thinks(graph) & (graph.nodes.rank == rank) & (graph.gap > 0))
-        if len(rows):
-            limit = max(PAUSE_NS, PAUSE_RATIO * float(np.quantile(graph.gap[rows], 0.99)))
-            found.append(rows[graph.gap[rows] > limit])
+        if not len(rows):
+            continue
+        begin, end = (clocks.align(rank, when) for when in _loading(tables, rank))
+        loads = _overlap(begin, end, before[rows], graph.nodes.start[rows])
+        limit = max(PAUSE_NS, PAUSE_RATIO * float(np.quantile(graph.gap[rows], 0.99)))
+        found.append(rows[graph.gap[rows] - loads > limit])
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
@@ -207,7 +211,7 @@ def _thinks(graph: Graph) -> Flags:
     """Mark the nodes before which a host thinks: its calls, and on CPU traces the computing lane."""
     host = np.isin(graph.nodes.kind, (NodeKind.HOST, NodeKind.RETURN))
     with_host = np.unique(graph.nodes.rank[host])
-    return host | ((graph.nodes.kind == NodeKind.COMPUTE) & ~np.isin(graph.nodes.rank, with_host))
+    return np.asarray(host | ((graph.nodes.kind == NodeKind.COMPUTE) & ~np.isin(graph.nodes.rank, with_host)))
 
 
 def _before(graph: Graph) -> Ints:
@@ -231,14 +235,20 @@ def _loading(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
     return _union(begin, end)
 
 
+def loading_ns(tables: TableSet, rank: int) -> int:
+    """Measure how long a rank's host is inside the data loader, over the whole recording."""
+    begin, end = _loading(tables, rank)
+    return int((end - begin).sum())
+
+
 def _union(begin: Ints, end: Ints) -> tuple[Ints, Ints]:
     if not len(begin):
         return begin, end
     order = np.argsort(begin, kind="stable")
     begin, reach = begin[order], np.maximum.accumulate(end[order])
-    head = np.append(True, begin[1:] > reach[:-1])  # noqa: FBT003 - a value of the array, no argument
+    head = np.append(True, begin[1:] > reach[:-1])
     last = np.append(np.flatnonzero(head)[1:] - 1, len(begin) - 1)
-    return begin[head], reach[last]
+    return begin[head], np.asarray(reach[last])
 
 
 def _overlap(begin: Ints, end: Ints, low: Ints, high: Ints) -> Ints:
@@ -248,9 +258,9 @@ def _overlap(begin: Ints, end: Ints, low: Ints, high: Ints) -> Ints:
     def covered(when: Ints) -> Ints:
         place = np.searchsorted(begin, when, side="right")
         inside = np.where(place > 0, np.maximum(end[np.maximum(place, 1) - 1] - when, 0), 0)
-        return sums[place] - inside
+        return np.asarray(sums[place] - inside)
 
-    return np.maximum(covered(high) - covered(low), 0)
+    return np.asarray(np.maximum(covered(high) - covered(low), 0))
 
 
 def _bytes(graph: Graph, tables: TableSet) -> Ints:

@@ -114,8 +114,9 @@ class Graph:
         """Mark the communication of one axis; of all axes for the empty word."""
         talks = self.nodes.kind == NodeKind.COMMUNICATION
         if not axis:
-            return talks
-        return talks & (self.nodes.axis == (self.axes.index(axis) if axis in self.axes else -2))
+            return np.asarray(talks)
+        wanted = self.axes.index(axis) if axis in self.axes else -2
+        return np.asarray(talks & (self.nodes.axis == wanted))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

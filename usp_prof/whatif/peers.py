@@ -11,7 +11,7 @@ from usp_prof.whatif.graph import NodeKind
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Graph, Ints
+    from usp_prof.whatif.graph import Flags, Graph, Ints
 
 ALIKE = 0.02
 """Without coordinates, ranks whose numbers of compute activities differ by less than this do the same work."""
@@ -34,7 +34,7 @@ class Slowness:
 
 def slowness(tables: TableSet, graph: Graph) -> dict[int, Slowness]:
     """Compare every rank that has peers; the median over steps of compute for the same work."""
-    compute = {rank: _per_step(graph, rank) for rank in tables.ranks}
+    compute = {rank: compute_per_step(graph, rank) for rank in tables.ranks}
     found = {}
     for group in peer_groups(tables, graph):
         for rank in group:
@@ -63,7 +63,8 @@ def peer_groups(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:
     return [tuple(sorted(group)) for group in groups]
 
 
-def _per_step(graph: Graph, rank: int) -> float:
+def compute_per_step(graph: Graph, rank: int) -> float:
+    """Give the median over steps of a rank's compute, in ns."""
     mine = (graph.nodes.rank == rank) & _computes(graph) & (graph.nodes.step >= 0)
     if not mine.any():
         return 0.0
@@ -72,5 +73,5 @@ def _per_step(graph: Graph, rank: int) -> float:
     return float(np.median(sums))
 
 
-def _computes(graph: Graph) -> np.ndarray:
-    return graph.nodes.kind == NodeKind.COMPUTE
+def _computes(graph: Graph) -> Flags:
+    return np.asarray(graph.nodes.kind == NodeKind.COMPUTE)

@@ -80,15 +80,15 @@ def _order(graph: Graph, segment: Ints, begin: Ints, members: tuple[Ints, ...]) 
         tied = rows[graph.tied[rows]]
         pairs.append(np.stack([segment[rows], np.full(len(rows), count + number)]))
         after = tied + 1
-        after = after[(after < len(segment)) & (graph.nodes.lane[np.minimum(after, len(segment) - 1)] == graph.nodes.lane[tied])]
+        after = after[
+            (after < len(segment)) & (graph.nodes.lane[np.minimum(after, len(segment) - 1)] == graph.nodes.lane[tied])
+        ]
         pairs.append(np.stack([np.full(len(after), count + number), segment[after]]))
     ends_of = np.full(len(segment), -1, np.int64)
     for number, rows in enumerate(members):
         ends_of[rows[graph.tied[rows]]] = number
     from_call = (ends_of[graph.edges.source] >= 0) & graph.edges.at_end
-    pairs.append(
-        np.stack([count + ends_of[graph.edges.source[from_call]], segment[graph.edges.target[from_call]]])
-    )
+    pairs.append(np.stack([count + ends_of[graph.edges.source[from_call]], segment[graph.edges.target[from_call]]]))
     needs = np.unique(np.concatenate([*pairs, follows], axis=1), axis=1)
     needs = needs[:, needs[0] != needs[1]]
     when = np.concatenate(

@@ -93,7 +93,7 @@ def nodes_of(tables: TableSet, rank: int) -> RankNodes:
 
 
 def _lanes(work: Columns, kind: Ints) -> Ints:
-    """Number the lanes: threads that compute are one (they take turns), posted sends and receives one each."""
+    """Give lanes numbers: threads that compute are one (they take turns), posted sends and receives one each."""
     codes, texts = work.codes("lane")
     merged = {text: COMPUTING_LANE if text.split(" ")[0] == COMPUTING_LANE else text for text in texts}
     distinct = sorted(set(merged.values()))
@@ -114,9 +114,7 @@ def _host_calls(launches: Columns) -> Ints:
     waits = waits[rows]
     event, start, length = (launches[name][rows] for name in ("event", "start_ns", "dur_ns"))
     step = launches["step"][rows]
-    call = np.stack(
-        [event, start, np.where(waits, 0, length), np.full(len(rows), int(NodeKind.HOST)), step]
-    )
+    call = np.stack([event, start, np.where(waits, 0, length), np.full(len(rows), int(NodeKind.HOST)), step])
     back = np.stack(
         [event, start + length, np.zeros(len(rows), np.int64), np.full(len(rows), int(NodeKind.RETURN)), step]
     )

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.graph import Ints
 
+SCHEDULE, BALANCE = "schedule", "balance_stages"
+"""The edits that reorder or re-cut the pipeline's actions."""
+
 _KINDS = tuple(str(kind) for kind in Kind)
 
 
@@ -63,6 +66,8 @@ class Pipeline:
 def reschedule(tables: TableSet, edit: Edit) -> Rescheduled:
     """Predict another schedule; keys: v (stages on each rank), m (micro-batches, with the work of each as it is)."""
     pipeline = pipeline_of(tables)
+    if edit.name == BALANCE:
+        return _balanced(pipeline)
     schedule = named(edit.value)
     if schedule is None:
         raise unknown_name("schedule", edit.value, [str(each) for each in Schedule])
@@ -79,6 +84,18 @@ def reschedule(tables: TableSet, edit: Edit) -> Rescheduled:
     return Rescheduled(pipeline.window_ns, float(mine.window), theirs.window * scale, theirs.bubble_fraction)
 
 
+def _balanced(pipeline: Pipeline) -> Rescheduled:
+    """Simulate the run's own order with every stage's work the mean of all stages'."""
+    kinds = {kind for _, kind in pipeline.duration}
+    mean = {
+        kind: round(sum(pipeline.duration.get((s, kind), 0) for s in range(pipeline.stages)) / pipeline.stages)
+        for kind in kinds
+    }
+    mine = simulate(pipeline.order, lambda action: _duration(pipeline, action, pipeline.stages))
+    even = simulate(pipeline.order, lambda action: mean[action.kind])
+    return Rescheduled(pipeline.window_ns, float(mine.window), float(even.window), even.bubble_fraction)
+
+
 def pipeline_of(tables: TableSet) -> Pipeline:
     """Gather the pipeline's actions; raises where the run has none."""
     clocks = clock.of(tables)
@@ -90,7 +107,18 @@ def pipeline_of(tables: TableSet) -> Pipeline:
         begin, end = (clocks.align(rank, actions[name]) for name in ("device_start_ns", "device_end_ns"))
         busy = _busy(tables, rank, actions["device_start_ns"], actions["device_end_ns"])
         rows.append(
-            np.stack([np.full(len(kind), rank), actions["step"], actions["stage"], kind, actions["micro_batch"], begin, end, busy])
+            np.stack(
+                [
+                    np.full(len(kind), rank),
+                    actions["step"],
+                    actions["stage"],
+                    kind,
+                    actions["micro_batch"],
+                    begin,
+                    end,
+                    busy,
+                ]
+            )
         )
     found = np.concatenate(rows, axis=1)
     found = found[:, (found[1] >= 0) & (found[2] >= 0) & (found[3] >= 0) & (found[4] >= 0)]

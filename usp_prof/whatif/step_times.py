@@ -11,8 +11,12 @@ from usp_prof.tables import clock
 from usp_prof.whatif.graph import NodeKind
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Graph, Ints, Timeline
+    from usp_prof.whatif.graph import Flags, Graph, Ints, Timeline
+
+    Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,19 +29,26 @@ class StepTimes:
     replayed_ns: Ints
 
     @property
-    def error(self) -> np.ndarray:
+    def error(self) -> Floats:
         """Relative error of each step."""
-        return np.abs(self.replayed_ns - self.measured_ns) / np.maximum(self.measured_ns, 1)
+        return np.asarray(np.abs(self.replayed_ns - self.measured_ns) / np.maximum(self.measured_ns, 1))
+
+    @property
+    def settled(self) -> Flags:
+        """Leave the first step out where there are more: what it waited for lies before the recording."""
+        if len(np.unique(self.step)) < 3:
+            return np.ones(len(self.step), dtype=bool)
+        return np.asarray(self.step != self.step.min())
 
     @property
     def mean_measured_ns(self) -> float:
-        """Mean step over ranks and steps."""
-        return float(self.measured_ns.mean()) if len(self.rank) else float("nan")
+        """Mean step over ranks and settled steps."""
+        return float(self.measured_ns[self.settled].mean()) if len(self.rank) else float("nan")
 
     @property
     def mean_replayed_ns(self) -> float:
-        """Mean replayed step over ranks and steps."""
-        return float(self.replayed_ns.mean()) if len(self.rank) else float("nan")
+        """Mean replayed step over ranks and settled steps."""
+        return float(self.replayed_ns[self.settled].mean()) if len(self.rank) else float("nan")
 
 
 def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:

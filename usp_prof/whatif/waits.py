@@ -43,9 +43,7 @@ class _Collector:
         self.rows: list[tuple[Ints, Flags, Ints, Ints, Ints]] = []
 
     def add(self, source: Ints, target: Ints, lag: Ints, kind: EdgeKind, *, at_end: bool = True) -> None:
-        self.rows.append(
-            (source, np.full(len(source), at_end), target, lag, np.full(len(source), int(kind)))
-        )
+        self.rows.append((source, np.full(len(source), at_end), target, lag, np.full(len(source), int(kind))))
 
 
 def waits_of(tables: TableSet, n: RankNodes) -> RankWaits:

@@ -1,0 +1,42 @@
+"""What does a rule say before its gain is known? The pattern, its place, the numbers, and the edit that mends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from usp_prof.model.finding import EMPTY, Basis, PlainMap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from usp_prof.model.edit import Edit
+    from usp_prof.tables.table_set import TableSet
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A pattern that was found. `least_gain` is the predicted gain below which it is not worth a word."""
+
+    title: str
+    where: PlainMap
+    evidence: PlainMap
+    edit: Edit
+    advice: str
+    least_gain: float = 0.02
+    opportunity: bool = False
+    """A choice that could be made otherwise, rather than something that is wrong."""
+    basis: Basis | None = None
+    settings: PlainMap = field(default_factory=lambda: EMPTY)
+
+
+class Rule(Protocol):
+    """What a rule's module offers; its docstring is its page."""
+
+    CODE: str
+    TITLE: str
+    __doc__: str | None
+
+    def look(self, tables: TableSet) -> Iterable[Draft]:
+        """Look for the pattern."""
+        ...

@@ -1,0 +1,58 @@
+"""Gradients are synchronised while nothing else runs.
+
+What it finds
+    Communication of the data-parallel axes (`dp`, `dp_replicate`, `dp_shard`) that is exposed, so that overlapping it
+    with the backward would shorten the step by 2 % or more.
+
+Why it costs time
+    The gradient of a layer is ready long before the backward of all layers has ended; synchronising at the end leaves
+    the device idle for as long as that takes.
+
+What to do
+    Overlap it: DDP with buckets (`bucket_cap_mb`), no `no_sync` around the last micro-batch; Megatron-LM
+    `--overlap-grad-reduce` and `--overlap-param-gather`; DeepSpeed `overlap_comm: true`; FSDP2 overlaps by itself
+    unless a reshard or an explicit wait stands in the way; nanotron overlaps with its bucketed gradient accumulator.
+
+How the gain is predicted
+    The run is replayed with nothing but the next step waiting for this axis (`comm_hidden`): what compute cannot cover
+    stays exposed.
+
+When it is wrong
+    When communication slows the compute that it would run beside (shared links, few SMs); when gradients are needed
+    early (clipping by global norm is before the optimizer and stays).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from usp_prof.findings.draft import Draft
+from usp_prof.model.axis import Axis
+from usp_prof.model.edit import Edit
+from usp_prof.whatif.build import graph_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from usp_prof.tables.table_set import TableSet
+
+CODE = "exposed-gradient-sync"
+TITLE = "Gradients are synchronised while nothing else runs"
+AXES = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD)
+
+
+def look(tables: TableSet) -> Iterable[Draft]:
+    """Ask of each data-parallel axis what hiding it would save."""
+    graph = graph_of(tables)
+    for axis in AXES:
+        rows = graph.on_axis(str(axis))
+        if not rows.any():
+            continue
+        yield Draft(
+            f"{axis} communication is exposed",
+            {"axis": str(axis)},
+            {"calls": int(rows.sum()), "transfer_ns": int(graph.transfer[rows & graph.tied].sum())},
+            Edit("comm_hidden", places=(("axis", str(axis)),)),
+            "overlap the gradients' synchronisation with the backward",
+            settings={"Megatron-LM": "--overlap-grad-reduce --overlap-param-gather", "DeepSpeed": "overlap_comm"},
+        )
