@@ -144,6 +144,12 @@ class KernelsResult:
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> KernelsResult:
     """Tally the compute of the selected ranks and steps."""
+    assumed = tables.assumptions
+    key = ("kernels", selection, assumed.device, assumed.peak_flops)
+    return tables.memo(key, lambda: _tallied(tables, selection))
+
+
+def _tallied(tables: TableSet, selection: Selection) -> KernelsResult:
     bounds = _device.roof(tables)
     tally = Tally(bounds)
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]

@@ -122,7 +122,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MoeResult:
             if found
         }
     times = _times(tables, ranks, selection)
-    notes = [_NO_LOADS] if times and not loads else []
+    notes = [_NO_LOADS] if times and not loads and _has_experts(tables, ranks, times) else []
     return MoeResult(tuple(loads), tokens, times, source if loads else "", tuple(notes))
 
 
@@ -130,6 +130,15 @@ _NO_LOADS = HealthRow(
     "no_expert_loads", Severity.INFO,
     detail="tokens at experts are not known: mark each expert's input with ep::load tokens=N",
 )  # fmt: skip
+
+
+def _has_experts(tables: TableSet, ranks: list[int], times: dict[tuple[str, int], float]) -> bool:
+    """Say whether someone named the expert axis: inferred from all-to-alls, it may be something else."""
+    named = any(
+        (groups.matches("axis", Axis.EP) & ~groups.matches("axis_source", "inferred", "none")).any()
+        for groups in (tables.columns("groups", rank) for rank in ranks)
+    )
+    return named or any(phase in _TIMED for phase, _ in times)
 
 
 def _marked_tokens(tables: TableSet, rank: int, selection: Selection) -> list[tuple[int, int]]:
