@@ -29,7 +29,6 @@ from usp_prof.report.writers import json_text, markdown, webpage
 if TYPE_CHECKING:
     import pandas as pd
 
-    from usp_prof.model.finding import Finding
     from usp_prof.tables.table_set import TableSet
 
 BEGIN = 1_700_000_000_000_000_000
@@ -171,7 +170,6 @@ class Told:
 
     said: tuple[Value, ...] = ()
     notes: tuple[HealthRow, ...] = ()
-    found: tuple[Finding, ...] = ()
     rows: tuple[tuple[str, int], ...] = ()
 
     def values(self) -> tuple[Value, ...]:
@@ -182,30 +180,42 @@ class Told:
 
         return pd.DataFrame(list(self.rows), columns=["name", "time_ns"])
 
-    def findings(self) -> tuple[Finding, ...]:
-        return self.found
-
 
 def value(metric: str, number: float, unit: Unit = Unit.NS, **dims: int | str) -> Value:
     return Value(Metric(metric, unit, Better.LOWER, metric.title(), "x"), number, dims)
 
 
-def test_findings_of_a_result_are_shown_worst_first(tables: TableSet) -> None:
-    document = build(tables, {"stragglers": Told(found=(FINDING,))}, name="x")
+def test_findings_given_are_shown_first(tables: TableSet) -> None:
+    document = build(tables, {}, name="x", findings=[FINDING])
     assert document.findings == (FINDING,)
     assert any(isinstance(block, Findings) for block in document.summary.blocks)
     assert document.sections[0].id == "findings"
 
 
-def test_the_slowest_ranks_are_listed_when_they_matter(tables: TableSet) -> None:
+def test_that_nothing_was_found_is_said_only_where_something_looked(tables: TableSet) -> None:
+    looked = build(tables, analyse(tables, only=["stragglers"]), name="x")
+    assert Findings(()) in looked.summary.blocks
+    blind = build(tables, analyse(tables, only=["breakdown"]), name="x")
+    assert Findings(()) not in blind.summary.blocks
+
+
+def test_the_ranks_that_others_wait_for_are_listed_when_they_matter(tables: TableSet) -> None:
     slow = [value("slowdown", 1 + 0.1 * number, Unit.RATIO, rank=number) for number in range(6)]
-    late = [value("compute_time", 5 * MS, rank=5), value("job_slowdown", 1.2, Unit.RATIO)]
-    document = build(tables, {"stragglers": Told((*slow, *late))}, name="x")
+    late = [
+        value("step_time", 100 * MS),
+        value("straggler_cost", 9 * MS, rank=1),
+        value("straggler_cost", 1 * MS, rank=0),
+        value("late_fraction", 0.5, Unit.FRACTION, rank=1, axis="tp"),
+        value("late_fraction", 0.7, Unit.FRACTION, rank=1, axis="dp"),
+        value("job_slowdown", 1.2, Unit.RATIO),
+    ]
+    document = build(tables, {"x": Told((*slow, *late))}, name="x")
     (table,) = (block for block in document.summary.blocks if isinstance(block, DataTable))
-    assert [row[0] for row in table.rows] == [5, 4, 3]
+    assert [row[0] for row in table.rows] == [1, 5, 4]
+    assert table.rows[0][:4] == (1, 9 * MS, 0.7, 1.1)
     assert table.more == 2
-    assert [column.head for column in table.columns] == ["rank", "slowdown", "compute"]
-    calm = build(tables, {"stragglers": Told((value("slowdown", 1.01, Unit.RATIO, rank=1),))}, name="x")
+    assert [column.head for column in table.columns] == ["rank", "late by", "arrives last", "slowdown"]
+    calm = build(tables, {"x": Told((value("slowdown", 1.01, Unit.RATIO, rank=1),))}, name="x")
     assert not any(isinstance(block, DataTable) for block in calm.summary.blocks)
 
 

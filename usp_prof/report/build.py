@@ -10,11 +10,12 @@ from usp_prof._version import __version__
 from usp_prof.analyses import NAMES
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.selection import EVERYTHING, Selection
-from usp_prof.report.context import Context, FindsThings
+from usp_prof.report.context import Context
 from usp_prof.report.document import Document
 from usp_prof.report.facts import run_facts
 from usp_prof.report.figures import Figures
 from usp_prof.report.sections import sections, summary
+from usp_prof.report.verdicts import verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,7 +70,7 @@ def build(
         results=results,
         metrics={value.metric.id: value.metric for value in values},
         figures=Figures(values),
-        findings=tuple(findings) or _found(results),
+        findings=tuple(findings) or verdicts(results),
         health=tuple(sorted(notes.union(tables.health))),
     )
     return Document(
@@ -82,8 +83,3 @@ def build(
         summary=summary.build(context),
         sections=sections(context),
     )
-
-
-def _found(results: Mapping[str, Result]) -> tuple[Finding, ...]:
-    found = [finding for result in results.values() if isinstance(result, FindsThings) for finding in result.findings()]
-    return tuple(sorted(found, key=lambda finding: (-finding.gain_fraction, finding.code)))

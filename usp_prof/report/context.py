@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from usp_prof.analyses.result import Result
     from usp_prof.model.finding import Finding
@@ -16,15 +16,6 @@ if TYPE_CHECKING:
     from usp_prof.report.document import RunFacts
     from usp_prof.report.figures import Figures
     from usp_prof.tables.table_set import TableSet
-
-
-@runtime_checkable
-class FindsThings(Protocol):
-    """An analysis' result that names culprits itself."""
-
-    def findings(self) -> Sequence[Finding]:
-        """Give the findings, worst first."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

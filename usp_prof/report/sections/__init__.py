@@ -44,6 +44,7 @@ OWN = frozenset(
         "overlap",
         "collectives",
         "pipeline",
+        "stragglers",
         "mfu",
         "kernels",
         "host",

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Unit
-from usp_prof.report.context import FindsThings
 from usp_prof.report.document import (
     DataTable,
     Findings,
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 _TOP_FINDINGS = 3
 _TOP_HEALTH = 4
 _WORST_RANKS = 3
-_NOTABLE = 1.02
-"""A rank within 2 % of its peers is not worth a line on the first screen."""
+_NOTABLE = 0.02
+"""Less than 2 % of the step, or over the peers, is not worth a line on the first screen."""
 
 
 def build(context: Context) -> Section:
@@ -140,31 +139,50 @@ def _slowdown(figures: Figures) -> KeyFigure | None:
     value = figures.whole("job_slowdown")
     if value is None:
         return None
-    return KeyFigure("slowdown", value, Unit.RATIO, "the job against all ranks like their peers")
+    return KeyFigure("slowdown", value, Unit.RATIO, "were all ranks like their peers and none late")
 
 
 def _worst_ranks(figures: Figures) -> DataTable | None:
-    slow = {rank: value for rank, value in figures.along("slowdown", "rank").items() if value > _NOTABLE}
-    if not slow:
+    """List the ranks that cost the job most, or compute slower than their peers."""
+    step = figures.whole("step_time") or 0
+    cost = figures.along("straggler_cost", "rank")
+    slowdown = figures.along("slowdown", "rank")
+    bad = {rank for rank, value in cost.items() if value > step * _NOTABLE}
+    bad |= {rank for rank, value in slowdown.items() if value > 1 + _NOTABLE}
+    if not bad:
         return None
-    worst = sorted(slow, key=lambda rank: (-slow[rank], rank))[:_WORST_RANKS]
-    ids = ("slowdown", "compute_time", "wait_time", "clock_offset")
-    units = (Unit.RATIO, Unit.NS, Unit.NS, Unit.NS)
-    heads = ("slowdown", "compute", "waiting", "clock")
-    rows = [(rank, *(figures.at(metric, rank=rank) for metric in ids)) for rank in worst]
-    known = [0, *(place + 1 for place in range(len(ids)) if any(row[place + 1] is not None for row in rows))]
-    columns = [TableColumn("rank"), *(TableColumn(head, unit) for head, unit in zip(heads, units, strict=True))]
+    worst = sorted(bad, key=lambda rank: (-cost.get(rank, 0), -slowdown.get(rank, 1), rank))[:_WORST_RANKS]
+    rows = [
+        (
+            rank,
+            cost.get(rank),
+            max(figures.along("late_fraction", "axis", rank=rank).values(), default=None),
+            slowdown.get(rank),
+            figures.at("compute_time", rank=rank),
+            figures.at("wait_time", rank=rank),
+        )
+        for rank in worst
+    ]
+    columns = (
+        TableColumn("rank"),
+        TableColumn("late by", Unit.NS),
+        TableColumn("arrives last", Unit.FRACTION),
+        TableColumn("slowdown", Unit.RATIO),
+        TableColumn("compute", Unit.NS),
+        TableColumn("waiting", Unit.NS),
+    )
+    known = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
     return DataTable(
-        "Slowest ranks against their peers",
+        "Ranks that the others wait for, per step",
         tuple(columns[place] for place in known),
         tuple(tuple(row[place] for place in known) for row in rows),
-        more=len(slow) - len(rows),
+        more=len(bad) - len(rows),
     )
 
 
 def _findings(context: Context) -> Findings | None:
     """Show the worst; that there are none is said only where something looked for them."""
-    if not context.findings and not any(isinstance(result, FindsThings) for result in context.results.values()):
+    if not context.findings and "stragglers" not in context.results:
         return None
     return Findings(context.findings[:_TOP_FINDINGS], max(0, len(context.findings) - _TOP_FINDINGS))
 
