@@ -1,0 +1,196 @@
+"""Stragglers: the late one is named, its victims and ties are not, with cause and cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import declared
+import made
+import numpy as np
+import pytest
+from made import Row, part, step, work
+
+from usp_prof.analyses import stragglers
+from usp_prof.analyses._causes import Why
+from usp_prof.model.selection import Selection
+from usp_prof.synth.declaration import Declaration, Fault, FaultKind, Mesh
+from usp_prof.synth.declaration import Work as Plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from usp_prof.tables.table_set import TableSet
+
+MS = 1_000_000
+
+
+def synchronous(
+    own_ms: dict[int, list[int]], *, skew: dict[int, int] | None = None, hosts: bool = False, **more: object
+) -> TableSet:
+    """All ranks compute, then meet in an all-reduce of 1 ms; a step is one round."""
+    ranks = sorted(own_ms)
+    rounds = len(next(iter(own_ms.values())))
+    tables: dict[int, dict[str, list[Row]]] = {}
+    for rank in ranks:
+        begin, rows = 0, {"activities": [], "collectives": [], "steps": []}
+        shift = (skew or {}).get(rank, 0)
+        for number in range(rounds):
+            length = max(own_ms[r][number] for r in ranks) + 1
+            at, mine = begin * MS + shift, own_ms[rank][number]
+            met, end = at + mine * MS, at + length * MS
+            rows["activities"] += [work("compute", at, met), work("communication", met, end, "dp", collective=number)]
+            rows["collectives"].append(
+                part(
+                    "all_reduce",
+                    met,
+                    end,
+                    sequence=number,
+                    part=number,
+                    step=number,
+                    group="g@all",
+                    group_size=len(ranks),
+                )
+            )
+            rows["steps"].append(step(number, at, end))
+            begin += length
+        rows["ranks"] = [{"host": f"h{rank}" if hosts else "one", "base_ns": 1}]
+        tables[rank] = rows | more
+    return made.run(tables)
+
+
+def test_the_last_to_arrive_is_named_not_the_one_with_most_communication() -> None:
+    result = stragglers.compute(synchronous({0: [10, 10], 1: [10, 10], 2: [14, 14], 3: [10, 10]}))
+    assert [(c.rank, c.axis, c.why, c.cost_ns) for c in result.culprits] == [(2, "dp", Why.SLOW_COMPUTE, 4 * MS)]
+    assert result.culprits[0].slowdown == pytest.approx(1.4)
+    assert result.culprits[0].persistent
+    found = {(v.metric.id, *v.dims.values()): v.value for v in result.values()}
+    assert found["late_fraction", 2, "dp"] == 1
+    assert found["late_fraction", 0, "dp"] == 0
+    assert found["slowdown",] == pytest.approx(1.4)
+    assert found["straggler_cost",] == 4 * MS
+    # Own time on average 11 of 15 ms a step, and the transfer of 1 ms.
+    assert found["job_slowdown",] == pytest.approx(15 / 12)
+
+
+def test_ties_and_equal_ranks_blame_nobody() -> None:
+    result = stragglers.compute(synchronous({rank: [10, 10] for rank in range(4)}))
+    assert result.culprits == ()
+    assert {late.late for late in result.lateness} == {0}
+    assert [n.code for n in result.notes] == ["arrivals_tied"]
+
+
+def test_two_equally_slow_ranks_cost_nothing_each() -> None:
+    result = stragglers.compute(synchronous({0: [10], 1: [14], 2: [14], 3: [10]}))
+    assert result.culprits == ()
+
+
+def test_a_clock_that_is_off_makes_no_straggler() -> None:
+    """Others take 5 ms of clock offset for 5 ms of lateness."""
+    tables = synchronous(dict.fromkeys(range(4), [10] * 6), skew={2: 5 * MS, 3: 5 * MS}, hosts=True)
+    assert stragglers.compute(tables).culprits == ()
+
+
+def test_groups_of_one_rank_do_not_count() -> None:
+    alone = {"collectives": [part("all_reduce", 0, 9, group=f"g@{r}", group_size=1) for r in range(3)]}
+    result = stragglers.compute(made.run({r: alone | {"steps": [step(0, 0, 10)]} for r in range(2)}))
+    assert result.lateness == ()
+    assert [n.code for n in result.notes] == ["arrivals_unknown"]
+
+
+def test_a_victim_of_another_axis_is_not_blamed_for_passing_its_wait_on() -> None:
+    """Rank 0 is slow; 1 waits for it on tp, so 1 is last of its dp group: 0 alone is to blame."""
+
+    def rank(own: int, waited: int, tp: str, dp: str, met: int) -> dict[str, list[Row]]:
+        tp_end, dp_end = own + waited + 1, 22
+        return {
+            "activities": [
+                work("compute", 0, own * MS),
+                work("communication", own * MS, tp_end * MS, "tp", collective=0),
+                work("communication", met * MS, dp_end * MS, "dp", collective=1),
+            ],
+            "collectives": [
+                part("all_reduce", own * MS, tp_end * MS, part=0, group=tp, axis="tp"),
+                part("all_reduce", met * MS, dp_end * MS, part=1, group=dp, axis="dp"),
+            ],
+            "steps": [step(0, 0, dp_end * MS)],
+        }
+
+    result = stragglers.compute(
+        made.run(
+            {
+                0: rank(20, 0, "tp@0,1", "dp@0,2", 21),
+                1: rank(10, 10, "tp@0,1", "dp@1,3", 21),
+                2: rank(10, 0, "tp@2,3", "dp@0,2", 11),
+                3: rank(10, 0, "tp@2,3", "dp@1,3", 11),
+            }
+        )
+    )
+    assert [c.rank for c in result.culprits] == [0]
+    late = {(row.rank, row.axis): (row.late, row.own_ns) for row in result.lateness}
+    assert late[1, "dp"] == (1, 0)
+    assert late[0, "dp"] == (1, 10 * MS)
+
+
+def test_more_kernels_are_more_work_not_a_slower_device() -> None:
+    tables = {}
+    for rank, kernels in ((0, 4), (1, 2), (2, 2)):
+        rows = [work("compute", k * MS, (k + 1) * MS) for k in range(kernels)]
+        rows.append(work("communication", kernels * MS, 5 * MS, "dp", collective=0))
+        tables[rank] = {
+            "activities": rows,
+            "collectives": [part("all_reduce", kernels * MS, 5 * MS, part=0, group="g@0,1,2", group_size=3)],
+            "steps": [step(0, 0, 5 * MS)],
+        }
+    assert [(c.rank, c.why) for c in stragglers.compute(made.run(tables)).culprits] == [(0, Why.MORE_WORK)]
+
+
+def test_without_peers_lateness_is_told_and_no_cause() -> None:
+    stages = {r: [{"stage": r, "kind": "F", "micro_batch": 0, "step": 0}] for r in range(2)}
+    tables = synchronous({0: [10], 1: [14]})
+    rows = {
+        r: {n: tables.columns(n, r).arrow.to_pylist() for n in ("activities", "collectives", "steps")} for r in range(2)
+    }
+    result = stragglers.compute(made.run({r: rows[r] | {"actions": stages[r]} for r in range(2)}))
+    assert [(c.rank, c.why) for c in result.culprits] == [(1, Why.UNKNOWN)]
+    assert "no_peers" in [n.code for n in result.notes]
+    assert "slowdown" not in {v.metric.id for v in result.values()}
+    assert np.isnan(result.rank_slowdown(1))
+
+
+def test_one_rank_and_untied_clocks() -> None:
+    assert [n.code for n in stragglers.compute(synchronous({0: [10]})).notes] == ["one_rank"]
+    apart = made.run({r: {"ranks": [{"host": f"h{r}", "base_ns": 1}], "steps": [step(0, 0, 9)]} for r in range(2)})
+    assert [n.code for n in stragglers.compute(apart).notes] == ["arrivals_unknown", "clocks_untied"]
+
+
+def test_selection_shows_ranks_and_steps_but_keeps_the_peers() -> None:
+    tables = synchronous({0: [10, 10], 1: [10, 10], 2: [10, 14], 3: [10, 10]})
+    chosen = stragglers.compute(tables, Selection(ranks=(2,), first_step=1))
+    assert [(c.rank, c.cost_ns, c.steps) for c in chosen.culprits] == [(2, 4 * MS, (1,))]
+    assert stragglers.compute(tables, Selection(ranks=(1,))).culprits == ()
+    assert chosen.to_pandas()["slowdown"].tolist() == pytest.approx([1.4])
+
+
+FAULTS = {
+    "slow": (Mesh(dp=2, tp=2), Fault(FaultKind.SLOW_RANK, 1, factor=1.5), {1}, Why.SLOW_COMPUTE),
+    "slow in a pipeline": (Mesh(dp=2, tp=2, pp=2), Fault(FaultKind.SLOW_RANK, 5, factor=1.5), {5}, Why.SLOW_COMPUTE),
+    "link": (Mesh(dp=2, tp=2), Fault(FaultKind.SLOW_LINK, 3, factor=4.0, axis="tp"), {2, 3}, Why.SLOW_LINK),
+}
+
+
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_simulated_faults_are_found_at_their_simulated_cost(name: str, tmp_path: Path) -> None:
+    mesh, fault, ranks, cause = FAULTS[name]
+    tables, truth = declared.read(Declaration(mesh=mesh, work=Plan(steps=2), faults=(fault,)), tmp_path)
+    found = stragglers.compute(tables).culprits
+    assert {c.rank for c in found} == ranks
+    assert {c.why for c in found} == {cause}
+    for culprit in found:
+        assert culprit.cost_ns == pytest.approx(truth["culprits"][0]["cost_ns"], rel=0.08)
+    if cause is Why.SLOW_LINK:
+        assert {c.axis for c in found} == {"tp"}
+
+
+def test_a_run_without_faults_has_no_culprit(tmp_path: Path) -> None:
+    tables, _ = declared.read(Declaration(mesh=Mesh(dp=4), work=Plan(steps=2)), tmp_path)
+    assert stragglers.compute(tables).culprits == ()
