@@ -47,11 +47,8 @@ class Visit:
     def go(self, path: str) -> None:
         self.page.goto(f"{self.address}/{path}")
         self.page.wait_for_selector("section[data-testid='stSidebar'] >> text=usp-prof", timeout=PATIENCE_MS)
-        self.page.wait_for_function(
-            "() => !document.querySelector('[data-testid=stSpinner], [data-testid=stStatusWidget], "
-            "[data-testid=stSkeleton], [data-testid=stProgress]')",
-            timeout=PATIENCE_MS,
-        )
+        idle = "[data-testid='stApp'][data-test-script-state='notRunning']"
+        self.page.wait_for_selector(idle, timeout=PATIENCE_MS)
 
     def check(self) -> None:
         exceptions = self.page.locator("[data-testid='stException']")
