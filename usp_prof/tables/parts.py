@@ -67,7 +67,8 @@ def find_parts(frame: EventFrame, links: Links) -> Parts:
     gloo = _ranges(frame, MARKS, lambda name: name.startswith("gloo:"))
     if len(gloo):
         return _from_gloo(frame, gloo)
-    return _from_host(frame)
+    # With other device work at hand, host calls without a kernel moved nothing: groups of one rank, waits.
+    return _from_host(frame, none=bool(len(links.work)))
 
 
 def communicator_streams(frame: EventFrame, parts: Parts) -> Ints:
@@ -91,7 +92,22 @@ def _from_kernels(frame: EventFrame, links: Links, chosen: Ints, library: NDArra
     kernel = frame.by_name(row, _operation_of_kernel, object)
     for other in (_operation(frame, mark), _operation(frame, c10d), kernel):
         op = np.where((op == "other") | ((op == "send_recv") & (other != "other")), other, op)
+    op = _alike(op, kernel, streams(frame, row))
     return Parts(row, False, False, np.where(post >= 0, post, c10d), track, at, said, op, library)  # noqa: FBT003
+
+
+def _alike(op: NDArray[np.object_], kernel: NDArray[np.object_], stream: Ints) -> NDArray[np.object_]:
+    """Name the SendRecv kernels that nothing else tells of as the others of their stream, where those agree.
+
+    NCCL carries out an all-to-all by the kernel of sends; what was launched before the window has no host call.
+    """
+    exchanges = kernel == "send_recv"
+    for one in np.unique(stream[exchanges & (op == "send_recv")]).tolist():
+        here = exchanges & (stream == one)
+        told = set(op[here].tolist()) - {"send_recv"}
+        if len(told) == 1:
+            op = np.where(here, told.pop(), op)
+    return op
 
 
 def _operation_of_kernel(name: str) -> str:
@@ -111,7 +127,7 @@ def _from_gloo(frame: EventFrame, row: Ints) -> Parts:
     return Parts(row, False, True, post, frame.track[origin], frame.start[origin], said, op, library)  # noqa: FBT003
 
 
-def _from_host(frame: EventFrame) -> Parts:
+def _from_host(frame: EventFrame, *, none: bool) -> Parts:
     post = _ranges(frame, HOST_OPS, lambda name: name == RECORD)
     mark = _ranges(frame, MARKS, lambda name: name.startswith("nccl:"))
     inner = _around(frame, post, frame.track[mark], frame.start[mark])
@@ -126,7 +142,7 @@ def _from_host(frame: EventFrame) -> Parts:
     names = texts(said, "name")
     told = np.array([operation(text) if text else "other" for text in names[1]] + ["other"], dtype=object)[names[0]]
     op = np.where(told != "other", told, _operation(frame, named))
-    real = op != "other"  # init, wait and the like
+    real = (op != "other") & (not none)  # others are init, wait and the like
     return Parts(
         row[real], True, False, row[real], frame.track[row[real]], frame.start[row[real]],  # noqa: FBT003
         said.filter(real), op[real], np.full(int(real.sum()), "nccl", dtype=object),
@@ -136,13 +152,13 @@ def _from_host(frame: EventFrame) -> Parts:
 def _ranges(frame: EventFrame, categories: tuple[str, ...], wanted: Callable[[str], bool]) -> Ints:
     rows = frame.rows(*categories)
     rows = rows[frame.by_name(rows, wanted)]
-    return rows[np.lexsort((rows, frame.start[rows]))]
+    return np.asarray(rows[np.lexsort((rows, frame.start[rows]))], np.int64)
 
 
 def _around(frame: EventFrame, ranges: Ints, track: Ints, at: Ints) -> Ints:
     """Give the innermost of the ranges around each moment of a thread; -1 without any."""
     inner = nest(frame.track[ranges], frame.start[ranges], frame.duration[ranges]).innermost(track, at)
-    return np.where(inner >= 0, ranges[inner], -1) if len(ranges) else inner
+    return np.asarray(np.where(inner >= 0, ranges[inner], -1), np.int64) if len(ranges) else inner
 
 
 def _operation(frame: EventFrame, rows: Ints) -> NDArray[np.object_]:

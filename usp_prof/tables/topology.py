@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -99,18 +98,23 @@ def _seen(sources: Mapping[int, Source]) -> list[Group]:
 
 
 def _whole_group(sources: Mapping[int, Source], parts: Mapping[int, Columns]) -> Group | None:
-    """Find whether parts without a group can only be the whole job's: all ranks ran the same operations in order."""
+    """Find whether parts without a group can only be the whole job's: all ranks ran the same operations in order.
+
+    Where recording began or ended in between, a rank has a stretch of what the others have.
+    """
     runs = []
     for columns in parts.values():
         codes, keys = columns.codes("group")
         bare = np.array([key == "" for key in keys] + [False])[codes]
-        runs.append(tuple(columns.take(bare)["op"].tolist()))
-    if not any(runs) or any(op in ("send", "recv", "send_recv") for run in runs for op in set(run)):
+        runs.append(columns.take(bare)["op"].tolist())
+    if not any(runs) or any(op in P2P for run in runs for op in set(run)):
         return None
     worlds = {row["world_size"] for source in sources.values() for row in source.table("ranks").to_pylist()}
     size = max(worlds, default=-1)
     size = len(sources) if size < 1 else size
-    if size < 2 or (len(sources) > 1 and Counter(map(len, runs)).most_common(1)[0][1] < len(runs)):
+    told = [f" {' '.join(run)} " for run in runs]
+    longest = max(told, key=len)
+    if size < 2 or not all(run in longest for run in told):
         return None
     ranks = tuple(range(size))
     return Group(group_key("", ranks), "", "", "", ranks, size)
@@ -193,9 +197,7 @@ def _topology(groups: list[Group], ranks: list[int], manifest: Manifest | None) 
         return Topology(MappingProxyType(axes), MappingProxyType(places), tuple(groups), AxisSource.MANIFEST.value)
     everyone = sorted({*ranks, *(rank for group in groups for rank in group.ranks)})
     found = {rank: _coordinates(rank, groups) for rank in everyone}
-    sized = {
-        axis.value: 1 + max((place.get(axis, 0) for place in found.values()), default=0) for axis in PARALLEL_AXES
-    }
+    sized = {axis.value: 1 + max((place.get(axis, 0) for place in found.values()), default=0) for axis in PARALLEL_AXES}
     axes = {axis: size for axis, size in sized.items() if size > 1}
     shown = {rank: MappingProxyType({a: p for a, p in place.items() if a in axes}) for rank, place in found.items()}
     sources = [group.axis_source for group in groups if group.axis in axes]
