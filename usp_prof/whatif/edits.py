@@ -253,6 +253,8 @@ def _union(begin: Ints, end: Ints) -> tuple[Ints, Ints]:
 
 def _overlap(begin: Ints, end: Ints, low: Ints, high: Ints) -> Ints:
     """Measure how much of each span low..high lies in a union of intervals."""
+    if not len(begin):
+        return np.zeros(len(low), np.int64)
     sums = np.append(0, np.cumsum(end - begin))
 
     def covered(when: Ints) -> Ints:
