@@ -91,7 +91,8 @@ def open_run(
     manifest, manifest_health = _manifest(found)
     loaded, lost = load(files, manifest, open_cache(cache_dir), progress)
     if manifest is None:
-        manifest, manifest_health = _manifest_inside(loaded)
+        manifest, more = _manifest_inside(loaded)
+        manifest_health += more
     health = [*discovery.health, *_other_runs(discovery, found), *_missing(found, loaded), *lost, *manifest_health]
     sources = {rank: one.source for rank, one in loaded.items()}
     health += [row for one in loaded.values() for row in one.health]

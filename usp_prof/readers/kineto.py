@@ -77,7 +77,9 @@ class _Reading:
         return self._result()
 
     def _no_trace(self) -> InputError:
-        what = "is empty" if not self.source.size else "holds no list of trace events"
+        what = "holds no list of trace events" if self.source.size else "is empty"
+        if self.damage.events_lost:
+            what = "holds no event that can be read"
         if self.source.fault is not None:
             what = f"cannot be unpacked ({self.source.fault.detail})"
         return InputError(
@@ -157,6 +159,8 @@ class _Reading:
         base = self.metadata.get("baseTimeNanoseconds")
         base_ns = base if isinstance(base, int) and 0 <= base < 1 << 62 else 0
         columns, rows = self.columns.table(base_ns)
+        if not rows and self.damage.events_lost and not self.columns.counts.flows:
+            raise self._no_trace()
         self._settle_durations(columns)
         keep, self.damage.unpaired = join_begin_end(columns, rows)
         keep, self.damage.duplicates = repeated(columns, keep)

@@ -33,6 +33,8 @@ def manifest_from(data: Any, origin: str) -> tuple[Manifest | None, tuple[Health
     try:
         if isinstance(data, str):
             data = msgspec.json.decode(data)
+        if not isinstance(data, dict):
+            return None, (_broken(origin, "it is no object"),)
         manifest = Manifest.from_dict(data)
         checked = msgspec.convert(msgspec.to_builtins(manifest), Manifest, strict=False)
     except (TypeError, ValueError, KeyError, AttributeError, msgspec.DecodeError, RecursionError) as error:

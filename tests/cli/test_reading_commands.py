@@ -1,0 +1,203 @@
+"""What do info, query, tables, export and cache print, write and exit with?"""
+
+from __future__ import annotations
+
+import collections
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import tiny
+import zstandard
+
+from usp_prof.cli.app import main
+from usp_prof.cli.opening import parse_numbers
+from usp_prof.model.errors import UsageError
+from usp_prof.tables import catalogue
+
+
+def trace(rank: int) -> tiny.Trace:
+    made = tiny.Trace(rank, 2).group("1", [0, 1], "mesh_tp").step(3, at=0, dur=10_000).step(4, at=10_000, dur=10_000)
+    made.op("aten::mm", at=100, dur=500).kernel("gemm", at=1_000, dur=2_000, launch_at=200)
+    made.kernel("overlapping", at=2_500, dur=2_000, launch_at=300).kernel("late", at=12_000, dur=10, launch_at=11_000)
+    return made.collective("all_reduce", at=6_000, dur=1_000, launch_at=700, group="1", nelems=64)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("USP_PROF_CACHE", str(tmp_path / "cache"))
+    return str(tiny.write({0: trace(0), 1: trace(1)}, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("width", ["80", "200"])
+def test_info_shows_the_run_at_any_width(
+    run: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    assert main(["info", run]) == 0
+    out = capsys.readouterr().out
+    assert all(len(line) <= int(width) for line in out.splitlines())
+    assert "\x1b" not in out
+    for words in ("ranks    2", "tp 2", "2 (from 3 to 4)", "NVIDIA Tiny", "nccl", "rank0.json.gz"):
+        assert words in out
+
+
+def test_info_as_json(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (Path(run) / "et.json").write_text('{"schema": "1", "nodes": []}')
+    assert main(["info", run, "--format", "json", "--ranks", "1"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [row["rank"] for row in data["ranks"]] == [1]
+    assert data["ranks"][0]["kernels"] == 4
+    assert {"code", "severity", "rank", "count", "detail", "file"} == set(data["health"][0])
+
+
+def test_query_formats(run: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    sql = "SELECT rank, count(*) AS n FROM kernels GROUP BY rank ORDER BY rank"
+    assert main(["query", run, sql]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [["rank", "n"], ["0", "4"], ["1", "4"]]
+    assert main(["query", run, sql, "--format", "csv"]) == 0
+    assert capsys.readouterr().out == '"rank","n"\n0,4\n1,4\n'
+    assert main(["query", run, sql, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"rank": 0, "n": 4}, {"rank": 1, "n": 4}]
+    target = tmp_path / "rows.parquet"
+    assert (
+        main(["query", run, "SELECT * FROM ops WHERE name = 'aten::mm'", "--format", "parquet", "-o", str(target)]) == 0
+    )
+    assert pq.read_table(target)["name"].to_pylist() == ["aten::mm"] * 2
+    assert f"to {target}" in capsys.readouterr().err
+    assert main(["query", run, sql, "-o", str(tmp_path / "rows.csv"), "-q"]) == 0
+    assert (tmp_path / "rows.csv").read_text() == '"rank","n"\n0,4\n1,4\n'
+    assert capsys.readouterr().err == ""
+
+
+def test_query_says_when_rows_are_left_out(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", run, "SELECT * FROM range(500) t(x)"]) == 0
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 201
+    assert "first 200 of 500 rows" in said.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["query", "RUN", "SELECT * FROM nothing"], ["query", "RUN", "SELECT 1", "--format", "parquet"],
+        ["query", "RUN", "SELECT 1", "-o", "/nonexistent/rows.csv"], ["info", "/nonexistent"],
+        ["info", "RUN", "--ranks", "5-3"], ["info", "RUN", "--ranks", "9"], ["info", "RUN", "--run", "other"],
+        ["tables", "kernel"], ["export", "RUN", "-o", "/nonexistent/out.json"],
+        ["export", "RUN", "-o", "x.json", "--range", "5"], ["export", "RUN", "-o", "x.json", "--range", "5ms-1ms"],
+    ],
+)  # fmt: skip
+def test_usage_and_input_errors_exit_with_2_and_a_hint(
+    run: str, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main([run if word == "RUN" else word for word in words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert "\nhint: " in said
+
+
+def test_tables_document_every_column(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    assert main(["tables"]) == 0
+    out = capsys.readouterr().out
+    for schema in catalogue.SCHEMAS:
+        assert schema.doc in out
+        assert all(column.doc in out for column in schema.columns)
+    assert main(["tables", "--names"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(catalogue.SCHEMAS)
+
+
+def test_cache_is_measured_and_cleared(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", run, "-v"]) == 0
+    assert "rank1.json.gz" in capsys.readouterr().err
+    assert main(["cache", "info"]) == 0
+    assert "ranks    2" in capsys.readouterr().out
+    assert main(["cache", "clear"]) == 0
+    assert "removed 2 ranks" in capsys.readouterr().out
+    assert main(["cache", "info"]) == 0
+    assert "ranks    0" in capsys.readouterr().out
+
+
+class TestExport:
+    """One file that Perfetto reads."""
+
+    def load(self, path: Path) -> dict[str, Any]:
+        data = path.read_bytes()
+        unpack = {".gz": gzip.decompress, ".zst": zstandard.ZstdDecompressor().decompress}.get(path.suffix)
+        if path.suffix == ".zst":
+            return dict(json.loads(zstandard.ZstdDecompressor().decompressobj().decompress(data)))
+        return dict(json.loads(unpack(data) if unpack else data))
+
+    @pytest.mark.parametrize("name", ["m.json", "m.json.gz", "m.json.zst"])
+    def test_every_event_of_every_rank_is_there_once(self, run: str, tmp_path: Path, name: str) -> None:
+        target = tmp_path / name
+        assert main(["export", run, "-o", str(target), "-q"]) == 0
+        listed = self.load(target)["traceEvents"]
+        spans = collections.Counter(event["name"] for event in listed if event["ph"] == "X")
+        assert spans["gemm"] == spans["late"] == spans["ProfilerStep#3"] == 2
+        assert not list(tmp_path.glob(".*part"))
+
+    def test_ranks_are_named_sorted_processes(self, run: str, tmp_path: Path) -> None:
+        main(["export", run, "-o", str(tmp_path / "m.json"), "-q"])
+        listed = self.load(tmp_path / "m.json")["traceEvents"]
+        names = {e["pid"]: e["args"]["name"] for e in listed if e["name"] == "process_name"}
+        order = {e["pid"]: e["args"]["sort_index"] for e in listed if e["name"] == "process_sort_index"}
+        ranks = [names[pid].split()[1] for pid in sorted(order, key=lambda pid: order[pid])]
+        assert ranks == sorted(ranks)
+        assert set(ranks) == {"0", "1"}
+        assert {e["pid"] for e in listed} == set(names)
+
+    def test_ranges_of_one_lane_nest_and_overlaps_have_lanes_of_their_own(self, run: str, tmp_path: Path) -> None:
+        main(["export", run, "-o", str(tmp_path / "m.json"), "-q"])
+        listed = [e for e in self.load(tmp_path / "m.json")["traceEvents"] if e["ph"] == "X"]
+        lanes = {e["name"]: (e["pid"], e["tid"]) for e in listed}
+        assert lanes["gemm"] != lanes["overlapping"]
+        tracks = collections.defaultdict(list)
+        for e in listed:
+            tracks[e["pid"], e["tid"]].append((round(e["ts"] * 1000), -round(e["dur"] * 1000)))
+        for spans in tracks.values():
+            open_ends: list[int] = []
+            for start, length in sorted(spans):
+                while open_ends and open_ends[-1] <= start:
+                    open_ends.pop()
+                assert not open_ends or start - length <= open_ends[-1]
+                open_ends.append(start - length)
+
+    def test_arrows_lead_from_launch_to_kernel(self, run: str, tmp_path: Path) -> None:
+        main(["export", run, "-o", str(tmp_path / "m.json"), "-q"])
+        listed = self.load(tmp_path / "m.json")["traceEvents"]
+        begins = {e["id"]: e for e in listed if e["ph"] == "s"}
+        ends = {e["id"]: e for e in listed if e["ph"] == "f"}
+        assert len(begins) == 8
+        assert begins.keys() == ends.keys()
+        assert all(begins[key]["ts"] <= ends[key]["ts"] for key in begins)
+
+    def test_steps_ranks_and_time_choose(self, run: str, tmp_path: Path) -> None:
+        main(["export", run, "-o", str(tmp_path / "s.json"), "--steps", "4", "--ranks", "1", "-q"])
+        names = {e["name"] for e in self.load(tmp_path / "s.json")["traceEvents"] if e["ph"] == "X"}
+        assert "late" in names
+        assert "gemm" not in names
+        main(["export", run, "-o", str(tmp_path / "t.json"), "--range", "0us-1us", "-q"])
+        names = {e["name"] for e in self.load(tmp_path / "t.json")["traceEvents"] if e["ph"] == "X"}
+        assert "aten::mm" in names
+        assert "late" not in names
+
+    def test_the_export_can_be_read_again(self, run: str, tmp_path: Path) -> None:
+        target = tmp_path / "again" / "rank0.json.gz"
+        target.parent.mkdir()
+        assert main(["export", run, "-o", str(target), "--ranks", "0"]) == 0
+        assert main(["query", str(target), "SELECT count(*) FROM kernels", "--format", "csv"]) == 0
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("3", (3,)), ("0-2,7", (0, 1, 2, 7)), ("5,5, 1", (1, 5))])
+def test_lists_of_numbers(text: str, numbers: tuple[int, ...]) -> None:
+    assert parse_numbers(text, "--ranks") == numbers
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-1", "1-", "-1", "0-99999999"])
+def test_what_is_no_list_of_numbers(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_numbers(text, "--ranks")

@@ -1,0 +1,152 @@
+"""What does opening a path give? Tables, SQL within bounds, the right run, and all that is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tiny
+
+from usp_prof import open_run
+from usp_prof.contract import Manifest
+from usp_prof.model.errors import InputError, UsageError
+from usp_prof.tables import catalogue
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def trace(rank: int, world: int = 2, **options: Any) -> tiny.Trace:
+    made = tiny.Trace(rank, world, **options).group("1", [0, 1], "mesh_tp").step(3, at=0, dur=10_000)
+    made.op("aten::mm", at=100, dur=500).kernel("gemm", at=1_000, dur=2_000, launch_at=200)
+    return made.collective("all_reduce", at=3_000, dur=1_000, launch_at=700, group="1", nelems=64)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("USP_PROF_CACHE", str(tmp_path / "cache"))
+    return tiny.write({0: trace(0), 1: trace(1)}, tmp_path / "run", Manifest(name="told", mesh={"tp": 2}))
+
+
+def codes(run: Any) -> list[str]:
+    return [row.code for row in run.health]
+
+
+def test_a_run_has_ranks_tables_and_a_manifest(folder: Path) -> None:
+    run = open_run(folder)
+    assert run.ranks == (0, 1)
+    assert run.name == "run"
+    assert run.manifest is not None
+    assert run.manifest.name == "told"
+    assert [file.path.name for file in run.files] == ["rank0.json.gz", "rank1.json.gz"]
+    assert run.others == ()
+    assert repr(run).startswith("Run('run', ranks=2")
+
+
+def test_tables_come_as_relations(folder: Path) -> None:
+    run = open_run(folder)
+    kernels = run.table("kernels").df()
+    assert kernels["rank"].tolist() == [0, 0, 1, 1]
+    assert run.query("SELECT count(*) FROM KERNELS k JOIN steps s USING (rank, step)").fetchall() == [(4,)]
+    assert run.query('WITH q AS (SELECT * FROM "events") SELECT max(rank) FROM q').fetchall() == [(1,)]
+    assert run.table("calls").fetchall()
+
+
+def test_every_table_answers_with_its_schema(folder: Path) -> None:
+    run = open_run(folder)
+    for schema in catalogue.SCHEMAS:
+        assert tuple(run.table(schema.name).columns) == schema.names, schema.name
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM read_csv('/etc/hostname')", "SELECT * FROM '/etc/hostname'", "COPY kernels TO '/tmp/x.csv'",
+        "ATTACH '/tmp/x.db'", "SET threads = 1", "CREATE TABLE z AS SELECT 1", "SELECT 1; SELECT 2",
+        "DROP VIEW kernels", "SELECT", "not sql", "SELECT * FROM kernelz", "SELECT * FROM glob('/*')", "",
+        "INSTALL httpfs",
+    ],
+)  # fmt: skip
+def test_sql_reads_the_tables_and_nothing_else(folder: Path, sql: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_run(folder).query(sql).fetchall()
+    assert "usp-prof tables" in caught.value.hint
+
+
+def test_an_unknown_table_suggests_the_nearest(folder: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_run(folder).table("kernel")
+    assert "kernels" in caught.value.hint
+
+
+def test_some_ranks_only(folder: Path) -> None:
+    run = open_run(folder, ranks=[1])
+    assert run.ranks == (1,)
+    assert run.query("SELECT DISTINCT rank FROM events").fetchall() == [(1,)]
+    with pytest.raises(UsageError, match="no rank 2-3"):
+        open_run(folder, ranks=[1, 2, 3])
+    with pytest.raises(UsageError):
+        open_run(folder, ranks=[])
+
+
+def test_missing_ranks_are_said(folder: Path) -> None:
+    (folder / "rank0.json.gz").unlink()
+    run = open_run(folder)
+    assert [row.detail for row in run.health if row.code == "missing_ranks"] == [
+        "1 of 2 ranks have no trace here (0): what they did is not known"
+    ]
+
+
+def test_a_damaged_rank_is_said_and_costs_nothing_else(folder: Path) -> None:
+    (folder / "rank0.json.gz").write_bytes((folder / "rank0.json.gz").read_bytes()[:40])
+    run = open_run(folder)
+    assert run.ranks == (1,)
+    assert {"rank_unreadable", "missing_ranks"} & set(codes(run))
+
+
+def test_several_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USP_PROF_CACHE", str(tmp_path / "cache"))
+    tiny.write({0: trace(0, 1, base=10**18)}, tmp_path / "runs" / "older")
+    tiny.write({0: trace(0, 1, base=2 * 10**18)}, tmp_path / "runs" / "newer")
+    run = open_run(tmp_path / "runs")
+    assert (run.name, run.others) == ("newer", ("older",))
+    assert "other_runs" in codes(run)
+    assert open_run(tmp_path / "runs", run="older").name == "older"
+    with pytest.raises(UsageError) as caught:
+        open_run(tmp_path / "runs", run="oldest")
+    assert "older" in caught.value.hint
+
+
+def test_the_manifest_inside_the_traces_serves_when_run_json_is_gone(folder: Path) -> None:
+    (folder / "run.json").unlink()
+    for rank in range(2):
+        trace(rank).meta(usp_prof=Manifest(name="inside").to_dict()).write(folder / f"rank{rank}.json.gz")
+    run = open_run(folder)
+    assert run.manifest is not None
+    assert run.manifest.name == "inside"
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"mesh": 3}', '{"groups": [{"name": "x"}]}', '{"groups": 3}', '"text"', "\xff"]
+)
+def test_a_broken_manifest_is_said(folder: Path, text: str) -> None:
+    (folder / "run.json").write_bytes(text.encode("latin-1"))
+    run = open_run(folder)
+    assert run.manifest is None
+    assert "broken_manifest" in codes(run)
+
+
+def test_what_is_alike_on_several_ranks_is_one_row(folder: Path) -> None:
+    for rank in range(2):
+        data = json.loads(trace(rank).to_json())
+        data.pop("baseTimeNanoseconds")
+        (folder / f"rank{rank}.json.gz").write_text(json.dumps(data))
+    found = [row for row in open_run(folder).health if row.code == "no_base_time"]
+    assert [(row.rank, row.count) for row in found] == [(-1, 2)]
+    assert found[0].detail.startswith("ranks 0-1: ")
+
+
+def test_nothing_to_open(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        open_run(tmp_path)
