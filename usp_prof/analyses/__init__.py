@@ -12,6 +12,7 @@ NAMES: tuple[str, ...] = (
     "clock",
     "pipeline",
     "stragglers",
+    "critical_path",
     "kernels",
     "mfu",
     "host",
