@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,15 +15,19 @@ from made import step, work
 from papers import FINDING
 
 from usp_prof.analyses import NAMES
+from usp_prof.analyses._causes import Why
 from usp_prof.analyses._flop_check import Part
 from usp_prof.analyses.mfu import MfuResult
+from usp_prof.analyses.stragglers import Culprit
+from usp_prof.findings.engine import find_all
 from usp_prof.model.errors import UsageError
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value
-from usp_prof.model.selection import Selection
+from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.report import sections
-from usp_prof.report.build import analyse, build, declared_metrics
+from usp_prof.report.build import analyse, build, declared_metrics, judge
 from usp_prof.report.document import Chart, DataTable, Document, Findings, Health, KeyFigure, KeyFigures, Stack
+from usp_prof.report.verdicts import CODE
 from usp_prof.report.writers import json_text, markdown, webpage
 
 if TYPE_CHECKING:
@@ -190,6 +194,17 @@ def test_findings_given_are_shown_first(tables: TableSet) -> None:
     assert document.findings == (FINDING,)
     assert any(isinstance(block, Findings) for block in document.summary.blocks)
     assert document.sections[0].id == "findings"
+
+
+def test_a_culprit_that_no_rule_names_is_a_finding(tables: TableSet) -> None:
+    results = analyse(tables)
+    culprit = Culprit(1, "tp", Why.SLOW_HOST, 2 * MS, 0.2, 1.0, (0,), persistent=True, evidence={})
+    results["stragglers"] = replace(results["stragglers"], culprits=(culprit,))
+    found = judge(tables, EVERYTHING, results)
+    codes = [finding.code for finding in found.findings if finding.where.get("rank") == 1]
+    assert codes
+    ruled = {finding.where.get("rank") for finding in find_all(tables).findings}
+    assert (CODE in codes) is (1 not in ruled)
 
 
 def test_that_nothing_was_found_is_said_only_where_something_looked(tables: TableSet) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof._version import __version__
 from usp_prof.analyses import NAMES
+from usp_prof.findings.engine import Found, find_all
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.report.context import Context
@@ -58,11 +59,15 @@ def build(
     name: str,
     selection: Selection = EVERYTHING,
     others: Sequence[str] = (),
-    findings: Sequence[Finding] = (),
+    findings: Sequence[Finding] | None = None,
 ) -> Document:
-    """Assemble the document of one run."""
+    """Assemble the document of one run; without `findings` the rules are asked, when every analysis was."""
     values = tuple(value for result in results.values() for value in result.values() if math.isfinite(value.value))
     notes = {row for result in results.values() for row in result.notes}
+    if findings is None:
+        found = judge(tables, selection, results)
+        findings = found.findings
+        notes.update(found.skipped)
     context = Context(
         run=run_facts(tables, selection, name, others),
         tables=tables,
@@ -70,7 +75,7 @@ def build(
         results=results,
         metrics={value.metric.id: value.metric for value in values},
         figures=Figures(values),
-        findings=tuple(findings) or verdicts(results),
+        findings=tuple(findings),
         health=tuple(sorted(notes.union(tables.health))),
     )
     return Document(
@@ -83,3 +88,11 @@ def build(
         summary=summary.build(context),
         sections=sections(context),
     )
+
+
+def judge(tables: TableSet, selection: Selection, results: Mapping[str, Result]) -> Found:
+    """Ask the rules; a culprit whose rank none of them names is a finding all the same."""
+    found = find_all(tables, selection) if set(NAMES) <= set(results) else Found((), ())
+    named = {finding.where.get("rank") for finding in found.findings}
+    others = [verdict for verdict in verdicts(results) if verdict.where["rank"] not in named]
+    return Found((*found.findings, *others), found.skipped)
