@@ -16,7 +16,7 @@ from usp_prof.tables import clock
 from usp_prof.tables._chrome import event_texts, flow_texts, joined, place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -50,7 +50,7 @@ def export(
     """Write ranks and steps of a run; `window_ns` keeps what overlaps a time span counted from the run's start."""
     ranks = tables.ranks if selection.ranks is None else selection.ranks
     clocks = clock.of(tables)
-    zero = min((_first(tables, clocks, rank) for rank in ranks), default=0)
+    zero = beginning(tables, ranks)
     count = 0
     with _opened(path) as out:
         out.write(f'{{"schemaVersion":1,"displayTimeUnit":"ms","baseTimeNanoseconds":{zero},"traceEvents":[\n'.encode())
@@ -118,6 +118,12 @@ def _overlaps(start: Ints, end: Ints, spans: Ints) -> NDArray[np.bool_]:
     for low, high in spans.tolist():
         out |= (start < high) & (end >= low) & (high > low)
     return out
+
+
+def beginning(tables: TableSet, ranks: Iterable[int]) -> int:
+    """Give the moment that a window counts from: the first event of these ranks, on the common clock."""
+    clocks = clock.of(tables)
+    return min((_first(tables, clocks, rank) for rank in ranks), default=0)
 
 
 def _first(tables: TableSet, clocks: clock.Clock, rank: int) -> int:

@@ -1,0 +1,80 @@
+"""What belongs to a slice, and where the next of its name is, on a run made of two tiny ranks."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from dashboard.timeline import neighbours
+from dashboard.timeline.search import compiled, search
+from dashboard.timeline.store import TimelineStore, load, prepare
+from usp_prof import open_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from usp_prof.tables.table_set import TableSet
+
+
+@pytest.fixture(scope="module")
+def prepared(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[TableSet, TimelineStore]:
+    tables = open_run(run_folder, cache_dir=tmp_path_factory.mktemp("cache")).tables
+    folder = tmp_path_factory.mktemp("timeline")
+    seen: list[tuple[int, int]] = []
+    prepare(tables, folder, lambda done, of: seen.append((done, of)))
+    assert seen[-1] == (len(tables.ranks), len(tables.ranks))
+    return tables, load(folder, tables.ranks)
+
+
+def test_every_activity_is_on_the_timeline_once(prepared: tuple[TableSet, TimelineStore]) -> None:
+    tables, store = prepared
+    for rank in tables.ranks:
+        line = store.ranks[rank]
+        device = [i for i, row in enumerate(line.rows) if row.kind == "device"]
+        level = line.levels[0]
+        shown = np.concatenate([level.rest["event"][level.offsets[i] : level.offsets[i + 1]] for i in device])
+        assert sorted(shown.tolist()) == sorted(tables.columns("activities", rank)["event"].tolist())
+
+
+def test_members_of_a_call_are_found_on_every_rank(prepared: tuple[TableSet, TimelineStore]) -> None:
+    tables, store = prepared
+    rank = tables.ranks[0]
+    events = tables.columns("collectives", rank)["event"]
+    called = [call for event in events if event >= 0 and (call := neighbours.call_of(tables, rank, int(event)))]
+    assert called
+    call = max(called, key=lambda call: len(call.parts))
+    assert len({member for member, _ in call.parts}) == len(call.parts) > 1
+    places = [neighbours.place(store, *part) for part in call.parts]
+    assert all(place is not None and 0 <= place.start_ns <= store.span_ns for place in places)
+
+
+def test_an_event_without_a_call_has_none(prepared: tuple[TableSet, TimelineStore]) -> None:
+    tables, store = prepared
+    assert neighbours.call_of(tables, tables.ranks[0], 10**9) is None
+    assert neighbours.launch_of(tables, tables.ranks[0], 10**9) is None
+    assert neighbours.place(store, tables.ranks[0], 10**9) is None
+    assert neighbours.place(store, 10**6, 0) is None
+
+
+def test_a_search_finds_what_a_query_finds(prepared: tuple[TableSet, TimelineStore]) -> None:
+    tables, store = prepared
+    matches = search(store, re.compile("^aten::"), tables.ranks)
+    assert np.all(np.diff(matches.start_ns) >= 0)
+    for rank in tables.ranks:
+        level = store.ranks[rank].levels[0]
+        names = np.array(store.ranks[rank].names, object)[level.rest["name"]]
+        assert (matches.rank == rank).sum() == sum(name.startswith("aten::") for name in names)
+    first = matches.at(0)
+    assert first.start_ns == matches.start_ns[0]
+
+
+def test_no_rank_has_no_match(prepared: tuple[TableSet, TimelineStore]) -> None:
+    assert len(search(prepared[1], re.compile("x"), ())) == 0
+
+
+def test_what_is_no_expression_is_none() -> None:
+    assert compiled("((") is None
+    assert compiled("NCCL") is not None
