@@ -1,0 +1,137 @@
+"""What does a whole report cost, cold and warm, and what do HTA's load, breakdown and overlap cost on the same files?
+
+    python benchmarks/analyze.py                                   8 ranks, 500 MB
+    python benchmarks/analyze.py --hta-python /tmp/hta/bin/python  and HolisticTraceAnalysis beside it
+    python benchmarks/analyze.py --source FOLDER                   made of another run's ranks
+
+The run is a made-up one (GPU, dp 2 x tp 2 x pp 2) repeated to size. Each measurement is a process of its own with its
+children's CPU time; imports are not counted. `--bars` exits with 1 when a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import large_trace
+
+OURS = """
+import io
+from rich.console import Console
+from usp_prof import open_run
+from usp_prof.report.build import analyse, build
+from usp_prof.report.writers import terminal
+WORK = '''
+run = open_run(FOLDER, cache_dir=CACHE)
+lap("open")
+results = analyse(run.tables)
+lap("analyse")
+document = build(run.tables, results, name=run.name)
+lap("findings and document")
+terminal.write(document, Console(file=io.StringIO(), width=80))
+lap("write")
+'''
+"""
+HTA = """
+import logging
+logging.disable(logging.CRITICAL)
+from hta.trace_analysis import TraceAnalysis
+WORK = '''
+analysis = TraceAnalysis(trace_dir=FOLDER)
+lap("load")
+analysis.get_temporal_breakdown(visualize=False)
+analysis.get_comm_comp_overlap(visualize=False)
+lap("breakdown and overlap")
+'''
+"""
+FRAME = """
+import json, os, resource, sys, time
+FOLDER, CACHE = sys.argv[1:3]
+{body}
+laps = {{}}
+def cpu():
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+def lap(name):
+    laps[name] = cpu() - start - sum(laps.values())
+if __name__ == "__main__":
+    wall, start = time.perf_counter(), cpu()
+    exec(WORK)
+    who = resource.RUSAGE_SELF
+    print(json.dumps({{"wall": time.perf_counter() - wall, "cpu": cpu() - start, "laps": laps,
+                      "peak": resource.getrusage(who).ru_maxrss * 1024}}))
+"""
+
+
+def measure(python: str, body: str, folder: Path, cache: Path) -> dict[str, object]:
+    """Run one measurement in a process of its own."""
+    with tempfile.TemporaryDirectory() as place:
+        script = Path(place) / "measure.py"
+        script.write_text(FRAME.format(body=body))
+        done = subprocess.run([python, script, folder, cache], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"failed:\n{done.stderr[-3000:]}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def enlarge(source: Path, folder: Path, megabytes: float) -> int:
+    """Repeat each rank of a run to its share of the size; give the bytes written."""
+    files = sorted(
+        path for path in source.iterdir() if path.name.endswith((".json", ".json.gz")) and "rank" in path.name
+    )
+    folder.mkdir()
+    for path in files:
+        large_trace.build(path, folder / path.name.removesuffix(".gz"), megabytes=megabytes / len(files))
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def made_up(folder: Path) -> Path:
+    """Make the run that is repeated."""
+    words = ["-m", "usp_prof.cli.app", "synth", str(folder), "--mesh", "dp=2,tp=2,pp=2", "--micro-batches", "8", "-q"]
+    subprocess.run([sys.executable, *words], check=True)
+    return folder
+
+
+def show(name: str, got: dict[str, object]) -> float:
+    """Print one measurement; give its CPU time."""
+    cpu, laps = float(str(got["cpu"])), got["laps"]
+    parts = ", ".join(f"{lap} {seconds:.2f}" for lap, seconds in laps.items()) if isinstance(laps, dict) else ""
+    print(f"{name:8}{cpu:8.2f} CPU s{float(str(got['wall'])):8.2f} s{float(str(got['peak'])) / 1e6:8.0f} MB   {parts}")
+    return cpu
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", type=Path, help="the run to repeat (default: a made-up one)")
+    parser.add_argument("--megabytes", type=float, default=500)
+    parser.add_argument("--hta-python", help="a Python that has HolisticTraceAnalysis 0.5.0 and pandas < 3")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--bars", action="store_true", help="exit with 1 when a bar is missed")
+    args = parser.parse_args()
+    bars = []
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        size = enlarge(args.source or made_up(place / "small"), place / "run", args.megabytes)
+        print(f"{len(list((place / 'run').iterdir()))} ranks, {size / 1e6:.0f} MB")
+        caches = [place / f"cache{number}" for number in range(args.rounds)]
+        cold = min(show("cold", measure(sys.executable, OURS, place / "run", cache)) for cache in caches)
+        warm = [measure(sys.executable, OURS, place / "run", caches[0]) for _ in range(args.rounds)]
+        for got in warm:
+            show("warm", got)
+        least = min(float(str(got["wall"])) for got in warm)
+        bars.append((f"a warm report takes {least:.2f} s (at most 3)", least <= 3))
+        if args.hta_python:
+            hta = show("HTA", measure(args.hta_python, HTA, place / "run", caches[0]))
+            bars.append((f"a cold report takes 1/{hta / cold:.1f} of the CPU of HTA (at most 1/10)", hta >= 10 * cold))
+    for text, kept in bars:
+        print(f"{'ok    ' if kept else 'MISSED'} {text}")
+    return 1 if args.bars and not all(kept for _, kept in bars) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
