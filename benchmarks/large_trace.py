@@ -1,6 +1,6 @@
-"""How does a small recorded trace become a large one? Repeated, each copy later than the one before and with its own ids.
+"""How does a small recorded trace become a large one? Repeated, each copy later and with ids of its own.
 
-    python benchmarks/large_trace.py SMALL.json.gz LARGE.json --megabytes 500
+python benchmarks/large_trace.py SMALL.json.gz LARGE.json --megabytes 500
 """
 
 from __future__ import annotations

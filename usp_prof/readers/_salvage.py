@@ -84,11 +84,11 @@ def salvage_fields(text: bytes) -> tuple[dict[str, Any], int]:
         if key is not None:
             try:
                 value, stop = _LENIENT.raw_decode(source, key.end())
-                found[key[1]] = value
+                found[_storable(key[1])] = _storable(value)
                 at = stop
                 continue
             except _FAILURES:
-                pass
+                pass  # not this field: go on behind it
         following = _NEXT_FIELD.search(source, (key.end() if key else at) + 1)
         stop = following.end() if following else len(source)
         if source[at:stop].strip(" \t\r\n,{}]"):
