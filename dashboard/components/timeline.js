@@ -4,7 +4,7 @@
 // the hand in the next frame; a sharp tile replaces it as soon as it arrives. Nothing here knows what a trace is: rows,
 // names, categories and overlays come from the server.
 
-const GUTTER = 170, AXIS = 26, ROW = { device: 18, host: 13 }, GAP = 6, LABEL_PX = 36, SETTLE_MS = 12, MARGIN = 0.3;
+const GUTTER = 170, AXIS = 36, ROW = { device: 18, host: 13 }, GAP = 6, LABEL_PX = 36, SETTLE_MS = 12, MARGIN = 0.3;
 
 export default function (component) {
   const { data, parentElement, setStateValue } = component;
@@ -413,13 +413,13 @@ class Timeline {
     for (let t = Math.ceil(this.start / step) * step; t < this.end; t += step) {
       const x = this.toX(t);
       if (x < GUTTER) continue;
-      c.globalAlpha = 0.25; c.fillRect(x, AXIS - 6, 1, 6); c.globalAlpha = 0.8; c.fillText(tick(t, step), x + 3, AXIS - 14);
+      c.globalAlpha = 0.25; c.fillRect(x, AXIS - 6, 1, 6); c.globalAlpha = 0.8; c.fillText(tick(t, step), x + 3, AXIS - 26);
     }
     for (const s of this.head.steps) {
       const x = Math.max(this.toX(s.start_ns), GUTTER);
-      if (this.toX(s.end_ns) - x > 60) c.fillText(`step ${s.number}`, x + 4, AXIS - 3);
+      if (this.toX(s.end_ns) - x > 60) c.fillText(`step ${s.number}`, x + 4, AXIS - 10);
     }
-    c.fillText(`${duration(span)} in view`, 6, AXIS / 2); c.globalAlpha = 1;
+    c.fillText(`${duration(span)} in view`, 6, AXIS - 26); c.globalAlpha = 1;
   }
 
   paintBox(c, ink) {
