@@ -129,6 +129,7 @@ class Session:
             record_shapes=content.shapes,
             profile_memory=content.memory,
             with_stack=content.stack,
+            acc_events=True,  # costs nothing as long as nobody asks for events, and spares a warning at each repeat
         )
         export.preset(profiler, self.manifest)
         return profiler

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import heapq
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from usp_prof.record.flight import FlightEntry
+from usp_prof.record.join import family, join
+from usp_prof.record.trace_text import TextEvent
+
+OPERATORS = {"gloo:all_reduce": "c10d::allreduce_", "gloo:all_gather": "c10d::_allgather_base_"}
+US = 1000
+
+
+@dataclass
+class Simulation:
+    """Groups with two workers each that take their collectives first in, first out: what gloo does."""
+
+    events: list[TextEvent] = field(default_factory=list)
+    operators: list[TextEvent] = field(default_factory=list)
+    entries: list[FlightEntry] = field(default_factory=list)
+    truth: list[tuple[str, int]] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+
+
+def event(name: str, thread: int, start_ns: int, duration_ns: int, elements: int) -> TextEvent:
+    return TextEvent(0, 0, name, thread, start_ns, duration_ns, {"Input Dims": [[elements]]})
+
+
+def simulate(calls: list[tuple[int, int, int, int]], groups: int, before: int = 0) -> Simulation:
+    """Each call: group, size, pause before it, how long it runs (in microseconds); the first ones were not recorded."""
+    simulation = Simulation(groups=[f"g{group}" for group in range(groups)])
+    workers = {group: [(0, 100 + 2 * group), (0, 101 + 2 * group)] for group in range(groups)}
+    now, sequences = 10_000 * US, dict.fromkeys(range(groups), 0)
+    found = []
+    for place, (group, size, pause, length) in enumerate(calls):
+        now += pause * US
+        sequences[group] += 1
+        name = f"g{group}"
+        gloo = "gloo:all_reduce" if size % 2 else "gloo:all_gather"
+        entry = FlightEntry(name, "", sequences[group], gloo, now + 20 * US, size, size, "Float")
+        simulation.entries.append(entry)
+        free, thread = heapq.heappop(workers[group])
+        start = max(free, now + 25 * US)
+        heapq.heappush(workers[group], (start + length * US, thread))
+        if place >= before:
+            simulation.operators.append(event(OPERATORS[gloo], 1, now, 40 * US, size))
+            found.append((event(gloo, thread, start, length * US, size), (name, sequences[group])))
+        now += 200 * US
+    random.Random(0).shuffle(found)  # noqa: S311 - the file holds them in no order
+    simulation.events = [one for one, _ in found]
+    simulation.truth = [truth for _, truth in found]
+    return simulation
+
+
+def told(simulation: Simulation) -> list[tuple[str, int] | None]:
+    joined = join(simulation.events, simulation.operators, simulation.entries, simulation.groups)
+    return [
+        (joined[place].entry.group, joined[place].entry.sequence) if place in joined else None
+        for place in range(len(simulation.events))
+    ]
+
+
+CALLS = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(0, 300), st.integers(50, 900)), min_size=1, max_size=40
+)
+
+
+@settings(max_examples=60)
+@given(calls=CALLS, before=st.integers(0, 5))
+def test_every_event_gets_its_call_when_sizes_tell_the_groups_apart(
+    calls: list[tuple[int, int, int, int]], before: int
+) -> None:
+    distinct = [(group, size + 10 * group, pause, length) for group, size, pause, length in calls]
+    simulation = simulate(distinct, 3, before)
+    assert told(simulation) == simulation.truth
+
+
+@settings(max_examples=60)
+@given(rounds=st.integers(2, 8), pause=st.integers(0, 100), length=st.integers(50, 900), before=st.integers(0, 3))
+def test_groups_that_run_the_same_are_told_apart_by_the_order_of_their_workers(
+    rounds: int, pause: int, length: int, before: int
+) -> None:
+    simulation = simulate([(group, 7, pause, length) for _ in range(rounds) for group in (0, 1)], 2, before)
+    workers = {one.thread for one in simulation.events}
+    if len(workers) == 4:  # both workers of both groups were seen
+        assert told(simulation) == simulation.truth
+
+
+def test_a_call_that_outlives_the_window_leaves_the_others_right() -> None:
+    simulation = simulate([(0, 3, 0, 60)] * 5, 1)
+    last = max(range(5), key=lambda place: simulation.truth[place])
+    del simulation.events[last], simulation.truth[last]
+    assert told(simulation) == simulation.truth
+
+
+def test_an_event_that_nobody_called_stays_alone() -> None:
+    simulation = simulate([(0, 3, 0, 60)] * 3, 1)
+    simulation.events.append(event("gloo:all_gather", 100, simulation.events[0].start_ns + 5, 10, 99))
+    assert told(simulation) == [*simulation.truth, None]
+
+
+def test_an_operator_of_another_kind_calls_nothing() -> None:
+    simulation = simulate([(0, 3, 0, 60)], 1)
+    simulation.operators = [event("c10d::broadcast_", 1, simulation.operators[0].start_ns, 40 * US, 3)]
+    assert told(simulation) == [None]
+
+
+def test_worker_threads_in_any_order_are_told_apart_by_their_delays() -> None:
+    simulation = simulate([(0, 3, 0, 60), (1, 5, 0, 60), (0, 3, 0, 60), (1, 5, 0, 60), (1, 5, 0, 60)], 2)
+    swapped = {100: 102, 101: 103, 102: 100, 103: 101}
+    simulation.events = [
+        event(one.name, swapped[one.thread], one.start_ns, one.duration_ns, one.args["Input Dims"][0][0])
+        for one in simulation.events
+    ]
+    assert told(simulation) == simulation.truth
+
+
+def test_a_trace_without_shapes_is_joined_by_names_and_order() -> None:
+    simulation = simulate([(0, 3, 0, 60), (0, 4, 0, 60), (0, 5, 0, 60)], 1)
+    simulation.events = [TextEvent(0, 0, one.name, one.thread, one.start_ns, 1, {}) for one in simulation.events]
+    assert told(simulation) == simulation.truth
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("gloo:all_reduce", "allreduce"),
+        ("c10d::allreduce_coalesced_", "allreduce"),
+        ("c10d::_allgather_base_", "allgather"),
+        ("c10d::allgather_into_tensor_coalesced_", "allgather"),
+        ("c10d::_reduce_scatter_base_", "reducescatter"),
+        ("c10d::alltoall_base_", "alltoall"),
+        ("gloo:all_to_all", "alltoall"),
+        ("c10d::monitored_barrier_", "barrier"),
+    ],
+)
+def test_gloo_and_operators_speak_of_the_same_kinds(name: str, kind: str) -> None:
+    assert family(name) == kind

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from usp_prof import record
+from usp_prof.contract import Manifest
+from usp_prof.record import flight
+from usp_prof.record.enrichment import enrich
+from usp_prof.record.topology import survey
+from usp_prof.record.trace_text import ENCODING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Reader = Callable[[Path], dict[str, Any]]
+
+QUICK: dict[str, Any] = {"peak_flops": 1e9, "wait": 0, "warmup": 1, "active": 2}
+
+
+def train(session: record.Session, steps: int = 3) -> None:
+    for _ in range(steps):
+        with session.step(), record.phase("forward"):
+            torch.mm(torch.ones(8, 8), torch.ones(8, 8))
+
+
+def manifest_of(folder: Path) -> Manifest:
+    return Manifest.from_dict(json.loads((folder / "run.json").read_text()))
+
+
+def test_a_lone_process_leaves_a_trace_that_says_what_it_is(tmp_path: Path, read_trace: Reader) -> None:
+    with record.session(tmp_path, name="lone", schedule="gpipe", **QUICK) as session:
+        train(session)
+    trace = read_trace(tmp_path / "rank0.json.gz")
+    assert trace["usp_prof"]["name"] == "lone"
+    assert trace["usp_prof"]["schedule"] == "gpipe"
+    names = [event["name"] for event in trace["traceEvents"]]
+    assert [name for name in names if name.startswith("ProfilerStep")] == ["ProfilerStep#1", "ProfilerStep#2"]
+    assert names.count("train::forward") == 2
+    manifest = manifest_of(tmp_path)
+    assert manifest.join_rate == {"0": 1.0}
+    assert manifest.notes == []
+    assert manifest.software["torch"] == torch.__version__
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "cache") == ["rank0.json.gz", "run.json"]
+
+
+def test_the_peak_of_the_machine_is_measured_in_the_dtype(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("usp_prof.record.peak._SIZES", (64,))
+    with record.session(tmp_path, dtype=torch.float64) as session:
+        assert session.manifest.peak_flops > 0
+        assert "float64" in session.manifest.peak_source
+        train(session, steps=4)
+
+
+def test_each_repeat_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    with record.session(tmp_path, repeat=2, **QUICK) as session:
+        train(session, steps=6)
+    for window in ("window-0", "window-1"):
+        assert sorted(path.name for path in (tmp_path / window).iterdir()) == ["rank0.json.gz", "run.json"]
+
+
+@pytest.mark.usefixtures("alone")
+def test_gloo_collectives_are_told_their_group(tmp_path: Path, read_trace: Reader) -> None:
+    log = dist.new_group([0], group_desc="log")
+    with record.session(tmp_path, groups={"dp": dist.group.WORLD}, **QUICK) as session:
+        for step in range(3):
+            with session.step():
+                dist.all_reduce(torch.ones(4 + step))
+                dist.all_reduce(torch.ones(4 + step), group=log)
+    events = read_trace(tmp_path / "rank0.json.gz")["traceEvents"]
+    told = [event["args"] for event in events if event["name"] == "gloo:all_reduce"]
+    assert [args["Process Group Description"] for args in told].count("log") == 2
+    assert {args["Process Group Name"] for args in told} == {dist.group.WORLD.group_name, log.group_name}
+    assert {(args["Collective name"], args["dtype"], args["Process Group Ranks"]) for args in told} == {
+        ("allreduce", "Float", "[0]")
+    }
+    assert sorted(args["In msg nelems"] for args in told) == [5, 5, 6, 6]
+    manifest = manifest_of(tmp_path)
+    assert manifest.join_rate == {"0": 1.0}
+    assert {group.name: group.axes for group in manifest.groups} == {
+        dist.group.WORLD.group_name: ["dp"],
+        log.group_name: [],
+    }
+
+
+@pytest.mark.usefixtures("alone")
+def test_no_event_changes_but_by_added_arguments(tmp_path: Path) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
+        with record.phase("forward"):
+            dist.all_reduce(torch.ones(3))
+            dist.barrier()
+        torch.ones(2) + 1
+    profiler.export_chrome_trace(str(tmp_path / "raw.json"))
+    text = (tmp_path / "raw.json").read_text(ENCODING)
+    enriched = enrich(text, flight.recorded() or [], survey(None, None, None, 0, 1).groups, 0)
+    assert (enriched.collectives, enriched.recognised, enriched.rate) == (2, 2, 1.0)
+    before, after = json.loads(text), json.loads("".join(enriched.pieces))
+    events = zip(before.pop("traceEvents"), after.pop("traceEvents"), strict=True)
+    assert before == after
+    changed = 0
+    for old, new in events:
+        old_args, new_args = old.pop("args", {}), new.pop("args", {})
+        assert old == new
+        assert {key: new_args[key] for key in old_args} == old_args
+        changed += new_args != old_args
+    assert changed == 2
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [(None, "no flight recorder"), ([], r"prepare\(\) before"), ([{}], "join of groups failed")],
+)
+def test_a_join_that_fails_is_said_loudly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: list[dict[str, Any]] | None, reason: str
+) -> None:
+    monkeypatch.setattr("usp_prof.record._torch_private.flight_entries", lambda: entries)
+
+    def reduce() -> None:
+        with record.session(tmp_path, **QUICK) as session:
+            for _ in range(3):
+                with session.step():
+                    dist.all_reduce(torch.ones(4))
+
+    with pytest.warns(record.RecordingWarning, match=reason):
+        reduce()
+    manifest = manifest_of(tmp_path)
+    assert manifest.join_rate == {"0": 0.0}
+    assert len(manifest.notes) == 1
+    assert (tmp_path / "rank0.json.gz").exists()
+
+
+def test_a_trace_that_cannot_be_written_does_not_stop_the_training(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json.gz").mkdir()
+    with (
+        pytest.warns(record.RecordingWarning, match="writing the trace failed"),
+        record.session(tmp_path, **QUICK) as session,
+    ):
+        train(session, steps=5)
+    (note,) = manifest_of(tmp_path).notes
+    assert note.startswith("rank 0: writing the trace failed: IsADirectoryError")
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_failing_step_leaves_no_trace_and_its_own_error(tmp_path: Path) -> None:
+    session = record.session(tmp_path, **QUICK)
+
+    def fail() -> None:
+        with session:
+            train(session, steps=2)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert not (tmp_path / "rank0.json.gz").exists()
+    assert (tmp_path / "run.json").exists()
+
+
+def test_a_step_that_fails_is_not_counted(tmp_path: Path) -> None:
+    session = record.session(tmp_path, **QUICK)
+
+    def fail() -> None:
+        with session, session.step():
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+
+def test_a_loop_that_ends_too_early_is_told_how_long_it_takes(tmp_path: Path) -> None:
+    with (
+        pytest.warns(record.RecordingWarning, match="takes 9 steps"),
+        record.session(tmp_path, skip=5, wait=1, warmup=1, active=2, peak_flops=1.0) as session,
+    ):
+        train(session)
+    assert manifest_of(tmp_path).notes
+
+
+def test_leaving_twice_is_leaving_once(tmp_path: Path) -> None:
+    session = record.session(tmp_path, **QUICK)
+    with session:
+        train(session)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        session.__exit__(None, None, None)
+        session.advance()
+
+
+def test_prepare_keeps_what_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "7")
+    record.prepare()
+    assert os.environ["TORCH_FR_BUFFER_SIZE"] == "7"
+    monkeypatch.delenv("TORCH_FR_BUFFER_SIZE")
+    record.prepare(entries=50)
+    assert os.environ["TORCH_FR_BUFFER_SIZE"] == "50"
+    monkeypatch.delenv("TORCH_FR_BUFFER_SIZE")
+
+
+def test_an_unknown_option_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="did you mean active"):
+        record.session(tmp_path, activ=3)  # type: ignore[call-arg]
