@@ -15,6 +15,7 @@ from trainer.config import Options
 from trainer.errors import OptionError
 from trainer.faults import Fault, parse_faults
 from trainer.model.shape import ModelShape, load_shape
+from trainer.pace import Pace
 from trainer.parallel.mesh import Layout
 
 DEFAULT_MESHES = {
@@ -99,6 +100,8 @@ def settle(options: Options, world: int) -> Settled:
         )
     faults = tuple(parse_faults(options.fault))
     settled = Settled(options, layout, shape, options.accumulate, options.batch // unit, faults)
+    if options.pace:
+        Pace.of(options.pace, load_shape(options.pace_model), tokens=1)  # says itself what it does not know
     for message, hint in _broken(settled):
         raise OptionError(message, hint)
     return settled

@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from trainer import checkpoint
+from trainer.alive import watched
 from trainer.build import build, layout_title, wanted_groups
 from trainer.config import parse
 from trainer.data import Batches
@@ -43,10 +44,9 @@ def main() -> int:
         settled = settle(parse(sys.argv[1:]), world)
         device = choose_device(settled)
         connect(settled, rank, world, device)
-        try:
+        with watched(rank, world):
             train(settled, rank, device)
-        finally:
-            dist.destroy_process_group()
+        dist.destroy_process_group()
     except OptionError as error:
         if rank == 0:
             print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)

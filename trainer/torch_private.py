@@ -34,3 +34,8 @@ def grouped_product(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) 
     if kernel is None or x.dtype not in {torch.bfloat16, torch.float32} or x.shape[-1] * x.element_size() % 16:
         return None
     return kernel(x, weights, offs=ends)
+
+
+def default_store() -> dist.Store:
+    """Give the key-value store through which the processes found each other."""
+    return dist.distributed_c10d._get_default_store()  # noqa: SLF001 - no public way

@@ -145,10 +145,10 @@ class Block(nn.Module):
         for clock in (self.pace, self.brake):
             x = clock.enter(x) if clock is not None else x
         x = x + self.attention(self.attention_norm(x), rotary)
-        x = x + self.ffn(self.ffn_norm(x))
+        more = self.ffn(self.ffn_norm(x))
         for clock in (self.pace, self.brake):
-            x = clock.leave(x) if clock is not None else x
-        return x
+            more = clock.leave(more) if clock is not None else more
+        return x + more
 
 
 class Decoder(nn.Module):

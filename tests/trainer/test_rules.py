@@ -1,0 +1,96 @@
+"""Is the impossible refused, with the nearest legal choice, before anything starts?"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.config import parse
+from trainer.errors import OptionError
+from trainer.parallel.mesh import ORDER, SERVED, Layout
+from trainer.rules import settle
+
+REFUSED = (
+    (8, "--dp 3", "8 processes", "torchrun --nproc-per-node 3, or --dp 8"),
+    (8, "--pp 3", "divide the 8", "torchrun --nproc-per-node 9, or smaller axes"),
+    (8, "--tp 8", "heads", "--tp 4"),
+    (2, "--dp 2 --dp-replicate 3", "dp-replicate", "--dp-replicate 2"),
+    (4, "--dp 4 --ep 3 --experts 6", "borrows", "--ep 2"),
+    (4, "--dp 4 --ep 4 --experts 6", "6 experts", "--experts 8"),
+    (2, "--cp 2 --sequence 66", "multiple", "--sequence 64"),
+    (8, "--cp 4 --tp 2 --cp-method ulysses", "ulysses", "--cp 2, or --cp-method ring"),
+    (4, "--pp 4 --layers 2", "a layer each", "--layers 4"),
+    (4, "--pp 4 --micro-batches 2", "micro-batches", "--micro-batches 4"),
+    (2, "--pp 2 --schedule dualpipev --micro-batches 2", "dualpipev", "--micro-batches 4"),
+    (4, "--pp 4 --schedule interleaved --micro-batches 9 --layers 8", "rounds", "--micro-batches 8"),
+    (4, "--pp 2 --schedule zbv --zero 3", "weight gradients later", "--zero 2"),
+    (2, "--dp 2 --batch 3", "multiple", "--batch 2"),
+    (1, "--dtype fp8 --device cpu", "fp8", "--dtype bf16"),
+    (1, "--resume", "--resume", "--checkpoint FOLDER"),
+    (1, "--model huge", "no such model", "one of tiny, small, 100m, 1b, 8b, or a config.json"),
+    (2, "--fault slow-rank:rank=2", "none of 0 to 1", "rank=1"),
+    (2, "--fault slow-rnk", "no fault", "one of slow-rank"),
+    (2, "--fault slow-rank:speed=2", "no setting", "it takes rank"),
+    (2, "--fault slow-rank:factor=much", "does not fit", "factor=2.0"),
+    (2, "--fault slow-link:axis=tp", "one rank", "axis=dp"),
+    (1, "--fault expert-imbalance", "routed experts", "--experts 8"),
+    (2, "--cp 2 --fault unequal-lengths", "cuts sequences", "--cp 1"),
+    (2, "--dp 2 --zero 3 --fault unbucketed", "buckets", "--zero 1"),
+    (1, "--pace fast", "no such device", "h100, a100, b200"),
+)
+
+
+@pytest.mark.parametrize(("world", "options", "message", "hint"), REFUSED)
+def test_refused_with_the_nearest_legal_choice(world: int, options: str, message: str, hint: str) -> None:
+    with pytest.raises(OptionError, match=message) as refusal:
+        settle(parse(options.split()), world)
+    assert refusal.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("world", "axes"),
+    [
+        (1, {"pp": 1, "dp": 1, "cp": 1, "tp": 1, "ep": 1}),
+        (3, {"pp": 1, "dp": 3, "cp": 1, "tp": 1, "ep": 1}),
+        (8, {"pp": 2, "dp": 2, "cp": 1, "tp": 2, "ep": 1}),
+        (16, {"pp": 2, "dp": 2, "cp": 2, "tp": 2, "ep": 2}),
+    ],
+)
+def test_the_default_mesh(world: int, axes: dict[str, int]) -> None:
+    settled = settle(parse([]), world)
+    assert settled.layout.axes() == axes
+    assert bool(settled.shape.experts) == (axes["ep"] > 1)
+
+
+def test_a_file_gives_options_and_the_command_line_wins(tmp_path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('tp = 2\nmicro-batches = 4\nschedule = "gpipe"\n')
+    options = parse(["--config", str(file), "--tp", "1"])
+    assert (options.tp, options.micro_batches, options.schedule) == (1, 4, "gpipe")
+    file.write_text("tpp = 2\n")
+    with pytest.raises(OptionError, match="no option 'tpp'"):
+        parse(["--config", str(file)])
+
+
+sizes = st.sampled_from([1, 2, 3, 4])
+
+
+@given(pp=sizes, replicate=sizes, shard=sizes, cp=sizes, tp=sizes, outer=st.booleans(), data=st.data())
+def test_coordinates_and_groups(pp, replicate, shard, cp, tp, outer, data) -> None:
+    pool = shard * cp * tp
+    ep = data.draw(st.sampled_from([size for size in range(1, pool + 1) if pool % size == 0]))
+    layout = Layout(pp, replicate, shard, cp, tp, ep, ep_outer=outer)
+    places = [layout.coordinates(rank) for rank in range(layout.world)]
+    assert len({tuple(place[axis] for axis in ORDER) for place in places}) == layout.world
+    expert = [(place["pp"], place["dp_replicate"], place["ep"], place["efsdp"]) for place in places]
+    assert len(set(expert)) == layout.world
+    for name, varying in SERVED.items():
+        groups = layout.groups(*varying)
+        assert sorted(rank for group in groups for rank in group) == list(range(layout.world))
+        assert len({len(group) for group in groups}) == 1
+        for group in groups:
+            for axis in {"pp", "dp_replicate"} - set(varying):
+                assert len({places[rank][axis] for rank in group}) == 1
+        if name != "log":
+            assert all(len(group) == layout.group_size(name) for group in groups)

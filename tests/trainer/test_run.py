@@ -1,0 +1,124 @@
+"""Does the trainer do from the command line what it says: traces, resuming, naming a lost rank, refusing?"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from trainer_fleet import ROOT
+
+from usp_prof.contract import Manifest, parse_mark
+
+pytestmark = pytest.mark.trainer
+
+
+def start(processes: int, options: str, **settings) -> subprocess.Popen:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    return subprocess.Popen(
+        [*command, "trainer/run.py", "--device", "cpu", "--metrics", "json", *options.split()],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **settings,
+    )
+
+
+def train(processes: int, options: str) -> list[dict]:
+    process = start(processes, options)
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+def trace(folder: Path, rank: int) -> dict:
+    return json.loads(gzip.decompress((folder / f"rank{rank}.json.gz").read_bytes()))
+
+
+def test_a_profiled_run_leaves_plain_traces_and_the_truth(tmp_path) -> None:
+    folder = tmp_path / "run"
+    fault = "--fault slow-stage:stage=1,factor=2"
+    lines = train(2, f"--pp 2 --schedule zbv --pace 2,2,2 --micro-batches 4 {fault} --profile --output {folder}")
+    assert [line["step"] for line in lines] == list(range(5))
+    assert lines[-1]["mfu"] is None  # a paced run has none
+    manifest = Manifest.from_dict(json.loads((folder / "run.json").read_text()))
+    assert manifest.mesh["pp"] == 2
+    assert manifest.stages == {"0": [0, 3], "1": [1, 2]}
+    assert manifest.paced
+    assert manifest.schedule == "zbv"
+    assert [(fault["kind"], fault["ranks"]) for fault in manifest.faults] == [("slow_stage", [1])]
+    for rank in (0, 1):
+        events = trace(folder, rank)["traceEvents"]
+        marks = [mark for event in events if (mark := parse_mark(event.get("name", ""))) is not None]
+        done = {
+            (mark.what, mark.values["stage"], mark.values["mb"])
+            for mark in marks
+            if mark.area == "pp" and "mb" in mark.values
+        }
+        for stage in manifest.stages[str(rank)]:
+            assert {mb for what, where, mb in done if what == "F" and where == stage} == set(range(4))
+        assert {"fwd", "dgrad", "wgrad"} <= {mark.what for mark in marks if mark.area == "pace"}
+
+
+def test_one_process_as_typed(tmp_path) -> None:
+    lines = train(1, f"--profile --steps 4 --experts 4 --output {tmp_path / 'run'}")
+    assert len(lines) == 4
+    assert lines[0]["expert_load_max"] >= 1
+    assert 0 < lines[-1]["mfu"] < 1
+    assert trace(tmp_path / "run", 0)["traceEvents"]
+
+
+def test_a_text_is_learned(tmp_path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat. " * 40)
+    lines = train(1, f"--data {text} --steps 12 --sequence 32 --batch 4")
+    assert lines[-1]["loss"] < lines[0]["loss"] - 1
+
+
+@pytest.mark.parametrize(
+    "options", ["--dp 2 --zero 1 --experts 4", "--dp 2 --zero 3", "--pp 2 --schedule interleaved --dtype bf16"]
+)
+def test_resuming_continues_bit_for_bit(tmp_path, options: str) -> None:
+    options = f"{options} --steps 4 --checkpoint {tmp_path} --checkpoint-every 2"
+    whole = train(2, options)
+    (tmp_path / "step-000004").rename(tmp_path / "aside")
+    resumed = train(2, f"{options} --resume")
+    assert [line["step"] for line in resumed] == [2, 3]
+    for before, after in zip(whole[2:], resumed, strict=True):
+        assert (before["loss"], before["grad_norm"]) == (after["loss"], after["grad_norm"])
+    (tmp_path / "step-000004" / "identity.json").write_text('{"mesh": {}}')
+    process = start(2, f"{options} --resume")
+    _, err = process.communicate(timeout=200)
+    assert "error: " in err
+    assert "was written with mesh" in err
+
+
+def test_a_lost_rank_is_named_and_leaves_no_half_trace(tmp_path) -> None:
+    folder = tmp_path / "run"
+    process = start(2, f"--dp 2 --steps 100000 --profile --profile-skip 100 --timeout 30 --output {folder}")
+    for line in process.stdout:
+        if line.startswith("{"):
+            break
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    victim = next(child for child in children if b"RANK=1" in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"))
+    os.kill(int(victim), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert f"error: rank 1 (pid {victim} on " in err
+    assert "rank 0 gives up" in err
+    assert not list(folder.glob("*")) or {path.name for path in folder.iterdir()} <= {"run.json"}
+
+
+def test_the_impossible_is_refused_before_anything_starts() -> None:
+    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "4"}  # no peers, no address: nothing could be joined
+    command = [sys.executable, "trainer/run.py", "--tp", "3", "--pp", "2"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: pp x cp x tp = 6 must divide the 4 processes\nhint: ")

@@ -1,0 +1,103 @@
+"""Which rank is gone, when the others find that they cannot go on?
+
+Every rank leaves a beat in the job's key-value store once a second. A rank whose communication breaks (or that is told
+to stop because of another) looks whose beat stands still, and names it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+from trainer.torch_private import default_store
+
+BEAT = 1.0
+"""Seconds between two beats."""
+LOST = 3
+"""Exit status of a rank that gives up because of another."""
+
+
+class Told(BaseException):
+    """Somebody asked this process to stop."""
+
+
+class Pulse:
+    """This rank's beat, and what the others' say."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+        self.store = default_store()
+        self.stopped = threading.Event()
+        self.store.set(f"pulse/who/{rank}", f"pid {os.getpid()} on {socket.gethostname()}")
+        self.store.set(f"pulse/{rank}", "0")
+        threading.Thread(target=self._beat, daemon=True, name="pulse").start()
+
+    def _beat(self) -> None:
+        count = 0
+        while not self.stopped.wait(BEAT):
+            count += 1
+            try:
+                self.store.set(f"pulse/{self.rank}", str(count))
+            except RuntimeError:  # the store went away with the job
+                return
+
+    def stop(self) -> None:
+        """Beat no more; this rank leaves in order."""
+        self.stopped.set()
+
+    def gone(self) -> list[str]:
+        """Name the ranks whose beat stands still though they never said that they leave."""
+        self.store.set(f"pulse/left/{self.rank}", "1")
+        before = self._beats()
+        threading.Event().wait(2.5 * BEAT)
+        after = self._beats()
+        return [
+            f"rank {rank} ({self.store.get(f'pulse/who/{rank}').decode()})"
+            for rank, beat in before.items()
+            if beat == after[rank] and not self.store.check([f"pulse/left/{rank}"])
+        ]
+
+    def _beats(self) -> dict[int, bytes]:
+        others = [rank for rank in range(self.world) if rank != self.rank]
+        return {rank: self.store.get(f"pulse/{rank}") for rank in others if self.store.check([f"pulse/{rank}"])}
+
+
+@contextmanager
+def watched(rank: int, world: int) -> Iterator[None]:
+    """Name a lost rank instead of failing with a broken connection; does nothing for a single process."""
+    if world == 1:
+        yield
+        return
+    pulse = Pulse(rank, world)
+    signal.signal(signal.SIGTERM, _told)
+    try:
+        yield
+    except (Told, RuntimeError) as error:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the answer takes a moment, and being told again adds nothing
+        try:
+            gone = pulse.gone()
+        except RuntimeError:
+            gone = []
+        if not gone:
+            raise
+        reason = str(error).splitlines()[0] if str(error) else "told to stop"
+        print(
+            f"error: {', '.join(gone)} is gone; rank {rank} gives up ({reason})\n"
+            "hint: look at its last output; with --checkpoint FOLDER --resume the run continues where it was saved",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(LOST)  # process groups with a dead member cannot be closed in order
+    finally:
+        pulse.stop()
+
+
+def _told(number: int, frame: Any) -> None:  # noqa: ANN401, ARG001 - a signal handler's arguments
+    raise Told
