@@ -79,11 +79,6 @@ KNOWN = [
 HOST_ONLY = ["odd/distributed_info_unavailable", "odd/rank_non_gpu", "odd/rank_unavailable"]
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 def opened(known: Known, cache: Path) -> tuple[Run, dict[int, Path]]:
     path = TRACES / known.path
     found = discover(path).runs[known.run]
