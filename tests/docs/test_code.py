@@ -1,0 +1,43 @@
+"""Does every code block of the README and the tutorial run? In order, in one folder that sees `traces/`.
+
+Blocks marked `sh` and `python` are run; one behind `<!-- not run: why -->` is passed over.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/tutorial.md")
+BLOCK = re.compile(
+    r"(?P<skip><!-- not run: .+? -->\s*)?^```(?P<kind>sh|python)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
+)
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [(found["kind"], found["code"]) for found in BLOCK.finditer(text) if not found["skip"]]
+
+
+def test_the_tutorial_has_code_to_run() -> None:
+    kinds = [kind for kind, _ in blocks("docs/tutorial.md")]
+    assert kinds.count("sh") >= 5
+    assert kinds.count("python") >= 2
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_runs(page: str, tmp_path: Path) -> None:
+    (tmp_path / "traces").symlink_to(ROOT / "traces")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = os.environ | {"PATH": path, "USP_PROF_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    for kind, code in blocks(page):
+        words = ["sh", "-euc", code] if kind == "sh" else [sys.executable, "-c", code]
+        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout or "-o" in code or "synth" in code
