@@ -16,12 +16,17 @@ from typing import TYPE_CHECKING
 
 from dashboard.timeline.store import TimelineStore, load, prepare
 from usp_prof import Run, UspProfError, open_run
+from usp_prof.gate import check
+from usp_prof.gate.comparison import Comparison, compare
 from usp_prof.report.build import analyse, build
 from usp_prof.tables import clock
+from usp_prof.whatif.predict import Prediction, predict, unedited
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from usp_prof.gate.measured import Measured
+    from usp_prof.model.edit import Edit
     from usp_prof.model.selection import Selection
     from usp_prof.report.document import Document
 
@@ -64,6 +69,34 @@ def document(index: int, selection: Selection) -> Document:
 def _document(index: int, selection: Selection) -> Document:
     run = _open(index)
     return build(run.tables, analyse(run.tables, selection), name=run.name, selection=selection)
+
+
+def comparison(first: int, second: int) -> Comparison:
+    """Compare two runs."""
+    with _lock:
+        return compare([_measured(first), _measured(second)])
+
+
+@lru_cache(maxsize=8)
+def _measured(index: int) -> Measured:
+    return check.measured(_open(index), Path(paths()[index]).name)
+
+
+def prediction(index: int, edits: tuple[Edit, ...]) -> Prediction:
+    """Replay a run with changes made."""
+    with _lock:
+        return _prediction(index, edits)
+
+
+@lru_cache(maxsize=64)
+def _prediction(index: int, edits: tuple[Edit, ...]) -> Prediction:
+    return predict(_open(index).tables, edits)
+
+
+def replay_error(index: int) -> float:
+    """Give the largest error of a step when the run is replayed unchanged."""
+    with _lock:
+        return float(unedited(_open(index).tables).error.max(initial=0.0))
 
 
 def timeline_store(index: int, progress: Callable[[int, int], None] | None = None) -> TimelineStore:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dashboard.pages import (
     communication,
+    compare,
     host,
     kernels,
     memory,
@@ -13,7 +14,8 @@ from dashboard.pages import (
     ranks,
     suggestions,
     timeline,
+    whatif,
 )
 
-PAGES = (overview, timeline, communication, pipeline, kernels, ranks, host, memory, suggestions, query)
+PAGES = (overview, timeline, communication, pipeline, kernels, ranks, host, memory, suggestions, whatif, compare, query)
 """The pages in the order of the navigation; a test walks this folder against it."""

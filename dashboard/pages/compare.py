@@ -1,0 +1,106 @@
+"""What is different between two runs? Metrics with their noise, and the step's parts that grew or shrank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import streamlit as st
+
+from dashboard import data, state
+from dashboard.components.download import table
+from usp_prof.gate.comparison import Pair, direction
+from usp_prof.model.metric import Unit
+from usp_prof.report.format import quantity, signed
+
+TITLE = "Compare"
+PATH = "compare"
+
+
+def draw() -> None:
+    """Draw the page."""
+    if data.run_count() < 2:
+        st.info("One run is open. To compare, start the dashboard with two or more.")
+        st.code("usp-prof dashboard traces/before traces/after")
+        return
+    numbers = range(data.run_count())
+    left, right = st.columns(2)
+    names = [Path(path).name or path for path in data.paths()]
+    first = left.selectbox("Before", numbers, state.number("before", 0, len(names) - 1) or 0, names.__getitem__)
+    chosen = state.number("after", 0, len(names) - 1)
+    second = right.selectbox("After", numbers, 1 if chosen is None else chosen, names.__getitem__)
+    state.keep("before", first)
+    state.keep("after", second)
+    if first == second:
+        st.info("Choose two different runs.")
+        return
+    with st.spinner("comparing", show_time=True):
+        pair = data.comparison(first, second).pairs[0]
+    _waterfall(pair)
+    _metrics(pair)
+    _work(pair)
+    for doubt in pair.doubts:
+        st.caption(f"▲ {doubt}")
+    for difference in pair.differences:
+        st.caption(f"○ {difference}")
+
+
+def _waterfall(pair: Pair) -> None:
+    why = pair.why
+    st.subheader("Why the step is longer or shorter", anchor="waterfall")
+    st.markdown(
+        f"step {quantity(why.step_before_ns, Unit.NS)} before, {quantity(why.step_after_ns, Unit.NS)} after: "
+        f"**{signed(why.delta_ns, Unit.NS)}**"
+    )
+    rows = sorted(pair.waterfall, key=lambda part: -abs(part.delta_ns))
+    table(
+        pd.DataFrame(
+            [
+                {
+                    "part": part.name,
+                    "before": quantity(part.before_ns, Unit.NS),
+                    "after": quantity(part.after_ns, Unit.NS),
+                    "difference": signed(part.delta_ns, Unit.NS),
+                }
+                for part in rows
+            ]
+        ),
+        "waterfall",
+    )
+
+
+def _metrics(pair: Pair) -> None:
+    st.subheader("Metrics", anchor="metrics")
+    plain = st.toggle("Each axis, cause and rank", value=False)
+    rows = [
+        {
+            "metric": found.title,
+            "of": found.key,
+            "before": quantity(found.before, found.unit),
+            "after": quantity(found.after, found.unit),
+            "difference": direction(found) or str(found.reason),
+        }
+        for found in pair.judgements
+        if plain or "[" not in found.key
+    ]
+    table(pd.DataFrame(rows), "metrics")
+
+
+def _work(pair: Pair) -> None:
+    if not pair.why.work:
+        return
+    st.subheader("Work that changed most, per step", anchor="work")
+    rows = [
+        {
+            "what": change.sort,
+            "name": change.name,
+            "shapes": change.shape,
+            "before": quantity(change.before_ns, Unit.NS),
+            "after": quantity(change.after_ns, Unit.NS),
+            "difference": signed(change.after_ns - change.before_ns, Unit.NS),
+            "calls before": round(change.before_count, 1),
+            "calls after": round(change.after_count, 1),
+        }
+        for change in pair.why.work
+    ]
+    table(pd.DataFrame(rows), "work")
