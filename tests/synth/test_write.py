@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,19 @@ from usp_prof.algebra.schedules.textbook import bubble_fraction
 from usp_prof.cli import app
 from usp_prof.model.errors import UsageError
 from usp_prof.synth.clocks import START_NS, clocks
-from usp_prof.synth.declaration import Clocks, Declaration, Fault, FaultKind, Mesh, Network, Shape, Speed, Style, Work
+from usp_prof.synth.declaration import (
+    Clocks,
+    Declaration,
+    Fault,
+    FaultKind,
+    Mesh,
+    Network,
+    Shape,
+    Speed,
+    Style,
+    Work,
+    with_events,
+)
 from usp_prof.synth.simulation import simulate
 from usp_prof.synth.truth import tell
 from usp_prof.synth.write import write
@@ -181,3 +194,20 @@ def test_the_command_writes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[
 )
 def test_the_command_refuses_what_it_cannot_read(tmp_path: Path, words: list[str]) -> None:
     assert app.main(["synth", str(tmp_path), *words]) == 2
+
+
+def test_events_can_be_asked_for(tmp_path: Path) -> None:
+    files = write(with_events(Declaration(work=Work(steps=1)), 20_000), tmp_path)
+    assert len(read(files[0])["traceEvents"]) == pytest.approx(20_000, rel=0.05)
+    assert with_events(Declaration(), 10).speed.extra_kernels == 0
+
+
+def test_sharded_parameters_are_gathered_before_each_layer() -> None:
+    work = Work(zero_stage=3, micro_batches=2, steps=1)
+    simulation = simulate(Declaration(mesh=Mesh(dp=2), work=work))
+    ops = Counter(part.call.op for part in simulation.logs[0].parts)
+    assert ops == {"all_gather": 4 * 2 * 2, "reduce_scatter": 4}
+    hidden = sum(part.hidden_comm_ns["dp"] for part in tell(simulation).steps)
+    plain = simulate(Declaration(mesh=Mesh(dp=2), work=replace(work, overlap_dp=False)))
+    assert hidden > 0
+    assert sum(part.hidden_comm_ns["dp"] for part in tell(plain).steps) == 0

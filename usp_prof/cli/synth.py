@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.model.errors import UsageError
-from usp_prof.synth.declaration import Declaration, FaultKind, Mesh, Style
+from usp_prof.synth.declaration import Declaration, FaultKind, Mesh, Style, with_events
 from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ EXAMPLES = """\
   usp-prof synth traces/demo --mesh dp=2,tp=2,pp=2 --micro-batches 8
   usp-prof synth traces/slow --mesh dp=4 --fault slow_rank:rank=2,factor=1.5
   usp-prof synth traces/cpu --style gloo --mesh pp=4 --schedule GPipe
+  usp-prof synth traces/large --mesh dp=8,tp=4,pp=2 --events 1000000
   usp-prof synth traces/own --declaration run.json
 """
 
@@ -37,12 +38,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--fault", metavar="KIND:...", action="append", default=[],
         help=f"{', '.join(FaultKind)}; with rank=, step=, factor=, delay_ns=, axis=",
     )  # fmt: skip
+    parser.add_argument("--events", metavar="N", type=int, help="about so many events a rank, for tests of scale")
     parser.add_argument("--bare", action="store_true", help="write no manifest, as if nobody had recorded one")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the run."""
     declared = Declaration.from_dict(_declaration(args))
+    if args.events:
+        declared = with_events(declared, args.events)
     files = write(declared, Path(args.folder), described=not args.bare)
     if not args.quiet:
         sys.stderr.write(f"wrote {len(files)} ranks and their truth to {args.folder}\n")

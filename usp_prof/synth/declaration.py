@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -162,6 +162,9 @@ class Declaration:
 _PARTS: dict[str, type] = {
     "mesh": Mesh, "shape": Shape, "work": Work, "speed": Speed, "network": Network, "clocks": Clocks,
 }  # fmt: skip
+_BLOCKS, _OPS, _EVENTS_PER_OP = 6, 20, 5
+"""Of one layer and micro-batch, forward and backward: blocks and ops; an op with its kernel is five events."""
+
 _TUPLES = ("order", "offset_ns", "drift_ppm")
 
 
@@ -176,6 +179,22 @@ def _build(kind: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any o
     if "style" in ready:
         ready["style"] = Style(ready["style"])
     return kind(**ready)
+
+
+def with_events(run: Declaration, events: int) -> Declaration:
+    """Give the run about so many trace events a rank: more small ops in each block, and time enough to launch them."""
+    actions = run.shape.layers // run.mesh.pp * run.work.micro_batches * run.work.steps
+    blocks, ops = _BLOCKS * actions, _OPS * actions
+    extra = max(0, round((events / _EVENTS_PER_OP - ops) / max(1, blocks)))
+    longest = round((_OPS + _BLOCKS * extra) / 3 * run.speed.op_gap_ns * 1.5)
+    speed = replace(
+        run.speed,
+        extra_kernels=extra,
+        forward_ns=max(run.speed.forward_ns, longest),
+        input_gradient_ns=max(run.speed.input_gradient_ns, longest),
+        weight_gradient_ns=max(run.speed.weight_gradient_ns, longest),
+    )
+    return replace(run, speed=speed)
 
 
 def check(run: Declaration) -> None:

@@ -167,7 +167,8 @@ def _metadata(sheet: Sheet, part: Part) -> str:
 
 
 def _stream_key(part: Part) -> tuple[Any, ...]:
-    return (part.call.group.axis, part.direction, part.peer, part.call.op if part.direction else "")
+    own = part.direction or part.call.group.axis == "dp"
+    return (part.call.group.axis, part.direction, part.peer, part.call.op if own else "")
 
 
 def _streams(parts: list[Part]) -> dict[tuple[Any, ...], int]:

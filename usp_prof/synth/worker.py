@@ -1,0 +1,141 @@
+"""How do one rank's host and device spend time? The host issues ahead of the device; on CPU both are one thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.synth.declaration import Declaration, FaultKind, Style
+from usp_prof.synth.log import MAIN, ActionTime, Copy, KernelBlock, Part, RankLog, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from usp_prof.synth.calls import Call, Exchange
+    from usp_prof.synth.declaration import Fault
+    from usp_prof.synth.ops import Block
+
+_SYNC_RETURN_NS = 3_000
+_SHORTEST_NS = 500
+_OWN_AXES = ("tp", "cp", "ep")
+"""Whose collectives belong to a pipeline action's own time: not transfers between stages, nor gradients."""
+
+
+class Worker:
+    """One rank's two clocks, in true time, and the log of all that it does."""
+
+    def __init__(self, run: Declaration, exchange: Exchange, rank: int) -> None:
+        self.rank = rank
+        self.log = RankLog(rank)
+        self.ahead = run.style is Style.NCCL
+        self.host = 0
+        self.device = 0
+        self.step = 0
+        self.thread = MAIN
+        self.action: ActionTime | None = None
+        self._run = run
+        self._speed = run.speed
+        self._exchange = exchange
+        self._random = np.random.default_rng([run.seed, 3, rank])
+        self._tails: dict[str, Call] = {}
+        self._numbers: dict[str, int] = {}
+
+    def span(self, name: str, category: str, begin: int) -> None:
+        """Log a host range that ends now."""
+        self.log.spans.append(Span(name, category, begin, self.host))
+
+    def load_input(self, size: int) -> None:
+        """Load a batch and copy it to the device."""
+        begin = self.host
+        self.host += self._speed.input_ns + sum(fault.delay_ns for fault in self._faults(FaultKind.LATE_INPUT))
+        self.span("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", begin)
+        self.log.inputs.append((begin, self.host))
+        if self.ahead:
+            self._copy("HtoD", size)
+
+    def pause(self) -> None:
+        """Stop the host where a fault says so."""
+        for fault in self._faults(FaultKind.GC_PAUSE):
+            begin = self.host
+            self.host += fault.delay_ns
+            self.span("<built-in function collect>", "python_function", begin)
+            self.log.pauses.append((begin, self.host))
+
+    def read_back(self) -> None:
+        """Read the loss: the host waits for the device."""
+        if not self.ahead:
+            self.host = max(self.host, self.device)
+            return
+        begin = self.host
+        self._copy("DtoH", 4)
+        self.host = max(self.host, self.device + _SYNC_RETURN_NS)
+        self.span("cudaStreamSynchronize", "cuda_runtime", begin + self._speed.op_gap_ns)
+        self.span("aten::_local_scalar_dense", "cpu_op", begin)
+        self.log.syncs.append((begin, self.host))
+
+    def compute(self, block: Block, length: float) -> None:
+        """Run a block's ops on the compute stream, each after its launch and after the one before it."""
+        slow = 1.0
+        for fault in self._faults(FaultKind.SLOW_RANK):
+            slow *= fault.factor
+        noise = float(np.exp(self._speed.noise * self._random.standard_normal()))
+        weights = np.array([op.weight for op in block.ops])
+        durations = np.maximum(np.rint(weights * length * slow * noise).astype(np.int64), _SHORTEST_NS)
+        issued = self._issue(len(block.ops))
+        launched = issued + (self._speed.launch_latency_ns if self.ahead else 0)
+        before = np.cumsum(durations) - durations
+        starts = before + np.maximum.accumulate(np.maximum(launched, self.device) - before)
+        self.device = int(starts[-1] + durations[-1])
+        if not self.ahead:
+            self.host = self.device
+        host = issued if self.ahead else starts
+        self.log.blocks.append(KernelBlock(block.ops, self.thread, host, starts, durations))
+        self._note(int(starts[0]), self.device)
+
+    def arrive(self, call: Call, stream: str, part: Part) -> None:
+        """Post a call: the host spends an op's time on it, the device is ready when its earlier work is done."""
+        self.host = part.host_ns + self._speed.op_gap_ns
+        posted = part.host_ns + (self._speed.launch_latency_ns if self.ahead else self._speed.op_gap_ns)
+        self.log.parts.append(part)
+        self._exchange.arrive(call, self.rank, max(posted, self.device), self._tails.get(stream))
+        self._tails[stream] = call
+
+    def wait(self, call: Call) -> None:
+        """Let later compute begin only when a call is over."""
+        self.device = max(self.device, call.end[self.rank])
+        if not self.ahead:
+            self.host = max(self.host, self.device)
+        if call.group.axis in _OWN_AXES:
+            self._note(call.start[self.rank], call.end[self.rank])
+
+    def number(self, group: str) -> int:
+        """Count the communications of a group."""
+        self._numbers[group] = self._numbers.get(group, -1) + 1
+        return self._numbers[group]
+
+    def _copy(self, direction: str, size: int) -> None:
+        start = max(self.host + self._speed.launch_latency_ns, self.device)
+        length = 1_000 + size // 20
+        self.log.copies.append(Copy(direction, size, self.host, start, length))
+        self.device = start + length
+        self.host += self._speed.op_gap_ns
+
+    def _issue(self, count: int) -> NDArray[np.int64]:
+        """Take host time for launches; on CPU the op itself is the work."""
+        if not self.ahead:
+            return np.full(count, self.host, dtype=np.int64)
+        issued = self.host + self._speed.op_gap_ns * np.arange(count, dtype=np.int64)
+        self.host += self._speed.op_gap_ns * count
+        return issued
+
+    def _note(self, start: int, end: int) -> None:
+        if self.action is not None:
+            first = self.action.start_ns
+            self.action.start_ns = start if first < 0 else min(first, start)
+            self.action.end_ns = max(self.action.end_ns, end)
+
+    def _faults(self, kind: FaultKind) -> Iterator[Fault]:
+        return (f for f in self._run.faults if f.kind is kind and f.rank == self.rank and f.step in (-1, self.step))
