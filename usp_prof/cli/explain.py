@@ -6,7 +6,7 @@ import inspect
 import sys
 from typing import TYPE_CHECKING
 
-from usp_prof.findings import rule, rules
+from usp_prof.findings import all_rules, rule
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     if args.code:
         sys.stdout.write(f"{args.code}\n\n{inspect.cleandoc(rule(args.code).__doc__ or '')}\n")
         return 0
-    listed = rules()
+    listed = all_rules()
     width = max(len(each.CODE) for each in listed)
     sys.stdout.write("".join(f"{each.CODE:{width}}  {each.TITLE}\n" for each in listed))
     return 0

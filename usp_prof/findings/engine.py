@@ -35,7 +35,7 @@ class Found:
     skipped: tuple[HealthRow, ...]
 
 
-def rules() -> tuple[Rule, ...]:
+def all_rules() -> tuple[Rule, ...]:
     """Give all rules: ours in the order of their list, then those of others by name."""
     ours = [import_module(f"usp_prof.findings.rules.{name}") for name in NAMES]
     others = [point.load() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)]
@@ -44,7 +44,7 @@ def rules() -> tuple[Rule, ...]:
 
 def rule(code: str) -> Rule:
     """Give one rule by its code."""
-    known = {each.CODE: each for each in rules()}
+    known = {each.CODE: each for each in all_rules()}
     if code not in known:
         raise unknown_name("finding", code, known)
     return known[code]
@@ -52,9 +52,12 @@ def rule(code: str) -> Rule:
 
 def find_all(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
     """Ask every rule and predict what each finding is worth; findings of ranks outside the selection are left out."""
+    if not _has_steps(tables):
+        detail = "no step is marked: what a change is worth cannot be said in shares of a step"
+        return Found((), (HealthRow("rules_skipped", Severity.INFO, detail=detail),))
     judged: list[tuple[Rule, Draft, Prediction]] = []
     skipped = []
-    for each in rules():
+    for each in all_rules():
         try:
             for draft in each.look(tables):
                 prediction = predict(tables, [draft.edit])
@@ -92,6 +95,11 @@ def _finding(each: Rule, draft: Draft, prediction: Prediction, together: float) 
         advice=draft.advice,
         settings=draft.settings,
     )
+
+
+def _has_steps(tables: TableSet) -> bool:
+    sources = {source for rank in tables.ranks for source in tables.columns("steps", rank).codes("source")[1]}
+    return bool(sources - {"window"})
 
 
 def _selected(draft: Draft, selection: Selection) -> bool:

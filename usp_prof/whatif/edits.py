@@ -143,24 +143,54 @@ def no_input_wait(graph: Graph, edit: Edit, tables: TableSet) -> Graph:  # noqa:
 
 def no_pauses(graph: Graph, edit: Edit, tables: TableSet) -> Graph:  # noqa: ARG001
     """Take out pauses of the host (garbage collection, preemption): think times far beyond the rank's ordinary ones."""
-    gap = graph.gap.copy()
-    gap[pauses(graph, tables)] = 0
-    return graph.with_changes(gap=gap)
+    paused = np.zeros(len(graph.nodes), dtype=bool)
+    paused[pauses(graph, tables)] = True
+    edges = graph.edges
+    lag = np.where(paused[edges.target] & _holds_thought(edges), 0, edges.lag)
+    return graph.with_changes(
+        gap=np.where(paused, np.minimum(graph.gap, 0), graph.gap),
+        edges=Edges(edges.source, edges.at_end, edges.target, lag, edges.kind),
+    )
 
 
 def pauses(graph: Graph, tables: TableSet) -> Ints:
     """Find the nodes before which the host paused; waiting for data is no pause."""
     found = []
-    clocks, before = clock.of(tables), _before(graph)
+    clocks, think = clock.of(tables), think_times(graph)
     for rank in tables.ranks:
-        rows = np.flatnonzero(_thinks(graph) & (graph.nodes.rank == rank) & (graph.gap > 0))
+        rows = np.flatnonzero((graph.nodes.rank == rank) & (think > 0))
         if not len(rows):
             continue
         begin, end = (clocks.align(rank, when) for when in _loading(tables, rank))
-        loads = _overlap(begin, end, before[rows], graph.nodes.start[rows])
-        limit = max(PAUSE_NS, PAUSE_RATIO * float(np.quantile(graph.gap[rows], 0.99)))
-        found.append(rows[graph.gap[rows] - loads > limit])
+        loads = _overlap(begin, end, graph.nodes.start[rows] - think[rows], graph.nodes.start[rows])
+        # In short recordings a pause in each step is among the largest hundredth already.
+        steps = len(np.unique(graph.nodes.step[rows]))
+        usual = float(np.quantile(think[rows], min(0.99, max(0.5, 1 - 3 * steps / len(rows)))))
+        limit = max(PAUSE_NS, PAUSE_RATIO * usual)
+        found.append(rows[think[rows] - loads > limit])
     return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+def think_times(graph: Graph) -> Ints:
+    """Give the host's think time before each node: after its lane's node before, or after what it had waited for."""
+    thinks, edges = _thinks(graph), graph.edges
+    think = np.where(thinks, np.maximum(graph.gap, 0), 0)
+    rows = np.flatnonzero(_holds_thought(edges) & (thinks[edges.target] | _posts(graph)[edges.target]))
+    arrived = np.where(edges.at_end[rows], graph.nodes.end[edges.source[rows]], graph.nodes.start[edges.source[rows]])
+    bound = arrived + edges.lag[rows] == graph.nodes.start[edges.target[rows]]
+    np.maximum.at(think, edges.target[rows[bound]], edges.lag[rows[bound]])
+    return np.asarray(think)
+
+
+def _holds_thought(edges: Edges) -> Flags:
+    return np.isin(edges.kind, (EdgeKind.WAIT, EdgeKind.ISSUE, EdgeKind.SYNC))
+
+
+def _posts(graph: Graph) -> Flags:
+    """Mark communication that a host posts by itself: that of ranks without a device."""
+    with_host = np.unique(graph.nodes.rank[graph.nodes.kind == NodeKind.HOST])
+    talks = graph.nodes.kind == NodeKind.COMMUNICATION
+    return np.asarray(talks & ~np.isin(graph.nodes.rank, with_host))
 
 
 EDITS: tuple[EditKind, ...] = (

@@ -56,6 +56,8 @@ class Pipeline:
     order: Order
     micro_batches: int
     window_ns: float
+    overhead_ns: int = 0
+    """What each action costs beside its work, however small it is: posting, marks, the gap to the next."""
 
     @property
     def stages(self) -> int:
@@ -92,7 +94,7 @@ def _balanced(pipeline: Pipeline) -> Rescheduled:
         for kind in kinds
     }
     mine = simulate(pipeline.order, lambda action: _duration(pipeline, action, pipeline.stages))
-    even = simulate(pipeline.order, lambda action: mean[action.kind])
+    even = simulate(pipeline.order, lambda action: mean[action.kind] + pipeline.overhead_ns)
     return Rescheduled(pipeline.window_ns, float(mine.window), float(even.window), even.bubble_fraction)
 
 
@@ -129,7 +131,17 @@ def pipeline_of(tables: TableSet) -> Pipeline:
         (int(s), Kind(_KINDS[k])): int(np.median(busy[(stage == s) & (kind == k)]))
         for s, k in {(int(s), int(k)) for s, k in zip(stage.tolist(), kind.tolist(), strict=True)}
     }
-    return Pipeline(duration, _own_order(found), int(number.max()) + 1, _window(found))
+    return Pipeline(duration, _own_order(found), int(number.max()) + 1, _window(found), _overhead(found))
+
+
+def _overhead(found: Ints) -> int:
+    """Measure what an action takes beside its work, and the gap to the rank's next where nothing is awaited."""
+    order_ = np.lexsort((found[5], found[0], found[1]))
+    step, rank, begin, end, busy = (found[row][order_] for row in (1, 0, 5, 6, 7))
+    same = (step[1:] == step[:-1]) & (rank[1:] == rank[:-1])
+    gaps = np.maximum(begin[1:] - end[:-1], 0)[same]
+    beside = float(np.median(end - begin - busy))
+    return round(beside + (float(np.quantile(gaps, 0.25)) if len(gaps) else 0.0))
 
 
 def _busy(tables: TableSet, rank: int, begin: Ints, end: Ints) -> Ints:
@@ -164,13 +176,13 @@ def _duration(pipeline: Pipeline, action: Action, stages: int) -> int:
     stage = min(int(action.stage / cut), pipeline.stages - 1)
     known = pipeline.duration
     if (stage, action.kind) in known:
-        return round(known[stage, action.kind] / cut)
+        return round(known[stage, action.kind] / cut) + pipeline.overhead_ns
     halves = (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
     if action.kind in halves:
-        return round(known.get((stage, Kind.BACKWARD), 0) / 2 / cut)
+        return round(known.get((stage, Kind.BACKWARD), 0) / 2 / cut) + pipeline.overhead_ns
     if action.kind is Kind.BACKWARD:
-        return round(sum(known.get((stage, half), 0) for half in halves) / cut)
-    return 0
+        return round(sum(known.get((stage, half), 0) for half in halves) / cut) + pipeline.overhead_ns
+    return pipeline.overhead_ns
 
 
 def _own_order(found: Ints) -> Order:

@@ -58,7 +58,7 @@ def waits_of(tables: TableSet, n: RankNodes) -> RankWaits:
     launched = launch_source >= 0
     by_launch = np.where(launched, n.start[launch_source] + launch_lag, NEVER)
     reason = np.maximum(reason, by_launch)
-    issue_source, issued_at = _issues(tables, n)
+    issue_source, issued_at = _issues(tables, n, launch_source)
     issued = issue_source >= 0
     reason = np.maximum(reason, np.where(issued, issued_at, NEVER))
     late = n.start - np.maximum(reason, NEVER // 2)
@@ -104,7 +104,7 @@ def _launches(n: RankNodes) -> tuple[Ints, Ints]:
     return source, lag
 
 
-def _issues(tables: TableSet, n: RankNodes) -> tuple[Ints, Ints]:
+def _issues(tables: TableSet, n: RankNodes, launch: Ints) -> tuple[Ints, Ints]:
     """Give each communication the compute before it: on a device by order of launch, on CPU by when it was posted."""
     source, at = np.full(len(n.lane), -1, np.int64), np.full(len(n.lane), NEVER)
     parts = np.flatnonzero(n.kind == NodeKind.COMMUNICATION)
@@ -112,13 +112,12 @@ def _issues(tables: TableSet, n: RankNodes) -> tuple[Ints, Ints]:
     if not len(parts) or not len(compute):
         return source, at
     if n.on_device:
-        linked = compute[n.launch[compute] >= 0]
-        if not len(linked):
-            return source, at
-        linked = linked[np.argsort(n.launch[linked], kind="stable")]
-        place = np.searchsorted(n.launch[linked], n.launch[parts]) - 1
-        before = np.where(place >= 0, linked[np.maximum(place, 0)], -1)
-        good = (before >= 0) & (n.launch[parts] >= 0) & (n.end[before] <= n.start[parts])
+        called = np.where(launch >= 0, n.start[launch], NEVER)
+        linked = compute[launch[compute] >= 0]
+        linked = linked[np.argsort(called[linked], kind="stable")]
+        place = np.searchsorted(called[linked], called[parts]) - 1
+        before = np.append(linked, -1)[np.where(place >= 0, place, -1)]
+        good = (before >= 0) & (launch[parts] >= 0) & (n.end[before] <= n.start[parts])
         source[parts[good]] = before[good]
         at[parts[good]] = n.end[before[good]]
         return source, at

@@ -29,7 +29,7 @@ import numpy as np
 from usp_prof.findings.draft import Draft
 from usp_prof.model.edit import Edit
 from usp_prof.whatif.build import graph_of
-from usp_prof.whatif.edits import pauses
+from usp_prof.whatif.edits import pauses, think_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,11 +46,12 @@ def look(tables: TableSet) -> Iterable[Draft]:
     found = pauses(graph, tables)
     if not len(found):
         return
-    longest = int(found[np.argmax(graph.gap[found])])
+    think = think_times(graph)[found]
+    longest = int(found[np.argmax(think)])
     yield Draft(
         f"the host pauses {len(found)} times, longest on rank {int(graph.nodes.rank[longest])}",
         {"rank": int(graph.nodes.rank[longest]), "step": int(graph.nodes.step[longest])},
-        {"pauses": len(found), "longest_ns": int(graph.gap[longest]), "total_ns": int(graph.gap[found].sum())},
+        {"pauses": len(found), "longest_ns": int(think.max()), "total_ns": int(think.sum())},
         Edit("no_pauses"),
         "collect garbage at one moment on all ranks; save checkpoints in the background",
         settings={"torchtitan": "training.gc_freq", "Megatron-LM": "--manual-gc --manual-gc-interval"},

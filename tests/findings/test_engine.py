@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pkgutil
+from typing import TYPE_CHECKING
+
+import pytest
+from made_faults import run_with
+
+import usp_prof.findings.rules
+from usp_prof.cli.app import main
+from usp_prof.findings import all_rules, find, find_all, rule
+from usp_prof.findings.rules import NAMES
+from usp_prof.model.errors import UsageError
+from usp_prof.model.finding import Level
+from usp_prof.model.selection import Selection
+from usp_prof.whatif.predict import unedited
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXPECTED = {
+    "slow_rank": "slow-rank",
+    "slow_link": "exposed-gradient-sync",
+    "late_input": "late-input",
+    "gc_pause": "host-pause",
+}
+
+
+@pytest.mark.parametrize(("fault", "code"), EXPECTED.items())
+def test_the_fault_is_the_first_finding(fault: str, code: str) -> None:
+    first = find(run_with(fault).tables)[0]
+    assert first.code == code
+    assert first.gain_fraction > 0.01
+    if fault in ("slow_rank", "late_input"):
+        assert first.where["rank"] == 1
+
+
+@pytest.mark.parametrize("fault", ["slow_rank", "gc_pause"])
+def test_the_gain_is_what_the_repair_brings(fault: str) -> None:
+    first = find(run_with(fault).tables)[0]
+    faulty, clean = (unedited(run_with(name).tables).mean_measured_ns for name in (fault, "clean"))
+    assert first.gain_fraction == pytest.approx(1 - clean / faulty, abs=0.01)
+
+
+def test_a_clean_run_has_opportunities_only() -> None:
+    assert {finding.level for finding in find(run_with("clean").tables)} <= {Level.NOTE}
+
+
+def test_a_clean_run_on_cpu_has_no_fault_of_a_machine() -> None:
+    codes = {finding.code for finding in find(run_with("clean", "gloo").tables)}
+    assert not codes & {"slow-rank", "late-input", "host-pause", "host-bound", "stage-imbalance"}
+
+
+def test_cumulative_gains_grow_and_do_not_add() -> None:
+    found = find(run_with("slow_rank").tables)
+    together = [finding.cumulative_gain_fraction for finding in found]
+    assert together == sorted(together)
+    assert together[-1] <= sum(finding.gain_fraction for finding in found) + 1e-9
+
+
+def test_a_selection_leaves_other_ranks_out() -> None:
+    codes = [finding.code for finding in find(run_with("slow_rank").tables, Selection(ranks=(0,)))]
+    assert "slow-rank" not in codes
+
+
+def test_every_rule_is_listed_and_has_its_page() -> None:
+    files = {module.name for module in pkgutil.iter_modules(usp_prof.findings.rules.__path__)}
+    assert files == set(NAMES)
+    for each in all_rules():
+        for heading in (
+            "What it finds",
+            "Why it costs time",
+            "What to do",
+            "How the gain is predicted",
+            "When it is wrong",
+        ):
+            assert heading in (each.__doc__ or ""), (each.CODE, heading)
+        assert rule(each.CODE) is each
+    assert len({each.CODE for each in all_rules()}) == len(all_rules())
+
+
+def test_an_unknown_code_names_its_neighbours() -> None:
+    with pytest.raises(UsageError) as error:
+        rule("slow-rnk")
+    assert "slow-rank" in error.value.hint
+
+
+def test_nothing_is_skipped_on_a_whole_run() -> None:
+    assert find_all(run_with("clean").tables).skipped == ()
+
+
+def test_explain_prints_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "slow-rank"]) == 0
+    assert "How the gain is predicted" in capsys.readouterr().out
+    assert main(["explain"]) == 0
+    assert capsys.readouterr().out.count("\n") == len(all_rules())
+
+
+def test_whatif_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(run_with("slow_rank").path)
+    cache = ["--cache-dir", str(tmp_path), "-q"]
+    assert main(["whatif", path, "--edit", "rank_as_peers=1", "--edit", "no_pauses", *cache]) == 0
+    out = capsys.readouterr().out
+    assert "rank_as_peers=1" in out
+    assert "all together" in out
+    assert main(["whatif", path, "--edit", "rank_as_peers=1", "--format", "json", *cache]) == 0
+    assert '"gain_fraction"' in capsys.readouterr().out
+    assert main(["whatif", path, "--list", *cache]) == 0
+    assert "comm_hidden" in capsys.readouterr().out
+    assert main(["whatif", path, *cache]) == 2
+    assert "hint:" in capsys.readouterr().err

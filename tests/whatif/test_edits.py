@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made_faults import run_with
+
+from usp_prof.model.edit import Edit, parse_edit
+from usp_prof.model.errors import UsageError
+from usp_prof.model.finding import Basis
+from usp_prof.whatif.edits import EDITS, loading_ns
+from usp_prof.whatif.predict import predict, unedited
+
+
+@pytest.mark.parametrize(
+    ("fault", "edit", "within"),
+    [
+        ("slow_rank", "rank_as_peers=1", 0.01),
+        ("slow_rank", "rank_as_peers=all", 0.01),
+        ("slow_rank", "compute_faster=1.4,rank=1", 0.01),
+        ("slow_link", "comm_faster=8,axis=dp", 0.01),
+        ("gc_pause", "no_pauses", 0.01),
+    ],
+)
+@pytest.mark.parametrize("style", ["nccl", "gloo"])
+def test_repairs_are_predicted(fault: str, edit: str, within: float, style: str) -> None:
+    """The predicted step is that of the run without the fault."""
+    predicted = predict(run_with(fault, style).tables, [parse_edit(edit)])
+    clean = unedited(run_with("clean", style).tables).mean_measured_ns
+    assert predicted.before_ns > clean
+    assert predicted.after_ns == pytest.approx(clean, rel=within)
+    assert predicted.gain_fraction > 0
+
+
+def test_late_input_is_predicted() -> None:
+    repaired = predict(run_with("late_input").tables, [Edit("no_input_wait")])
+    clean = predict(run_with("clean").tables, [Edit("no_input_wait")])
+    assert repaired.after_ns == pytest.approx(clean.after_ns, rel=0.01)
+    assert loading_ns(run_with("late_input").tables, 1) > 10_000_000
+
+
+def test_nothing_is_gained_where_nothing_is_wrong() -> None:
+    for edit in ("rank_as_peers=all", "no_pauses", "compute_faster=1", "comm_faster=1"):
+        assert abs(predict(run_with("clean").tables, [parse_edit(edit)]).gain_fraction) < 0.005, edit
+
+
+@pytest.mark.parametrize("edit", ["comm_hidden,axis=dp", "comm_removed,axis=dp", "no_launch_gaps", "bucketed=1e12"])
+def test_what_can_only_help_does_not_hurt(edit: str) -> None:
+    assert predict(run_with("slow_link").tables, [parse_edit(edit)]).gain_fraction >= 0
+
+
+def test_removing_says_more_than_hiding() -> None:
+    tables = run_with("slow_link").tables
+    hidden, removed = (predict(tables, [parse_edit(f"{name},axis=dp")]) for name in ("comm_hidden", "comm_removed"))
+    assert 0 < hidden.gain_fraction <= removed.gain_fraction + 0.02
+
+
+def test_edits_compose() -> None:
+    tables = run_with("slow_rank").tables
+    edits = [parse_edit("rank_as_peers=1"), parse_edit("comm_faster=4,axis=pp")]
+    together = predict(tables, edits).gain_fraction
+    alone = [predict(tables, [edit]).gain_fraction for edit in edits]
+    assert max(alone) <= together <= sum(alone) + 0.01
+
+
+def test_compute_can_be_chosen_by_name() -> None:
+    tables = run_with("clean").tables
+    attention = predict(tables, [parse_edit("compute_faster=2,name=flash")]).gain_fraction
+    everything = predict(tables, [parse_edit("compute_faster=2")]).gain_fraction
+    assert 0 < attention < everything
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "interleaved", "zbv"])
+def test_schedules_are_simulated(schedule: str) -> None:
+    predicted = predict(run_with("clean").tables, [parse_edit(f"schedule={schedule}")])
+    assert predicted.basis is Basis.MODELLED
+    if schedule == "1f1b":
+        assert abs(predicted.gain_fraction) < 0.01, "the run's own schedule"
+    if schedule in ("zb-h1", "zbv", "interleaved"):
+        assert predicted.gain_fraction > 0.03
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["comm_fastr=2", "comm_faster=0", "comm_faster=fast", "rank_as_peers=99", "schedule=best", "rank_as_peers=one"],
+)
+def test_says_what_is_wrong_with_an_edit(text: str) -> None:
+    with pytest.raises(UsageError):
+        predict(run_with("clean").tables, [parse_edit(text)])
+
+
+@pytest.mark.parametrize("text", ["", ",", "=3", "a b=2"])
+def test_refuses_what_is_no_edit(text: str) -> None:
+    with pytest.raises(UsageError, match="no edit"):
+        parse_edit(text)
+
+
+def test_edits_are_written_as_they_are_read() -> None:
+    for kind in EDITS:
+        edit = parse_edit(kind.example)
+        assert parse_edit(str(edit)) == edit
+        assert edit.name == kind.name
+        assert kind.doc
+
+
+def test_replay_is_deterministic() -> None:
+    edits = [parse_edit("rank_as_peers=1")]
+    one, two = (predict(run_with("slow_rank").tables, edits).timeline.start for _ in range(2))
+    np.testing.assert_array_equal(one, two)
