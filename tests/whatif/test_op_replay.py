@@ -29,7 +29,7 @@ def test_published_slowdowns_come_back(job: str) -> None:
     assert found.last_stage_share == pytest.approx(truth["Ms"], abs=1e-4)
 
 
-def rows(
+def rows(  # noqa: C901 - two stages written out
     lengths: dict[int, float], steps: int = 2, replicas: int = 2, slow: tuple[int, float] = (-1, 1.0)
 ) -> list[Any]:
     """Two stages, two micro-batches, one after the other; `lengths` by stage, one replica may be slower."""
