@@ -18,9 +18,10 @@ from usp_prof.contract import parse_mark
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, integer, text
 from usp_prof.tables.build import table
 from usp_prof.tables.classification import Work
-from usp_prof.tables.collectives import lanes_of, stream_lanes
+from usp_prof.tables.collectives import lanes_of
 from usp_prof.tables.frame import HOST_OPS, MARKS, compact
 from usp_prof.tables.kernels import kinds
+from usp_prof.tables.streams import lane_names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,7 +61,7 @@ _NO_WORK = re.compile(
 
 def build(frame: EventFrame, links: Links, parts: Parts, collectives: pa.Table, steps: Steps) -> pa.Table:
     """Build the table: the kernels, or on CPU the computing threads' ops and gloo's ranges; in order of start."""
-    columns = _device(frame, links, parts) if len(links.work) else _host(frame, parts)
+    columns = _device(frame, links, parts) if len(links.work) else _host(frame, links, parts)
     row, collective = columns.pop("row"), columns["collective"]
     axis = collectives.column("axis").combine_chunks()
     axis = axis.combine_chunks() if isinstance(axis, pa.ChunkedArray) else axis
@@ -81,7 +82,7 @@ def build(frame: EventFrame, links: Links, parts: Parts, collectives: pa.Table, 
 def _device(frame: EventFrame, links: Links, parts: Parts) -> dict[str, Any]:
     row = links.work
     kind, _ = kinds(frame, row)
-    lane, names = stream_lanes(frame, row)
+    lane, names = lane_names(frame, links)
     return {
         "row": row,
         "kind": compact(kind, _KINDS),
@@ -92,7 +93,7 @@ def _device(frame: EventFrame, links: Links, parts: Parts) -> dict[str, Any]:
     }
 
 
-def _host(frame: EventFrame, parts: Parts) -> dict[str, Any]:
+def _host(frame: EventFrame, links: Links, parts: Parts) -> dict[str, Any]:
     """Take the ops that compute, the paced waits that stand for compute, and the parts."""
     compute = computing(frame)
     row = np.concatenate([compute, parts.row[: 0 if parts.on_host else None]])
@@ -100,7 +101,7 @@ def _host(frame: EventFrame, parts: Parts) -> dict[str, Any]:
     order = np.lexsort((row, frame.start[row]))
     row, communication = row[order], communication[order]
     collective = _part_of(frame, row, parts) if not parts.on_host else np.full(len(row), -1)
-    lanes, names = _host_lanes(frame, row, collective, parts)
+    lanes, names = _host_lanes(frame, row, collective, lanes_of(frame, links, parts))
     post = np.r_[parts.post, -1][collective]
     op = np.where(communication, post, row)
     return {
@@ -141,7 +142,9 @@ def _is_paced(name: str) -> bool:
     return mark is not None and mark.area == "pace"
 
 
-def _host_lanes(frame: EventFrame, row: Ints, collective: Ints, parts: Parts) -> tuple[Ints, list[str]]:
+def _host_lanes(
+    frame: EventFrame, row: Ints, collective: Ints, of_parts: tuple[Ints, list[str]]
+) -> tuple[Ints, list[str]]:
     """Name the busiest computing thread cpu, others by their number; parts lie on their own lanes."""
     threads = frame.texts("thread", row)
     computing_threads = threads[collective < 0]
@@ -151,7 +154,7 @@ def _host_lanes(frame: EventFrame, row: Ints, collective: Ints, parts: Parts) ->
     listed = [names[thread] for thread in busiest]
     place = {thread: number for number, thread in enumerate(busiest)}
     own = np.array([place.get(thread, 0) for thread in threads.tolist()], np.int64)
-    lanes, names_of_parts = lanes_of(frame, parts)
+    lanes, names_of_parts = of_parts
     of_part = np.r_[lanes, 0][collective] + len(listed)
     return np.where(collective >= 0, of_part, own), [*listed, *names_of_parts]
 

@@ -13,10 +13,10 @@ from usp_prof.tables.axes import axis_of_marks
 from usp_prof.tables.build import table
 from usp_prof.tables.described import first_shape, numbers, sizes, texts
 from usp_prof.tables.frame import compact
-from usp_prof.tables.kernels import streams
 from usp_prof.tables.parts import P2P
 from usp_prof.tables.peers import peers
 from usp_prof.tables.phases import PHASES, phases
+from usp_prof.tables.streams import lane_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from usp_prof.tables.frame import EventFrame
     from usp_prof.tables.groups import Membership
+    from usp_prof.tables.links import Links
     from usp_prof.tables.parts import Parts
     from usp_prof.tables.steps import Steps
 
@@ -65,7 +66,7 @@ SCHEMA = Schema(
 )
 
 
-def build(frame: EventFrame, parts: Parts, membership: Membership, steps: Steps) -> pa.Table:
+def build(frame: EventFrame, links: Links, parts: Parts, membership: Membership, steps: Steps) -> pa.Table:
     """Build the table, one row for each part, in order of start."""
     row = parts.row
     axis, source = _axes(frame, parts, membership)
@@ -73,7 +74,7 @@ def build(frame: EventFrame, parts: Parts, membership: Membership, steps: Steps)
     known = np.array([group.size for group in membership.groups] + [-1])[membership.of_part]
     size = np.where(size > 0, size, known)
     bytes_in, bytes_out, dtype = _bytes(parts, size)
-    lane_codes, lanes = lanes_of(frame, parts)
+    lane_codes, lanes = lanes_of(frame, links, parts)
     within = steps.of_host if parts.on_host else steps.of_device
     columns = {
         "rank": frame.rank,
@@ -104,7 +105,7 @@ def build(frame: EventFrame, parts: Parts, membership: Membership, steps: Steps)
     return table(SCHEMA, columns, len(row))
 
 
-def lanes_of(frame: EventFrame, parts: Parts) -> tuple[Ints, list[str]]:
+def lanes_of(frame: EventFrame, links: Links, parts: Parts) -> tuple[Ints, list[str]]:
     """Name the lane of each part: its stream, its gloo worker, or a lane among sends and receives in flight."""
     row = parts.row
     if parts.gloo:
@@ -120,20 +121,13 @@ def lanes_of(frame: EventFrame, parts: Parts) -> tuple[Ints, list[str]]:
     elif parts.on_host:
         named = ["host"] * len(row)
     else:
-        return stream_lanes(frame, row)
+        codes, names = lane_names(frame, links)
+        place = np.full(len(frame), -1, np.int64)
+        place[links.work] = codes
+        return place[row], names
     listed = sorted(set(named))
     place = {name: number for number, name in enumerate(listed)}
     return np.array([place[name] for name in named], np.int64), listed
-
-
-def stream_lanes(frame: EventFrame, row: Ints) -> tuple[Ints, list[str]]:
-    """Name the lanes of device work that is sorted by start; overlapping work of one stream gets lanes of its own."""
-    stream, device = streams(frame, row), frame.ints("device")[row]
-    lane = split_lanes(device * 1_000_003 + stream, frame.start[row], frame.end[row])
-    several = len(np.unique(device)) > 1
-    distinct, inverse = np.unique(np.stack([device, stream, lane], axis=1), axis=0, return_inverse=True)
-    names = [f"{f'device {d} ' if several else ''}stream {s}{f'/{k}' if k else ''}" for d, s, k in distinct.tolist()]
-    return inverse.ravel().astype(np.int64), names
 
 
 def _axes(frame: EventFrame, parts: Parts, membership: Membership) -> tuple[pa.Array, pa.Array]:

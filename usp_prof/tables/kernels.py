@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.lanes import split_lanes
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, flag, integer, real, text
 from usp_prof.tables.arguments import Field
 from usp_prof.tables.build import table
 from usp_prof.tables.classification import Work, classify
 from usp_prof.tables.frame import compact
+from usp_prof.tables.streams import streams
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +67,6 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
     kind, library = kinds(frame, rows)
     stream = streams(frame, rows)
     device = frame.ints("device")[rows]
-    lane = split_lanes(device * 1_000_003 + stream, frame.start[rows], frame.end[rows])
     columns = {
         "rank": frame.rank,
         "event": frame.event[rows],
@@ -76,7 +75,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
         "library": library,
         "device": device,
         "stream": stream,
-        "lane": lane,
+        "lane": links.lane,
         "start_ns": frame.start[rows],
         "dur_ns": frame.duration[rows],
         "correlation": frame.ints("correlation")[rows],
@@ -105,16 +104,6 @@ def kinds(frame: EventFrame, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     library = frame.by_name(rows, lambda name: libraries.index(classify(name)[1]), np.int64)
     library = np.where(by_category >= 0, libraries.index(""), library)
     return kind, compact(library, libraries)
-
-
-def streams(frame: EventFrame, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give the stream of device work: the argument or, without one, the thread that Kineto files it under."""
-    stream = frame.ints("stream")[rows]
-    if (stream >= 0).all():
-        return stream
-    codes, threads = frame.codes("thread")
-    numbers = np.array([int(text) if text.isdigit() and len(text) < 18 else -1 for text in [*threads, ""]])
-    return np.where(stream >= 0, stream, numbers[codes[rows]])
 
 
 def _event(frame: EventFrame, rows: NDArray[np.int64]) -> NDArray[np.int64]:

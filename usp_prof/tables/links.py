@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.tables.frame import DEVICE_WORK, HOST_CALLS, HOST_OPS
+from usp_prof.tables.streams import lanes_of_work
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,6 +38,8 @@ class Links:
     """The innermost CPU op around each host call; -1 for none."""
     before_window: NDArray[np.bool_]
     """The work was launched before recording began."""
+    lane: Ints
+    """Lane of the work within its stream."""
     duplicates: int
     """Host calls that share their correlation id with another (a runtime call and the driver call inside)."""
 
@@ -56,7 +59,8 @@ def link(frame: EventFrame) -> Links:
     call, op = _at(calls, found), _at(call_ops, found)
     op = np.where(op < 0, _by_external_id(frame, work, op_rows), op)
     tied = int((correlation[calls] > 0).sum()) - int((ids > 0).sum())
-    return Links(work, call, op, calls, call_ops, _before_window(frame, work, call, calls), tied)
+    before = _before_window(frame, work, call, calls)
+    return Links(work, call, op, calls, call_ops, before, lanes_of_work(frame, work), tied)
 
 
 def _first_of_each(keys: Ints) -> tuple[Ints, Ints]:

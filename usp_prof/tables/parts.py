@@ -17,7 +17,8 @@ from usp_prof.tables.arguments import Field
 from usp_prof.tables.classification import Work, operation
 from usp_prof.tables.described import coded_texts, describe, elements, merge, second_elements, texts
 from usp_prof.tables.frame import HOST_OPS, MARKS
-from usp_prof.tables.kernels import kinds, streams
+from usp_prof.tables.kernels import kinds
+from usp_prof.tables.streams import streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -37,7 +37,7 @@ def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str,
     steps = step_table.find(frame, links)
     parts = find_parts(frame, links)
     membership = groups.join(frame, parts)
-    collective = collectives.build(frame, parts, membership, steps)
+    collective = collectives.build(frame, links, parts, membership, steps)
     kernel = kernels.build(frame, links, steps)
     return {
         "events": raw.events,

@@ -1,0 +1,55 @@
+"""On which stream, and on which lane of it, did device work run?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.algebra.lanes import split_lanes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.frame import EventFrame
+    from usp_prof.tables.links import Links
+
+    Ints = NDArray[np.int64]
+
+
+def streams(frame: EventFrame, rows: Ints) -> Ints:
+    """Give the stream of device work: the argument or, without one, the thread that Kineto files it under."""
+    stream = frame.ints("stream")[rows]
+    if (stream >= 0).all():
+        return stream
+    codes, threads = frame.codes("thread")
+    numbers = np.array([int(text) if text.isdigit() and len(text) < 18 else -1 for text in [*threads, ""]])
+    return np.where(stream >= 0, stream, numbers[codes[rows]])
+
+
+def lanes_of_work(frame: EventFrame, rows: Ints) -> Ints:
+    """Give each piece of device work its lane within its stream: 0, and more where work of one stream overlaps."""
+    _, track = _tracks(frame, rows)
+    return split_lanes(track, frame.start[rows], frame.end[rows])
+
+
+def lane_names(frame: EventFrame, links: Links) -> tuple[Ints, list[str]]:
+    """Name the lanes of all device work: its stream, with a number behind for what overlaps on it."""
+    pairs, track = _tracks(frame, links.work)
+    several = len({device for device, _ in pairs}) > 1
+    deep = int(links.lane.max(initial=0)) + 1
+    used, inverse = np.unique(track * deep + links.lane, return_inverse=True)
+    names = []
+    for code in used.tolist():
+        (device, stream), lane = pairs[code // deep], code % deep
+        names.append(f"{f'device {device} ' if several else ''}stream {stream}{f'/{lane}' if lane else ''}")
+    return inverse.astype(np.int64), names
+
+
+def _tracks(frame: EventFrame, rows: Ints) -> tuple[list[tuple[int, int]], Ints]:
+    """Give the (device, stream) pairs and which of them each row has."""
+    devices, device = np.unique(frame.ints("device")[rows], return_inverse=True)
+    listed, stream = np.unique(streams(frame, rows), return_inverse=True)
+    used, track = np.unique(device * max(len(listed), 1) + stream, return_inverse=True)
+    pairs = [(int(devices[code // len(listed)]), int(listed[code % len(listed)])) for code in used.tolist()]
+    return pairs, track.astype(np.int64)
