@@ -69,7 +69,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     _rule("bubble_fraction", "1pp", "4pp"),
     _rule("idle_fraction[cause=*]", "1pp", "4pp"),
     _rule("overlap_fraction[axis=*]", "3pp", "12pp"),
-    _rule("kernel_efficiency", "2%", "8%"),
+    _rule("kernel_efficiency", "2%", "15%", between="1%"),
     _rule("peak_memory*", "2%", "6%", between="0.5%"),
 )
 """The default policy. Fractions of the step are in points, since a small share doubles for next to nothing."""
