@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.health import HealthRow, Severity, gathered, spans
-from usp_prof.readers.cache import open_cache
+from usp_prof.readers.cache import StoredTables, open_cache
 from usp_prof.readers.discovery import discover
 from usp_prof.readers.manifest import find_manifest, manifest_from, read_manifest
 from usp_prof.tables.assemble import assemble
@@ -37,7 +37,7 @@ class Run:
         self.skipped: tuple[Skipped, ...] = discovery.skipped
         self.tables = tables
         self.metadata: dict[int, Mapping[str, Any]] = {rank: one.metadata for rank, one in sorted(loaded.items())}
-        self._relations = Relations(tables)
+        self._relations = Relations(tables, _as_they_are(loaded))
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -98,6 +98,14 @@ def open_run(
     health += [row for one in loaded.values() for row in one.health]
     tables = assemble(sources, manifest=manifest, health=health)
     return Run(found, discovery, loaded, tables)
+
+
+def _as_they_are(loaded: Mapping[int, LoadedRank]) -> dict[str, list[Path]]:
+    """Name the tables that no other rank changes, when all of them lie in the cache."""
+    stored = [one.source for _, one in sorted(loaded.items()) if isinstance(one.source, StoredTables)]
+    if len(stored) < len(loaded):
+        return {}
+    return {name: [source.path(name) for source in stored] for name in ("events", "threads")}
 
 
 def _chosen(discovery: Discovery, name: str | None) -> FoundRun:

@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import random
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ WORDS = (
 )  # fmt: skip
 
 
+@cache
 def seeds() -> list[bytes]:
     """Give the traces to damage: made ones of a GPU and of a CPU rank, and the beginnings of recorded ones."""
     gpu = tiny.Trace(0, 2).group("1", [0, 1], "mesh_tp").step(3, at=0, dur=10_000)

@@ -53,7 +53,11 @@ class StoredTables:
 
     def table(self, name: str) -> pa.Table:
         """Give one table."""
-        return pq.read_table(self.folder / f"{name}.parquet", memory_map=False, partitioning=None)
+        return pq.read_table(self.path(name), memory_map=False, partitioning=None)
+
+    def path(self, name: str) -> Path:
+        """Say where a table lies."""
+        return self.folder / f"{name}.parquet"
 
     def names(self) -> tuple[str, ...]:
         """Name the tables that are stored."""

@@ -7,11 +7,15 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+from pyarrow import dataset
 
 from usp_prof.model.errors import UsageError
 from usp_prof.tables import catalogue
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
     import pyarrow as pa
 
     from usp_prof.tables.table_set import TableSet
@@ -29,8 +33,10 @@ _HINT = "`usp-prof tables` documents every table and column"
 class Relations:
     """The tables of a run as DuckDB sees them; each is brought in when it is first asked for."""
 
-    def __init__(self, tables: TableSet) -> None:
+    def __init__(self, tables: TableSet, files: Mapping[str, Sequence[Path]] | None = None) -> None:
+        """Take the tables of a run; those that `files` names lie in Parquet as they are, and are read in part only."""
         self._tables = tables
+        self._files = dict(files or {})
         self._connection = duckdb.connect(":memory:", config=_SETTINGS)
         self._connection.execute("SET lock_configuration = true")
         self._known = {schema.name for schema in catalogue.SCHEMAS}
@@ -56,12 +62,17 @@ class Relations:
         with self._lock:
             for word in dict.fromkeys(word.lower() for word in _WORD.findall(sql)):
                 if word in self._known - self._registered:
-                    self._connection.register(word, self.arrow(word))
+                    self._connection.register(word, self._source(word))
                     self._registered.add(word)
             try:
                 return self._connection.sql(sql)
             except duckdb.Error as error:
                 raise UsageError(f"the SQL cannot be answered: {error}", hint=_HINT) from None
+
+    def _source(self, name: str) -> Any:  # noqa: ANN401 - whatever DuckDB scans
+        """Give a table so that DuckDB reads no more columns and rows of it than the question needs."""
+        files = self._files.get(name)
+        return dataset.dataset([str(file) for file in files]) if files else self.arrow(name)
 
     def arrow(self, name: str) -> pa.Table:
         """Give one table of all ranks as Arrow."""
