@@ -110,7 +110,7 @@ class _Counter:
 
 def _looped(rank: int, shape: Shape, *, split: bool) -> Iterator[Action]:
     """Interleave chunks round by round; `split` backwards leave their weight halves to fill the cool-down."""
-    rounds = max(1, shape.micro_batches // shape.ranks)
+    rounds = max(1, shape.micro_batches // shape.ranks) if shape.chunks > 1 else 1
     if shape.micro_batches % rounds:
         raise UsageError(
             f"{shape.micro_batches} micro-batches do not divide into {rounds} rounds over {shape.ranks} ranks",
