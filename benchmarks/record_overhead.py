@@ -1,0 +1,103 @@
+"""What does a recording cost a step outside of its window? Bar: at most 2 %.
+
+Bare and recorded steps alternate in one process, so both see the same machine; the figure is the median over pairs of
+(recorded / bare), in CPU time of the process, with the quartiles beside it. A recorded step is inside a session whose
+window has not come, with three phases and sixteen pipeline marks. The bare pairs show the noise: bare / bare.
+
+    python benchmarks/record_overhead.py [--pairs 400] [--gloo]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import mse_loss
+
+from usp_prof import record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BAR = 1.02
+_MARKS = 16
+
+
+def make_step(width: int, *, communicate: bool) -> tuple[Callable[[], None], Callable[[record.Session], None]]:
+    """Build the same optimizer step twice: bare, and as a recorded loop would write it."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(4)])
+    optimizer = torch.optim.AdamW(model.parameters())
+    batch = torch.randn(64, width)
+
+    def work(*, marked: bool) -> None:
+        with record.phase("forward") if marked else nullcontext():
+            loss = mse_loss(model(batch), batch)
+        with record.phase("backward") if marked else nullcontext():
+            loss.backward()
+            if communicate:
+                for parameter in model.parameters():
+                    dist.all_reduce(parameter.grad)
+        with record.phase("optimizer") if marked else nullcontext():
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def recorded(session: record.Session) -> None:
+        with session.step():
+            for micro_batch in range(_MARKS):
+                with record.pipeline_action("F", stage=0, micro_batch=micro_batch):
+                    pass
+            work(marked=True)
+
+    return lambda: work(marked=False), recorded
+
+
+def cost(step: Callable[[], None]) -> float:
+    """Give the CPU seconds of one step."""
+    start = time.process_time()
+    step()
+    return time.process_time() - start
+
+
+def measure(pairs: int, width: int, *, communicate: bool) -> tuple[list[float], list[float], float]:
+    """Give the ratios recorded / bare and bare / bare, and the median bare step in seconds."""
+    bare, recorded = make_step(width, communicate=communicate)
+    with tempfile.TemporaryDirectory() as folder, record.session(folder, skip=1 << 40, peak_flops=1.0) as session:
+        for _ in range(20):
+            bare()
+            recorded(session)
+        triples = [(cost(bare), cost(lambda: recorded(session)), cost(bare)) for _ in range(pairs)]
+    ratios = [2 * with_it / (before + after) for before, with_it, after in triples]
+    noise = [before / after for before, _, after in triples]
+    return ratios, noise, statistics.median(before for before, _, _ in triples)
+
+
+def main() -> int:
+    """Print the figures; 1 when the bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=400)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--gloo", action="store_true", help="all-reduce each gradient over a gloo group of one")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.gloo:
+        record.prepare()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    ratios, noise, bare = measure(options.pairs, options.width, communicate=options.gloo)
+    if options.gloo:
+        dist.destroy_process_group()
+    for name, values in (("recorded / bare", ratios), ("bare / bare", noise)):
+        low, middle, high = statistics.quantiles(values, n=4)
+        print(f"{name:16} median {middle:.4f}  quartiles {low:.4f} to {high:.4f}")
+    print(f"bare step        median {bare * 1e3:.2f} ms of CPU, {options.pairs} pairs, torch {torch.__version__}")
+    return int(statistics.median(ratios) > BAR)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
