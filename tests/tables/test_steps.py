@@ -58,5 +58,15 @@ def test_annotations_that_overlap_are_no_steps() -> None:
     assert table_set(trace).columns("steps", 0)["source"].tolist() == ["window"]
 
 
+def test_without_other_marks_the_optimizer_ends_each_step() -> None:
+    trace = Trace(device="cpu").op("aten::mm", 10, 5)
+    for end in (100, 200):
+        trace.mark("Optimizer.step#A.step", end - 20, 10).mark("Optimizer.step#B.step", end - 10, 10)
+        trace.mark("Optimizer.step#Often.step", end - 40, 5).mark("Optimizer.step#Often.step", end - 30, 5)
+    assert windows(trace) == [(0, 10, 100), (1, 100, 200)]
+    single = Trace(device="cpu").mark("Optimizer.step#A.step", 80, 20).op("aten::mm", 10, 5)
+    assert table_set(single).columns("steps", 0)["source"].tolist() == ["window"]
+
+
 def test_nothing_at_all_has_no_step() -> None:
     assert windows(Trace().event("overhead", "overhead", 0, 5)) == []

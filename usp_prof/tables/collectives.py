@@ -13,9 +13,9 @@ from usp_prof.tables.axes import axis_of_marks
 from usp_prof.tables.build import table
 from usp_prof.tables.described import first_shape, numbers, sizes, texts
 from usp_prof.tables.frame import compact
-from usp_prof.tables.parts import P2P
 from usp_prof.tables.peers import peers
 from usp_prof.tables.phases import PHASES, phases
+from usp_prof.tables.posts import P2P
 from usp_prof.tables.streams import lane_names
 
 if TYPE_CHECKING:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.model.axis import Axis, AxisSource
+from usp_prof.tables.posts import P2P
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from usp_prof.tables.columns import Columns
-
-P2P = ("send", "recv", "send_recv")
 
 
 @dataclass(slots=True)

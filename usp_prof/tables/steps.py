@@ -59,8 +59,12 @@ class Steps:
 
 
 def find(frame: EventFrame, links: Links) -> Steps:
-    """Find the steps: profiler steps, else numbered or repeated annotations, else the whole trace as one window."""
-    for source, seek in (("profiler_step", _profiler_steps), ("annotation", _annotations)):
+    """Find the steps: profiler steps, numbered or repeated annotations, optimizer steps, else one window."""
+    for source, seek in (
+        ("profiler_step", _profiler_steps),
+        ("annotation", _annotations),
+        ("annotation", _between_optimizers),
+    ):
         number, start, end = seek(frame)
         if len(number):
             return _with_windows(frame, links, number, start, end, source)
@@ -102,6 +106,22 @@ def _annotations(frame: EventFrame) -> Marks:
     if not disjoint:
         rows = rows[:0]
     return np.arange(len(rows)), frame.start[rows], frame.end[rows]
+
+
+def _between_optimizers(frame: EventFrame) -> Marks:
+    """Cut at the ends of the optimizer's steps, where there are two at least; the first begins with the trace."""
+    rows = frame.rows(*MARKS)
+    rows = rows[frame.by_name(rows, lambda name: name.startswith("Optimizer.step#"))]
+    codes, _ = frame.codes("name")
+    used, count = np.unique(codes[rows], return_counts=True)
+    if not len(used) or count.min() < 2:
+        return rows[:0], rows[:0], rows[:0]
+    # Of several optimizers those that step least often do so once a step; the last of them ends it.
+    once = used[count == count.min()]
+    last = np.sort(frame.end[rows[np.isin(codes[rows], once)]])[len(once) - 1 :: len(once)]
+    host = frame.rows("cpu_op", *MARKS, "cuda_runtime", "cuda_driver")
+    start = np.r_[frame.start[host].min(), last[:-1]]
+    return np.arange(len(last)), start, last
 
 
 def _numbered(frame: EventFrame, pattern: re.Pattern[str]) -> Marks:

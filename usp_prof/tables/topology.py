@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from usp_prof.model.axis import PARALLEL_AXES, Axis, AxisSource
+from usp_prof.model.axis import Axis, AxisSource
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.topology import Group, Topology, group_key
 from usp_prof.tables.columns import Columns
-from usp_prof.tables.inference import P2P, Traffic, infer_axis, infer_axis_of_operation, traffic_of
+from usp_prof.tables.inference import Traffic, infer_axis, infer_axis_of_operation, traffic_of
+from usp_prof.tables.mesh import lay_out
+from usp_prof.tables.posts import P2P
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,7 +55,7 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[L
             allowed[key] = tuple(_axis_named(name).value for name in entry.axes)
         by_name = _by_name(groups[key], entry, manifest)
         settled.append(by_name or _by_traffic(groups[key], traffic.get(key), divided=divided))
-    layout = _topology(settled, sorted(sources), manifest)
+    layout = lay_out(settled, sorted(sources), manifest)
     return Layout(layout, MappingProxyType(allowed), whole.key if whole else ""), _health(settled, traffic)
 
 
@@ -185,44 +187,6 @@ def _axis_of_ranks(ranks: tuple[int, ...], manifest: Manifest | None) -> Axis | 
     if len(axes) != 1 or len(ranks) != manifest.mesh.get(axes[0], len(ranks)):
         return None
     return Axis(axes[0])
-
-
-def _topology(groups: list[Group], ranks: list[int], manifest: Manifest | None) -> Topology:
-    """Lay out the mesh: as the manifest declares it, else as the groups show it."""
-    if manifest is not None and manifest.mesh:
-        names = manifest.axis_order or list(manifest.mesh)
-        extra = [name for name in manifest.mesh if name not in names]
-        axes = {n: manifest.mesh[n] for n in [*names, *extra] if n in [*Axis] and manifest.mesh.get(n, 1) > 1}
-        places = {rank: MappingProxyType(dict(manifest.coordinates.get(str(rank), {}))) for rank in ranks}
-        return Topology(MappingProxyType(axes), MappingProxyType(places), tuple(groups), AxisSource.MANIFEST.value)
-    everyone = sorted({*ranks, *(rank for group in groups for rank in group.ranks)})
-    found = {rank: _coordinates(rank, groups) for rank in everyone}
-    sized = {axis.value: 1 + max((place.get(axis, 0) for place in found.values()), default=0) for axis in PARALLEL_AXES}
-    axes = {axis: size for axis, size in sized.items() if size > 1}
-    shown = {rank: MappingProxyType({a: p for a, p in place.items() if a in axes}) for rank, place in found.items()}
-    sources = [group.axis_source for group in groups if group.axis in axes]
-    order = [source.value for source in AxisSource]
-    weakest = max(sources, key=order.index, default=AxisSource.NONE.value)
-    return Topology(MappingProxyType(axes), MappingProxyType(shown), tuple(groups), weakest)
-
-
-def _coordinates(rank: int, groups: list[Group]) -> dict[str, int]:
-    """Find a rank's place on each axis: its place within its largest group of the axis.
-
-    Sharding may run over the context axis too (fsdp = dp_shard x cp): its groups then hold whole context groups, and
-    the place on the data axis counts those.
-    """
-    own: dict[str, tuple[int, ...]] = {}
-    for group in groups:
-        if rank in group.ranks and group.axis in PARALLEL_AXES and len(group.ranks) > len(own.get(group.axis, ())):
-            own[group.axis] = group.ranks
-    found = {axis: ranks.index(rank) for axis, ranks in own.items()}
-    context = set(own.get(Axis.CP, ()))
-    for axis in (Axis.DP, Axis.DP_SHARD):
-        ranks = own.get(axis, ())
-        if len(context) > 1 and context <= set(ranks):
-            found[axis] = sum(other not in context for other in ranks[: ranks.index(rank)]) // len(context)
-    return found
 
 
 def _health(groups: list[Group], traffic: Mapping[str, Traffic]) -> list[HealthRow]:

@@ -19,7 +19,7 @@ from usp_prof.model.schema import Kind
 from usp_prof.tables.arguments import Field
 from usp_prof.tables.axes import axis_of_marks
 from usp_prof.tables.described import elements, second_elements
-from usp_prof.tables.parts import P2P
+from usp_prof.tables.posts import P2P
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
