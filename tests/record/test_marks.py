@@ -73,6 +73,15 @@ def test_nothing_is_written_while_nothing_is_recorded() -> None:
         assert recorded_names(lambda: None) == []
 
 
+def test_a_mark_does_not_break_a_compiled_graph() -> None:
+    def work(x: torch.Tensor) -> torch.Tensor:
+        with record.phase("forward"):
+            return x * 2
+
+    compiled = torch.compile(work, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(1)).item() == 2
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -36,7 +36,7 @@ class Mark(ContextDecorator):
         return Mark(self._area, self._what, self._values)
 
     def __enter__(self) -> Self:
-        if profiler_enabled():
+        if not torch.compiler.is_compiling() and profiler_enabled():  # a compiled region stays one graph
             self._open = torch.profiler.record_function(format_mark(self._area, self._what, **self._values))
             self._open.__enter__()  # type: ignore[no-untyped-call]
         return self
