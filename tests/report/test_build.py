@@ -246,6 +246,15 @@ def test_bubble_stands_against_its_theory(tables: TableSet) -> None:
     assert bubble.second == "ideal 25.0 %, textbook 20.0 %"
 
 
+def test_one_stage_alone_has_no_bubble(tables: TableSet) -> None:
+    bubble = value("bubble_fraction", 0.01, Unit.FRACTION)
+    stages = [value("stage_time", 5, stage=stage, kind=kind) for stage in (0, 1) for kind in ("F", "B")]
+    for said, known in ((stages[:2], False), (stages, True)):
+        document = build(tables, {"x": Told((bubble, *said))}, name="x")
+        labels = {figure.label for block in document.summary.blocks for figure in getattr(block, "figures", ())}
+        assert ("bubble" in labels) is known
+
+
 def mfu_figure(document: Document) -> KeyFigure:
     figures = next(block for block in document.summary.blocks if isinstance(block, KeyFigures))
     return next(figure for figure in figures.figures if figure.label == "MFU")
@@ -254,7 +263,7 @@ def mfu_figure(document: Document) -> KeyFigure:
 def test_what_mfu_lacks_is_said(tables: TableSet) -> None:
     figure = mfu_figure(build(tables, analyse(tables, only=["mfu"]), name="x"))
     assert figure.value is None
-    assert figure.second.startswith("not known: ")
+    assert figure.second.startswith("not known: no model description")
 
 
 def test_mfu_names_its_convention_and_its_peak(tables: TableSet) -> None:

@@ -9,7 +9,7 @@ import pytest
 from usp_prof.charts import inputs
 from usp_prof.model.metric import Unit
 from usp_prof.report.build import analyse, build
-from usp_prof.report.document import Chart, DataTable, Document, Text
+from usp_prof.report.document import Chart, DataTable, Document, Stack, Text
 from usp_prof.run import open_run
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
@@ -97,3 +97,19 @@ def test_host_shows_what_blocks(document: Document) -> None:
 def test_the_first_screen_holds_bubble_and_mfu(document: Document) -> None:
     labels = {figure.label for block in document.summary.blocks for figure in getattr(block, "figures", ())}
     assert {"step", "MFU", "tokens", "bubble"} <= labels
+
+
+def test_the_critical_path_is_a_bar_whose_parts_add_up(document: Document) -> None:
+    (stack,) = (block for block in blocks(document, "critical_path") if isinstance(block, Stack))
+    assert sum(part.value for part in stack.parts) == pytest.approx(stack.total)
+    assert "compute" in {part.role for part in stack.parts}
+    assert all(part.label != part.role or ":" not in part.role for part in stack.parts)
+    ranks = tables(document, "critical_path")["Ranks"]
+    assert sum(row[2] or 0 for row in ranks.rows) == pytest.approx(1)
+
+
+def test_clocks_and_memory_leave_out_what_nobody_knows(document: Document) -> None:
+    heads = [column.head for column in tables(document, "clock")["Ranks"].columns]
+    assert heads[:3] == ["rank", "host", "offset"]
+    assert "drift ppm" not in heads
+    assert "Copies" in tables(document, "memory")

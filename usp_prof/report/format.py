@@ -95,7 +95,7 @@ def _scale(size: float, unit: Unit) -> _Scale:
 def _decimals(scaled: float, unit: Unit, value: Number) -> int:
     if unit is Unit.FRACTION:
         return 1
-    if isinstance(value, int) and scaled == value:
+    if scaled == value and (isinstance(value, int) or (unit is Unit.COUNT and value == round(value))):
         return 0
     size = abs(scaled)
     return 2 if size < 9.995 else 1 if size < 99.95 else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.model.metric import Unit
@@ -28,6 +29,7 @@ _NAMES = {
     "bytes": Unit.BYTES,
     "algbw": Unit.BYTES_PER_SECOND,
     "busbw": Unit.BYTES_PER_SECOND,
+    "bandwidth": Unit.BYTES_PER_SECOND,
     "share": Unit.FRACTION,
     "efficiency": Unit.FRACTION,
     "ratio": Unit.RATIO,
@@ -42,6 +44,8 @@ _PROSE = frozenset({"why", "detail", "reason"})
 
 def unit_of(column: str) -> tuple[str, Unit | None]:
     """Give a column's head without its unit, and the unit."""
+    if column == "ns":
+        return "time", Unit.NS
     if column in _NAMES:
         return column, _NAMES[column]
     for suffix, unit in _SUFFIXES.items():
@@ -65,7 +69,14 @@ def frame_table(
         tuple(_cell(value, head.unit) for value, head in zip(row, heads, strict=True))
         for row in shown.itertuples(index=False, name=None)
     )
-    return DataTable(title, tuple(heads), cells, more=max(0, len(frame) - rows))
+    return _without_blanks(DataTable(title, tuple(heads), cells, more=max(0, len(frame) - rows)))
+
+
+def _without_blanks(table: DataTable) -> DataTable:
+    """Leave out columns in which nothing is known; that something is not known is said by the notes."""
+    known = [place for place in range(len(table.columns)) if any(row[place] is not None for row in table.rows)]
+    columns = tuple(table.columns[place] for place in known)
+    return replace(table, columns=columns, rows=tuple(tuple(row[place] for place in known) for row in table.rows))
 
 
 def rows_table(rows: Sequence[Any], title: str, most: int = ROWS) -> DataTable:

@@ -33,6 +33,14 @@ def axes_in_order(axes: Iterable[Key]) -> list[Key]:
     return _in_order(axes, _AXES)
 
 
+def label_of(role: str) -> str:
+    """Name a part by its role: `comm:tp` is exposed tp, `idle:host` idle: host."""
+    family, _, which = role.partition(":")
+    if family == "comm":
+        return f"exposed {which}"
+    return _idle_label(which) if family == "idle" else role
+
+
 def _in_order(names: Iterable[Key], known: Sequence[str]) -> list[Key]:
     place = {name: number for number, name in enumerate(known)}
     return sorted(names, key=lambda name: (place.get(str(name), len(place)), str(name)))

@@ -45,9 +45,12 @@ OWN = frozenset(
         "collectives",
         "pipeline",
         "stragglers",
+        "critical_path",
         "mfu",
         "kernels",
         "host",
+        "memory",
+        "clock",
         "timeline",
         "health",
     }

@@ -21,6 +21,9 @@ from usp_prof.report.format import quantity
 from usp_prof.report.partition import axes_in_order, parts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usp_prof.model.health import HealthRow
     from usp_prof.report.context import Context
     from usp_prof.report.document import Block
     from usp_prof.report.figures import Figures
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 _TOP_FINDINGS = 3
 _TOP_HEALTH = 4
 _WORST_RANKS = 3
+_MFU_NEEDS = ("no_model", "no_tokens", "no_model_flop")
 _NOTABLE = 0.02
 """Less than 2 % of the step, or over the peers, is not worth a line on the first screen."""
 
@@ -86,7 +90,7 @@ def _key_figures(context: Context) -> KeyFigures | None:
         _step(figures),
         KeyFigure("MFU", figures.whole("mfu"), Unit.FRACTION, _mfu_second(context)),
         _plain(figures, "tokens_per_second", "tokens", Unit.PER_SECOND),
-        _bubble(figures),
+        _bubble(context),
         _slowdown(figures),
     ]
     kept = tuple(figure for figure in listed if figure is not None and (figure.value is not None or figure.second))
@@ -98,7 +102,8 @@ def _step(figures: Figures) -> KeyFigure:
     said = []
     if len(steps) > 1:
         said.append(f"{quantity(min(steps.values()), Unit.NS)} to {quantity(max(steps.values()), Unit.NS)} over steps")
-    if (between := figures.whole("step_spread")) is not None:
+    between = figures.whole("step_spread")
+    if between is not None and len(figures.along("step_time", "rank")) > 1:
         said.append(f"ranks differ by {quantity(between, Unit.FRACTION)}")
     return KeyFigure("step", figures.whole("job_step_time"), Unit.NS, ", ".join(said))
 
@@ -114,7 +119,7 @@ def _mfu_second(context: Context) -> str:
     if result is None:
         return ""
     if context.figures.whole("mfu") is None:
-        return "not known: " + (result.notes[0].detail if result.notes else "no model description; add --model FILE")
+        return _why_no_mfu(result.notes)
     said = [f"{convention} convention"] if (convention := getattr(result, "convention", "")) else []
     if peak := getattr(result, "peak", 0):
         said.append(f"of {quantity(peak, Unit.FLOP_PER_SECOND)} {getattr(result, 'precision', '')}".rstrip())
@@ -123,9 +128,19 @@ def _mfu_second(context: Context) -> str:
     return ", ".join(said)
 
 
-def _bubble(figures: Figures) -> KeyFigure | None:
+def _why_no_mfu(rows: Sequence[HealthRow]) -> str:
+    """Name what is missing first: without a model no peak helps."""
+    missing = {row.code: row.detail for row in reversed(rows)}
+    first = next((missing[code] for code in _MFU_NEEDS if code in missing), "") or next(iter(missing.values()), "")
+    return f"not known: {first}" if first else "not known"
+
+
+def _bubble(context: Context) -> KeyFigure | None:
+    """Set the bubble beside its theory; one stage alone has none."""
+    figures = context.figures
     measured = figures.whole("bubble_fraction")
-    if measured is None:
+    stages = {stage for stage, _ in figures.grid("stage_time", "stage", "kind")}
+    if measured is None or len(stages) == 1:
         return None
     against = [
         f"{name} {quantity(value, Unit.FRACTION)}"
