@@ -134,7 +134,7 @@ def computing(frame: EventFrame) -> Ints:
         level = np.flatnonzero(tracks.depth == depth)
         parent = tracks.parent[level]
         covered[level] = covered[parent] | whole[parent]
-    return row[whole & ~covered[:-1]]
+    return np.asarray(row[whole & ~covered[:-1]], np.int64)
 
 
 def _is_paced(name: str) -> bool:

@@ -126,8 +126,8 @@ def lanes_of(frame: EventFrame, links: Links, parts: Parts) -> tuple[Ints, list[
         place[links.work] = codes
         return place[row], names
     listed = sorted(set(named))
-    place = {name: number for number, name in enumerate(listed)}
-    return np.array([place[name] for name in named], np.int64), listed
+    numbers_of = {name: number for number, name in enumerate(listed)}
+    return np.array([numbers_of[name] for name in named], np.int64), listed
 
 
 def _axes(frame: EventFrame, parts: Parts, membership: Membership) -> tuple[pa.Array, pa.Array]:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from usp_prof.model.topology import Group
     from usp_prof.tables.frame import EventFrame
-    from usp_prof.tables.groups import Group, Membership
+    from usp_prof.tables.groups import Membership
     from usp_prof.tables.parts import Parts
 
     Ints = NDArray[np.int64]
@@ -37,7 +38,7 @@ def peers(frame: EventFrame, parts: Parts, membership: Membership, axes: Sequenc
     said = np.where(said == frame.rank, -1, said)
     asked = np.flatnonzero((said < 0) & np.isin(parts.operation, _DIRECTED) & (parts.post >= 0))
     if len(asked):
-        said[asked] = _from_groups(frame, parts.post[asked], [axes[row] for row in asked], membership)
+        said[asked] = _from_groups(frame, parts.post[asked], [axes[row] for row in asked.tolist()], membership)
     return said
 
 
