@@ -63,6 +63,16 @@ def test_kernels_belong_to_the_nearest_op_with_a_formula() -> None:
     assert (op.name, op.flop) == ("aten::linear", 2 * 8 * 4 * 2)
 
 
+def test_an_op_leaves_its_flop_to_the_op_inside_that_counts_them() -> None:
+    run = Trace(device="cpu").step(1, at=0, dur=10_000)
+    run.op("aten::linear", at=0, dur=1_000, dims=[[8, 4], [2, 4]], types=["float", "float"])
+    run.op("aten::t", at=10, dur=100, dims=[[2, 4]], types=["float"])
+    run.op("aten::matmul", at=200, dur=700, dims=[[8, 4], [4, 2]], types=["float", "float"])
+    run.op("aten::mm", at=300, dur=500, dims=[[8, 4], [4, 2]], types=["float", "float"])
+    counted = [op for op in kernels.compute(table_set(run)).ops if op.flop]
+    assert [(op.name, op.calls, op.flop) for op in counted] == [("aten::mm", 1, 2 * 8 * 4 * 2)]
+
+
 def test_statistics_are_over_calls_not_over_sums_by_name() -> None:
     """A rival takes the mean of the sums of each name as soon as there are more than ten names."""
     run = trace()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,8 +18,6 @@ from usp_prof.synth.declaration import Declaration, Mesh, Shape, Speed, Work
 from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from usp_prof.tables.table_set import TableSet
 
 MODEL = ModelEntry(
@@ -126,3 +125,31 @@ def test_a_difference_is_named(factor: float, word: str) -> None:
 
     part = _flop_check._part("weights", 100.0, 100.0 * factor, _flop_check._WEIGHTS, 0.2)
     assert word in part.why
+
+
+@pytest.mark.parametrize(
+    ("factor", "again", "word"),
+    [
+        (1.0, False, "the whole square"),
+        (7 / 12, False, "scores again"),
+        (9 / 12, True, "forward is recomputed"),
+        # A ring of four whose diagonal blocks are whole: 10 of 16 blocks, seven products instead of six.
+        (10 / 16 * 7 / 6, False, "blocks on the diagonal"),
+        (0.2, False, "without formula"),
+    ],
+)
+def test_a_difference_of_attention_is_named(factor: float, again: bool, word: str) -> None:
+    from usp_prof.analyses import _flop_check  # noqa: PLC0415 - as above
+
+    reasons = _flop_check._attention_reasons(again=again)
+    assert word in _flop_check._part("attention", 100.0, 100.0 * factor, reasons, 0.2).why
+
+
+@pytest.mark.parametrize("name", ["recorded-1f1b", "recorded-zero3-prefetch", "recorded-slow-rank"])
+def test_recorded_runs_multiply_exactly_what_their_model_says(name: str, tmp_path: Path) -> None:
+    folder = Path(__file__).parents[2] / "traces" / name
+    if not (folder / "run.json").exists():
+        pytest.skip("this recorded run is not here")
+    weights, attention = mfu.compute(usp_prof.open_run(folder, cache_dir=tmp_path).tables).parts
+    assert weights.ratio == pytest.approx(1.0, abs=1e-9)
+    assert attention.ratio == pytest.approx(7 / 12, rel=0.01)

@@ -1,7 +1,8 @@
 """Which op does each piece of device work carry out, and what must that op compute and move?
 
 A kernel belongs to the innermost op around its launch; where that op has no formula, to the nearest one around it
-that has. An op's FLOP count once however many kernels it launched.
+that has. An op's FLOP count once however many kernels it launched, and not at all where an op inside it counts them:
+`aten::linear` leaves them to its `aten::mm`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def of_rank(tables: TableSet, rank: int, selection: Selection) -> RankWork:
     ops = tables.columns("ops", rank)
     kinds, kind_of = _op_kinds(ops)
     name, names = chosen.codes("name")
-    owner = _owners(ops, chosen["op_event"], np.array([kind.cost is not None for kind in kinds] + [False])[kind_of])
+    owner = _owners(ops, chosen["op_event"], _counts(ops, kinds, kind_of))
     kind = np.where(owner >= 0, np.append(kind_of, -1)[owner], -1)
     return RankWork(names, name, chosen["dur_ns"], kinds, kind, owner, chosen["step"])
 
@@ -79,6 +80,27 @@ def _op_kinds(ops: Columns) -> tuple[list[OpKind], Ints]:
         name, dims, types, values = (texts[codes[row]] for codes, texts in coded)
         kinds.append(OpKind(name, dims, types, _formulas.cost(name, _formulas.parse(dims, types, values))))
     return kinds, group
+
+
+def _counts(ops: Columns, kinds: list[OpKind], kind_of: Ints) -> NDArray[np.bool_]:
+    """Say which ops count by their own formula: those inside which no other op counts the same."""
+    known = np.array([kind.cost is not None for kind in kinds] + [False])[kind_of]
+    multiplies = np.array([kind.cost is not None and kind.cost.flop > 0 for kind in kinds] + [False])[kind_of]
+    parent = rows_of(ops["event"], ops["parent"])
+    return known & ~np.where(multiplies, _encloses(multiplies, parent), _encloses(known, parent))
+
+
+def _encloses(wanted: NDArray[np.bool_], parent: Ints) -> NDArray[np.bool_]:
+    """Say which ops have a wanted op somewhere inside."""
+    found = np.zeros(len(wanted), dtype=bool)
+    above = np.unique(parent[wanted])
+    above = above[above >= 0]
+    while len(above):
+        found[above] = True
+        above = np.unique(parent[above])
+        above = above[above >= 0]
+        above = above[~found[above]]
+    return found
 
 
 def _owners(ops: Columns, events: Ints, known: NDArray[np.bool_]) -> Ints:

@@ -1,0 +1,22 @@
+"""Are these traces as torch writes them? Its own validator says so, where torch is installed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from usp_prof.synth.declaration import Declaration, Mesh, Style, Work
+from usp_prof.synth.write import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("style", list(Style))
+def test_torchs_own_validator_finds_nothing(style: Style, tmp_path: Path) -> None:
+    validator = pytest.importorskip("torch.profiler._trace_validator")
+    run = Declaration(style=style, mesh=Mesh(dp=2, tp=2, pp=2, ep=2), work=Work(steps=2, zero_stage=3))
+    for path in write(run, tmp_path):
+        passed, violations = validator.validate_trace(str(path))
+        assert passed, violations[:3]
