@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 from msgspec.structs import astuple
 
 from usp_prof.readers import _nanoseconds, _wire
+from usp_prof.readers._argument_texts import ArgumentTexts
 from usp_prof.readers._names import Texts, category_text, plain_text
 from usp_prof.readers._threads import ThreadNames
 
@@ -48,7 +48,7 @@ class Columns:
     starts: list[NDArray[np.int64]] = field(default_factory=list)
     durations: list[NDArray[np.int64]] = field(default_factory=list)
     links: dict[str, list[NDArray[np.int64]]] = field(default_factory=lambda: {name: [] for name in LINK_COLUMNS})
-    args: list[pa.Array] = field(default_factory=list)
+    args: ArgumentTexts = field(default_factory=ArgumentTexts)
     thread_names: ThreadNames = field(default_factory=ThreadNames)
     counts: Counts = field(default_factory=Counts)
 
@@ -99,12 +99,7 @@ class Columns:
         return out
 
     def _add_args(self, args: Sequence[msgspec.Raw], linked: NDArray[np.bool_]) -> None:
-        sizes = np.fromiter(map(len, args), np.int32, len(args))
-        offsets = np.zeros(len(args) + 1, np.int32)
-        np.cumsum(sizes, out=offsets[1:])
-        text = pa.py_buffer(b"".join(args))
-        self.args.append(pa.StringArray.from_buffers(len(args), pa.py_buffer(offsets), text))
-        linked &= sizes > 0
+        linked &= self.args.add(args) > 0
         columns = self._decode_links(list(compress(args, linked.tolist())))
         for name, values in zip(LINK_COLUMNS, columns, strict=True):
             column = np.full(len(args), -1, np.int64)
@@ -155,7 +150,7 @@ class Columns:
             "start_ns": starts + base_ns,
             "dur_ns": _joined(self.durations),
             **{name: _joined(pieces) for name, pieces in self.links.items()},
-            "args": pa.chunked_array(self.args, pa.string()),
+            "args": self.args.array(),
         }, rows
 
 

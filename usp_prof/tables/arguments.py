@@ -35,10 +35,20 @@ class Field:
         return self.key if self.key.startswith("$") else f'$."{self.key}"'
 
 
+_BATCH = 1 << 16
+
+
 def read_arguments(args: pa.Array, rows: NDArray[np.int64], fields: tuple[Field, ...]) -> dict[str, Any]:
     """Read fields; absent ones are -1, NaN, "" or False. Arguments that are no JSON object count as empty."""
     if not len(rows):
         return {f.name: _column(pa.nulls(0, pa.string()), f.kind) for f in fields}
+    batches = [_read(args, rows[at : at + _BATCH], fields) for at in range(0, len(rows), _BATCH)]
+    found = pa.concat_tables(batches)
+    return {f.name: _column(found.column(place), f.kind) for place, f in enumerate(fields)}
+
+
+def _read(args: pa.Array, rows: NDArray[np.int64], fields: tuple[Field, ...]) -> pa.Table:
+    """Read fields of so few rows that copies of their arguments weigh nothing."""
     chosen = args.take(pa.array(rows))
     texts = pa.table({"args": pc.if_else(pc.equal(chosen, ""), None, chosen)})
     paths = ", ".join("'" + f.path.replace("'", "''") + "'" for f in fields)
@@ -47,13 +57,12 @@ def read_arguments(args: pa.Array, rows: NDArray[np.int64], fields: tuple[Field,
     connection = _connection(os.getpid(), threading.get_ident())
     connection.register("texts", texts)
     try:
-        found = connection.sql(query.format(picks=picks, args="args", paths=paths)).to_arrow_table()
+        return connection.sql(query.format(picks=picks, args="args", paths=paths)).to_arrow_table()
     except duckdb.InvalidInputException:  # some arguments are damaged: leave those out
         safe = "CASE WHEN json_valid(args) THEN args END"
-        found = connection.sql(query.format(picks=picks, args=safe, paths=paths)).to_arrow_table()
+        return connection.sql(query.format(picks=picks, args=safe, paths=paths)).to_arrow_table()
     finally:
         connection.unregister("texts")
-    return {f.name: _column(found.column(place), f.kind) for place, f in enumerate(fields)}
 
 
 @cache

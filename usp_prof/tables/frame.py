@@ -137,6 +137,8 @@ class EventFrame:
             column = column.cast(pa.string())
         elif column.nbytes > _OFFSETS_HOLD:
             column = column.cast(pa.large_string())
+        if column.num_chunks == 1:
+            return column.chunk(0)  # combining would copy what is the largest column of all
         combined = column.combine_chunks()
         return (
             combined

@@ -1,0 +1,49 @@
+"""How are the arguments of events kept? As one long text and its offsets, grown in place and never held twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import msgspec
+    from numpy.typing import NDArray
+
+CHUNK = 1 << 30
+"""Bytes after which a new array is begun: its offsets are 32 bits wide."""
+
+
+class ArgumentTexts:
+    """A column of texts of which hardly two are alike."""
+
+    __slots__ = ("_done", "_sizes", "_text")
+
+    def __init__(self) -> None:
+        self._text = bytearray()
+        self._sizes: list[NDArray[np.int32]] = []
+        self._done: list[pa.Array] = []
+
+    def add(self, texts: Sequence[msgspec.Raw]) -> NDArray[np.int32]:
+        """Append a piece; gives the size of each text."""
+        sizes = np.fromiter(map(len, texts), np.int32, len(texts))
+        self._text += b"".join(texts)
+        self._sizes.append(sizes)
+        if len(self._text) >= CHUNK:
+            self._close()
+        return sizes
+
+    def array(self) -> pa.ChunkedArray:
+        """Give the column; nothing can be added afterwards."""
+        self._close()
+        return pa.chunked_array(self._done, pa.string())
+
+    def _close(self) -> None:
+        sizes = np.concatenate(self._sizes) if self._sizes else np.zeros(0, np.int32)
+        offsets = np.zeros(len(sizes) + 1, np.int32)
+        np.cumsum(sizes, out=offsets[1:])
+        self._done.append(pa.StringArray.from_buffers(len(sizes), pa.py_buffer(offsets), pa.py_buffer(self._text)))
+        self._text, self._sizes = bytearray(), []
