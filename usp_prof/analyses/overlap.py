@@ -167,7 +167,8 @@ def _kinds(tables: TableSet, rank: int, window: Intervals, steps: int) -> dict[t
     for key in sorted({(str(a), str(o)) for a, o in zip(axis.tolist(), op.tolist(), strict=True)}):
         rows = (axis == key[0]) & (op == key[1])
         comm = union(start[rows], end[rows]) & window
-        found[key[0] or "unknown", key[1]] = (comm.length / steps, (comm & sets.compute).length / steps)
+        if comm.length:
+            found[key[0] or "unknown", key[1]] = (comm.length / steps, (comm & sets.compute).length / steps)
     return found
 
 
