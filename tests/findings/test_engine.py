@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EXPECTED = {
     "slow_rank": "slow-rank",
-    "slow_link": "exposed-gradient-sync",
+    "slow_link": "slow-link",
     "late_input": "late-input",
     "gc_pause": "host-pause",
 }

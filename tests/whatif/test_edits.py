@@ -18,6 +18,7 @@ from usp_prof.whatif.predict import predict, unedited
         ("slow_rank", "rank_as_peers=all", 0.01),
         ("slow_rank", "compute_faster=1.4,rank=1", 0.01),
         ("slow_link", "comm_faster=8,axis=dp", 0.01),
+        ("slow_link", "link_as_peers=all", 0.01),
         ("gc_pause", "no_pauses", 0.01),
     ],
 )

@@ -11,6 +11,7 @@ import numpy as np
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.tables import clock
 from usp_prof.whatif.graph import EdgeKind, Edges, Graph, NodeKind
+from usp_prof.whatif.links import as_peers, calls_of
 from usp_prof.whatif.peers import slowness
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ def comm_faster(graph: Graph, edit: Edit, tables: TableSet) -> Graph:  # noqa: A
     return _faster(graph, graph.on_axis(edit.place("axis")), _positive(edit))
 
 
+def link_as_peers(graph: Graph, edit: Edit, tables: TableSet) -> Graph:
+    """Let a group's transfers (or those of `all` slower groups) be as fast as other groups' of the same operation."""
+    return graph.with_changes(transfer=as_peers(graph, tables, edit.value))
+
+
 def comm_hidden(graph: Graph, edit: Edit, tables: TableSet) -> Graph:  # noqa: ARG001
     """Let nothing but the next step wait for communication; keys: axis. What compute cannot cover stays exposed."""
     rows = graph.on_axis(edit.place("axis"))
@@ -101,12 +107,16 @@ def bucketed(graph: Graph, edit: Edit, tables: TableSet) -> Graph:
     return graph.with_changes(transfer=np.where(small, ideal, graph.transfer))
 
 
-def no_launch_gaps(graph: Graph, edit: Edit, tables: TableSet) -> Graph:  # noqa: ARG001
-    """Let the device run without waiting for launches, as CUDA graphs do."""
+def no_launch_gaps(graph: Graph, edit: Edit, tables: TableSet) -> Graph:  # noqa: ARG001 - all are called alike
+    """Let the device run without waiting for launches, as CUDA graphs do; the host's waits and pauses stay."""
     device = np.isin(graph.nodes.kind, (NodeKind.COMPUTE, NodeKind.COPY))
     first = np.ones(len(device), dtype=bool)
     first[1:] = graph.nodes.lane[1:] != graph.nodes.lane[:-1]
+    begins = np.zeros(len(device), dtype=bool)  # a graph is launched after the host has waited, loaded or paused
+    begins[pauses(graph, tables)] = True
+    begins |= _loads(graph, tables) | np.roll(graph.nodes.kind == NodeKind.RETURN, 1)
     kept = ~((graph.edges.kind == EdgeKind.LAUNCH) & (device & ~first)[graph.edges.target])
+    kept |= begins[graph.edges.source]
     gap = np.where(device, np.minimum(graph.gap, GRAPH_GAP_NS), graph.gap)
     return graph.with_changes(gap=gap, edges=graph.edges.take(kept))
 
@@ -182,6 +192,17 @@ def think_times(graph: Graph) -> Ints:
     return np.asarray(think)
 
 
+def _loads(graph: Graph, tables: TableSet) -> Flags:
+    """Mark the nodes before which the host was in the data loader."""
+    found = np.zeros(len(graph.nodes), dtype=bool)
+    clocks, think = clock.of(tables), think_times(graph)
+    for rank in tables.ranks:
+        begin, end = (clocks.align(rank, when) for when in _loading(tables, rank))
+        rows = np.flatnonzero((graph.nodes.rank == rank) & (think > 0))
+        found[rows] = _overlap(begin, end, graph.nodes.start[rows] - think[rows], graph.nodes.start[rows]) > 0
+    return found
+
+
 def _holds_thought(edges: Edges) -> Flags:
     return np.isin(edges.kind, (EdgeKind.WAIT, EdgeKind.ISSUE, EdgeKind.SYNC))
 
@@ -196,6 +217,7 @@ def _posts(graph: Graph) -> Flags:
 EDITS: tuple[EditKind, ...] = (
     EditKind("compute_faster", "compute_faster=1.5,rank=3", compute_faster.__doc__ or "", compute_faster),
     EditKind("rank_as_peers", "rank_as_peers=7", rank_as_peers.__doc__ or "", rank_as_peers),
+    EditKind("link_as_peers", "link_as_peers=all", link_as_peers.__doc__ or "", link_as_peers),
     EditKind("comm_faster", "comm_faster=2,axis=dp", comm_faster.__doc__ or "", comm_faster),
     EditKind("comm_hidden", "comm_hidden,axis=dp", comm_hidden.__doc__ or "", comm_hidden),
     EditKind("comm_removed", "comm_removed,axis=tp", comm_removed.__doc__ or "", comm_removed),
@@ -297,10 +319,4 @@ def _overlap(begin: Ints, end: Ints, low: Ints, high: Ints) -> Ints:
 
 def _bytes(graph: Graph, tables: TableSet) -> Ints:
     """Give the bytes of each tied part's call."""
-    from usp_prof.tables import calls  # noqa: PLC0415 - only this edit needs them
-
-    found = calls.of(tables)
-    read = np.bincount(found.part_columns()["call"])
-    used = np.flatnonzero(read > 1)
-    size = np.append(found.columns()["bytes"][used], -1)
-    return np.asarray(size[np.where(graph.nodes.call < len(used), graph.nodes.call, -1)], np.int64)
+    return np.asarray(np.append(calls_of(tables)["bytes"], -1)[graph.nodes.call], np.int64)

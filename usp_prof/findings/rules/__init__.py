@@ -5,6 +5,7 @@ A new rule is one file, one line in `NAMES` and one test file. Rules do not know
 
 NAMES: tuple[str, ...] = (
     "slow_rank",
+    "slow_link",
     "late_input",
     "host_pause",
     "exposed_gradient_sync",
