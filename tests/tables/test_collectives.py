@@ -53,12 +53,26 @@ def test_old_records_tell_by_position() -> None:
     assert (row["in_bytes"][0], row["out_bytes"][0], row["shape"][0]) == (128, 128, "[4,16]")
 
 
-@pytest.mark.parametrize(("mark", "op"), [("nccl:all_to_all", "all_to_all"), ("nccl:recv 0<-1", "recv")])
-def test_sendrecv_kernels_are_what_the_host_range_says(mark: str, op: str) -> None:
+@pytest.mark.parametrize(
+    ("mark", "ops"),
+    [("nccl:all_to_all", ["all_to_all", "all_to_all"]), ("nccl:recv 0<-1", ["send_recv", "recv"])],
+)
+def test_sendrecv_kernels_are_what_the_host_range_says(mark: str, ops: list[str]) -> None:
     trace = Trace(0, 2).step(1, 0, 9_000).mark(mark, 90, 50)
     trace.kernel("ncclDevKernel_SendRecv(x)", 1_000, 10, stream=20, launch_at=100)
     trace.kernel("ncclDevKernel_SendRecv(x)", 500, 10, stream=20, correlation=1)
-    assert collectives(trace)["op"].tolist() == [op, op]
+    assert collectives(trace)["op"].tolist() == ops
+
+
+def test_the_pipeline_s_marks_tell_direction_and_peer_where_nccl_tells_nothing() -> None:
+    trace = Trace(1, 4).step(1, 0, 9_000)
+    for number, what in enumerate(["send_f", "recv_b"]):
+        trace.mark(f"pp::{what} stage=1 mb=0 peer={2 - number}", 90 + 100 * number, 50)
+        trace.kernel("ncclDevKernel_SendRecv(x)", 1_000 + 100 * number, 10, stream=20, launch_at=100 + 100 * number)
+    row = collectives(trace)
+    assert row["op"].tolist() == ["send", "recv"]
+    assert row["peer"].tolist() == [2, -1]  # no rank sends to itself
+    assert row["axis"].tolist() == ["pp", "pp"]
 
 
 def test_batched_sends_without_any_range_stay_batched() -> None:

@@ -18,6 +18,7 @@ from usp_prof.tables.frame import HOST_OPS, MARKS
 from usp_prof.tables.kernels import kinds
 from usp_prof.tables.posts import around, operation_of, posts_of_gloo, ranges_of
 from usp_prof.tables.streams import streams
+from usp_prof.tables.transfers import marked_transfers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,6 +106,8 @@ def _from_kernels(frame: EventFrame, links: Links, chosen: Ints, library: NDArra
     kernel = frame.by_name(row, _operation_of_kernel, object)
     for other in (operation_of(frame, mark), operation_of(frame, c10d), kernel):
         op = np.where((op == "other") | ((op == "send_recv") & (other != "other")), other, op)
+    marked, _ = marked_transfers(frame, track, at)
+    op = np.where((op == "send_recv") & (marked != ""), marked, op)
     op = _alike(op, kernel, streams(frame, row))
     origin = np.where(post >= 0, post, c10d)
     return Parts(row, Carrier.KERNELS, origin, track, at, said, op, library)
@@ -119,7 +122,7 @@ def _alike(op: NDArray[np.object_], kernel: NDArray[np.object_], stream: Ints) -
     for one in np.unique(stream[exchanges & (op == "send_recv")]).tolist():
         here = exchanges & (stream == one)
         told = set(op[here].tolist()) - {"send_recv"}
-        if len(told) == 1:
+        if len(told) == 1 and not told & {"send", "recv"}:
             op = np.where(here, told.pop(), op)
     return op
 

@@ -1,4 +1,4 @@
-"""Who is on the other side of a send or receive? As recorded, else from the group rank that the c10d op was given.
+"""Who is on the other side of a send or receive? As recorded, as marked, else from the group rank given to c10d.
 
 `c10d::send` names its peer by rank within a group, and not the group. Where only one of the rank's groups fits (of
 those of the part's axis, when any is), the peer is known; otherwise it stays unknown.
@@ -12,6 +12,7 @@ import numpy as np
 
 from usp_prof.tables.arguments import Field
 from usp_prof.tables.described import numbers
+from usp_prof.tables.transfers import marked_transfers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +37,8 @@ def peers(frame: EventFrame, parts: Parts, membership: Membership, axes: Sequenc
     first, second = np.where(sends, destination, source), np.where(sends, source, destination)
     said = np.where((first >= 0) & (first != frame.rank), first, second)
     said = np.where(said == frame.rank, -1, said)
+    _, marked = marked_transfers(frame, parts.posted_track, parts.posted_at)
+    said = np.where((said < 0) & np.isin(parts.operation, _DIRECTED) & (marked != frame.rank), marked, said)
     asked = np.flatnonzero((said < 0) & np.isin(parts.operation, _DIRECTED) & (parts.post >= 0))
     if len(asked):
         said[asked] = _from_groups(frame, parts.post[asked], [axes[row] for row in asked.tolist()], membership)

@@ -31,7 +31,7 @@ SCHEMA = Schema(
         integer("end_ns", "End of the device window: the start of the next step's, or the last device activity.", "ns"),
         integer("host_start_ns", "Start of the host mark.", "ns"),
         integer("host_end_ns", "End of the host mark.", "ns"),
-        text("source", "profiler_step, mark, annotation, pattern or window (the whole trace, no step known)."),
+        text("source", "profiler_step, annotation or window (the whole trace, no step known)."),
     ),
 )
 
