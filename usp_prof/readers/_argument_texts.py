@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from usp_prof.readers._numbers import Numbers
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -24,14 +26,14 @@ class ArgumentTexts:
 
     def __init__(self) -> None:
         self._text = bytearray()
-        self._sizes: list[NDArray[np.int32]] = []
+        self._sizes = Numbers(np.int32)
         self._done: list[pa.Array] = []
 
     def add(self, texts: Sequence[msgspec.Raw]) -> NDArray[np.int32]:
         """Append a piece; gives the size of each text."""
         sizes = np.fromiter(map(len, texts), np.int32, len(texts))
         self._text += b"".join(texts)
-        self._sizes.append(sizes)
+        self._sizes.add(sizes)
         if len(self._text) >= CHUNK:
             self._close()
         return sizes
@@ -42,8 +44,8 @@ class ArgumentTexts:
         return pa.chunked_array(self._done, pa.string())
 
     def _close(self) -> None:
-        sizes = np.concatenate(self._sizes) if self._sizes else np.zeros(0, np.int32)
+        sizes = self._sizes.array()
         offsets = np.zeros(len(sizes) + 1, np.int32)
         np.cumsum(sizes, out=offsets[1:])
         self._done.append(pa.StringArray.from_buffers(len(sizes), pa.py_buffer(offsets), pa.py_buffer(self._text)))
-        self._text, self._sizes = bytearray(), []
+        self._text, self._sizes = bytearray(), Numbers(np.int32)

@@ -13,6 +13,7 @@ from msgspec.structs import astuple
 from usp_prof.readers import _nanoseconds, _wire
 from usp_prof.readers._argument_texts import ArgumentTexts
 from usp_prof.readers._names import Texts, category_text, plain_text
+from usp_prof.readers._numbers import Numbers
 from usp_prof.readers._threads import ThreadNames
 
 if TYPE_CHECKING:
@@ -45,9 +46,11 @@ class Columns:
     names: Texts = field(default_factory=Texts)
     processes: Texts = field(default_factory=Texts)
     threads: Texts = field(default_factory=Texts)
-    starts: list[NDArray[np.int64]] = field(default_factory=list)
-    durations: list[NDArray[np.int64]] = field(default_factory=list)
-    links: dict[str, list[NDArray[np.int64]]] = field(default_factory=lambda: {name: [] for name in LINK_COLUMNS})
+    starts: Numbers[np.int64] = field(default_factory=lambda: Numbers(np.int64))
+    durations: Numbers[np.int64] = field(default_factory=lambda: Numbers(np.int64))
+    links: dict[str, Numbers[np.int64]] = field(
+        default_factory=lambda: {name: Numbers(np.int64) for name in LINK_COLUMNS}
+    )
     args: ArgumentTexts = field(default_factory=ArgumentTexts)
     thread_names: ThreadNames = field(default_factory=ThreadNames)
     counts: Counts = field(default_factory=Counts)
@@ -70,8 +73,8 @@ class Columns:
         phases, categories, names, processes, threads, _, durations, args = fields
         if not phases:
             return
-        self.starts.append(starts)
-        self.durations.append(self._nanoseconds(durations))
+        self.starts.add(starts)
+        self.durations.add(self._nanoseconds(durations))
         self.phases.add(phases)
         category = self.categories.add(categories)
         self.names.add(names)
@@ -104,7 +107,7 @@ class Columns:
         for name, values in zip(LINK_COLUMNS, columns, strict=True):
             column = np.full(len(args), -1, np.int64)
             column[linked] = values
-            self.links[name].append(column)
+            self.links[name].add(column)
 
     def _decode_links(self, args: list[msgspec.Raw]) -> list[NDArray[np.int64]]:
         joined = b"[" + b",".join(args) + b"]"
@@ -138,7 +141,8 @@ class Columns:
 
     def table(self, base_ns: int) -> tuple[dict[str, Any], int]:
         """Give the columns as whole arrays (times absolute), and the number of events."""
-        starts = _joined(self.starts)
+        starts = self.starts.array()
+        starts += base_ns
         rows = len(starts)
         return {
             "event": np.arange(rows, dtype=np.int64),
@@ -147,17 +151,11 @@ class Columns:
             "name": self.names.array(plain_text),
             "process": self.processes.array(plain_text),
             "thread": self.threads.array(plain_text),
-            "start_ns": starts + base_ns,
-            "dur_ns": _joined(self.durations),
-            **{name: _joined(pieces) for name, pieces in self.links.items()},
+            "start_ns": starts,
+            "dur_ns": self.durations.array(),
+            **{name: column.array() for name, column in self.links.items()},
             "args": self.args.array(),
         }, rows
-
-
-def _joined(pieces: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    out = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
-    pieces.clear()
-    return out
 
 
 def _whole(value: object) -> int:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from usp_prof.readers._numbers import Numbers
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -34,16 +36,16 @@ class _Codes(dict[Any, int]):
 class Texts:
     """A column of texts (or of ids that stand as texts) that grows piece by piece."""
 
-    __slots__ = ("_codes", "_pieces")
+    __slots__ = ("_codes", "_numbers")
 
     def __init__(self) -> None:
         self._codes = _Codes()
-        self._pieces: list[NDArray[np.int32]] = []
+        self._numbers = Numbers(np.int32)
 
     def add(self, values: Sequence[object]) -> NDArray[np.int32]:
         """Append a piece; gives its codes."""
         piece = np.fromiter(map(self._codes.__getitem__, values), np.int32, len(values))
-        self._pieces.append(piece)
+        self._numbers.add(piece)
         return piece
 
     def code(self, value: object) -> int:
@@ -54,8 +56,7 @@ class Texts:
         """Give the column, each value spelt by `spelling`; values spelt alike become one."""
         unique: dict[str, int] = {}
         remap = np.array([unique.setdefault(spelling(v), len(unique)) for v in self._codes], np.int32)
-        codes = np.concatenate(self._pieces) if self._pieces else np.zeros(0, np.int32)
-        self._pieces.clear()
+        codes = self._numbers.array()
         if len(unique) != len(remap):
             codes = remap[codes]
         return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(list(unique), pa.string()))
