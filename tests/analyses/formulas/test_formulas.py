@@ -146,6 +146,9 @@ def test_convolution_forward_and_backward() -> None:
     ("name", "dims", "family", "elements"),
     [
         ("aten::add", [[4, 8], [8], []], Family.ELEMENTWISE, 32 + 8 + 32),
+        ("aten::add", [[4, 8], [4, 8], [], [4, 8]], Family.ELEMENTWISE, 96),
+        ("aten::exp", [[4, 8], [4, 8]], Family.ELEMENTWISE, 64),
+        ("aten::where", [[4, 8], [4, 8], [8]], Family.ELEMENTWISE, 32 + 32 + 8 + 32),
         ("aten::mul_", [[4, 8], [4, 8]], Family.ELEMENTWISE, 96),
         ("aten::copy_", [[4, 8], [4, 8]], Family.ELEMENTWISE, 64),
         ("aten::fill_", [[4, 8], []], Family.ELEMENTWISE, 32),
@@ -158,6 +161,24 @@ def test_what_must_be_moved(name: str, dims: list[Any], family: Family, elements
     found = cost(name, dims)
     assert found is not None
     assert (found.family, found.flop, found.bytes) == (family, 0.0, 2 * elements)
+
+
+def test_only_what_is_picked_is_read() -> None:
+    def picked(name: str, dims: list[Any], values: list[str]) -> float:
+        types = ["float", "Scalar", "long int"] if len(dims) == 3 else ["float", "long int"]
+        found = _formulas.cost(name, _formulas.parse(json.dumps(dims), json.dumps(types), json.dumps(values)))
+        assert found is not None
+        return found.bytes
+
+    assert picked("aten::index_select", [[1000, 8], [], [3]], ["", "0", ""]) == 2 * 3 * 8 * 4 + 3 * 8
+    assert picked("aten::gather", [[1000, 8], [], [5, 2]], ["", "1", ""]) == 2 * 10 * 4 + 10 * 8
+    assert picked("aten::embedding", [[1000, 8], [2, 3]], []) == 2 * 6 * 8 * 4 + 6 * 8
+
+
+def test_a_comparison_writes_bytes() -> None:
+    found = cost("aten::lt", [[4, 8], []], "float")
+    assert found is not None
+    assert found.bytes == 4 * 32 + 32
 
 
 def test_unknown_ops_and_unrecorded_or_odd_shapes_have_no_cost() -> None:

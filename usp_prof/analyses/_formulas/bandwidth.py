@@ -12,13 +12,20 @@ from usp_prof.model.hardware import element_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_ELEMENTWISE = """
-add add_ sub sub_ mul mul_ div div_ neg abs exp exp_ log sqrt sqrt_ rsqrt pow reciprocal sigmoid sigmoid_ tanh relu
-relu_ gelu silu silu_ where clamp clamp_ clamp_min clamp_min_ clamp_max masked_fill masked_fill_ maximum minimum
-eq ne lt le gt ge bitwise_and bitwise_or logical_not addcmul addcmul_ addcdiv addcdiv_ lerp lerp_ sin cos copy_ _to_copy
-clone native_dropout threshold_backward gelu_backward silu_backward sigmoid_backward tanh_backward
-native_dropout_backward cumsum index_select gather tril triu
+# By the number of tensors that are read; more tensors among the inputs are where the result goes (out=).
+_UNARY = """
+neg abs exp log sqrt rsqrt reciprocal sigmoid tanh relu gelu silu clamp clamp_min clamp_max sin cos pow _to_copy clone
+native_dropout cumsum tril triu
 """.split()  # noqa: SIM905 - words read better than a hundred quoted lines
+_BINARY = """
+add sub mul div maximum minimum bitwise_and bitwise_or masked_fill threshold_backward gelu_backward silu_backward
+sigmoid_backward tanh_backward native_dropout_backward
+""".split()  # noqa: SIM905 - as above
+_COMPARING = ("eq", "ne", "lt", "le", "gt", "ge", "logical_not")
+_TERNARY = ("where", "addcmul", "addcdiv", "lerp")
+_IN_PLACE = """
+add_ sub_ mul_ div_ exp_ sqrt_ sigmoid_ relu_ silu_ clamp_ clamp_min_ masked_fill_ addcmul_ addcdiv_ lerp_
+""".split()  # noqa: SIM905 - as above
 _WRITES_ONLY = ("fill_", "zero_", "normal_", "uniform_")
 _NORMS = """
 native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward native_group_norm
@@ -39,16 +46,38 @@ def tensors(shapes: Shapes) -> Iterator[tuple[list[int], int]]:
             yield dims, prod(dims) * width
 
 
-def _elementwise(family: Family) -> Callable[[Shapes], Cost | None]:
+def _elementwise(reads: int, *, flags: bool = False) -> Callable[[Shapes], Cost | None]:
+    """Make the formula of an op that reads so many tensors and writes one of their common shape; `flags` are bytes."""
+
     def formula(shapes: Shapes) -> Cost | None:
-        read = list(tensors(shapes))
+        read = list(tensors(shapes))[:reads]
         if not read:
             return None
-        width = max(size // prod(dims) for dims, size in read if prod(dims))
+        width = 1 if flags else max(size // prod(dims) for dims, size in read if prod(dims))
         written = prod(_broadcast([dims for dims, _ in read])) * width
-        return Cost(family, 0.0, float(sum(size for _, size in read) + written), shapes.precision(0))
+        moved = float(sum(size for _, size in read) + written)
+        return Cost(Family.ELEMENTWISE, 0.0, moved, shapes.precision(0))
 
     return formula
+
+
+def _selection(shapes: Shapes) -> Cost:
+    """Read whole slices by index and write them: what is not asked for is not read."""
+    source, dim = shapes.tensor(0), int(shapes.values[1])
+    picked = prod(shapes.tensor(2)) * prod(source) // source[dim]
+    return Cost(Family.ELEMENTWISE, 0.0, float(2 * picked * shapes.element(0) + shapes.size(2)), shapes.precision(0))
+
+
+def _gather(shapes: Shapes) -> Cost:
+    """Read one element for each index and write it."""
+    moved = 2 * prod(shapes.tensor(2)) * shapes.element(0) + shapes.size(2)
+    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(0))
+
+
+def _embedding(shapes: Shapes) -> Cost:
+    """Read one row for each token and write it."""
+    moved = 2 * prod(shapes.tensor(1)) * shapes.tensor(0)[-1] * shapes.element(0) + shapes.size(1)
+    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(0))
 
 
 def _in_place(shapes: Shapes) -> Cost:
@@ -90,8 +119,14 @@ def _broadcast(shapes: list[list[int]]) -> list[int]:
 
 
 FORMULAS: dict[str, Formula] = {
-    **{f"aten::{name}": _elementwise(Family.ELEMENTWISE) for name in _ELEMENTWISE if not name.endswith("_")},
-    **{f"aten::{name}": _in_place for name in _ELEMENTWISE if name.endswith("_")},
+    **{f"aten::{name}": _elementwise(1) for name in _UNARY},
+    **{f"aten::{name}": _elementwise(2) for name in _BINARY},
+    **{f"aten::{name}": _elementwise(2, flags=True) for name in _COMPARING},
+    **{f"aten::{name}": _elementwise(3) for name in _TERNARY},
+    **{f"aten::{name}": _in_place for name in _IN_PLACE},
+    "aten::index_select": _selection,
+    "aten::gather": _gather,
+    "aten::embedding": _embedding,
     **{f"aten::{name}": _write for name in _WRITES_ONLY},
     **{f"aten::{name}": _norm for name in _NORMS},
     **{f"aten::{name}": _reduction for name in _REDUCTIONS},
