@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import declared
 import made
 import numpy as np
 import pytest
@@ -12,11 +13,17 @@ from hypothesis import strategies as st
 from made import Row, part, step, work
 
 from usp_prof.algebra.schedules.action import Action, Kind
-from usp_prof.algebra.schedules.orders import Schedule, Shape, order
+from usp_prof.algebra.schedules.orders import Schedule, Shape, named, order
 from usp_prof.algebra.schedules.simulation import simulate
 from usp_prof.analyses import pipeline
 from usp_prof.contract import Manifest
 from usp_prof.model.selection import Selection
+from usp_prof.synth.declaration import Declaration, Mesh
+from usp_prof.synth.declaration import Shape as Layers
+from usp_prof.synth.declaration import Work as Plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TWO = (Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB, Schedule.ZBV, Schedule.DUALPIPE_V)
 MS = 1_000_000
@@ -178,3 +185,15 @@ def test_accumulation_rounds_repeat_micro_batches() -> None:
         for row in rows["actions"]:
             row["step"] = 0
     assert pipeline.compute(made.run(tables)).micro_batches == 8
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "interleaved-zb", "zbv", "dualpipev"])
+def test_simulated_traces_give_the_bubble_back(schedule: str, tmp_path: Path) -> None:
+    chunks = 1 if schedule in {"gpipe", "1f1b"} else 2
+    plan = Plan(schedule=schedule, virtual_stages=chunks, micro_batches=8, steps=2)
+    tables, truth = declared.read(Declaration(mesh=Mesh(pp=4), shape=Layers(layers=8), work=plan), tmp_path)
+    result = pipeline.compute(tables)
+    for number, bubble in truth["bubble_fraction"].items():
+        assert result.bubble_fraction(int(number)) == pytest.approx(bubble, abs=0.005)
+    assert result.schedule.schedule is named(schedule)
+    assert result.schedule.likeness == 1
