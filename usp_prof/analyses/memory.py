@@ -163,6 +163,13 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult
     return MemoryResult(tuple(peaks), _capacity(tables, ranks), calls, made, tuple(notes))
 
 
+def over_time(tables: TableSet, rank: int) -> pd.DataFrame:
+    """Give one rank's memory after each allocator event, on its own clock."""
+    rows = _live_memory.device_rows(tables, rank)
+    columns = ("start_ns", "step", "bytes", "allocated_bytes", "reserved_bytes")
+    return frame({name: rows[name] for name in columns})
+
+
 _NOT_RECORDED = HealthRow(
     "no_memory_events", Severity.INFO, detail="no allocator events: peak memory is not known; profile_memory=True"
 )
