@@ -90,8 +90,9 @@ def test_the_links_peak_is_drawn_where_it_is_known_even_without_calls() -> None:
 def test_timeline_shows_the_coarse_level_first_and_carries_all() -> None:
     data = next(sample for sample in SAMPLES if isinstance(sample, inputs.TimelineSlices))
     plot = charts.draw(data, LIGHT)
-    (shown,) = sources(plot)
+    shown, *legend = sources(plot)
     assert len(shown.data["left"]) == data.level_start[1]
+    assert len(legend) == len(data.roles)
     (callback,) = plot.x_range.js_property_callbacks["change:end"]
     assert len(callback.args["all"].data["left"]) == len(data.row)
     assert callback.args["starts"] == list(data.level_start)

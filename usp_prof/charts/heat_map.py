@@ -50,7 +50,7 @@ def figure(data: HeatMap, theme: Theme) -> Figure:
     bar = ColorBar(
         color_mapper=mapper,
         width=10,
-        title=f"{data.what}, against the step's median",
+        title=f"{data.what} vs median",
         formatter=NumeralTickFormatter(format="+0 %" if limit >= _COARSE else "+0.0 %"),
         background_fill_color=None,
         title_text_color=theme.muted,

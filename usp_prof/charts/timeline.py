@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from bokeh.models import ColumnDataSource, CustomJS, FactorRange, Range1d
 
-from usp_prof.charts.frame import base, hover, time_ticks
+from usp_prof.charts.frame import base, hover, legend, time_ticks
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
@@ -57,14 +57,14 @@ def figure(data: TimelineSlices, theme: Theme) -> Figure:
     end = float(data.end_ns.max(initial=1))
     plot = base(
         theme,
-        int(min(1400, 70 + _ROW_HEIGHT * max(4, len(data.rows)))),
+        int(min(1400, 100 + _ROW_HEIGHT * max(4, len(data.rows)))),
         tools="xpan,xwheel_zoom,xbox_zoom,reset",
         active_scroll="xwheel_zoom",
         x_range=Range1d(0, end, bounds=(0, end), min_interval=100),
         y_range=FactorRange(*reversed(data.rows)),
     )
     shown = ColumnDataSource(_shown(data, colors, coarse))
-    plot.hbar(
+    slices = plot.hbar(
         y="y",
         left="left",
         right="right",
@@ -100,10 +100,16 @@ def figure(data: TimelineSlices, theme: Theme) -> Figure:
     )
     for edge in ("start", "end"):
         plot.x_range.js_on_change(edge, pick)
+    for role, color in zip(data.roles, colors, strict=True):
+        # The slices' colours are data, so the legend has marks of its own, of which none is drawn.
+        plot.hbar([data.rows[0]], left=[np.nan], right=[np.nan], color=color, legend_label=role.removeprefix("comm:"))
+    legend(plot, theme)
+    for box in plot.legend:
+        box.click_policy = "none"
     plot.xaxis.formatter = time_ticks()
     plot.ygrid.grid_line_color = None
     plot.yaxis.major_label_text_font_size = "10px"
-    hover(plot, [("", "@where · @what"), ("", "@name"), ("time", f"@dur{{0,0.000}} {chr(0x3BC)}s")])
+    hover(plot, [("", "@where · @what"), ("", "@name"), ("time", f"@dur{{0,0.000}} {chr(0x3BC)}s")], [slices])
     return plot
 
 

@@ -30,6 +30,7 @@ _POLICY = (
     "img-src data: blob:; font-src data:"
 )
 _MODEL_ID = re.compile(r"p\d+\Z")
+_SHORT = 24
 _ID_KEYS = ("id", "root_id")
 
 Path = list[str | int]
@@ -164,7 +165,7 @@ def _data_table(block: doc.DataTable, numbered: _Numbered) -> str:
         columns.append(texts)
         classes.append(mark)
     rows = "".join(
-        f"<tr>{''.join(f'<td{mark}>{escape(text)}</td>' for text, mark in zip(row, classes, strict=True))}</tr>"
+        f"<tr>{''.join(_cell(text, mark) for text, mark in zip(row, classes, strict=True))}</tr>"
         for row in zip(*columns, strict=True)
     )
     more = f'<p class="quiet">and {block.more:,} more</p>' if block.more else ""
@@ -172,6 +173,12 @@ def _data_table(block: doc.DataTable, numbered: _Numbered) -> str:
         f'{_title(block.title)}<div class="scroll"><table><thead><tr>{"".join(heads)}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>{more}"
     )
+
+
+def _cell(text: str, mark: str) -> str:
+    """Keep short names on one line; long ones may wrap."""
+    whole = ' class="whole"' if not mark and len(text) <= _SHORT else mark
+    return f"<td{whole}>{escape(text)}</td>"
 
 
 @_set.register(doc.Text)
