@@ -120,12 +120,13 @@ def nesting_lanes(track: Ints, start: Ints, duration: Ints) -> Ints:
 
 
 def _crossing(track: Ints, start: Ints, duration: Ints) -> NDArray[np.bool_]:
-    """Mark ranges that begin inside another and end after it."""
+    """Mark ranges that begin inside another and end after it: the first such of each track, and perhaps more."""
     parent = nest(track, start, duration).parent
     end = start + duration
     inside = parent >= 0
     out = np.zeros(len(track), bool)
-    out[inside] = end[inside] > end[parent[inside]]
+    around = end[parent[inside]]
+    out[inside] = (end[inside] > around) & (start[inside] < around)
     return out
 
 

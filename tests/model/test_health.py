@@ -1,0 +1,31 @@
+"""Are rows of health shown once, sorted, and together where they are alike?"""
+
+from __future__ import annotations
+
+from usp_prof.model.health import HealthRow, Severity, gathered, spans
+
+
+def row(code: str, rank: int = -1, detail: str = "d", count: int = 1) -> HealthRow:
+    return HealthRow(code, Severity.INFO, rank=rank, count=count, detail=detail, file=f"rank{rank}.json")
+
+
+def test_what_is_alike_on_several_ranks_is_one_row() -> None:
+    rows = [row("b", 3), row("a", 0, count=2), row("a", 1), row("a", 2), row("a", 7), row("a", 7)]
+    found = gathered(rows)
+    assert [(one.code, one.rank, one.count, one.detail) for one in found] == [
+        ("a", -1, 5, "ranks 0-2, 7: d"),
+        ("b", 3, 1, "d"),
+    ]
+    assert found[0].file == ""
+    assert found[1].file == "rank3.json"
+
+
+def test_what_differs_stays_apart() -> None:
+    assert len(gathered([row("a", 0, "x"), row("a", 1, "y")])) == 2
+    assert gathered([]) == ()
+
+
+def test_spans() -> None:
+    assert spans([]) == ""
+    assert spans([5]) == "5"
+    assert spans([3, 1, 2, 9, 10]) == "1-3, 9-10"

@@ -1,0 +1,75 @@
+"""Do columns that grow piece by piece hold what was put in, across every seam?"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from usp_prof.readers import _argument_texts, _nanoseconds
+from usp_prof.readers._argument_texts import ArgumentTexts
+from usp_prof.readers._names import Texts, category_text, plain_text
+from usp_prof.readers._numbers import Numbers
+
+
+@given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1))))
+def test_numbers(pieces: list[list[int]]) -> None:
+    column = Numbers(np.int64)
+    for piece in pieces:
+        column.add(np.array(piece, np.int64))
+    assert column.array().tolist() == [number for piece in pieces for number in piece]
+
+
+@given(st.lists(st.lists(st.text(alphabet="ab", max_size=2))))
+def test_texts(pieces: list[list[str]]) -> None:
+    column = Texts()
+    for piece in pieces:
+        assert len(column.add(piece)) == len(piece)
+    assert column.array(plain_text).to_pylist() == [text for piece in pieces for text in piece]
+    assert column.code("never met") == -1
+
+
+def test_values_that_are_spelt_alike_become_one() -> None:
+    column = Texts()
+    column.add(["Kernel", "kernel", "Runtime", None, ""])
+    made = column.array(category_text)
+    assert made.to_pylist() == ["kernel", "kernel", "cuda_runtime", "", ""]
+    assert made.dictionary.to_pylist() == ["kernel", "cuda_runtime", ""]
+
+
+@pytest.mark.parametrize("chunk", [1, 10, 1 << 30])
+def test_arguments_begin_a_new_array_before_offsets_run_out(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(_argument_texts, "CHUNK", chunk)
+    column = ArgumentTexts()
+    for piece in ([b'{"a": 1}', b""], [], [b'{"b": "\xc3\xbc"}']):
+        column.add([msgspec.Raw(text) for text in piece])
+    made = column.array()
+    assert made.to_pylist() == ['{"a": 1}', "", '{"b": "ü"}']
+    assert (made.num_chunks == 1) == (chunk > 10)
+
+
+def test_times_as_text_that_are_no_plain_decimals() -> None:
+    texts = [b"1.5", b"", b"1e3", b"nan", b'"2.001"', b"null", b"-1.0005", b"1e30", b"\xff"]
+    ns, finer = _nanoseconds.from_texts(texts)
+    absent = int(_nanoseconds.ABSENT)
+    assert ns.tolist() == [1500, absent, 1_000_000, absent, 2001, absent, -1000, absent, absent]
+    assert finer == 1
+
+
+def test_times_as_floats() -> None:
+    ns, finer = _nanoseconds.from_floats(np.array([1.001, -0.5, np.nan, np.inf, 1e300, 8796093022207.999]))
+    absent = int(_nanoseconds.ABSENT)
+    assert ns.tolist() == [1001, -500, absent, absent, absent, 8796093022207999]
+    assert finer == 0
+
+
+@given(st.integers(-(2**53), 2**53))
+def test_every_nanosecond_survives_the_float_below_the_bound(ns: int) -> None:
+    us = float(f"{'-' if ns < 0 else ''}{abs(ns) // 1000}.{abs(ns) % 1000:03d}")
+    got, finer = _nanoseconds.from_floats(np.array([us]))
+    assert _nanoseconds.too_large_for_floats(np.array([us])) is (abs(us) >= 2.0**43)
+    if abs(us) < 2.0**43:
+        assert got.tolist() == [ns]
+        assert finer == 0
