@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from usp_prof.model.errors import unknown_name
@@ -69,6 +71,16 @@ def schema(name: str) -> Schema:
     return found[name]
 
 
+@cache
 def fingerprint() -> str:
-    """Give a short text that changes with any schema: part of the key under which tables are stored."""
-    return hashlib.blake2b(repr(SCHEMAS).encode(), digest_size=8).hexdigest()
+    """Give a short text that changes with any schema and with the code that fills them.
+
+    It is part of the key under which tables are stored: what older code made of a trace is never shown as today's.
+    """
+    digest = hashlib.blake2b(repr(SCHEMAS).encode(), digest_size=12)
+    package = Path(__file__).parents[1]
+    for folder in ("algebra", "model", "readers", "tables"):
+        for file in sorted((package / folder).rglob("*")):
+            if file.suffix in {".py", ".toml", ".sql"}:
+                digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,53 @@
+"""Is every table listed once, documented, and part of what the cache is keyed by?"""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+
+import pytest
+
+import usp_prof.readers
+import usp_prof.tables
+from usp_prof.model.errors import UsageError
+from usp_prof.model.schema import RANK, Schema, Scope
+from usp_prof.tables import catalogue
+
+
+def test_every_schema_of_every_module_is_listed() -> None:
+    declared = set()
+    for package in (usp_prof.readers, usp_prof.tables):
+        for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+            if not module.name.endswith("__main__"):
+                made = import_module(module.name)
+                declared |= {value.name for value in vars(made).values() if isinstance(value, Schema)}
+    assert {schema.name for schema in catalogue.SCHEMAS} == declared
+
+
+def test_names_are_unique_and_everything_has_a_sentence() -> None:
+    assert len({schema.name for schema in catalogue.SCHEMAS}) == len(catalogue.SCHEMAS)
+    for schema in catalogue.SCHEMAS:
+        assert schema.doc.endswith((".", ")")), schema.name
+        assert len(set(schema.names)) == len(schema.names), schema.name
+        assert all(column.doc for column in schema.columns)
+        assert all(column.unit == "ns" for column in schema.columns if column.name.endswith("_ns")), schema.name
+
+
+def test_tables_of_one_rank_begin_with_the_rank() -> None:
+    assert all(schema.columns[0].name == RANK.name for schema in catalogue.SCHEMAS if schema.scope is Scope.RANK)
+
+
+def test_tables_of_the_run_have_a_builder() -> None:
+    assert set(catalogue.RUN_TABLES) == {schema.name for schema in catalogue.SCHEMAS if schema.scope is Scope.RUN}
+
+
+def test_an_unknown_table_suggests_the_nearest() -> None:
+    assert catalogue.schema("kernels").name == "kernels"
+    with pytest.raises(UsageError) as caught:
+        catalogue.schema("kernel")
+    assert "kernels" in caught.value.hint
+
+
+def test_the_fingerprint_is_stable_within_a_process() -> None:
+    assert catalogue.fingerprint() == catalogue.fingerprint()
+    assert len(catalogue.fingerprint()) == 24
