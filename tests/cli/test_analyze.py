@@ -100,6 +100,8 @@ def test_step_ranges(run: Path, capsys: pytest.CaptureFixture[str], steps: str, 
         (["--steps", "7:3"], "ends before it begins"),
         (["--only", "breakdwon"], "did you mean breakdown"),
         (["-o", "file"], "add --format"),
+        (["--ranks", "1,5-7"], "has no rank 5-7"),
+        (["--ranks", "x"], "no list of numbers"),
         (["--run", "other"], "no run is named"),
         (["--model", "nowhere.json"], "no model description"),
     ],
@@ -109,6 +111,19 @@ def test_usage_errors_say_what_to_do(
 ) -> None:
     assert main(["analyze", str(run), *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_rank_shown_alone_has_the_figures_that_it_has_among_all(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for words in ([], ["--ranks", "0"]):
+        assert main(["analyze", str(run), "--format", "json", *words]) == 0
+        metrics = json.loads(capsys.readouterr().out)["metrics"]
+        mine = [metric for metric in metrics if metric["dims"].get("rank") == 0]
+        found.append({(metric["id"], *sorted(metric["dims"].items())): metric["value"] for metric in mine})
+    assert "wait_time" in {key[0] for key in found[0]}
+    assert found[0] == found[1]
 
 
 def test_one_analysis_alone(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

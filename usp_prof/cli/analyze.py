@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from usp_prof import conventions
 from usp_prof.analyses import NAMES
 from usp_prof.cli.console import note, output
-from usp_prof.cli.opening import open_from, parse_numbers, run_options
+from usp_prof.cli.opening import open_from, parse_numbers
 from usp_prof.findings import find
 from usp_prof.model.assumption import Assumptions
 from usp_prof.model.errors import InputError, UsageError, unknown_name
@@ -20,6 +20,7 @@ from usp_prof.model.flops import load as load_model
 from usp_prof.model.selection import Selection
 from usp_prof.report.build import analyse, build
 from usp_prof.report.sections import SECTIONS
+from usp_prof.report.words import spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,7 +45,11 @@ _RANGE = re.compile(r"(?P<first>\d*)(?P<colon>:?)(?P<last>\d*)\Z")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    run_options(parser)
+    parser.add_argument("path", metavar="PATH", help="a trace file, the folder of a run, or a glob in quotes")
+    parser.add_argument(
+        "--run", metavar="NAME", help=f"which run, where several lie under PATH (default: the newest), or {ALL}"
+    )
+    parser.add_argument("--ranks", metavar="LIST", help="show these ranks only, such as 0-3,7; all are read, as peers")
     parser.add_argument("--steps", metavar="A:B", default="", help="only these steps, both ends included, such as 3:7")
     parser.add_argument("--only", metavar="NAMES", default="", help=f"only these analyses: {', '.join(NAMES)}")
     told = parser.add_argument_group("what no trace tells")
@@ -85,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 def _runs(args: argparse.Namespace) -> Iterator[Run]:
     """Open the run that was asked for, or one after the other all that lie there."""
     if args.run != ALL:
-        yield open_from(args)
+        yield open_from(_for_run(args, args.run))
         return
     first = open_from(_for_run(args, None))
     yield first
@@ -94,16 +99,18 @@ def _runs(args: argparse.Namespace) -> Iterator[Run]:
 
 
 def _for_run(args: argparse.Namespace, name: str | None) -> argparse.Namespace:
-    return argparse.Namespace(**{**vars(args), "run": name})
+    """Choose a run, and read all its ranks: who waits for whom is not known of a few alone."""
+    return argparse.Namespace(**{**vars(args), "run": name, "ranks": None})
 
 
 def _document(opened: Run, selection: Selection, only: Sequence[str], assumptions: Assumptions) -> Document:
+    missing = sorted(set(selection.ranks or ()) - set(opened.ranks))
+    if missing:
+        raise UsageError(f"run {opened.name} has no rank {spans(missing)}", hint=f"it has {spans(opened.ranks)}")
     opened.tables.assumptions = assumptions
     results = analyse(opened.tables, selection, only)
     findings = () if only else find(opened.tables, selection)
-    return build(
-        opened.tables, results, name=opened.name, selection=selection, others=opened.others, findings=findings
-    )
+    return build(opened.tables, results, name=opened.name, selection=selection, others=opened.others, findings=findings)
 
 
 def _assumptions(args: argparse.Namespace) -> Assumptions:
