@@ -8,10 +8,24 @@ from hypothesis import strategies as st
 from tiny import Trace, table_set
 
 Times = st.tuples(st.integers(0, 5_000), st.integers(0, 800))
-NAMES = (
-    "aten::mm gemm ncclDevKernel_AllReduce_Sum_f32_RING_LL(x) ncclDevKernel_SendRecv(x) record_param_comms "
-    "gloo:all_reduce gloo:send c10d::allreduce_ nccl:all_gather ProfilerStep#4 Optimizer.step#A.step pace::fwd step"
-).split() + ["pp::F stage=0 mb=0", "FSDP::all_gather (x)", ""]
+NAMES = [
+    "aten::mm",
+    "gemm",
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)",
+    "ncclDevKernel_SendRecv(x)",
+    "record_param_comms",
+    "gloo:all_reduce",
+    "gloo:send",
+    "c10d::allreduce_",
+    "nccl:all_gather",
+    "ProfilerStep#4",
+    "Optimizer.step#A.step",
+    "pace::fwd",
+    "step",
+    "pp::F stage=0 mb=0",
+    "FSDP::all_gather (x)",
+    "",
+]
 CATEGORIES = ("cpu_op", "user_annotation", "kernel", "gpu_memcpy", "cuda_runtime", "cuda_driver", "cuda_sync",
               "gpu_user_annotation", "overhead", "python_function")  # fmt: skip
 ARGUMENTS = ("correlation", "External id", "stream", "device", "Seq", "Group size", "In msg nelems", "bytes")
