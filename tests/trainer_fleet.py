@@ -10,6 +10,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from trainer.build import build, wanted_groups
+from trainer.config import parse
+from trainer.data import Batches
+from trainer.faults import Faults
+from trainer.parallel.mesh import Mesh
+from trainer.rules import settle
+
 ROOT = Path(__file__).resolve().parents[1]
 COMMON = "--dtype fp64 --batch 16 --layers 4 --steps 5 --device cpu"
 
@@ -39,16 +49,6 @@ def launch(processes: int, cases: list[str], timeout: float = 250) -> dict[str, 
 
 def curve(case: str) -> dict[str, list[float]]:
     """Train one case in the process group that there is."""
-    import torch
-    import torch.distributed as dist
-
-    from trainer.build import build, wanted_groups
-    from trainer.config import parse
-    from trainer.data import Batches
-    from trainer.faults import Faults
-    from trainer.parallel.mesh import Mesh
-    from trainer.rules import settle
-
     settled = settle(parse([*COMMON.split(), *case.split()]), dist.get_world_size())
     mesh = Mesh.build(settled.layout, dist.get_rank(), wanted_groups(settled))
     device = torch.device(settled.options.device)
@@ -67,8 +67,6 @@ def curve(case: str) -> dict[str, list[float]]:
 
 def main() -> None:
     """Be one of the processes."""
-    import torch.distributed as dist
-
     asked, answer = (Path(argument) for argument in sys.argv[1:])
     dist.init_process_group("gloo")
     curves: dict[str, Any] = {}

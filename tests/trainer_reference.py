@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from trainer.model.shape import ModelShape
 
 
 def norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -27,7 +31,7 @@ def turn(x: torch.Tensor, theta: float) -> torch.Tensor:
 class Reference:
     """A decoder as a dictionary of weights."""
 
-    def __init__(self, shape, weights: dict[str, torch.Tensor]) -> None:
+    def __init__(self, shape: ModelShape, weights: dict[str, torch.Tensor]) -> None:
         self.shape = shape
         self.weights = {name: value.detach().double().clone().requires_grad_() for name, value in weights.items()}
         self.moments = {

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-
 from trainer.torch_private import default_store
 
 BEAT = 1.0

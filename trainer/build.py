@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from trainer import fp8
 from trainer.faults import Drag, Faults
 from trainer.model.decoder import Decoder, Plan
 from trainer.model.shape import load_shape
@@ -63,6 +64,7 @@ def build_chunks(settled: Settled, mesh: Mesh, device: torch.device, faults: Fau
         documents=faults.documents(),
         pace=None,
         brake=None,
+        multiply=fp8.linear if options.dtype == "fp8" else torch.nn.functional.linear,
         crowd=faults.crowd(shape.experts, device) if shape.experts else 0.0,
     )
     chunks = {}

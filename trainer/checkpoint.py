@@ -16,6 +16,7 @@ from torch.distributed import checkpoint
 
 from trainer.errors import OptionError
 from trainer.model.shape import describe
+from trainer.parallel.mesh import ORDER
 from trainer.rules import Settled
 from trainer.step import Update
 
@@ -61,11 +62,7 @@ def _state(update: Update) -> dict[str, Any]:
 def _identity(settled: Settled) -> dict[str, Any]:
     options = settled.options
     return {
-        "mesh": {
-            axis: size
-            for axis, size in zip(("pp", "dp_replicate", "dp_shard", "cp", "tp"), settled.layout.sizes, strict=True)
-        }
-        | {"ep": settled.layout.ep},
+        "mesh": {**dict(zip(ORDER, settled.layout.sizes, strict=True)), "ep": settled.layout.ep},
         "model": describe(settled.shape),
         "zero": options.zero,
         "schedule": options.schedule if settled.layout.pp > 1 else "",

@@ -47,7 +47,8 @@ class Options:
     experts: int = option(0, "routed experts in each layer; 0 is a dense model")
     top_k: int = option(2, "experts for each token")
     recompute: str = option("none", "activations computed again in backward", choices=("none", "selective", "full"))
-    accumulate: int = option(0, "passes before an update (default: what --batch needs)")
+    accumulate: int = option(0, "passes before an update (default: what --batch and --micro-batch ask for, else one)")
+    micro_batch: int = option(0, "sequences in a micro-batch (default: what --batch leaves)")
     batch: int = option(0, "sequences in an update over all ranks (default: two in each micro-batch)")
     dtype: str = option("fp32", "arithmetic; masters stay fp32", choices=("fp32", "bf16", "fp8", "fp64"))
     compile: bool = option(default=False, text="compile the layers with torch.compile")
@@ -72,9 +73,9 @@ class Options:
     checkpoint: str = option("", "folder of checkpoints", metavar="FOLDER")
     checkpoint_every: int = option(0, "updates between checkpoints (default: at the end)")
     resume: bool = option(default=False, text="continue from the newest checkpoint in --checkpoint")
-    pace: str = option("", "replace compute by the waits of a device: h100, a100, b200, or F,I,W ms of a layer")
+    pace: str = option("", "replace compute by the waits of a device: h100, a100, b200, or F,I,W[,A[,E]] ms of a layer")
     pace_model: str = option("8b", "model whose layers the paced device computes", metavar="NAME|FILE")
-    fault: list[str] = option([], "inject a fault, e.g. slow-rank:rank=2,factor=1.8 (several)", metavar="FAULT")
+    fault: list[str] = option([], "inject a fault, e.g. slow-rank:rank=2,factor=1.8 (several)", metavar="FAULT")  # noqa: RUF009 - makes a field with a factory
     timeout: int = option(120, "seconds until a rank that waits for a lost one gives up")
 
     def changed(self) -> dict[str, Any]:

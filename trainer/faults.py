@@ -1,7 +1,7 @@
 """What may be made to go wrong on purpose, so that a finding can be held against the truth?
 
-``--fault kind:key=value,key=value``, several times. Most take ``steps=first-last`` and ``probability=p`` (drawn anew for
-each step, from the seed). What was injected stands in the manifest, and where it acts the trace is marked.
+``--fault kind:key=value,key=value``, several times. Most take ``steps=first-last`` and ``probability=p`` (drawn anew
+for each step, from the seed). What was injected stands in the manifest, and where it acts the trace is marked.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -190,11 +191,11 @@ class Faults:
 
 def _sockets() -> set[str]:
     found = set()
-    for name in os.listdir("/proc/self/fd"):
+    for entry in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:
+            target = str(entry.readlink())
+        except OSError:  # the listing's own descriptor is gone again
             continue
         if target.startswith("socket:"):
-            found.add(f"{name} {target}")
+            found.add(f"{entry.name} {target}")
     return found

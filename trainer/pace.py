@@ -29,27 +29,33 @@ class Pace:
     forward: float
     input_gradient: float
     weight_gradient: float
+    attention: float = 0.0
+    """Of ring attention, forward, when the ranks' shares are equal; beside the rest of the layer."""
+    experts: float = 0.0
+    """Of the routed experts, forward, when loads are equal; beside the rest of the layer."""
     drag: Drag | None = None
     began: float = 0.0
 
     @classmethod
     def of(cls, device: str, shape: ModelShape, tokens: int, documents: int = 1) -> Pace:
-        """Derive the waits from a layer's arithmetic, or take ``F,I,W`` in milliseconds as given."""
+        """Derive the waits from a layer's arithmetic, or take ``F,I,W[,A[,E]]`` in milliseconds as given."""
         if device in ACHIEVED:
             projections = 2.0 * (shape.layer_parameters(shape.top_k) - 2 * shape.hidden) * tokens
             attention = 2.0 * shape.hidden * shape.sequence * tokens / documents
-            seconds = 1 / ACHIEVED[device]
-            return cls(
-                (projections + attention) * seconds, (projections + 2 * attention) * seconds, projections * seconds
-            )
+            second = ACHIEVED[device]
+            return cls((projections + attention) / second, (projections + 2 * attention) / second, projections / second)
         try:
-            forward, input_gradient, weight_gradient = (float(part) / 1e3 for part in device.split(","))
-        except ValueError as error:
+            times = [float(part) / 1e3 for part in device.split(",")]
+        except ValueError:
+            times = []
+        if not 3 <= len(times) <= 5:
             known = ", ".join(ACHIEVED)
-            raise OptionError(
-                f"--pace {device}: no such device", hint=f"{known}, or three times such as 20,20,20"
-            ) from error
-        return cls(forward, input_gradient, weight_gradient)
+            raise OptionError(f"--pace {device}: no such device", hint=f"{known}, or times such as 20,20,20")
+        return cls(*times)
+
+    def work(self, x: torch.Tensor, seconds: float) -> torch.Tensor:
+        """Wait for work that differs from rank to rank, forward once and backward twice as long."""
+        return _Work.apply(x, self, seconds)
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:
         """Stand before a layer: its forward begins here, the gradient of its input is complete here."""
@@ -102,6 +108,19 @@ class _Leave(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
         ctx.pace.start()
         return grad, None
+
+
+class _Work(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, pace: Pace, seconds: float) -> torch.Tensor:  # noqa: ANN401
+        ctx.pace, ctx.seconds = pace, seconds
+        pace.wait("fwd", seconds)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # noqa: ANN401
+        ctx.pace.wait("dgrad", 2 * ctx.seconds)
+        return grad, None, None
 
 
 class _PacedWeight(torch.autograd.Function):

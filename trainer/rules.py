@@ -81,14 +81,34 @@ def settle(options: Options, world: int) -> Settled:
     if not options.layers and options.model == "tiny" and layout.pp > 1:
         needed = layout.pp * stages_per_rank(options.schedule, options.stages_per_rank)
         shape = load_shape(shape.name, **{**_sizes(shape), "layers": max(shape.layers, needed)})
+    unit = _settle_batch(options, layout)
+    faults = tuple(parse_faults(options.fault))
+    if options.micro_batch and options.batch != unit * options.micro_batch:
+        raise OptionError(
+            f"--batch {options.batch} is not dp x micro-batches x accumulate x micro-batch "
+            f"= {unit * options.micro_batch}",
+            hint=f"--batch {unit * options.micro_batch}",
+        )
+    settled = Settled(options, layout, shape, options.accumulate, options.batch // unit, faults)
+    if options.pace:
+        Pace.of(options.pace, load_shape(options.pace_model), tokens=1)  # says itself what it does not know
+    for message, hint in _broken(settled):
+        raise OptionError(message, hint)
+    return settled
+
+
+def _settle_batch(options: Options, layout: Layout) -> int:
+    """Choose micro-batches, passes and the batch; gives how many micro-batches an update has over all dp ranks."""
     if not options.micro_batches:
         options.micro_batches = 2 * layout.pp if layout.pp > 1 else 1
-    if layout.pp == 1:
-        rounds = options.micro_batches * max(options.accumulate, 1)
-        options.accumulate, options.micro_batches = rounds, 1
+    if layout.pp == 1 and options.micro_batches > 1:
+        # Without a pipeline a micro-batch is a pass.
+        options.accumulate, options.micro_batches = options.micro_batches * max(options.accumulate, 1), 1
     pass_size = layout.dp * options.micro_batches
     if not options.batch:
-        options.batch = 2 * pass_size * max(options.accumulate, 1)
+        options.batch = (options.micro_batch or 2) * pass_size * max(options.accumulate, 1)
+    if options.micro_batch and not options.accumulate:
+        options.accumulate = max(options.batch // (pass_size * options.micro_batch), 1)
     if not options.accumulate:
         options.accumulate = 1
     unit = pass_size * options.accumulate
@@ -98,13 +118,7 @@ def settle(options: Options, world: int) -> Settled:
             f"--batch {options.batch} must be a multiple of dp x micro-batches x accumulate = {unit}",
             hint=f"--batch {below}",
         )
-    faults = tuple(parse_faults(options.fault))
-    settled = Settled(options, layout, shape, options.accumulate, options.batch // unit, faults)
-    if options.pace:
-        Pace.of(options.pace, load_shape(options.pace_model), tokens=1)  # says itself what it does not know
-    for message, hint in _broken(settled):
-        raise OptionError(message, hint)
-    return settled
+    return unit
 
 
 def rank_of_stage(settled: Settled, stage: int) -> int:

@@ -4,6 +4,7 @@ Reads from here downwards: options (`config`), whether they can be (`rules`), th
 it (`build`), one update (`step`), and the loop below.
 """
 
+# ruff: noqa: E402 - the path and the environment have to be set before torch and the trainer are imported
 from __future__ import annotations
 
 import os

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,9 @@ from trainer.config import parse
 from trainer.errors import OptionError
 from trainer.parallel.mesh import ORDER, SERVED, Layout
 from trainer.rules import settle
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 REFUSED = (
     (8, "--dp 3", "8 processes", "torchrun --nproc-per-node 3, or --dp 8"),
@@ -26,6 +31,7 @@ REFUSED = (
     (4, "--pp 4 --schedule interleaved --micro-batches 9 --layers 8", "rounds", "--micro-batches 8"),
     (4, "--pp 2 --schedule zbv --zero 3", "weight gradients later", "--zero 2"),
     (2, "--dp 2 --batch 3", "multiple", "--batch 2"),
+    (2, "--dp 2 --batch 12 --micro-batch 4", "is not dp", "--batch 8"),
     (1, "--dtype fp8 --device cpu", "fp8", "--dtype bf16"),
     (1, "--resume", "--resume", "--checkpoint FOLDER"),
     (1, "--model huge", "no such model", "one of tiny, small, 100m, 1b, 8b, or a config.json"),
@@ -63,7 +69,14 @@ def test_the_default_mesh(world: int, axes: dict[str, int]) -> None:
     assert bool(settled.shape.experts) == (axes["ep"] > 1)
 
 
-def test_a_file_gives_options_and_the_command_line_wins(tmp_path) -> None:
+def test_accumulation_reaches_the_target_batch() -> None:
+    settled = settle(parse(["--dp", "2", "--batch", "64", "--micro-batch", "4"]), 2)
+    assert (settled.rounds, settled.micro_batch, settled.local_batch) == (8, 4, 32)
+    settled = settle(parse(["--pp", "2", "--micro-batches", "4", "--batch", "64", "--micro-batch", "4"]), 2)
+    assert (settled.rounds, settled.micro_batch, settled.options.micro_batches) == (4, 4, 4)
+
+
+def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text('tp = 2\nmicro-batches = 4\nschedule = "gpipe"\n')
     options = parse(["--config", str(file), "--tp", "1"])
@@ -77,7 +90,9 @@ sizes = st.sampled_from([1, 2, 3, 4])
 
 
 @given(pp=sizes, replicate=sizes, shard=sizes, cp=sizes, tp=sizes, outer=st.booleans(), data=st.data())
-def test_coordinates_and_groups(pp, replicate, shard, cp, tp, outer, data) -> None:
+def test_coordinates_and_groups(
+    pp: int, replicate: int, shard: int, cp: int, tp: int, outer: bool, data: st.DataObject
+) -> None:
     pool = shard * cp * tp
     ep = data.draw(st.sampled_from([size for size in range(1, pool + 1) if pool % size == 0]))
     layout = Layout(pp, replicate, shard, cp, tp, ep, ep_outer=outer)

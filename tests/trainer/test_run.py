@@ -18,7 +18,7 @@ from usp_prof.contract import Manifest, parse_mark
 pytestmark = pytest.mark.trainer
 
 
-def start(processes: int, options: str, **settings) -> subprocess.Popen:
+def start(processes: int, options: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
     return subprocess.Popen(
         [*command, "trainer/run.py", "--device", "cpu", "--metrics", "json", *options.split()],
@@ -27,7 +27,6 @@ def start(processes: int, options: str, **settings) -> subprocess.Popen:
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        **settings,
     )
 
 
@@ -42,7 +41,7 @@ def trace(folder: Path, rank: int) -> dict:
     return json.loads(gzip.decompress((folder / f"rank{rank}.json.gz").read_bytes()))
 
 
-def test_a_profiled_run_leaves_plain_traces_and_the_truth(tmp_path) -> None:
+def test_a_profiled_run_leaves_plain_traces_and_the_truth(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     fault = "--fault slow-stage:stage=1,factor=2"
     lines = train(2, f"--pp 2 --schedule zbv --pace 2,2,2 --micro-batches 4 {fault} --profile --output {folder}")
@@ -67,7 +66,7 @@ def test_a_profiled_run_leaves_plain_traces_and_the_truth(tmp_path) -> None:
         assert {"fwd", "dgrad", "wgrad"} <= {mark.what for mark in marks if mark.area == "pace"}
 
 
-def test_one_process_as_typed(tmp_path) -> None:
+def test_one_process_as_typed(tmp_path: Path) -> None:
     lines = train(1, f"--profile --steps 4 --experts 4 --output {tmp_path / 'run'}")
     assert len(lines) == 4
     assert lines[0]["expert_load_max"] >= 1
@@ -75,7 +74,7 @@ def test_one_process_as_typed(tmp_path) -> None:
     assert trace(tmp_path / "run", 0)["traceEvents"]
 
 
-def test_a_text_is_learned(tmp_path) -> None:
+def test_a_text_is_learned(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat. " * 40)
     lines = train(1, f"--data {text} --steps 12 --sequence 32 --batch 4")
@@ -85,7 +84,7 @@ def test_a_text_is_learned(tmp_path) -> None:
 @pytest.mark.parametrize(
     "options", ["--dp 2 --zero 1 --experts 4", "--dp 2 --zero 3", "--pp 2 --schedule interleaved --dtype bf16"]
 )
-def test_resuming_continues_bit_for_bit(tmp_path, options: str) -> None:
+def test_resuming_continues_bit_for_bit(tmp_path: Path, options: str) -> None:
     options = f"{options} --steps 4 --checkpoint {tmp_path} --checkpoint-every 2"
     whole = train(2, options)
     (tmp_path / "step-000004").rename(tmp_path / "aside")
@@ -100,7 +99,7 @@ def test_resuming_continues_bit_for_bit(tmp_path, options: str) -> None:
     assert "was written with mesh" in err
 
 
-def test_a_lost_rank_is_named_and_leaves_no_half_trace(tmp_path) -> None:
+def test_a_lost_rank_is_named_and_leaves_no_half_trace(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start(2, f"--dp 2 --steps 100000 --profile --profile-skip 100 --timeout 30 --output {folder}")
     for line in process.stdout:

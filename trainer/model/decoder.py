@@ -16,7 +16,7 @@ from trainer.pace import Pace
 from trainer.parallel.collectives import gather
 from trainer.parallel.context import ContextAttention, positions
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.tensor import ColumnLinear, RowLinear, VocabEmbedding, replicated
+from trainer.parallel.tensor import ColumnLinear, Multiply, RowLinear, VocabEmbedding, replicated
 from trainer.slow import Brake
 
 
@@ -36,6 +36,8 @@ class Plan:
     """Into how many documents a sequence is cut on this rank; attention does not look across them."""
     pace: Pace | None
     brake: Brake | None
+    multiply: Multiply
+    """How the layers' projections multiply; the head stays in the wider type."""
     crowd: torch.Tensor | float = 0.0
     """Added to the router's preferences, to send too many tokens to some experts (a fault)."""
 
@@ -63,11 +65,12 @@ class Attention(nn.Module):
         shape, tp = plan.shape, plan.mesh["tp"]
         self.tp, self.width, self.documents = tp, shape.head_dim, plan.documents
         queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        self.q = ColumnLinear(f"{name}.q", shape.hidden, queries, plan.seed, tp)
-        self.k = ColumnLinear(f"{name}.k", shape.hidden, keys, plan.seed, tp)
-        self.v = ColumnLinear(f"{name}.v", shape.hidden, keys, plan.seed, tp)
-        self.out = RowLinear(f"{name}.out", queries, shape.hidden, plan.seed, tp)
+        self.q = ColumnLinear(f"{name}.q", shape.hidden, queries, plan.seed, tp, plan.multiply)
+        self.k = ColumnLinear(f"{name}.k", shape.hidden, keys, plan.seed, tp, plan.multiply)
+        self.v = ColumnLinear(f"{name}.v", shape.hidden, keys, plan.seed, tp, plan.multiply)
+        self.out = RowLinear(f"{name}.out", queries, shape.hidden, plan.seed, tp, plan.multiply)
         self.core = ContextAttention(plan.mesh["cp"], shape.sequence, plan.cp_method, plan.cp_layout, plan.device)
+        self.core.ring.pace = plan.pace
         self.recompute = plan.recompute == "selective"
 
     def forward(self, x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
@@ -75,10 +78,8 @@ class Attention(nn.Module):
         x = gather(x, self.tp)
         q, k, v = (self._heads(layer(x)) for layer in (self.q, self.k, self.v))
         q, k = rotate(q, rotary), rotate(k, rotary)
-        if self.recompute:
-            out = checkpoint(self._attend, q, k, v, use_reentrant=False)
-        else:
-            out = self._attend(q, k, v)
+        again = self.recompute
+        out = checkpoint(self._attend, q, k, v, use_reentrant=False) if again else self._attend(q, k, v)
         return self.out(out.permute(2, 0, 1, 3).flatten(2))
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
@@ -112,9 +113,9 @@ class FeedForward(nn.Module):
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
         shape, self.tp = plan.shape, plan.mesh["tp"]
-        self.gate = ColumnLinear(f"{name}.gate", shape.hidden, shape.ffn, plan.seed, self.tp)
-        self.up = ColumnLinear(f"{name}.up", shape.hidden, shape.ffn, plan.seed, self.tp)
-        self.down = RowLinear(f"{name}.down", shape.ffn, shape.hidden, plan.seed, self.tp)
+        self.gate = ColumnLinear(f"{name}.gate", shape.hidden, shape.ffn, plan.seed, self.tp, plan.multiply)
+        self.up = ColumnLinear(f"{name}.up", shape.hidden, shape.ffn, plan.seed, self.tp, plan.multiply)
+        self.down = RowLinear(f"{name}.down", shape.ffn, shape.hidden, plan.seed, self.tp, plan.multiply)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the network; takes and gives a slice of the sequence."""

@@ -68,7 +68,7 @@ class Experts(nn.Module):
         self.weights = ExpertWeights(plan, name)
         self.register_buffer("bias", torch.zeros(shape.experts))
         self.register_buffer("load", torch.zeros(shape.experts, dtype=torch.int64), persistent=False)
-        self.crowd = plan.crowd
+        self.crowd, self.pace = plan.crowd, plan.pace
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Route, compute and bring back; every rank routes its own slice of the sequence."""
@@ -85,5 +85,7 @@ class Experts(nn.Module):
         arrived = dispatch(tokens[route.order // self.top_k], route, self.group)
         with mark("ep", "load", tokens=arrived.shape[0]):
             results = self.weights(arrived[route.by_expert], route.local_counts)[route.by_source]
+            if self.pace is not None and self.pace.experts:
+                results = self.pace.work(results, self.pace.experts * arrived.shape[0] / chosen.numel())
         back = combine(results, route, self.group)[route.inverse]
         return (back.unflatten(0, (-1, self.top_k)) * gates.unsqueeze(-1)).sum(1).view_as(x)

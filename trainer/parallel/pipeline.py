@@ -77,8 +77,8 @@ class Stage(PipelineStage):
     def backward_one_chunk(
         self,
         bwd_chunk_id: int,
-        loss: Any = None,
-        full_backward: bool = True,
+        loss: Any = None,  # noqa: ANN401 - as torch has it
+        full_backward: bool = True,  # noqa: FBT001, FBT002
         last_backward: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
         """Mark B, or I when the weights' part comes later."""
@@ -126,7 +126,7 @@ class Stage(PipelineStage):
 
 
 def _marking(operation: dist.P2POp, links: Group, mark_values: tuple[str, int, int]) -> Callable[..., Any]:
-    """Post an operation as it is, under a mark; the caller's arguments are passed over, since they are the operation's."""
+    """Post an operation as it is, under a mark; the caller's arguments are the operation's own and are passed over."""
     post, (what, stage, mb) = operation.op, mark_values
     peer = {"group_dst" if post is dist.isend else "group_src": operation.group_peer}
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainer.pace import Pace
 from trainer.parallel.mesh import Group
 from usp_prof.record import mark
 
@@ -28,6 +29,12 @@ class Tile:
     columns: slice
     mask: torch.Tensor | None
 
+    @property
+    def area(self) -> float:
+        """How many pairs of a query and a key it computes with, about."""
+        pairs = (self.rows.stop - self.rows.start) * (self.columns.stop - self.columns.start)
+        return pairs / 2 if self.mask is not None else pairs
+
 
 class Ring:
     """The ranks that pass blocks on, and the tiles of each rank's block that this rank's queries see."""
@@ -36,7 +43,11 @@ class Ring:
         self.group = group
         self.next = group.ranks[(group.rank + 1) % group.size]
         self.previous = group.ranks[(group.rank - 1) % group.size]
+        self.pace: Pace | None = None
         self.tiles = [_tiles(runs[group.rank], source, device) for source in runs]
+        held = sum(len(run) for run in runs[group.rank])
+        self.shares = [sum(tile.area for tile in tiles) / (held * held * group.size / 2) for tiles in self.tiles]
+        """What each rank's block costs me, in shares of what a rank computes when all compute alike."""
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attend from my queries to all ranks' keys."""
@@ -45,6 +56,11 @@ class Ring:
     def source(self, step: int) -> int:
         """Say whose block is here at a step."""
         return (self.group.rank - step) % self.group.size
+
+    def stand(self, step: int, what: str, times: float) -> None:
+        """Wait as long as a paced device computes this step's tiles."""
+        if self.pace is not None and self.pace.attention:
+            self.pace.wait(what, times * self.pace.attention * self.shares[self.source(step)])
 
     def shift(self, x: torch.Tensor, step: int) -> tuple[torch.Tensor, list[dist.Work]]:
         """Start passing a tensor on; gives the one that will have arrived after `wait`."""
@@ -92,7 +108,13 @@ def _fold(x: torch.Tensor, heads: int) -> torch.Tensor:
 
 class _RingAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ring: Ring) -> torch.Tensor:  # noqa: ANN401
+    def forward(
+        ctx: Any,  # noqa: ANN401 - torch's context
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        ring: Ring,
+    ) -> torch.Tensor:
         accurate = torch.promote_types(q.dtype, torch.float32)
         scale = 1 / math.sqrt(q.shape[-1])
         out = torch.zeros(q.shape, dtype=accurate, device=q.device)
@@ -112,6 +134,7 @@ class _RingAttention(torch.autograd.Function):
                 kept = out[:, :, tile.rows] * (before - after).exp().unsqueeze(-1)
                 out[:, :, tile.rows] = kept + (shares @ values).to(accurate)
                 lse[:, :, tile.rows] = after
+            ring.stand(step, "fwd", 1)
             if step < last:
                 ring.wait(works, step)
                 block = arriving
@@ -135,6 +158,7 @@ class _RingAttention(torch.autograd.Function):
             own = torch.zeros(block.shape, dtype=lse.dtype, device=q.device)
             for tile in ring.tiles[ring.source(step)]:
                 _tile_backward(tile, block, own, (q, lse, grad, delta, dq))
+            ring.stand(step, "dgrad", 2)
             if travelling is not None:
                 ring.wait(travelling[1], step)
                 own += travelling[0]

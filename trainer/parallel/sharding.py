@@ -6,6 +6,8 @@ backward. With prefetch a layer's gather is issued while the one before it compu
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -104,6 +106,6 @@ def _prefetch(module: Decoder) -> None:
         gather_asynchronously(layer)
     if layers:
         module.set_modules_to_forward_prefetch(layers[:1])
-    for one, following in zip(layers, layers[1:], strict=False):
+    for one, following in pairwise(layers):
         one.set_modules_to_forward_prefetch([following])
         following.set_modules_to_backward_prefetch([one])

@@ -9,6 +9,7 @@ is taken without ever building the whole row of logits (loss parallelism).
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from torch import nn
 
 from trainer.parallel.collectives import reduce_scatter
 from trainer.parallel.mesh import Group
+
+Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Gives a tensor times a weight, in whatever precision."""
 
 
 def weight(name: str, shape: tuple[int, ...], seed: int, std: float = 0.02) -> torch.Tensor:
@@ -33,7 +37,7 @@ def sharded(full: torch.Tensor, dim: int, group: Group) -> nn.Parameter:
 
 
 def replicated(full: torch.Tensor) -> nn.Parameter:
-    """Keep a whole weight that sees a slice of the sequence only: its gradient is partial and must be summed over tp."""
+    """Keep a whole weight that sees a slice of the sequence only: its gradient is partial, to be summed over tp."""
     parameter = nn.Parameter(full)
     parameter.partial_over_tp = True  # type: ignore[attr-defined] # read by parallel.data
     return parameter
@@ -42,26 +46,31 @@ def replicated(full: torch.Tensor) -> nn.Parameter:
 class ColumnLinear(nn.Module):
     """A linear layer whose outputs are split over the group."""
 
-    def __init__(self, name: str, inputs: int, outputs: int, seed: int, group: Group) -> None:
+    def __init__(
+        self, name: str, inputs: int, outputs: int, seed: int, group: Group, multiply: Multiply = F.linear
+    ) -> None:
         super().__init__()
         self.weight = sharded(weight(name, (outputs, inputs), seed), 0, group)
+        self.multiply = multiply
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply a whole sequence by this rank's columns."""
-        return F.linear(x, self.weight)
+        return self.multiply(x, self.weight)
 
 
 class RowLinear(nn.Module):
     """A linear layer whose inputs are split over the group; gives a slice of the sequence."""
 
-    def __init__(self, name: str, inputs: int, outputs: int, seed: int, group: Group) -> None:
+    def __init__(
+        self, name: str, inputs: int, outputs: int, seed: int, group: Group, multiply: Multiply = F.linear
+    ) -> None:
         super().__init__()
         self.weight = sharded(weight(name, (outputs, inputs), seed), 1, group)
-        self.group = group
+        self.group, self.multiply = group, multiply
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply by this rank's rows, add the parts of all ranks and keep a slice of the sequence."""
-        return reduce_scatter(F.linear(x, self.weight), self.group)
+        return reduce_scatter(self.multiply(x, self.weight), self.group)
 
 
 class VocabEmbedding(nn.Module):

@@ -1,0 +1,61 @@
+"""Does the trainer's page say what its command line takes?"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from trainer.config import Options, default, parse, parser
+from trainer.faults import KINDS
+from trainer.rules import DEFAULT_MESHES, settle
+
+PAGE = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text()
+
+
+def test_every_option_is_listed_with_its_default() -> None:
+    for item in fields(Options):
+        flag = "--" + item.name.replace("_", "-")
+        line = next((line for line in PAGE.splitlines() if line.startswith(f"| `{flag}` |")), "")
+        assert line == option_row(item), f"docs/trainer.md: write the line\n{option_row(item)}"
+
+
+def option_row(item) -> str:  # noqa: ANN001 - a dataclass's field
+    flag = "--" + item.name.replace("_", "-")
+    value = default(item)
+    shown = "" if value in ("", [], 0, False) and value is not True else str(value)
+    choices = " \\| ".join(str(choice) for choice in item.metadata["choices"] if choice != "")
+    text = item.metadata["help"] + (f" ({choices})" if choices else "")
+    return f"| `{flag}` | {shown} | {text} |"
+
+
+def test_no_option_is_made_up() -> None:
+    known = {string for action in parser()._actions for string in action.option_strings}
+    typed = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", PAGE)) - {"--nproc-per-node"}
+    assert typed <= known
+
+
+def test_every_fault_is_listed_with_its_settings() -> None:
+    rows = dict(
+        re.findall(r"^\| `([a-z-]+)` \| (.*?) \|", PAGE.split("## Faults")[1].split("## Pacing")[0], re.MULTILINE)
+    )
+    assert set(rows) == set(KINDS)
+    for kind, settings in KINDS.items():
+        assert set(re.findall(r"`(\w+)`", rows[kind])) == set(settings) - {"steps", "probability"}
+
+
+def test_the_default_meshes_are_those_of_the_table() -> None:
+    for world, axes in DEFAULT_MESHES.items():
+        line = (
+            next(line for line in PAGE.splitlines() if line.startswith(f"| {world} | ")) if world > 1 else "one process"
+        )
+        for axis, size in axes.items():
+            assert f"{axis} {size}" in line
+        assert settle(parse([]), world).layout.world == world
+
+
+def test_commands_on_the_page_can_be_trained() -> None:
+    for command in re.findall(r"^torchrun (.*)$", PAGE, re.MULTILINE):
+        words = command.split()
+        world = int(words[words.index("--nproc-per-node") + 1]) if "--nproc-per-node" in words else 1
+        settle(parse(words[words.index("trainer/run.py") + 1 :]), world)

@@ -1,0 +1,26 @@
+"""Is a product in 8 bits near the product?"""
+
+from __future__ import annotations
+
+import torch
+
+from trainer import fp8
+
+
+def test_the_product_and_its_gradients_are_near() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 16, 64, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.randn(32, 64, dtype=torch.bfloat16, requires_grad=True)
+    grad = torch.randn(4, 16, 32, dtype=torch.bfloat16)
+    exact = torch.nn.functional.linear(x, weight)
+    expected = torch.autograd.grad(exact, [x, weight], grad)
+    coarse = fp8.linear(x, weight)
+    found = torch.autograd.grad(coarse, [x, weight], grad)
+    for near, true in zip((coarse, *found), (exact, *expected), strict=True):
+        error = (near.float() - true.float()).norm() / true.float().norm()
+        assert 0 < error < 0.1  # it is rounded, and only a little
+
+
+def test_sizes_that_no_kernel_takes_are_multiplied_as_they_are() -> None:
+    x, weight = torch.randn(3, 5, 7), torch.randn(11, 7)
+    assert torch.equal(fp8.linear(x, weight), torch.nn.functional.linear(x, weight))

@@ -1,0 +1,51 @@
+"""How does a layer multiply in 8 bits? Each factor is scaled to the range of its format, the product back.
+
+Weights and activations are E4M3, gradients E5M2; scales are those of the moment, one for each tensor. Sums are bf16
+or better, and the master weights stay fp32. It takes a GPU from Ada on; elsewhere `rules` refuses it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from trainer.torch_private import scaled_product
+
+FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
+UNIT = 16
+"""Kernels want sizes that are multiples of this."""
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Multiply by a weight in fp8; in the tensor's own type where sizes do not fit the kernels."""
+    rows = x.numel() // x.shape[-1]
+    if any(size % UNIT for size in (rows, *weight.shape)):
+        return torch.nn.functional.linear(x, weight)
+    return _Linear.apply(x, weight)
+
+
+def quantize(x: torch.Tensor, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Give a tensor in fp8 and the scale that takes it back."""
+    scale = (x.abs().amax().float() / torch.finfo(kind).max).clamp(min=1e-12)
+    return (x.float() / scale).to(kind), scale
+
+
+def product(left: torch.Tensor, right: torch.Tensor, kinds: tuple[torch.dtype, torch.dtype]) -> torch.Tensor:
+    """Multiply ``[m, k]`` by ``[n, k]`` transposed."""
+    (one, one_scale), (other, other_scale) = quantize(left, kinds[0]), quantize(right, kinds[1])
+    return scaled_product(one.contiguous(), other.contiguous().t(), one_scale, other_scale, left.dtype)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # noqa: ANN401 - torch's context
+        ctx.save_for_backward(x, weight)
+        return product(x.flatten(0, -2), weight, (FORWARD, FORWARD)).view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ANN401
+        x, weight = ctx.saved_tensors
+        rows, inputs = grad.flatten(0, -2), x.flatten(0, -2)
+        d_x = product(rows, weight.t(), (BACKWARD, FORWARD)).view_as(x)
+        return d_x, product(rows.t(), inputs.t(), (BACKWARD, FORWARD))
