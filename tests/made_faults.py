@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,17 +23,24 @@ _FOLDER = TemporaryDirectory()
 
 
 @cache
-def run_with(fault: str, style: str = "nccl") -> Run:
-    """Give the run with one fault."""
-    declared = Declaration.from_dict(
-        {
-            "mesh": {"dp": 2, "pp": 2},
-            "style": style,
-            "seed": 5,
-            "work": {"steps": 5, "micro_batches": 4, "schedule": "1F1B"},
-            "faults": FAULTS[fault],
-        }
-    )
-    folder = Path(_FOLDER.name) / f"{style}-{fault}"
-    write(declared, folder)
-    return open_run(folder, cache_dir=Path(_FOLDER.name) / "cache")
+def run_with(fault: str, style: str = "nccl", *, described: bool = True) -> Run:
+    """Give the run with one fault; not described, nobody recorded a manifest."""
+    return _made({"style": style, "faults": FAULTS[fault]}, described=described)
+
+
+@cache
+def run_of(text: str) -> Run:
+    """Give a run with other settings, as JSON: `{"work": {"overlap_dp": false}}`."""
+    return _made(json.loads(text), described=True)
+
+
+def _made(changes: dict[str, Any], *, described: bool) -> Run:
+    declared = {
+        "mesh": {"dp": 2, "pp": 2},
+        "seed": 5,
+        **changes,
+        "work": {"steps": 5, "micro_batches": 4, "schedule": "1F1B", **changes.get("work", {})},
+    }
+    folder = Path(_FOLDER.name) / str(len(list(Path(_FOLDER.name).iterdir())))
+    write(Declaration.from_dict(declared), folder, described=described)
+    return open_run(folder, cache_dir=folder / "cache")

@@ -23,7 +23,6 @@ When it is wrong
 
 from __future__ import annotations
 
-import statistics
 from typing import TYPE_CHECKING
 
 from usp_prof.findings.draft import Draft
@@ -43,7 +42,7 @@ UNEQUAL = 1.05
 
 
 def look(tables: TableSet) -> Iterable[Draft]:
-    """Compare the stages' compute in a step; of a stage's ranks the median, so that one slow rank is no imbalance."""
+    """Compare the stages' compute in a step; of a stage's ranks the fastest, since a slow one is no imbalance."""
     graph = graph_of(tables)
     ranks: dict[tuple[int, ...], list[float]] = {}
     for rank in tables.ranks:
@@ -51,7 +50,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
         held = tuple(sorted({int(stage) for stage in stages.tolist() if stage >= 0}))
         if held:
             ranks.setdefault(held, []).append(compute_per_step(graph, rank))
-    times = {held: statistics.median(found) for held, found in ranks.items()}
+    times = {held: min(found) for held, found in ranks.items()}
     mean = sum(times.values()) / len(times) if times else 0.0
     slowest = max(sorted(times), key=lambda held: times[held], default=())
     if len(times) > 1 and times[slowest] >= UNEQUAL * mean > 0:

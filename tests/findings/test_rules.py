@@ -1,0 +1,64 @@
+"""What each rule raises, and does not, on runs whose truth is declared."""
+
+from __future__ import annotations
+
+import pytest
+from made import run, step, work
+from made_faults import run_of, run_with
+
+from usp_prof.findings import find, find_all
+from usp_prof.findings.rules import small_messages, stage_imbalance
+from usp_prof.model.edit import Edit
+from usp_prof.model.finding import Basis
+from usp_prof.whatif.predict import predict, unedited
+
+NO_OVERLAP = '{"work": {"overlap_dp": false}, "mesh": {"dp": 4}, "network": {"axis_bytes_per_second": {"dp": 2e10}}}'
+OVERLAP = NO_OVERLAP.replace("false", "true")
+HEAVY_HEAD = '{"speed": {"head_ns": 800000}}'
+
+
+def _codes(text: str) -> dict[str, float]:
+    return {finding.code: finding.gain_fraction for finding in find(run_of(text).tables)}
+
+
+def test_gradient_sync_without_overlap_is_found_and_worth_what_overlap_brings() -> None:
+    found = _codes(NO_OVERLAP)
+    without, overlapped = (unedited(run_of(text).tables).mean_measured_ns for text in (NO_OVERLAP, OVERLAP))
+    assert found["exposed-gradient-sync"] == pytest.approx(1 - overlapped / without, abs=0.03)
+    assert "exposed-gradient-sync" not in _codes(OVERLAP)
+
+
+def test_a_heavy_last_stage_is_an_imbalance() -> None:
+    first = find(run_of(HEAVY_HEAD).tables)[0]
+    assert (first.code, first.where["stage"], first.basis) == ("stage-imbalance", 1, Basis.BOUND)
+    assert first.gain_fraction > 0.1
+
+
+def test_a_slow_rank_is_no_imbalance() -> None:
+    assert list(stage_imbalance.look(run_with("slow_rank").tables)) == []
+
+
+def test_without_a_manifest_peers_are_told_by_their_work() -> None:
+    first = find(run_with("slow_rank", described=False).tables)[0]
+    assert (first.code, first.where["rank"]) == ("slow-rank", 1)
+
+
+@pytest.mark.parametrize(("ran", "other"), [("1F1B", "ZB-H1"), ("GPipe", "1F1B"), ("1F1B", "GPipe")])
+def test_another_schedule_is_predicted_as_it_runs(ran: str, other: str) -> None:
+    runs = {
+        name: run_of(f'{{"mesh": {{"pp": 4}}, "work": {{"micro_batches": 8, "schedule": "{name}"}}}}')
+        for name in (ran, other)
+    }
+    predicted = predict(runs[ran].tables, [Edit("schedule", other)])
+    assert predicted.after_ns == pytest.approx(unedited(runs[other].tables).mean_measured_ns, rel=0.03)
+
+
+def test_a_window_without_steps_has_no_findings_and_says_so() -> None:
+    tables = run({0: {"activities": [work("compute", 0, 100)], "steps": [step(0, 0, 100, source="window")]}})
+    found = find_all(tables)
+    assert found.findings == ()
+    assert "no step is marked" in found.skipped[0].detail
+
+
+def test_few_small_messages_are_fine() -> None:
+    assert list(small_messages.look(run_with("clean").tables)) == []

@@ -1,0 +1,30 @@
+"""Does the replay explain every real run? Its error on the unedited run, for each step of each rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from usp_prof.run import open_run
+from usp_prof.whatif.build import graph_of
+from usp_prof.whatif.predict import unedited
+
+TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not TRACES.is_dir(), reason="the corpus of real traces is not beside the project"),
+]
+
+
+@pytest.mark.parametrize(
+    "name", ["gloo/pp4-paced-1F1B-4r", "gloo/dp4-zero3-straggler-r2-4r", "megatron-tp8-a100", "torchrec-4r-v100"]
+)
+def test_replay_of_real_runs(name: str, tmp_path: Path) -> None:
+    tables = open_run(TRACES / name, cache_dir=tmp_path).tables
+    times = unedited(tables)
+    assert len(times.rank) > 0
+    assert np.median(times.error) <= 0.01
+    assert times.error.max() <= 0.03
+    assert graph_of(tables).tied.any()
