@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.graph import Flags, Ints
     from usp_prof.whatif.rank_nodes import RankNodes
+
+_DRIFT_NS, _DRIFT_SHARE = 1_000, 1_000  # a microsecond, and a thousandth of the wait: ten times any clock's drift
 
 
 def graph_of(tables: TableSet) -> Graph:
@@ -50,21 +53,32 @@ def _build(tables: TableSet) -> Graph:
     own = np.concatenate([nodes.start for nodes in ranks])
     given = np.concatenate([each.earliest for each in waits])
     earliest = np.where(given == own, start, NEVER)
-    gap, earliest = _settled(nodes, edges, gap, earliest)
+    edges, gap, earliest = _settled(nodes, edges, gap, earliest)
     return Graph(nodes, gap, earliest, edges, nodes.duration, transfer, tied, axes[1], names[1], dropped)
 
 
-def _settled(nodes: Nodes, edges: Edges, gap: Ints, earliest: Ints) -> tuple[Ints, Ints]:
-    """Let think time make up for what drift, rounding and dropped edges left unexplained: then the replay is exact."""
+def _settled(nodes: Nodes, edges: Edges, gap: Ints, earliest: Ints) -> tuple[Edges, Ints, Ints]:
+    """Make up for what drift, rounding and dropped edges left unexplained: then the replay is exact.
+
+    The few nanoseconds of drift go to the edge that was waited for, else all of that wait would become think time
+    which no edit can shorten; what is larger is think time.
+    """
     first = np.ones(len(nodes), dtype=bool)
     first[1:] = nodes.lane[1:] != nodes.lane[:-1]
     room = np.where(first, 0, nodes.start - np.roll(nodes.end, 1))
     gap = np.where(first, 0, np.minimum(gap, room))
-    bound = np.where(first, earliest, nodes.start - room + gap)
+    own = np.where(first, earliest, nodes.start - room + gap)
     arrived = np.where(edges.at_end, nodes.end[edges.source], nodes.start[edges.source]) + edges.lag
+    bound = own.copy()
     np.maximum.at(bound, edges.target, arrived)
-    short = bound < nodes.start
-    return np.where(short & ~first, room, gap), np.where(short & first, nodes.start, earliest)
+    short, waited = bound < nodes.start, bound > own
+    missing = np.where(short & waited, nodes.start - np.where(waited, bound, nodes.start), 0)
+    drifted = (missing > 0) & (missing <= _DRIFT_NS + room // _DRIFT_SHARE)
+    held = drifted[edges.target] & (arrived == bound[edges.target])
+    lag = edges.lag + np.where(held, missing[edges.target], 0)
+    short &= ~drifted
+    gap, earliest = np.where(short & ~first, room, gap), np.where(short & first, nodes.start, earliest)
+    return replace(edges, lag=lag), gap, earliest
 
 
 def _texts(ranks: list[RankNodes], which: str) -> tuple[Ints, tuple[str, ...]]:

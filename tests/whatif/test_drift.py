@@ -1,0 +1,37 @@
+"""Do clocks that drift change what an edit is worth? The same run, with hosts' clocks as they are and as they drift."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+import usp_prof
+from usp_prof.findings import engine
+from usp_prof.synth.declaration import Clocks, Declaration, Fault, FaultKind, Mesh, Work
+from usp_prof.synth.simulation import simulate
+from usp_prof.synth.truth import tell
+from usp_prof.synth.write import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DRIFTING = Clocks(ranks_per_host=2, offset_ns=(0, 2_000_000), drift_ppm=(0.0, 40.0))
+RUN = Declaration(
+    mesh=Mesh(tp=2, pp=2), work=Work(micro_batches=8, steps=3), faults=(Fault(FaultKind.SLOW_RANK, 3, factor=1.4),)
+)
+
+
+def gain(run: Declaration, folder: Path) -> float:
+    write(run, folder / "run")
+    found = engine.find(usp_prof.open_run(folder / "run", cache_dir=folder / "cache").tables)
+    return next(finding.gain_fraction for finding in found if finding.code == "slow-rank")
+
+
+def test_drifting_clocks_leave_a_gain_as_it_is(tmp_path: Path) -> None:
+    plain, drifting = gain(RUN, tmp_path / "a"), gain(replace(RUN, clocks=DRIFTING), tmp_path / "b")
+    assert drifting == pytest.approx(plain, abs=2e-3)
+    truth = tell(simulate(RUN))
+    share = truth.culprits[0].cost_ns / (sum(truth.step_time_ns.values()) / len(truth.step_time_ns))
+    assert drifting == pytest.approx(share, abs=0.02)
