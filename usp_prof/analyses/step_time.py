@@ -83,12 +83,14 @@ class JobStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepTimeResult:
-    """Step times: `rank`, `step`, `start_ns` and `end_ns` (common clock) are parallel arrays."""
+    """Step times: `rank`, `step`, `start_ns` and `end_ns` (common clock) and `length_ns` are parallel arrays."""
 
     rank: NDArray[np.int64]
     step: NDArray[np.int64]
     start_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]
+    length_ns: NDArray[np.int64]
+    """On the rank's own clock, as the parts of the step are: drift would make them differ by some ppm."""
     job: tuple[JobStep, ...]
     tokens_per_second: float
     notes: tuple[HealthRow, ...] = ()
@@ -100,7 +102,7 @@ class StepTimeResult:
 
     def values(self) -> list[Value]:
         """Give the metric values, sorted by dimension."""
-        found = spread(STEP_TIME, self.rank, self.step, self.end_ns - self.start_ns)
+        found = spread(STEP_TIME, self.rank, self.step, self.length_ns)
         for job in self.job:
             found.append(Value(JOB_STEP_TIME, job.length_ns, {"step": job.step}))
             found.append(Value(STEP_SPREAD, _spread(job), {"step": job.step}))
@@ -120,7 +122,7 @@ class StepTimeResult:
                 "step": self.step,
                 "start_ns": self.start_ns,
                 "end_ns": self.end_ns,
-                "length_ns": self.end_ns - self.start_ns,
+                "length_ns": self.length_ns,
                 "warm_up": [flags[s].warm_up for s in self.step.tolist()],
                 "odd": [flags[s].odd for s in self.step.tolist()],
             }
@@ -136,7 +138,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StepTimeResu
     job = _job(parts.step, start, end, component)
     notes = [*_source_notes(tables, selection), *_odd_notes(job)]
     tokens = _tokens_per_second(tables, parts, job)
-    return StepTimeResult(parts.rank, parts.step, start, end, job, tokens, tuple(sorted(notes)))
+    return StepTimeResult(parts.rank, parts.step, start, end, parts.wall, job, tokens, tuple(sorted(notes)))
 
 
 def _job(
