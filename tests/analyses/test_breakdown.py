@@ -156,8 +156,10 @@ def test_a_receive_whose_peer_has_not_sent_is_a_bubble() -> None:
 
 
 def test_a_receive_whose_peer_was_not_read_stays_communication() -> None:
-    parts = breakdown.compute(made.run({1: pipeline(sent=40)[1]})).parts
-    assert parts.exposed.tolist() == [[40]]
+    result = breakdown.compute(made.run({1: pipeline(sent=40)[1]}))
+    assert result.parts.exposed.tolist() == [[40]]
+    assert [(row.code, row.count) for row in result.notes] == [("bubble_in_pp", 1)]
+    assert breakdown.compute(made.run(pipeline(sent=40))).notes == ()
 
 
 def test_slices_add_up_to_the_step_on_every_level() -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import declared
 import made
 import numpy as np
+import pytest
 from made import part
 
 from usp_prof.analyses import clock
 from usp_prof.model.selection import Selection
+from usp_prof.synth.clocks import BASE_NS, clocks
+from usp_prof.synth.declaration import Clocks, Declaration, Mesh, Work
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def rows(rank: int, skew: int, group: str = "g@0,1", host: str = "h") -> dict[str, list[made.Row]]:
@@ -51,3 +60,16 @@ def test_what_nothing_ties_and_what_has_no_name_is_said() -> None:
     assert unnamed.to_pandas()["rank"].tolist() == [1]
     skewed = clock.compute(made.run({r: rows(r, 90_000 * r, host="") for r in range(2)}))
     assert "solved on its own" in skewed.notes[0].detail
+
+
+@pytest.mark.parametrize(("mesh", "ranks_per_host"), [(Mesh(dp=4, tp=2), 2), (Mesh(pp=4), 1), (Mesh(dp=2, pp=2), 1)])
+def test_simulated_hosts_are_aligned_within_5_us(mesh: Mesh, ranks_per_host: int, tmp_path: Path) -> None:
+    """Offsets up to 5 ms and drifts up to 50 ppm; the bar is 20 us."""
+    drawn = Clocks(ranks_per_host=ranks_per_host, offset_bound_ns=5_000_000, drift_bound_ppm=50)
+    run = Declaration(seed=3, mesh=mesh, work=Work(steps=3), clocks=drawn)
+    tables, _ = declared.read(run, tmp_path)
+    solved, shown = clock.compute(tables).clock, clocks(run)
+    windows = tables.columns("steps", 0)
+    moments = np.linspace(0, windows["end_ns"][-1] - windows["start_ns"][0], 50).astype(np.int64)
+    common = [solved.align(rank, BASE_NS + shown[rank].local(moments)) for rank in tables.ranks]
+    assert np.abs(np.array(common) - common[0]).max() < 5_000

@@ -16,6 +16,7 @@ from usp_prof.model.axis import Axis
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.tables import calls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,6 +130,7 @@ def _notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
         detail = "communication whose group is not described is shown as axis 'unknown'"
         notes.append(HealthRow("axis_unknown", Severity.INFO, detail=detail))
     notes += _blind_notes(tables, parts)
+    notes += _one_sided_notes(tables, parts)
     return sorted(notes)
 
 
@@ -141,3 +143,16 @@ def _blind_notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
         return []
     detail = "no host calls were recorded: whether idle time is the host's cannot be known, it is 'other'"
     return [HealthRow("idle_cause_unknown", Severity.INFO, count=len(blind), detail=detail)]
+
+
+def _one_sided_notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
+    """Say where a pipeline receive's other side is not known: whether it waited for its peer cannot be told."""
+    count = 0
+    for rank in np.unique(parts.rank).tolist():
+        collectives = tables.columns("collectives", rank)
+        receives = collectives.matches("op", "recv", "send_recv") & collectives.matches("axis", str(Axis.PP))
+        count += int((receives & ~calls.paired(tables, rank)).sum())
+    if not count:
+        return []
+    detail = "pipeline receives whose sender is not known: the time until it sent is bubble, but counts as exposed pp"
+    return [HealthRow("bubble_in_pp", Severity.INFO, count=count, detail=detail)]

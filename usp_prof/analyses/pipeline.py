@@ -127,7 +127,8 @@ class PipelineResult:
         if step is None:
             return float(np.mean([self.bubble_fraction(s) for s in steps])) if steps else float("nan")
         cells = [cell for cell in self.cells if cell.step == step]
-        return 1 - sum(c.busy_ns for c in cells) / sum(c.window_ns for c in cells)
+        window = sum(c.window_ns for c in cells)
+        return 1 - sum(c.busy_ns for c in cells) / window if window else 0.0
 
     @property
     def imbalance(self) -> float:

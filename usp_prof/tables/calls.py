@@ -254,6 +254,16 @@ class Idling:
     """A posted send has been received, and nobody has asked yet."""
 
 
+def paired(tables: TableSet, rank: int) -> NDArray[np.bool_]:
+    """Say for each row of a rank's `collectives` whether it is a send or receive whose other side was read."""
+    found = np.zeros(len(tables.columns("collectives", rank)), bool)
+    matched = of(tables)
+    parts = matched.part_columns()
+    both = matched.columns().matches("matched_by", str(MatchedBy.P2P)) & matched.columns()["complete"]
+    found[parts["part"][both[parts["call"]] & (parts["rank"] == rank)]] = True
+    return found
+
+
 def idling(tables: TableSet, rank: int, axis: str) -> Idling:
     """Give for the sends and receives of a rank on one axis the time in which they carry nothing; 0 elsewhere."""
     collectives = tables.columns("collectives", rank)
