@@ -47,6 +47,10 @@ def test_with_colour_the_bar_is_solid() -> None:
     assert "\u2593" not in text
 
 
+def test_with_few_colours_parts_differ_by_their_fill_too() -> None:
+    assert "\u2593" in printed(force_terminal=True, color_system="standard")
+
+
 def test_no_color_wins_over_a_colour_terminal() -> None:
     assert "\u2593" in printed(force_terminal=True, color_system="truecolor", no_color=True)
 

@@ -32,6 +32,7 @@ _INDENT = 2
 _ASCII = {ord(MICRO): "u", ord("\u00b1"): "+/-", ord("\u00b7"): "."}
 _WIDEST_BAR = 110
 _NARROWEST = 20
+_MANY_COLORS = ("256", "truecolor")
 _STYLES = {
     Severity.INFO: "dim",
     Severity.ERROR: "yellow",
@@ -109,7 +110,8 @@ def _stack(block: doc.Stack, console: Console) -> None:
     parts = block.worth_a_line
     roles = [part.role for part in parts]
     marks = fills(roles, ascii_only=console.options.ascii_only)
-    if colored and not console.options.ascii_only:
+    # Sixteen colours are too few to tell all axes apart: there the fills stay.
+    if colored and console.color_system in _MANY_COLORS and not console.options.ascii_only:
         marks = [SOLID] * len(parts)
     styles = [DARK.color(role) if colored else "" for role in roles]
     counts = cells([part.value for part in parts], min(console.width - 2 * _INDENT, _WIDEST_BAR))
