@@ -71,9 +71,7 @@ def build_chunks(settled: Settled, mesh: Mesh, device: torch.device, faults: Fau
     for stage in held:
         drag = faults.drag(stage)
         pace = _pace(settled, drag, faults.documents())
-        flop = (
-            2.0 * settled.micro_batch * shape.sequence * shape.layer_parameters(shape.top_k) / (layout.cp * layout.tp)
-        )
+        flop = 2.0 * settled.micro_batch * shape.sequence * shape.active_layer_parameters / (layout.cp * layout.tp)
         brake = Brake(drag, flop, device) if drag is not None and pace is None else None
         own = replace(plan, pace=pace, brake=brake)
         chunks[stage] = Decoder(

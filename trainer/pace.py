@@ -40,7 +40,7 @@ class Pace:
     def of(cls, device: str, shape: ModelShape, tokens: int, documents: int = 1) -> Pace:
         """Derive the waits from a layer's arithmetic, or take ``F,I,W[,A[,E]]`` in milliseconds as given."""
         if device in ACHIEVED:
-            projections = 2.0 * (shape.layer_parameters(shape.top_k) - 2 * shape.hidden) * tokens
+            projections = 2.0 * (shape.active_layer_parameters - 2 * shape.hidden) * tokens
             attention = 2.0 * shape.hidden * shape.sequence * tokens / documents
             second = ACHIEVED[device]
             return cls((projections + attention) / second, (projections + 2 * attention) / second, projections / second)

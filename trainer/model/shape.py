@@ -55,10 +55,14 @@ class ModelShape:
         return self.layers * self.layer_parameters(self.experts) + 2 * self.vocab * self.hidden + self.hidden
 
     @property
+    def active_layer_parameters(self) -> int:
+        """The weights of a layer that one token meets."""
+        return self.layer_parameters(min(self.top_k, self.experts))
+
+    @property
     def active_parameters(self) -> int:
         """The weights that one token meets; all of them in a dense model."""
-        active = min(self.top_k, self.experts)
-        return self.layers * self.layer_parameters(active) + 2 * self.vocab * self.hidden + self.hidden
+        return self.layers * self.active_layer_parameters + 2 * self.vocab * self.hidden + self.hidden
 
     def flop_per_token(self) -> dict[str, float]:
         """FLOP of one trained token by named convention."""

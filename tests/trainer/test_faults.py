@@ -1,0 +1,116 @@
+"""Does a fault strike whom it should, when it should, and does pacing take the time that it says?"""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+import torch
+
+from trainer.faults import SO_MAX_PACING_RATE, Drag, Faults, parse_faults
+from trainer.model.shape import load_shape
+from trainer.pace import ACHIEVED, Pace
+from trainer.parallel.mesh import Layout
+from trainer.slow import Brake
+
+LAYOUT = Layout(pp=2, dp_shard=2, tp=2)
+
+
+def faults(text: str, rank: int = 0) -> Faults:
+    parsed = parse_faults([text])
+    return Faults(parsed, rank, 0, [fault.ranks(LAYOUT, lambda stage: stage % 2) for fault in parsed])
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("slow-rank:rank=3", [3]),
+        ("slow-stage:stage=1", [4, 5, 6, 7]),
+        ("slow-host:host=1,hosts=4", [2, 3]),
+        ("unequal-lengths:dp=1", [2, 3, 6, 7]),
+        ("unbucketed", list(range(8))),
+    ],
+)
+def test_whom_a_fault_strikes(text: str, ranks: list[int]) -> None:
+    struck = faults(text)
+    assert struck.struck == [ranks]
+    kind = text.split(":", maxsplit=1)[0]
+    assert struck.truth()[0]["ranks"] == ranks
+    assert [bool(faults(text, rank).of_kind(kind)) for rank in range(8)] == [rank in ranks for rank in range(8)]
+
+
+def test_when_a_fault_acts() -> None:
+    (fault,) = parse_faults(["slow-rank:steps=2-3"])
+    assert [fault.acts(step, 0) for step in range(5)] == [False, False, True, True, False]
+    (fault,) = parse_faults(["slow-rank:probability=0.5"])
+    acted = [fault.acts(step, 7) for step in range(400)]
+    assert 150 < sum(acted) < 250
+    assert acted == [fault.acts(step, 7) for step in range(400)]
+
+
+def test_drags_follow_the_steps() -> None:
+    struck = faults("slow-stage:stage=1,factor=3,steps=1", rank=4)
+    drag = struck.drag(1)
+    assert struck.drag(3) is None
+    factors = []
+    for step in range(3):
+        struck.begin(step)
+        factors.append(drag.factor)
+    assert factors == [1.0, 3.0, 1.0]
+
+
+def test_a_slow_link_is_the_kernels_doing() -> None:
+    struck = faults("slow-link:axis=tp,mbps=8,delay_ms=5")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        struck.before_groups()
+        with socket.create_connection(server.getsockname()) as healthy:
+            assert struck.opened(("dp",)) == 0
+            before = healthy.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE)
+            with socket.create_connection(server.getsockname()) as slow:
+                assert struck.opened(("tp",)) == pytest.approx(5e-3)
+                assert slow.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE) == 1_000_000
+                assert healthy.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE) == before
+
+
+def test_a_brake_does_more_work_forward_and_backward() -> None:
+    class Counting(Brake):
+        burnt = 0
+
+        def burn(self, flop: float) -> None:
+            Counting.burnt += flop
+            super().burn(flop)
+
+    drag = Drag(3.0)
+    brake = Counting(drag, 10.0, torch.device("cpu"))
+    x = torch.ones(4, requires_grad=True)
+    brake.leave(brake.enter(x) * 2).sum().backward()
+    assert Counting.burnt == 30.0  # once forward, twice backward
+    assert torch.equal(x.grad, torch.full((4,), 2.0))
+
+
+def test_paced_layers_take_their_time_and_change_no_number() -> None:
+    pace = Pace.of("20,30,40", load_shape("tiny"), tokens=1)
+    x, weight = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    start = time.perf_counter()
+    y = pace.leave(pace.enter(x) * pace.weight(weight)) + 0
+    forward = time.perf_counter() - start
+    y.sum().backward()
+    backward = time.perf_counter() - start - forward
+    assert forward >= 0.018
+    assert backward >= 0.065
+    assert torch.equal(x.grad, torch.ones(3))
+    pace.drag = Drag(2.0)
+    start = time.perf_counter()
+    pace.leave(pace.enter(x))
+    assert time.perf_counter() - start >= 0.038
+
+
+def test_a_device_is_paced_by_its_arithmetic() -> None:
+    shape = load_shape("8b")
+    pace = Pace.of("h100", shape, tokens=4096)
+    matrices = 4096 * (32 + 32 + 8 + 8) * 128 + 3 * 4096 * 14336
+    assert pace.weight_gradient == pytest.approx(2 * matrices * 4096 / ACHIEVED["h100"])
+    attention = 2 * 4096 * 4096 * 4096 / ACHIEVED["h100"]  # causal: half of 4 x heads x width x sequence a token
+    assert pace.forward == pytest.approx(pace.weight_gradient + attention)
+    assert pace.input_gradient == pytest.approx(pace.weight_gradient + 2 * attention)
