@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DRIFTING = Clocks(ranks_per_host=2, offset_ns=(0, 2_000_000), drift_ppm=(0.0, 40.0))
 RUN = Declaration(
-    mesh=Mesh(tp=2, pp=2), work=Work(micro_batches=8, steps=3), faults=(Fault(FaultKind.SLOW_RANK, 3, factor=1.4),)
+    mesh=Mesh(tp=2, pp=2), work=Work(micro_batches=4, steps=2), faults=(Fault(FaultKind.SLOW_RANK, 3, factor=1.4),)
 )
 
 
