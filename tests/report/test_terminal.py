@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from papers import HOSTILE, document, empty_document, facts
 from rich.console import Console
+from rich.style import Style
 
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import DataTable, Section, TableColumn, Text
@@ -15,6 +16,7 @@ from usp_prof.report.writers import terminal
 
 
 def printed(sections: tuple[str, ...] = (), doc: object = None, encoding: str = "utf-8", **options: object) -> str:
+    Style.parse.cache_clear()  # rich keeps a style's codes for the first colour system that it met
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, newline="\n")
     settings: dict[str, object] = {"width": 80, "file": file} | options
