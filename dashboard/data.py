@@ -104,7 +104,7 @@ def timeline_store(index: int, progress: Callable[[int, int], None] | None = Non
     run = open_numbered(index)
     with _lock:
         if index not in _stores:
-            folder = _timeline_folder(run, index)
+            folder = timeline_folder(run, index)
             prepare(run.tables, folder, progress)
             _stores[index] = load(folder, run.tables.ranks)
         return _stores[index]
@@ -133,7 +133,8 @@ def timeline_steps(index: int) -> list[dict[str, int]]:
     return [{"number": n, "start_ns": a, "end_ns": b} for n, (a, b) in sorted(bounds.items())]
 
 
-def _timeline_folder(run: Run, index: int) -> Path:
+def timeline_folder(run: Run, index: int) -> Path:
+    """Give the folder where a run's prepared timelines lie, named after what was read."""
     root = Path(os.environ.get("USP_PROF_CACHE") or Path.home() / ".cache" / "usp-prof")
     ranks = run.tables.arrow("ranks").select(["rank", "trace_id", "bytes", "first_ns", "last_ns"])
     stamp = f"{Path(paths()[index]).resolve()} {run.name} {ranks.to_pydict()}"

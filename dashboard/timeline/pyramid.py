@@ -45,7 +45,7 @@ def build(slices: Slices, origin_ns: int) -> list[Level]:
     rows = max(len(slices.rows), 1)
     while bucket < span and len(levels[-1].start) > FEW * rows:
         coarser = _coarser(levels[-1], bucket)
-        if len(coarser.start) < 0.75 * len(levels[-1].start):
+        if len(coarser.start) < 0.6 * len(levels[-1].start):
             levels.append(coarser)
         bucket *= FACTOR
     return levels

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dashboard.timeline.rows import Slices
     from usp_prof.tables.table_set import TableSet
 
 VERSION = 2
@@ -99,7 +100,8 @@ def prepare(tables: TableSet, folder: Path, progress: Callable[[int, int], None]
     for done, rank in enumerate(tables.ranks):
         target = folder / f"rank{rank}-{VERSION}"
         if not target.exists():
-            _write(tables, rank, target)
+            slices = rank_slices(tables, rank)
+            write(replace(slices, start_ns=clock.of(tables).align(rank, slices.start_ns)), target)
         if progress is not None:
             progress(done + 1, len(tables.ranks))
 
@@ -136,9 +138,8 @@ def _shift(line: RankTimeline, by: int) -> RankTimeline:
     return RankTimeline(line.rows, levels, line.names)
 
 
-def _write(tables: TableSet, rank: int, target: Path) -> None:
-    slices = rank_slices(tables, rank)
-    slices = replace(slices, start_ns=clock.of(tables).align(rank, slices.start_ns))
+def write(slices: Slices, target: Path) -> None:
+    """Build and write one rank's timeline; the folder appears whole or not at all."""
     has = len(slices.start_ns) > 0
     origin = int(slices.start_ns.min()) if has else 0
     end = int((slices.start_ns + slices.dur_ns).max()) if has else 1
