@@ -8,6 +8,7 @@ import declared
 import made
 import numpy as np
 import pytest
+import tiny
 from made import Row, part, step, work
 
 from usp_prof.analyses import stragglers
@@ -142,6 +143,20 @@ def test_more_kernels_are_more_work_not_a_slower_device() -> None:
             "steps": [step(0, 0, 5 * MS)],
         }
     assert [(c.rank, c.why) for c in stragglers.compute(made.run(tables)).culprits] == [(0, Why.MORE_WORK)]
+
+
+def test_larger_shapes_are_more_work_too() -> None:
+    """Experts that get more tokens run as many kernels, on larger matrices."""
+    traces = {}
+    for rank, rows in enumerate((64, 16, 16)):
+        trace = tiny.Trace(rank, 3).group("1", [0, 1, 2], "mesh_ep").step(1, 0, 90_000)
+        dims = [[rows, 32], [32, 32]]
+        trace.op("aten::mm", at=10, dur=50, dims=dims, types=["float", "float"])
+        trace.kernel("gemm", at=1_000, dur=1_000 * rows, launch_at=20)
+        met = 1_000 + 1_000 * rows
+        trace.collective("all_to_all", at=met, dur=80_000 - met, group="1", nelems=8, sequence=1, launch_at=70)
+        traces[rank] = trace
+    assert [(c.rank, c.why) for c in stragglers.compute(tiny.table_set(traces)).culprits] == [(0, Why.MORE_WORK)]
 
 
 def test_without_peers_lateness_is_told_and_no_cause() -> None:

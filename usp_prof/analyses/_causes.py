@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.analyses import _arrivals, _partition
+from usp_prof.analyses import _arrivals, _op_work, _partition
 from usp_prof.analyses._idle import Cause as Idle
 from usp_prof.analyses._partition import CAUSES
+from usp_prof.model.selection import EVERYTHING
 from usp_prof.tables import calls as call_table
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class OwnTime:
     parts: Partition
     columns: NDArray[np.int64]
     kernels: NDArray[np.int64]
+    flop: NDArray[np.float64]
+    """What the ops of known shape must compute; 0 where no shapes were recorded."""
 
     @property
     def total(self) -> NDArray[np.int64]:
@@ -68,7 +71,21 @@ def own_time(tables: TableSet, parts: Partition) -> OwnTime:
         activities = tables.columns("activities", rank)
         begun = np.sort(activities["start_ns"][activities.matches("kind", "compute")])
         kernels[mine] = np.searchsorted(begun, end) - np.searchsorted(begun, start)
-    return OwnTime(parts, columns, kernels)
+    return OwnTime(parts, columns, kernels, _flop(tables, parts))
+
+
+def _flop(tables: TableSet, parts: Partition) -> NDArray[np.float64]:
+    """Add up per (rank, step) the FLOP of the ops, each op once however many kernels it launched."""
+    found = np.zeros(len(parts.rank))
+    for rank in np.unique(parts.rank).tolist():
+        mine = np.flatnonzero(parts.rank == rank)
+        done = _op_work.of_rank(tables, rank, EVERYTHING)
+        first = np.unique(done.owner, return_index=True)[1]
+        first = first[(done.owner[first] >= 0) & (done.kind[first] >= 0)]
+        cost = np.array([kind.cost.flop if kind.cost is not None else 0.0 for kind in done.kinds] + [0.0])
+        for row in mine.tolist():
+            found[row] = cost[done.kind[first[done.step[first] == parts.step[row]]]].sum()
+    return found
 
 
 def peers_of(tables: TableSet) -> dict[int, tuple[int, ...]]:
@@ -120,22 +137,27 @@ def excess(own: OwnTime, rank: int, peers: tuple[int, ...], steps: NDArray[np.in
     return np.mean(found, axis=0) if found else np.full(len(_OWN), np.nan)
 
 
-def kernel_ratio(own: OwnTime, rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]) -> float:
-    """Give how many kernels the rank runs for each of its peers' (median over steps); 1 where none are known."""
+def work_ratio(own: OwnTime, rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]) -> float:
+    """Give how much more the rank has to do than its peers: by kernels or by FLOP, whichever tells of more."""
+    return max(_ratio(own, counts, rank, peers, steps) for counts in (own.kernels, own.flop))
+
+
+def _ratio(own: OwnTime, counts: NDArray[Any], rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]) -> float:
+    """Give the median over steps of a rank's count over its peers' median; 1 where none is known."""
     p, found = own.parts, []
     for step in steps.tolist():
         mine, theirs = ((rows & (p.step == step)) for rows in (p.rank == rank, np.isin(p.rank, peers)))
-        if mine.any() and theirs.any() and np.median(own.kernels[theirs]) > 0:
-            found.append(float(own.kernels[mine][0] / np.median(own.kernels[theirs])))
+        if mine.any() and theirs.any() and np.median(counts[theirs]) > 0:
+            found.append(float(counts[mine][0] / np.median(counts[theirs])))
     return float(np.median(found)) if found else 1.0
 
 
-def why(over: NDArray[np.float64], cost_ns: float, slowdown: float, kernels: float) -> Why:
+def why(over: NDArray[np.float64], cost_ns: float, slowdown: float, work: float) -> Why:
     """Name the part whose excess covers the cost, if one does."""
     if not len(over) or np.isnan(over).any() or over.max() < COVERS * cost_ns:
         return Why.UNKNOWN
     cause = _OWN[int(np.argmax(over))]
-    if cause is Why.SLOW_COMPUTE and kernels - 1 >= COVERS * (slowdown - 1) > 0:
+    if cause is Why.SLOW_COMPUTE and work - 1 >= COVERS * (slowdown - 1) > 0:
         return Why.MORE_WORK
     return cause
 

@@ -18,11 +18,11 @@ from usp_prof.analyses._causes import (
     describe,
     excess,
     excess_by_row,
-    kernel_ratio,
     own_time,
     peers_of,
     slow_axis,
     why,
+    work_ratio,
 )
 from usp_prof.analyses._frame import frame
 from usp_prof.analyses._idle import Cause
@@ -233,7 +233,7 @@ def _culprit(
     steps = parts.step[hit]
     over = excess(own, rank, peers, steps)
     slowdown = float(np.median(slow[hit]))
-    cause = why(over, float(cost[hit].mean()), slowdown, kernel_ratio(own, rank, peers, steps))
+    cause = why(over, float(cost[hit].mean()), slowdown, work_ratio(own, rank, peers, steps))
     axes = weightiest[hit].tolist()
     axis = slow_axis(tables, rank, peers, steps) if cause is Why.SLOW_LINK else ""
     return Culprit(
