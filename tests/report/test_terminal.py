@@ -16,7 +16,8 @@ from usp_prof.report.writers import terminal
 
 
 def printed(sections: tuple[str, ...] = (), doc: object = None, encoding: str = "utf-8", **options: object) -> str:
-    Style.parse.cache_clear()  # rich keeps a style's codes for the first colour system that it met
+    for cached in (Style.parse, Style._add):  # rich keeps a style's codes for the first colour system that it met
+        cached.cache_clear()
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, newline="\n")
     settings: dict[str, object] = {"width": 80, "file": file} | options
