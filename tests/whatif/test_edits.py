@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from made_faults import run_with
@@ -7,6 +9,7 @@ from made_faults import run_with
 from usp_prof.model.edit import Edit, parse_edit
 from usp_prof.model.errors import UsageError
 from usp_prof.model.finding import Basis
+from usp_prof.run import open_run
 from usp_prof.whatif.edits import EDITS, loading_ns
 from usp_prof.whatif.predict import predict, unedited
 
@@ -107,3 +110,17 @@ def test_replay_is_deterministic() -> None:
     edits = [parse_edit("rank_as_peers=1")]
     one, two = (predict(run_with("slow_rank").tables, edits).timeline.start for _ in range(2))
     np.testing.assert_array_equal(one, two)
+
+
+RECORDED = Path(__file__).parents[2] / "traces"
+
+
+@pytest.mark.skipif(not (RECORDED / "recorded-slow-rank").is_dir(), reason="the recorded pair is not in this checkout")
+def test_a_recorded_repair_is_predicted(tmp_path: Path) -> None:
+    faulty, repaired = (
+        open_run(RECORDED / name, cache_dir=tmp_path).tables
+        for name in ("recorded-slow-rank", "recorded-slow-rank-repaired")
+    )
+    predicted = predict(faulty, [Edit("rank_as_peers", "2")])
+    measured = 1 - unedited(repaired).mean_measured_ns / unedited(faulty).mean_measured_ns
+    assert predicted.gain_fraction == pytest.approx(measured, abs=0.03)

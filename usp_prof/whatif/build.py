@@ -9,6 +9,7 @@ import numpy as np
 
 from usp_prof.tables import calls, clock
 from usp_prof.whatif.graph import NEVER, Edges, Graph, NodeKind, Nodes
+from usp_prof.whatif.posted import with_asked_posts
 from usp_prof.whatif.rank_nodes import nodes_of
 from usp_prof.whatif.waits import waits_of
 
@@ -22,7 +23,7 @@ _DRIFT_NS, _DRIFT_SHARE = 1_000, 1_000  # a microsecond, and a thousandth of the
 
 def graph_of(tables: TableSet) -> Graph:
     """Build the graph of a run, once."""
-    return tables.memo("whatif graph", lambda: _build(tables))
+    return tables.memo("whatif graph", lambda: with_asked_posts(_build(tables)))
 
 
 def _build(tables: TableSet) -> Graph:
