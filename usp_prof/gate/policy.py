@@ -32,7 +32,7 @@ STEP_FAMILY = "step"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is allowed for the series that `match`: a metric's id, or a key in which `*` stands for one value.
+    """What is allowed for the series whose key `match` names; `*` stands for one value: `overlap_fraction[axis=*]`.
 
     `between` is the standard deviation between runs of one configuration that is assumed until several baseline runs
     tell it.
@@ -47,7 +47,7 @@ class Rule:
     def takes(self, series: Series) -> bool:
         """Say whether the rule is about this series."""
         pattern = "[^,]*".join(re.escape(part) for part in self.match.split("*"))
-        return self.match in (series.metric, series.key) or re.fullmatch(pattern, series.key) is not None
+        return re.fullmatch(pattern, series.key) is not None
 
 
 def _rule(match: str, allowed: str, resolve: str = "", between: str = "", family: str = "") -> Rule:

@@ -24,11 +24,12 @@ _Key = tuple[str, str, str]
 
 def work_of(tables: TableSet) -> tuple[Work, ...]:
     """List the work of a run: mean time and number per step and rank, largest first within each sort."""
-    sums: dict[str, dict[_Key, list[float]]] = {"call": {}, "kernel": {}, "op": {}}
+    sums: dict[str, dict[_Key, list[float]]] = {"call": {}, "kernel": {}, "op": {}, "host op": {}}
     rank_steps = 0
     for rank in tables.ranks:
         rank_steps += int((tables.columns("steps", rank)["step"] >= 0).sum())
-        _add(sums["op"], _ops(tables.columns("ops", rank)))
+        on_device = len(tables.columns("kernels", rank)) > 0
+        _add(sums["host op" if on_device else "op"], _ops(tables.columns("ops", rank)))
         _add(sums["kernel"], _kernels(tables.columns("kernels", rank)))
         _add(sums["call"], _calls(tables.columns("collectives", rank)))
     found: list[Work] = []
