@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from usp_prof.readers import _argument_texts, _nanoseconds
 from usp_prof.readers._argument_texts import ArgumentTexts
-from usp_prof.readers._names import Texts, category_text, plain_text
+from usp_prof.readers._names import Kinds, Texts, category_text, plain_text
 from usp_prof.readers._numbers import Numbers
 
 
@@ -28,7 +28,6 @@ def test_texts(pieces: list[list[str]]) -> None:
     for piece in pieces:
         assert len(column.add(piece)) == len(piece)
     assert column.array(plain_text).to_pylist() == [text for piece in pieces for text in piece]
-    assert column.code("never met") == -1
 
 
 def test_values_that_are_spelt_alike_become_one() -> None:
@@ -37,6 +36,19 @@ def test_values_that_are_spelt_alike_become_one() -> None:
     made = column.array(category_text)
     assert made.to_pylist() == ["kernel", "kernel", "cuda_runtime", "", ""]
     assert made.dictionary.to_pylist() == ["kernel", "cuda_runtime", ""]
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from("XiB"), st.sampled_from(["Kernel", "kernel", 1, 1.0, None])))))
+def test_columns_that_share_one_code_are_as_if_each_had_its_own(pieces: list[list[tuple[str, object]]]) -> None:
+    together, phases, categories = Kinds((1, "kernel")), Texts(), Texts()
+    for piece in filter(None, pieces):
+        columns = [list(column) for column in zip(*piece, strict=True)]
+        marked = together.add(*columns)
+        assert marked.tolist() == [value == "kernel" for _, value in piece]
+        phases.add(columns[0])
+        categories.add(columns[1])
+    made = together.arrays([plain_text, category_text])
+    assert made == [phases.array(plain_text), categories.array(category_text)]
 
 
 @pytest.mark.parametrize("chunk", [1, 10, 1 << 30])

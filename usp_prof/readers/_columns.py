@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import chain, compress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 
 from usp_prof.readers import _nanoseconds, _wire
 from usp_prof.readers._argument_texts import ArgumentTexts
-from usp_prof.readers._names import Texts, category_text, plain_text
+from usp_prof.readers._names import Kinds, Texts, category_text, plain_text
 from usp_prof.readers._numbers import Numbers
 from usp_prof.readers._threads import ThreadNames
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _FLOW_AND_METADATA = frozenset({"s", "t", "f", "M"})
 _WITHOUT_LINKS = "python_function"
 _PHASE, _TS = 0, 5
+_CODED = {"phase": plain_text, "category": category_text, "process": plain_text, "thread": plain_text}
+_CATEGORY = 1
 LINK_COLUMNS = ("device", "stream", "correlation", "external_id")
 
 
@@ -41,11 +43,8 @@ class Counts:
 class Columns:
     """The columns of the events read so far, a list of pieces for each."""
 
-    phases: Texts = field(default_factory=Texts)
-    categories: Texts = field(default_factory=Texts)
+    kinds: Kinds = field(default_factory=lambda: Kinds((_CATEGORY, _WITHOUT_LINKS)))
     names: Texts = field(default_factory=Texts)
-    processes: Texts = field(default_factory=Texts)
-    threads: Texts = field(default_factory=Texts)
     starts: Numbers[np.int64] = field(default_factory=lambda: Numbers(np.int64))
     durations: Numbers[np.int64] = field(default_factory=lambda: Numbers(np.int64))
     links: dict[str, Numbers[np.int64]] = field(
@@ -57,9 +56,12 @@ class Columns:
 
     def add(self, events: Sequence[_wire.Event | _wire.ExactEvent]) -> None:
         """Take over decoded events."""
+        self.take(transposed(events), events)
+
+    def take(self, fields: list[Any], events: Sequence[_wire.Event | _wire.ExactEvent]) -> None:
+        """Take over decoded events whose fields have been put side by side (`transposed`)."""
         if not events:
             return
-        fields: list[Sequence[Any]] = list(zip(*map(astuple, events), strict=True))
         wanted = self._wanted(fields[_PHASE], events)
         starts = self._nanoseconds(fields[_TS])
         useless = wanted & (starts == _nanoseconds.ABSENT)
@@ -68,19 +70,15 @@ class Columns:
             wanted &= ~useless
         if not wanted.all():
             chosen = wanted.tolist()
-            fields = [list(compress(field, chosen)) for field in fields]
+            fields = [() if place == _TS else list(compress(field, chosen)) for place, field in enumerate(fields)]
             starts = starts[wanted]
         phases, categories, names, processes, threads, _, durations, args = fields
         if not phases:
             return
         self.starts.add(starts)
         self.durations.add(self._nanoseconds(durations))
-        self.phases.add(phases)
-        category = self.categories.add(categories)
         self.names.add(names)
-        self.processes.add(processes)
-        self.threads.add(threads)
-        self._add_args(args, category != self.categories.code(_WITHOUT_LINKS))
+        self._add_args(args, ~self.kinds.add(phases, categories, processes, threads))
 
     def _wanted(self, phases: Sequence[str], events: Sequence[_wire.Event | _wire.ExactEvent]) -> NDArray[np.bool_]:
         """Mark what becomes a row; names of threads are taken here, flows are counted."""
@@ -95,7 +93,7 @@ class Columns:
 
     def _nanoseconds(self, values: Sequence[Any]) -> NDArray[np.int64]:
         if isinstance(values[0], float):
-            out, finer = _nanoseconds.from_floats(np.fromiter(values, np.float64, len(values)))
+            out, finer = _nanoseconds.from_floats(_floats(values))
         else:
             out, finer = _nanoseconds.from_texts([bytes(value) for value in values])
         self.counts.finer_than_ns += finer
@@ -113,15 +111,11 @@ class Columns:
         joined = b"[" + b",".join(args) + b"]"
         try:
             links = _wire.LINKS.decode(joined)
-            external = [link.external for link in links]
-            if b'"external id"' in joined:
-                external = [max(link.external, link.external_2021) for link in links]
-            return [
-                np.fromiter([link.device for link in links], np.int64, len(links)),
-                np.fromiter([link.stream for link in links], np.int64, len(links)),
-                np.fromiter([link.correlation for link in links], np.int64, len(links)),
-                np.fromiter(external, np.int64, len(links)),
-            ]
+            flat = chain.from_iterable(map(astuple, links))
+            device, stream, correlation, external, older = (
+                np.fromiter(flat, np.int64, 5 * len(links)).reshape(len(links), 5).T
+            )
+            return [device, stream, correlation, np.maximum(external, older)]
         except (*_wire.DECODE_ERRORS, OverflowError):
             return self._links_one_by_one(args)
 
@@ -146,16 +140,30 @@ class Columns:
         rows = len(starts)
         return {
             "event": np.arange(rows, dtype=np.int64),
-            "phase": self.phases.array(plain_text),
-            "category": self.categories.array(category_text),
+            **dict(zip(_CODED, self.kinds.arrays([*_CODED.values()]), strict=True)),
             "name": self.names.array(plain_text),
-            "process": self.processes.array(plain_text),
-            "thread": self.threads.array(plain_text),
             "start_ns": starts,
             "dur_ns": self.durations.array(),
             **{name: column.array() for name, column in self.links.items()},
             "args": self.args.array(),
         }, rows
+
+
+def transposed(events: Sequence[_wire.Event | _wire.ExactEvent]) -> list[Any]:
+    """Put the fields of events side by side; starts that are floats come as an array."""
+    fields: list[Any] = list(zip(*map(astuple, events), strict=True))
+    if fields and isinstance(fields[_TS][0], float):
+        fields[_TS] = _floats(fields[_TS])
+    return fields
+
+
+def too_large(fields: list[Any]) -> bool:
+    """Say whether a start is so large that its float may have lost nanoseconds."""
+    return bool(fields) and _nanoseconds.too_large_for_floats(_floats(fields[_TS]))
+
+
+def _floats(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+    return values if isinstance(values, np.ndarray) else np.fromiter(values, np.float64, len(values))
 
 
 def _whole(value: object) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 from usp_prof.readers._numbers import Numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -48,18 +49,46 @@ class Texts:
         self._numbers.add(piece)
         return piece
 
-    def code(self, value: object) -> int:
-        """Give the code of a value; -1 when it has not been met."""
-        return self._codes.get(value, -1)
-
     def array(self, spelling: Callable[[object], str]) -> pa.DictionaryArray:
         """Give the column, each value spelt by `spelling`; values spelt alike become one."""
-        unique: dict[str, int] = {}
-        remap = np.array([unique.setdefault(spelling(v), len(unique)) for v in self._codes], np.int32)
+        return _spelt(self._numbers.array(), self._codes, spelling)
+
+
+class Kinds:
+    """Columns of few distinct values that grow together: one look-up and one code for all of them.
+
+    `marked` is the place of one of the columns and a value of it: `add` says which rows hold that value.
+    """
+
+    __slots__ = ("_codes", "_hits", "_marked", "_numbers")
+
+    def __init__(self, marked: tuple[int, object]) -> None:
+        self._codes = _Codes()
+        self._numbers = Numbers(np.int32)
+        self._marked = marked
+        self._hits = bytearray()
+
+    def add(self, *columns: Sequence[object]) -> NDArray[np.bool_]:
+        """Append a piece; marks the rows that hold the marked value."""
+        piece = np.fromiter(map(self._codes.__getitem__, zip(*columns, strict=True)), np.int32, len(columns[0]))
+        self._numbers.add(piece)
+        place, value = self._marked
+        self._hits += bytes(key[place] == value for key in islice(self._codes, len(self._hits), None))
+        return np.frombuffer(bytes(self._hits), bool)[piece]
+
+    def arrays(self, spellings: Sequence[Callable[[object], str]]) -> list[pa.DictionaryArray]:
+        """Give the columns, each with its spelling."""
         codes = self._numbers.array()
-        if len(unique) != len(remap):
-            codes = remap[codes]
-        return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(list(unique), pa.string()))
+        return [_spelt(codes, [key[place] for key in self._codes], spell) for place, spell in enumerate(spellings)]
+
+
+def _spelt(codes: NDArray[np.int32], values: Iterable[object], spelling: Callable[[object], str]) -> pa.DictionaryArray:
+    """Spell coded values; the texts stand in the order in which they were first met."""
+    unique: dict[str, int] = {}
+    remap = np.array([unique.setdefault(spelling(value), len(unique)) for value in values], np.int32)
+    if len(unique) != len(remap):
+        codes = remap[codes]
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(list(unique), pa.string()))
 
 
 def plain_text(value: object) -> str:

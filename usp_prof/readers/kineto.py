@@ -16,7 +16,7 @@ import pyarrow as pa
 from usp_prof.model.errors import InputError
 from usp_prof.readers import _nanoseconds, _wire
 from usp_prof.readers._arrow import to_table
-from usp_prof.readers._columns import Columns
+from usp_prof.readers._columns import Columns, too_large, transposed
 from usp_prof.readers._damage import Damage
 from usp_prof.readers._duplicates import repeated
 from usp_prof.readers._phases import join_begin_end
@@ -120,16 +120,17 @@ class _Reading:
         return True
 
     def _take(self, events: list[Any], piece: bytes) -> None:
-        if not self.exact and _too_large(events):
+        fields = transposed(events)
+        if not self.exact and too_large(fields):
             self.exact = True
             if self._decode(piece):
                 return
-        self.columns.add(events)
+        self.columns.take(fields, events)
 
     def _salvage(self, piece: bytes) -> None:
         final = self.feed.ended and not self.feed.buffer
         saved = salvage(piece, exact=self.exact, final=final or len(piece) > _CARRY_LIMIT)
-        if not self.exact and _too_large(saved.events):
+        if not self.exact and too_large(transposed(saved.events)):
             self.exact = True
             saved = salvage(piece, exact=True, final=final or len(piece) > _CARRY_LIMIT)
         self.columns.add(saved.events)
@@ -191,7 +192,3 @@ class _Reading:
         negative = (durations < 0) & ~missing
         self.damage.negative_duration = int(np.count_nonzero(negative))
         durations[negative] = 0
-
-
-def _too_large(events: list[Any]) -> bool:
-    return _nanoseconds.too_large_for_floats(np.fromiter([event.ts for event in events], np.float64, len(events)))
