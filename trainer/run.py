@@ -19,6 +19,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 # Of the profiler's own notes only errors are news; set before torch is loaded.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 import torch
 import torch.distributed as dist

@@ -91,3 +91,8 @@ def test_pairs_of_the_command_line() -> None:
     }
     with pytest.raises(UsageError, match="NAME=VALUE"):
         parse_pairs(["mfu"])
+
+
+def test_a_policy_may_leave_findings_out() -> None:
+    assert policy_from({"findings": "none"}).findings is None
+    assert policy_from({}).findings is Level.CRITICAL

@@ -82,7 +82,8 @@ class Policy:
     rules: tuple[Rule, ...] = DEFAULT_RULES
     minimum: tuple[tuple[str, float], ...] = ()
     false_alarm: float = 0.01
-    findings: Level = Level.CRITICAL
+    findings: Level | None = Level.CRITICAL
+    """New findings of this level or above regress; with `None` none do."""
     health: Severity = Severity.DATA_LOSS
     across: tuple[FactKind, ...] = ()
 
@@ -110,6 +111,9 @@ def load_policy(path: str | Path) -> Policy:
     return policy_from(data)
 
 
+NO_FINDINGS = "none"
+"""The word of a policy file for a gate that findings do not close."""
+
 _KEYS = ("defaults", "rule", "min", "false_alarm", "findings", "health", "across")
 _RULE_KEYS = ("match", "allowed", "resolve", "between", "family")
 
@@ -130,10 +134,14 @@ def policy_from(data: Mapping[str, Any]) -> Policy:
         rules=tuple(rules) + (DEFAULT_RULES if data.get("defaults", True) else ()),
         minimum=tuple(sorted((name, float(value)) for name, value in data.get("min", {}).items())),
         false_alarm=false_alarm,
-        findings=_member(Level, "level of findings", data.get("findings", Level.CRITICAL)),
+        findings=_level(data.get("findings", Level.CRITICAL)),
         health=_member(Severity, "severity of health", data.get("health", Severity.DATA_LOSS)),
         across=tuple(_member(FactKind, "kind of fact", name) for name in data.get("across", ())),
     )
+
+
+def _level(word: str) -> Level | None:
+    return None if word == NO_FINDINGS else _member(Level, "level of findings", word)
 
 
 def parse_pairs(words: list[str]) -> dict[str, str]:

@@ -72,7 +72,7 @@ def check(
     last = runs[-1] if runs else None
     found = differences(last.facts, after.facts) if last else ()
     judgements = _compared(runs, after, policy, found) + _floors(after, policy)
-    fresh = _new_findings(last, after, policy.findings) if last and _same_machine(found) else ()
+    fresh = _new_findings(last, after, policy.findings) if last and policy.findings and _same_machine(found) else ()
     unusable = unusable_input(runs, after, policy.health, found)
     if unusable:
         judgements = tuple(_in_doubt(each) for each in judgements)
