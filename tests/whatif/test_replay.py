@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -106,3 +108,44 @@ def test_segments_give_the_longest_path(graph: Graph) -> None:
     start, end = _slow(graph)
     assert timeline.start.tolist() == start
     assert timeline.end.tolist() == end
+
+
+@given(graphs(), st.sampled_from([10, 10**3, 10**7]))
+def test_an_edit_that_lengthens_the_run_far_is_as_exact(graph: Graph, factor: int) -> None:
+    longer = graph.with_changes(duration=graph.duration * factor, transfer=graph.transfer * factor)
+    timeline = replay(longer, make_plan(graph))
+    start, end = _slow(longer)
+    assert timeline.start.tolist() == start
+    assert timeline.end.tolist() == end
+
+
+def test_clocks_that_are_years_apart_are_replayed_one_segment_at_a_time() -> None:
+    graph = graph_of(run_with("clean").tables)
+    late = graph.nodes.rank * (2**60)
+    far = replace(
+        graph,
+        nodes=replace(graph.nodes, start=graph.nodes.start + late, call=np.full(len(graph.nodes), -1)),
+        earliest=np.where(graph.earliest == NEVER, NEVER, graph.earliest + late),
+        tied=np.zeros_like(graph.tied),
+    )
+    plan = make_plan(far)
+    assert len(plan.rounds) == len(plan.heads)
+    np.testing.assert_array_equal(replay(far).start, far.nodes.start)
+
+
+def test_what_a_circle_holds_up_goes_by_its_measured_time() -> None:
+    zeros, lane = np.zeros(2, np.int64), np.arange(2)
+    nodes = Nodes(zeros, lane, zeros, np.array([5, 3]), zeros + 10, zeros, zeros, zeros, zeros - 1)
+    edges = Edges(np.array([1, 0]), np.ones(2, bool), np.array([0, 1]), zeros, zeros + int(EdgeKind.WAIT))
+    graph = Graph(nodes, zeros, zeros, edges, zeros + 10, zeros, zeros > 0, (), ())
+    plan = make_plan(graph)
+    assert plan.nodes.tolist() == [1, 0]
+    timeline = replay(graph, plan)
+    assert timeline.start.tolist() == [25, 15]  # the first waits for the other's measured end, 15
+
+
+def test_a_run_of_nothing_takes_no_time() -> None:
+    none = np.zeros(0, np.int64)
+    nodes, edges = Nodes(*[none] * 9), Edges(none, none > 0, none, none, none)
+    graph = Graph(nodes, none, none, edges, none, none, none > 0, (), ())
+    assert len(replay(graph).start) == 0

@@ -1,14 +1,15 @@
-"""In which order is a graph replayed? Lanes cut into segments that nothing enters but at their head.
+"""In which order is a graph replayed? Lanes cut into segments that nothing enters but at their head, laid in rounds.
 
-A segment is replayed at once, as a running maximum over its nodes; the order of segments is topological. Launches may
-enter a segment anywhere as long as they come from one segment of the host: device and host run far apart in long
-stretches, which is what makes the replay quick.
+A segment is replayed at once, as a running maximum over its nodes. Launches may enter a segment anywhere as long as
+they come from one segment of the host: device and host run far apart in long stretches. All segments whose needs are
+met make a round; the nodes of a round lie side by side, so that one running maximum replays them all: behind each
+segment the offsets drop by `room`, more than any two moments are apart.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,19 +19,49 @@ from usp_prof.whatif.graph import EdgeKind
 if TYPE_CHECKING:
     from usp_prof.whatif.graph import Flags, Graph, Ints
 
+_WIDEST = 2**61
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Segments, as a range of the plan's nodes, or calls, as ranges of its calls and of their members."""
+
+    begin: int
+    end: int
+    first_member: int = -1
+    last_member: int = -1
+
+    @property
+    def is_calls(self) -> bool:
+        """Whether calls end in this round."""
+        return self.first_member >= 0
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Segments are `begin[i]:begin[i + 1]` of the nodes; `order` lists segments, and calls as -1 - call."""
+    """The order of nodes and calls; `rounds` are replayed one after the other."""
 
-    begin: Ints
-    order: tuple[int, ...]
-    members: tuple[Ints, ...]
-    """Nodes of each call."""
+    nodes: Ints
+    """The graph's nodes, round by round and segment by segment."""
+    place: Ints
+    """Where each of the graph's nodes lies in `nodes`."""
+    heads: Ints
+    """Where segments begin in `nodes`."""
+    drop: Ints
+    """For each of `nodes`, by how much its offset is lowered for the segments before it in its round."""
+    members: Ints
+    """Where the calls' members lie in `nodes`, call by call."""
+    first: Ints
+    """Where in `members` each call begins."""
+    call_of: Ints
+    """For each of `members`, its call, in the order of calls."""
+    rounds: tuple[Round, ...]
+    cuts: Ints
+    """Where the rounds begin and end; the same numbers as theirs."""
 
 
-def make_plan(graph: Graph) -> Plan:
-    """Cut the lanes and order the pieces."""
+def make_plan(graph: Graph, reach: int = 16) -> Plan:
+    """Cut the lanes and order the pieces; edits may lengthen the run by up to `reach`, or it is to be made again."""
     nodes, edges = graph.nodes, graph.edges
     head = np.ones(len(nodes), dtype=bool)
     head[1:] = nodes.lane[1:] != nodes.lane[:-1]
@@ -42,7 +73,14 @@ def make_plan(graph: Graph) -> Plan:
     begin = np.append(np.flatnonzero(head), len(nodes))
     segment = np.cumsum(head) - 1
     members = _members(graph)
-    return Plan(begin, tuple(_order(graph, segment, begin, members)), members)
+    level = _levels(graph, segment, begin, members)
+    return _laid_out(begin, members, level, reach * span(graph))
+
+
+def span(graph: Graph) -> int:
+    """Measure how far apart the run's first and last moments are."""
+    nodes = graph.nodes
+    return int(nodes.end.max()) - int(nodes.start.min()) + 1 if len(nodes) else 1
 
 
 def _cut_where_the_launcher_changes(graph: Graph, head: Flags) -> None:
@@ -61,64 +99,100 @@ def _cut_where_the_launcher_changes(graph: Graph, head: Flags) -> None:
     head[same_lane[changed]] = True
 
 
-def _members(graph: Graph) -> tuple[Ints, ...]:
+def _members(graph: Graph) -> tuple[Ints, Ints]:
+    """Give the calls' members, call by call, and the number of each one's call, counted from 0."""
     rows = np.flatnonzero(graph.nodes.call >= 0)
-    if not len(rows):
-        return ()
     rows = rows[np.argsort(graph.nodes.call[rows], kind="stable")]
-    cuts = np.flatnonzero(np.diff(graph.nodes.call[rows])) + 1
-    return tuple(np.split(rows, cuts))
+    return rows, np.unique(graph.nodes.call[rows], return_inverse=True)[1]
 
 
-def _order(graph: Graph, segment: Ints, begin: Ints, members: tuple[Ints, ...]) -> list[int]:
-    """Order pieces by need, the earliest measured first; what a circle holds up goes by its measured time."""
-    count, calls = len(begin) - 1, len(members)
-    pairs = [np.stack([segment[graph.edges.source], segment[graph.edges.target]])]
-    inner = np.flatnonzero(graph.nodes.lane[begin[1:-1]] == graph.nodes.lane[begin[1:-1] - 1])
-    follows = np.stack([inner, inner + 1])
-    for number, rows in enumerate(members):
-        tied = rows[graph.tied[rows]]
-        pairs.append(np.stack([segment[rows], np.full(len(rows), count + number)]))
-        after = tied + 1
-        after = after[
-            (after < len(segment)) & (graph.nodes.lane[np.minimum(after, len(segment) - 1)] == graph.nodes.lane[tied])
-        ]
-        pairs.append(np.stack([np.full(len(after), count + number), segment[after]]))
+def _levels(graph: Graph, segment: Ints, begin: Ints, members: tuple[Ints, Ints]) -> Ints:
+    """Give the round of each piece: the segments, then the calls."""
+    nodes, edges, (rows, number) = graph.nodes, graph.edges, members
+    count, calls = len(begin) - 1, int(number.max(initial=-1)) + 1
+    tied = graph.tied[rows]
+    after = rows[tied] + 1
+    follows = after < len(segment)
+    follows[follows] = nodes.lane[after[follows]] == nodes.lane[after[follows] - 1]
+    inner = np.flatnonzero(nodes.lane[begin[1:-1]] == nodes.lane[begin[1:-1] - 1])
     ends_of = np.full(len(segment), -1, np.int64)
-    for number, rows in enumerate(members):
-        ends_of[rows[graph.tied[rows]]] = number
-    from_call = (ends_of[graph.edges.source] >= 0) & graph.edges.at_end
-    pairs.append(np.stack([count + ends_of[graph.edges.source[from_call]], segment[graph.edges.target[from_call]]]))
-    needs = np.unique(np.concatenate([*pairs, follows], axis=1), axis=1)
-    needs = needs[:, needs[0] != needs[1]]
-    when = np.concatenate(
-        [graph.nodes.start[begin[:-1]], [int(graph.nodes.start[rows].max()) for rows in members]]
-    ).astype(np.int64)
-    return [piece if piece < count else count - 1 - piece for piece in _sorted(needs, when, count + calls)]
+    ends_of[rows[tied]] = number[tied]
+    from_call = (ends_of[edges.source] >= 0) & edges.at_end
+    call = count + number
+    source = [
+        segment[edges.source],
+        inner,
+        segment[rows],
+        call[tied][follows],
+        count + ends_of[edges.source[from_call]],
+    ]
+    target = [segment[edges.target], inner + 1, call, segment[after[follows]], segment[edges.target[from_call]]]
+    pieces = count + calls
+    before, behind = np.concatenate(source), np.concatenate(target)
+    needs = np.sort(before[before != behind] * pieces + behind[before != behind])
+    needs = needs[np.append(True, needs[1:] != needs[:-1])[: len(needs)]]  # np.unique hashes, which takes longer
+    last = np.full(calls, np.iinfo(np.int64).min)
+    np.maximum.at(last, number, nodes.start[rows])
+    return _rounds(needs // pieces, needs % pieces, np.append(nodes.start[begin[:-1]], last))
 
 
-def _sorted(needs: Ints, when: Ints, pieces: int) -> list[int]:
-    missing = np.bincount(needs[1], minlength=pieces)
-    by_source = needs[:, np.argsort(needs[0], kind="stable")]
-    starts = np.searchsorted(by_source[0], np.arange(pieces + 1)).tolist()
-    targets, left, time = by_source[1].tolist(), missing.tolist(), when.tolist()
-    ready = [(time[piece], piece) for piece in np.flatnonzero(missing == 0).tolist()]
-    heapify(ready)
-    stuck = sorted(((time[piece], piece) for piece in range(pieces)), reverse=True)
-    done = bytearray(pieces)
-    order: list[int] = []
-    while len(order) < pieces:
-        while not ready:
-            piece = stuck.pop()
-            if not done[piece[1]]:
-                ready.append(piece)
-        piece_now = heappop(ready)[1]
-        if done[piece_now]:
-            continue
-        done[piece_now] = 1
-        order.append(piece_now)
-        for target in targets[starts[piece_now] : starts[piece_now + 1]]:
-            left[target] -= 1
-            if left[target] == 0 and not done[target]:
-                heappush(ready, (time[target], target))
-    return order
+def _rounds(source: Ints, target: Ints, when: Ints) -> Ints:
+    """Take in each round what waits for nothing; what a circle holds up goes by its measured time."""
+    pieces = len(when)
+    left = np.bincount(target, minlength=pieces).tolist()
+    first = np.searchsorted(source, np.arange(pieces + 1)).tolist()
+    targets = target.tolist()
+    level = [-1] * pieces
+    stuck: list[int] | None = None
+    ready = [piece for piece in range(pieces) if not left[piece]]
+    done = number = 0
+    while done < pieces:
+        if not ready:
+            stuck = np.lexsort((np.arange(pieces), when))[::-1].tolist() if stuck is None else stuck
+            while level[stuck[-1]] >= 0:
+                stuck.pop()
+            ready = [stuck.pop()]
+        for piece in ready:
+            level[piece] = number
+        done, number, freed = done + len(ready), number + 1, []
+        for piece in ready:
+            for each in targets[first[piece] : first[piece + 1]]:
+                left[each] -= 1
+                if not left[each] and level[each] < 0:
+                    freed.append(each)
+        ready = freed
+    return np.array(level, np.int64)
+
+
+def _laid_out(begin: Ints, members: tuple[Ints, Ints], level: Ints, room: int) -> Plan:
+    """Lay the pieces side by side, round by round."""
+    count = len(begin) - 1
+    order = np.argsort(level[:count], kind="stable")
+    length = np.diff(begin)[order]
+    heads = np.cumsum(length) - length
+    nodes = np.repeat(begin[:-1][order] - heads, length) + np.arange(begin[-1])
+    place = np.empty_like(nodes)
+    place[nodes] = np.arange(len(nodes))
+    ranked = level[:count][order]
+    width = max(1, _WIDEST // room)
+    nth = np.arange(count) - np.searchsorted(ranked, ranked)
+    opens = np.flatnonzero(nth % width == 0)
+    stops = np.append(heads, len(nodes))[np.append(opens, count)[1:]]
+    rounds = [
+        (number, 0, Round(low, high))
+        for number, low, high in zip(ranked[opens].tolist(), heads[opens].tolist(), stops.tolist(), strict=True)
+    ]
+    drop = np.repeat(nth % width, length) * (room if width > 1 else 0)
+    rows, number = members
+    by_level = np.argsort(level[count:][number], kind="stable")
+    rows, of_member = rows[by_level], level[count:][number][by_level]
+    opened = np.append(True, np.diff(number[by_level]) != 0)[: len(rows)]
+    first = np.flatnonzero(opened)
+    call_of = np.cumsum(opened) - 1
+    borders = np.append(np.flatnonzero(np.append(True, np.diff(of_member) != 0)[: len(rows)]), len(rows)).tolist()
+    for low, high in pairwise(borders):
+        rounds.append((int(of_member[low]), 1, Round(int(call_of[low]), int(call_of[high - 1]) + 1, low, high)))
+    rounds.sort(key=lambda each: (*each[:2], each[2].begin))
+    ordered = tuple(each[2] for each in rounds)
+    cuts = np.array([[each.begin, each.end] for each in ordered], np.int64).reshape(-1, 2)
+    return Plan(nodes, place, heads, drop, place[rows], first, call_of, ordered, cuts)
