@@ -124,14 +124,11 @@ def sync_stats(tables: TableSet, rank: int, launches: Columns) -> list[SyncStat]
     blocking = launches.take(launches["blocking"] & (launches["dur_ns"] > 0))
     if not len(blocking):
         return []
-    cause = _around(tables.columns("ops", rank), blocking)
-    marks = tables.columns("annotations", rank)
-    codes, names = marks.codes("name")
-    steps = np.array([name.startswith("ProfilerStep#") for name in names] + [False])[codes]
-    by_mark = _around(marks.take(~marks["on_device"] & ~steps), blocking)
-    functions = tables.columns("events", rank)
-    by_function = _around(functions.take(functions.matches("category", "python_function")), blocking)
-    named = np.where(cause != "", cause, np.where(by_mark != "", by_mark, by_function))
+    named = _around(tables.columns("ops", rank), blocking)
+    for ranges in (_marks, _functions):  # a large table is read only for what is not known yet
+        left = named == ""
+        if left.any():
+            named[left] = _around(ranges(tables, rank), blocking.take(left))
     keys: dict[tuple[str, str], SyncStat] = {}
     for name, who, length in zip(blocking["name"], named, blocking["dur_ns"].tolist(), strict=True):
         stat = keys.setdefault((name, who), SyncStat(rank, name, who, 0, 0, 0))
@@ -139,6 +136,18 @@ def sync_stats(tables: TableSet, rank: int, launches: Columns) -> list[SyncStat]
         stat.time_ns += length
         stat.longest_ns = max(stat.longest_ns, length)
     return sorted(keys.values(), key=lambda stat: (-stat.time_ns, stat.name, stat.cause))
+
+
+def _marks(tables: TableSet, rank: int) -> Columns:
+    marks = tables.columns("annotations", rank)
+    codes, names = marks.codes("name")
+    steps = np.array([name.startswith("ProfilerStep#") for name in names] + [False])[codes]
+    return marks.take(~marks["on_device"] & ~steps)
+
+
+def _functions(tables: TableSet, rank: int) -> Columns:
+    events = tables.columns("events", rank)
+    return events.take(events.matches("category", "python_function"))
 
 
 def _around(ranges: Columns, calls: Columns) -> NDArray[np.object_]:
