@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tiny import Trace, table_set
 
@@ -45,8 +45,12 @@ def traces(draw: st.DrawFn) -> Trace:
     return trace
 
 
+EMPTY_AT_A_START = Trace(0, 1).event("gemm", "kernel", 1, 1, tid=1).event("gemm", "kernel", 1, 0, tid=1)
+
+
 @settings(max_examples=60)
 @given(traces())
+@example(EMPTY_AT_A_START)
 def test_every_event_of_the_device_is_in_the_tables_and_lanes_never_overlap(trace: Trace) -> None:
     tables = table_set(trace)
     events, kernels = tables.columns("events", 0), tables.columns("kernels", 0)

@@ -98,7 +98,7 @@ def _host(frame: EventFrame, links: Links, parts: Parts) -> dict[str, Any]:
     compute = computing(frame)
     row = np.concatenate([compute, parts.row[: 0 if parts.on_host else None]])
     communication = np.arange(len(row)) >= len(compute)
-    order = np.lexsort((row, frame.start[row]))
+    order = np.lexsort((row, frame.duration[row] > 0, frame.start[row]))
     row, communication = row[order], communication[order]
     collective = _part_of(frame, row, parts) if not parts.on_host else np.full(len(row), -1)
     lanes, names = _host_lanes(frame, row, collective, lanes_of(frame, links, parts))

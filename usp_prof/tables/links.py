@@ -47,7 +47,9 @@ class Links:
 def link(frame: EventFrame) -> Links:
     """Link device work to host calls and CPU ops."""
     work = frame.rows(*DEVICE_WORK)
-    work = work[np.lexsort((work, frame.start[work]))]
+    work = work[
+        np.lexsort((work, frame.duration[work] > 0, frame.start[work]))
+    ]  # what is empty goes first, as on lanes
     calls = frame.rows(*HOST_CALLS)
     calls = calls[np.lexsort((calls, frame.start[calls]))]
     op_rows = frame.rows(*HOST_OPS)
