@@ -174,7 +174,7 @@ class TestBeside:
 
     CASES = (
         ("et_0.json", b'{"schema": "1.0.1", "pid": 1, "nodes": [{"name": "rank", "id": 2}]}', "execution trace"),
-        ("fr0.json.gz", gzip.compress(b'[{"record_id": 0, "collective_seq_id": 1}]'), "flight-recorder dump"),
+        ("fr0.json.gz", gzip.compress(b'[{"record_id": 0, "collective_seq_id": 1}]', mtime=0), "flight-recorder dump"),
         ("fr.json", b'{"version": "2.4", "pg_config": {}, "entries": []}', "flight-recorder dump"),
         ("nccl_trace_rank_0", b"\x80\x04", "flight-recorder dump"),
         ("dedicated_log_torch_trace_rank_0.log", b"V0716 10:00:00 {}", "Dynamo log"),

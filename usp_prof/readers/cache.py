@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from usp_prof.model.errors import InputError, UsageError
+from usp_prof.readers.mapped import let_go
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,8 @@ SIZE_VARIABLE = "USP_PROF_CACHE_SIZE"
 _DEFAULT_BYTES = 20 << 30
 _NOTE = "entry.json"
 _ASIDE = "aside-"
+_GROUP = 1 << 18
+"""Rows that are written at once."""
 
 
 class CacheUnwritableError(InputError):
@@ -189,8 +192,13 @@ def content_key(path: Path, *parts: object) -> str:
 
 
 def write_parquet(table: pa.Table, path: Path) -> None:
-    """Write a table so that it is small and quick to read back."""
-    pq.write_table(table, path, compression="zstd", compression_level=1, use_dictionary=_coded(table))
+    """Write a table so that it is small and quick to read back; no more of it than a group of rows is in the air."""
+    with pq.ParquetWriter(
+        path, table.schema, compression="zstd", compression_level=1, use_dictionary=_coded(table)
+    ) as writer:
+        for at in range(0, max(table.num_rows, 1), _GROUP):
+            writer.write_table(table.slice(at, _GROUP), row_group_size=_GROUP)
+            let_go()
 
 
 def _coded(table: pa.Table) -> list[str]:

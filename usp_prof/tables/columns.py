@@ -41,17 +41,23 @@ class Columns:
 
     def codes(self, name: str) -> tuple[NDArray[np.int64], list[str]]:
         """Give a text column as codes and the distinct texts, to group and classify without touching every row."""
+        codes, values = self.narrow_codes(name)
+        return codes.astype(np.int64), values
+
+    def narrow_codes(self, name: str) -> tuple[NDArray[Any], list[str]]:
+        """Give the same with codes as narrow as they are kept, of which no copy is made."""
         chunked = self._table.column(name)
         if not pa.types.is_dictionary(chunked.type):
             chunked = chunked.dictionary_encode()
-        combined = chunked.unify_dictionaries().combine_chunks()
+        single = chunked.num_chunks == 1
+        combined = chunked.chunk(0) if single else chunked.unify_dictionaries().combine_chunks()
         if isinstance(combined, pa.ChunkedArray):  # zero chunks
             combined = pa.array([], pa.string()).dictionary_encode()
         values = combined.dictionary.to_pylist()
-        codes = combined.indices.fill_null(len(values)).to_numpy(zero_copy_only=False).astype(np.int64)
-        if combined.indices.null_count:
-            values = [*values, ""]
-        return codes, values
+        codes = combined.indices
+        if codes.null_count:
+            codes, values = codes.fill_null(len(values)), [*values, ""]
+        return codes.to_numpy(), values
 
     def matches(self, name: str, *wanted: str) -> NDArray[np.bool_]:
         """Say for each row whether a text column is one of the wanted texts."""

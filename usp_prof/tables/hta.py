@@ -23,7 +23,6 @@ from usp_prof.tables.frame import DEVICE_WORK
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from usp_prof.tables.columns import Columns
@@ -75,7 +74,7 @@ def _columns(tables: TableSet, rank: int, *, synchronisation: bool) -> dict[str,
     kept = np.flatnonzero(events.matches("phase", "X") & ~events.matches("category", *_LEFT_OUT))
     chosen = events.take(kept)
     device = chosen.matches("category", *DEVICE_WORK, *(("cuda_sync",) if synchronisation else ()))
-    args = read_arguments(_args(chosen), np.arange(len(chosen)), _FIELDS)
+    args = read_arguments(chosen.arrow.column("args"), np.arange(len(chosen)), _FIELDS)
     start = chosen["start_ns"]
     return args | {
         "index": chosen["event"],
@@ -91,11 +90,6 @@ def _columns(tables: TableSet, rank: int, *, synchronisation: bool) -> dict[str,
         "index_correlation": _partners(tables, rank, chosen["event"]),
         "iteration": _iterations(tables, rank, chosen["event"], start, device=device),
     }
-
-
-def _args(events: Columns) -> pa.Array:
-    column = events.arrow.column("args").combine_chunks()
-    return column.chunk(0) if hasattr(column, "chunks") else column
 
 
 def _numbers(events: Columns, name: str) -> Ints:

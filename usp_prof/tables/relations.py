@@ -7,7 +7,6 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import duckdb
-from pyarrow import dataset
 
 from usp_prof.model.errors import UsageError
 from usp_prof.tables import catalogue
@@ -71,6 +70,8 @@ class Relations:
 
     def _source(self, name: str) -> Any:  # noqa: ANN401 - whatever DuckDB scans
         """Give a table so that DuckDB reads no more columns and rows of it than the question needs."""
+        from pyarrow import dataset  # noqa: PLC0415 - it loads pandas, which a process that reads ranks does not need
+
         files = self._files.get(name)
         return dataset.dataset([str(file) for file in files]) if files else self.arrow(name)
 

@@ -1,0 +1,71 @@
+"""Does long text come back as it was put in, wherever it waited, and does letting go of it cost nothing but time?"""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from typing import IO, TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from usp_prof.readers import mapped
+from usp_prof.readers.mapped import LongText, let_go
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _grown(pieces: list[bytes]) -> LongText:
+    text = LongText()
+    for piece in pieces:
+        text.add(piece)
+    assert len(text) == sum(map(len, pieces))
+    return text
+
+
+@pytest.mark.parametrize("held", [1, 5, 1 << 20])
+@given(pieces=st.lists(st.binary(max_size=8)))
+def test_text_comes_back_from_memory_and_from_its_file(held: int, pieces: list[bytes]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mapped, "HELD", held)
+        buffer = _grown(pieces).buffer()
+    assert buffer.to_pybytes() == b"".join(pieces)
+    let_go()
+    assert buffer.to_pybytes() == b"".join(pieces)
+
+
+def test_text_stays_in_memory_where_no_file_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> IO[bytes]:
+        raise OSError(errno.EROFS, "no")
+
+    monkeypatch.setattr(mapped, "HELD", 2)
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    assert _grown([b"abc", b"def", b"g"]).buffer().to_pybytes() == b"abcdefg"
+
+
+@pytest.mark.parametrize("room", [0, 1, 4])
+def test_text_is_taken_back_when_the_disk_is_full(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    left = [room]
+
+    def scarce(self: LongText, text: bytearray, whole: Callable[[LongText, bytearray], None] = LongText._write) -> None:
+        if len(text) > left[0]:
+            raise OSError(errno.ENOSPC, "full")
+        left[0] -= len(text)
+        whole(self, text)
+
+    monkeypatch.setattr(mapped, "HELD", 1)
+    monkeypatch.setattr(mapped, "_PART", 1)
+    monkeypatch.setattr(LongText, "_write", scarce)
+    assert _grown([b"a", b"bcd", b"efgh", b"i"]).buffer().to_pybytes() == b"abcdefghi"
+
+
+def test_text_is_taken_back_where_it_cannot_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> object:
+        raise OSError(errno.ENODEV, "no")
+
+    monkeypatch.setattr(mapped, "HELD", 1)
+    monkeypatch.setattr(mapped.mmap, "mmap", refuse)
+    monkeypatch.setattr(mapped, "_mapped", set())
+    assert _grown([b"abc"]).buffer().to_pybytes() == b"abc"

@@ -1,0 +1,94 @@
+"""Where does text wait that is too long to hold? In a file without a name, mapped; its pages can be let go at any time.
+
+Arguments are two thirds of what a trace holds and are needed only a few at a time. Beyond a bound they go to a
+temporary file and come back as a mapping: it looks like memory, and the pages that were touched are given back with
+`let_go` when a part of the work is done. Where nothing can be written, the text stays in memory.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+import weakref
+from typing import IO
+
+import pyarrow as pa
+
+HELD = 32 << 20
+"""Bytes that are held in memory before a file is begun."""
+
+_PART = 1 << 20
+_ADVICE: int | None = getattr(mmap, "MADV_DONTNEED", None)
+_mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+
+
+def let_go() -> None:
+    """Give back the memory of all mapped texts (they stay readable), and what Arrow holds without using it."""
+    pa.default_memory_pool().release_unused()
+    if _ADVICE is not None:
+        for mapping in list(_mapped):
+            mapping.madvise(_ADVICE)
+
+
+class LongText:
+    """Text that grows at its end."""
+
+    __slots__ = ("_held", "_limit", "_spilt", "_spilt_bytes")
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+        self._limit: float = HELD
+        self._spilt: IO[bytes] | None = None
+        self._spilt_bytes = 0
+
+    def __len__(self) -> int:
+        """Count the bytes."""
+        return self._spilt_bytes + len(self._held)
+
+    def add(self, text: bytes) -> None:
+        """Append text."""
+        self._held += text
+        if len(self._held) >= self._limit:
+            self._spill()
+
+    def buffer(self) -> pa.Buffer:
+        """Give the whole text; nothing can be added afterwards."""
+        if self._spilt is not None:
+            self._spill()
+        if self._spilt is not None:
+            try:
+                mapping = mmap.mmap(self._spilt.fileno(), self._spilt_bytes, access=mmap.ACCESS_READ)
+            except OSError:
+                self._take_back()
+            else:
+                self._spilt.close()
+                _mapped.add(mapping)
+                return pa.py_buffer(mapping)
+        return pa.py_buffer(self._held)
+
+    def _spill(self) -> None:
+        """Move what is held to the file; where that fails, take back what is there and hold on to everything."""
+        try:
+            if self._spilt is None:
+                self._spilt = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `buffer`
+            self._write(self._held)
+        except OSError:
+            self._take_back()
+            return
+        self._held, self._limit = bytearray(), _PART
+
+    def _write(self, text: bytearray) -> None:
+        if self._spilt is None:
+            return
+        done = 0
+        with memoryview(text) as view:
+            while done < len(view):
+                done += self._spilt.write(view[done : done + _PART])
+        self._spilt_bytes += done
+
+    def _take_back(self) -> None:
+        if self._spilt is not None:
+            with self._spilt as file:
+                file.seek(0)
+                self._held = bytearray(file.read(self._spilt_bytes)) + self._held
+        self._spilt, self._spilt_bytes, self._limit = None, 0, float("inf")
