@@ -59,14 +59,16 @@ def spread_ratio(
 def in_order(values: Sequence[Value]) -> list[Value]:
     """Sort values by metric as declared first, then by dimensions, the whole first."""
     place = {metric: i for i, metric in enumerate(dict.fromkeys(v.metric.id for v in values))}
-    return sorted(values, key=lambda v: (place[v.metric.id], len(v.dims), _sortable(v)))
+    orders: dict[tuple[str, ...], list[str]] = {}  # values are many, sets of dimensions few
 
+    def key(value: Value) -> tuple[int, int, tuple[tuple[str, bool, int, str], ...]]:
+        names = tuple(value.dims)
+        if names not in orders:
+            orders[names] = sorted(names, key=lambda n: (n == "axis", n))
+        dims = tuple((name, isinstance(value.dims[name], str), *_split(value.dims[name])) for name in orders[names])
+        return place[value.metric.id], len(names), dims
 
-def _sortable(value: Value) -> tuple[tuple[str, bool, int, str], ...]:
-    return tuple(
-        (name, isinstance(value.dims[name], str), *_split(value.dims[name]))
-        for name in sorted(value.dims, key=lambda n: (n == "axis", n))
-    )
+    return sorted(values, key=key)
 
 
 def _split(dim: int | str) -> tuple[int, str]:

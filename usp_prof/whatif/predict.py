@@ -47,16 +47,17 @@ class Prediction:
 def predict(tables: TableSet, edits: Sequence[Edit]) -> Prediction:
     """Predict the mean step of a run with edits made, in their order."""
     graph = graph_of(tables)
-    plan: Plan = tables.memo("whatif plan", lambda: make_plan(graph))
     before = unedited(tables)
     changed, basis, error = graph, Basis.REPLAYED, 0.0
     for edit in edits:
         if edit.name not in (SCHEDULE, BALANCE):
             changed = apply(changed, edit, tables)
             basis = Basis.MODELLED if edit.name == "bucketed" else basis
-    timeline = replay(changed, plan)
-    after = step_times(tables, changed, timeline)
-    after_ns = after.mean_replayed_ns
+    if changed is graph:  # another order of actions is no edit of the graph
+        timeline, after_ns = _as_it_is(tables), before.mean_replayed_ns
+    else:
+        timeline = replay(changed, _plan(tables))
+        after_ns = step_times(tables, changed, timeline).mean_replayed_ns
     for edit in edits:
         if edit.name in (SCHEDULE, BALANCE):
             moved = reschedule(tables, edit)
@@ -75,10 +76,12 @@ def predict(tables: TableSet, edits: Sequence[Edit]) -> Prediction:
 
 def unedited(tables: TableSet) -> StepTimes:
     """Replay the run as it is: how well the graph explains what was measured."""
+    return tables.memo("whatif unedited", lambda: step_times(tables, graph_of(tables), _as_it_is(tables)))
 
-    def build() -> StepTimes:
-        graph = graph_of(tables)
-        plan: Plan = tables.memo("whatif plan", lambda: make_plan(graph))
-        return step_times(tables, graph, replay(graph, plan))
 
-    return tables.memo("whatif unedited", build)
+def _as_it_is(tables: TableSet) -> Timeline:
+    return tables.memo("whatif timeline", lambda: replay(graph_of(tables), _plan(tables)))
+
+
+def _plan(tables: TableSet) -> Plan:
+    return tables.memo("whatif plan", lambda: make_plan(graph_of(tables)))
