@@ -1,6 +1,35 @@
-"""How do property tests run here? Without deadlines: a busy machine is no bug."""
+"""What tests share: no deadlines for drawn examples, since a busy machine is no bug, and one browser a process."""
 
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import settings
+from playwright.sync_api import sync_playwright
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser
 
 settings.register_profile("project", deadline=None)
 settings.load_profile("project")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Start headless Chromium, once a process: a second one beside it would not start."""
+    if CHROMIUM is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI needs chromium for the browser tests")
+        pytest.skip("no chromium on this machine (Debian: apt-get install chromium)")
+    options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield chromium
+        chromium.close()

@@ -1,9 +1,8 @@
-"""A dashboard on a small run, served as a user would serve it, and a browser to look at it."""
+"""A dashboard on a small run, served as a user would serve it."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -14,15 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser
-
 ROOT = Path(__file__).resolve().parents[2]
-CHROMIUM = shutil.which("chromium")
 PATIENCE_S = 60
 
 
@@ -70,17 +65,3 @@ def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
         except OSError:
             time.sleep(0.1)
     pytest.fail(f"the dashboard did not start:\n{log.read_text()}")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Start Debian's Chromium, headless."""
-    if CHROMIUM is None:
-        if os.environ.get("CI"):
-            pytest.fail("CI needs chromium for the browser tests")
-        pytest.skip("no chromium on this machine (Debian: apt-get install chromium)")
-    options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
-        yield chromium
-        chromium.close()

@@ -30,6 +30,13 @@ def test_a_dead_rank_costs_the_time_limit_and_its_last_word_stays() -> None:
     assert parts[1].host == "began"
 
 
+def test_a_remainder_of_the_time_limit_is_not_taken_for_none() -> None:
+    store = dist.HashStore()
+    start = time.monotonic()
+    assert Exchange(4, 0, store).collect(wait_seconds=0.0004) == {}
+    assert time.monotonic() - start < 5
+
+
 def test_sessions_do_not_mix() -> None:
     store = dist.HashStore()
     Exchange(2, 0, store).leave(Part(1, final=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +15,9 @@ from usp_prof.report.document import Chart, Section
 from usp_prof.report.writers import webpage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
+pytestmark = pytest.mark.browser
 
 DRAWN = "document.querySelectorAll('.chart[data-drawn]').length"
 PAINTED = """() => {
@@ -41,15 +38,6 @@ ZOOM = """([start, end]) => {
   const range = all.find((model) => model.type === 'Range1d' && model.min_interval === 100);
   range.setv({start, end});
 }"""
-
-
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 def page_of(browser: Any, path: Path, theme: str, troubles: list[str]) -> Any:

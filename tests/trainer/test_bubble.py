@@ -18,7 +18,7 @@ from trainer_fleet import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.trainer, pytest.mark.large]
+pytestmark = [pytest.mark.trainer, pytest.mark.timed]
 BOUNDS = {"gpipe": 0.02, "1f1b": 0.02, "interleaved": 0.02, "interleaved-zb": 0.03, "zbv": 0.02}
 
 

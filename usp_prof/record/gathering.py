@@ -14,6 +14,9 @@ from typing import Any
 
 _KEY = "usp_prof/record"
 
+_SHORTEST_WAIT_S = 0.01
+"""A store takes a time limit of less than a millisecond for none, and would wait for ever."""
+
 
 @dataclass(slots=True)
 class Part:
@@ -65,7 +68,7 @@ class Exchange:
             return None
         try:
             if not store.check([key]):
-                if wait_seconds <= 0:
+                if wait_seconds < _SHORTEST_WAIT_S:
                     return None
                 store.wait([key], timedelta(seconds=wait_seconds))
             return Part(**json.loads(store.get(key)))
