@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.health import HealthRow, Severity, gathered, spans
-from usp_prof.readers.cache import StoredTables, open_cache
+from usp_prof.readers.cache import CacheUnwritableError, StoredTables, open_cache
 from usp_prof.readers.discovery import discover
 from usp_prof.readers.manifest import find_manifest, manifest_from, read_manifest
 from usp_prof.tables.assemble import assemble
@@ -15,9 +19,9 @@ from usp_prof.tables.relations import Relations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
 
     from usp_prof.contract import Manifest
+    from usp_prof.readers.cache import Cache
     from usp_prof.readers.discovery import Discovery, Skipped
     from usp_prof.readers.found import FoundRun, TraceFile
     from usp_prof.tables.load import LoadedRank
@@ -28,7 +32,12 @@ class Run:
     """One run that was opened. `tables` is what analyses take; `table` and `query` are for people."""
 
     def __init__(
-        self, found: FoundRun, discovery: Discovery, loaded: Mapping[int, LoadedRank], tables: TableSet
+        self,
+        found: FoundRun,
+        discovery: Discovery,
+        loaded: Mapping[int, LoadedRank],
+        tables: TableSet,
+        cache: Cache,
     ) -> None:
         self.name = found.name
         self.path = discovery.path
@@ -38,6 +47,8 @@ class Run:
         self.tables = tables
         self.metadata: dict[int, Mapping[str, Any]] = {rank: one.metadata for rank, one in sorted(loaded.items())}
         self._relations = Relations(tables, _as_they_are(loaded))
+        self._keys = {rank: one.key for rank, one in sorted(loaded.items())}
+        self._cache = cache
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -68,6 +79,21 @@ class Run:
 
         return to_hta(self.tables)
 
+    def derived(self, form: str, write: Callable[[Path], None]) -> Path:
+        """Give the folder of something made of this run's tables, calling `write(folder)` when it was not made before.
+
+        `form` names what is made and the version of its form (`timeline-2`). It lies in the cache, within its
+        bound, and goes with `usp-prof cache clear`; where no cache can be written it lives as long as this run.
+        """
+        key = " ".join([form, *(f"{rank}:{key}" for rank, key in self._keys.items())])
+        try:
+            return self._cache.derive(key, write)
+        except CacheUnwritableError:
+            folder = Path(mkdtemp(prefix="usp-prof-"))
+            finalize(self, rmtree, folder, ignore_errors=True)
+            write(folder)
+            return folder
+
     def __repr__(self) -> str:
         return f"Run({self.name!r}, ranks={len(self.ranks)}, path={str(self.path)!r})"
 
@@ -89,7 +115,8 @@ def open_run(
     found = _chosen(discovery, run)
     files = _wanted(found, ranks)
     manifest, manifest_health = _manifest(found)
-    loaded, lost = load(files, manifest, open_cache(cache_dir), progress)
+    cache = open_cache(cache_dir)
+    loaded, lost = load(files, manifest, cache, progress)
     if manifest is None:
         manifest, more = _manifest_inside(loaded)
         manifest_health += more
@@ -97,7 +124,7 @@ def open_run(
     sources = {rank: one.source for rank, one in loaded.items()}
     health += [row for one in loaded.values() for row in one.health]
     tables = assemble(sources, manifest=manifest, health=health)
-    return Run(found, discovery, loaded, tables)
+    return Run(found, discovery, loaded, tables, cache)
 
 
 def _as_they_are(loaded: Mapping[int, LoadedRank]) -> dict[str, list[Path]]:

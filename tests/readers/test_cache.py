@@ -110,6 +110,52 @@ def test_measure_and_clear(tmp_path: Path) -> None:
     assert Cache(tmp_path / "never").clear().entries == 0
 
 
+def test_what_was_made_of_tables_is_made_once_counted_and_cleared(tmp_path: Path) -> None:
+    cache, calls = Cache(tmp_path), []
+
+    def write(folder: Path) -> None:
+        calls.append(folder)
+        (folder / "below").mkdir()
+        (folder / "below" / "picture.bin").write_bytes(b"12345")
+
+    folder = cache.derive("timeline-1 a b", write)
+    assert (folder / "below" / "picture.bin").read_bytes() == b"12345"
+    assert cache.derive("timeline-1 a b", write) == folder
+    assert len(calls) == 1
+    assert cache.derive("timeline-2 a b", write) != folder
+    size = cache.size()
+    assert (size.entries, size.derived) == (0, 2)
+    assert size.size_bytes >= 10
+    (folder / "below" / "picture.bin").write_bytes(b"123")
+    assert cache.derive("timeline-1 a b", write) == folder
+    assert len(calls) == 3
+    assert cache.clear().derived == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_made_of_tables_goes_when_the_bound_is_reached(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, limit_bytes=3000)
+    first = cache.derive("one", lambda folder: _fill(folder, 2000))
+    os.utime(first / "entry.json", (1, 1))
+    second = cache.derive("two", lambda folder: _fill(folder, 2000))
+    assert not first.exists()
+    assert second.exists()
+
+
+def _fill(folder: Path, size: int) -> None:
+    (folder / "file").write_bytes(bytes(size))
+
+
+def test_a_thing_that_failed_while_it_was_made_leaves_nothing(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        _fill(folder, 3)
+        raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011 - our own, bare
+        Cache(tmp_path).derive("one", fail)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CacheUnwritableError) as caught:

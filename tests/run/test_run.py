@@ -53,6 +53,34 @@ def test_tables_come_as_relations(folder: Path) -> None:
     assert run.table("calls").fetchall()
 
 
+def test_what_is_made_of_a_run_lies_in_its_cache(folder: Path, tmp_path: Path) -> None:
+    made: list[Path] = []
+
+    def write(place: Path) -> None:
+        made.append(place)
+        (place / "file").write_bytes(b"x")
+
+    first = open_run(folder).derived("picture-1", write)
+    assert first.parent == tmp_path / "cache"
+    assert open_run(folder).derived("picture-1", write) == first
+    assert len(made) == 1
+    assert open_run(folder, ranks=[1]).derived("picture-1", write) != first
+    assert len(made) == 2
+
+
+def test_what_is_made_of_a_run_lies_aside_where_there_is_no_cache(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    run = open_run(folder, cache_dir=tmp_path / "file" / "below")
+
+    def write(at: Path) -> None:
+        (at / "file").write_bytes(b"x")
+
+    place = run.derived("picture-1", write)
+    assert (place / "file").read_bytes() == b"x"
+    del run
+    assert not place.exists()
+
+
 def test_every_table_answers_with_its_schema(folder: Path) -> None:
     run = open_run(folder)
     for schema in catalogue.SCHEMAS:

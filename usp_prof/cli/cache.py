@@ -28,11 +28,13 @@ def run(args: argparse.Namespace) -> int:
     console = output(args)
     if args.action == "clear":
         gone = cache.clear()
-        console.print(f"removed {gone.entries} ranks, {_mb(gone.size_bytes)} from {cache.folder}", markup=False)
+        what = f"{gone.entries} ranks, {gone.derived} prepared timelines and the like, {_mb(gone.size_bytes)}"
+        console.print(f"removed {what} from {cache.folder}", markup=False, soft_wrap=True)
         return 0
     size = cache.size()
     console.print(f"folder   {cache.folder}", markup=False, soft_wrap=True)
     console.print(f"ranks    {size.entries}")
+    console.print(f"derived  {size.derived} (prepared timelines and the like)")
     console.print(f"size     {_mb(size.size_bytes)} of at most {_mb(size.limit_bytes)}")
     return 0
 

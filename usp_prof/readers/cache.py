@@ -1,7 +1,8 @@
 """Has this file been read before? Tables of each trace as Parquet, keyed by the file's content and the schemas.
 
 One entry is one folder, made aside and renamed into place: it is there whole or not at all, also when two processes
-read the same trace at once. The least recently used entries go when the folder grows beyond its bound.
+read the same trace at once. The least recently used entries go when the folder grows beyond its bound. What others make
+of the tables (a timeline prepared for drawing) lies here too, counted and cleared with them: `Cache.derive`.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from usp_prof.model.errors import InputError, UsageError
 from usp_prof.readers.mapped import let_go
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 FOLDER_VARIABLE = "USP_PROF_CACHE"
 SIZE_VARIABLE = "USP_PROF_CACHE_SIZE"
 _DEFAULT_BYTES = 20 << 30
 _NOTE = "entry.json"
 _ASIDE = "aside-"
+_DERIVED = "derived-"
 _GROUP = 1 << 18
 """Rows that are written at once."""
 
@@ -43,6 +45,9 @@ class CacheSize:
     """What lies in the cache."""
 
     entries: int
+    """Ranks whose tables are kept."""
+    derived: int
+    """Things made of tables that are kept."""
     size_bytes: int
     limit_bytes: int
 
@@ -87,29 +92,28 @@ class Cache:
 
     def store(self, key: str, tables: Mapping[str, pa.Table], note: Mapping[str, Any]) -> StoredTables:
         """Write an entry; of two writers of one key the first wins, and both get a whole entry."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            aside = Path(tempfile.mkdtemp(prefix=_ASIDE, dir=self.folder))
-            try:
-                self._fill(aside, tables, note)
-                self._place(aside, self.folder / key)
-            finally:
-                shutil.rmtree(aside, ignore_errors=True)
-            self._bound(keep=key)
-        except OSError as error:
-            raise CacheUnwritableError(
-                f"cannot write to the cache {self.folder}: {error.strerror}",
-                hint=f"choose another folder with --cache-dir or {FOLDER_VARIABLE}",
-            ) from None
+        self._make(key, lambda aside: _fill(aside, tables, note), lambda: self.open(key) is not None)
         stored = self.open(key)
         if stored is None:
             raise CacheUnwritableError(f"the cache {self.folder} lost an entry as it was written", hint="try again")
         return stored
 
+    def derive(self, key: str, write: Callable[[Path], None]) -> Path:
+        """Give the folder of what was made of tables, made by `write(folder)` when it is not there yet.
+
+        `key` has to say of which tables and in which form (see `Run.derived`). The folder is there whole or not at all.
+        """
+        name = f"{_DERIVED}{hashlib.blake2b(key.encode(), digest_size=20).hexdigest()}"
+        if not self._is_derived(name):
+            self._make(name, lambda aside: _write_derived(aside, write), lambda: self._is_derived(name))
+        return self.folder / name
+
     def size(self) -> CacheSize:
         """Measure the cache."""
         entries = self._entries()
-        return CacheSize(len(entries), sum(size for _, size, _ in entries), self.limit_bytes)
+        derived = sum(folder.name.startswith(_DERIVED) for _, _, folder in entries)
+        total = sum(size for _, size, _ in entries)
+        return CacheSize(len(entries) - derived, derived, total, self.limit_bytes)
 
     def clear(self) -> CacheSize:
         """Remove every entry; gives what was removed."""
@@ -118,19 +122,38 @@ class Cache:
             self._remove(folder)
         return before
 
-    def _fill(self, folder: Path, tables: Mapping[str, pa.Table], note: Mapping[str, Any]) -> None:
-        sizes = {}
-        for name, table in sorted(tables.items()):
-            path = folder / f"{name}.parquet"
-            write_parquet(table, path)
-            sizes[name] = path.stat().st_size
-        (folder / _NOTE).write_bytes(msgspec.json.encode({**note, "tables": sizes}))
+    def _make(self, name: str, fill: Callable[[Path], None], is_whole: Callable[[], bool]) -> None:
+        """Fill a folder aside and put it in its place."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            aside = Path(tempfile.mkdtemp(prefix=_ASIDE, dir=self.folder))
+            try:
+                fill(aside)
+                self._place(aside, self.folder / name, is_whole)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+            self._bound(keep=name)
+        except OSError as error:
+            raise CacheUnwritableError(
+                f"cannot write to the cache {self.folder}: {error.strerror}",
+                hint=f"choose another folder with --cache-dir or {FOLDER_VARIABLE}",
+            ) from None
 
-    def _place(self, aside: Path, final: Path) -> None:
+    def _is_derived(self, name: str) -> bool:
+        folder = self.folder / name
+        try:
+            sizes = msgspec.json.decode((folder / _NOTE).read_bytes(), type=dict[str, int])
+            whole = all((folder / path).stat().st_size == size for path, size in sizes.items())
+            os.utime(folder / _NOTE)
+        except (OSError, msgspec.DecodeError):
+            return False
+        return whole
+
+    def _place(self, aside: Path, final: Path, is_whole: Callable[[], bool]) -> None:
         try:
             aside.rename(final)
         except OSError:
-            if self.open(final.name) is not None:
+            if is_whole():
                 return
             self._remove(final)
             aside.rename(final)
@@ -163,10 +186,29 @@ class Cache:
         for folder in self._folders():
             try:
                 used = (folder / _NOTE).stat().st_mtime
-                out.append((used, sum(file.stat().st_size for file in folder.iterdir()), folder))
+                out.append((used, sum(file.stat().st_size for file in _files(folder)), folder))
             except OSError:
                 continue
         return out
+
+
+def _fill(folder: Path, tables: Mapping[str, pa.Table], note: Mapping[str, Any]) -> None:
+    sizes = {}
+    for name, table in sorted(tables.items()):
+        path = folder / f"{name}.parquet"
+        write_parquet(table, path)
+        sizes[name] = path.stat().st_size
+    (folder / _NOTE).write_bytes(msgspec.json.encode({**note, "tables": sizes}))
+
+
+def _write_derived(folder: Path, write: Callable[[Path], None]) -> None:
+    write(folder)
+    sizes = {file.relative_to(folder).as_posix(): file.stat().st_size for file in _files(folder)}
+    (folder / _NOTE).write_bytes(msgspec.json.encode(sizes, order="sorted"))
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 def open_cache(folder: str | Path | None = None) -> Cache:

@@ -47,6 +47,7 @@ class LoadedRank:
     metadata: Mapping[str, Any]
     health: tuple[HealthRow, ...]
     json_bytes: int
+    key: str
 
 
 def rank_key(file: TraceFile, manifest: Manifest | None) -> str:
@@ -131,17 +132,17 @@ class _Loading:
             self._lose(job, error.message)
             return
         try:
-            self.loaded[job.rank] = _loaded(self._cache.store(job.key, tables, note), note)
+            self.loaded[job.rank] = _loaded(job, self._cache.store(job.key, tables, note), note)
         except CacheUnwritableError as error:
             detail = f"{error.message}: it is read anew each time"
             row = HealthRow("not_cached", Severity.INFO, rank=job.rank, detail=detail)
-            self.loaded[job.rank] = _loaded(MemorySource(tables), note, row)
+            self.loaded[job.rank] = _loaded(job, MemorySource(tables), note, row)
         self._tell(job)
 
     def _take(self, job: Job) -> bool:
         stored = self._cache.open(job.key)
         if stored is not None:
-            self.loaded[job.rank] = _loaded(stored, stored.note)
+            self.loaded[job.rank] = _loaded(job, stored, stored.note)
             self._tell(job)
         return stored is not None
 
@@ -162,9 +163,9 @@ def store(job: Job, manifest: Manifest | None, cache: Cache) -> StoredTables:
     return cache.store(job.key, tables, note)
 
 
-def _loaded(source: Source, note: Mapping[str, Any], *more: HealthRow) -> LoadedRank:
+def _loaded(job: Job, source: Source, note: Mapping[str, Any], *more: HealthRow) -> LoadedRank:
     rows = tuple(HealthRow(**{**row, "severity": Severity(row["severity"])}) for row in note["health"])
-    return LoadedRank(source, note["metadata"], (*rows, *more), note["json_bytes"])
+    return LoadedRank(source, note["metadata"], (*rows, *more), note["json_bytes"], job.key)
 
 
 def _size(path: Path) -> int:
