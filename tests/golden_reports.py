@@ -1,0 +1,89 @@
+"""What of a recorded run's report is held to be the same for ever? Its facts, figures and findings, one a line.
+
+Integers are kept as they are, other numbers to nine digits (the tenth may depend on the processor). Figures with more
+than one dimension are held by their count and their sum: a change is seen, and a file stays readable.
+`tools/make_golden` writes the files anew when a change was meant.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.findings import find
+from usp_prof.report.build import analyse, build
+from usp_prof.report.writers import json_text
+from usp_prof.run import open_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "tests" / "golden"
+RUNS = tuple(sorted(folder.name for folder in (ROOT / "traces").glob("recorded-*")))
+_DIGITS = 9
+
+
+def path_of(run: str) -> Path:
+    """Say where a run's golden report lies."""
+    return FOLDER / f"{run}.json"
+
+
+def report_of(run: str, cache: Path) -> dict[str, Any]:
+    """Analyse a recorded run as `usp-prof analyze --format json` does."""
+    opened = open_run(ROOT / "traces" / run, cache_dir=cache)
+    document = build(opened.tables, analyse(opened.tables), name=opened.name, findings=find(opened.tables))
+    report: dict[str, Any] = json.loads(json_text.write(document))
+    return report
+
+
+def condensed(report: dict[str, Any]) -> str:
+    """Set the report as text, one figure a line."""
+    kept: dict[str, dict[str, Any] | list[str]] = {
+        "run": {name: report["run"][name] for name in ("ranks", "world_size", "axes", "steps", "devices", "hosts")},
+        "metrics": dict(_figures(report["metrics"])),
+        "findings": {f"{n}. {one['code']}{_at(one['where'])}": _finding(one) for n, one in _numbered(report)},
+        "health": sorted({f"{row['code']} ({row['severity']})" for row in report["health"]}),
+    }
+    return "{\n" + ",\n".join(f"{json.dumps(name)}: {_field(value)}" for name, value in kept.items()) + "\n}\n"
+
+
+def _field(value: dict[str, Any] | list[str]) -> str:
+    if isinstance(value, list):
+        return json.dumps(value)
+    return "{\n" + ",\n".join(f" {json.dumps(name)}: {json.dumps(one)}" for name, one in value.items()) + "\n}"
+
+
+def _numbered(report: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any]]]:
+    return enumerate(report["findings"], start=1)
+
+
+def _finding(one: dict[str, Any]) -> dict[str, Any]:
+    return {"gain_fraction": _rounded(one["gain_fraction"]), "basis": one["basis"], "edit": one["edit"]}
+
+
+def _figures(metrics: Iterable[dict[str, Any]]) -> Iterable[tuple[str, Any]]:
+    many: dict[str, list[int | float]] = defaultdict(list)
+    for one in metrics:
+        name = f"{one['id']} [{one['unit']}]"
+        if len(one["dims"]) > 1:
+            many[f"{name} by {', '.join(sorted(one['dims']))}"].append(one["value"])
+        else:
+            yield name + _at(one["dims"]), _rounded(one["value"])
+    for name, values in sorted(many.items()):
+        yield name, {"count": len(values), "sum": _rounded(_sum(values))}
+
+
+def _sum(values: list[int | float]) -> int | float:
+    return sum(values) if all(isinstance(value, int) for value in values) else math.fsum(values)
+
+
+def _at(dims: dict[str, Any]) -> str:
+    return f" at {', '.join(f'{name} {value}' for name, value in sorted(dims.items()))}" if dims else ""
+
+
+def _rounded(value: float) -> int | float:
+    return value if isinstance(value, int) else float(f"{value:.{_DIGITS}g}")
