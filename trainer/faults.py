@@ -30,7 +30,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "slow-host": {"host": 0, "hosts": 2, "factor": 2.0, **ALWAYS},
     "late-input": {"rank": 0, "ms": 100.0, **ALWAYS},
     "pause": {"rank": 0, "ms": 200.0, "every": 2, **ALWAYS},
-    "slow-link": {"axis": "dp", "mbps": 0.0, "delay_ms": 0.0},
+    "slow-link": {"axis": "dp", "mbps": 0.0, "delay_ms": 0.0, "rank": -1},
     "unbucketed": {},
     "unoverlapped": {},
     "blocking-sync": {},
@@ -62,7 +62,7 @@ class Fault:
     def ranks(self, layout: Layout, stage_ranks: Callable[[int], int]) -> list[int]:
         """Give the ranks that it strikes; all of them where it names none."""
         places = {rank: layout.coordinates(rank) for rank in range(layout.world)}
-        if "rank" in self.settings:
+        if self.settings.get("rank", -1) >= 0:
             return [self["rank"]]
         if self.kind == "slow-host":
             return [rank for rank in places if rank * self["hosts"] // layout.world == self["host"]]

@@ -13,7 +13,7 @@ import torch
 
 from trainer.config import Options
 from trainer.errors import OptionError
-from trainer.faults import Fault, parse_faults
+from trainer.faults import KINDS, Fault, parse_faults
 from trainer.model.shape import ModelShape, load_shape
 from trainer.pace import Pace
 from trainer.parallel.mesh import Layout
@@ -258,7 +258,7 @@ def _fault_rules(settled: Settled) -> Iterator[tuple[str, str]]:
     for fault in settled.faults:
         limits = {"rank": layout.world, "stage": settled.stages, "dp": layout.dp, "host": fault.settings.get("hosts")}
         for key, limit in limits.items():
-            if key in fault.settings and not 0 <= fault[key] < limit:
+            if key in fault.settings and not min(0, KINDS[fault.kind][key]) <= fault[key] < limit:
                 yield f"--fault {fault.kind}: {key}={fault[key]} is none of 0 to {limit - 1}", f"{key}={limit - 1}"
         if fault.kind == "expert-imbalance" and not shape.experts:
             yield "--fault expert-imbalance needs routed experts", "--experts 8"

@@ -73,6 +73,13 @@ def test_a_slow_link_is_the_kernels_doing() -> None:
                 assert healthy.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE) == before
 
 
+def test_a_slow_link_strikes_one_rank_where_one_is_named() -> None:
+    everywhere, one = "slow-link:axis=dp,delay_ms=5", "slow-link:axis=dp,delay_ms=5,rank=1"
+    assert faults(everywhere, rank=2).opened(("dp",)) == pytest.approx(5e-3)
+    assert faults(one, rank=1).opened(("dp",)) == pytest.approx(5e-3)
+    assert faults(one, rank=2).opened(("dp",)) == 0
+
+
 def test_a_brake_does_more_work_forward_and_backward() -> None:
     class Counting(Brake):
         burnt = 0
