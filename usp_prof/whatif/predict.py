@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from usp_prof.model.finding import Basis
 from usp_prof.whatif.build import graph_of
-from usp_prof.whatif.edits import apply
+from usp_prof.whatif.edits import Request, apply, kind_of
+from usp_prof.whatif.layout import layout_of
 from usp_prof.whatif.plan import Plan, make_plan
 from usp_prof.whatif.replay import replay
 from usp_prof.whatif.schedule import BALANCE, SCHEDULE, reschedule
@@ -51,8 +52,8 @@ def predict(tables: TableSet, edits: Sequence[Edit]) -> Prediction:
     changed, basis, error = graph, Basis.REPLAYED, 0.0
     for edit in edits:
         if edit.name not in (SCHEDULE, BALANCE):
-            changed = apply(changed, edit, tables)
-            basis = Basis.MODELLED if edit.name == "bucketed" else basis
+            changed = apply(changed, Request(edit, tables, layout_of(tables)))
+            basis = Basis.MODELLED if kind_of(edit).modelled else basis
     if changed is graph:  # another order of actions is no edit of the graph
         timeline, after_ns = _as_it_is(tables), before.mean_replayed_ns
     else:

@@ -1,0 +1,69 @@
+"""How would the run be with other communication? Faster, hidden, gone, in fewer messages, or as on other links."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.whatif.edits.compute import scaled
+from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.graph import EdgeKind
+from usp_prof.whatif.links import as_peers, calls_of
+from usp_prof.whatif.network import talk
+
+if TYPE_CHECKING:
+    from usp_prof.whatif.graph import Graph
+
+
+def comm_faster(graph: Graph, request: Request) -> Graph:
+    """Let transfers take 1/value of their time; keys: axis, op. Waiting for late members stays."""
+    rows, factor = talk(graph, request), request.positive()
+    return graph.with_changes(
+        duration=scaled(graph.duration, rows & ~graph.tied, factor),
+        transfer=scaled(graph.transfer, rows & graph.tied, factor),
+    )
+
+
+def link_as_peers(graph: Graph, request: Request) -> Graph:
+    """Let a group's transfers (or those of `all` slower groups) be as fast as other groups' of the same operation."""
+    return graph.with_changes(transfer=as_peers(graph, request.tables, request.edit.value))
+
+
+def comm_hidden(graph: Graph, request: Request) -> Graph:
+    """Let nothing but the next step wait for communication; keys: axis, op. What compute cannot cover stays exposed."""
+    rows, edges = talk(graph, request), graph.edges
+    return graph.with_changes(edges=edges.take(~((edges.kind == EdgeKind.WAIT) & rows[edges.source])))
+
+
+def comm_removed(graph: Graph, request: Request) -> Graph:
+    """Take communication out: no transfer, no waiting for each other; keys: axis, op."""
+    rows = talk(graph, request)
+    return graph.with_changes(duration=np.where(rows, 0, graph.duration), tied=graph.tied & ~rows)
+
+
+def bucketed(graph: Graph, request: Request) -> Graph:
+    """Let small collectives (below value bytes) move at the bandwidth that large ones reach; keys: axis, op."""
+    rows = talk(graph, request) & graph.tied
+    size = np.append(calls_of(request.tables)["bytes"], -1)[graph.nodes.call]
+    limit = request.edit.number(default=1e6)
+    known = rows & (size > 0) & (graph.transfer > 0)
+    large = known & (size >= limit)
+    small = known & (size < limit)
+    if not large.any() or not small.any():
+        return graph
+    rate = float(np.median(size[large] / graph.transfer[large]))
+    if request.cautious:  # the slower quarter of the large ones
+        rate = float(np.quantile(size[large] / graph.transfer[large], 0.25))
+    ideal = np.minimum((size / rate).astype(np.int64), graph.transfer)
+    return graph.with_changes(transfer=np.where(small, ideal, graph.transfer))
+
+
+_WHERE = ("axis", "op")
+EDITS = (
+    EditKind("link_as_peers", "link_as_peers=all", (), link_as_peers),
+    EditKind("comm_faster", "comm_faster=2,axis=dp", _WHERE, comm_faster),
+    EditKind("comm_hidden", "comm_hidden,axis=dp", _WHERE, comm_hidden),
+    EditKind("comm_removed", "comm_removed,axis=tp", _WHERE, comm_removed),
+    EditKind("bucketed", "bucketed=1e6,axis=dp", _WHERE, bucketed, modelled=True),
+)

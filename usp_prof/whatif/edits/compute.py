@@ -1,0 +1,53 @@
+"""How would the run be with faster compute? Of a rank, of activities by name, or as a rank's peers compute."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.model.errors import UsageError
+from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.graph import NodeKind
+from usp_prof.whatif.peers import slowness
+
+if TYPE_CHECKING:
+    from usp_prof.whatif.graph import Flags, Graph, Ints
+
+
+def compute_faster(graph: Graph, request: Request) -> Graph:
+    """Let compute take 1/value of its time; keys: rank, name (part of the activity's name)."""
+    edit, factor = request.edit, request.positive()
+    rows = graph.nodes.kind == NodeKind.COMPUTE
+    if edit.place("rank"):
+        rows &= graph.nodes.rank == int(edit.number("rank"))
+    if edit.place("name"):
+        named = np.array([edit.place("name") in name for name in graph.names] + [False])
+        rows &= named[graph.nodes.name]
+    return graph.with_changes(duration=scaled(graph.duration, rows, factor))
+
+
+def rank_as_peers(graph: Graph, request: Request) -> Graph:
+    """Let a rank (or `all` slower ones) compute as fast as the median of its peers, and think as fast."""
+    edit, found = request.edit, slowness(request.tables, graph)
+    every = edit.value in ("all", "")
+    wanted = [rank for rank, each in found.items() if each.ratio > 1] if every else [int(edit.number())]
+    for rank in wanted:
+        if rank not in found:
+            raise UsageError(f"rank {rank} has no peers to be compared with", hint=f"one of {sorted(found)}")
+    duration = graph.duration
+    for rank in wanted:
+        rows = (graph.nodes.rank == rank) & (graph.nodes.kind == NodeKind.COMPUTE)
+        duration = scaled(duration, rows, found[rank].ratio)
+    return graph.with_changes(duration=duration)
+
+
+def scaled(values: Ints, rows: Flags, factor: float) -> Ints:
+    """Divide some values by a factor."""
+    return np.where(rows, np.rint(values / factor).astype(np.int64), values)
+
+
+EDITS = (
+    EditKind("compute_faster", "compute_faster=1.5,rank=3", ("rank", "name"), compute_faster),
+    EditKind("rank_as_peers", "rank_as_peers=7", (), rank_as_peers),
+)

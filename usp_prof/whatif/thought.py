@@ -1,0 +1,134 @@
+"""What did each rank's host do between its calls? It thinks, loads data, and now and then pauses."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.tables import clock
+from usp_prof.whatif.graph import EdgeKind, NodeKind
+
+if TYPE_CHECKING:
+    from usp_prof.tables.table_set import TableSet
+    from usp_prof.whatif.graph import Edges, Flags, Graph, Ints
+
+LOADS_DATA = re.compile(r"dataloader|data_loader|^train::input\b", re.IGNORECASE)
+"""Annotations and ops in which the host fetches the next batch."""
+
+PAUSE_NS = 2_000_000
+"""A pause of the host shorter than this is not told from ordinary work."""
+PAUSE_RATIO = 20.0
+"""A pause is so many times the 99th percentile of the rank's ordinary think times."""
+
+
+def pauses(graph: Graph, tables: TableSet) -> Ints:
+    """Find the nodes before which the host paused; waiting for data is no pause."""
+    found = []
+    clocks, think = clock.of(tables), think_times(graph)
+    for rank in tables.ranks:
+        rows = np.flatnonzero((graph.nodes.rank == rank) & (think > 0))
+        if not len(rows):
+            continue
+        begin, end = (clocks.align(rank, when) for when in loading(tables, rank))
+        loads = overlap(begin, end, graph.nodes.start[rows] - think[rows], graph.nodes.start[rows])
+        # In short recordings a pause in each step is among the largest hundredth already.
+        steps = len(np.unique(graph.nodes.step[rows]))
+        usual = float(np.quantile(think[rows], min(0.99, max(0.5, 1 - 3 * steps / len(rows)))))
+        limit = max(PAUSE_NS, PAUSE_RATIO * usual)
+        found.append(rows[think[rows] - loads > limit])
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+def think_times(graph: Graph) -> Ints:
+    """Give the host's think time before each node: after its lane's node before, or after what it had waited for."""
+    thinking, edges = thinks(graph), graph.edges
+    think = np.where(thinking, np.maximum(graph.gap, 0), 0)
+    rows = np.flatnonzero(holds_thought(edges) & (thinking[edges.target] | _posts(graph)[edges.target]))
+    arrived = np.where(edges.at_end[rows], graph.nodes.end[edges.source[rows]], graph.nodes.start[edges.source[rows]])
+    bound = arrived + edges.lag[rows] == graph.nodes.start[edges.target[rows]]
+    np.maximum.at(think, edges.target[rows[bound]], edges.lag[rows[bound]])
+    return np.asarray(think)
+
+
+def loads_data(graph: Graph, tables: TableSet) -> Flags:
+    """Mark the nodes before which the host was in the data loader."""
+    found = np.zeros(len(graph.nodes), dtype=bool)
+    clocks, think = clock.of(tables), think_times(graph)
+    for rank in tables.ranks:
+        begin, end = (clocks.align(rank, when) for when in loading(tables, rank))
+        rows = np.flatnonzero((graph.nodes.rank == rank) & (think > 0))
+        found[rows] = overlap(begin, end, graph.nodes.start[rows] - think[rows], graph.nodes.start[rows]) > 0
+    return found
+
+
+def holds_thought(edges: Edges) -> Flags:
+    """Mark the edges whose lag holds the host's thinking."""
+    return np.isin(edges.kind, (EdgeKind.WAIT, EdgeKind.ISSUE, EdgeKind.SYNC))
+
+
+def _posts(graph: Graph) -> Flags:
+    """Mark communication that a host posts by itself: that of ranks without a device."""
+    with_host = np.unique(graph.nodes.rank[graph.nodes.kind == NodeKind.HOST])
+    talks = graph.nodes.kind == NodeKind.COMMUNICATION
+    return np.asarray(talks & ~np.isin(graph.nodes.rank, with_host))
+
+
+def thinks(graph: Graph) -> Flags:
+    """Mark the nodes before which a host thinks: its calls, and on CPU traces the computing lane."""
+    host = np.isin(graph.nodes.kind, (NodeKind.HOST, NodeKind.RETURN))
+    with_host = np.unique(graph.nodes.rank[host])
+    return np.asarray(host | ((graph.nodes.kind == NodeKind.COMPUTE) & ~np.isin(graph.nodes.rank, with_host)))
+
+
+def lane_before(graph: Graph) -> Ints:
+    """Give the end of each node's lane predecessor; its own start where it has none."""
+    before = np.roll(graph.nodes.end, 1)
+    first = np.ones(len(before), dtype=bool)
+    first[1:] = graph.nodes.lane[1:] != graph.nodes.lane[:-1]
+    return np.where(first, graph.nodes.start, np.minimum(before, graph.nodes.start))
+
+
+def loading(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
+    """Give when a rank's host is inside the data loader, on its own clock."""
+    found = []
+    for name in ("annotations", "ops"):
+        table = tables.columns(name, rank)
+        codes, texts = table.codes("name")
+        hits = np.array([LOADS_DATA.search(text) is not None for text in texts] + [False])[codes]
+        if name == "annotations":
+            hits &= ~table["on_device"]
+        found.append((table["start_ns"][hits], (table["start_ns"] + table["dur_ns"])[hits]))
+    begin, end = (np.concatenate(column) for column in zip(*found, strict=True))
+    return _union(begin, end)
+
+
+def loading_ns(tables: TableSet, rank: int) -> int:
+    """Measure how long a rank's host is inside the data loader, over the whole recording."""
+    begin, end = loading(tables, rank)
+    return int((end - begin).sum())
+
+
+def _union(begin: Ints, end: Ints) -> tuple[Ints, Ints]:
+    if not len(begin):
+        return begin, end
+    order = np.argsort(begin, kind="stable")
+    begin, reach = begin[order], np.maximum.accumulate(end[order])
+    head = np.append(True, begin[1:] > reach[:-1])
+    last = np.append(np.flatnonzero(head)[1:] - 1, len(begin) - 1)
+    return begin[head], np.asarray(reach[last])
+
+
+def overlap(begin: Ints, end: Ints, low: Ints, high: Ints) -> Ints:
+    """Measure how much of each span low..high lies in a union of intervals."""
+    if not len(begin):
+        return np.zeros(len(low), np.int64)
+    sums = np.append(0, np.cumsum(end - begin))
+
+    def covered(when: Ints) -> Ints:
+        place = np.searchsorted(begin, when, side="right")
+        inside = np.where(place > 0, np.maximum(end[np.maximum(place, 1) - 1] - when, 0), 0)
+        return np.asarray(sums[place] - inside)
+
+    return np.asarray(np.maximum(covered(high) - covered(low), 0))
