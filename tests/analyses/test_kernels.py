@@ -49,6 +49,21 @@ def test_an_ops_flop_over_its_kernels_time_against_the_roof() -> None:
     assert result.notes == ()
 
 
+def test_steps_tell_how_the_efficiency_varies() -> None:
+    run = Trace().meta(**H100).step(1, at=0, dur=50_000).step(2, at=50_000, dur=50_000)
+    product(run, at=0, dur=10_000)
+    product(run, at=20_000, dur=10_000, external=2)
+    product(run, at=60_000, dur=40_000, external=3)
+    run.kernel("splitKreduce_kernel", at=31_500, dur=10_000, launch_at=20_050)
+    result = kernels.compute(table_set(run))
+    best = 2 * 1024**3 / 989e12 * 1e9
+    steps = {
+        v.dims["step"]: v.value for v in result.values() if v.metric.id == "kernel_efficiency" and "step" in v.dims
+    }
+    assert steps == {1: pytest.approx(2 * best / 30_000), 2: pytest.approx(best / 40_000)}
+    assert kernels.compute(table_set(run), Selection(first_step=2)).efficiency_by_step == {2: steps[2]}
+
+
 def test_an_op_of_two_kernels_counts_its_flop_once() -> None:
     run = product(trace(), at=0, dur=10_000)
     run.kernel("splitKreduce_kernel", at=11_500, dur=2_000, launch_at=50)

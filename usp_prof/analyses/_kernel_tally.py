@@ -89,6 +89,7 @@ class Tally:
     roof: Roof
     _kernels: dict[str, KernelStat] = field(default_factory=dict)
     _ops: dict[tuple[str, str, str, bool], OpStat] = field(default_factory=dict)
+    _steps: dict[int, tuple[float, int]] = field(default_factory=dict)
 
     def add(self, tables: TableSet, rank: int, selection: Selection) -> None:
         """Add one rank's compute."""
@@ -104,6 +105,10 @@ class Tally:
     def ops(self) -> tuple[OpStat, ...]:
         """Give the ops, longest first."""
         return tuple(sorted(self._ops.values(), key=lambda op: (-op.time_ns, op.name, op.dims)))
+
+    def efficiency_by_step(self) -> dict[int, float]:
+        """Give the roofline's time over the time taken, of the ops with a bound, for each step."""
+        return {step: ideal / taken for step, (ideal, taken) in sorted(self._steps.items()) if taken}
 
     def _add_kernels(self, work: RankWork) -> None:
         size = len(work.names)
@@ -135,6 +140,7 @@ class Tally:
         np.add.at(on_matrix, group, np.where(matrix, work.dur_ns, 0))
         kernels = np.bincount(group, minlength=len(first))
         instances = _instances(work, group)
+        ideal = np.zeros(len(first))
         for code, row in enumerate(first.tolist()):
             kind = work.kinds[work.kind[row]] if work.kind[row] >= 0 else None
             stat = self._stat(kind, rounded=bool(tf32[row]))
@@ -143,7 +149,20 @@ class Tally:
             stat.time_ns += int(time[code])
             stat.matrix_core_ns += int(on_matrix[code])
             if kind is not None and kind.cost is not None:
-                self._bound(stat, kind.cost, instances[code])
+                ideal[code] = self._bound(stat, kind.cost, instances[code])
+        self._add_steps(work, group, ideal)
+
+    def _add_steps(self, work: RankWork, group: np.ndarray, ideal: np.ndarray) -> None:
+        """Add what the roofline allows and what was taken, step by step, of the groups that have a bound."""
+        bounded = ideal[group] > 0
+        rows = np.flatnonzero(bounded & _first_of_each_op(work))
+        numbers, place = np.unique(work.step, return_inverse=True)
+        allowed = np.bincount(place[rows], weights=ideal[group[rows]], minlength=len(numbers))
+        taken = np.zeros(len(numbers), np.int64)
+        np.add.at(taken, place[bounded], work.dur_ns[bounded])
+        for number, more, spent in zip(numbers.tolist(), allowed.tolist(), taken.tolist(), strict=True):
+            before, until = self._steps.get(number, (0.0, 0))
+            self._steps[number] = (before + more, until + spent)
 
     def _stat(self, kind: OpKind | None, *, rounded: bool) -> OpStat:
         cost = kind.cost if kind is not None else None
@@ -158,18 +177,26 @@ class Tally:
             self._ops[key] = OpStat(name, dims, family, str(precision or ""), known=kind is not None)
         return self._ops[key]
 
-    def _bound(self, stat: OpStat, cost: Cost, calls: int) -> None:
-        """Add what the ops cost, and the time that the roofline allows for them."""
+    def _bound(self, stat: OpStat, cost: Cost, calls: int) -> float:
+        """Add what the ops cost, and the time that the roofline allows for them; give that of one in ns."""
         stat.flop += cost.flop * calls
         stat.bytes += cost.bytes * calls
         peak = self.roof.peak(Precision(stat.precision) if stat.precision else None)
         by_flop = cost.flop / peak * 1e9 if peak else 0.0
         by_bytes = cost.bytes / self.roof.memory_rate * 1e9 if self.roof.memory_rate else 0.0
         if cost.flop and not peak:
-            return
+            return 0.0
         stat.ideal_ns += max(by_flop, by_bytes) * calls
         if by_flop or by_bytes:
             stat.bound = "compute" if by_flop >= by_bytes else "memory"
+        return max(by_flop, by_bytes)
+
+
+def _first_of_each_op(work: RankWork) -> np.ndarray:
+    """Mark one row for each op, however many kernels it launched; a row without an op stands for itself."""
+    chosen = work.owner < 0
+    chosen[np.unique(work.owner, return_index=True)[1]] = True
+    return chosen
 
 
 def _instances(work: RankWork, group: np.ndarray) -> dict[int, int]:

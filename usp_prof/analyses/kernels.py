@@ -6,7 +6,7 @@ intensity, and the efficiency against it. What has no formula is listed with its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +20,8 @@ from usp_prof.model.metric import Better, Metric, Unit, Value
 from usp_prof.model.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
     from usp_prof.analyses._device import Roof
@@ -30,8 +32,8 @@ KERNEL_EFFICIENCY = Metric(
     Unit.FRACTION,
     Better.HIGHER,
     "Kernel efficiency",
-    "Time that the roofline allows over time taken, of the ops with a formula; whole and by family of op.",
-    ("family",),
+    "Time that the roofline allows over time taken, of the ops with a formula; whole, by step and by family of op.",
+    ("step", "family"),
 )
 FORMULA_FRACTION = Metric(
     "formula_fraction", Unit.FRACTION, Better.NEITHER, "Covered by formulas",
@@ -64,6 +66,7 @@ class KernelsResult:
     roof: Roof
     on_gpu: bool
     notes: tuple[HealthRow, ...] = ()
+    efficiency_by_step: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def covered_ns(self) -> int:
@@ -76,6 +79,7 @@ class KernelsResult:
             return []
         families = sorted({op.family for op in self.ops if op.family})
         found = [Value(FORMULA_FRACTION, self.covered_ns / self.total_ns)]
+        found += [Value(KERNEL_EFFICIENCY, share, {"step": step}) for step, share in self.efficiency_by_step.items()]
         for family in ("", *families):
             some = [op for op in self.ops if op.family and family in {"", op.family}]
             dims: dict[str, int | str] = {"family": family} if family else {}
@@ -159,7 +163,7 @@ def _tallied(tables: TableSet, selection: Selection) -> KernelsResult:
     kernels, ops = tally.kernels(), tally.ops()
     total = int(sum(kernel.total_ns for kernel in kernels))
     notes = [*bounds.notes, *_shape_notes(tables, ranks, ops, total), *_peak_notes(ops, bounds)]
-    return KernelsResult(ops, kernels, total, bounds, on_gpu, tuple(sorted(notes)))
+    return KernelsResult(ops, kernels, total, bounds, on_gpu, tuple(sorted(notes)), tally.efficiency_by_step())
 
 
 def _shape_notes(tables: TableSet, ranks: list[int], ops: tuple[OpStat, ...], total: int) -> list[HealthRow]:

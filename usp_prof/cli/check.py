@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from usp_prof.cli.opening import open_from, run_options
 from usp_prof.gate import check as checking
 from usp_prof.gate import history
 from usp_prof.gate.policy import parse_pairs
 from usp_prof.gate.verdict import Inconclusive
 from usp_prof.model.errors import InputError, UsageError
-from usp_prof.run import open_run
 
 if TYPE_CHECKING:
     import argparse
@@ -30,7 +30,7 @@ EXAMPLES = """\
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("path", metavar="RUN", help="folder of traces")
+    run_options(parser)
     parser.add_argument("--baseline", metavar="FILE", default="", help="made by: usp-prof baseline save")
     parser.add_argument("--policy", metavar="FILE", default="", help="rules as TOML; see docs/ci.md")
     parser.add_argument(
@@ -55,20 +55,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check; the exit code is the verdict's."""
     copies = {form: file for form, file in parse_pairs(args.write).items() if _known(form)}
-    after = checking.measured(open_run(args.path, cache_dir=args.cache_dir), args.path)
-    report = checking.check_measured(
-        after,
+    demand = checking.Demand(
         baseline=args.baseline,
         policy=args.policy,
         minimum={name: _number(name, value) for name, value in parse_pairs(args.min).items()},
         max_regression=parse_pairs(args.max_regression),
         inconclusive=args.inconclusive,
     )
+    terms = demand.read()  # what is wrong with the words or the files is said before a large run is read
+    opened = open_from(args)
+    after = checking.measured(opened, args.path) if args.history else None
+    report = checking.check_measured(after, terms) if after else checking.check_run(opened, terms, args.path)
     color = sys.stdout.isatty() and not args.no_color and "NO_COLOR" not in os.environ
     sys.stdout.write(checking.render(report, args.format, color=color))
     for form, file in copies.items():
         _write(report, form, file)
-    if args.history:
+    if after:
         history.append(args.history, after, verdict=str(report.verdict), commit=args.commit)
     return report.exit_code
 

@@ -2,67 +2,79 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from usp_prof.findings import find
 from usp_prof.gate import baseline as baselines
 from usp_prof.gate import write_annotations, write_json, write_junit, write_markdown, write_terminal
-from usp_prof.gate.measure import measure
+from usp_prof.gate.judgement import Verdict
+from usp_prof.gate.measure import measure, seen
 from usp_prof.gate.policy import Policy, load_policy
+from usp_prof.gate.scope import analyses_for
 from usp_prof.gate.verdict import Inconclusive, Report, check
 from usp_prof.model.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from usp_prof.gate.baseline import Baseline
     from usp_prof.gate.measured import Measured
     from usp_prof.run import Run
-
-__all__ = ["Path", "check_measured", "check_run", "measured", "render", "text"]
 
 FORMATS = ("terminal", "json", "markdown", "junit", "github")
 
 
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a run is held against: a baseline file, a policy file, and the words that override it."""
+
+    baseline: str = ""
+    policy: str = ""
+    minimum: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    max_regression: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    inconclusive: str = str(Inconclusive.DEFAULT)
+
+    def read(self) -> Terms:
+        """Read the files; what nothing can be held against is refused."""
+        policy = load_policy(self.policy) if self.policy else Policy()
+        policy = policy.with_options(minimum=self.minimum, max_regression=self.max_regression)
+        if not self.baseline and not policy.minimum:
+            raise UsageError("nothing to check against", hint="give --baseline FILE, or a bound such as --min mfu=0.38")
+        baseline = baselines.load(self.baseline) if self.baseline else None
+        return Terms(baseline, policy, Inconclusive(self.inconclusive))
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A demand whose files were read."""
+
+    baseline: Baseline | None
+    policy: Policy
+    inconclusive: Inconclusive = Inconclusive.DEFAULT
+
+
 def measured(run: Run, label: str = "") -> Measured:
-    """Measure an opened run."""
+    """Measure everything of an opened run."""
     return measure(run.tables, label or run.name, findings=find(run.tables))
 
 
-def check_run(
-    run: Run,
-    *,
-    baseline: str,
-    policy: str = "",
-    minimum: Mapping[str, float],
-    max_regression: Mapping[str, str],
-    inconclusive: str = "default",
-) -> Report:
-    """Check a run against a baseline file, under a policy file and the words that override it."""
-    return check_measured(
-        measured(run),
-        baseline=baseline,
-        policy=policy,
-        minimum=minimum,
-        max_regression=max_regression,
-        inconclusive=inconclusive,
-    )
+def check_run(run: Run, terms: Terms, label: str = "") -> Report:
+    """Check a run, measuring only what the policy asks for and what says why it got worse."""
+    after = measure(run.tables, label or run.name, analyses=analyses_for(terms.policy))
+    if terms.baseline is None:
+        return check_measured(after, terms)
+    if terms.policy.findings is None:
+        report = check_measured(after, terms)
+        if report.verdict in (Verdict.PASS, Verdict.IMPROVED):
+            return report  # findings neither count nor explain anything
+    return check_measured(replace(after, findings=seen(find(run.tables))), terms)
 
 
-def check_measured(
-    after: Measured,
-    *,
-    baseline: str,
-    policy: str = "",
-    minimum: Mapping[str, float],
-    max_regression: Mapping[str, str],
-    inconclusive: str = "default",
-) -> Report:
+def check_measured(after: Measured, terms: Terms) -> Report:
     """Check what was measured of a run already."""
-    rules = (load_policy(policy) if policy else Policy()).with_options(minimum=minimum, max_regression=max_regression)
-    if not baseline and not rules.minimum:
-        raise UsageError("nothing to check against", hint="give --baseline FILE, or a bound such as --min mfu=0.38")
-    return check(baselines.load(baseline) if baseline else None, after, rules, Inconclusive(inconclusive))
+    return check(terms.baseline, after, terms.policy, terms.inconclusive)
 
 
 def text(report: Report) -> str:

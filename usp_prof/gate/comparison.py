@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from usp_prof.gate.facts import Difference, barred, differences
 from usp_prof.gate.judgement import Judgement, Verdict, judge
 from usp_prof.gate.limit import Limit, Scale
+from usp_prof.gate.noise import PRIORS, noise_of
 from usp_prof.gate.policy import Rule
 from usp_prof.gate.usable import unusable_input
 from usp_prof.gate.why import PartChange, Why, explain, waterfall
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from usp_prof.gate.facts import FactKind
     from usp_prof.gate.measured import Measured
+    from usp_prof.gate.noise import Noise
     from usp_prof.gate.series import Series
 
 _DOUBT = 0.005
@@ -60,10 +62,11 @@ def compare(runs: Sequence[Measured], across: Sequence[FactKind] = ()) -> Compar
 def _pair(first: Measured, other: Measured, across: Sequence[FactKind]) -> Pair:
     found = differences(first.facts, other.facts)
     old, new = first.by_key(), other.by_key()
+    noise = noise_of((first, other), PRIORS)
     judgements = []
     for key in sorted({*old, *new}):
         some = new[key] if key in new else old[key]
-        judgements.append(_judgement(some, old.get(key), new.get(key), barred(some, found, across)))
+        judgements.append(_judgement(some, old.get(key), new.get(key), barred(some, found, across), noise))
     parts_before, parts_after = dict(waterfall(first)), dict(waterfall(other))
     steps = tuple(
         PartChange(name, parts_before.get(name, 0.0), parts_after.get(name, 0.0))
@@ -73,14 +76,16 @@ def _pair(first: Measured, other: Measured, across: Sequence[FactKind]) -> Pair:
     return Pair(other.label, tuple(judgements), found, doubts, steps, explain(first, other))
 
 
-def _judgement(some: Series, before: Series | None, after: Series | None, bar: Difference | None) -> Judgement:
+def _judgement(
+    some: Series, before: Series | None, after: Series | None, bar: Difference | None, noise: Noise
+) -> Judgement:
     blank = Judgement(some.key, some.title, some.unit, some.better, Verdict.NOT_COMPARED)
     if before is None or after is None:
         mean = sum(some.samples) / len(some.samples)
         if after is None:
             return replace(blank, reason="only in the first run", before=mean)
         return replace(blank, reason="not in the first run", after=mean)
-    found = judge((before,), after, rule_for(some), _DOUBT)
+    found = judge((before,), after, rule_for(some), _DOUBT, noise)
     if bar is not None:
         return replace(blank, reason=f"not comparable: {bar}", before=found.before, after=found.after)
     return found

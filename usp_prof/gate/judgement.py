@@ -15,17 +15,11 @@ from usp_prof.model.metric import Better, Unit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from usp_prof.gate.noise import Noise
     from usp_prof.gate.policy import Rule
     from usp_prof.gate.series import Series
 
 import numpy as np
-
-BETWEEN_SHARE = 0.2
-"""Until several baseline runs tell, runs are taken to differ by this share of the step-to-step spread (standard
-deviations); what a machine does to single steps it does in part to whole runs."""
-
-BETWEEN_WORTH = 8
-"""That assumption weighs as much as so many runs: with more than a few baseline runs the measured spread rules."""
 
 
 class Verdict(StrEnum):
@@ -86,7 +80,7 @@ class Shift:
     freedom: float
 
 
-def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float) -> Judgement:
+def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, noise: Noise) -> Judgement:
     """Judge one series against the same series of the baseline's runs; `tail` is its share of the alarm budget."""
     olds = [boil_down(each.samples, each.steps) for each in before]
     new = boil_down(after.samples, after.steps)
@@ -115,26 +109,36 @@ def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float) -> J
         return _said(replace(blank, change=change, low=change, high=change), rule)
     if after.per_step and math.isinf(max(new.error, *(old.error for old in olds))):
         return replace(blank, reason="one step tells nothing about noise", more_steps=5)
-    found = _shift(centre, olds, new, rule, unit)
+    assumed = max(rule.between.amount, _assumed(after, olds, new, noise) / unit)
+    found = _shift(centre, olds, new, unit, (assumed, noise.prior.worth))
     reach = t_quantile(tail, found.freedom) * found.error
     spread = replace(blank, change=found.amount, low=found.amount - reach, high=found.amount + reach)
     said = _said(spread, rule)
     if said.verdict is not Verdict.INCONCLUSIVE:
         return said
-    return _unsettled(said, found, rule, tail)
+    return _unsettled(said, found, rule, tail, len(before))
 
 
-def _shift(centre: float, olds: Sequence[Sample], new: Sample, rule: Rule, unit: float) -> Shift:
+def _assumed(series: Series, olds: Sequence[Sample], new: Sample, noise: Noise) -> float:
+    """Say how much runs are taken to differ: a share of what the steps of the more restless side do."""
+    if series.per_step:
+        known = [old.spread for old in olds if math.isfinite(old.spread)]
+        sides = [sum(known) / len(known) if known else 0.0, new.spread if math.isfinite(new.spread) else 0.0]
+        return noise.prior.share * max(sides)
+    timed = series.unit is not Unit.BYTES
+    return noise.prior.share * noise.step_spread * abs(new.centre) if timed else 0.0
+
+
+def _shift(centre: float, olds: Sequence[Sample], new: Sample, unit: float, prior: tuple[float, float]) -> Shift:
     runs = len(olds)
     within_new = _within(new) / unit**2
     within_old = sum(_within(old) for old in olds) / runs / unit**2
-    spreads = [each.spread for each in (*olds, new) if math.isfinite(each.spread)]
-    assumed = max(rule.between.amount, BETWEEN_SHARE * (sum(spreads) / len(spreads) if spreads else 0.0) / unit)
-    between, freedom = assumed**2, float(BETWEEN_WORTH)
+    assumed, worth = prior
+    between, freedom = _square(assumed), worth
     if runs > 1:
         seen = max(float(np.var([old.centre / unit for old in olds], ddof=1)) - within_old, 0.0)
-        freedom = BETWEEN_WORTH + runs - 1
-        between = (BETWEEN_WORTH * between + (runs - 1) * seen) / freedom
+        freedom = worth + runs - 1
+        between = (worth * between + (runs - 1) * seen) / freedom
     mine, theirs, runs_apart = within_new, within_old / runs, between * (1 + 1 / runs)
     total = mine + theirs + runs_apart
     doubt = _square(mine) / max(new.freedom, 1) + _square(theirs) / max(sum(old.freedom for old in olds), 1)
@@ -167,16 +171,16 @@ def _said(found: Judgement, rule: Rule) -> Judgement:
     return found
 
 
-def _unsettled(found: Judgement, shift: Shift, rule: Rule, tail: float) -> Judgement:
+def _unsettled(found: Judgement, shift: Shift, rule: Rule, tail: float, runs: int) -> Judgement:
     """Say what it would take to settle it, taking the difference seen for the true one."""
     amount = abs(found.worse) if found.better is Better.NEITHER else found.worse
     margin = amount - rule.allowed.amount if amount > rule.allowed.amount else rule.resolve.amount - amount
     needed = _square(margin / t_quantile(tail, max(shift.freedom, 10.0)))
     fixed = _square(shift.error) - shift.mendable
     if needed <= fixed:
-        return replace(
-            found, more_steps=-1, reason="more steps alone cannot settle it: save a baseline of several, longer runs"
-        )
+        one = "one baseline run does not tell how much runs differ: save a baseline of several runs"
+        many = "runs differ too much for more steps to settle it: save a baseline of more, longer runs"
+        return replace(found, more_steps=-1, reason=one if runs == 1 else many)
     wanted = math.ceil(found.steps * shift.mendable / (needed - fixed))
     more = max(wanted - found.steps, 1)
     return replace(found, more_steps=more, reason=f"about {more} more steps would settle it")

@@ -21,13 +21,21 @@ if TYPE_CHECKING:
     from usp_prof.model.metric import Value
     from usp_prof.tables.table_set import TableSet
 
+MOMENTS = ("step",)
+"""What of a finding's place is no place: the same trouble comes in another step of every run."""
+
 
 def measure(
-    tables: TableSet, label: str, *, findings: Iterable[Finding] = (), selection: Selection = EVERYTHING
+    tables: TableSet,
+    label: str,
+    *,
+    findings: Iterable[Finding] = (),
+    analyses: Iterable[str] = NAMES,
+    selection: Selection = EVERYTHING,
 ) -> Measured:
-    """Measure a run."""
+    """Measure a run by the named analyses."""
     values: list[Value] = []
-    for name in NAMES:
+    for name in analyses:
         values += import_module(f"usp_prof.analyses.{name}").compute(tables, selection).values()
     manifest = tables.manifest
     return Measured(
@@ -36,7 +44,7 @@ def measure(
         created=manifest.created if manifest else "",
         facts=facts_of(tables),
         series=with_derived(from_values(values)),
-        findings=tuple(sorted(_seen(finding) for finding in findings)),
+        findings=seen(findings),
         damage=tuple(sorted(Damage(r.code, r.severity, r.rank, r.count, r.detail) for r in tables.health)),
         ranks=tables.ranks,
         missing_ranks=missing_ranks(tables),
@@ -53,6 +61,12 @@ def missing_ranks(tables: TableSet) -> tuple[int, ...]:
     return tuple(sorted(set(range(world)) - set(tables.ranks)))
 
 
+def seen(findings: Iterable[Finding]) -> tuple[SeenFinding, ...]:
+    """Keep of each finding what is needed to know it again, sorted."""
+    return tuple(sorted(_seen(finding) for finding in findings))
+
+
 def _seen(finding: Finding) -> SeenFinding:
-    where = " ".join(f"{name}={value}" for name, value in sorted(finding.where.items()))
-    return SeenFinding(finding.code, finding.level, finding.title, where)
+    place = sorted((name, value) for name, value in finding.where.items() if name not in MOMENTS)
+    where = " ".join(f"{name}={value}" for name, value in place)
+    return SeenFinding(finding.code, finding.level, finding.title, where, finding.gain_fraction)

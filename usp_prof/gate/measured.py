@@ -29,6 +29,8 @@ class SeenFinding:
     level: Level
     title: str
     where: str = ""
+    gain: float = 0.0
+    """What mending it is worth, as a fraction of the step."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

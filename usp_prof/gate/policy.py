@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.gate.facts import FactKind
 from usp_prof.gate.limit import Limit, parse_limit
+from usp_prof.gate.noise import PRIORS, Machine, Prior
 from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.finding import Level
 from usp_prof.model.health import Severity
@@ -86,6 +87,7 @@ class Policy:
     """New findings of this level or above regress; with `None` none do."""
     health: Severity = Severity.DATA_LOSS
     across: tuple[FactKind, ...] = ()
+    noise: Mapping[Machine, Prior] = field(default_factory=lambda: PRIORS)
 
     def rule(self, series: Series) -> Rule | None:
         """Give the first rule about a series; `None` when it is not gated."""

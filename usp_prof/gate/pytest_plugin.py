@@ -10,13 +10,13 @@ Nothing heavy is imported until a test asks for a fixture.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from usp_prof.gate.verdict import Report
     from usp_prof.run import Run
@@ -79,14 +79,14 @@ def assert_no_regression(
         __tracebackhide__ = True
         import usp_prof.gate.check as checking  # noqa: PLC0415 - only tests that ask pay for it
 
-        report = checking.check_run(
-            usp_prof_run(path) if isinstance(path, (str, checking.Path)) else path,
+        demand = checking.Demand(
             baseline=str(baseline or request.config.getoption("--usp-prof-baseline")),
             policy=str(policy or request.config.getoption("--usp-prof-policy")),
             minimum=minimum or {},
             max_regression=max_regression or {},
             inconclusive=inconclusive,
         )
+        report = checking.check_run(usp_prof_run(path) if isinstance(path, (str, Path)) else path, demand.read())
         if report.exit_code:
             pytest.fail(checking.text(report), pytrace=False)
         return report

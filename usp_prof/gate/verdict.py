@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from usp_prof.gate.facts import Difference, FactKind, barred, differences
 from usp_prof.gate.judgement import Judgement, Verdict, judge
 from usp_prof.gate.limit import Scale
+from usp_prof.gate.new_findings import new_findings
+from usp_prof.gate.noise import noise_of
 from usp_prof.gate.policy import STEP_FAMILY, Policy
 from usp_prof.gate.sample import boil_down
 from usp_prof.gate.student import t_quantile
 from usp_prof.gate.usable import unusable_input
 from usp_prof.gate.why import EMPTY_WHY, Why, explain
-from usp_prof.model.finding import Level
 from usp_prof.model.metric import Better, Unit
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from usp_prof.gate.baseline import Baseline
     from usp_prof.gate.measured import Measured, SeenFinding
+    from usp_prof.gate.noise import Noise
     from usp_prof.gate.series import Series
 
 
@@ -71,8 +73,12 @@ def check(
     runs = baseline.runs if baseline is not None else ()
     last = runs[-1] if runs else None
     found = differences(last.facts, after.facts) if last else ()
-    judgements = _compared(runs, after, policy, found) + _floors(after, policy)
-    fresh = _new_findings(last, after, policy.findings) if last and policy.findings and _same_machine(found) else ()
+    noise = noise_of((*runs, after), policy.noise)
+    judgements = _compared(runs, after, policy, found, noise) + _floors(after, policy)
+    fresh: tuple[SeenFinding, ...] = ()
+    if runs and _same_machine(found):
+        fresh, unsure = new_findings(runs, after, policy, noise)
+        judgements += unsure
     unusable = unusable_input(runs, after, policy.health, found)
     if unusable:
         judgements = tuple(_in_doubt(each) for each in judgements)
@@ -85,7 +91,7 @@ def check(
 
 
 def _compared(
-    runs: Sequence[Measured], after: Measured, policy: Policy, found: Sequence[Difference]
+    runs: Sequence[Measured], after: Measured, policy: Policy, found: Sequence[Difference], noise: Noise
 ) -> tuple[Judgement, ...]:
     olds = [run.by_key() for run in runs]
     news = after.by_key()
@@ -115,7 +121,7 @@ def _compared(
     for key, (before, some) in judged.items():
         rule = policy.rule(some)
         if rule is not None:
-            done[key] = judge(before, some, rule, tails[families[key]])
+            done[key] = judge(before, some, rule, tails[families[key]], noise)
     return tuple(done[key] for key in sorted(done))
 
 
@@ -176,16 +182,6 @@ def _in_doubt(found: Judgement) -> Judgement:
     if found.verdict in (Verdict.NOT_COMPARED, Verdict.INCONCLUSIVE):
         return found
     return replace(found, verdict=Verdict.INCONCLUSIVE, reason="the input is damaged, see above", more_steps=0)
-
-
-def _new_findings(before: Measured, after: Measured, least: Level) -> tuple[SeenFinding, ...]:
-    order = list(Level)
-    known = {(each.code, each.where) for each in before.findings if order.index(each.level) >= order.index(least)}
-    return tuple(
-        each
-        for each in after.findings
-        if order.index(each.level) >= order.index(least) and (each.code, each.where) not in known
-    )
 
 
 def _same_machine(found: Sequence[Difference]) -> bool:

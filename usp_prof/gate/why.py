@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from usp_prof.gate.derived import STEP_TIME
 from usp_prof.gate.sample import boil_down
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 TOP = 8
 """So many changed ops, kernels and calls are told."""
 
-STEP_TIME = "step_time"
 PARTS = (
     ("compute_time", "compute", ""),
     ("exposed_comm_time", "exposed", "axis"),

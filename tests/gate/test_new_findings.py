@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from gate_runs import measured, series, steps, with_fact
+
+from usp_prof.gate.baseline import Baseline
+from usp_prof.gate.facts import FactKind
+from usp_prof.gate.measure import seen
+from usp_prof.gate.measured import Measured, SeenFinding
+from usp_prof.gate.policy import Policy
+from usp_prof.gate.verdict import Report, Verdict, check
+from usp_prof.model.finding import Finding, Level
+
+SLOW = SeenFinding("slow-rank", Level.CRITICAL, "Rank 3 is slow", "rank=3", 0.15)
+CPU = with_fact(FactKind.HARDWARE, "device", "cpu")
+
+
+def _run(seed: int, *findings: SeenFinding, noise: float = 0.01) -> Measured:
+    rng = np.random.default_rng(seed)
+    return measured(series("step_time", steps(rng, noise=noise)), findings=findings)
+
+
+def _check(after: Measured, *before: Measured) -> Report:
+    return check(Baseline(before), after, Policy())
+
+
+def test_a_gain_beyond_noise_regresses() -> None:
+    report = _check(_run(2, SLOW), _run(1))
+    assert report.verdict is Verdict.REGRESSED
+    assert report.new_findings == (SLOW,)
+
+
+def test_a_gain_within_what_runs_differ_is_open() -> None:
+    before, after = (replace(run, facts=CPU) for run in (_run(1, noise=0.1), _run(2, SLOW, noise=0.1)))
+    report = _check(after, before)
+    assert report.new_findings == ()
+    assert report.verdict is Verdict.INCONCLUSIVE
+    found = next(each for each in report.judgements if each.key == "finding slow-rank[rank=3]")
+    assert (found.after, found.before) == (0.15, 0.0)
+    assert "several runs" in found.reason
+
+
+def test_what_any_baseline_run_had_is_not_new() -> None:
+    assert _check(_run(2, SLOW), _run(1, SLOW), _run(3)).verdict is Verdict.PASS
+
+
+def test_a_finding_that_only_crossed_the_level_is_not_new() -> None:
+    below = replace(SLOW, level=Level.WARNING, gain=0.099)
+    above = replace(SLOW, gain=0.101)
+    report = _check(_run(2, above), _run(1, below))
+    assert report.new_findings == ()
+    assert report.verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_step_of_a_finding_is_no_place() -> None:
+    def paused(step: int) -> Finding:
+        return Finding("host-pause", "the host paused", {"rank": 1, "step": step}, {}, gain_fraction=0.2)
+
+    assert seen([paused(3)]) == seen([paused(7)])
+    assert seen([paused(3)])[0].gain == 0.2

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from usp_prof.analyses import NAMES
+from usp_prof.gate.baseline import Baseline, save
+from usp_prof.gate.check import Demand, check_run, measured
+from usp_prof.gate.judgement import Verdict
+from usp_prof.gate.policy import Policy, policy_from
+from usp_prof.gate.scope import analyses_for
+from usp_prof.run import open_run
+from usp_prof.synth.declaration import Declaration
+from usp_prof.synth.write import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_only_what_a_rule_is_about_is_asked() -> None:
+    nothing = policy_from({"defaults": False})
+    assert analyses_for(nothing) == ("step_time", "breakdown")
+    pipeline = policy_from({"defaults": False, "rule": [{"match": "bubble_fraction", "allowed": "1pp"}]})
+    assert analyses_for(pipeline) == ("step_time", "breakdown", "pipeline")
+    memory = policy_from({"defaults": False, "rule": [{"match": "peak_memory*", "allowed": "1%"}]})
+    assert analyses_for(memory) == ("step_time", "breakdown", "memory")
+    bound = policy_from({"defaults": False, "min": {"mfu": 0.3}})
+    assert "mfu" in analyses_for(bound)
+    axis = policy_from({"defaults": False, "rule": [{"match": "idle_fraction[cause=*]", "allowed": "1pp"}]})
+    assert analyses_for(axis) == ("step_time", "breakdown")
+
+
+def test_the_default_policy_leaves_out_what_it_never_looks_at() -> None:
+    asked = analyses_for(Policy())
+    assert {"step_time", "breakdown", "overlap", "pipeline", "kernels", "mfu", "memory"} <= set(asked) < set(NAMES)
+
+
+def test_a_check_of_less_says_the_same(tmp_path: Path) -> None:
+    work = {"steps": 8, "micro_batches": 2, "schedule": "1F1B"}
+    for seed in (1, 2):
+        write(Declaration.from_dict({"mesh": {"dp": 2, "pp": 2}, "seed": seed, "work": work}), tmp_path / str(seed))
+    first, second = (open_run(tmp_path / str(seed), cache_dir=tmp_path / "cache") for seed in (1, 2))
+    save(Baseline((measured(first),)), tmp_path / "b.json")
+    (tmp_path / "p.toml").write_text('findings = "none"\n')
+    whole = Demand(baseline=str(tmp_path / "b.json")).read()
+    narrow = Demand(baseline=str(tmp_path / "b.json"), policy=str(tmp_path / "p.toml")).read()
+    assert check_run(second, whole).judgements == check_run(second, narrow).judgements
+    assert check_run(second, narrow).verdict is Verdict.PASS
