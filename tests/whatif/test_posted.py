@@ -56,3 +56,48 @@ def test_a_receive_that_was_waited_for_is() -> None:
     before = _graph(15 * MS)
     assert with_asked_posts(before) is before
     assert _halved(before) == 20 * MS
+
+
+def _pair(send_end: int) -> Graph:
+    """As before, asked for at 15 ms; but first rank 1 waits for a send of its own, which ends at `send_end`."""
+    before = _graph(15 * MS)
+    nodes = before.nodes
+    more = [1, 4, int(NodeKind.COMMUNICATION), MS, send_end - MS, 0, 0, 0, -1]
+    columns = (nodes.rank, nodes.lane, nodes.kind, nodes.start, nodes.duration, nodes.step, nodes.axis, nodes.name)
+    longer = [np.append(column, value) for column, value in zip((*columns, nodes.call), more, strict=True)]
+    return Graph(
+        Nodes(*longer),
+        np.append(before.gap, 0),
+        np.append(before.earliest, MS),
+        before.edges,
+        np.append(before.duration, send_end - MS),
+        np.append(before.transfer, 0),
+        np.append(before.tied, True),
+        before.axes,
+        before.names,
+    )
+
+
+def test_what_ends_right_after_another_part_waited_for_the_other() -> None:
+    graph = with_asked_posts(_pair(15 * MS - 50_000))
+    assert graph.transfer[5] < 2 * MS, "the receive was there long before"
+    wait = graph.edges.take(graph.edges.kind == EdgeKind.WAIT)
+    assert wait.source.tolist() == [6], "the send was waited for"
+    assert wait.lag.tolist() == [100_000]
+
+
+def test_a_part_that_seems_to_end_before_the_other_side_begins_has_met_it() -> None:
+    before = _graph(15 * MS)
+    late = before.nodes.start.copy()
+    late[1] = 15 * MS + 500_000  # the other side's range opens half a millisecond after this one has ended
+    nodes = Nodes(*(late if name == "start" else getattr(before.nodes, name) for name in Nodes.__dataclass_fields__))
+    transfer = np.where(before.nodes.call == 0, nodes.end - late[1], 0)
+    graph = with_asked_posts(
+        Graph(
+            nodes, before.gap, before.earliest, before.edges, before.duration, transfer, transfer > 0,
+            before.axes, before.names,
+        )
+    )  # fmt: skip
+    assert graph.tied[5]
+    assert graph.transfer[5] == 0
+    assert graph.nodes.end[5] == late[1]

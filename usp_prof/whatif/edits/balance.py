@@ -1,0 +1,137 @@
+"""How would the run be if the members of a group did the same work? Experts, parts of a sequence, lengths of batches.
+
+Between two calls of their group its members do work that should be alike. Where it is not, each gets the mean: what is
+done stays the same in sum. Work of the whole recording is compared (`per=step`: of each step by itself), and only where
+it differs by more than noise does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.model.errors import UsageError
+from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.graph import NodeKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.whatif.graph import Graph, Ints
+
+    Floats = NDArray[np.float64]
+
+UNEVEN = 1.1
+"""Work between two calls differs when the most is so many times the mean: noise of short work is below that."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shares:
+    """One group's compute in one step: `work[member, piece]` in ns, pieces lying between the group's calls."""
+
+    ranks: tuple[int, ...]
+    step: int
+    work: Floats
+    rows: tuple[Ints, ...]
+    """Each member's compute nodes, by begin."""
+    piece: tuple[Ints, ...]
+    """The piece of each of these nodes."""
+
+    @property
+    def ratio(self) -> float:
+        """Work of the member with the most over the mean."""
+        sums = self.work.sum(axis=1)
+        return float(sums.max() / sums.mean()) if sums.any() else 1.0
+
+
+def even_work(graph: Graph, request: Request) -> Graph:
+    """Let the members of each group of an axis (the value) do equal work between its calls; keys: per (`per=step`)."""
+    axis, duration = request.edit.value, graph.duration.copy()
+    if not axis:
+        raise UsageError(f"edit {request.edit}: of which axis?", hint="even_work=cp, even_work=ep or even_work=dp")
+    found = shares(graph, axis)
+    for same in _together(found, each_step=request.edit.place("per") == "step"):
+        usual = np.median([each.work for each in same], axis=0)
+        mean = usual.mean(axis=0)
+        uneven = usual.max(axis=0) > UNEVEN * mean
+        factor = np.where(uneven & (usual > mean), mean / np.maximum(usual, 1), 1.0)
+        more = np.where(uneven, np.maximum(mean - usual, 0), 0.0)  # added, since next to nothing cannot be scaled
+        if request.cautious:
+            factor, more = (1 + 9 * factor) / 10, more * 0.9
+        for each in same:
+            for place, (rows, piece) in enumerate(zip(each.rows, each.piece, strict=True)):
+                duration[rows] = np.rint(graph.duration[rows] * factor[place][piece]).astype(np.int64)
+                _add(duration, rows, piece, more[place])
+    return graph.with_changes(duration=duration)
+
+
+def shares(graph: Graph, axis: str) -> list[Shares]:
+    """Give the work of each group of an axis and each step, where all members make as many calls."""
+    parts = np.flatnonzero(graph.on_axis(axis) & (graph.nodes.call >= 0))
+    if not len(parts):
+        return []
+    homes = _homes(graph.nodes.rank[parts], graph.nodes.call[parts])
+    found = []
+    for ranks in homes:
+        mine = parts[np.isin(graph.nodes.rank[parts], ranks)]
+        for step in np.unique(graph.nodes.step[mine]).tolist():
+            if step >= 0:
+                found += _of_step(graph, ranks, mine, step)
+    return found
+
+
+def _homes(rank: Ints, call: Ints) -> list[tuple[int, ...]]:
+    """Give the sets of ranks that calls bring together, directly or through others (a ring's neighbours)."""
+    home = {each: each for each in np.unique(rank).tolist()}
+    order = np.argsort(call, kind="stable")
+    same = call[order][1:] == call[order][:-1]
+    pairs = np.unique(np.stack([rank[order][:-1][same], rank[order][1:][same]]), axis=1)
+    for one, other in pairs.T.tolist():
+        kept, gone = sorted((home[one], home[other]))
+        home = {each: kept if own == gone else own for each, own in home.items()}
+    sets: dict[int, list[int]] = {}
+    for each, own in home.items():
+        sets.setdefault(own, []).append(each)
+    return [tuple(sorted(ranks)) for _, ranks in sorted(sets.items()) if len(ranks) > 1]
+
+
+def _of_step(graph: Graph, ranks: tuple[int, ...], parts: Ints, step: int) -> list[Shares]:
+    nodes = graph.nodes
+    borders = [np.sort(nodes.start[parts[(nodes.rank[parts] == rank) & (nodes.step[parts] == step)]]) for rank in ranks]
+    if len({len(border) for border in borders}) > 1:
+        return []
+    computes = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (nodes.step == step))
+    computes = computes[np.argsort(nodes.start[computes], kind="stable")]
+    rows = tuple(computes[nodes.rank[computes] == rank] for rank in ranks)
+    piece = tuple(
+        np.searchsorted(border, nodes.start[mine], side="right") for border, mine in zip(borders, rows, strict=True)
+    )
+    work = np.array(
+        [np.bincount(place, graph.duration[mine], len(borders[0]) + 1) for place, mine in zip(piece, rows, strict=True)]
+    )
+    return [Shares(ranks, step, work, rows, piece)]
+
+
+def _together(found: list[Shares], *, each_step: bool) -> list[list[Shares]]:
+    """Gather the steps of a group that made as many calls; each by itself where they are not to be compared."""
+    if each_step:
+        return [[each] for each in found]
+    same: dict[tuple[tuple[int, ...], int], list[Shares]] = {}
+    for each in found:
+        same.setdefault((each.ranks, each.work.shape[1]), []).append(each)
+    return list(same.values())
+
+
+def _add(duration: Ints, rows: Ints, piece: Ints, more: Floats) -> None:
+    """Give a member more work in some pieces: the last compute of each takes longer; the next one where it has none."""
+    wanted = np.flatnonzero(more)
+    if len(rows):
+        after = np.searchsorted(piece, wanted, side="right")
+        inside = (after > 0) & (piece[np.maximum(after, 1) - 1] == wanted)
+        node = np.where(inside, after - 1, np.minimum(after, len(rows) - 1))
+        np.add.at(duration, rows[node], np.rint(more[wanted]).astype(np.int64))
+
+
+EDITS = (EditKind("even_work", "even_work=ep", ("per",), even_work, modelled=True),)

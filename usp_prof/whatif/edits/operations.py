@@ -1,0 +1,145 @@
+"""How would the run be with a faster op? Of a name and shape, or of all that communication beside it slows down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.algebra.intervals import union
+from usp_prof.algebra.order import group_codes
+from usp_prof.model.errors import UsageError
+from usp_prof.whatif.edits.compute import scaled
+from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.graph import NodeKind
+from usp_prof.whatif.sources import events_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.columns import Columns
+    from usp_prof.tables.table_set import TableSet
+    from usp_prof.whatif.graph import Flags, Graph, Ints
+
+    Floats = NDArray[np.float64]
+
+FEWEST = 4
+"""A kind of kernel is compared when so many of its runs lie beside communication and so many do not."""
+_DEEPEST = 20
+
+
+def op_faster(graph: Graph, request: Request) -> Graph:
+    """Let the kernels of an op take 1/value of their time; keys: op, dims (its shapes, as in 4096x512.512x50257)."""
+    edit = request.edit
+    rows = of_op(graph, request.tables, edit.place("op"), edit.place("dims"))
+    if not rows.any():
+        raise UsageError(f"edit {edit}: no kernel belongs to such an op", hint="ops as `usp-prof query` lists them")
+    return graph.with_changes(duration=scaled(graph.duration, rows, request.positive()))
+
+
+def shape_word(dims: str) -> str:
+    """Write an op's shapes as an edit's word, in which commas have another meaning."""
+    return dims.replace(" ", "").replace("],[", ".").strip("[]").replace(",", "x")
+
+
+def of_op(graph: Graph, tables: TableSet, name: str, word: str) -> Flags:
+    """Mark the compute that an op of this name and these shapes did, or an op inside it."""
+    events, found = events_of(tables), np.zeros(len(graph.nodes), dtype=bool)
+    for rank in tables.ranks:
+        ops, work = tables.columns("ops", rank), tables.columns("activities", rank)
+        wanted = _wanted(ops, name, word)
+        hits = np.isin(work["op_event"], wanted) & (work["op_event"] >= 0) & work.matches("kind", "compute")
+        device = np.isin(graph.nodes.kind, (NodeKind.COMPUTE,)) & (graph.nodes.rank == rank)
+        found |= device & np.isin(events, work["event"][hits])
+    return found
+
+
+def _wanted(ops: Columns, name: str, word: str) -> Ints:
+    """Give the events of the ops that match, and of those inside them."""
+    codes, names = ops.codes("name")
+    hits = np.array([text == name or not name for text in names] + [False])[codes]
+    if word:
+        codes, texts = ops.codes("input_dims")
+        hits &= np.array([shape_word(text) == word for text in texts] + [False])[codes]
+    found = ops["event"][hits]
+    for _ in range(_DEEPEST):
+        inside = np.isin(ops["parent"], found) & ~np.isin(ops["event"], found)
+        if not inside.any():
+            break
+        found = np.union1d(found, ops["event"][inside])
+    return np.asarray(found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Interference:
+    """How much longer compute takes beside communication, node by node (1 where it does not, or is not known)."""
+
+    ratio: Floats
+    kinds: int
+    """Kinds of kernels that ran often enough both ways."""
+
+
+def no_interference(graph: Graph, request: Request) -> Graph:
+    """Let compute beside communication be as fast as the same kernels are alone; communication stays as fast."""
+    ratio = interference(graph, request.tables).ratio
+    if request.cautious:
+        ratio = 1 + (ratio - 1) / 2
+    return graph.with_changes(duration=np.rint(graph.duration / ratio).astype(np.int64))
+
+
+def interference(graph: Graph, tables: TableSet) -> Interference:
+    """Compare each kind of kernel (name, grid and shapes) beside communication with itself alone."""
+    return tables.memo("whatif interference", lambda: _interference(graph, tables))
+
+
+def _interference(graph: Graph, tables: TableSet) -> Interference:
+    nodes, events = graph.nodes, events_of(tables)
+    ratio, kinds = np.ones(len(nodes)), 0
+    for rank in tables.ranks:
+        kernels = tables.columns("kernels", rank)
+        mine = np.flatnonzero((nodes.rank == rank) & (nodes.kind == NodeKind.COMPUTE))
+        if not len(kernels) or not len(mine):
+            continue
+        kind = _kind_of(kernels, tables.columns("ops", rank), events[mine])
+        talks = np.flatnonzero((nodes.rank == rank) & (nodes.kind == NodeKind.COMMUNICATION))
+        beside = union(nodes.start[talks], nodes.end[talks])
+        start, end = nodes.start[mine], nodes.end[mine]
+        shared = beside.within(start, end) / np.maximum(end - start, 1)
+        for code in np.unique(kind[(kind >= 0) & (shared > 1 / 2)]).tolist():
+            same = kind == code
+            with_it, alone = same & (shared > 1 / 2), same & (shared == 0)
+            if min(int(with_it.sum()), int(alone.sum())) < FEWEST:
+                continue
+            usual = float(np.median(nodes.duration[mine[alone]]))
+            slowed = float(np.median(nodes.duration[mine[with_it]]))
+            kinds += 1
+            if usual > 0 and slowed > usual:
+                ratio[mine[with_it]] = slowed / usual
+    return Interference(ratio, kinds)
+
+
+def _kind_of(kernels: Columns, ops: Columns, events: Ints) -> Ints:
+    """Give each node's kind of kernel; -1 for what is none."""
+    dims = _text_of(ops, "input_dims", kernels["op_event"])
+    kind = group_codes(kernels.codes("name")[0], kernels["blocks"], kernels["threads_per_block"], dims)
+    order = np.argsort(kernels["event"], kind="stable")
+    place = np.minimum(np.searchsorted(kernels["event"][order], events), len(order) - 1)
+    known = kernels["event"][order][place] == events
+    return np.where(known, kind[order][place], -1)
+
+
+def _text_of(ops: Columns, column: str, events: Ints) -> Ints:
+    """Give the code of an op's text by its event; -1 where no op is known."""
+    if not len(ops):
+        return np.full(len(events), -1, np.int64)
+    order = np.argsort(ops["event"], kind="stable")
+    place = np.minimum(np.searchsorted(ops["event"][order], events), len(order) - 1)
+    known = (events >= 0) & (ops["event"][order][place] == events)
+    return np.where(known, ops.codes(column)[0][order][place], -1)
+
+
+EDITS = (
+    EditKind("op_faster", "op_faster=1.5,op=aten::mm", ("op", "dims"), op_faster),
+    EditKind("no_interference", "no_interference", (), no_interference, modelled=True),
+)
