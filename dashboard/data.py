@@ -1,6 +1,7 @@
 """What has been opened and computed? The only functions of the dashboard that keep anything, shared by all sessions.
 
 Runs are those named when the dashboard was started, and are asked for by number: no page or route takes a path.
+Each answer comes as a future, so that a page can show how far it is; the functions without `ask_` wait for it.
 """
 
 from __future__ import annotations
@@ -8,30 +9,31 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from functools import lru_cache
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dashboard.timeline.store import TimelineStore, load, prepare
+from dashboard import kept
+from dashboard.timeline import overlays, store
+from dashboard.work import Worker
 from usp_prof import Run, UspProfError, open_run
 from usp_prof.gate import check
 from usp_prof.gate.comparison import Comparison, compare
+from usp_prof.model.selection import EVERYTHING
 from usp_prof.report.build import analyse, build
-from usp_prof.tables import clock
 from usp_prof.whatif.predict import Prediction, predict, unedited
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from concurrent.futures import Future
 
+    from dashboard.timeline.store import TimelineStore
     from usp_prof.gate.measured import Measured
     from usp_prof.model.edit import Edit
     from usp_prof.model.selection import Selection
     from usp_prof.report.document import Document
 
 PATHS_VARIABLE = "USP_PROF_DASHBOARD_PATHS"
-_lock = threading.RLock()
+worker = Worker()
 
 
 @lru_cache(maxsize=1)
@@ -46,96 +48,119 @@ def run_count() -> int:
     return len(paths())
 
 
-@lru_cache(maxsize=8)
-def _open(index: int) -> Run:
-    return open_run(paths()[index])
+def prepare() -> None:
+    """Begin with everything that the first visit will want of each run."""
+    for index in range(run_count()):
+        ask_run(index)
+        ask_document(index, EVERYTHING)
+        ask_timeline(index)
+
+
+def ask_run(index: int) -> Future[Run]:
+    """Ask for a run by its number; the first to ask has the traces read, later ones wait for nothing."""
+    if not 0 <= index < run_count():
+        raise UspProfError(f"there is no run {index}", hint="usp-prof dashboard PATH [PATH ...]")
+    return worker.ask(("run", index), lambda: _open(index))
 
 
 def open_numbered(index: int) -> Run:
-    """Open a run by its number; the first open reads the traces, later ones cost nothing."""
-    if not 0 <= index < run_count():
-        raise UspProfError(f"there is no run {index}", hint="usp-prof dashboard PATH [PATH ...]")
-    with _lock:
-        return _open(index)
+    """Give a run by its number."""
+    return ask_run(index).result()
+
+
+def _open(index: int) -> Run:
+    name = Path(paths()[index]).name
+
+    def told(done: int, of: int, _file: str) -> None:
+        worker.tell(f"reading {name} (only the first time)", done, of)
+
+    return open_run(paths()[index], progress=told)
+
+
+def ask_document(index: int, selection: Selection) -> Future[Document]:
+    """Ask for the report's document of a part of a run; that of the whole run is kept on disk."""
+    return worker.ask(("document", index, selection), lambda: _document(index, selection))
 
 
 def document(index: int, selection: Selection) -> Document:
-    """Give the report's document for a part of a run."""
-    with _lock:
-        return _document(index, selection)
+    """Give the report's document of a part of a run."""
+    return ask_document(index, selection).result()
 
 
-@lru_cache(maxsize=32)
 def _document(index: int, selection: Selection) -> Document:
-    run = _open(index)
-    return build(run.tables, analyse(run.tables, selection), name=run.name, selection=selection)
+    run = open_numbered(index)
+    if selection == EVERYTHING:
+        return kept.read(run.derived(kept.form(), lambda folder: kept.write(_analysed(run, selection), folder)))
+    return _analysed(run, selection)
 
 
-def comparison(first: int, second: int) -> Comparison:
-    """Compare two runs."""
-    with _lock:
-        return compare([_measured(first), _measured(second)])
+def _analysed(run: Run, selection: Selection) -> Document:
+    done = 0
+
+    def told(name: str) -> None:
+        nonlocal done
+        worker.tell(f"analysing: {name.replace('_', ' ')}", done, 20)
+        done += 1
+
+    results = analyse(run.tables, selection, progress=told)
+    worker.tell("looking for what could be better", 18, 20)
+    return build(run.tables, results, name=run.name, selection=selection, without=("timeline",))
 
 
-@lru_cache(maxsize=8)
+def ask_timeline(index: int) -> Future[TimelineStore]:
+    """Ask for a run's prepared timeline."""
+    return worker.ask(("timeline", index), lambda: _timeline(index))
+
+
+def timeline_store(index: int) -> TimelineStore:
+    """Give a run's prepared timeline."""
+    return ask_timeline(index).result()
+
+
+def _timeline(index: int) -> TimelineStore:
+    run = open_numbered(index)
+
+    def told(done: int, of: int) -> None:
+        worker.tell("preparing the timeline (once for each run): ranks", done, of)
+
+    folder = run.derived(store.FORM, lambda target: store.prepare(run.tables, target, told))
+    above = run.derived(overlays.FORM, lambda target: overlays.prepare(run.tables, target, told))
+    return store.load(folder, run.tables.ranks, above)
+
+
+def ask_comparison(first: int, second: int) -> Future[Comparison]:
+    """Ask for the comparison of two runs."""
+    return worker.ask(("comparison", first, second), lambda: compare([_measured(first), _measured(second)]))
+
+
 def _measured(index: int) -> Measured:
-    return check.measured(_open(index), Path(paths()[index]).name)
+    def measure() -> Measured:
+        worker.tell(f"measuring {Path(paths()[index]).name}")
+        return check.measured(open_numbered(index), Path(paths()[index]).name)
+
+    return worker.ask(("measured", index), measure).result()
+
+
+def ask_prediction(index: int, edits: tuple[Edit, ...]) -> Future[Prediction]:
+    """Ask for a replay of a run with changes made."""
+
+    def replay() -> Prediction:
+        worker.tell("replaying the run with " + " ".join(str(edit) for edit in edits))
+        return predict(open_numbered(index).tables, edits)
+
+    return worker.ask(("prediction", index, edits), replay)
 
 
 def prediction(index: int, edits: tuple[Edit, ...]) -> Prediction:
     """Replay a run with changes made."""
-    with _lock:
-        return _prediction(index, edits)
-
-
-@lru_cache(maxsize=64)
-def _prediction(index: int, edits: tuple[Edit, ...]) -> Prediction:
-    return predict(_open(index).tables, edits)
+    return ask_prediction(index, edits).result()
 
 
 def replay_error(index: int) -> float:
     """Give the largest error of a step when the run is replayed unchanged."""
-    with _lock:
-        return float(unedited(_open(index).tables).error.max(initial=0.0))
 
+    def replay() -> float:
+        worker.tell("replaying the run as it is")
+        return float(unedited(open_numbered(index).tables).error.max(initial=0.0))
 
-def timeline_store(index: int, progress: Callable[[int, int], None] | None = None) -> TimelineStore:
-    """Give a run's prepared timeline, preparing what is missing."""
-    run = open_numbered(index)
-    with _lock:
-        if index not in _stores:
-            folder = timeline_folder(run, index)
-            prepare(run.tables, folder, progress)
-            _stores[index] = load(folder, run.tables.ranks)
-        return _stores[index]
-
-
-_stores: dict[int, TimelineStore] = {}
-
-
-def is_prepared(index: int) -> bool:
-    """Say whether the timeline is there already."""
-    return index in _stores
-
-
-def timeline_steps(index: int) -> list[dict[str, int]]:
-    """Give the job's steps on the timeline: first start to last end over ranks."""
-    run, store = open_numbered(index), timeline_store(index)
-    bounds: dict[int, list[int]] = {}
-    for rank in run.tables.ranks:
-        steps = run.tables.columns("steps", rank)
-        start, end = (
-            clock.of(run.tables).align(rank, steps[name]) - store.origin_ns for name in ("start_ns", "end_ns")
-        )
-        for number, first, last in zip(steps["step"].tolist(), start.tolist(), end.tolist(), strict=True):
-            kept = bounds.setdefault(number, [first, last])
-            bounds[number] = [min(kept[0], first), max(kept[1], last)]
-    return [{"number": n, "start_ns": a, "end_ns": b} for n, (a, b) in sorted(bounds.items())]
-
-
-def timeline_folder(run: Run, index: int) -> Path:
-    """Give the folder where a run's prepared timelines lie, named after what was read."""
-    root = Path(os.environ.get("USP_PROF_CACHE") or Path.home() / ".cache" / "usp-prof")
-    ranks = run.tables.arrow("ranks").select(["rank", "trace_id", "bytes", "first_ns", "last_ns"])
-    stamp = f"{Path(paths()[index]).resolve()} {run.name} {ranks.to_pydict()}"
-    return root / "timeline" / blake2b(stamp.encode(), digest_size=16).hexdigest()
+    return worker.ask(("replay error", index), replay).result()

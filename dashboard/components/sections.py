@@ -9,6 +9,7 @@ import streamlit as st
 
 from dashboard import data, state
 from dashboard.components.blocks import section
+from dashboard.components.waiting import wait
 
 if TYPE_CHECKING:
     from usp_prof.report.document import Section
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 def draw_sections(wanted: tuple[str, ...], title: str, *, without: Section | None = None) -> None:
     """Show the wanted sections of the report on the current selection, less the blocks that stand in `without`."""
     view = state.current()
-    with st.spinner("analysing", show_time=True):
-        document = data.document(view.run, view.selection)
+    document = wait(data.ask_document(view.run, view.selection))
     parts = [part for part in document.sections if part.id in wanted]
     shown = without.blocks if without else ()
     for part in sorted(parts, key=lambda part: wanted.index(part.id)):

@@ -4,7 +4,7 @@
 // the hand in the next frame; a sharp tile replaces it as soon as it arrives. Nothing here knows what a trace is: rows,
 // names, categories and overlays come from the server.
 
-const GUTTER = 170, AXIS = 36, ROW = { device: 18, host: 13 }, GAP = 6, LABEL_PX = 36, SETTLE_MS = 12, MARGIN = 0.3;
+const GUTTER = 180, AXIS = 36, ROW = { device: 18, host: 13, exposed: 12, actions: 16, path: 12 }, GAP = 6, LABEL_PX = 36, SETTLE_MS = 12, MARGIN = 0.3;
 
 export default function (component) {
   const { data, parentElement, setStateValue } = component;
@@ -41,18 +41,20 @@ class Timeline {
       if (!answer.ok) throw new Error(await answer.text());
       this.head = await answer.json();
     } catch (error) { this.message = `the timeline did not load: ${error.message}`; this.draw(); return; }
-    const asked = this.data.range;
+    const asked = this.data.jump || this.data.range;
     this.start = asked ? asked[0] : 0;
     this.end = asked ? asked[1] : this.head.span_ns;
     this.names = this.head.names;
+    this.lines = Object.entries(this.head.rows).flatMap(([rank, rows]) => rows.map(([track, kind, depth], index) => (
+      { rank: Number(rank), index, track: depth ? "" : track, kind, label: `${rank}.${index}`, rank_label: `rank ${rank}` })));
     this.update(this.data, this.report);
   }
 
   update(data, report) {
-    const moved = JSON.stringify(data.range) !== JSON.stringify(this.data.range);
+    const jumps = data.jump && JSON.stringify(data.jump) !== JSON.stringify(this.data.jump);
     this.data = data; this.report = report;
-    if (moved && data.range) { this.start = data.range[0]; this.end = data.range[1]; }
     if (!this.head) return;
+    if (jumps) { this.start = data.jump[0]; this.end = data.jump[1]; this.remember(); }
     this.setPattern(data.pattern || "");
     this.members = data.members || [];
     this.layout(); this.resize();
@@ -65,21 +67,23 @@ class Timeline {
   }
 
   layout() {
-    const wanted = this.data.ranks ? new Set(this.data.ranks) : null;
-    const rows = this.head.rows.filter((row) => (!wanted || wanted.has(row.rank)) && (row.kind === "device" || this.data.host));
+    const wanted = this.data.ranks ? new Set(this.data.ranks) : null, shown = new Set(["device", ...(this.data.kinds || [])]);
+    const rows = this.lines.filter((row) => (!wanted || wanted.has(row.rank)) && shown.has(row.kind));
     const order = new Map((this.data.ranks || []).map((rank, i) => [rank, i]));
-    const key = (row) => [this.pinned.has(row.label) ? 0 : 1, order.get(row.rank) ?? row.rank];
-    rows.sort((a, b) => { const x = key(a), y = key(b); return x[0] - y[0] || x[1] - y[1] || a.index - b.index; });
-    let y = 0, last = null;
+    const key = (row) => [this.pinned.has(row.label) ? 0 : 1, order.get(row.rank) ?? row.rank, row.kind === "device" ? 1 : row.kind === "host" ? 2 : 0];
+    rows.sort((a, b) => { const x = key(a), y = key(b); return x[0] - y[0] || x[1] - y[1] || x[2] - y[2] || a.index - b.index; });
+    let y = GAP, last = null;
+    this.band = 0; // pinned rows stay in a band at the top while the others scroll beneath it
     this.rows = rows.map((row) => {
-      if (last !== null && last !== row.rank) y += GAP;
-      last = row.rank;
-      const placed = { ...row, y, height: ROW[row.kind] };
+      const pinned = this.pinned.has(row.label);
+      if (last !== null && (last.rank !== row.rank || last.pinned !== pinned)) y += GAP;
+      const placed = { ...row, pinned, y, height: ROW[row.kind] };
       y += placed.height;
+      if (pinned) this.band = y + GAP / 2;
+      last = placed;
       return placed;
     });
     this.height = y;
-    this.tile = null;
   }
 
   resize() {
@@ -103,8 +107,8 @@ class Timeline {
   // --- what is in view -------------------------------------------------------------------------------------------
 
   visible() {
-    const top = this.scrollY, bottom = this.scrollY + this.viewHeight - AXIS;
-    return (this.rows || []).filter((row) => row.y + row.height >= top && row.y <= bottom);
+    const top = this.scrollY + (this.band || 0), bottom = this.scrollY + this.viewHeight - AXIS;
+    return (this.rows || []).filter((row) => row.pinned || (row.y + row.height >= top && row.y <= bottom));
   }
 
   plot() { return this.width - GUTTER; }
@@ -148,6 +152,8 @@ class Timeline {
     this.moved();
   }
 
+  show(range) { if (range[1] - range[0] >= 1) { this.start = range[0]; this.end = Math.max(range[1], range[0] + 50); this.moved(); } }
+
   pan(ns) { this.start += ns; this.end += ns; this.moved(); }
 
   moved() {
@@ -188,7 +194,7 @@ class Timeline {
       if (!this.head) return;
       canvas.focus({ preventScroll: true });
       this.down = { x: event.offsetX, y: event.offsetY, start: this.start, end: this.end, scroll: this.scrollY, far: false,
-        box: event.shiftKey || event.offsetY < AXIS };
+        box: event.shiftKey || event.altKey || event.offsetY < AXIS, zoom: event.altKey };
     });
     canvas.addEventListener("mousemove", (event) => this.onMove(event));
     canvas.addEventListener("mouseleave", () => { this.tip.style.display = "none"; });
@@ -220,10 +226,12 @@ class Timeline {
     this.down = null;
     if (!down) return;
     if (down.box && this.box && down.far) {
-      const range = this.box.map((x) => Math.round(this.toNs(x)));
+      const range = this.box.map((x) => Math.round(this.toNs(Math.max(x, GUTTER))));
+      this.box = null;
+      if (down.zoom) { this.show(range); return; }
       this.report("selected_range", range);
-      this.selection = range; this.box = null; this.draw();
-    } else if (!down.far && event.target === this.canvas) this.click(down.x, down.y);
+      this.selection = range; this.draw();
+    } else if (!down.far && event.composedPath()[0] === this.canvas) this.click(down.x, down.y);
   }
 
   click(x, y) {
@@ -239,7 +247,7 @@ class Timeline {
     const row = this.rowAt(y);
     if (!row) return;
     if (this.pinned.has(row.label)) this.pinned.delete(row.label); else this.pinned.add(row.label);
-    this.layout(); this.asked = null; this.request(0); this.draw();
+    this.layout(); this.scroll(0);
   }
 
   onKey(event) {
@@ -249,15 +257,17 @@ class Timeline {
       w: () => this.zoom(0.7, middle), s: () => this.zoom(1 / 0.7, middle), a: () => this.pan(-span * 0.2), d: () => this.pan(span * 0.2),
       ArrowLeft: () => this.pan(-span * 0.1), ArrowRight: () => this.pan(span * 0.1), ArrowUp: () => this.scroll(-40), ArrowDown: () => this.scroll(40),
       f: () => { this.start = 0; this.end = this.head.span_ns; this.moved(); },
+      z: () => { if (this.selection) this.show(this.selection); },
       Escape: () => { this.box = this.selection = this.picked = null; this.report("selected_range", null); this.draw(); },
     };
-    const act = acts[event.key];
+    const act = acts[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (act && !event.ctrlKey && !event.metaKey) { event.preventDefault(); event.stopPropagation(); act(); }
   }
 
   rowAt(y) {
-    const inside = y - AXIS + this.scrollY;
-    return y < AXIS ? null : (this.rows || []).find((row) => inside >= row.y && inside < row.y + row.height);
+    if (y < AXIS) return null;
+    const inBand = y - AXIS < this.band;
+    return (this.rows || []).find((row) => row.pinned === inBand && y >= this.rowY(row) && y < this.rowY(row) + row.height) || null;
   }
 
   at(x, y) {
@@ -311,27 +321,37 @@ class Timeline {
     if (this.message) { c.fillStyle = ink; c.fillText(this.message, 12, 60); return; }
     if (!this.head) { c.fillStyle = ink; c.fillText("loading …", 12, 60); return; }
     const rows = this.visible();
-    c.save(); c.beginPath(); c.rect(GUTTER, AXIS, this.plot(), this.viewHeight - AXIS); c.clip();
-    this.paintOverlays(c, ink);
-    if (this.tile) { if (this.tile.raster) this.paintRaster(c, rows, paper); else this.paintSlices(c, rows, ink, paper); }
-    this.paintMembers(c, rows, ink);
-    c.restore();
-    this.paintGutter(c, rows, ink, paper); this.paintAxis(c, ink, paper); this.paintBox(c, ink);
+    for (const pinned of [false, true]) {
+      const part = rows.filter((row) => row.pinned === pinned), top = pinned ? AXIS : AXIS + (this.band || 0);
+      if (pinned && !part.length) continue;
+      const height = pinned ? this.band : this.viewHeight - top;
+      c.save(); c.beginPath(); c.rect(0, top, this.width, height + (pinned ? GAP / 2 : 0)); c.clip();
+      c.fillStyle = paper; c.fillRect(0, top, this.width, height);
+      c.save(); c.beginPath(); c.rect(GUTTER, top, this.plot(), height); c.clip();
+      this.paintOverlays(c, ink);
+      if (this.tile) { if (this.tile.raster) this.paintRaster(c, part); else this.paintSlices(c, part); }
+      this.paintMembers(c, part, ink);
+      c.restore();
+      this.paintGutter(c, part, ink);
+      if (pinned) { c.globalAlpha = 0.4; c.fillStyle = ink; c.fillRect(0, top + height - 1, this.width, 1); c.globalAlpha = 1; }
+      c.restore();
+    }
+    this.paintAxis(c, ink, paper); this.paintBox(c, ink);
     this.root.dataset.painted = String(performance.now()); this.root.dataset.sharp = String(this.isSharp());
   }
 
   isSharp() { return Boolean(this.tile && this.tile.start_ns <= this.start && this.tile.end_ns >= this.end && !this.timerPending()); }
   timerPending() { return Boolean(this.tile && Math.abs((this.tile.end_ns - this.tile.start_ns) / (this.end - this.start) - (1 + 2 * MARGIN)) > 0.02); }
-  rowY(row) { return AXIS + row.y - this.scrollY; }
+  rowY(row) { return AXIS + row.y - (row.pinned ? 0 : this.scrollY); }
 
-  paintSlices(c, rows, ink, paper) {
+  paintSlices(c, rows) {
     const tile = this.tile, colors = this.data.colors, span = (tile.end_ns - tile.start_ns) / tile.width;
     const scale = (span * this.plot()) / (this.end - this.start), left = this.toX(tile.start_ns);
     const dim = this.pattern;
     for (const row of rows) {
       const place = tile.places.get(row.label);
       if (place === undefined) continue;
-      const y = this.rowY(row), h = row.height - 1;
+      const inset = row.kind === "path" ? 3 : 0, y = this.rowY(row) + inset, h = row.height - 1 - 2 * inset;
       for (let i = tile.first[place]; i < tile.first[place + 1]; i++) {
         const x = left + tile.start[i] * scale, w = Math.max(tile.dur[i] * scale, 0.7);
         if (x + w < GUTTER || x > this.width) continue;
@@ -351,7 +371,7 @@ class Timeline {
     c.fillText(text.length > letters ? `${text.slice(0, letters - 1)}…` : text, x + 3, y);
   }
 
-  paintRaster(c, rows, paper) {
+  paintRaster(c, rows) {
     const tile = this.tile;
     if (!tile.image) tile.image = rasterImage(tile, this.data.colors);
     this.strip.width = tile.width; this.strip.height = tile.rows;
@@ -375,10 +395,12 @@ class Timeline {
   }
 
   paintMembers(c, rows, ink) {
-    c.strokeStyle = ink; c.lineWidth = 1.5;
+    c.strokeStyle = ink; c.lineWidth = 2;
     const mark = (rank, index, start, dur) => {
       const row = rows.find((r) => r.rank === rank && r.index === index);
-      if (row) c.strokeRect(this.toX(start), this.rowY(row) + 0.5, Math.max(((dur / (this.end - this.start)) * this.plot()), 2), row.height - 2);
+      if (!row) return;
+      const x = this.toX(start), w = Math.max((dur / (this.end - this.start)) * this.plot(), 3);
+      c.strokeRect(x - 1, this.rowY(row), w + 2, row.height - 1);
     };
     if (this.picked) mark(this.picked.rank, this.picked.index, this.picked.start_ns, this.picked.dur_ns);
     for (const m of this.members) mark(m.rank, m.row, m.start_ns, m.dur_ns);
@@ -389,9 +411,8 @@ class Timeline {
     }
   }
 
-  paintGutter(c, rows, ink, paper) {
-    c.fillStyle = paper; c.fillRect(0, AXIS, GUTTER, this.viewHeight);
-    c.save(); c.beginPath(); c.rect(0, AXIS, GUTTER - 4, this.viewHeight); c.clip();
+  paintGutter(c, rows, ink) {
+    c.save(); c.beginPath(); c.rect(0, AXIS, GUTTER - 6, this.viewHeight); c.clip();
     c.fillStyle = ink;
     let last = null;
     for (const row of rows) {
@@ -399,8 +420,8 @@ class Timeline {
       if (first) {
         const y = this.rowY(row) + row.height / 2, newRank = last === null || last.rank !== row.rank;
         c.globalAlpha = 1;
-        if (newRank) { c.font = "bold 11px 'DejaVu Sans', sans-serif"; c.fillText(`${this.pinned.has(row.label) ? "📌 " : ""}${row.rank_label}`, 6, y); c.font = "11px 'DejaVu Sans', sans-serif"; }
-        c.globalAlpha = 0.7; c.fillText(row.track, 66, y);
+        if (newRank) { c.font = "bold 11px 'DejaVu Sans', sans-serif"; c.fillText(`${row.pinned ? "● " : ""}${row.rank_label}`, 6, y); c.font = "11px 'DejaVu Sans', sans-serif"; }
+        c.globalAlpha = 0.7; c.fillText(clipped(c, row.track, GUTTER - 84), 76, y);
       }
       last = row;
     }
@@ -458,6 +479,12 @@ function rasterImage(tile, colors) {
     pixels[4 * i] = color[0]; pixels[4 * i + 1] = color[1]; pixels[4 * i + 2] = color[2]; pixels[4 * i + 3] = 70 + (185 * coverage[i]) / 255;
   }
   return image;
+}
+
+function clipped(c, text, room) {
+  if (c.measureText(text).width <= room) return text;
+  let letters = Math.max(3, Math.floor((text.length * room) / c.measureText(text).width) - 1);
+  return `${text.slice(0, letters)}…`;
 }
 
 function nice(rough) {

@@ -9,6 +9,7 @@ import streamlit as st
 
 from dashboard import data, state
 from dashboard.components.download import table
+from dashboard.components.waiting import wait
 from usp_prof.gate.comparison import Pair, direction
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity, signed
@@ -34,8 +35,7 @@ def draw() -> None:
     if first == second:
         st.info("Choose two different runs.")
         return
-    with st.spinner("comparing", show_time=True):
-        pair = data.comparison(first, second).pairs[0]
+    pair = wait(data.ask_comparison(first, second)).pairs[0]
     _waterfall(pair)
     _metrics(pair)
     _work(pair)

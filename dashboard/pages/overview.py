@@ -7,6 +7,7 @@ import streamlit as st
 from dashboard import data, state
 from dashboard.components.blocks import section
 from dashboard.components.sections import draw_sections
+from dashboard.components.waiting import wait
 
 TITLE = "Overview"
 PATH = "overview"
@@ -16,8 +17,7 @@ SECTIONS = ("breakdown", "step_time", "health")
 def draw() -> None:
     """Draw the page."""
     view = state.current()
-    with st.spinner("analysing", show_time=True):
-        document = data.document(view.run, view.selection)
+    document = wait(data.ask_document(view.run, view.selection))
     facts = document.run
     axes = " x ".join(f"{axis} {size}" for axis, size in facts.axes.items()) or "axes not known"
     said = [f"{len(facts.ranks)} of {facts.world_size or '?'} ranks", axes, ", ".join(facts.devices) or "CPU"]

@@ -2,71 +2,100 @@
 
 from __future__ import annotations
 
-import json
 import re
-import tempfile
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from dashboard import data, state
+from dashboard import data, outliers, state
+from dashboard.components import slice as picked_slice
 from dashboard.components.download import table
 from dashboard.components.timeline import timeline
+from dashboard.components.waiting import wait
 from dashboard.theme import category_colors
+from dashboard.timeline import perfetto
 from dashboard.timeline.neighbours import call_of, launch_of, place
 from dashboard.timeline.rows import CATEGORIES
 from dashboard.timeline.search import compiled, search
-from usp_prof.model.selection import Selection
-from usp_prof.tables.export import beginning, export
+from dashboard.timeline.selection import contents
+from usp_prof.model.metric import Unit
+from usp_prof.model.selection import EVERYTHING
+from usp_prof.report.format import quantity
+
+if TYPE_CHECKING:
+    from dashboard.state import View
 
 TITLE = "Timeline"
 PATH = "timeline"
 FIRST_RANKS = 16
 """More ranks than this are shown when they are asked for."""
+KINDS = {
+    "host": "Host threads", "exposed": "Exposed communication", "actions": "Pipeline actions", "path": "Critical path",
+}  # fmt: skip
+"""Rows that can be shown beside those of the device."""
+HELP = (
+    "wheel: zoom · drag: pan · shift-drag: select · alt-drag: zoom into a box · W A S D: zoom and pan · Z: zoom to the "
+    "selection · F: all · double-click: fit a slice · click a row's name: pin it"
+)
 
 
 def draw() -> None:
     """Draw the page."""
     view = state.current()
-    run = data.open_numbered(view.run)
-    if not data.is_prepared(view.run):
-        bar = st.progress(0.0, "preparing the timeline (once for each run)")
-        data.timeline_store(view.run, lambda done, of: bar.progress(done / of, f"prepared {done} of {of} ranks"))
-        bar.empty()
-    ranks = view.ranks or run.tables.ranks
-    shown = ranks[:FIRST_RANKS] if view.ranks is None else ranks
-    left, middle, right = st.columns([4, 1.2, 1.6])
+    store = wait(data.ask_timeline(view.run))
+    left, right = st.columns([3, 4])
     pattern = left.text_input(
         "Search", st.query_params.get("find", ""), placeholder="a regular expression: nccl.*AllReduce", max_chars=120
     )
     state.keep("find", pattern)
-    host = middle.toggle("Host threads", state.word("host", ("no", "yes")) == "yes")
-    state.keep("host", "yes" if host else None)
-    _legend(right)
+    kinds = _kinds(right, {row.kind for rank in store.ranks for row in store.rows(rank)})
+    shown = _ranks(view)
+    _legend({name.partition(" ")[2] for name in store.names if name.startswith("exposed ")}, kinds)
     found = _search(view.run, pattern, shown)
-    if len(shown) < len(ranks):
-        st.caption(f"The first {len(shown)} of {len(ranks)} ranks; name others under *Ranks* at the left.")
     before = st.session_state.get("timeline")
     picked = before.get("picked") if before else None
     members, launch = _neighbours(view.run, picked)
     answer = timeline(
-        f"run={view.run}", key="timeline", dark=state.is_dark(), ranks=list(shown), host=host,
-        range=found or _range(), pattern=pattern if compiled(pattern) else "", height=600, members=members,
+        f"run={view.run}", key="timeline", dark=state.is_dark(), ranks=list(shown), kinds=list(kinds),
+        range=_range(), jump=found, pattern=pattern if compiled(pattern) else "", height=620, members=members,
         launch=launch,
     )  # fmt: skip
-    st.caption(
-        "wheel: zoom · drag: pan · shift-drag: select · W A S D: zoom and pan · F: all · double-click: fit · "
-        "click a row's name: pin it"
-    )
+    st.caption(HELP)
     if answer.picked:
-        _details(view.run, int(answer.picked["rank"]), int(answer.picked["event"]))
+        picked_slice.show(view.run, int(answer.picked["rank"]), int(answer.picked["event"]))
     if answer.selected_range:
-        _contents(view.run, shown, answer.selected_range)
+        _contents(view.run, shown, kinds, answer.selected_range)
+
+
+def _kinds(place: Any, there: set[str]) -> tuple[str, ...]:  # noqa: ANN401 - any Streamlit container
+    """Let the reader choose which rows are shown."""
+    offered = [kind for kind in KINDS if kind in there]
+    asked = st.query_params.get("show", "exposed").split(",")
+    chosen = place.pills(
+        "Show", offered, selection_mode="multi", default=[kind for kind in offered if kind in asked],
+        format_func=KINDS.__getitem__,
+    )  # fmt: skip
+    words = ",".join(chosen) or "none"
+    state.keep("show", None if words == "exposed" else words)
+    return tuple(chosen)
+
+
+def _ranks(view: View) -> tuple[int, ...]:
+    """Choose the ranks to show: those that were named, else the first, outliers before others."""
+    if view.ranks is not None:
+        return view.ranks
+    ranks = data.open_numbered(view.run).tables.ranks
+    if len(ranks) <= FIRST_RANKS:
+        return ranks
+    document = wait(data.ask_document(view.run, EVERYTHING))
+    strange = outliers.found(document)
+    said = f"{len(strange)} that are not like the others first; " if strange else ""
+    st.caption(f"{FIRST_RANKS} of {len(ranks)} ranks, {said}name others under *Ranks* at the left.")
+    return outliers.first(document, ranks)[:FIRST_RANKS]
 
 
 def _search(index: int, pattern: str, ranks: tuple[int, ...]) -> list[int] | None:
-    """Count what matches and step through it; gives the range to show when a step was taken."""
+    """Count what matches and step through it; gives the range to show once a step was taken."""
     if not pattern:
         return None
     matcher = compiled(pattern)
@@ -77,14 +106,14 @@ def _search(index: int, pattern: str, ranks: tuple[int, ...]) -> list[int] | Non
     left, back, forth, _ = st.columns([2.2, 0.8, 0.8, 4])
     step = int(back.button("Previous", disabled=not len(matches))) * -1
     step += int(forth.button("Next", disabled=not len(matches)))
-    key = ("match", index, pattern)
+    key = f"match {index} {pattern}"
     at = st.session_state.get(key, -1)
     if step and len(matches):
         at = (max(at, 0 if step < 0 else -1) + step) % len(matches)
         st.session_state[key] = at
-    place = f", number {at + 1:,} in view" if at >= 0 and len(matches) else ""
-    left.caption(f"{len(matches):,} slices of {matches.names:,} names{place}")
-    if not step or not len(matches):
+    shown = f", number {at + 1:,} in view" if at >= 0 and len(matches) else ""
+    left.caption(f"{len(matches):,} slices of {matches.names:,} names{shown}")
+    if at < 0 or at >= len(matches):
         return None
     found = matches.at(at)
     margin = max(int(found.dur_ns), 1000) * 4
@@ -105,12 +134,23 @@ def _neighbours(index: int, picked: dict[str, int] | None) -> tuple[list[dict[st
     return [found.plain() for found in places if found], at.plain() if at else None
 
 
-def _legend(place: Any) -> None:  # noqa: ANN401 - any Streamlit container
+def _legend(axes: set[str], kinds: tuple[str, ...]) -> None:
+    """Name the colours that are in view."""
     colors = dict(zip(CATEGORIES, category_colors(dark=state.is_dark()), strict=True))
-    named = ("compute", "dp", "tp", "cp", "pp", "ep", "world", "memcpy")
-    box = "display:inline-block;width:10px;height:10px;margin:0 4px 0 8px"
-    chips = "".join(f"<span style='{box};background:{colors[name]}'></span>{name}" for name in named)
-    place.html(f"<div style='font-size:12px;padding-top:1.9rem'>{chips}</div>")
+    named = {"compute": "compute", **{axis: axis for axis in CATEGORIES if axis in axes}, "memcpy": "copies"}
+    if "host" in kinds:
+        named |= {"op": "op", "annotation": "annotation", "runtime": "runtime call"}
+    if "actions" in kinds:
+        named |= {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
+    if "path" in kinds:
+        named |= {"path": "critical path"}
+    box = "display:inline-block;width:10px;height:10px;margin:0 5px 0 0"
+    chips = "".join(
+        f"<span style='margin-right:14px;white-space:nowrap'><span style='{box};background:{colors[key]}'></span>"
+        f"{name}</span>"
+        for key, name in named.items()
+    )
+    st.html(f"<div style='font-size:12px;line-height:1.6'>{chips}</div>")
 
 
 def _range() -> list[int] | None:
@@ -120,49 +160,18 @@ def _range() -> list[int] | None:
     return [int(match[1]), int(match[2])]
 
 
-def _details(index: int, rank: int, event: int) -> None:
-    run = data.open_numbered(index)
-    if rank not in run.tables.ranks:
+def _contents(index: int, ranks: tuple[int, ...], kinds: tuple[str, ...], picked: list[int]) -> None:
+    """List what ran in the selected range, and offer it to Perfetto."""
+    start, end = int(picked[0]), int(picked[1])
+    if end <= start:
         return
-    events = run.tables.columns("events", rank)
-    if not 0 <= event < len(events):
-        return
-    row = events.arrow.slice(event, 1).to_pylist()[0]
-    st.markdown(f"**Rank {rank}, event {event}**")
-    st.code(row["name"], language=None, wrap_lines=True)
-    call = call_of(run.tables, rank, event)
-    if call:
-        st.markdown(
-            f"{call.op} on **{call.axis}**, {len(call.parts)} members read, {call.bytes:,} bytes"
-            + (f", rank {call.late_rank} arrived last" if call.late_rank >= 0 else "")
-        )
-    facts = {key: row[key] for key in ("category", "start_ns", "dur_ns", "process", "thread", "stream", "correlation")}
-    left, right = st.columns(2)
-    left.json(facts)
-    try:
-        right.json(json.loads(row["args"] or "{}"))
-    except ValueError:
-        right.code(row["args"], language=None, wrap_lines=True)
-
-
-def _contents(index: int, ranks: tuple[int, ...], picked: list[int]) -> None:
-    store, run = data.timeline_store(index), data.open_numbered(index)
-    start, end = (int(bound) + store.origin_ns for bound in picked)
-    listed = ",".join(str(int(rank)) for rank in ranks)
-    st.markdown(f"**What ran in the {(end - start) / 1e6:.3f} ms selected**")
-    frame = run.query(
-        "SELECT name, kind, axis, count(*) AS calls, count(DISTINCT rank) AS ranks, "  # noqa: S608 - whole numbers only
-        f"sum(least(start_ns + dur_ns, {end}) - greatest(start_ns, {start})) / 1e6 AS total_ms, "
-        "max(dur_ns) / 1e3 AS longest_us "
-        f"FROM activities WHERE start_ns < {end} AND start_ns + dur_ns > {start} AND rank IN ({listed}) "
-        "GROUP BY ALL ORDER BY total_ms DESC LIMIT 200"
-    ).df()
-    table(frame, "selection")
-    if st.button("Write this range for Perfetto"):
-        with tempfile.TemporaryDirectory() as folder:
-            target = Path(folder) / "range.json.gz"
-            window = (start - beginning(run.tables, ranks), end - beginning(run.tables, ranks))
-            done = export(run.tables, target, Selection(ranks), window_ns=window)
-            st.download_button(
-                f"Download {done.events:,} events of {done.ranks} ranks", target.read_bytes(), "range.json.gz"
-            )
+    st.markdown(f"**What ran in the {quantity(end - start, Unit.NS)} selected**")
+    table(contents(data.timeline_store(index), ranks, {"device", *kinds}, start, end), "selection")
+    address = perfetto.address(index, ranks, start, end)
+    origin = re.sub(r"^(https?://[^/]+).*$", r"\1", str(st.context.url or ""))
+    left, right, _ = st.columns([1.4, 1.6, 4])
+    left.link_button("Download for Perfetto", f"{origin}{address}")
+    if perfetto.pages() is not None:
+        right.link_button("Open this range in Perfetto", perfetto.link(origin, address))
+    else:
+        right.caption("`pip install 'usp-prof[perfetto]'` opens it here")

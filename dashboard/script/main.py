@@ -10,6 +10,7 @@ from pathlib import Path
 import streamlit as st
 
 from dashboard import data, state
+from dashboard.components.waiting import wait
 from dashboard.pages import PAGES
 from usp_prof import UspProfError
 
@@ -18,8 +19,9 @@ HERE = Path(__file__).resolve().parent.parent
 
 def _style() -> None:
     st.html(
-        "<style>.block-container{padding-top:4.2rem;padding-bottom:2rem;max-width:none}"
-        "[data-testid='stMetricValue']{font-size:1.5rem}</style>"
+        "<style>[data-testid='stMainBlockContainer']{padding:4.2rem 2rem 2rem;max-width:none}"
+        "[data-testid='stSidebar'][aria-expanded='true']{width:230px!important;min-width:230px!important}"
+        "[data-testid='stMetricValue']{font-size:1.5rem}[data-testid='stMetric']{margin-bottom:-0.8rem}</style>"
     )
 
 
@@ -50,8 +52,7 @@ def main() -> None:
         st.code("usp-prof dashboard traces/my-run")
         st.stop()
     try:
-        with st.spinner("reading the traces (only the first time)", show_time=True):
-            data.open_numbered(state.number("run", 0, data.run_count() - 1) or 0)
+        wait(data.ask_run(state.number("run", 0, data.run_count() - 1) or 0))
     except UspProfError as error:
         st.error(error.message)
         st.info(error.hint or "usp-prof info PATH says what is there")

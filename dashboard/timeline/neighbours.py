@@ -46,13 +46,14 @@ def place(store: TimelineStore, rank: int, event: int) -> Place | None:
     """Find an event of a rank on the timeline."""
     if rank not in store.ranks:
         return None
-    level = store.ranks[rank].levels[0]
+    line = store.ranks[rank]
+    level = line.levels[0]
     found = np.flatnonzero(level.rest["event"] == event)
     if not len(found):
         return None
     at = int(found[0])
     row = int(np.searchsorted(level.offsets, at, side="right")) - 1
-    return Place(rank, row, int(level.start[at]), float(level.rest["dur"][at]))
+    return Place(rank, row, int(level.start[at]) + line.shift_ns, float(level.rest["dur"][at]))
 
 
 def call_of(tables: TableSet, rank: int, event: int) -> Call | None:

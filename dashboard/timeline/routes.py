@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from dashboard import data
+from dashboard.timeline import perfetto
 from dashboard.timeline.rows import CATEGORIES
 from dashboard.timeline.tile import encode
 from usp_prof import UspProfError
@@ -47,7 +50,7 @@ def _rows(request: Request, store: TimelineStore) -> list[tuple[int, int]]:
     if not _ROWS.fullmatch(text):
         raise BadRequestError("rows must be like 0.3-0.4-1.3 (rank.row)")
     rows = [(int(rank), int(row)) for rank, _, row in (pair.partition(".") for pair in text.split("-"))]
-    if len(rows) > MOST_ROWS or any(r not in store.ranks or i >= len(store.ranks[r].rows) for r, i in rows):
+    if len(rows) > MOST_ROWS or any(r not in store.ranks or i >= len(store.rows(r)) for r, i in rows):
         raise BadRequestError("rows names a row that there is not, or too many")
     return rows
 
@@ -64,21 +67,33 @@ def tile(request: Request) -> Response:
     return Response(encode(view, start, end, width), media_type="application/octet-stream")
 
 
+def trace(request: Request) -> Response:
+    """Answer a range of some ranks as one trace for Perfetto."""
+    index = _number(request, "run", 0, data.run_count() - 1)
+    store, tables = data.timeline_store(index), data.open_numbered(index).tables
+    start, end = _number(request, "t0", -store.span_ns, 2 * store.span_ns), _number(request, "t1", 0, 2 * store.span_ns)
+    ranks = request.query_params.get("ranks", "")
+    wanted = [int(rank) for rank in ranks.split("-")] if re.fullmatch(r"\d{1,6}(-\d{1,6})*", ranks) else []
+    if end <= start or not wanted or len(wanted) > MOST_ROWS or not set(wanted) <= set(tables.ranks):
+        raise BadRequestError("t1 must be after t0, and ranks like 0-1-2 of the run's")
+    packed = perfetto.trace(tables, store, sorted(set(wanted)), start, end)
+    said = {"Content-Disposition": f'attachment; filename="{perfetto.NAME}"'}
+    return Response(packed, media_type="application/gzip", headers=said)
+
+
 def head(request: Request) -> Response:
     """Answer what the timeline consists of: rows, names, categories, steps."""
     index = _number(request, "run", 0, data.run_count() - 1)
-    store = data.timeline_store(index)
-    rows = [
-        {
-            "rank": rank, "index": i, "track": row.track if row.depth == 0 else "", "kind": row.kind,
-            "label": f"{rank}.{i}", "rank_label": f"rank {rank}",
-        }
-        for rank, line in store.ranks.items()
-        for i, row in enumerate(line.rows)
-    ]  # fmt: skip
+    return Response(_head(data.timeline_store(index)), media_type="application/json")
+
+
+@lru_cache(maxsize=8)
+def _head(store: TimelineStore) -> bytes:
+    rows = {rank: [(row.track, row.kind, row.depth) for row in store.rows(rank)] for rank in store.ranks}
     names = [name if len(name) <= MOST_NAME else name[: MOST_NAME - 1] + "…" for name in store.names]
-    answer = {"rows": rows, "names": names, "categories": CATEGORIES, "span_ns": store.span_ns}
-    return JSONResponse(answer | {"steps": data.timeline_steps(index)})
+    steps = [{"number": step.number, "start_ns": step.start_ns, "end_ns": step.end_ns} for step in store.steps]
+    answer = {"rows": rows, "names": names, "categories": CATEGORIES, "span_ns": store.span_ns, "steps": steps}
+    return json.dumps(answer, separators=(",", ":")).encode()
 
 
 def _guarded(answer: Callable[[Request], Response]) -> Callable[[Request], object]:
@@ -93,4 +108,8 @@ def _guarded(answer: Callable[[Request], Response]) -> Callable[[Request], objec
     return route
 
 
-ROUTES = (Route("/usp/tile", _guarded(tile)), Route("/usp/timeline", _guarded(head)))
+ROUTES = (
+    Route("/usp/tile", _guarded(tile)),
+    Route("/usp/timeline", _guarded(head)),
+    Route("/usp/trace", _guarded(trace)),
+)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 CATEGORIES = (
     "compute", "memcpy", "memset", "op", "annotation", "runtime",
     "dp", "dp_replicate", "dp_shard", "tp", "cp", "pp", "ep", "world", "unknown",
+    "F", "B", "I", "W", "path",
 )  # fmt: skip
-"""What a slice is coloured by: its kind, and for communication its parallel axis."""
+"""What a slice is coloured by: its kind, for communication its parallel axis, in rows laid over what they mark."""
 
 HOST_CATEGORIES = {"cpu_op": "op", "user_annotation": "annotation", "cuda_runtime": "runtime", "cuda_driver": "runtime"}
 MAX_DEPTH = 24
@@ -84,14 +85,14 @@ def _device(columns: Columns) -> _Half:
     lanes, lane_names = columns.codes("lane")
     kinds, kind_names = columns.codes("kind")
     axes, axis_names = columns.codes("axis")
-    by_kind = np.array([_code(kind) for kind in kind_names] + [0], np.uint8)
-    by_axis = np.array([_code(axis or "unknown") for axis in axis_names] + [0], np.uint8)
+    by_kind = np.array([category_number(kind) for kind in kind_names] + [0], np.uint8)
+    by_axis = np.array([category_number(axis or "unknown") for axis in axis_names] + [0], np.uint8)
     talks = columns.matches("kind", "communication")
     category = np.where(talks, by_axis[axes], by_kind[kinds]).astype(np.uint8)
     parts = []
     for code in sorted(set(lanes.tolist()), key=lambda c: _natural(lane_names[c])):
         rows = np.flatnonzero(lanes == code)
-        depth = _depths(columns["start_ns"][rows], columns["dur_ns"][rows])
+        depth = depths(columns["start_ns"][rows], columns["dur_ns"][rows])
         parts.append(_Part(lane_names[code], "device", depth, rows))
     name, names = columns.codes("name")
     return _Half(columns["start_ns"], columns["dur_ns"], columns["event"], name, names, category, parts)
@@ -102,20 +103,22 @@ def _host(events: Columns) -> _Half:
     events = events.take(keep)
     threads, thread_names = events.codes("thread")
     kinds, kind_names = events.codes("category")
-    category = np.array([_code(HOST_CATEGORIES.get(kind, "op")) for kind in kind_names] + [0], np.uint8)[kinds]
+    category = np.array([category_number(HOST_CATEGORIES.get(kind, "op")) for kind in kind_names] + [0], np.uint8)[
+        kinds
+    ]
     parts = []
     order = np.argsort(threads, kind="stable")
     bounds = np.searchsorted(threads[order], np.arange(len(thread_names) + 1))
     for code in sorted(range(len(thread_names)), key=lambda c: (bounds[c] - bounds[c + 1], _natural(thread_names[c]))):
         rows = order[bounds[code] : bounds[code + 1]]
         if len(rows):
-            depth = _depths(events["start_ns"][rows], events["dur_ns"][rows])
+            depth = depths(events["start_ns"][rows], events["dur_ns"][rows])
             parts.append(_Part(f"thread {thread_names[code]}", "host", depth, rows))
     name, names = events.codes("name")
     return _Half(events["start_ns"], events["dur_ns"], events["event"], name, names, category, parts)
 
 
-def _depths(start: NDArray[np.int64], dur: NDArray[np.int64]) -> NDArray[np.int64]:
+def depths(start: NDArray[np.int64], dur: NDArray[np.int64]) -> NDArray[np.int64]:
     """Give each slice a row of its track so that no two of one row overlap; nested slices lie below their parent."""
     if not len(start):
         return np.zeros(0, np.int64)
@@ -176,7 +179,8 @@ def _assemble(rank: int, halves: list[_Half]) -> Slices:
     )  # fmt: skip
 
 
-def _code(category: str) -> int:
+def category_number(category: str) -> int:
+    """Give a category's number, that of `unknown` for one that is not known."""
     return CATEGORIES.index(category) if category in CATEGORIES else CATEGORIES.index("unknown")
 
 

@@ -52,9 +52,12 @@ def search(store: TimelineStore, pattern: re.Pattern[str], ranks: Iterable[int])
     wanted = {number for number, name in enumerate(store.names) if pattern.search(name)}
     found: list[tuple[NDArray[np.int64], ...]] = []
     for rank in ranks:
-        level, hits = store.ranks[rank].levels[0], store.named(rank, wanted)
+        line, hits = store.ranks[rank], store.named(rank, wanted)
+        level = line.levels[0]
         row = np.searchsorted(level.offsets, hits, side="right") - 1
-        found.append((np.full(len(hits), rank), row, level.start[hits], level.rest["dur"][hits].astype(np.int64)))
+        found.append(
+            (np.full(len(hits), rank), row, level.start[hits] + line.shift_ns, level.rest["dur"][hits].astype(np.int64))
+        )
     columns = [np.concatenate(column) for column in zip(*found, strict=True)] if found else [np.zeros(0, np.int64)] * 4
     order = np.argsort(columns[2], kind="stable")
     rank_, row_, start, dur = (column[order] for column in columns)

@@ -1,13 +1,13 @@
-"""Where do the levels of detail lie, and what is in view? One folder for each rank, read through memory maps."""
+"""Where do the levels of detail lie, and what is in view? One folder for each rank, read through memory maps.
+
+A rank's folder holds all its levels one after the other: starts (which a search reads) apart from the rest. Beside the
+ranks lies what is of the whole run. A store is put together of the slices themselves and of the rows laid over them.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,27 +18,40 @@ from usp_prof.tables import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from dashboard.timeline.rows import Slices
     from usp_prof.tables.table_set import TableSet
 
-VERSION = 2
+FORM = "timeline-3"
+"""What is kept, and the version of its form."""
+_RUN = "run.json"
 
 
 @dataclass(frozen=True, slots=True)
 class RankTimeline:
-    """The prepared timeline of one rank; its names are numbered by `name_ids` over the whole run."""
+    """The prepared timeline of one rank; its levels count from its own first slice, `shift_ns` after the run's."""
 
     rows: tuple[Row, ...]
     levels: tuple[Level, ...]
     names: tuple[str, ...]
+    shift_ns: int = 0
 
     def level_for(self, pixel_ns: float) -> Level:
         """Choose the coarsest level whose buckets are about a pixel wide."""
         fine = [level for level in self.levels if level.bucket_ns <= 1.5 * pixel_ns]
         return fine[-1] if fine else self.levels[0]
+
+
+@dataclass(frozen=True, slots=True)
+class JobStep:
+    """A step of the job on the timeline: first start to last end over ranks."""
+
+    number: int
+    start_ns: int
+    end_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,32 +66,53 @@ class View:
 
 
 class TimelineStore:
-    """The prepared timelines of a run's ranks, ready to be asked for tiles. Times are relative to `origin_ns`."""
+    """The prepared timelines of a run's ranks, ready to be asked for tiles. Times are relative to `origin_ns`.
 
-    def __init__(self, ranks: Mapping[int, RankTimeline], *, origin_ns: int, end_ns: int) -> None:
+    A rank's rows are those of its slices, then those laid over them.
+    """
+
+    def __init__(
+        self,
+        ranks: Mapping[int, RankTimeline],
+        *,
+        origin_ns: int,
+        end_ns: int,
+        over: Mapping[int, RankTimeline] | None = None,
+        steps: Sequence[JobStep] = (),
+    ) -> None:
         self.ranks = dict(ranks)
+        self.over = dict(over or {})
+        self.steps = tuple(steps)
         self.origin_ns = origin_ns
         self.span_ns = end_ns - origin_ns
         numbered: dict[str, int] = {}
         self._name_ids = {
-            rank: np.array([numbered.setdefault(name, len(numbered)) for name in line.names] or [0], np.int64)
-            for rank, line in self.ranks.items()
+            id(line): np.array([numbered.setdefault(name, len(numbered)) for name in line.names] or [0], np.int64)
+            for lines in (self.ranks, self.over)
+            for line in lines.values()
         }
         self.names: tuple[str, ...] = tuple(numbered)
+
+    def rows(self, rank: int) -> tuple[Row, ...]:
+        """Give a rank's rows."""
+        over = self.over.get(rank)
+        return self.ranks[rank].rows + (over.rows if over is not None else ())
 
     def view(self, rows: Sequence[tuple[int, int]], start_ns: int, end_ns: int, pixel_ns: float) -> View:
         """Give the entries of rows (rank, index) that touch a range, no finer than the pixels."""
         counts, starts, rests, names, bucket = [], [], [], [], 0
-        for rank, index in rows:
-            line = self.ranks[rank]
+        for rank, place in rows:
+            line, index = self.ranks[rank], place
+            if index >= len(line.rows):
+                line, index = self.over[rank], index - len(line.rows)
             level = line.level_for(pixel_ns)
             bucket = max(bucket, level.bucket_ns)
-            first, last = _touching(level, index, start_ns, end_ns)
+            first, last = _touching(level, index, start_ns - line.shift_ns, end_ns - line.shift_ns)
             rest = level.rest[first:last]
             counts.append(last - first)
-            starts.append(level.start[first:last])
+            starts.append(level.start[first:last] + line.shift_ns)
             rests.append(rest)
-            names.append(self._name_ids[rank][rest["name"]])
+            names.append(self._name_ids[id(line)][rest["name"]])
         return View(
             np.array(counts, np.int64),
             np.concatenate(starts) if starts else np.zeros(0, np.int64),
@@ -89,62 +123,80 @@ class TimelineStore:
 
     def named(self, rank: int, wanted: set[int]) -> NDArray[np.int64]:
         """Find the ground-level entries of a rank whose run-wide name number is wanted."""
-        ids = self._name_ids[rank]
+        line = self.ranks[rank]
+        ids = self._name_ids[id(line)]
         hit = np.isin(ids, np.fromiter(wanted, np.int64, len(wanted)))
-        return np.flatnonzero(hit[self.ranks[rank].levels[0].rest["name"]])
+        return np.flatnonzero(hit[line.levels[0].rest["name"]])
 
 
 def prepare(tables: TableSet, folder: Path, progress: Callable[[int, int], None] | None = None) -> None:
-    """Build and write what is missing of a run's timelines, on the common clock of its ranks."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Build and write a run's timelines, on the common clock of its ranks."""
     for done, rank in enumerate(tables.ranks):
-        target = folder / f"rank{rank}-{VERSION}"
-        if not target.exists():
-            slices = rank_slices(tables, rank)
-            write(replace(slices, start_ns=clock.of(tables).align(rank, slices.start_ns)), target)
+        slices = rank_slices(tables, rank)
+        write(replace(slices, start_ns=clock.of(tables).align(rank, slices.start_ns)), folder / f"rank{rank}")
         if progress is not None:
             progress(done + 1, len(tables.ranks))
+    steps = [(step.number, step.start_ns, step.end_ns) for step in job_steps(tables)]
+    (folder / _RUN).write_text(json.dumps({"steps": steps}), encoding="utf-8")
 
 
-def load(folder: Path, ranks: Sequence[int]) -> TimelineStore:
-    """Open prepared timelines."""
+def job_steps(tables: TableSet) -> list[JobStep]:
+    """Give the job's steps, in common time."""
+    bounds: dict[int, list[int]] = {}
+    for rank in tables.ranks:
+        steps = tables.columns("steps", rank)
+        start, end = (clock.of(tables).align(rank, steps[name]) for name in ("start_ns", "end_ns"))
+        for number, first, last in zip(steps["step"].tolist(), start.tolist(), end.tolist(), strict=True):
+            kept = bounds.setdefault(number, [first, last])
+            bounds[number] = [min(kept[0], first), max(kept[1], last)]
+    return [JobStep(number, first, last) for number, (first, last) in sorted(bounds.items())]
+
+
+def load(folder: Path, ranks: Sequence[int], over: Path | None = None) -> TimelineStore:
+    """Open prepared timelines, and the rows laid over them."""
+    lines, bounds = _load(folder, ranks)
+    origin = min((start for start, _ in bounds), default=0)
+    end = max((end for _, end in bounds), default=1)
+    above = _load(over, ranks)[0] if over is not None else {}
+    said = json.loads((folder / _RUN).read_text(encoding="utf-8"))
+    return TimelineStore(
+        {rank: replace(line, shift_ns=line.shift_ns - origin) for rank, line in lines.items()},
+        over={rank: replace(line, shift_ns=line.shift_ns - origin) for rank, line in above.items()},
+        origin_ns=origin,
+        end_ns=end,
+        steps=[JobStep(number, first - origin, last - origin) for number, first, last in said["steps"]],
+    )
+
+
+def _load(folder: Path, ranks: Sequence[int]) -> tuple[dict[int, RankTimeline], list[tuple[int, int]]]:
+    """Open each rank's folder; `shift_ns` is the rank's own first time as yet."""
     lines: dict[int, RankTimeline] = {}
     bounds: list[tuple[int, int]] = []
     for rank in ranks:
-        path = folder / f"rank{rank}-{VERSION}"
+        path = folder / f"rank{rank}"
         head = json.loads((path / "head.json").read_text(encoding="utf-8"))
         offsets = np.load(path / "offsets.npy")
+        start, rest = (np.asarray(np.load(path / f"{name}.npy", mmap_mode="r")) for name in ("start", "rest"))
+        ends = np.cumsum(offsets[:, -1])
         levels = tuple(
             Level(
-                bucket,
-                offsets[i],
-                np.load(path / f"start{i}.npy", mmap_mode="r"),
-                np.load(path / f"rest{i}.npy", mmap_mode="r"),
+                bucket, offsets[i], start[ends[i] - offsets[i, -1] : ends[i]], rest[ends[i] - offsets[i, -1] : ends[i]]
             )
             for i, bucket in enumerate(head["buckets"])
         )
         rows = tuple(Row(rank, track, kind, depth) for track, kind, depth in head["rows"])
-        lines[rank] = RankTimeline(rows, levels, tuple(head["names"]))
+        lines[rank] = RankTimeline(rows, levels, tuple(head["names"]), head["start_ns"])
         bounds.append((head["start_ns"], head["end_ns"]))
-    origin = min((start for start, _ in bounds), default=0)
-    end = max((end for _, end in bounds), default=1)
-    shifted = {rank: _shift(line, bounds[i][0] - origin) for i, (rank, line) in enumerate(lines.items())}
-    return TimelineStore(shifted, origin_ns=origin, end_ns=end)
-
-
-def _shift(line: RankTimeline, by: int) -> RankTimeline:
-    """Move a rank's own origin to the run's; the starts are read into memory (8 bytes an entry)."""
-    levels = tuple(Level(x.bucket_ns, x.offsets, np.asarray(x.start) + by, x.rest) for x in line.levels)
-    return RankTimeline(line.rows, levels, line.names)
+    return lines, bounds
 
 
 def write(slices: Slices, target: Path) -> None:
-    """Build and write one rank's timeline; the folder appears whole or not at all."""
+    """Build and write one rank's timeline."""
     has = len(slices.start_ns) > 0
     origin = int(slices.start_ns.min()) if has else 0
     end = int((slices.start_ns + slices.dur_ns).max()) if has else 1
     levels = build(slices, origin)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    target.mkdir(parents=True)
     head = {
         "rows": [(row.track, row.kind, row.depth) for row in slices.rows],
         "names": slices.names,
@@ -152,15 +204,10 @@ def write(slices: Slices, target: Path) -> None:
         "start_ns": origin,
         "end_ns": end,
     }
-    (temporary / "head.json").write_text(json.dumps(head), encoding="utf-8")
-    np.save(temporary / "offsets.npy", np.stack([level.offsets for level in levels]))
-    for i, level in enumerate(levels):
-        np.save(temporary / f"start{i}.npy", level.start)
-        np.save(temporary / f"rest{i}.npy", level.rest)
-    try:
-        os.replace(temporary, target)  # noqa: PTH105 - Path.replace is the same; the name says that it is atomic
-    except OSError:  # another process was first: its result is the same
-        shutil.rmtree(temporary, ignore_errors=True)
+    (target / "head.json").write_text(json.dumps(head), encoding="utf-8")
+    np.save(target / "offsets.npy", np.stack([level.offsets for level in levels]))
+    np.save(target / "start.npy", np.concatenate([level.start for level in levels]))
+    np.save(target / "rest.npy", np.concatenate([level.rest for level in levels]))
 
 
 def _touching(level: Level, row: int, start_ns: int, end_ns: int) -> tuple[int, int]:

@@ -30,7 +30,7 @@ def encode(view: View, start_ns: int, end_ns: int, width_px: int) -> bytes:
     """Write a view as a tile of this width."""
     scale = width_px / max(end_ns - start_ns, 1)
     left = (view.start - start_ns) * scale
-    head = {"start_ns": start_ns, "end_ns": end_ns, "width": width_px, "bucket_ns": view.bucket_ns}
+    head: dict[str, object] = {"start_ns": start_ns, "end_ns": end_ns, "width": width_px, "bucket_ns": view.bucket_ns}
     if len(left) > MOST_SLICES:
         return _pack(head | {"rows": len(view.counts)}, _raster(view, left, scale, width_px))
     width = np.minimum(view.rest["dur"] * scale, LARGEST_PX)
@@ -41,7 +41,7 @@ def encode(view: View, start_ns: int, end_ns: int, width_px: int) -> bytes:
     return _pack(head | {"counts": view.counts.tolist()}, columns)
 
 
-def _raster(view: View, left: NDArray[np.float64], scale: float, width_px: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _raster(view: View, left: NDArray[Any], scale: float, width_px: int) -> tuple[NDArray[Any], NDArray[Any]]:
     row = np.repeat(np.arange(len(view.counts)), view.counts)
     length = view.rest["dur"] * scale
     first = np.clip(left, 0, width_px - 1).astype(np.int64)

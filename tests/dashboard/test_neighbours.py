@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dashboard.timeline import neighbours
+from dashboard.timeline import neighbours, overlays
 from dashboard.timeline.search import compiled, search
 from dashboard.timeline.store import TimelineStore, load, prepare
 from usp_prof import open_run
@@ -26,7 +26,9 @@ def prepared(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     seen: list[tuple[int, int]] = []
     prepare(tables, folder, lambda done, of: seen.append((done, of)))
     assert seen[-1] == (len(tables.ranks), len(tables.ranks))
-    return tables, load(folder, tables.ranks)
+    over = tmp_path_factory.mktemp("over")
+    overlays.prepare(tables, over)
+    return tables, load(folder, tables.ranks, over)
 
 
 def test_every_activity_is_on_the_timeline_once(prepared: tuple[TableSet, TimelineStore]) -> None:

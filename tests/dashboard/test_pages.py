@@ -22,16 +22,13 @@ SCRIPT = Path(dashboard.pages.__file__).parents[1] / "script" / "main.py"
 
 @pytest.fixture(autouse=True)
 def named_run(run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    kept = (data.paths, data._open, data._document, data._measured, data._prediction)
-    for cached in kept:
-        cached.cache_clear()
-    data._stores.clear()
+    data.paths.cache_clear()
+    data.worker.forget()
     monkeypatch.setenv(data.PATHS_VARIABLE, json.dumps([str(run_folder), str(run_folder)]))
     monkeypatch.setenv("USP_PROF_CACHE", str(tmp_path))
     yield
-    for cached in kept:
-        cached.cache_clear()
-    data._stores.clear()
+    data.paths.cache_clear()
+    data.worker.forget()
 
 
 def test_every_page_is_listed() -> None:

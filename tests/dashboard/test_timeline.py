@@ -129,7 +129,7 @@ def test_a_crowded_tile_is_painted_here() -> None:
 
 
 def test_slices_that_overlap_without_nesting_get_rows_of_their_own() -> None:
-    depth = rows._depths(np.array([0, 5, 12]), np.array([10, 10, 8]))
+    depth = rows.depths(np.array([0, 5, 12]), np.array([10, 10, 8]))
     assert depth.tolist() == [0, 1, 0]
 
 
@@ -137,7 +137,7 @@ def test_slices_that_overlap_without_nesting_get_rows_of_their_own() -> None:
 def test_no_two_slices_of_a_row_overlap(pairs: list[tuple[int, int]]) -> None:
     start = np.array([s for s, _ in pairs], np.int64)
     dur = np.array([d for _, d in pairs], np.int64)
-    depth = rows._depths(start, dur)
+    depth = rows.depths(start, dur)
     for row in set(depth.tolist()):
         mine = sorted((s, s + max(d, 1)) for s, d, r in zip(start, dur, depth, strict=True) if r == row)
         assert all(a[1] <= b[0] for a, b in pairwise(mine))

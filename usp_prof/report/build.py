@@ -19,7 +19,7 @@ from usp_prof.report.sections import sections, summary
 from usp_prof.report.verdicts import verdicts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from usp_prof.analyses.result import Result
     from usp_prof.model.finding import Finding
@@ -60,8 +60,12 @@ def build(
     selection: Selection = EVERYTHING,
     others: Sequence[str] = (),
     findings: Sequence[Finding] | None = None,
+    without: Collection[str] = (),
 ) -> Document:
-    """Assemble the document of one run; without `findings` the rules are asked, when every analysis was."""
+    """Assemble the document of one run; without `findings` the rules are asked, when every analysis was.
+
+    `without` names sections that nobody will look at.
+    """
     values = tuple(value for result in results.values() for value in result.values() if math.isfinite(value.value))
     notes = {row for result in results.values() for row in result.notes}
     if findings is None:
@@ -86,7 +90,7 @@ def build(
         findings=context.findings,
         health=context.health,
         summary=summary.build(context),
-        sections=sections(context),
+        sections=sections(context, without),
     )
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from usp_prof.report.sections import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from usp_prof.report.context import Context
     from usp_prof.report.document import Section
 
@@ -58,9 +60,9 @@ OWN = frozenset(
 """Sections with a module of their own."""
 
 
-def sections(context: Context) -> tuple[Section, ...]:
-    """Build every section that has something to say."""
-    built = (_build(context, name, title) for name, title in SECTIONS)
+def sections(context: Context, without: Collection[str] = ()) -> tuple[Section, ...]:
+    """Build every section that has something to say, but those named in `without`."""
+    built = (_build(context, name, title) for name, title in SECTIONS if name not in without)
     return tuple(section for section in built if section is not None and section.blocks)
 
 

@@ -1,0 +1,108 @@
+"""What is the slice that was clicked? Its name, its facts, the collective that it is a part of, and its arguments."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import streamlit as st
+
+from dashboard import data
+from dashboard.components.download import table
+from dashboard.timeline.neighbours import call_of, launch_of
+from usp_prof.model.metric import Unit
+from usp_prof.report.format import quantity
+from usp_prof.tables import clock
+
+if TYPE_CHECKING:
+    from dashboard.timeline.neighbours import Call
+    from usp_prof.tables.table_set import TableSet
+
+_ARGUMENTS = {
+    "Input Dims": "shapes",
+    "Input type": "types",
+    "grid": "grid",
+    "block": "block",
+    "est. achieved occupancy %": "occupancy %",
+    "Process Group Description": "group",
+    "Process Group Ranks": "members",
+    "In msg nelems": "elements in",
+    "dtype": "type",
+}
+"""Arguments of a trace that are worth a line of their own."""
+
+
+def show(index: int, rank: int, event: int) -> None:
+    """Show what is known of an event."""
+    tables = data.open_numbered(index).tables
+    if rank not in tables.ranks or not 0 <= event < len(tables.columns("events", rank)):
+        return
+    row = tables.columns("events", rank).arrow.slice(event, 1).to_pylist()[0]
+    st.markdown(f"**Rank {rank}, event {event}**")
+    st.code(row["name"], language=None, wrap_lines=True)
+    arguments = _arguments(row["args"])
+    facts = _facts(index, rank, row)
+    call = call_of(tables, rank, event)
+    if call is not None:
+        facts |= _call_facts(call)
+    launch = launch_of(tables, rank, event)
+    if launch is not None:
+        began = int(tables.columns("events", rank)["start_ns"][launch])
+        facts["launched by"] = f"event {launch}, {quantity(row['start_ns'] - began, Unit.NS)} before"
+    facts |= {name: _short(arguments[key]) for key, name in _ARGUMENTS.items() if arguments.get(key) not in (None, "")}
+    left, right = st.columns(2)
+    left.dataframe([{"what": name, "value": str(value)} for name, value in facts.items()], hide_index=True)
+    with right.expander("All arguments in the trace", expanded=call is None):
+        st.json(arguments) if arguments else st.caption("The trace says nothing more.")
+    if call is not None:
+        with right:
+            _members(tables, index, call)
+
+
+def _facts(index: int, rank: int, row: dict[str, Any]) -> dict[str, str]:
+    store, tables = data.timeline_store(index), data.open_numbered(index).tables
+
+    began = int(clock.of(tables).align(rank, row["start_ns"])) - store.origin_ns
+    facts = {
+        "kind": str(row["category"]),
+        "duration": quantity(row["dur_ns"], Unit.NS),
+        "starts": f"{quantity(began, Unit.NS)} after the run's first event",
+        "thread": str(row["thread"]),
+    }
+    if row["stream"] >= 0:
+        facts["stream"] = str(row["stream"])
+    return facts
+
+
+def _call_facts(call: Call) -> dict[str, str]:
+    facts = {"collective": f"{call.op} on {call.axis}", "bytes": quantity(call.bytes, Unit.BYTES)}
+    facts |= {"group": call.group, "call": f"number {call.sequence} of its group"}
+    if call.late_rank >= 0:
+        facts["arrived last"] = f"rank {call.late_rank}"
+    return facts
+
+
+def _members(tables: TableSet, index: int, call: Call) -> None:
+    """List the same call on every rank; the timeline frames them."""
+    store = data.timeline_store(index)
+    rows = []
+    for rank, event in call.parts:
+        events = tables.columns("events", rank)
+        began = int(clock.of(tables).align(rank, events["start_ns"][event])) - store.origin_ns
+        rows.append({"rank": rank, "start [ms]": began / 1e6, "duration [ms]": int(events["dur_ns"][event]) / 1e6})
+    st.markdown(f"**The same call on {len(rows)} ranks**, framed above")
+    table(pd.DataFrame(rows).sort_values("start [ms]"), "members")
+
+
+def _arguments(text: str) -> dict[str, object]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {"as recorded": text}
+    return found if isinstance(found, dict) else {"as recorded": text}
+
+
+def _short(value: object, most: int = 300) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"

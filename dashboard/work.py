@@ -1,0 +1,88 @@
+"""What is being computed, and how far is it? One worker for all sessions, so that each thing is computed once.
+
+Answers are kept, the least recently asked ones let go. A page that waits shows `now`; whoever only pans a timeline
+waits for nobody.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+T = TypeVar("T")
+MOST_KEPT = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the worker is at: `done` of `of` pieces; `of` is 0 where nobody knows how many there are."""
+
+    text: str = ""
+    done: int = 0
+    of: int = 0
+
+    @property
+    def fraction(self) -> float:
+        """The share that is done, 0..1."""
+        return min(1.0, self.done / self.of) if self.of else 0.0
+
+
+class Worker:
+    """Computes one thing after the other and keeps the answers."""
+
+    def __init__(self, most_kept: int = MOST_KEPT) -> None:
+        self.now = Progress()
+        self._most_kept = most_kept
+        self._kept: OrderedDict[Hashable, Future[Any]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(1, "usp-prof", initializer=self._mark)
+        self._here = threading.local()
+
+    def ask(self, key: Hashable, build: Callable[[], T]) -> Future[T]:
+        """Give the answer to `key`, to be computed by `build` unless it is known; errors are not kept."""
+        with self._lock:
+            known = self._kept.get(key)
+            if known is not None and not (known.done() and known.exception() is not None):
+                self._kept.move_to_end(key)
+                return known
+            here = getattr(self._here, "is_worker", False)
+            answer: Future[T] = Future() if here else self._pool.submit(build)
+            self._kept[key] = answer
+            self._let_go()
+        if here:  # asked by what is being computed: no second worker would come
+            self._compute(answer, build)
+        return answer
+
+    def known(self, key: Hashable) -> bool:
+        """Say whether an answer is there."""
+        found = self._kept.get(key)
+        return found is not None and found.done() and found.exception() is None
+
+    def tell(self, text: str, done: int = 0, of: int = 0) -> None:
+        """Say what is being done; called by what is being computed."""
+        self.now = Progress(text, done, of)
+
+    def forget(self) -> None:
+        """Let every answer go."""
+        with self._lock:
+            self._kept.clear()
+
+    def _mark(self) -> None:
+        self._here.is_worker = True
+
+    def _let_go(self) -> None:
+        for key in [key for key, future in self._kept.items() if future.done()][: len(self._kept) - self._most_kept]:
+            del self._kept[key]
+
+    @staticmethod
+    def _compute(answer: Future[T], build: Callable[[], T]) -> None:
+        try:
+            answer.set_result(build())
+        except Exception as error:  # noqa: BLE001 - handed on to whoever asks
+            answer.set_exception(error)
