@@ -71,6 +71,8 @@ class Work:
     order: tuple[str, ...] = ()
     overlap_dp: bool = True
     zero_stage: int = 0
+    recompute: bool = False
+    """Whether each layer's forward runs again before its backward."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def manifest(simulation: Simulation) -> Manifest:
             experts_per_token=shape.experts_per_token if shape.experts else 0,
         ),
         dtype="bfloat16" if run.style is Style.NCCL else "float32",
-        recompute="none",
+        recompute="full" if run.work.recompute else "none",
         zero_stage=run.work.zero_stage,
         device=run.speed.device if run.style is Style.NCCL else "",
         devices_per_node=run.clocks.ranks_per_host,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _INPUT_BYTES = 8
 _HALVES = {"F": "F", "B": "IW", "I": "I", "W": "W"}
 """What a full backward consists of."""
+_AGAIN = {"F": "F", "B": "FIW", "I": "FI", "W": "W"}
+"""The same where activations are recomputed."""
 
 
 class Program:
@@ -92,7 +94,7 @@ class Program:
         factor = speed.last_stage_factor if action.stage == self._last_stage else 1.0
         if action.kind != "W" and "cp" in self._groups:
             yield from self._collective("all_gather", "cp", catalogue.key_value_bytes * self._run.mesh.cp)
-        for half in _HALVES[action.kind]:
+        for half in (_AGAIN if self._run.work.recompute else _HALVES)[action.kind]:
             blocks, length = {
                 "F": (catalogue.forward, speed.forward_ns),
                 "I": (catalogue.input_gradient, speed.input_gradient_ns),

@@ -47,6 +47,7 @@ def _build(tables: TableSet) -> Graph:
         axes[0],
         names[0],
         call,
+        np.concatenate([nodes.event for nodes in ranks]),
     )
     edges, dropped = _edges(waits, base, nodes)
     transfer, tied = _transfers(nodes)

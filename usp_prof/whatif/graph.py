@@ -62,6 +62,8 @@ class Nodes:
     name: Ints
     call: Ints
     """Number of the call that this part is tied to; -1 for everything else."""
+    event: Ints | None = None
+    """Event of its rank that each node is; -1 for what an edit put in. `None` in graphs that no trace is behind."""
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -105,8 +107,21 @@ class Graph:
     names: tuple[str, ...]
     dropped: int = 0
     """Edges that would have contradicted the measured order, and were left out."""
+    added: int = 0
+    """Nodes at the end that no trace holds: edits put them in."""
+    rewired: bool = False
+    """An edit let nodes wait for what they did not wait for before."""
 
-    def with_changes(self, **changes: Ints | Flags | Edges) -> Graph:
+    @property
+    def measured(self) -> Flags:
+        """Mark the nodes that the trace holds."""
+        return np.arange(len(self.nodes)) < len(self.nodes) - self.added
+
+    def waits_as(self, other: Graph) -> bool:
+        """Say whether nothing waits here for what it does not wait for there, so that one plan serves both."""
+        return self.nodes is other.nodes and not self.rewired
+
+    def with_changes(self, **changes: Ints | Flags | Edges | Nodes | int | bool | tuple[str, ...]) -> Graph:
         """Give the graph with other numbers."""
         return replace(self, **changes)  # type: ignore[arg-type]
 

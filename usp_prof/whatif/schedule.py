@@ -6,26 +6,25 @@ windows is what the step would save. What the simulation of the run's own schedu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from usp_prof.algebra.schedules.action import Action, Kind, Order
-from usp_prof.algebra.schedules.orders import Schedule, Shape, named, order
-from usp_prof.algebra.schedules.simulation import simulate
-from usp_prof.model.errors import UsageError, unknown_name
-from usp_prof.tables import clock
+from usp_prof.algebra.schedules.action import Action, Kind
+from usp_prof.algebra.schedules.orders import Shape, named, order
+from usp_prof.algebra.schedules.simulation import Timeline, simulate
+from usp_prof.model.edit import Edit
+from usp_prof.model.errors import UsageError
+from usp_prof.whatif.edits.pipeline import BALANCE, MOVE, PASSES, SCHEDULE, chunks_of
+from usp_prof.whatif.layout import layout_of
+from usp_prof.whatif.pipeline import Pipeline, pipeline_of
 
 if TYPE_CHECKING:
-    from usp_prof.model.edit import Edit
+    from usp_prof.algebra.schedules.action import Order
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Ints
+    from usp_prof.whatif.layout import Layout
 
-SCHEDULE, BALANCE = "schedule", "balance_stages"
-"""The edits that reorder or re-cut the pipeline's actions."""
-
-_KINDS = tuple(str(kind) for kind in Kind)
+SPLIT_DOUBT = 0.05
+"""Where only full backwards were measured, either half may be so much of one longer than half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +35,8 @@ class Rescheduled:
     simulated_ns: float
     other_ns: float
     bubble_fraction: float
+    timeline: Timeline
+    doubt_ns: float = 0.0
 
     @property
     def saved_ns(self) -> float:
@@ -44,126 +45,80 @@ class Rescheduled:
 
     @property
     def error_ns(self) -> float:
-        """What the simulation of the run's own schedule misses."""
-        return abs(self.simulated_ns - self.measured_ns)
+        """What the simulation of the run's own schedule misses, and what the new order's parts leave open."""
+        return abs(self.simulated_ns - self.measured_ns) + self.doubt_ns
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pipeline:
-    """What the pipeline did: mean time of each (stage, kind), the ranks' own order, and the measured window."""
-
-    duration: dict[tuple[int, Kind], int]
-    order: Order
-    micro_batches: int
-    window_ns: float
-    overhead_ns: int = 0
-    """What each action costs beside its work, however small it is: posting, marks, the gap to the next."""
-
-    @property
-    def stages(self) -> int:
-        """Number of stages."""
-        return max(stage for stage, _ in self.duration) + 1
-
-
-def reschedule(tables: TableSet, edit: Edit) -> Rescheduled:
-    """Predict another schedule; keys: v (stages on each rank), m (micro-batches, with the work of each as it is)."""
+def reschedule(tables: TableSet, edit: Edit, layout: Layout | None = None) -> Rescheduled:
+    """Predict an edit of the pipeline's order: another schedule, more micro-batches, even stages, layers moved."""
+    layout = layout or layout_of(tables)
     pipeline = pipeline_of(tables)
-    if edit.name == BALANCE:
-        return _balanced(pipeline)
+    if edit.name in (BALANCE, MOVE):
+        even = _balanced(pipeline) if edit.name == BALANCE else _with_layers_moved(pipeline, edit, layout)
+        return _compared(pipeline, even, pipeline.order, pipeline.stages)
+    if edit.name == PASSES:
+        own = Edit(SCHEDULE, layout.schedule, (("v", str(layout.chunks)),))
+        return _compared(pipeline, pipeline, _order(pipeline, own, int(edit.number())), pipeline.stages)
+    passes = int(edit.number("m", default=float(pipeline.micro_batches)))
+    smaller = pipeline.scaled(pipeline.micro_batches / passes)  # the same batch in more, smaller pieces
+    return _compared(pipeline, smaller, _order(pipeline, edit, passes), len(pipeline.order) * chunks_of(edit))
+
+
+def _order(pipeline: Pipeline, edit: Edit, passes: int) -> Order:
     schedule = named(edit.value)
-    if schedule is None:
-        raise unknown_name("schedule", edit.value, [str(each) for each in Schedule])
-    chunks = int(edit.number("v", default=2.0 if schedule in (Schedule.ZBV, Schedule.DUALPIPE_V) else 1.0))
-    if schedule in (Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB) and not edit.place("v"):
-        chunks = 2
-    ranks = len(pipeline.order)
-    micro_batches = int(edit.number("m", default=float(pipeline.micro_batches)))
-    other = order(schedule, Shape(ranks, micro_batches, chunks))
+    if schedule is None or passes < 1:
+        raise UsageError(f"edit {edit}: the run's own schedule is not known", hint="name one: schedule=1f1b,m=16")
+    return order(schedule, Shape(len(pipeline.order), passes, chunks_of(edit)))
+
+
+def _compared(pipeline: Pipeline, other: Pipeline, new_order: Order, stages: int) -> Rescheduled:
+    """Simulate the run's own order, and the new one."""
     mine = simulate(pipeline.order, lambda action: _duration(pipeline, action, pipeline.stages))
-    stages = ranks * chunks
-    theirs = simulate(other, lambda action: _duration(pipeline, action, stages))
-    scale = pipeline.micro_batches / micro_batches  # the same batch in more, smaller pieces
-    return Rescheduled(pipeline.window_ns, float(mine.window), theirs.window * scale, theirs.bubble_fraction)
+    theirs = simulate(new_order, lambda action: _duration(other, action, stages))
+    halves = {Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT}
+    measured = {kind for _, kind in pipeline.duration}
+    guessed = bool(halves & {action.kind for actions in new_order for action in actions}) and not halves <= measured
+    doubt = _doubt(other, new_order, stages, float(theirs.window)) if guessed else 0.0
+    return Rescheduled(
+        pipeline.window_ns, float(mine.window), float(theirs.window), theirs.bubble_fraction, theirs, doubt
+    )
 
 
-def _balanced(pipeline: Pipeline) -> Rescheduled:
-    """Simulate the run's own order with every stage's work the mean of all stages'."""
-    kinds = {kind for _, kind in pipeline.duration}
-    mean = {
-        kind: round(sum(pipeline.duration.get((s, kind), 0) for s in range(pipeline.stages)) / pipeline.stages)
-        for kind in kinds
-    }
-    mine = simulate(pipeline.order, lambda action: _duration(pipeline, action, pipeline.stages))
-    even = simulate(pipeline.order, lambda action: mean[action.kind] + pipeline.overhead_ns)
-    return Rescheduled(pipeline.window_ns, float(mine.window), float(even.window), even.bubble_fraction)
+def _doubt(pipeline: Pipeline, new_order: Order, stages: int, window: float) -> float:
+    """Say how much the window depends on how a full backward divides."""
+
+    def uneven(action: Action) -> int:
+        sign = {Kind.INPUT_GRADIENT: 1, Kind.WEIGHT_GRADIENT: -1}.get(action.kind, 0)
+        return round(_duration(pipeline, action, stages) * (1 + sign * SPLIT_DOUBT))
+
+    return abs(simulate(new_order, uneven).window - window)
 
 
-def pipeline_of(tables: TableSet) -> Pipeline:
-    """Gather the pipeline's actions; raises where the run has none."""
-    clocks = clock.of(tables)
-    rows = []
-    for rank in tables.ranks:
-        actions = tables.columns("actions", rank)
-        codes, texts = actions.codes("kind")
-        kind = np.array([_KINDS.index(text) if text in _KINDS else -1 for text in texts] + [-1])[codes]
-        begin, end = (clocks.align(rank, actions[name]) for name in ("device_start_ns", "device_end_ns"))
-        busy = _busy(tables, rank, actions["device_start_ns"], actions["device_end_ns"])
-        rows.append(
-            np.stack(
-                [
-                    np.full(len(kind), rank),
-                    actions["step"],
-                    actions["stage"],
-                    kind,
-                    actions["micro_batch"],
-                    begin,
-                    end,
-                    busy,
-                ]
-            )
-        )
-    found = np.concatenate(rows, axis=1)
-    found = found[:, (found[1] >= 0) & (found[2] >= 0) & (found[3] >= 0) & (found[4] >= 0)]
-    if not found.shape[1]:
-        raise UsageError("the run has no pipeline actions with stage and micro-batch", hint="mark them with pp::F ...")
-    _, _, stage, kind, number, _, _, busy = found
-    duration = {
-        (int(s), Kind(_KINDS[k])): int(np.median(busy[(stage == s) & (kind == k)]))
-        for s, k in {(int(s), int(k)) for s, k in zip(stage.tolist(), kind.tolist(), strict=True)}
-    }
-    return Pipeline(duration, _own_order(found), int(number.max()) + 1, _window(found), _overhead(found))
+def _balanced(pipeline: Pipeline) -> Pipeline:
+    """Give every stage's actions the mean time of all stages'."""
+    kinds, stages = {kind for _, kind in pipeline.duration}, range(pipeline.stages)
+    mean = {kind: round(sum(pipeline.duration.get((s, kind), 0) for s in stages) / pipeline.stages) for kind in kinds}
+    return replace(pipeline, duration={(s, kind): mean[kind] for s in stages for kind in kinds})
 
 
-def _overhead(found: Ints) -> int:
-    """Measure what an action takes beside its work, and the gap to the rank's next where nothing is awaited."""
-    order_ = np.lexsort((found[5], found[0], found[1]))
-    step, rank, begin, end, busy = (found[row][order_] for row in (1, 0, 5, 6, 7))
-    same = (step[1:] == step[:-1]) & (rank[1:] == rank[:-1])
-    gaps = np.maximum(begin[1:] - end[:-1], 0)[same]
-    beside = float(np.median(end - begin - busy))
-    return round(beside + (float(np.quantile(gaps, 0.25)) if len(gaps) else 0.0))
-
-
-def _busy(tables: TableSet, rank: int, begin: Ints, end: Ints) -> Ints:
-    """Measure each action without its waits for pipeline transfers: what of it overlaps other activities."""
-    work = tables.columns("activities", rank)
-    rows = ~(work.matches("kind", "communication") & work.matches("axis", "pp"))
-    start = work["start_ns"][rows]
-    order_ = np.argsort(start, kind="stable")
-    start = start[order_]
-    reach = np.maximum.accumulate((work["start_ns"] + work["dur_ns"])[rows][order_]) if len(start) else start
-    head = np.ones(len(start), dtype=bool)
-    head[1:] = start[1:] > reach[:-1] if len(start) else False
-    last = np.append(np.flatnonzero(head)[1:] - 1, len(start) - 1).astype(np.int64)
-    low, high = start[head], reach[last] if len(start) else start
-    if not len(low):
-        return end - begin
-    # Between the activities of one action the host thinks: that belongs to it, a receive's wait before it does not.
-    first = np.searchsorted(high, begin, side="right")
-    after = np.searchsorted(low, end, side="left") - 1
-    inside = (first < len(low)) & (after >= first)
-    first, after = np.minimum(first, len(low) - 1), np.maximum(after, 0)
-    return np.where(inside, np.minimum(high[after], end) - np.maximum(low[first], begin), end - begin)
+def _with_layers_moved(pipeline: Pipeline, edit: Edit, layout: Layout) -> Pipeline:
+    """Give one stage fewer layers and another more; a layer takes what the source's take on average."""
+    layers = layout.model.layers if layout.model else 0
+    source, target = (int(edit.number(key)) for key in ("source", "target"))
+    count, there = int(edit.number(default=1.0)), range(pipeline.stages)
+    if not layers:
+        raise UsageError(f"edit {edit}: the model's number of layers is not known", hint="give --model config.json")
+    if source not in there or target not in there:
+        raise UsageError(f"edit {edit}: there is no such stage", hint=f"stages are 0 to {pipeline.stages - 1}")
+    own = layers // pipeline.stages
+    if not 0 < count <= own:
+        raise UsageError(f"edit {edit}: a stage has {own} layers", hint="move at least one, and no more than these")
+    duration = dict(pipeline.duration)
+    for kind in {kind for _, kind in duration}:
+        share = round(duration.get((source, kind), 0) * count / own)
+        duration[source, kind] = duration.get((source, kind), 0) - share
+        duration[target, kind] = duration.get((target, kind), 0) + share
+    return replace(pipeline, duration=duration)
 
 
 def _duration(pipeline: Pipeline, action: Action, stages: int) -> int:
@@ -173,34 +128,21 @@ def _duration(pipeline: Pipeline, action: Action, stages: int) -> int:
     backwards were measured, each half is taken to be half of one.
     """
     cut = stages / pipeline.stages
-    stage = min(int(action.stage / cut), pipeline.stages - 1)
-    known = pipeline.duration
-    if (stage, action.kind) in known:
-        return round(known[stage, action.kind] / cut) + pipeline.overhead_ns
-    halves = (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
-    if action.kind in halves:
-        return round(known.get((stage, Kind.BACKWARD), 0) / 2 / cut) + pipeline.overhead_ns
-    if action.kind is Kind.BACKWARD:
-        return round(sum(known.get((stage, half), 0) for half in halves) / cut) + pipeline.overhead_ns
-    return pipeline.overhead_ns
+    known, halves = pipeline.duration, (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
+
+    def of(stage: int) -> float:
+        if (stage, action.kind) in known:
+            return float(known[stage, action.kind])
+        if action.kind in halves:
+            return known.get((stage, Kind.BACKWARD), 0) / 2
+        if action.kind is Kind.BACKWARD:
+            return float(sum(known.get((stage, half), 0) for half in halves))
+        return 0.0
+
+    if cut >= 1:
+        return round(of(min(int(action.stage / cut), pipeline.stages - 1)) / cut) + pipeline.overhead_ns
+    whole = round(1 / cut)  # several measured stages become one
+    return round(sum(of(action.stage * whole + part) for part in range(whole))) + pipeline.overhead_ns
 
 
-def _own_order(found: Ints) -> Order:
-    """Give the order in which the ranks of one pipeline acted in the last step."""
-    rank, step, stage, kind, number, begin, _, _ = found
-    homes: dict[tuple[int, ...], int] = {}
-    for each in np.unique(rank).tolist():
-        homes.setdefault(tuple(np.unique(stage[rank == each]).tolist()), each)
-    orders = []
-    for stages in sorted(homes):
-        mine = (rank == homes[stages]) & (step == step[rank == homes[stages]].max())
-        rows = np.flatnonzero(mine)[np.argsort(begin[mine], kind="stable")]
-        orders.append(tuple(Action(int(stage[i]), Kind(_KINDS[int(kind[i])]), int(number[i])) for i in rows.tolist()))
-    return tuple(orders)
-
-
-def _window(found: Ints) -> float:
-    """Give the median over steps of first begin to last end."""
-    step, begin, end = found[1], found[5], found[6]
-    windows = [float(end[step == each].max() - begin[step == each].min()) for each in np.unique(step).tolist()]
-    return float(np.median(windows))
+__all__ = ["BALANCE", "SCHEDULE", "Pipeline", "Rescheduled", "pipeline_of", "reschedule"]

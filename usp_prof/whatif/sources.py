@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.whatif.rank_nodes import nodes_of
-
 if TYPE_CHECKING:
-    from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Ints
+    from usp_prof.whatif.graph import Graph, Ints
 
 
-def events_of(tables: TableSet) -> Ints:
-    """Give each node's event number in its own rank's trace, in the order of the graph's nodes."""
-    return tables.memo("whatif events", lambda: np.concatenate([nodes_of(tables, rank).event for rank in tables.ranks]))
+def events_of(graph: Graph) -> Ints:
+    """Give each node's event number in its own rank's trace; -1 for what no trace holds."""
+    event = graph.nodes.event
+    return np.full(len(graph.nodes), -1, np.int64) if event is None else event

@@ -54,7 +54,7 @@ class StepTimes:
 def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
     """Measure the steps of a timeline. A step is known where work of its own and of its neighbours bounds it."""
     clocks = clock.of(tables)
-    device = (graph.nodes.kind != NodeKind.HOST) & (graph.nodes.kind != NodeKind.RETURN)
+    device = (graph.nodes.kind != NodeKind.HOST) & (graph.nodes.kind != NodeKind.RETURN) & graph.measured
     found: list[tuple[Ints, Ints, Ints, Ints]] = []
     for rank in tables.ranks:
         steps = tables.columns("steps", rank)
@@ -65,15 +65,15 @@ def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
             continue
         begin = clocks.align(rank, steps["start_ns"])
         end = clocks.align(rank, steps["end_ns"])
-        moved_begin = _moved(begin, rows, graph, timeline)
-        moved_end = _moved(end, rows, graph, timeline)
+        moved_begin = moved(begin, rows, graph, timeline)
+        moved_end = moved(end, rows, graph, timeline)
         found.append((np.full(len(steps), rank), steps["step"], end - begin, moved_end - moved_begin))
     if not found:
         return StepTimes(*(np.zeros(0, np.int64) for _ in range(4)))
     return StepTimes(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
-def _moved(when: Ints, rows: Ints, graph: Graph, timeline: Timeline) -> Ints:
+def moved(when: Ints, rows: Ints, graph: Graph, timeline: Timeline) -> Ints:
     """Move moments with the first work that begins then or after; behind all work with the last end."""
     by_start = rows[np.argsort(graph.nodes.start[rows], kind="stable")]
     place = np.searchsorted(graph.nodes.start[by_start], when)

@@ -5,15 +5,44 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof.model.errors import unknown_name
-from usp_prof.whatif.edits import communication, compute, host
-from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.edits import (
+    balance,
+    blocking,
+    communication,
+    compute,
+    degrees,
+    device,
+    host,
+    links,
+    operations,
+    passes,
+    precision,
+    recompute,
+    sharding,
+)
+from usp_prof.whatif.edits.kind import EditKind, Lean, Request
+from usp_prof.whatif.edits.pipeline import PIPELINE_EDITS, PipelineEdit
 from usp_prof.whatif.thought import loading_ns, pauses, think_times
 
 if TYPE_CHECKING:
     from usp_prof.model.edit import Edit
     from usp_prof.whatif.graph import Graph
 
-EDITS: tuple[EditKind, ...] = (*compute.EDITS, *communication.EDITS, *host.EDITS)
+EDITS: tuple[EditKind, ...] = (
+    *compute.EDITS,
+    *communication.EDITS,
+    *host.EDITS,
+    *balance.EDITS,
+    *blocking.EDITS,
+    *operations.EDITS,
+    *links.EDITS,
+    *recompute.EDITS,
+    *sharding.EDITS,
+    *passes.EDITS,
+    *degrees.EDITS,
+    *precision.EDITS,
+    *device.EDITS,
+)
 """The edits of the graph. Another schedule is no edit of the graph but of the order of actions: `schedule.py`."""
 
 
@@ -21,7 +50,7 @@ def kind_of(edit: Edit) -> EditKind:
     """Find an edit's kind, and refuse keys that it does not take."""
     known = {kind.name: kind for kind in EDITS}
     if edit.name not in known:
-        raise unknown_name("edit", edit.name, [*known, "schedule", "balance_stages"])
+        raise unknown_name("edit", edit.name, [*known, *(each.name for each in PIPELINE_EDITS)])
     known[edit.name].check(edit)
     return known[edit.name]
 
@@ -31,4 +60,16 @@ def apply(graph: Graph, request: Request) -> Graph:
     return kind_of(request.edit).apply(graph, request)
 
 
-__all__ = ["EDITS", "EditKind", "Request", "apply", "kind_of", "loading_ns", "pauses", "think_times"]
+__all__ = [
+    "EDITS",
+    "PIPELINE_EDITS",
+    "EditKind",
+    "Lean",
+    "PipelineEdit",
+    "Request",
+    "apply",
+    "kind_of",
+    "loading_ns",
+    "pauses",
+    "think_times",
+]

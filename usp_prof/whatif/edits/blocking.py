@@ -48,7 +48,7 @@ def blocks(graph: Graph, tables: TableSet, *, copies_only: bool) -> Flags:
 
 def _copying(graph: Graph, tables: TableSet) -> Flags:
     """Mark the host's calls that copy."""
-    events, found = events_of(tables), np.zeros(len(graph.nodes), dtype=bool)
+    events, found = events_of(graph), np.zeros(len(graph.nodes), dtype=bool)
     host = np.isin(graph.nodes.kind, (NodeKind.HOST, NodeKind.RETURN))
     for rank in tables.ranks:
         launches = tables.columns("launches", rank)
@@ -131,7 +131,7 @@ def fused_optimizer(graph: Graph, request: Request) -> Graph:
 
 def optimizing(graph: Graph, tables: TableSet) -> Flags:
     """Mark what the optimizer's step issues: on the host inside its marks, on the device launched from there."""
-    events, found = events_of(tables), np.zeros(len(graph.nodes), dtype=bool)
+    events, found = events_of(graph), np.zeros(len(graph.nodes), dtype=bool)
     for rank in tables.ranks:
         begin, end = optimizer_ranges(tables, rank)
         if not len(begin):

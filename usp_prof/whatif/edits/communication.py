@@ -9,8 +9,8 @@ import numpy as np
 from usp_prof.whatif.edits.compute import scaled
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.graph import EdgeKind
-from usp_prof.whatif.links import as_peers, calls_of
-from usp_prof.whatif.network import talk
+from usp_prof.whatif.links import as_peers
+from usp_prof.whatif.network import network_of, talk
 
 if TYPE_CHECKING:
     from usp_prof.whatif.graph import Graph
@@ -45,7 +45,8 @@ def comm_removed(graph: Graph, request: Request) -> Graph:
 def bucketed(graph: Graph, request: Request) -> Graph:
     """Let small collectives (below value bytes) move at the bandwidth that large ones reach; keys: axis, op."""
     rows = talk(graph, request) & graph.tied
-    size = np.append(calls_of(request.tables)["bytes"], -1)[graph.nodes.call]
+    found = network_of(request.tables)
+    size = found.spread(graph, found.bytes.astype(np.float64), -1.0)
     limit = request.edit.number(default=1e6)
     known = rows & (size > 0) & (graph.transfer > 0)
     large = known & (size >= limit)

@@ -23,7 +23,7 @@ SURE = 0.9
 
 def no_launch_gaps(graph: Graph, request: Request) -> Graph:
     """Let the device run without waiting for launches, as CUDA graphs do; the host's waits and pauses stay."""
-    device = np.isin(graph.nodes.kind, (NodeKind.COMPUTE, NodeKind.COPY))
+    device = np.isin(graph.nodes.kind, (NodeKind.COMPUTE, NodeKind.COPY, NodeKind.COMMUNICATION))
     first = np.ones(len(device), dtype=bool)
     first[1:] = graph.nodes.lane[1:] != graph.nodes.lane[:-1]
     begins = np.zeros(len(device), dtype=bool)  # a graph is launched after the host has waited, loaded or paused

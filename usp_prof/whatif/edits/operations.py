@@ -45,7 +45,7 @@ def shape_word(dims: str) -> str:
 
 def of_op(graph: Graph, tables: TableSet, name: str, word: str) -> Flags:
     """Mark the compute that an op of this name and these shapes did, or an op inside it."""
-    events, found = events_of(tables), np.zeros(len(graph.nodes), dtype=bool)
+    events, found = events_of(graph), np.zeros(len(graph.nodes), dtype=bool)
     for rank in tables.ranks:
         ops, work = tables.columns("ops", rank), tables.columns("activities", rank)
         wanted = _wanted(ops, name, word)
@@ -90,11 +90,7 @@ def no_interference(graph: Graph, request: Request) -> Graph:
 
 def interference(graph: Graph, tables: TableSet) -> Interference:
     """Compare each kind of kernel (name, grid and shapes) beside communication with itself alone."""
-    return tables.memo("whatif interference", lambda: _interference(graph, tables))
-
-
-def _interference(graph: Graph, tables: TableSet) -> Interference:
-    nodes, events = graph.nodes, events_of(tables)
+    nodes, events = graph.nodes, events_of(graph)
     ratio, kinds = np.ones(len(nodes)), 0
     for rank in tables.ranks:
         kernels = tables.columns("kernels", rank)

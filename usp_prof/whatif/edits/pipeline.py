@@ -1,0 +1,106 @@
+"""Which edits change the order of the pipeline's actions, rather than the graph? Those simulated by `schedule.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from usp_prof.algebra.schedules.orders import Schedule, named
+from usp_prof.model.edit import Edit
+from usp_prof.model.errors import UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from usp_prof.whatif.layout import Layout
+
+SCHEDULE, BALANCE, MOVE, PASSES = "schedule", "balance_stages", "move_layers", "micro_batches"
+_TWO_STAGES = (Schedule.ZBV, Schedule.DUALPIPE_V, Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineEdit:
+    """One edit of the pipeline's order: as the other edits are described."""
+
+    name: str
+    example: str
+    keys: tuple[str, ...]
+    doc: str
+
+
+PIPELINE_EDITS = (
+    PipelineEdit(
+        SCHEDULE,
+        "schedule=interleaved,v=2",
+        ("v", "m"),
+        "Let the pipeline run another schedule (gpipe, 1f1b, interleaved, zb-h1, interleaved-zb, zbv, dualpipev); "
+        "keys: v (stages on a rank), m (micro-batches, with the same batch in more, smaller pieces).",
+    ),
+    PipelineEdit(BALANCE, "balance_stages", (), "Let every pipeline stage take the mean time of all."),
+    PipelineEdit(
+        MOVE,
+        "move_layers=1,source=3,target=0",
+        ("source", "target"),
+        "Move so many layers from one pipeline stage to another; keys: source, target (stages).",
+    ),
+)
+
+
+def is_of_pipeline(edit: Edit, layout: Layout) -> bool:
+    """Say whether an edit is one of the pipeline's order; refuses keys that it does not take."""
+    if edit.name == PASSES:
+        return layout.pp > 1
+    kind = next((each for each in PIPELINE_EDITS if each.name == edit.name), None)
+    if kind is None:
+        return False
+    for key, _ in edit.places:
+        if key not in kind.keys:
+            raise unknown_name(f"key of {kind.name}", key, kind.keys)
+    return True
+
+
+def lowered(edit: Edit, layout: Layout) -> tuple[Edit, ...]:
+    """Give the edits that one stands for: strong scaling is another degree with fewer micro-batches for each rank."""
+    if edit.name != "dp" or edit.place("scaling", "weak") != "strong":
+        return (edit,)
+    plain = Edit(edit.name, edit.value, tuple(pair for pair in edit.places if pair[0] != "scaling"))
+    size = int(edit.number())
+    passes = layout.micro_batches * layout.dp / max(size, 1)
+    if not layout.micro_batches:
+        raise UsageError(f"edit {edit}: the run does not say how many micro-batches it has", hint="record a manifest")
+    if passes < 1 or passes != int(passes):
+        raise UsageError(
+            f"edit {edit}: {layout.micro_batches} micro-batches on {layout.dp} replicas cannot be shared by {size}",
+            hint="choose a degree that divides them, or scaling=weak",
+        )
+    return (plain, Edit(PASSES, str(int(passes))))
+
+
+def relaid(layout: Layout, edit: Edit) -> Layout:
+    """Give the layout after an edit of the pipeline's order."""
+    if edit.name == PASSES:
+        return after_passes(layout, edit)
+    if edit.name != SCHEDULE:
+        return layout
+    passes = int(edit.number("m", default=float(layout.micro_batches)))
+    tokens = layout.micro_batch_tokens * layout.micro_batches // passes if passes else layout.micro_batch_tokens
+    return replace(
+        layout,
+        schedule=edit.value,
+        chunks=chunks_of(edit),
+        micro_batches=passes,
+        micro_batch_tokens=tokens,
+    )
+
+
+def after_passes(layout: Layout, edit: Edit) -> Layout:
+    """Give the layout with more or fewer micro-batches of the same size; the batch grows or shrinks with them."""
+    passes = int(edit.number())
+    tokens = layout.tokens_per_step * passes // layout.micro_batches if layout.micro_batches else 0
+    return replace(layout, micro_batches=passes, tokens_per_step=tokens)
+
+
+def chunks_of(edit: Edit) -> int:
+    """Give how many stages a rank has under the schedule that an edit names."""
+    schedule = named(edit.value)
+    if schedule is None:
+        raise unknown_name("schedule", edit.value, [str(each) for each in Schedule])
+    return int(edit.number("v", default=2.0 if schedule in _TWO_STAGES else 1.0))

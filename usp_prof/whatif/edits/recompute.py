@@ -1,0 +1,103 @@
+"""How would the run be with other activations kept? Forward run again inside backward, or no longer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.model.errors import UsageError
+from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.graph import NodeKind
+from usp_prof.whatif.shapes import Family
+from usp_prof.whatif.work import BACKWARD, FORWARD, Work, work_of
+
+if TYPE_CHECKING:
+    from usp_prof.model.edit import Edit
+    from usp_prof.whatif.graph import Flags, Graph, Ints
+    from usp_prof.whatif.layout import Layout
+
+NONE, SELECTIVE, FULL = "none", "selective", "full"
+DOUBT = 0.1
+"""What is run again may take so much more or less than it took in forward."""
+
+
+def recompute(graph: Graph, request: Request) -> Graph:
+    """Recompute activations in backward: none, selective (attention only) or full (every layer)."""
+    wanted, now = request.edit.value, request.layout.recompute
+    if wanted not in (NONE, SELECTIVE, FULL):
+        raise UsageError(f"edit {request.edit}: recompute is {wanted!r}", hint="none, selective or full")
+    if not now:
+        raise UsageError(
+            f"edit {request.edit}: whether activations are recomputed was not recorded",
+            hint="record with a manifest that says so (recompute: none, selective or full)",
+        )
+    if wanted == now:
+        return graph
+    work = work_of(request.tables)
+    again = _part(graph, work, wanted, request.layout).astype(np.int64) - _part(graph, work, now, request.layout)
+    doubt = 1 + DOUBT * (np.sign(again) if request.cautious else 0)
+    return _with_backward(graph, work, again * doubt)
+
+
+def _part(graph: Graph, work: Work, which: str, layout: Layout) -> Flags:
+    """Mark the forward nodes that are run again."""
+    forward = (_measured(graph, work.phase) == FORWARD) & _on_device(graph)
+    forward &= ~_on_other_axes(graph)
+    if which == NONE:
+        return np.zeros_like(forward)
+    if which == SELECTIVE:
+        families = [shape.family is Family.ATTENTION for shape in work.shapes]
+        return np.asarray(forward & (_spread(graph, work.of_shapes(families)) > 0))
+    vocabulary = layout.model.vocab // max(layout.tp, 1) if layout.model else 0
+    head = [bool(vocabulary) and shape.family is Family.PRODUCT and vocabulary in shape.sizes for shape in work.shapes]
+    return np.asarray(forward & ~(_spread(graph, work.of_shapes(head)) > 0))
+
+
+def _on_other_axes(graph: Graph) -> Flags:
+    """Mark communication that recomputation does not repeat: between stages, and of gradients and weights."""
+    kept = np.array([axis in ("tp", "cp", "ep") for axis in graph.axes] + [False])
+    return np.asarray((graph.nodes.kind == NodeKind.COMMUNICATION) & ~kept[graph.nodes.axis])
+
+
+def _with_backward(graph: Graph, work: Work, again: np.ndarray) -> Graph:
+    """Lengthen each stage's backward, compute and communication apart, by what is run again (or shorten it)."""
+    backward = (_measured(graph, work.phase) == BACKWARD) & ~_on_other_axes(graph) & _on_device(graph)
+    backward &= _measured(graph, work.kind) != 3  # where backward is split, the gradient of the input waits for it
+    own = np.where(graph.tied, graph.transfer, graph.duration).astype(np.float64)
+    talks = graph.nodes.kind == NodeKind.COMMUNICATION
+    place = np.where(talks, graph.nodes.axis + 1, 0)
+    key = np.stack([graph.nodes.rank, _measured(graph, work.stage), place])
+    _, group = np.unique(key, axis=1, return_inverse=True)
+    group = group.ravel()
+    whole = np.bincount(group, np.where(backward, own, 0.0))
+    if not whole.any():
+        raise UsageError("no work of the run is known to be backward", hint="mark train::forward and train::backward")
+    more = np.bincount(group, again * own)
+    factor = np.maximum(1 + more / np.maximum(whole, 1.0), 0.0)[group]
+    factor = np.where(backward, factor, 1.0)
+    return graph.with_changes(
+        duration=np.where(graph.tied, graph.duration, np.rint(graph.duration * factor)).astype(np.int64),
+        transfer=np.where(graph.tied, np.rint(graph.transfer * factor), graph.transfer).astype(np.int64),
+    )
+
+
+def _on_device(graph: Graph) -> Flags:
+    return np.isin(graph.nodes.kind, (NodeKind.COMPUTE, NodeKind.COMMUNICATION))
+
+
+def _measured(graph: Graph, values: Ints) -> Ints:
+    """Spread what is known of measured nodes over those that edits added, which have none of it."""
+    return np.append(values, np.full(graph.added, -1, np.int64))
+
+
+def _spread(graph: Graph, values: np.ndarray) -> np.ndarray:
+    return np.append(values, np.zeros(graph.added))
+
+
+def _relaid(layout: Layout, edit: Edit) -> Layout:
+    return replace(layout, recompute=edit.value)
+
+
+EDITS = (EditKind("recompute", "recompute=full", (), recompute, _relaid, modelled=True),)

@@ -1,0 +1,146 @@
+"""How would the run be with another ZeRO stage, or with its gathers asked for earlier or later?
+
+Stages 1 and 2 talk alike: gradients are reduce-scattered, weights gathered after the optimizer. Stage 3 gathers each
+layer's weights before its forward and its backward instead. Without ZeRO gradients are all-reduced: twice the bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.model.errors import UsageError
+from usp_prof.whatif.edits._gathers import gathers_of_layers, gathers_of_weights, reductions
+from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.graph import EdgeKind, NodeKind
+from usp_prof.whatif.insertion import with_calls, with_edges
+from usp_prof.whatif.kernel_times import kernel_times
+from usp_prof.whatif.network import network_of, on_axis
+from usp_prof.whatif.work import BACKWARD, FORWARD, OPTIMIZER, work_of
+
+if TYPE_CHECKING:
+    from usp_prof.model.edit import Edit
+    from usp_prof.whatif.graph import Flags, Graph, Ints
+    from usp_prof.whatif.layout import Layout
+
+SHARDED_WEIGHTS = 3
+
+
+def zero(graph: Graph, request: Request) -> Graph:
+    """Use another ZeRO stage (0 to 3): what data-parallel ranks shard, and so what they send when."""
+    now = request.layout.zero
+    wanted = int(request.edit.number())
+    if wanted not in range(4) or request.edit.number() != wanted:
+        raise UsageError(f"edit {request.edit}: ZeRO has stages 0 to 3", hint="zero=3")
+    if now < 0:
+        raise UsageError(f"edit {request.edit}: the run's ZeRO stage was not recorded", hint="record a manifest")
+    if wanted == now or {wanted, now} == {1, 2}:
+        return graph
+    whole = reductions(graph, request)
+    gathers = _gathers(graph, request)
+    phase = np.append(work_of(request.tables).phase, np.zeros(graph.added, np.int64))
+    inside = np.isin(phase, (FORWARD, BACKWARD))
+    if min(wanted, now) == 0:
+        graph = _reduced(graph, request, whole.rows, 0.5 if now == 0 else 2.0)
+        graph = _optimizing(graph, request, phase == OPTIMIZER, shrink=now == 0)
+    if now in (1, 2):
+        graph = _without(graph, gathers & ~inside)
+    elif now == SHARDED_WEIGHTS:
+        graph = _without(graph, gathers & inside)
+    if wanted in (1, 2):
+        return with_calls(graph, gathers_of_weights(graph, request, whole))
+    return with_calls(graph, gathers_of_layers(graph, request, whole)) if wanted == SHARDED_WEIGHTS else graph
+
+
+def prefetch(graph: Graph, request: Request) -> Graph:
+    """Ask for a layer's weights while the layer before computes (on), or when they are needed (off); needs ZeRO-3."""
+    if request.edit.value not in ("on", "off"):
+        raise UsageError(f"edit {request.edit}: prefetch is on or off", hint="prefetch=on")
+    phase = np.append(work_of(request.tables).phase, np.zeros(graph.added, np.int64))
+    rows = np.flatnonzero(_gathers(graph, request) & np.isin(phase, (FORWARD, BACKWARD)) & graph.tied)
+    if not len(rows):
+        raise UsageError(
+            f"edit {request.edit}: no weights are gathered in forward or backward",
+            hint="edit zero=3 first, or record it",
+        )
+    consumer = _consumers(graph, rows)
+    work = work_of(request.tables)
+    passes = [
+        phase[rows],
+        *(np.append(each, np.full(graph.added, -1))[rows] for each in (work.stage, work.micro_batch)),
+    ]
+    keys = (*passes, graph.nodes.step[rows], graph.nodes.rank[rows])
+    order = np.lexsort((graph.nodes.start[rows], *keys))
+    rows, consumer = rows[order], consumer[order]
+    same = np.append(False, np.all([each[order][1:] == each[order][:-1] for each in keys], axis=0))
+    later = np.flatnonzero(same & (consumer >= 0) & (np.roll(consumer, 1) >= 0))
+    edges, kinds = graph.edges, (EdgeKind.ISSUE, EdgeKind.LAUNCH)
+    moved = np.zeros(len(graph.nodes), dtype=bool)
+    moved[rows[later]] = True
+    edges = edges.take(~(moved[edges.target] & np.isin(edges.kind, kinds)))
+    on = request.edit.value == "on"
+    source = consumer[later - 1] if on else consumer[later] - 1  # of the layer before: its begin, or its end
+    at_end = np.full(len(later), not on)
+    edges = with_edges(edges, source, rows[later], at_end=at_end, kind=EdgeKind.ISSUE)
+    known = consumer >= 0
+    edges = with_edges(edges, rows[known], consumer[known], at_end=np.ones(int(known.sum()), bool), kind=EdgeKind.WAIT)
+    gap = np.where(moved, np.minimum(graph.gap, 0), graph.gap)
+    return graph.with_changes(edges=edges, gap=gap, rewired=True)
+
+
+def _consumers(graph: Graph, rows: Ints) -> Ints:
+    """Give the compute that waits for each gather: what an edge names, else the first to begin after its end."""
+    found = np.full(len(graph.nodes), -1, np.int64)
+    waits = graph.edges.take(graph.edges.kind == EdgeKind.WAIT)
+    compute = graph.nodes.kind == NodeKind.COMPUTE
+    good = compute[waits.target] & (graph.nodes.rank[waits.source] == graph.nodes.rank[waits.target])
+    found[waits.source[good][::-1]] = waits.target[good][::-1]
+    for rank in np.unique(graph.nodes.rank[rows]).tolist():
+        mine = rows[(graph.nodes.rank[rows] == rank) & (found[rows] < 0)]
+        work = np.flatnonzero(compute & (graph.nodes.rank == rank) & graph.measured)
+        work = work[np.argsort(graph.nodes.start[work], kind="stable")]
+        place = np.searchsorted(graph.nodes.start[work], graph.nodes.end[mine])
+        found[mine] = np.append(work, -1)[place]
+    inner = found[rows]
+    first = np.ones(len(graph.nodes) + 1, dtype=bool)
+    first[1:-1] = graph.nodes.lane[1:] != graph.nodes.lane[:-1]
+    return np.where(first[inner], -1, inner)
+
+
+def _gathers(graph: Graph, request: Request) -> Flags:
+    rows = on_axis(graph, request, "dp")
+    found = network_of(request.tables)
+    named = np.array([op == "all_gather" for op in found.op], bool)[found.op_code]
+    return np.asarray(rows & (found.spread(graph, named, 0.0) > 0))
+
+
+def _without(graph: Graph, rows: Flags) -> Graph:
+    return graph.with_changes(duration=np.where(rows, 0, graph.duration), tied=graph.tied & ~rows)
+
+
+def _reduced(graph: Graph, request: Request, rows: Flags, factor: float) -> Graph:
+    """Let the reduction of gradients be a scatter, or no longer: half the crossings, or twice."""
+    latency = network_of(request.tables).latency(graph)
+    changed = latency + (graph.transfer - latency) * factor
+    return graph.with_changes(transfer=np.where(rows, np.rint(changed), graph.transfer).astype(np.int64))
+
+
+def _optimizing(graph: Graph, request: Request, rows: Flags, *, shrink: bool) -> Graph:
+    """Let each rank step a part of the weights, or all of them."""
+    size = request.layout.dp
+    times = kernel_times(request.tables).scaled(
+        graph.duration, np.zeros(len(graph.nodes)), 1 / size if shrink else float(size), cautious=request.cautious
+    )
+    return graph.with_changes(duration=np.where(rows & (graph.nodes.kind == NodeKind.COMPUTE), times, graph.duration))
+
+
+def _relaid(layout: Layout, edit: Edit) -> Layout:
+    return replace(layout, zero=int(edit.number()))
+
+
+EDITS = (
+    EditKind("zero", "zero=3", (), zero, _relaid, modelled=True),
+    EditKind("prefetch", "prefetch=on", (), prefetch, modelled=True),
+)
