@@ -56,6 +56,20 @@ def reading_progress(args: argparse.Namespace) -> Iterator[Callable[[int, int, s
         yield lambda done, total, name: bar.update(task, completed=done, total=total, description=name)
 
 
+@contextmanager
+def progress_of(args: argparse.Namespace, what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show how many of a known number of things are done: a bar on a terminal, else nothing."""
+    console = notes(args)
+    if args.quiet or not console.is_terminal:
+        yield None
+        return
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
 def _console(args: argparse.Namespace, *, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     plain = args.no_color or bool(os.environ.get("NO_COLOR"))

@@ -1,0 +1,62 @@
+"""Does `usp-prof plan` answer from a model file and from a recorded run?"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from usp_prof.cli.app import main
+
+TRACES = Path(__file__).parents[2] / "traces"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "config.json"
+    path.write_text(
+        json.dumps(
+            {"layers": 8, "hidden": 1024, "heads": 8, "kv_heads": 8, "head_dim": 128, "ffn_hidden": 4096, "vocab": 1000}
+        )
+    )
+    return str(path)
+
+
+def test_plans_from_a_model_file(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--model", model, "--sequence", "1024", "--devices", "8", "--device", "H100", "--batch", "64"]
+    assert main([*words, "--format", "json", "--top", "3", "--for", "torchtitan"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["fitting"] > 3 == len(data["plans"])
+    assert data["plans"][0]["pareto"]
+    assert data["plans"][0]["command"].startswith("NGPU=8")
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert "legal configurations" in text
+    assert "start the first: torchrun" in text
+
+
+def test_plans_from_a_recorded_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["plan", str(TRACES / "recorded-1f1b"), "--cache-dir", str(tmp_path)]
+    assert main(words) == 0
+    assert "of the recorded run itself" in capsys.readouterr().out
+
+
+def test_nothing_fits(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--model", model, "--sequence", "1024", "--devices", "1", "--device", "H100", "--batch", "8"]
+    assert main([*words, "--memory-share", "0.001"]) == 1
+    assert "nothing fits: the leanest needs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("missing", ["--model", "--device", "--devices", "--batch"])
+def test_what_is_missing_is_said(missing: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"--model": model, "--device": "H100", "--devices": "8", "--batch": "8", "--sequence": "64"}
+    del given[missing]
+    assert main(["plan", *(word for pair in given.items() for word in pair)]) == 2
+    assert "hint: usp-prof plan --model" in capsys.readouterr().err
+
+
+def test_a_device_that_nobody_knows(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--model", model, "--sequence", "64", "--devices", "8", "--device", "H1000X", "--batch", "8"]
+    assert main([*words[:-3], "Potato", *words[-2:]]) == 2
+    assert "no device 'Potato'" in capsys.readouterr().err
+    del words[3:5]
+    assert main(words) == 2

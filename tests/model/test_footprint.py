@@ -1,0 +1,57 @@
+"""Are the bytes of a rank those that the formulas of the papers give?"""
+
+import pytest
+
+from usp_prof.contract import ModelEntry
+from usp_prof.model.configuration import Configuration, Recompute
+from usp_prof.model.footprint import Stage, footprint, layer_activation_bytes
+
+MODEL = ModelEntry(
+    layers=4, hidden=1024, heads=8, kv_heads=8, head_dim=128, ffn_hidden=4096, vocab=1000, sequence=512, gated_ffn=False
+)
+ALL = Stage(4.0, embedding=True, head=True, in_flight=1.0)
+WEIGHTS = 4 * (4 * 1024**2 + 2 * 1024 * 4096 + 2 * 1024) + 2 * 1000 * 1024
+
+
+def test_mixed_precision_takes_sixteen_bytes_a_parameter() -> None:
+    found = footprint(MODEL, Configuration(), ALL)
+    assert found.parameter_bytes + found.gradient_bytes + found.optimizer_bytes == 16 * WEIGHTS
+
+
+@pytest.mark.parametrize(("zero", "bytes_each"), [(0, 16), (1, 4 + 12 / 8), (2, 2 + 14 / 8), (3, 2)])
+def test_zero_shards_one_thing_more_at_each_stage(zero: int, bytes_each: float) -> None:
+    found = footprint(MODEL, Configuration(dp=4, cp=2, zero=zero), ALL)
+    assert found.parameter_bytes + found.gradient_bytes + found.optimizer_bytes == pytest.approx(bytes_each * WEIGHTS)
+    assert bool(found.gathered_bytes) == (zero == 3)
+
+
+def test_a_plain_layer_keeps_thirty_two_bytes_a_token_and_unit() -> None:
+    """Korthikanti's 34 less the two dropout masks of one byte that nobody trains with today."""
+    unit = 512 * 1024
+    assert layer_activation_bytes(MODEL, Configuration(), Recompute.NONE) == 32 * unit
+    assert layer_activation_bytes(MODEL, Configuration(tp=4, cp=2), Recompute.NONE) == 32 * unit / 8
+    assert layer_activation_bytes(MODEL, Configuration(), Recompute.SELECTIVE) == 30 * unit
+    assert layer_activation_bytes(MODEL, Configuration(), Recompute.FULL) == 2 * unit
+
+
+def test_full_recomputation_unfolds_one_layer_at_a_time() -> None:
+    found = footprint(MODEL, Configuration(recompute=Recompute.FULL), ALL)
+    assert found.activation_bytes == (4 * 2 + 32) * 512 * 1024
+
+
+def test_tied_matrices_count_once_where_both_are_held() -> None:
+    tied = ModelEntry(layers=1, hidden=64, heads=1, vocab=1000, sequence=8, ffn_hidden=64, tied_embeddings=True)
+    both = footprint(tied, Configuration(), Stage(1.0, embedding=True, head=True, in_flight=1))
+    first = footprint(tied, Configuration(), Stage(1.0, embedding=True, head=False, in_flight=1))
+    assert both.parameter_bytes == first.parameter_bytes
+    assert first.logit_bytes == 0
+
+
+def test_experts_are_spread_over_their_axis() -> None:
+    sparse = ModelEntry(
+        layers=2, hidden=64, heads=1, vocab=10, sequence=8, ffn_hidden=64, experts=4, experts_per_token=2
+    )
+    middle = Stage(2.0, embedding=False, head=False, in_flight=1)
+    whole = footprint(sparse, Configuration(dp=4), middle).parameter_bytes
+    halved = footprint(sparse, Configuration(dp=4, ep=2), middle).parameter_bytes
+    assert whole - halved == 2 * 2 * 2 * 3 * 64 * 64  # two of four experts, two layers, two bytes

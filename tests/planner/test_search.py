@@ -1,0 +1,62 @@
+"""Does the search try what is legal, keep what fits, and rank it?"""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN
+from usp_prof.model.configuration import Recompute, broken_rule
+from usp_prof.model.errors import UsageError
+from usp_prof.planner.search import Question, configurations, grid, search
+
+
+def test_all_are_legal_different_and_use_what_there_is() -> None:
+    question = Question(EXPERTS, MACHINE, devices=8, batch=32)
+    found = list(configurations(question))
+    assert len(set(found)) == len(found) > 100
+    assert {each.devices for each in found} == {8}
+    assert {each.batch for each in found} == {32}
+    assert not any(broken_rule(EXPERTS, each) for each in found)
+    assert {each.ep for each in found} == {1, 2, 4, 8}
+
+
+def test_what_does_not_fit_is_left_out() -> None:
+    plans = search(Question(LLAMA_8B, MACHINE, devices=8, batch=32))
+    assert plans.best
+    assert all(plan.footprint.total_bytes <= MACHINE.room_bytes for plan in plans.best)
+    tight = search(Question(LLAMA_8B, replace(MACHINE, memory_bytes=1e9), devices=8, batch=32))
+    assert not tight.best
+    assert tight.leanest_bytes > 1e9
+
+
+def test_nothing_recomputes_without_need() -> None:
+    plans = search(Question(PLAIN, MACHINE, devices=4, batch=16))
+    assert {plan.configuration.recompute for plan in plans.best} == {Recompute.NONE}
+
+
+def test_no_plan_of_the_front_is_beaten_in_both() -> None:
+    plans = search(Question(LLAMA_8B, MACHINE, devices=16, batch=64))
+    front = plans.pareto()
+    for plan in front:
+        for other in plans.best:
+            faster = other.step_ns < plan.step_ns * 0.99
+            assert not (faster and other.footprint.total_bytes < plan.footprint.total_bytes)
+
+
+def test_a_grid_holds_the_fastest_of_each_cell() -> None:
+    plans = search(Question(PLAIN, MACHINE, devices=8, batch=32))
+    cells = grid(plans, "tp", "pp")
+    assert cells[1, 1].step_ns <= min(
+        plan.step_ns * 1.005 for plan in plans.best if plan.configuration.tp == plan.configuration.pp == 1
+    )
+
+
+def test_an_impossible_batch_is_refused() -> None:
+    with pytest.raises(UsageError, match="no legal configuration"):
+        search(Question(PLAIN, MACHINE, devices=7, batch=5))
+
+
+def test_progress_is_told() -> None:
+    heard: list[tuple[int, int]] = []
+    plans = search(Question(PLAIN, MACHINE, devices=2, batch=4), lambda done, total: heard.append((done, total)))
+    assert heard[-1] == (len(plans.best), len(plans.best))

@@ -1,0 +1,55 @@
+"""Does each rank hold what its schedule gives it?"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.planned import LLAMA_8B
+from usp_prof.algebra.schedules.orders import Schedule, Shape
+from usp_prof.model.configuration import Configuration
+from usp_prof.model.errors import UsageError
+from usp_prof.planner.stages import footprints, in_flight, layers_of_stages, stages_of, worst
+
+
+@pytest.mark.parametrize(
+    ("schedule", "shape", "kept"),
+    [
+        (Schedule.GPIPE, Shape(4, 8), (8, 8, 8, 8)),
+        (Schedule.ONE_F_ONE_B, Shape(4, 8), (4, 3, 2, 1)),
+        (Schedule.ONE_F_ONE_B, Shape(4, 2), (2, 2, 2, 1)),
+        (Schedule.ZBV, Shape(4, 8, 2), (8, 8, 8, 8)),
+    ],
+)
+def test_what_is_in_flight(schedule: Schedule, shape: Shape, kept: tuple[int, ...]) -> None:
+    assert in_flight(schedule, shape) == kept
+
+
+def test_interleaving_keeps_more_than_one_f_one_b() -> None:
+    """Narayanan et al.: (1 + (p - 1) / (p v)) times the activations of 1F1B on the first rank."""
+    assert in_flight(Schedule.INTERLEAVED, Shape(4, 8, 2))[0] / 2 == 4 * (1 + 3 / 8)
+
+
+@given(st.integers(1, 200), st.integers(1, 64))
+def test_layers_are_all_dealt_and_evenly(layers: int, stages: int) -> None:
+    dealt = layers_of_stages(layers, stages)
+    assert sum(dealt) == layers
+    assert max(dealt) - min(dealt) <= 1
+
+
+def test_leftover_layers_go_to_the_middle() -> None:
+    assert layers_of_stages(10, 4) == (2, 3, 3, 2)
+
+
+def test_v_shaped_schedules_hold_both_ends_on_the_first_rank() -> None:
+    stages = stages_of(LLAMA_8B, Configuration(pp=4, micro_batches=8, schedule="zbv"))
+    assert [(s.embedding, s.head) for s in stages] == [(True, True)] + [(False, False)] * 3
+
+
+def test_the_fullest_rank_is_the_worst() -> None:
+    each = Configuration(pp=4, micro_batches=8)
+    assert worst(LLAMA_8B, each).total_bytes == max(f.total_bytes for f in footprints(LLAMA_8B, each))
+
+
+def test_an_unknown_schedule_is_refused() -> None:
+    with pytest.raises(UsageError, match="no schedule is named"):
+        stages_of(LLAMA_8B, Configuration(pp=2, schedule="zigzag"))
