@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.readers.mapped import let_go
+from usp_prof.readers.stored import StoredTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,10 +59,15 @@ class StoredTables:
     def __init__(self, folder: Path, note: Mapping[str, Any]) -> None:
         self.folder = folder
         self.note = note
+        self._views: dict[str, StoredTable] = {}
 
     def table(self, name: str) -> pa.Table:
         """Give one table."""
-        return pq.read_table(self.path(name), memory_map=False, partitioning=None)
+        return self.view(name).whole()
+
+    def view(self, name: str) -> StoredTable:
+        """Give one table of which columns are read when they are asked for."""
+        return self._views.setdefault(name, StoredTable(self.path(name)))
 
     def path(self, name: str) -> Path:
         """Say where a table lies."""

@@ -1,4 +1,4 @@
-"""How does an analysis see a table? As NumPy arrays by column name."""
+"""How does an analysis see a table? As NumPy arrays by column name, each made when it is asked for."""
 
 from __future__ import annotations
 
@@ -8,73 +8,102 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.model.errors import unknown_name
+from usp_prof.tables.views import Chosen, table_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from usp_prof.tables.views import View
+
+_ALL = np.zeros(0, np.int64)
 
 
 class Columns:
     """The columns of one table of one rank. Integers are int64, flags bool, texts dictionary-coded until asked for."""
 
-    __slots__ = ("_arrays", "_table")
+    __slots__ = ("_arrays", "_codes", "_parent", "_rows", "_view")
 
-    def __init__(self, table: pa.Table) -> None:
-        self._table = table
+    def __init__(self, view: View) -> None:
+        self._view = view
         self._arrays: dict[str, NDArray[Any]] = {}
+        self._codes: dict[str, tuple[NDArray[Any], list[str]]] = {}
+        self._parent: Columns | None = None
+        self._rows: NDArray[Any] = _ALL
 
     def __len__(self) -> int:
         """Count the rows."""
-        return int(self._table.num_rows)
+        return self._view.num_rows
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Give one column; texts come as an array of str objects."""
         if name not in self._arrays:
-            if name not in self._table.column_names:
-                raise unknown_name("column", name, self._table.column_names)
-            chunked = self._table.column(name)
-            if _is_text(chunked.type):
-                codes, values = self.codes(name)
-                self._arrays[name] = np.asarray([*values, ""], dtype=object)[codes]
-            else:
-                self._arrays[name] = chunked.to_numpy()
+            self._arrays[name] = self._array(name)
         return self._arrays[name]
 
     def codes(self, name: str) -> tuple[NDArray[np.int64], list[str]]:
         """Give a text column as codes and the distinct texts, to group and classify without touching every row."""
         codes, values = self.narrow_codes(name)
-        return codes.astype(np.int64), values
+        return codes.astype(np.int64), list(values)
 
     def narrow_codes(self, name: str) -> tuple[NDArray[Any], list[str]]:
         """Give the same with codes as narrow as they are kept, of which no copy is made."""
-        chunked = self._table.column(name)
-        if not pa.types.is_dictionary(chunked.type):
-            chunked = chunked.dictionary_encode()
-        single = chunked.num_chunks == 1
-        combined = chunked.chunk(0) if single else chunked.unify_dictionaries().combine_chunks()
-        if isinstance(combined, pa.ChunkedArray):  # zero chunks
-            combined = pa.array([], pa.string()).dictionary_encode()
-        values = combined.dictionary.to_pylist()
-        codes = combined.indices
-        if codes.null_count:
-            codes, values = codes.fill_null(len(values)), [*values, ""]
-        return codes.to_numpy(), values
+        if name not in self._codes:
+            self._codes[name] = self._code(name)
+        return self._codes[name]
 
     def matches(self, name: str, *wanted: str) -> NDArray[np.bool_]:
         """Say for each row whether a text column is one of the wanted texts."""
-        codes, values = self.codes(name)
+        codes, values = self.narrow_codes(name)
         hits = np.array([value in wanted for value in values] + [False], dtype=bool)
-        return hits[codes]
+        return np.asarray(hits[codes])
 
     def take(self, rows: NDArray[Any]) -> Columns:
         """Keep the rows of a mask or of an index array."""
-        if rows.dtype == np.bool_:
-            return Columns(self._table.filter(pa.array(rows)))
-        return Columns(self._table.take(pa.array(rows)))
+        index = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        taken = Columns(Chosen(self._view, index))
+        taken._parent, taken._rows = self, index
+        return taken
 
     @property
     def arrow(self) -> pa.Table:
         """The table itself."""
-        return self._table
+        return table_of(self._view)
+
+    def _array(self, name: str) -> NDArray[Any]:
+        kind = self._kind(name)
+        if _is_text(kind):
+            codes, values = self.narrow_codes(name)
+            return np.asarray(np.array([*values, ""], dtype=object)[codes])
+        if self._parent is not None:
+            return np.asarray(self._parent[name][self._rows])  # read and converted once for all choices from one table
+        return np.asarray(self._view.column(name).to_numpy())
+
+    def _code(self, name: str) -> tuple[NDArray[Any], list[str]]:
+        kind = self._kind(name)
+        if self._parent is None or not pa.types.is_dictionary(kind):
+            return _coded(self._view.column(name))
+        codes, values = self._parent.narrow_codes(name)
+        return codes[self._rows], values
+
+    def _kind(self, name: str) -> pa.DataType:
+        place = self._view.schema.get_field_index(name)
+        if place < 0:
+            raise unknown_name("column", name, self._view.schema.names)
+        return self._view.schema.field(place).type
+
+
+def _coded(chunked: pa.ChunkedArray) -> tuple[NDArray[Any], list[str]]:
+    if not pa.types.is_dictionary(chunked.type):
+        chunked = chunked.dictionary_encode()
+    single = chunked.num_chunks == 1
+    combined = chunked.chunk(0) if single else chunked.unify_dictionaries().combine_chunks()
+    if isinstance(combined, pa.ChunkedArray):  # zero chunks
+        combined = pa.DictionaryArray.from_arrays(pa.nulls(0, pa.int32()), pa.nulls(0, pa.string()))
+    values = combined.dictionary.to_pylist()
+    codes = combined.indices
+    if codes.null_count:
+        codes, values = codes.fill_null(len(values)), [*values, ""]
+    return codes.to_numpy(), values
 
 
 def _is_text(kind: pa.DataType) -> bool:

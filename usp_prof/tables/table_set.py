@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from usp_prof.contract import Manifest
     from usp_prof.model.health import HealthRow
+    from usp_prof.tables.views import View
 
 T = TypeVar("T")
 
@@ -25,6 +26,10 @@ class Source(Protocol):
 
     def table(self, name: str) -> pa.Table:
         """Give one table of this rank."""
+        ...
+
+    def view(self, name: str) -> View:
+        """Give the same, not read before its columns are asked for."""
         ...
 
 
@@ -39,6 +44,11 @@ class MemorySource:
         if name not in self._tables:
             raise unknown_name("table", name, self._tables)
         return self._tables[name]
+
+    def view(self, name: str) -> View:
+        """Give the same."""
+        found: View = self.table(name)
+        return found
 
 
 class TableSet:
@@ -69,7 +79,7 @@ class TableSet:
         """Give one table of one rank as arrays."""
         key = (name, rank)
         if key not in self._columns:
-            self._columns[key] = Columns(self._sources[rank].table(name))
+            self._columns[key] = Columns(self._sources[rank].view(name))
         return self._columns[key]
 
     def arrow(self, name: str, ranks: Iterable[int] | None = None) -> pa.Table:

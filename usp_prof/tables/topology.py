@@ -16,12 +16,14 @@ from usp_prof.tables.columns import Columns
 from usp_prof.tables.inference import Traffic, infer_axis, infer_axis_of_operation, traffic_of
 from usp_prof.tables.mesh import lay_out
 from usp_prof.tables.posts import P2P
+from usp_prof.tables.views import Replaced, codes_of, table_of, texts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from usp_prof.contract import GroupEntry, Manifest
     from usp_prof.tables.table_set import Source
+    from usp_prof.tables.views import View
 
 _TRUSTED = (AxisSource.DESCRIPTION, AxisSource.MANIFEST, AxisSource.RANKS)
 _NAMES = {"fsdp": Axis.DP_SHARD, "efsdp": Axis.DP_SHARD, "sp": Axis.TP, "etp": Axis.TP, "loss": Axis.DP}
@@ -40,7 +42,7 @@ class Layout:
 
 def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[Layout, list[HealthRow]]:
     """Settle every group's axis from what all ranks say together."""
-    parts = {rank: Columns(source.table("collectives")) for rank, source in sources.items()}
+    parts = {rank: Columns(source.view("collectives")) for rank, source in sources.items()}
     whole = _whole_group(sources, parts)
     groups = {group.key: group for group in _seen(sources)}
     if whole is not None:
@@ -70,17 +72,23 @@ class ResolvedSource:
     def __init__(self, source: Source, layout: Layout) -> None:
         self._source = source
         self._layout = layout
+        self._parts: View | None = None
 
     def table(self, name: str) -> pa.Table:
         """Give one table of this rank."""
-        table = self._source.table(name)
-        if name == "groups":
-            return _groups_table(table, self._layout)
+        return table_of(self.view(name))
+
+    def view(self, name: str) -> View:
+        """Give one table of this rank, not read before its columns are asked for."""
         if name == "collectives":
-            return _collectives_table(table, self._layout)
+            self._parts = self._parts or _collectives(self._source.view(name), self._layout)
+            return self._parts
+        view = self._source.view(name)
+        if name == "groups":
+            return _groups(view, self._layout)
         if name == "activities":
-            return _activities_table(table, self.table("collectives"))
-        return table
+            return Replaced(view, {"axis": lambda: _axes_of_activities(view, self.view("collectives"))})
+        return view
 
 
 def _seen(sources: Mapping[int, Source]) -> list[Group]:
@@ -209,17 +217,22 @@ def _few(keys: list[str]) -> str:
     return ", ".join(short) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")
 
 
-def _groups_table(table: pa.Table, layout: Layout) -> pa.Table:
-    keys = table.column("group").to_pylist()
+def _groups(view: View, layout: Layout) -> View:
     groups = {group.key: group for group in layout.topology.groups}
-    table = _replace(table, "axis", [groups[key].axis for key in keys])
-    return _replace(table, "axis_source", [groups[key].axis_source for key in keys])
+    told = [groups[key] for key in view.column("group").to_pylist()]
+    return Replaced(
+        view,
+        {
+            "axis": lambda: _coded([str(group.axis) for group in told]),
+            "axis_source": lambda: _coded([str(group.axis_source) for group in told]),
+        },
+    )
 
 
-def _collectives_table(table: pa.Table, layout: Layout) -> pa.Table:
+def _collectives(view: View, layout: Layout) -> View:
     """Put the settled axes in: a trusted group decides, but a mark may choose among the axes that the group serves."""
     groups = {group.key: group for group in layout.topology.groups}
-    columns = Columns(table)
+    columns = Columns(view)
     combined = [columns.codes(name) for name in ("group", "axis", "axis_source", "op")]
     distinct, inverse = _distinct([codes for codes, _ in combined])
     keys, axes, sources = [], [], []
@@ -228,16 +241,19 @@ def _collectives_table(table: pa.Table, layout: Layout) -> pa.Table:
         key = key or layout.whole
         axis, source = _part_axis(groups.get(key), axis, source, op, layout.allowed.get(key, ()))
         keys.append(key)
-        axes.append(axis)
-        sources.append(source)
-    for name, values in (("group", keys), ("axis", axes), ("axis_source", sources)):
-        table = _replace(table, name, np.array([*values, ""], dtype=object)[inverse])
+        axes.append(str(axis))
+        sources.append(str(source))
+    made: dict[str, Callable[[], pa.Array]] = {
+        "group": lambda: _coded(keys, inverse),
+        "axis": lambda: _coded(axes, inverse),
+        "axis_source": lambda: _coded(sources, inverse),
+    }
     whole = groups.get(layout.whole)
     if whole is not None:
         size = columns["group_size"]
-        size = np.where((columns["group"] == "") & (size < 0), whole.size, size)
-        table = table.set_column(table.column_names.index("group_size"), "group_size", pa.array(size))
-    return table
+        filled = np.where((columns["group"] == "") & (size < 0), whole.size, size)
+        made["group_size"] = lambda: pa.array(filled)
+    return Replaced(view, made)
 
 
 def _part_axis(group: Group | None, axis: str, source: str, op: str, allowed: tuple[str, ...]) -> tuple[str, str]:
@@ -257,11 +273,10 @@ def _part_axis(group: Group | None, axis: str, source: str, op: str, allowed: tu
     return infer_axis_of_operation(group.axis, op) if inferred else group.axis, group.axis_source
 
 
-def _activities_table(table: pa.Table, collectives: pa.Table) -> pa.Table:
-    part = Columns(table)["collective"]
+def _axes_of_activities(activities: View, collectives: View) -> pa.Array:
+    part = Columns(activities)["collective"]
     codes, values = Columns(collectives).codes("axis")
-    own = np.r_[codes, len(values)][part]
-    return _replace(table, "axis", np.array([*values, ""], dtype=object)[own])
+    return _coded([*values, ""], np.r_[codes, len(values)][part])
 
 
 def _distinct(codes: list[np.ndarray]) -> tuple[list[list[int]], np.ndarray]:
@@ -271,7 +286,13 @@ def _distinct(codes: list[np.ndarray]) -> tuple[list[list[int]], np.ndarray]:
     return lines.tolist(), inverse.ravel()
 
 
-def _replace(table: pa.Table, name: str, values: Iterable[str]) -> pa.Table:
-    place = table.column_names.index(name)
-    texts = pa.array(list(values), pa.string()).dictionary_encode()
-    return table.set_column(place, table.schema.field(name), texts.cast(table.schema.field(name).type))
+def _coded(values: Sequence[str], rows: np.ndarray | None = None) -> pa.Array:
+    """Make a text column whose rows have these values, codes in the order in which they come up first."""
+    place = {value: number for number, value in reversed(list(enumerate(values)))}
+    first = np.array([place[value] for value in values], np.int64)
+    codes = first if rows is None else first[rows]
+    used, begin = np.unique(codes, return_index=True)
+    ordered = used[np.argsort(begin)]
+    new = np.zeros(len(values), np.int32)
+    new[ordered] = np.arange(len(ordered))
+    return pa.DictionaryArray.from_arrays(codes_of(new[codes]), texts_of([values[code] for code in ordered.tolist()]))

@@ -1,0 +1,101 @@
+"""Columns of a table, of some of its rows, and of a stored table say the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from usp_prof.model.errors import UspProfError
+from usp_prof.readers.cache import write_parquet
+from usp_prof.readers.stored import StoredTable
+from usp_prof.tables.columns import Columns
+from usp_prof.tables.views import Replaced, index_of, texts_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def table(*texts: str) -> pa.Table:
+    """Numbers, flags and texts, coded and not."""
+    count = len(texts)
+    return pa.table(
+        {
+            "number": pa.array(range(count), pa.int64()),
+            "flag": pa.array([number % 2 == 0 for number in range(count)], pa.bool_()),
+            "coded": pa.array(texts, pa.string()).dictionary_encode(),
+            "plain": pa.array(texts, pa.string()),
+        }
+    )
+
+
+def rows_of(columns: Columns) -> list[tuple[object, ...]]:
+    """Every row as plain values, texts by their codes too."""
+    codes, values = columns.codes("coded")
+    assert [values[code] for code in codes.tolist()] == columns["coded"].tolist()
+    return list(zip(*(columns[name].tolist() for name in ("number", "flag", "coded", "plain")), strict=True))
+
+
+@given(st.lists(st.sampled_from(["a", "b", "", "ü"]), max_size=8), st.data())
+def test_choosing_twice_is_choosing_once(texts: list[str], data: st.DataObject) -> None:
+    columns = Columns(table(*texts))
+    wanted = np.array([data.draw(st.booleans()) for _ in texts], bool)
+    again = np.array([data.draw(st.integers(0, int(wanted.sum()) - 1)) for _ in range(3)] if wanted.any() else [], int)
+    taken = columns.take(wanted).take(again)
+    expected = [rows_of(columns)[row] for row in np.flatnonzero(wanted)[again].tolist()]
+    assert rows_of(taken) == expected
+    assert taken.arrow.to_pylist() == [dict(zip(columns.arrow.column_names, row, strict=True)) for row in expected]
+
+
+def test_a_stored_table_gives_what_was_stored(tmp_path: Path) -> None:
+    made = table("x", "y", "x")
+    write_parquet(made, tmp_path / "t.parquet")
+    stored = StoredTable(tmp_path / "t.parquet")
+    assert stored.schema.equals(made.schema)
+    assert stored.num_rows == len(Columns(stored)) == 3
+    assert rows_of(Columns(stored)) == rows_of(Columns(made))
+    assert rows_of(Columns(stored).take(np.array([2, 0]))) == [rows_of(Columns(made))[row] for row in (2, 0)]
+    assert Columns(stored).arrow.equals(made)
+
+
+def test_a_replaced_column_is_the_new_one() -> None:
+    view = Replaced(table("x", "y"), {"number": lambda: pa.array([7, 8], pa.int64())})
+    assert Columns(view)["number"].tolist() == [7, 8]
+    assert Columns(view)["coded"].tolist() == ["x", "y"]
+    assert view.whole().column("number").to_pylist() == [7, 8]
+
+
+def test_texts_that_are_missing_are_empty() -> None:
+    column = pa.array(["a", None, "b"], pa.string()).dictionary_encode()
+    columns = Columns(pa.table({"coded": column}))
+    assert columns["coded"].tolist() == ["a", "", "b"]
+    assert columns.matches("coded", "").tolist() == [False, True, False]
+
+
+def test_a_table_without_chunks_has_no_rows() -> None:
+    empty = table("x").schema.empty_table()
+    columns = Columns(pa.Table.from_batches([], schema=empty.schema))
+    assert len(columns) == 0
+    assert rows_of(columns) == []
+    assert columns.matches("plain", "x").tolist() == []
+
+
+def test_an_unknown_column_is_named() -> None:
+    with pytest.raises(UspProfError, match="nmber"):
+        _ = Columns(table("x"))["nmber"]
+    with pytest.raises(UspProfError, match="nmber"):
+        Columns(table("x")).codes("nmber")
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
+def test_texts_reach_arrow_unchanged(texts: list[str]) -> None:
+    assert texts_of(texts).to_pylist() == texts
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_numbers_reach_arrow_unchanged(numbers: list[int]) -> None:
+    assert index_of(np.array(numbers, np.int64)[::-1]).to_pylist() == numbers[::-1]

@@ -1,0 +1,105 @@
+"""What can stand for a table without being read or copied as a whole? Anything that gives its columns one by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+
+class View(Protocol):
+    """A table of which nothing is there yet but what was asked for; `pa.Table` passes for one, with `table_of`."""
+
+    @property
+    def num_rows(self) -> int:
+        """Count the rows."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Say the columns' names and types."""
+        ...
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Give one column."""
+        ...
+
+    def whole(self) -> pa.Table:
+        """Give all columns."""
+        ...
+
+
+def table_of(view: View) -> pa.Table:
+    """Give all columns of a view as a table."""
+    return view if isinstance(view, pa.Table) else view.whole()
+
+
+class Chosen:
+    """Some rows of a table."""
+
+    def __init__(self, view: View, rows: NDArray[Any]) -> None:
+        self._view = view
+        self.rows = rows
+        self.num_rows = len(rows)
+        self.schema: pa.Schema = view.schema
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Give one column of these rows."""
+        return self._view.column(name).take(index_of(self.rows))
+
+    def whole(self) -> pa.Table:
+        """Give all columns of these rows."""
+        return table_of(self._view).take(index_of(self.rows))
+
+
+class Replaced:
+    """A table with some of its columns made anew, when they are asked for."""
+
+    def __init__(self, view: View, columns: Mapping[str, Callable[[], pa.Array]]) -> None:
+        self._view = view
+        self._columns = columns
+        self._made: dict[str, pa.ChunkedArray] = {}
+        self.num_rows: int = view.num_rows
+        self.schema: pa.Schema = view.schema
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Give one column, the new one where there is one."""
+        if name not in self._columns:
+            return self._view.column(name)
+        if name not in self._made:
+            self._made[name] = pa.chunked_array([self._columns[name]()])
+        return self._made[name]
+
+    def whole(self) -> pa.Table:
+        """Give all columns."""
+        table = table_of(self._view)
+        for name in self._columns:
+            place = table.column_names.index(name)
+            table = table.set_column(place, table.schema.field(name), self.column(name))
+        return table
+
+
+def index_of(rows: NDArray[Any]) -> pa.Array:
+    """Give row numbers to Arrow; `pa.array` would import pandas to see whether they are pandas'."""
+    rows = np.ascontiguousarray(rows, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
+
+
+def codes_of(codes: NDArray[np.int32]) -> pa.Array:
+    """Give the codes of a dictionary to Arrow."""
+    return pa.Array.from_buffers(pa.int32(), len(codes), [None, pa.py_buffer(np.ascontiguousarray(codes))])
+
+
+def texts_of(values: list[str]) -> pa.Array:
+    """Give texts to Arrow, without pandas for the same reason."""
+    told = [value.encode() for value in values]
+    ends = np.zeros(len(told) + 1, np.int32)
+    np.cumsum([len(text) for text in told], out=ends[1:])
+    return pa.StringArray.from_buffers(len(told), pa.py_buffer(ends), pa.py_buffer(b"".join(told)))
