@@ -19,6 +19,8 @@ from trainer.torch_private import default_store
 
 BEAT = 1.0
 """Seconds between two beats."""
+PATIENCE = 10.0
+"""Seconds that a beat on its way may take at the end."""
 LOST = 3
 """Exit status of a rank that gives up because of another."""
 
@@ -36,7 +38,8 @@ class Pulse:
         self.stopped = threading.Event()
         self.store.set(f"pulse/who/{rank}", f"pid {os.getpid()} on {socket.gethostname()}")
         self.store.set(f"pulse/{rank}", "0")
-        threading.Thread(target=self._beat, daemon=True, name="pulse").start()
+        self.thread = threading.Thread(target=self._beat, daemon=True, name="pulse")
+        self.thread.start()
 
     def _beat(self) -> None:
         count = 0
@@ -48,8 +51,9 @@ class Pulse:
                 return
 
     def stop(self) -> None:
-        """Beat no more; this rank leaves in order."""
+        """Beat no more; this rank leaves in order. A thread caught in the store as Python ends would abort it."""
         self.stopped.set()
+        self.thread.join(PATIENCE)
 
     def gone(self) -> list[str]:
         """Name the ranks whose beat stands still though they never said that they leave."""
@@ -79,7 +83,7 @@ def watched(rank: int, world: int) -> Iterator[None]:
     try:
         yield
     except (Told, RuntimeError) as error:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the answer takes a moment, and being told again adds nothing
+        _deafen()
         try:
             gone = pulse.gone()
         except RuntimeError:
@@ -96,6 +100,14 @@ def watched(rank: int, world: int) -> Iterator[None]:
         os._exit(LOST)  # process groups with a dead member cannot be closed in order
     finally:
         pulse.stop()
+
+
+def _deafen() -> None:
+    """Be told no more: the answer takes a moment. A broken connection and the word to stop often come together."""
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except Told:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _told(number: int, frame: Any) -> None:  # noqa: ANN401, ARG001 - a signal handler's arguments

@@ -27,8 +27,6 @@ DEFAULT_MESHES = {
 }
 """What each number of processes becomes when no axis is given; others become data parallel."""
 V_SHAPED = ("zbv", "dualpipev")
-SPLIT_BACKWARD = ("interleaved-zb", "zbv", "dualpipev")
-"""Schedules that compute weight gradients apart from input gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +243,6 @@ def _pipeline_rules(settled: Settled) -> Iterator[tuple[str, str]]:
             f"--schedule {options.schedule}: {micro} micro-batches do not split into {rounds} rounds of one size",
             (f"--micro-batches {rounds * layout.pp}"),
         )
-    if options.zero == 3 and options.schedule in SPLIT_BACKWARD:
-        rule = "computes weight gradients later, when ZeRO-3 has freed the weights again"
-        yield f"--schedule {options.schedule} {rule}", "--zero 2"
     if options.schedule.startswith("interleaved") and options.stages_per_rank < 2:
         yield f"--schedule {options.schedule} needs several stages on each rank", "--stages-per-rank 2"
 

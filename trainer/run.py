@@ -48,12 +48,18 @@ def main() -> int:
         connect(settled, rank, world, device)
         with watched(rank, world):
             train(settled, rank, device)
-        dist.destroy_process_group()
     except OptionError as error:
         if rank == 0:
             print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
-        return 2
-    return 0
+        return leave(2)
+    return leave(0)
+
+
+def leave(status: int) -> int:
+    """Close what connects this process to the others: the threads of open groups may abort it as it ends."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    return status
 
 
 def choose_device(settled: Settled) -> torch.device:

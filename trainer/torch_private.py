@@ -9,11 +9,27 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.pipelining import schedules
 
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """Gather into one tensor; the older name is deprecated from 2.13 on."""
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 """Reduce and scatter one tensor; the older name is deprecated from 2.13 on."""
+
+
+class DualPipeV(schedules.ScheduleDualPipeV):
+    """DualPipeV with each pair of a forward and a backward as two actions, forward first.
+
+    torch runs a pair as one action though nothing in it overlaps, and sends what its forward made only after its
+    backward, so that the next rank waits for both. Where torch no longer asks here, its pairs stay as they are.
+    """
+
+    def _prepare_schedule_with_comms(self, actions: dict[int, list[Any]], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        apart = {
+            rank: [part for action in order for part in getattr(action, "sub_actions", None) or (action,)]
+            for rank, order in actions.items()
+        }
+        super()._prepare_schedule_with_comms(apart, *args, **kwargs)
 
 
 def gather_asynchronously(module: torch.nn.Module) -> bool:

@@ -42,8 +42,11 @@ class DataParallel(Protocol):
     def begin(self, chunk: int, *, last: bool) -> None:
         """Tell that a backward pass of a model chunk begins; the `last` one of a step may start communication."""
 
-    def collect(self, chunk: int) -> None:
-        """Take up gradients that came by no hook (weight gradients of a split backward)."""
+    def begin_half(self, chunk: int) -> None:
+        """Tell that half of a split backward begins (input or weight gradients), which runs no hook to rely on."""
+
+    def end(self, chunk: int) -> None:
+        """Tell that a pipeline's backward of a chunk, or half of one, is over: take up gradients, free weights."""
 
     def finish(self) -> None:
         """Complete all communication: every slice has its gradient."""
@@ -181,7 +184,10 @@ class Buckets:
             for bucket in self.buckets[chunk]:
                 bucket.missing = set(bucket.parameters)
 
-    def collect(self, chunk: int) -> None:
+    def begin_half(self, chunk: int) -> None:
+        """Nothing: no hook starts communication but in a whole backward."""
+
+    def end(self, chunk: int) -> None:
         """Take up the gradients that a split backward left on the parameters."""
         for bucket in self.buckets[chunk]:
             for parameter in bucket.parameters:

@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining import schedules as torch_schedules
 
 from trainer.model.decoder import Decoder
 from trainer.parallel.data import DataParallel
 from trainer.parallel.mesh import Group
 from trainer.rules import stages_per_rank
+from trainer.torch_private import DualPipeV
 from usp_prof import record
 
 SINGLE = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}
@@ -26,7 +26,7 @@ LOOPED = {
     "interleaved": pipelining.ScheduleInterleaved1F1B,
     "interleaved-zb": pipelining.ScheduleInterleavedZeroBubble,
 }
-V_SHAPED = {"zbv": pipelining.ScheduleZBVZeroBubble, "dualpipev": torch_schedules.ScheduleDualPipeV}
+V_SHAPED = {"zbv": pipelining.ScheduleZBVZeroBubble, "dualpipev": DualPipeV}
 
 
 def stages_of(schedule: str, size: int, rank: int, virtual: int) -> list[int]:
@@ -46,7 +46,7 @@ def layers_of(stage: int, stages: int, layers: int) -> range:
 class Stage(PipelineStage):
     """A pipeline stage that marks what it does and tells data parallelism when its last backward begins."""
 
-    data: DataParallel | None = None
+    data: DataParallel
     last_round = True
     take_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     targets: Sequence[torch.Tensor] = ()
@@ -83,21 +83,24 @@ class Stage(PipelineStage):
     ) -> None:
         """Mark B, or I when the weights' part comes later."""
         if full_backward:
-            self._begin(last=last_backward)
+            self.data.begin(self.stage_index, last=last_backward and self.last_round)
+        else:
+            self.data.begin_half(self.stage_index)
         with record.pipeline_action("B" if full_backward else "I", stage=self.stage_index, micro_batch=bwd_chunk_id):
             super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+        self.data.end(self.stage_index)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Mark W, then hand over its gradients: they arrive without hooks."""
-        self._begin(last=False)
+        """Mark W."""
+        self.data.begin_half(self.stage_index)
         with record.pipeline_action("W", stage=self.stage_index, micro_batch=bwd_chunk_id):
             super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
-        if self.data is not None:
-            self.data.collect(self.stage_index)
+        self.data.end(self.stage_index)
 
-    def _begin(self, *, last: bool) -> None:
-        if self.data is not None:
-            self.data.begin(self.stage_index, last=last and self.last_round)
+    def perform_reduce_grad(self, grad_scale_factor: int) -> None:
+        """Let FSDP2 sum gradients in the last pass of an update only."""
+        if self.last_round:
+            super().perform_reduce_grad(grad_scale_factor)
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         """Mark the posting of an activation's receive."""

@@ -27,13 +27,14 @@ class Sharded:
     def __init__(
         self, chunks: dict[int, Decoder], mesh: Mesh, compute: torch.dtype, *, free_after_forward: bool, prefetch: bool
     ) -> None:
-        self.mesh, self.chunks = mesh, chunks
+        self.mesh, self.chunks, self.free_after_forward = mesh, chunks, free_after_forward
+        self.units: dict[int, list[FSDPModule]] = {}
         self.kinds: list[tuple[str, nn.Parameter, str]] = []
         device = next(iter(chunks.values())).rotary.device.type
         dense = _device_mesh(mesh, mesh["fsdp"], device)
         experts = _device_mesh(mesh, mesh["efsdp"], device) if mesh["efsdp"].handle is not None else dense
         policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.promote_types(compute, torch.float32))
-        for module in chunks.values():
+        for chunk, module in chunks.items():
             kinds = {name: kind(parameter) for name, parameter in module.named_parameters()}
             options = {"mp_policy": policy, "reshard_after_forward": free_after_forward}
             for layer in module.layers.values():
@@ -41,10 +42,10 @@ class Sharded:
                     fully_shard(layer.ffn.weights, mesh=experts, **options)
                 fully_shard(layer, mesh=dense, **options)
             fully_shard(module, mesh=dense, **options)
-            for unit in module.modules():
-                if isinstance(unit, FSDPModule):
-                    unit.set_gradient_divide_factor(1.0)
-                    unit.set_force_sum_reduction_for_comms(enable=True)
+            self.units[chunk] = [unit for unit in module.modules() if isinstance(unit, FSDPModule)]
+            for unit in self.units[chunk]:
+                unit.set_gradient_divide_factor(1.0)
+                unit.set_force_sum_reduction_for_comms(enable=True)
             if prefetch:
                 _prefetch(module)
             self.kinds += [(name, parameter, kinds[name]) for name, parameter in module.named_parameters()]
@@ -63,8 +64,20 @@ class Sharded:
         self.chunks[chunk].set_is_last_backward(last)
         self.chunks[chunk].set_requires_gradient_sync(last)
 
-    def collect(self, chunk: int) -> None:
-        """Nothing: FSDP2 finds the gradients of a split backward itself."""
+    def begin_half(self, chunk: int) -> None:
+        """Gather all that was freed: torch looks for the weights of a chunk before it runs the hooks that gather them.
+
+        Weights that are not there then get no gradient, and nothing says so.
+        """
+        if self.free_after_forward:
+            for unit in self.units[chunk]:
+                unit.unshard()
+
+    def end(self, chunk: int) -> None:
+        """Free the weights again, which torch's pipelines keep; gradients stay until they are summed."""
+        if self.free_after_forward:
+            for unit in self.units[chunk]:
+                unit.reshard()
 
     def finish(self) -> None:
         """Add what tensor-parallel ranks have of the weights that see slices of the sequence."""
