@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +25,44 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMON = "--dtype fp64 --batch 16 --layers 4 --steps 5 --device cpu"
 
 
-def launch(processes: int, cases: list[str], timeout: float = 250) -> dict[str, Any]:
+def torchrun(processes: int) -> list[str]:
+    """Give the command that starts so many processes; each launch finds a port of its own."""
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+
+
+def start(command: list[str]) -> subprocess.Popen[str]:
+    """Start a command in the repository, one thread for each process, its output caught."""
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TORCH_CPP_LOG_LEVEL": "ERROR"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def finish(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
+    """Wait for what a launch says; one that takes too long is told to stop, so that torchrun takes its ranks along."""
+    try:
+        return process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        out, err = process.communicate(timeout=60)
+        raise AssertionError(f"not done after {seconds} s:\n{out[-2000:]}\n{err[-2000:]}") from None
+
+
+def launch(processes: int, cases: list[str], seconds: float) -> dict[str, Any]:
     """Train each case (options as typed) on so many processes; gives the curve of each, or its error."""
     with tempfile.TemporaryDirectory() as folder:
         asked, answer = Path(folder, "cases.json"), Path(folder, "curves.json")
         asked.write_text(json.dumps(cases))
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), __file__]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TORCH_CPP_LOG_LEVEL": "ERROR"}
-        done = subprocess.run(
-            [*command, str(asked), str(answer)],
-            env=environment,
-            timeout=timeout,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        process = start([*torchrun(processes), __file__, str(asked), str(answer)])
+        _, err = finish(process, seconds)
         curves = json.loads(answer.read_text()) if answer.exists() else {}
         for case in cases:
-            curves.setdefault(
-                case, {"error": f"not reached; the launch ended with {done.returncode}:\n{done.stderr[-3000:]}"}
-            )
+            reason = f"not reached; the launch ended with {process.returncode}:\n{err[-3000:]}"
+            curves.setdefault(case, {"error": reason})
         return curves
 
 
@@ -68,7 +87,7 @@ def curve(case: str) -> dict[str, list[float]]:
 def main() -> None:
     """Be one of the processes."""
     asked, answer = (Path(argument) for argument in sys.argv[1:])
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     curves: dict[str, Any] = {}
     for case in json.loads(asked.read_text()):
         curves[case] = curve(case)

@@ -1,37 +1,46 @@
 """Is a paced pipeline's bubble that of its schedule? Measured against the simulated ideal, at pp 4, 8 micro-batches.
 
-DualPipeV is left out: torch runs an overlapped pair of a forward and a backward as one action and sends what the
-first of them made only after both, which no simulation of single actions knows (11.7 against 5.8 %).
+The step taken is the median of three. A schedule that a busy machine disturbed is recorded again, at most twice.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
-from trainer_fleet import ROOT
+from trainer_fleet import finish, start, torchrun
+
+from trainer.config import SCHEDULES
+from usp_prof import open_run
+from usp_prof.analyses import pipeline
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timed]
-BOUNDS = {"gpipe": 0.02, "1f1b": 0.02, "interleaved": 0.02, "interleaved-zb": 0.03, "zbv": 0.02}
+pytestmark = [pytest.mark.trainer, pytest.mark.timed, pytest.mark.timeout(900)]
+BOUND = 0.02
+SIZES = "--pp 4 --micro-batches 8 --layers 8 --sequence 16 --pace 100,100,100"
+WINDOW = "--steps 4 --profile --profile-skip 0 --profile-steps 3 --no-profile-memory"
 
 
-@pytest.mark.parametrize("schedule", BOUNDS)
+def excess(folder: Path, schedule: str) -> float:
+    process = start(
+        [*torchrun(4), "trainer/run.py", *f"{SIZES} {WINDOW} --schedule {schedule}".split(), "--output", str(folder)]
+    )
+    _, err = finish(process, 250)
+    assert process.returncode == 0, err
+    result = pipeline.compute(open_run(folder).tables)
+    steps = {cell.step for cell in result.cells}
+    assert len(steps) == 3
+    return median(result.bubble_fraction(step) for step in steps) - result.bubbles.measured
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_measured_bubble_is_near_the_ideal(schedule: str, tmp_path: Path) -> None:
-    sizes = "--pp 4 --micro-batches 8 --layers 8 --sequence 16 --pace 100,100,100"
-    window = "--steps 4 --profile --profile-skip 2 --profile-steps 1 --no-profile-memory"
-    command = f"-m torch.distributed.run --nproc-per-node 4 trainer/run.py {sizes} {window} --schedule {schedule}"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    run = [sys.executable, *command.split(), "--output", str(tmp_path / "run")]
-    subprocess.run(run, cwd=ROOT, env=environment, check=True, capture_output=True, timeout=200)
-    ask = [sys.executable, "-m", "usp_prof.cli.app", "analyze", str(tmp_path / "run"), "--format", "json"]
-    report = json.loads(subprocess.run(ask, cwd=ROOT, check=True, capture_output=True, timeout=100).stdout)
-    figures = {metric["id"]: metric["value"] for metric in report["metrics"] if not metric["dims"]}
-    excess = figures["bubble_fraction"] - figures["bubble_ideal_fraction"]
-    assert -0.005 <= excess <= BOUNDS[schedule]
+    found = []
+    for attempt in range(3):
+        found.append(excess(tmp_path / str(attempt), schedule))
+        if -0.005 <= found[-1] <= BOUND:
+            return
+    pytest.fail(f"measured bubbles are off the ideal by {found}")

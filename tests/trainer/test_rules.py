@@ -29,7 +29,6 @@ REFUSED = (
     (4, "--pp 4 --micro-batches 2", "micro-batches", "--micro-batches 4"),
     (2, "--pp 2 --schedule dualpipev --micro-batches 2", "dualpipev", "--micro-batches 4"),
     (4, "--pp 4 --schedule interleaved --micro-batches 9 --layers 8", "rounds", "--micro-batches 8"),
-    (4, "--pp 2 --schedule zbv --zero 3", "weight gradients later", "--zero 2"),
     (2, "--dp 2 --batch 3", "multiple", "--batch 2"),
     (2, "--dp 2 --batch 12 --micro-batch 4", "is not dp", "--batch 8"),
     (1, "--dtype fp8 --device cpu", "fp8", "--dtype bf16"),

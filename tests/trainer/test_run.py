@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainer_fleet import ROOT
+from trainer_fleet import ROOT, finish, start, torchrun
 
 from trainer import checkpoint
 from trainer.config import parse
@@ -19,24 +19,16 @@ from trainer.errors import OptionError
 from trainer.rules import settle
 from usp_prof.contract import Manifest, parse_mark
 
-pytestmark = pytest.mark.trainer
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]  # some launch twice
 
 
-def start(processes: int, options: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-    return subprocess.Popen(
-        [*command, "trainer/run.py", "--device", "cpu", "--metrics", "json", *options.split()],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+def begin(processes: int, options: str) -> subprocess.Popen[str]:
+    return start([*torchrun(processes), "trainer/run.py", "--device", "cpu", "--metrics", "json", *options.split()])
 
 
 def train(processes: int, options: str) -> list[dict]:
-    process = start(processes, options)
-    out, err = process.communicate(timeout=200)
+    process = begin(processes, options)
+    out, err = finish(process, 280)
     assert process.returncode == 0, err
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
@@ -113,14 +105,14 @@ def test_a_checkpoint_of_another_mesh_is_refused(tmp_path: Path) -> None:
 
 def test_a_lost_rank_is_named_and_leaves_no_half_trace(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    process = start(2, f"--dp 2 --steps 100000 --profile --profile-skip 100 --timeout 30 --output {folder}")
+    process = begin(2, f"--dp 2 --steps 100000 --profile --profile-skip 100 --timeout 30 --output {folder}")
     for line in process.stdout:
         if line.startswith("{"):
             break
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     victim = next(child for child in children if b"RANK=1" in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"))
     os.kill(int(victim), signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = finish(process, 150)
     assert process.returncode != 0
     assert f"error: rank 1 (pid {victim} on " in err
     assert "rank 0 gives up" in err
