@@ -18,10 +18,12 @@ import numpy as np
 from usp_prof.gate.baseline import Baseline
 from usp_prof.gate.changepoint import find_trend
 from usp_prof.gate.check import measured
+from usp_prof.gate.facts import Fact, FactKind
+from usp_prof.gate.judgement import Verdict
 from usp_prof.gate.measured import Measured
 from usp_prof.gate.policy import Policy
 from usp_prof.gate.series import Series
-from usp_prof.gate.verdict import Verdict, check
+from usp_prof.gate.verdict import check
 from usp_prof.gate.wording import sentence
 from usp_prof.model.metric import Better, Unit
 from usp_prof.run import open_run
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 POLICY = Policy()
 STEPS = 20
 CAUSES = ("bubble", "host", "input", "other", "sync")
+FACTS = (Fact(FactKind.HARDWARE, "device", "NVIDIA H100"),)
 
 
 def simulated(
@@ -62,7 +65,7 @@ def simulated(
         _series("overlap_fraction", 0.6 + rng.normal(0, 2 * noise, steps), Unit.FRACTION, Better.HIGHER, axis="dp"),
     ]
     listed += [_series(m, v, Unit.FRACTION, Better.LOWER, **{d: w}) for (m, d, w), v in shares.items()]
-    return Measured("simulated", "0", series=tuple(sorted(listed, key=lambda each: each.key)))
+    return Measured("simulated", "0", facts=FACTS, series=tuple(sorted(listed, key=lambda each: each.key)))
 
 
 def _series(metric: str, samples: np.ndarray, unit: Unit, better: Better, **place: str) -> Series:

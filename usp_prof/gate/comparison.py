@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from usp_prof.gate.facts import Difference, barred, differences
-from usp_prof.gate.judgement import Judgement, Verdict, judge
+from usp_prof.gate.judge import judge
+from usp_prof.gate.judgement import Judgement, Verdict
 from usp_prof.gate.limit import Limit, Scale
 from usp_prof.gate.noise import PRIORS, noise_of
 from usp_prof.gate.policy import Rule

@@ -8,6 +8,7 @@ compared say how much that is. Several baseline runs replace the assumption by w
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -35,14 +36,15 @@ class Prior:
     """What is assumed of the spread between runs (standard deviation): this share of the spread of the steps.
 
     It weighs as much as `worth` runs: the fewer, the wider the interval of a single pair, and the sooner measured runs
-    rule.
+    rule. From `enough` baseline runs on they alone count.
     """
 
     share: float
     worth: float
+    enough: float = math.inf
 
 
-PRIORS: Mapping[Machine, Prior] = {Machine.DEDICATED: Prior(0.2, 8.0), Machine.SHARED: Prior(1.0, 4.0)}
+PRIORS: Mapping[Machine, Prior] = {Machine.DEDICATED: Prior(0.2, 8.0), Machine.SHARED: Prior(2.0, 4.0, 4)}
 """The default policy; `benchmarks/README.md` has the false alarms and the power of both."""
 
 

@@ -53,7 +53,7 @@ class Sample:
     odd: tuple[int, ...] = ()
 
 
-def boil_down(samples: Sequence[float], steps: Sequence[int]) -> Sample:
+def boil_down(samples: Sequence[float] | NDArray[np.float64], steps: Sequence[int]) -> Sample:
     """Clean a series of steps and estimate its centre and error; `steps` name what was taken out."""
     values = np.asarray(samples, dtype=np.float64)
     numbers = np.asarray(steps, dtype=np.int64)

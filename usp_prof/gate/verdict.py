@@ -7,7 +7,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from usp_prof.gate.facts import Difference, FactKind, barred, differences
-from usp_prof.gate.judgement import Judgement, Verdict, judge
+from usp_prof.gate.judge import judge
+from usp_prof.gate.judgement import Judgement, Verdict
 from usp_prof.gate.limit import Scale
 from usp_prof.gate.new_findings import new_findings
 from usp_prof.gate.noise import noise_of
