@@ -1,11 +1,20 @@
-"""How quickly does the timeline answer at the size of real runs? Prepares big timelines and drives headless Chromium.
+"""How quickly does the dashboard answer at the size of real runs? Prepares a big run and drives headless Chromium.
 
-    .venv/bin/python benchmarks/dashboard.py                    64 ranks x 1 M slices (4 GB of disk, minutes)
-    .venv/bin/python benchmarks/dashboard.py --ranks 8 --slices 200000
+    python benchmarks/dashboard.py                                   64 ranks x 1 M slices: 4 GB of disk
+    python benchmarks/dashboard.py --ranks 8 --slices 200000 --parts tile wheel
+    python benchmarks/dashboard.py --folder /tmp/big --parts use     ten minutes of use; /tmp/big is kept and used again
 
-The slices are those of a made-up run's first rank, repeated and jittered. Prints medians and 90th percentiles of: the
-preparation of a rank, a tile on the server, the frame after a turn of the wheel, and the sharp picture after it, at
-zooms from the whole run down to microseconds.
+What lies on the timeline is a recorded run's ranks, repeated and jittered until there are enough slices; the run behind
+the other pages is a made-up one of as many ranks. Server and browser do all that they do for anybody. Parts:
+
+    prepare   CPU seconds to prepare one rank, from the tables of a recorded trace repeated to size
+    tile      the server's answer to a view of up to 128 rows, at all zooms
+    wheel     from a turn of the wheel to the next frame, and to the sharp picture, at all zooms
+    paint     from the address to the first figures of Overview, and from a click to another page
+    switches  Bokeh's documents and views, and the page's heap, before and after 50 page switches
+    users     five users at once, each turning the wheel twice a second
+    ranks     Overview and Ranks of a run of 512 ranks
+    use       ten minutes of turning, panning, picking and page switches: the browser's memory afterwards
 """
 
 from __future__ import annotations
@@ -14,11 +23,13 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,45 +38,74 @@ import numpy as np
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from dashboard import data  # noqa: E402 - after the path is set
-from dashboard.timeline import store  # noqa: E402
+import large_trace  # noqa: E402 - after the path is set
+
+from dashboard.timeline import overlays, store  # noqa: E402
 from dashboard.timeline.rows import Slices, rank_slices  # noqa: E402
 from dashboard.timeline.tile import encode  # noqa: E402
+from usp_prof import open_run  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from playwright.sync_api import Browser, Page
 
 PORT = 8655
+PARTS = ("prepare", "tile", "wheel", "paint", "switches", "users", "ranks", "use")
+RECORDED = ROOT / "traces" / "recorded-5d"
 ZOOMS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 1e-4, 1e-5)
-DRIVE = """async ({ share, turns }) => {
-  const find = (root) => { for (const e of root.querySelectorAll('*')) {
+MANY = 512
+LOOK = """const find = (root) => { for (const e of root.querySelectorAll('*')) {
     if (e.classList && e.classList.contains('usp-timeline')) return e;
     if (e.shadowRoot) { const f = find(e.shadowRoot); if (f) return f; } } return null; };
-  const line = find(document).timeline, canvas = line.canvas, span = line.head.span_ns;
   const frame = () => new Promise((done) => requestAnimationFrame(done));
+"""
+DRIVE = (
+    "async ({ share, turns, pause }) => {"
+    + LOOK
+    + """
+  const line = find(document).timeline, canvas = line.canvas, span = line.head.span_ns, box = canvas.getBoundingClientRect();
   const sharp = async (before) => { while (line.tile === before || !line.tile) await frame(); await frame(); };
-  line.start = span * 0.3; line.end = line.start + span * share; line.asked = null;
+  line.start = span * (0.2 + 0.5 * Math.random()); line.end = line.start + span * share;
   let before = line.tile; line.moved(); await sharp(before);
   const interim = [], settled = [];
   for (let i = 0; i < turns; i++) {
+    if (pause) await new Promise((done) => setTimeout(done, pause * (0.5 + Math.random())));
     before = line.tile;
     const start = performance.now(), wheel = { deltaY: i % 2 ? 60 : -60, bubbles: true, cancelable: true };
-    const box = canvas.getBoundingClientRect();
     canvas.dispatchEvent(new WheelEvent('wheel', { ...wheel, clientX: box.left + 700, clientY: box.top + 200 }));
     await frame(); interim.push(performance.now() - start);
     await sharp(before); settled.push(performance.now() - start);
   }
   return { interim, settled };
 }"""
+)
+FIRST_FIGURE = """() => { const look = () => { if (document.querySelector("[data-testid='stMetricValue']"))
+  window.firstFigure ??= performance.now(); else requestAnimationFrame(look); }; requestAnimationFrame(look); }"""
+SWITCH = """async ({ name, text }) => {
+  const link = [...document.querySelectorAll('a')].find((a) => a.innerText.trim() === name);
+  const start = performance.now(); link.click();
+  const main = () => document.querySelector("[data-testid='stMain']");
+  const there = () => main().innerText.includes(text) && !main().querySelector("[data-stale='true'] [data-testid='stMetricValue']");
+  while (!there()) await new Promise((done) => requestAnimationFrame(done));
+  return performance.now() - start;
+}"""
+COUNTS = """() => ({ documents: window.Bokeh ? window.Bokeh.documents.length : 0,
+  views: window.Bokeh ? [...(window.Bokeh.index.roots ?? Object.values(window.Bokeh.index))].length : 0,
+  heap: performance.memory.usedJSHeapSize / 1e6 })"""
+PLACES = {
+    "Overview": "Where the step goes", "Communication": "Communication by axis", "Kernels": "Kernels",
+    "Ranks": "Steps", "Host": "Host", "Suggestions": "Suggestions",
+}  # fmt: skip
 
 
 def tiled(slices: Slices, wanted: int, seed: int) -> Slices:
     """Repeat a rank's slices in time until there are enough, each copy jittered a little."""
     rng = np.random.default_rng(seed)
     span = int((slices.start_ns + slices.dur_ns).max() - slices.start_ns.min()) + 1000
-    copies = max(1, wanted // max(len(slices.start_ns), 1))
+    copies = max(1, -(-wanted // max(len(slices.start_ns), 1)))
     columns: dict[str, list[Any]] = {name: [] for name in ("start_ns", "dur_ns", "event", "name", "category")}
     offsets = [0]
     shifts = np.arange(copies) * span + rng.integers(0, 900, copies)
@@ -82,32 +122,70 @@ def tiled(slices: Slices, wanted: int, seed: int) -> Slices:
 def spread(name: str, values: Sequence[float], unit: str = "ms") -> None:
     """Print a median and a 90th percentile."""
     p50, p90 = np.percentile(values, [50, 90])
-    print(f"{name:44} p50 {p50:8.2f}  p90 {p90:8.2f} {unit}")
+    print(f"{name:58} p50 {p50:8.2f}  p90 {p90:8.2f} {unit}", flush=True)
 
 
-def prepare(folder: Path, ranks: int, slices: int) -> float:
-    """Make a small run of so many ranks, and give each a big timeline; gives the seconds of CPU a rank took."""
-    traces = folder / "run"
-    subprocess.run(
-        [sys.executable, "-m", "usp_prof.cli.app", "synth", str(traces), "--mesh", f"dp={ranks}", "-q"], check=True
-    )
-    os.environ["USP_PROF_CACHE"] = str(folder / "cache")
-    os.environ[data.PATHS_VARIABLE] = json.dumps([str(traces)])
-    run = data.open_numbered(0)
-    small = rank_slices(run.tables, run.tables.ranks[0])
-    target = data.timeline_folder(run, 0)
-    target.mkdir(parents=True)
-    began = time.process_time()
-    for rank in run.tables.ranks:
-        rows = tuple(replace(row, rank=rank) for row in small.rows)
-        store.write(replace(tiled(small, slices, rank), rows=rows), target / f"rank{rank}-{store.VERSION}")
-    return (time.process_time() - began) / ranks
+def say(name: str, value: float, unit: str) -> None:
+    """Print one figure."""
+    print(f"{name:58}     {value:8.2f} {unit}", flush=True)
 
 
-def tiles() -> list[float]:
+def made_up(folder: Path, ranks: int) -> Path:
+    """Make a small run of so many ranks, once."""
+    traces = folder / f"run{ranks}"
+    if not traces.exists():
+        mesh = f"dp={ranks}" if ranks < MANY else f"dp={ranks // 8},tp=4,pp=2"
+        command = [sys.executable, "-m", "usp_prof.cli.app", "synth", str(traces), "--mesh", mesh, "-q"]
+        subprocess.run(command, check=True, cwd=ROOT)
+    return traces
+
+
+def fill(folder: Path, ranks: int, slices: int) -> Path:
+    """Give a made-up run of so many ranks big timelines, once."""
+    traces = made_up(folder, ranks)
+    run, recorded = open_run(traces), open_run(RECORDED)
+    small = [rank_slices(recorded.tables, rank) for rank in recorded.ranks]
+
+    def write(target: Path) -> None:
+        origin = min(int(one.start_ns.min()) for one in small)
+        for rank in run.ranks:
+            mine = small[rank % len(small)]
+            big = tiled(replace(mine, rows=tuple(replace(row, rank=rank) for row in mine.rows)), slices, rank)
+            store.write(big, target / f"rank{rank}")
+        steps = [(i, origin + i * 10**9, origin + (i + 1) * 10**9) for i in range(20)]
+        (target / "run.json").write_text(json.dumps({"steps": steps}), encoding="utf-8")
+
+    run.derived(store.FORM, write)
+    run.derived(overlays.FORM, lambda target: overlays.prepare(run.tables, target))
+    return traces
+
+
+def prepare_one(folder: Path, slices: int) -> None:
+    """Prepare one rank from its tables, and print what it takes."""
+    traces = folder / "one"
+    traces.mkdir(exist_ok=True)
+    if not (traces / "rank0.json").exists():
+        large_trace.build(RECORDED / "rank0.json.gz", traces / "rank0.json", events=slices)
+    tables = open_run(traces).tables
+    for name in ("events", "activities", "steps"):
+        tables.columns(name, 0)
+    with tempfile.TemporaryDirectory() as target:
+        began, wall = time.process_time(), time.perf_counter()
+        store.prepare(tables, Path(target) / "made")
+        say(
+            f"prepare {len(tables.columns('events', 0)):,} events of a rank, CPU (bar 1 s)",
+            time.process_time() - began,
+            "s",
+        )
+        say("  the same by the clock", time.perf_counter() - wall, "s")
+
+
+def tiles(traces: Path) -> list[float]:
     """Ask for tiles of up to 128 rows at all zooms, in this process."""
-    lines, times = data.timeline_store(0), []
-    rows = [(rank, i) for rank, line in lines.ranks.items() for i, row in enumerate(line.rows) if row.kind == "device"]
+    run, times = open_run(traces), []
+    folder, over = (run.derived(form, _never) for form in (store.FORM, overlays.FORM))
+    lines = store.load(folder, run.ranks, over)
+    rows = [(rank, i) for rank in lines.ranks for i, row in enumerate(lines.rows(rank)) if row.kind != "host"]
     for share in ZOOMS:
         for shift in np.linspace(0, 0.9, 8):
             start = int(lines.span_ns * shift * (1 - share))
@@ -118,39 +196,203 @@ def tiles() -> list[float]:
     return times
 
 
-def browse(folder: Path, ranks: int) -> tuple[list[float], list[float], float]:
-    """Turn the wheel in a browser at all zooms; gives interim and sharp times and the browser's heap in MB."""
-    command = [sys.executable, "-m", "usp_prof.cli.app", "dashboard", str(folder / "run"), "--port", str(PORT)]
-    interim, settled = [], []
-    with subprocess.Popen([*command, "--no-browser"], stderr=subprocess.DEVNULL) as server, sync_playwright() as play:
+def _never(_: Path) -> None:
+    raise SystemExit("the timelines are not there: run without --folder, or with another one")
+
+
+@contextmanager
+def served(traces: Path) -> Iterator[str]:
+    """Serve a run; gives the address."""
+    command = [sys.executable, "-m", "usp_prof.cli.app", "dashboard", str(traces), "--port", str(PORT), "--no-browser"]
+    with subprocess.Popen(
+        command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT, start_new_session=True
+    ) as server:
         try:
             _wait(f"http://127.0.0.1:{PORT}/_stcore/health")
-            options = ["--no-sandbox", "--disable-gpu", "--enable-precise-memory-info"]
-            browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=options)
-            page = browser.new_page(viewport={"width": 1440, "height": 1000})
-            page.goto(f"http://127.0.0.1:{PORT}/timeline?ranks=0-{ranks - 1}")
-            page.wait_for_selector(".usp-timeline canvas", timeout=300_000)
-            page.wait_for_timeout(3000)
-            for share in ZOOMS:
-                found = page.evaluate(DRIVE, {"share": share, "turns": 12})
-                print(f"    {share:8g} of the run: sharp p50 {np.median(found['settled']):7.1f} ms")
-                interim += found["interim"]
-                settled += found["settled"]
-            heap = page.evaluate("() => performance.memory.usedJSHeapSize / 1e6")
-            browser.close()
+            yield f"http://127.0.0.1:{PORT}"
         finally:
-            server.terminate()
-    return interim, settled, heap
+            os.killpg(server.pid, signal.SIGTERM)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start a headless browser."""
+    options = ["--no-sandbox", "--disable-gpu", "--enable-precise-memory-info"]
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=options)
+        try:
+            yield browser
+        finally:
+            browser.close()
 
 
 def _wait(address: str) -> None:
-    for _ in range(600):
+    for _ in range(1500):
         try:
             with urllib.request.urlopen(address, timeout=1):
                 return
         except OSError:
-            time.sleep(0.2)
+            time.sleep(0.05)
     raise SystemExit("the dashboard did not start")
+
+
+def visit(browser: Browser, address: str) -> Page:
+    """Open the timeline of all ranks and wait until it is sharp."""
+    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    page.goto(address)
+    page.wait_for_function(
+        "() => {" + LOOK + "const host = find(document); return host && host.dataset.sharp === 'true'; }",
+        timeout=300_000,
+    )
+    return page
+
+
+def wheel(browser: Browser, address: str, ranks: int) -> None:
+    """Turn the wheel at all zooms."""
+    page = visit(browser, f"{address}/timeline?ranks=0-{ranks - 1}")
+    interim, settled = [], []
+    for share in ZOOMS:
+        found = page.evaluate(DRIVE, {"share": share, "turns": 14, "pause": 0})
+        spread(f"  {share:8g} of the run in view, wheel to sharp", found["settled"])
+        interim += found["interim"]
+        settled += found["settled"]
+    spread("wheel to the next frame (bar: one frame, 16.7 ms)", interim)
+    spread("wheel to sharp (bar p50 100, p90 200 ms)", settled)
+    page.context.close()
+
+
+def paint(traces: Path, browser: Browser) -> None:
+    """Open Overview on a new server, on one that is warm, and switch pages."""
+    fresh, warm = [], []
+    for _ in range(3):
+        with served(traces) as address:
+            fresh.append(_first_figure(browser, address))
+            warm += [_first_figure(browser, address) for _ in range(3)]
+            page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+            page.goto(address)
+            page.wait_for_function("() => document.querySelector(\"[data-test-script-state='notRunning']\")")
+            switched = [page.evaluate(SWITCH, {"name": name, "text": text}) for _ in range(4) for name, text in _tour()]
+            page.context.close()
+    spread("Overview, server just started, empty browser (bar 2 s)", fresh)
+    spread("Overview, warm server, empty browser (bar 2 s)", warm)
+    spread("page switch, click to content (bar 500 ms)", switched)
+
+
+def _tour() -> list[tuple[str, str]]:
+    return [
+        pair
+        for name, text in PLACES.items()
+        if name != "Overview"
+        for pair in ((name, text), ("Overview", PLACES["Overview"]))
+    ]
+
+
+def _first_figure(browser: Browser, address: str) -> float:
+    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    page.add_init_script(f"({FIRST_FIGURE})()")
+    page.goto(address)
+    page.wait_for_function("() => window.firstFigure", timeout=120_000)
+    found: float = page.evaluate("() => window.firstFigure")
+    page.context.close()
+    return found
+
+
+def switches(browser: Browser, address: str) -> None:
+    """Switch pages 50 times and count what is left behind."""
+    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    page.goto(address)
+    page.wait_for_selector("[data-testid='stMetricValue']", timeout=120_000)
+    tour = [("Timeline", "wheel: zoom"), *_tour()]
+    for name, text in tour:
+        page.evaluate(SWITCH, {"name": name, "text": text})
+    before = _counts(page)
+    for i in range(50):
+        name, text = tour[i % len(tour)]
+        page.evaluate(SWITCH, {"name": name, "text": text})
+    for name, text in (("Query", "SQL"), tour[-1]):
+        page.evaluate(SWITCH, {"name": name, "text": text})
+    after = _counts(page)
+    for what in before:
+        print(
+            f"{what + ' before and after 50 page switches':58}     {before[what]:8.1f} to {after[what]:.1f}", flush=True
+        )
+    page.context.close()
+
+
+def _counts(page: Page) -> dict[str, float]:
+    page.wait_for_timeout(1500)
+    page.context.new_cdp_session(page).send("HeapProfiler.collectGarbage")
+    found: dict[str, float] = page.evaluate(COUNTS)
+    return found
+
+
+def users(browser: Browser, address: str, ranks: int) -> None:
+    """Let five users turn the wheel at once."""
+    pages = [visit(browser, f"{address}/timeline?ranks=0-{ranks - 1}") for _ in range(5)]
+    settled = []
+    for share in (0.3, 0.03, 0.001):
+        for page in pages:
+            page.evaluate(
+                f"(order) => {{ window.turning = ({DRIVE})(order); }}", {"share": share, "turns": 20, "pause": 500}
+            )
+        for page in pages:
+            settled += page.evaluate("() => window.turning")["settled"]
+    spread("five users at once, wheel to sharp (bar p90 300 ms)", settled)
+    for page in pages:
+        page.context.close()
+
+
+def many(folder: Path, browser: Browser) -> None:
+    """Open Overview and Ranks of a large run that is prepared."""
+    traces = made_up(folder, MANY)
+    with served(traces) as address:
+        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        page.goto(address)
+        page.wait_for_selector("[data-testid='stMetricValue']", timeout=600_000)
+        page.context.close()
+        say(f"Overview of {MANY} ranks (bar 3 s)", _first_figure(browser, address) / 1e3, "s")
+        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        page.goto(address)
+        page.wait_for_selector("[data-testid='stMetricValue']", timeout=600_000)
+        say(
+            f"Ranks of {MANY} ranks, from a click (bar 3 s)",
+            page.evaluate(SWITCH, {"name": "Ranks", "text": PLACES["Ranks"]}) / 1e3,
+            "s",
+        )
+        page.context.close()
+
+
+def use(browser: Browser, address: str, ranks: int, minutes: float) -> None:
+    """Use the dashboard for some minutes; prints the page's heap and the memory of its process."""
+    page = visit(browser, f"{address}/timeline?ranks=0-{ranks - 1}")
+    end, rounds = time.monotonic() + 60 * minutes, 0
+    while time.monotonic() < end:
+        for share in ZOOMS:
+            page.evaluate(DRIVE, {"share": share, "turns": 6, "pause": 300})
+        page.mouse.click(900, 400)
+        for name, text in [*_tour(), ("Timeline", "wheel: zoom")]:
+            page.evaluate(SWITCH, {"name": name, "text": text})
+            page.wait_for_timeout(400)
+        page.wait_for_function(
+            "() => {" + LOOK + "const host = find(document); return host && host.dataset.sharp === 'true'; }"
+        )
+        rounds += 1
+    counts = _counts(page)
+    say(f"heap after {minutes:g} minutes and {rounds} rounds (bar 400 MB)", counts["heap"], "MB")
+    say("  the page's whole process, resident", _resident_mb(), "MB")
+
+
+def _resident_mb() -> float:
+    """Measure the largest renderer process of our browser."""
+    found = [0.0]
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"--type=renderer" in (folder / "cmdline").read_bytes():
+                pages = int((folder / "statm").read_text().split()[1])
+                found.append(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
+        except (OSError, ValueError, IndexError):
+            continue
+    return max(found)
 
 
 def main() -> None:
@@ -158,16 +400,46 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--slices", type=int, default=1_000_000, help="slices of a rank")
+    parser.add_argument(
+        "--folder", type=Path, help="where the big run is kept (default: made anew, removed afterwards)"
+    )
+    parser.add_argument("--parts", nargs="+", choices=[*PARTS, "fill"], default=list(PARTS))
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long the dashboard is used")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        each = prepare(folder, args.ranks, args.slices)
-        print(f"{'prepare, CPU of a rank (bar 1 s)':44}     {each:8.2f} s")
-        spread("tile on the server (bar p50 10 ms)", tiles())
-        interim, settled, heap = browse(folder, args.ranks)
-        spread("wheel to the next frame", interim)
-        spread("wheel to sharp (bar p50 100, p90 200 ms)", settled)
-        print(f"{'heap of the page (bar 400 MB)':44}     {heap:8.1f} MB")
+        folder = args.folder or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        os.environ["USP_PROF_CACHE"] = str(folder / "cache")
+        measure(args, folder)
+
+
+def measure(args: argparse.Namespace, folder: Path) -> None:
+    """Measure the parts asked for."""
+    parts = set(args.parts)
+    if "prepare" in parts:
+        prepare_one(folder, args.slices)
+    if parts <= {"prepare"}:
+        return
+    traces = fill(folder, args.ranks, args.slices)
+    if "tile" in parts:
+        spread("tile of 128 rows on the server (bar p50 10 ms)", tiles(traces))
+    if not parts - {"prepare", "tile", "fill"}:
+        return
+    with chromium() as browser:
+        if parts & {"wheel", "switches", "users", "use"}:
+            with served(traces) as address:
+                for part, measured in (
+                    ("wheel", lambda: wheel(browser, address, args.ranks)),
+                    ("switches", lambda: switches(browser, address)),
+                    ("users", lambda: users(browser, address, args.ranks)),
+                    ("use", lambda: use(browser, address, args.ranks, args.minutes)),
+                ):
+                    if part in parts:
+                        measured()
+        if "paint" in parts:
+            paint(traces, browser)
+        if "ranks" in parts:
+            many(folder, browser)
 
 
 if __name__ == "__main__":

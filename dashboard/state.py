@@ -87,6 +87,13 @@ def _step(text: str) -> int | None:
     return int(text) if re.fullmatch(rf"\d{{1,{MOST_DIGITS}}}", text) else None
 
 
+def plain(text: str) -> str:
+    """Keep a trace's names from being read as Markdown or HTML."""
+    for sign in "\\`*_{}[]<>#|$~:":
+        text = text.replace(sign, "\\" + sign)
+    return text
+
+
 def is_dark() -> bool:
     """Say whether the reader's theme is dark."""
     return getattr(st.context.theme, "type", None) == "dark"

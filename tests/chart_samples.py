@@ -60,4 +60,13 @@ SAMPLES: tuple[inputs.ChartInput, ...] = (
         ("gemm", "all_reduce"),
         _STARTS,
     ),
+    inputs.Waterfall("before", 100e6, ("idle bubble", "exposed pp"), (-20e6, 5e6), "after"),
+    inputs.PeerMatrix((0, 3), np.array([[0.0, 2e6], [1e6, 0.0]]), np.array([[-1, 8], [4, -1]])),
+    inputs.RankGrid(
+        "compute",
+        ("tp 0", "tp 1"),
+        ("pp 0", "pp 1"),
+        np.array([[0, 1], [2, -1]]),
+        np.array([[1e6, 2e6], [1e6, np.nan]]),
+    ),
 )

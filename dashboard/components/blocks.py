@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import html
 from functools import singledispatch
 from typing import TYPE_CHECKING
 
 import pandas as pd
 import streamlit as st
 
+from dashboard import state
 from dashboard.components.download import table
 from dashboard.components.figure import figure
 from usp_prof.charts import draw
 from usp_prof.charts.theme import DARK, LIGHT
 from usp_prof.model.health import Severity
-from usp_prof.report.document import Chart, DataTable, Findings, Health, KeyFigures, Stack, Text
+from usp_prof.report.document import Chart, DataTable, Health, KeyFigures, Stack, Text
 from usp_prof.report.format import quantity
 
 if TYPE_CHECKING:
@@ -45,11 +47,11 @@ def show(block: Block, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - 
 
 @show.register
 def _(block: KeyFigures, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
-    for place, item in zip(st.columns(min(len(block.figures), _WIDE)) * 3, block.figures, strict=False):
+    for place, item in zip(st.columns(min(len(block.figures), _WIDE)) * 9, block.figures, strict=False):
         value = "n/a" if item.value is None else quantity(item.value, item.unit)
         place.metric(item.label, value)
         if item.second:
-            place.caption(item.second)
+            place.caption(state.plain(item.second))
 
 
 @show.register
@@ -60,10 +62,11 @@ def _(block: Stack, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one
     for part in block.parts:
         share = part.value / block.total if block.total else 0.0
         color = colors.color(part.role)
-        bars += f"<div style='width:{100 * share:.3f}%;background:{color}' title='{part.label}'></div>"
+        label = html.escape(part.label, quote=True)
+        bars += f"<div style='width:{100 * share:.3f}%;background:{color}' title='{label}'></div>"
         names += (
             f"<span style='margin-right:14px'><span style='display:inline-block;width:10px;height:10px;"
-            f"background:{color};margin-right:5px'></span>{part.label} {quantity(part.value, block.unit)}"
+            f"background:{color};margin-right:5px'></span>{label} {quantity(part.value, block.unit)}"
             f" ({share:.1%})</span>"
         )
     st.html(
@@ -95,36 +98,14 @@ def _(block: DataTable, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 -
 
 @show.register
 def _(block: Text, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
-    (st.caption if block.quiet else st.write)(_escape(block.text))
-
-
-@show.register
-def _(block: Findings, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
-    if not block.findings:
-        st.success("No rule found anything to complain of.")
-    for finding in block.findings:
-        place = ", ".join(f"{name} {value}" for name, value in finding.where.items())
-        with st.container(border=True):
-            left, right = st.columns([5, 1.2])
-            left.markdown(f"**{_escape(finding.title)}**" + (f"  \n{_escape(place)}" if place else ""))
-            if finding.advice:
-                left.caption(_escape(finding.advice))
-            gain = f"{finding.gain_fraction:.1%}" if finding.gain_fraction else "not known"
-            right.metric("gain", gain)
-            right.caption(f"± {finding.error_fraction:.1%}, {finding.basis}" if finding.gain_fraction else "")
-            with left.expander("Evidence"):
-                st.dataframe(
-                    [{"what": name, "value": str(value)} for name, value in finding.evidence.items()], hide_index=True
-                )
-    if block.more:
-        st.caption(f"and {block.more} more under Suggestions")
+    (st.caption if block.quiet else st.write)(state.plain(block.text))
 
 
 @show.register
 def _(block: Health, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
     for row in block.rows:
         where = f"rank {row.rank}: " if row.rank >= 0 else ""
-        st.caption(f"{_SIGNS[row.severity]} {where}{_escape(row.detail or row.code)}")
+        st.caption(f"{_SIGNS[row.severity]} {where}{state.plain(row.detail or row.code)}")
     if block.more:
         st.caption(f"and {block.more} more under Health")
 
@@ -139,10 +120,3 @@ def _(block: Chart, key: str, dark: bool) -> None:  # noqa: FBT001 - one signatu
 def _distinct(heads: list[str]) -> list[str]:
     """Tell columns of the same head apart, which a grid cannot show."""
     return [head + " " * heads[:place].count(head) for place, head in enumerate(heads)]
-
-
-def _escape(text: str) -> str:
-    """Keep a trace's names from being read as Markdown or HTML."""
-    for sign in "\\`*_{}[]<>#|$~:":
-        text = text.replace(sign, "\\" + sign)
-    return text

@@ -8,14 +8,19 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import data, state
+from dashboard.components.blocks import show
 from dashboard.components.download import table
 from dashboard.components.waiting import wait
+from usp_prof.charts.inputs import Waterfall
 from usp_prof.gate.comparison import Pair, direction
 from usp_prof.model.metric import Unit
+from usp_prof.report.document import Chart
 from usp_prof.report.format import quantity, signed
 
 TITLE = "Compare"
 PATH = "compare"
+SMALL = 0.01
+"""Parts that changed by less than this share of the largest change are put together."""
 
 
 def draw() -> None:
@@ -53,6 +58,7 @@ def _waterfall(pair: Pair) -> None:
         f"**{signed(why.delta_ns, Unit.NS)}**"
     )
     rows = sorted(pair.waterfall, key=lambda part: -abs(part.delta_ns))
+    show(Chart("", as_waterfall(pair)), "waterfall", state.is_dark())
     table(
         pd.DataFrame(
             [
@@ -67,6 +73,17 @@ def _waterfall(pair: Pair) -> None:
         ),
         "waterfall",
     )
+
+
+def as_waterfall(pair: Pair) -> Waterfall:
+    """Set the parts out that changed; those too small to be seen are put together."""
+    rows = sorted(pair.waterfall, key=lambda part: -abs(part.delta_ns))
+    least = SMALL * max((abs(part.delta_ns) for part in rows), default=0.0)
+    shown = [part for part in rows if abs(part.delta_ns) >= least and part.delta_ns]
+    before = sum(part.before_ns for part in rows)
+    rest = sum(part.delta_ns for part in rows if part not in shown)
+    named = [(part.name, part.delta_ns) for part in shown] + ([("all else", rest)] if rest else [])
+    return Waterfall("before", before, tuple(name for name, _ in named), tuple(delta for _, delta in named), "after")
 
 
 def _metrics(pair: Pair) -> None:

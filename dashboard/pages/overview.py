@@ -2,25 +2,115 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeVar
+
 import streamlit as st
 
-from dashboard import data, state
-from dashboard.components.blocks import section
-from dashboard.components.sections import draw_sections
+from dashboard import data, outliers, state
+from dashboard.components.blocks import section, show
+from dashboard.components.findings import listed
 from dashboard.components.waiting import wait
+from usp_prof.charts.inputs import AxisCommunication, BreakdownRows, HeatMap, Part
+from usp_prof.report.document import Chart, DataTable, Findings, Health, KeyFigures, Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usp_prof.report.document import Block, Document
 
 TITLE = "Overview"
 PATH = "overview"
-SECTIONS = ("breakdown", "step_time", "health")
+ORDERS = {"rank": "by rank", "slowest": "most compute first", "waiting": "longest idle first"}
+
+BlockKind = TypeVar("BlockKind")
 
 
 def draw() -> None:
     """Draw the page."""
     view = state.current()
     document = wait(data.ask_document(view.run, view.selection))
+    dark = state.is_dark()
+    _head(document)
+    blocks = document.summary.blocks
+    for block in _of(blocks, KeyFigures):
+        show(block, "key-figures", dark)
+    left, right = st.columns([1, 1], gap="large")
+    with left:
+        st.subheader("What is wrong", anchor="wrong")
+        for found in _of(blocks, Findings):
+            listed(found, view, brief=True)
+        for doubt in _of(blocks, Health):
+            show(doubt, "health", dark)
+    with right:
+        st.subheader("Where the step goes", anchor="where")
+        for stack in _of(blocks, Stack):
+            show(stack, "stack", dark)
+        for chart in _charts(document, AxisCommunication):
+            show(chart, "axes", dark)
+    for chart in _charts(document, BreakdownRows):
+        _by_rank(chart, document, dark=dark)
+    for chart in _charts(document, HeatMap):
+        show(chart, "heat-map", dark)
+    _details(document, dark=dark)
+
+
+def _details(document: Document, *, dark: bool) -> None:
+    """Show the summary's tables, and what was wrong with the traces."""
+    for number, other in enumerate(block for block in document.summary.blocks if isinstance(block, DataTable)):
+        show(other, f"summary-{number}", dark)
+    for part in document.sections:
+        if part.id == "health":
+            section(part, dark=dark)
+
+
+def _head(document: Document) -> None:
     facts = document.run
     axes = " x ".join(f"{axis} {size}" for axis, size in facts.axes.items()) or "axes not known"
     said = [f"{len(facts.ranks)} of {facts.world_size or '?'} ranks", axes, ", ".join(facts.devices) or "CPU"]
-    st.markdown(f"### {facts.name}\n{' · '.join(said)}" + (" · **paced: compute is synthetic**" if facts.paced else ""))
-    section(document.summary, dark=state.is_dark(), heading=False)
-    draw_sections(SECTIONS, TITLE, without=document.summary)
+    st.markdown(f"### {state.plain(facts.name)}")
+    st.caption(
+        state.plain(" · ".join(said)) + (" · **paced: compute is synthetic**" if facts.paced else ""), width="stretch"
+    )
+
+
+def _by_rank(chart: Chart, document: Document, *, dark: bool) -> None:
+    """Show each rank's step in the order that the reader chose; many ranks are the strangest and a mean."""
+    left, right = st.columns([3, 2], vertical_alignment="bottom")
+    left.subheader("Each rank's step", anchor="ranks")
+    before = state.word("order", tuple(ORDERS))
+    order = right.segmented_control("Order", list(ORDERS), default=before, format_func=ORDERS.__getitem__) or before
+    state.keep("order", order if order != "rank" else None)
+    rows = chart.data
+    if isinstance(rows, BreakdownRows):
+        show(Chart("", ordered(rows, order)), "by-rank", dark)
+    strange = outliers.found(document)
+    if strange:
+        named = ", ".join(f"{rank}" for rank in strange[:12]) + (" ..." if len(strange) > 12 else "")
+        st.caption(f"Not like the others: rank {named}")
+
+
+def ordered(rows: BreakdownRows, order: str) -> BreakdownRows:
+    """Sort rows: as they are, by most compute, or by most idle time."""
+    roles = {"slowest": ("compute",), "waiting": ("idle",)}.get(order)
+    if roles is None:
+        return rows
+    parts = [part for part in rows.parts if part.role.partition(":")[0] in roles]
+    size = [sum(part.values_ns[place] for part in parts) for place in range(len(rows.labels))]
+    places = sorted(range(len(rows.labels)), key=lambda place: -size[place])
+    return BreakdownRows(
+        tuple(rows.labels[place] for place in places),
+        tuple(Part(part.label, part.role, tuple(part.values_ns[place] for place in places)) for part in rows.parts),
+    )
+
+
+def _of(blocks: Sequence[Block], kind: type[BlockKind]) -> list[BlockKind]:
+    return [block for block in blocks if isinstance(block, kind)]
+
+
+def _charts(document: Document, kind: type) -> list[Chart]:
+    return [
+        block
+        for part in document.sections
+        for block in part.blocks
+        if isinstance(block, Chart) and isinstance(block.data, kind)
+    ]

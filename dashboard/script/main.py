@@ -34,9 +34,7 @@ def _sidebar() -> None:
             chosen = st.selectbox("Run", range(len(names)), before, format_func=lambda i: names[i])
             state.keep("run", chosen or None)
         run = data.open_numbered(state.number("run", 0, data.run_count() - 1) or 0)
-        ranks = st.text_input(
-            "Ranks", st.query_params.get("ranks", ""), placeholder="all, or 0,2,4-7", max_chars=200, key="ranks"
-        )
+        ranks = st.text_input("Ranks", st.query_params.get("ranks", ""), placeholder="all, or 0,2,4-7", max_chars=200)
         state.keep("ranks", state.format_ranks(state.parse_ranks(ranks, run.tables.ranks)))
         steps = st.text_input("Steps", st.query_params.get("steps", ""), placeholder="all, or 3-5", max_chars=20)
         state.keep("steps", steps if steps.replace("-", "").isdigit() else None)
@@ -58,6 +56,7 @@ def main() -> None:
         st.info(error.hint or "usp-prof info PATH says what is there")
         st.stop()
     pages = [st.Page(page.draw, title=page.TITLE, url_path=page.PATH, default=i == 0) for i, page in enumerate(PAGES)]
+    st.session_state["pages"] = {page.PATH: made for page, made in zip(PAGES, pages, strict=True)}
     chosen = st.navigation(pages, position="top")
     _sidebar()
     try:

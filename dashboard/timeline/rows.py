@@ -139,16 +139,20 @@ def _collides(depth: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[n
 
 
 def _first_free(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Place overlapping slices that do not nest (gloo's sends and receives): the first row that is free takes each."""
-    free_at: list[int] = []
+    """Place overlapping slices that do not nest (gloo's sends and receives): the first row that is free takes each.
+
+    Slices come by start. Row after row is filled with a chain: a slice, then the next that starts when it has ended.
+    """
     depth = np.empty(len(start), np.int64)
-    for i, (begin, finish) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
-        row = next((r for r, free in enumerate(free_at) if free <= begin), len(free_at))
-        if row == len(free_at):
-            free_at.append(finish)
-        else:
-            free_at[row] = finish
-        depth[i] = row
+    left, row = np.arange(len(start)), 0
+    while len(left):
+        after = np.searchsorted(start[left], end[left], side="left").tolist()
+        chain, at = [], 0
+        while at < len(after):
+            chain.append(at)
+            at = after[at]
+        depth[left[chain]] = row
+        left, row = np.delete(left, chain), row + 1
     return depth
 
 

@@ -119,3 +119,41 @@ def test_a_role_has_one_colour_and_falls_back_to_its_family() -> None:
         assert theme.color("comm:new") == HUES["comm"]
         assert theme.color("idle:new") == theme.greys["idle"]
         assert theme.color("nothing") == theme.muted
+
+
+def test_a_waterfall_goes_from_the_first_to_the_last() -> None:
+    data = inputs.Waterfall("before", 100.0, ("idle", "idle", "exposed"), (-20.0, 5.0, -1.0), "after")
+    bars = sources(charts.draw(data, LIGHT))[0].data
+    assert bars["low"].tolist() == [0, 80, 80, 84, 0]
+    assert bars["high"].tolist() == [100, 100, 85, 85, 84]
+    assert bars["text"] == ["100 ns", "-20 ns", "+5 ns", "-1 ns", "84 ns"]
+    assert len(set(bars["label"])) == 5
+
+
+def test_a_peer_matrix_draws_what_was_sent_only() -> None:
+    data = inputs.PeerMatrix((0, 3, 7), np.array([[0, 2, 0], [0, 0, 0], [1, 0, 0.0]]), np.full((3, 3), -1))
+    cells = sources(charts.draw(data, DARK))[0].data
+    assert list(zip(cells["source"], cells["target"], cells["bytes"], strict=True)) == [(0, 3, 2), (7, 0, 1)]
+
+
+def test_a_grid_of_ranks_leaves_places_without_one_out() -> None:
+    data = inputs.RankGrid("compute", ("a", "b"), ("c", "d"), np.array([[0, 1], [2, -1]]), np.array([[1, 3], [1, 1.0]]))
+    cells = sources(charts.draw(data, LIGHT))[0].data
+    assert cells["rank"].tolist() == [0, 1, 2]
+    assert cells["deviation"].tolist() == [0, 2, 0]
+
+
+def test_neighbours_share_a_row_and_no_outlier_is_lost() -> None:
+    values = np.ones((512, 3))
+    values[301, 1] = 1.5
+    kept, deviation, rank = heat_map.folded(inputs.HeatMap("compute", tuple(range(512)), (0, 1, 2), values))
+    assert kept.values_ns.shape == deviation.shape == rank.shape == (64, 3)
+    assert kept.ranks[:3] == (0, 8, 16)
+    assert rank[deviation == 0.5].tolist() == [301]
+
+
+def test_few_ranks_have_a_row_each() -> None:
+    data = inputs.HeatMap("compute", (0, 2), (0,), np.ones((2, 1)))
+    kept, _, rank = heat_map.folded(data)
+    assert kept is data
+    assert rank.tolist() == [[0], [2]]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from usp_prof.charts import inputs
 from usp_prof.model.metric import Unit
 from usp_prof.report.build import analyse, build
 from usp_prof.report.document import Chart, DataTable, Document, Stack, Text
+from usp_prof.report.sections import breakdown
 from usp_prof.run import open_run
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
@@ -54,7 +56,10 @@ def test_kernels_show_ops_by_shape_under_the_roof(document: Document) -> None:
 
 
 def test_collectives_show_bandwidth_over_size_with_the_links_peak(document: Document) -> None:
-    points = chart(document, "collectives")
+    points, sent = (block.data for block in blocks(document, "collectives") if isinstance(block, Chart))
+    assert isinstance(sent, inputs.PeerMatrix)
+    assert sent.bytes.sum() > 0
+    assert np.all((sent.bytes > 0) == (sent.transfers > 0))
     assert isinstance(points, inputs.BandwidthPoints)
     assert set(points.axis) == {"tp", "pp"}
     assert points.peak == pytest.approx(450e9)
@@ -113,3 +118,31 @@ def test_clocks_and_memory_leave_out_what_nobody_knows(document: Document) -> No
     assert heads[:3] == ["rank", "host", "offset"]
     assert "drift ppm" not in heads
     assert "Copies" in tables(document, "memory")
+
+
+def test_too_many_ranks_are_the_strangest_and_the_mean_of_the_others() -> None:
+    values = [10.0] * 512
+    values[300] = 30.0
+    rows = inputs.BreakdownRows(
+        tuple(f"rank {rank}" for rank in range(512)), (inputs.Part("compute", "compute", tuple(values)),)
+    )
+    kept = breakdown.readable(rows)
+    assert len(kept.labels) == 40
+    assert kept.labels[0] == "mean of 473 others"
+    assert kept.parts[0].values_ns[0] == 10.0
+    assert kept.parts[0].values_ns[kept.labels.index("rank 300")] == 30.0
+
+
+def test_few_ranks_are_shown_as_they_are() -> None:
+    rows = inputs.BreakdownRows(("rank 0",), (inputs.Part("compute", "compute", (1.0,)),))
+    assert breakdown.readable(rows) is rows
+
+
+def test_ranks_stand_at_their_places_on_the_axes(document: Document) -> None:
+    grid = next(
+        block.data
+        for block in blocks(document, "step_time")
+        if isinstance(block, Chart) and isinstance(block.data, inputs.RankGrid)
+    )
+    assert sorted(grid.rank.ravel().tolist()) == [0, 1, 2, 3]
+    assert np.all(grid.values_ns > 0)

@@ -23,6 +23,9 @@ CHARTS: dict[type, str] = {
     inputs.BandwidthPoints: "bandwidth",
     inputs.RooflinePoints: "roofline",
     inputs.TimelineSlices: "timeline",
+    inputs.Waterfall: "waterfall",
+    inputs.PeerMatrix: "peers",
+    inputs.RankGrid: "rank_grid",
 }
 """The module that draws each kind of input; a test walks this folder against it."""
 

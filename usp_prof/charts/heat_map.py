@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,14 +21,16 @@ _FLOOR = 0.02
 """Deviations of less than 2 % keep the full scale, so that noise does not look like a fault."""
 
 _COARSE = 0.1
+_MOST_ROWS = 64
+"""More ranks than this share rows."""
 
 
 def figure(data: HeatMap, theme: Theme) -> Figure:
     """Draw the map: ground colour at the median, warm where a rank takes longer, cool where it takes less."""
-    deviation = deviations(data.values_ns)
+    data, deviation, each = folded(data)
     known = np.isfinite(deviation)
     limit = max(_FLOOR, float(np.quantile(np.abs(deviation[known]), 0.99)) if known.any() else _FLOOR)
-    mapper = LinearColorMapper(palette=_palette(theme), low=-limit, high=limit, nan_color=theme.panel)
+    mapper = LinearColorMapper(palette=diverging(theme), low=-limit, high=limit, nan_color=theme.panel)
     row, col = np.meshgrid(np.arange(len(data.ranks)), np.arange(len(data.steps)), indexing="ij")
     source = ColumnDataSource(
         {
@@ -35,7 +38,7 @@ def figure(data: HeatMap, theme: Theme) -> Figure:
             "y": row.ravel().astype(float),
             "deviation": deviation.ravel(),
             "ms": (data.values_ns / 1e6).ravel(),
-            "rank": np.asarray(data.ranks)[row.ravel()],
+            "rank": each.ravel(),
             "step": np.asarray(data.steps)[col.ravel()],
         }
     )
@@ -45,13 +48,44 @@ def figure(data: HeatMap, theme: Theme) -> Figure:
     plot.x_range.range_padding = plot.y_range.range_padding = 0
     plot.y_range.flipped = True
     plot.grid.grid_line_color = None
-    _label(plot.xaxis, data.steps, "step", 24)
-    _label(plot.yaxis, data.ranks, "rank", 48)
+    label_ranks(plot.xaxis, data.steps, "step", 24)
+    label_ranks(
+        plot.yaxis, data.ranks, "rank" if (each == each[:, :1]).all() else "from rank, the strangest of each", 48
+    )
+    color_bar(plot, theme, mapper, f"{data.what} vs median", "+0 %" if limit >= _COARSE else "+0.0 %")
+    hover(
+        plot,
+        [("rank", "@rank"), ("step", "@step"), (data.what, "@ms{0,0.000} ms"), ("deviation", "@deviation{+0.0 %}")],
+    )
+    return plot
+
+
+def folded(data: HeatMap, most: int = _MOST_ROWS) -> tuple[HeatMap, NDArray[np.float64], NDArray[np.int64]]:
+    """Give the map, its deviations and whose each is; of more ranks than fit, neighbours share a row.
+
+    A shared row shows at each step the rank that is farthest from the median, so that no outlier is lost.
+    """
+    deviation = deviations(data.values_ns)
+    ranks = np.asarray(data.ranks)
+    count = -(-len(ranks) // most)
+    if count <= 1:
+        return data, deviation, np.broadcast_to(ranks[:, None], deviation.shape)
+    heads = np.arange(0, len(ranks), count)
+    pick = np.empty((len(heads), deviation.shape[1]), np.int64)
+    for row, head in enumerate(heads.tolist()):
+        pick[row] = head + np.argmax(np.nan_to_num(np.abs(deviation[head : head + count])), axis=0)
+    at = np.arange(deviation.shape[1])
+    kept = replace(data, ranks=tuple(ranks[heads].tolist()), values_ns=data.values_ns[pick, at])
+    return kept, deviation[pick, at], ranks[pick]
+
+
+def color_bar(plot: Figure, theme: Theme, mapper: LinearColorMapper, title: str, form: str) -> None:
+    """Set the scale of a map's colours beside it."""
     bar = ColorBar(
         color_mapper=mapper,
         width=10,
-        title=f"{data.what} vs median",
-        formatter=NumeralTickFormatter(format="+0 %" if limit >= _COARSE else "+0.0 %"),
+        title=title,
+        formatter=NumeralTickFormatter(format=form),
         background_fill_color=None,
         title_text_color=theme.muted,
         title_text_font=theme.font,
@@ -62,11 +96,6 @@ def figure(data: HeatMap, theme: Theme) -> Figure:
         major_tick_line_color=None,
     )
     plot.add_layout(bar, "right")
-    hover(
-        plot,
-        [("rank", "@rank"), ("step", "@step"), (data.what, "@ms{0,0.000} ms"), ("deviation", "@deviation{+0.0 %}")],
-    )
-    return plot
 
 
 def deviations(values_ns: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -78,7 +107,8 @@ def deviations(values_ns: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(median > 0, values_ns / median - 1, np.nan)
 
 
-def _label(axis: object, names: tuple[int, ...], title: str, most: int) -> None:
+def label_ranks(axis: object, names: tuple[int, ...], title: str, most: int) -> None:
+    """Write ranks or steps along an axis, at most so many of them, under a title."""
     every = max(1, -(-len(names) // most))
     ticks = list(range(0, len(names), every))
     axis[0].ticker = ticks  # type: ignore[index] # Bokeh's list of axes
@@ -86,14 +116,15 @@ def _label(axis: object, names: tuple[int, ...], title: str, most: int) -> None:
     axis[0].axis_label = title  # type: ignore[index]
 
 
-def _palette(theme: Theme, half: int = 32) -> list[str]:
+def diverging(theme: Theme, half: int = 32) -> list[str]:
     """Mix from the fast colour over the ground to the slow one; the middle is the ground, so that nothing glares."""
-    cool = [_mix(theme.panel, theme.fast, i / half) for i in range(half, 0, -1)]
-    warm = [_mix(theme.panel, theme.slow, i / half) for i in range(1, half + 1)]
+    cool = [mix(theme.panel, theme.fast, i / half) for i in range(half, 0, -1)]
+    warm = [mix(theme.panel, theme.slow, i / half) for i in range(1, half + 1)]
     return [*cool, theme.panel, *warm]
 
 
-def _mix(first: str, second: str, share: float) -> str:
+def mix(first: str, second: str, share: float) -> str:
+    """Mix two colours; `share` of the second."""
     pairs = zip(_channels(first), _channels(second), strict=True)
     return "#" + "".join(f"{round(a + (b - a) * share):02X}" for a, b in pairs)
 

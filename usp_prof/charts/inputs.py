@@ -108,6 +108,49 @@ class TimelineSlices:
     level_start: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Waterfall:
+    """How one length becomes another: from the first, over what each change takes or adds, to the last."""
+
+    first: str
+    first_ns: float
+    changes: tuple[str, ...]
+    delta_ns: tuple[float, ...]
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerMatrix:
+    """Bytes that went from rank to rank; 0 where nothing did."""
+
+    ranks: tuple[int, ...]
+    bytes: NDArray[np.float64]
+    """Sources by targets."""
+    transfers: NDArray[np.int64]
+    """Number of transfers, -1 where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankGrid:
+    """A value of each rank at its place on the mesh, set against the median; NaN where unknown."""
+
+    what: str
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    rank: NDArray[np.int64]
+    """Rows by columns; -1 where there is no rank."""
+    values_ns: NDArray[np.float64]
+
+
 ChartInput = (
-    BreakdownRows | HeatMap | AxisCommunication | PipelineSchedule | BandwidthPoints | RooflinePoints | TimelineSlices
+    BreakdownRows
+    | HeatMap
+    | AxisCommunication
+    | PipelineSchedule
+    | BandwidthPoints
+    | RooflinePoints
+    | TimelineSlices
+    | Waterfall
+    | PeerMatrix
+    | RankGrid
 )

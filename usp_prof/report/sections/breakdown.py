@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from usp_prof.charts.inputs import BreakdownRows, Part
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from usp_prof.report.figures import Figures, Number
 
 _ROWS = 64
+_BARS = 40
 
 
 def build(context: Context, title: str) -> Section | None:
@@ -30,7 +33,7 @@ def build(context: Context, title: str) -> Section | None:
         blocks.append(mean)
     rows = by_rank(context.figures)
     if rows is not None:
-        blocks += [_table(rows), Chart("Where each rank's step goes", rows)]
+        blocks += [_table(rows), Chart("Where each rank's step goes", readable(rows))]
     return Section("breakdown", title, (*blocks, *notes(result)))
 
 
@@ -48,6 +51,23 @@ def by_rank(figures: Figures) -> BreakdownRows | None:
         tuple(
             Part(label, role, tuple(float(found[rank].get(role, ("", 0))[1]) for rank in ranks))
             for role, label in roles.items()
+        ),
+    )
+
+
+def readable(rows: BreakdownRows, most: int = _BARS) -> BreakdownRows:
+    """Keep the rows that are least like the median row where there are too many, and the mean of all others."""
+    if len(rows.labels) <= most:
+        return rows
+    values = np.array([part.values_ns for part in rows.parts])
+    strange = np.abs(values - np.median(values, axis=1, keepdims=True)).sum(axis=0)
+    kept = np.sort(np.argsort(-strange, kind="stable")[: most - 1])
+    others = np.setdiff1d(np.arange(len(rows.labels)), kept)
+    return BreakdownRows(
+        (f"mean of {len(others)} others", *(rows.labels[place] for place in kept)),
+        tuple(
+            Part(part.label, part.role, (float(one[others].mean()), *(float(each) for each in one[kept])))
+            for part, one in zip(rows.parts, values, strict=True)
         ),
     )
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from usp_prof.charts.inputs import BandwidthPoints
+import numpy as np
+
+from usp_prof.charts.inputs import BandwidthPoints, PeerMatrix
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, Section
 from usp_prof.report.format import quantity
@@ -12,6 +14,8 @@ from usp_prof.report.frames import frame_table, rows_table
 from usp_prof.report.sections.plain import notes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from usp_prof.analyses.collectives import CollectivesResult
     from usp_prof.report.context import Context
     from usp_prof.report.document import Block
@@ -48,7 +52,28 @@ def build(context: Context, title: str) -> Section | None:
         blocks.append(rows_table(result.pairs, "Sends and receives by pair"))
     if result.exchanges:
         blocks.append(rows_table(result.exchanges, "All-to-all exchanges"))
+    sent = [(pair.source, pair.target, pair.bytes, pair.transfers) for pair in result.pairs]
+    if sent:
+        blocks.append(Chart("Sends and receives: bytes from rank to rank", matrix(sent)))
+    for exchange in result.exchanges:
+        if exchange.sent:
+            told = [(*each, -1) for each in exchange.sent]
+            blocks.append(Chart(f"All-to-all on {exchange.axis}: bytes from rank to rank", matrix(told)))
     return Section("collectives", title, (*blocks, *notes(result)))
+
+
+def matrix(sent: Sequence[tuple[int, int, int, int]]) -> PeerMatrix:
+    """Set (source, target, bytes, transfers) out as a matrix of the ranks that take part."""
+    ranks = tuple(sorted({rank for source, target, _, _ in sent for rank in (source, target)}))
+    place = {rank: at for at, rank in enumerate(ranks)}
+    amount = np.zeros((len(ranks), len(ranks)))
+    times = np.full(amount.shape, -1, np.int64)
+    for source, target, size, count in sent:
+        at = place[source], place[target]
+        amount[at] += size
+        if count >= 0:
+            times[at] = max(times[at], 0) + count
+    return PeerMatrix(ranks, amount, times)
 
 
 def bandwidth(result: CollectivesResult) -> BandwidthPoints | None:

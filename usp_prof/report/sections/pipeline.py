@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -39,27 +40,31 @@ def build(context: Context, title: str) -> Section | None:
     if not result.cells:
         return Section("pipeline", title, tuple(notes(result)))
     blocks: list[Block] = [*key_figures(result), Text(_looks_like(result), quiet=True)]
-    drawn, step = schedule(result)
-    blocks.append(Chart(f"Step {step}, one rank a stage", drawn))
-    blocks.append(_stages(result))
+    measured, step = schedule(result)
+    ideal = ideal_schedule(result, measured)
+    # Both are drawn to one scale, so that what the run lost is what is missing on the right of the ideal.
+    until = max(int(drawn.end_ns.max()) for drawn in (measured, ideal) if drawn is not None)
+    blocks.append(Chart(f"Step {step} as measured, one rank a stage", replace(measured, until_ns=until)))
+    if ideal is not None:
+        blocks.append(Chart("The same order at best, with each stage's measured durations", replace(ideal, until_ns=until)))
+    if result.stages:
+        blocks.append(_stages(result))
     blocks.append(frame_table(result.to_pandas(), "Ranks and steps", _RANKS))
     return Section("pipeline", title, (*blocks, *notes(result)))
 
 
 def schedule(result: PipelineResult) -> tuple[PipelineSchedule, int]:
-    """Take the actions of the middle step, of the first rank that holds each stage."""
+    """Take the actions of the middle step, of the first rank that holds each stage; of all where stages are unknown."""
     actions = result.actions
     steps = np.unique(actions.step)
     step = int(steps[len(steps) // 2])
-    stages: dict[int, list[int]] = {}
-    for stage in result.stages:
-        stages.setdefault(stage.ranks[0], []).append(stage.stage)
-    ranks = sorted(stages, key=lambda rank: stages[rank])
+    stages = _held(result)
+    ranks = sorted(stages, key=lambda rank: (stages[rank], rank))
     mine = actions.take((actions.step == step) & np.isin(actions.rank, ranks))
     place = {rank: row for row, rank in enumerate(ranks)}
     first = int(mine.start_ns.min())
     drawn = PipelineSchedule(
-        tuple(f"rank {rank}, stage {spans(stages[rank])}" for rank in ranks),
+        tuple(_row(rank, stages[rank]) for rank in ranks),
         np.array([place[rank] for rank in mine.rank.tolist()], np.int64),
         mine.start_ns - first,
         mine.end_ns - first,
@@ -68,6 +73,35 @@ def schedule(result: PipelineResult) -> tuple[PipelineSchedule, int]:
         mine.micro_batch,
     )
     return drawn, step
+
+
+def ideal_schedule(result: PipelineResult, measured: PipelineSchedule) -> PipelineSchedule | None:
+    """Lay the simulated actions out in the rows of the measured ones; none where the order cannot be simulated."""
+    line = result.bubbles.line
+    if line is None or line.ranks != len(measured.rows):
+        return None
+    first = int(line.start.min())
+    return PipelineSchedule(
+        measured.rows,
+        line.rank,
+        line.start - first,
+        line.end - first,
+        tuple(str(action.kind) for action in line.actions),
+        np.array([action.stage for action in line.actions], np.int64),
+        np.array([action.micro_batch for action in line.actions], np.int64),
+    )
+
+
+def _held(result: PipelineResult) -> dict[int, list[int]]:
+    """Give the first rank that holds each stage, with its stages; every rank where no stage is known."""
+    stages: dict[int, list[int]] = {}
+    for stage in result.stages:
+        stages.setdefault(stage.ranks[0], []).append(stage.stage)
+    return stages or {rank: [] for rank in np.unique(result.actions.rank).tolist()}
+
+
+def _row(rank: int, stages: list[int]) -> str:
+    return f"rank {rank}, stage {spans(stages)}" if stages else f"rank {rank}"
 
 
 def _looks_like(result: PipelineResult) -> str:

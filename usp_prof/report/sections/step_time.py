@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.charts.inputs import HeatMap
+from usp_prof.charts.inputs import HeatMap, RankGrid
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn
 from usp_prof.report.sections.plain import key_figures, notes
@@ -34,7 +34,31 @@ def build(context: Context, title: str) -> Section | None:
     heat = heat_map(context.figures)
     if heat is not None:
         blocks.append(Chart("Compute of each rank and step, against the step's median", heat))
+    places = rank_grid(context)
+    if places is not None:
+        blocks.append(Chart("Compute of each rank at its place on the axes, against the median", places))
     return Section("step_time", title, (*blocks, *notes(result)))
+
+
+def rank_grid(context: Context) -> RankGrid | None:
+    """Set compute time out on the mesh: the largest axis to the right, the others downward."""
+    topology, compute = context.tables.topology, context.figures.along("compute_time", "rank")
+    placed = {int(rank): topology.coordinates.get(int(rank), {}) for rank in compute}
+    if not topology.axes or len(compute) < 2 or not all(placed.values()):
+        return None
+    across = max(topology.axes, key=lambda axis: topology.axes[axis])
+    down = [axis for axis in topology.axes if axis != across]
+    keys = sorted({tuple(place.get(axis, 0) for axis in down) for place in placed.values()})
+    width = 1 + max(place.get(across, 0) for place in placed.values())
+    rank = np.full((len(keys), width), -1, np.int64)
+    values = np.full(rank.shape, np.nan)
+    for each, place in placed.items():
+        at = keys.index(tuple(place.get(axis, 0) for axis in down)), place.get(across, 0)
+        if rank[at] >= 0:
+            return None
+        rank[at], values[at] = each, compute[each]
+    names = tuple(" ".join(f"{axis} {at}" for axis, at in zip(down, key, strict=True)) for key in keys)
+    return RankGrid("compute", tuple(f"{across} {at}" for at in range(width)), names, rank, values)
 
 
 def heat_map(figures: Figures) -> HeatMap | None:
