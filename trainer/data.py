@@ -1,11 +1,14 @@
 """What does the model learn from, and which part of it does this rank see?
 
 Tokens are a function of seed, step and sequence alone, so every layout trains on the same batch. Synthetic text is
-a noisy linear recurrence: learnable in a few steps, never the same twice.
+a noisy linear recurrence: learnable in a few steps, never the same twice. The next update's batch is made, and pinned
+for a GPU, while this one is trained on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -27,34 +30,57 @@ class Batches:
         self.seed, self.batch, self.device = options.seed, options.batch, device
         self.vocab, self.sequence = settled.shape.vocab, settled.shape.sequence
         self.text = _read(options.data, self.sequence) if options.data else None
+        self.powers = _recurrence(self.sequence + 2, self.vocab)
         share = settled.local_batch
         first = (place["dp_replicate"] * layout.dp_shard + place["dp_shard"]) * share
         self.mine = range(first, first + share)
         self.rounds = settled.rounds
         self.held = positions(self.sequence, layout.cp, place["cp"], options.cp_layout)
 
+    def ahead(self, steps: range) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
+        """Give the passes of each step; a thread makes the next ones meanwhile."""
+        with ThreadPoolExecutor(1, thread_name_prefix="input") as worker:
+            coming = worker.submit(self._batch, steps.start)
+            for step in steps:
+                batch = coming.result()
+                if step + 1 < steps.stop:
+                    coming = worker.submit(self._batch, step + 1)
+                yield self._passes(batch)
+
     def update(self, step: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Give one ``(tokens, targets)`` pair for each pass of a step."""
-        rows = np.stack([self._sequence(step, index) for index in self.mine])
-        tokens = torch.from_numpy(rows)
-        pairs = torch.stack([tokens[:, :-1], tokens[:, 1:]])[:, :, self.held]
-        if self.device.type == "cuda":
-            pairs = pairs.pin_memory().to(self.device, non_blocking=True)
-        return [(part[0], part[1]) for part in pairs.chunk(self.rounds, 1)]
+        """Give one ``(tokens, targets)`` pair for each pass of a step, made now."""
+        return self._passes(self._batch(step))
+
+    def _passes(self, batch: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        batch = batch.to(self.device, non_blocking=True)
+        return [(part[0], part[1]) for part in batch.chunk(self.rounds, 1)]
+
+    def _batch(self, step: int) -> torch.Tensor:
+        rows = torch.from_numpy(np.stack([self._sequence(step, index) for index in self.mine]))
+        pairs = torch.stack([rows[:, :-1], rows[:, 1:]])[:, :, self.held]
+        return pairs.pin_memory() if self.device.type == "cuda" else pairs
 
     def _sequence(self, step: int, index: int) -> np.ndarray:
         generator = np.random.default_rng([self.seed, step, index])
         if self.text is not None:
             start = int(generator.integers(len(self.text) - self.sequence))
             return self.text[start : start + self.sequence + 1].astype(np.int64)
-        tokens = np.empty(self.sequence + 1, dtype=np.int64)
         noise = generator.random(self.sequence + 1) < NOISE
         random = generator.integers(self.vocab, size=self.sequence + 1)
-        token = int(random[0])
-        for position in range(self.sequence + 1):
-            token = int(random[position]) if noise[position] else (5 * token + 17) % self.vocab
-            tokens[position] = token
-        return tokens
+        noise, random = np.append(True, noise), np.append(random[0], random)
+        place = np.arange(len(noise))
+        drawn = np.maximum.accumulate(np.where(noise, place, 0))
+        factor, term = self.powers[:, place - drawn]
+        return ((factor * random[drawn] + term) % self.vocab)[1:]
+
+
+def _recurrence(length: int, vocab: int) -> np.ndarray:
+    """Give factor and term that take a token as many places on as their index says, by ``5 x token + 17`` each."""
+    powers = np.zeros((2, length), dtype=np.int64)
+    powers[:, 0] = 1, 0
+    for place in range(1, length):
+        powers[:, place] = (5 * powers[:, place - 1] + (0, 17)) % vocab
+    return powers
 
 
 def _read(path: str, sequence: int) -> np.ndarray:

@@ -96,13 +96,15 @@ def train(settled: Settled, rank: int, device: torch.device) -> None:
     first = checkpoint.load(Path(options.checkpoint), settled, update) if options.resume else 0
     session = open_session(settled, mesh, faults) if options.profile else None
     reporter = Reporter(settled, mesh_peak(settled, device) if rank == 0 else 0.0, quiet=rank != 0)
+    steps = range(first, options.steps)
+    inputs = batches.ahead(steps)
     with session or nullcontext():
-        for step in range(first, options.steps):
+        for step in steps:
             with session.step() if session else nullcontext():
                 began = time.perf_counter()
                 with record.phase("input"):
                     faults.input(step)
-                    passes = batches.update(step)
+                    passes = next(inputs)
                 waited = time.perf_counter() - began
                 faults.begin(step)
                 outcome = update(step, passes)

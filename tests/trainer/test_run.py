@@ -62,6 +62,16 @@ def test_a_profiled_run_leaves_plain_traces_and_the_truth(tmp_path: Path) -> Non
         assert {"fwd", "dgrad", "wgrad"} <= {mark.what for mark in marks if mark.area == "pace"}
 
 
+def test_a_slow_link_delays_the_messages_of_fsdp2_too(tmp_path: Path) -> None:
+    fault = "--fault slow-link:axis=dp,delay_ms=5"
+    train(2, f"--dp 2 --zero 3 {fault} --layers 2 --steps 3 --profile --profile-steps 1 --output {tmp_path / 'run'}")
+    events = trace(tmp_path / "run", 1)["traceEvents"]
+    delayed = [event for event in events if event.get("name") == "fault::slow_link"]
+    own = [event for event in events if event.get("name", "").startswith(("c10d::_allgather_base", "c10d::_reduce_sc"))]
+    assert len(delayed) >= len(own) >= 6  # a gather and a sum for each layer and for what is around them
+    assert all(event["dur"] >= 5000 for event in delayed)
+
+
 def test_one_process_as_typed(tmp_path: Path) -> None:
     lines = train(1, f"--profile --steps 4 --experts 4 --output {tmp_path / 'run'}")
     assert len(lines) == 4

@@ -6,6 +6,7 @@ backward. With prefetch a layer's gather is issued while the one before it compu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -18,7 +19,7 @@ from trainer.model.decoder import Decoder
 from trainer.model.experts import ExpertWeights
 from trainer.parallel.data import Slice, kind
 from trainer.parallel.mesh import Group, Mesh
-from trainer.torch_private import gather_asynchronously
+from trainer.torch_private import all_gather_single, gather_asynchronously, reduce_scatter_single
 
 
 class Sharded:
@@ -46,6 +47,10 @@ class Sharded:
             for unit in self.units[chunk]:
                 unit.set_gradient_divide_factor(1.0)
                 unit.set_force_sum_reduction_for_comms(enable=True)
+                group = mesh["efsdp"] if isinstance(unit, ExpertWeights) and experts is not dense else mesh["fsdp"]
+                if group.delay:
+                    unit.set_custom_all_gather(SlowAllGather(group))
+                    unit.set_custom_reduce_scatter(SlowReduceScatter(group))
             if prefetch:
                 _prefetch(module)
             self.kinds += [(name, parameter, kinds[name]) for name, parameter in module.named_parameters()]
@@ -92,6 +97,50 @@ class Sharded:
         """Drop gradients; FSDP2 gathers from the updated shards when it needs them."""
         for (_, parameter, _), local in zip(self.kinds, self.local, strict=True):
             parameter.grad = local.grad = None
+
+
+class _Slow:
+    """FSDP2's own message over a slow link (a fault)."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Make room for a message, as FSDP2 asks."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class SlowAllGather(_Slow):
+    """A gather of weights that leaves late."""
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        *,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        """Gather."""
+        self.group.leave()
+        return all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+class SlowReduceScatter(_Slow):
+    """A sum of gradients that leaves late."""
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: dist.ReduceOp,
+        *,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        """Reduce and scatter."""
+        self.group.leave()
+        return reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
 
 
 def _device_mesh(mesh: Mesh, shard: Group, device: str) -> DeviceMesh:

@@ -1,0 +1,63 @@
+"""Does every rank get the tokens that the seed says, whoever makes them and when?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from trainer.config import parse
+from trainer.data import NOISE, Batches
+from trainer.errors import OptionError
+from trainer.rules import settle
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CPU = torch.device("cpu")
+
+
+def batches(options: str, world: int = 1, rank: int = 0) -> Batches:
+    settled = settle(parse(options.split()), world)
+    return Batches(settled, settled.layout.coordinates(rank), CPU)
+
+
+def test_synthetic_tokens_follow_the_rule_but_where_noise_strikes() -> None:
+    made = batches("--seed 7 --sequence 128")
+    ((tokens, targets), *_) = made.update(3)
+    generator = np.random.default_rng([7, 3, 0])
+    noise, random = generator.random(129) < NOISE, generator.integers(256, size=129)
+    token, expected = int(random[0]), []
+    for place in range(129):
+        token = int(random[place]) if noise[place] else (5 * token + 17) % 256
+        expected.append(token)
+    assert tokens[0].tolist() == expected[:-1]
+    assert targets[0].tolist() == expected[1:]
+
+
+def test_what_a_thread_makes_ahead_is_what_would_be_made_now() -> None:
+    made = batches("--accumulate 2 --batch 8")
+    ahead = made.ahead(range(2, 5))
+    for step in range(2, 5):
+        for early, now in zip(next(ahead), made.update(step), strict=True):
+            assert all(torch.equal(one, other) for one, other in zip(early, now, strict=True))
+    assert next(ahead, None) is None
+
+
+def test_ranks_share_a_batch_out() -> None:
+    whole = batches("--batch 8").update(0)[0][0]
+    parts = [batches("--dp 2 --cp 2 --batch 8", 4, rank).update(0)[0][0] for rank in range(4)]
+    rows = [torch.cat(parts[first : first + 2], 1).sort(1).values for first in (0, 2)]
+    assert torch.equal(torch.cat(rows), whole.sort(1).values)
+
+
+def test_a_text_is_read_in_runs_of_its_bytes(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(bytes(range(250)))
+    ((tokens, targets), *_) = batches(f"--data {text} --sequence 16").update(0)
+    assert torch.equal(targets, tokens + 1)
+    text.write_bytes(b"short")
+    with pytest.raises(OptionError, match="fewer than a sequence"):
+        batches(f"--data {text} --sequence 16")
