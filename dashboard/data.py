@@ -20,8 +20,11 @@ from usp_prof import Run, UspProfError, open_run
 from usp_prof.gate import check
 from usp_prof.gate.comparison import Comparison, compare
 from usp_prof.model.selection import EVERYTHING
+from usp_prof.planner.calibration import Calibration, calibrate
+from usp_prof.planner.search import Plans, Question, search
 from usp_prof.report.build import analyse, build
 from usp_prof.whatif.predict import Prediction, predict, unedited
+from usp_prof.whatif.schedule import Rescheduled, reschedule
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -154,6 +157,34 @@ def ask_prediction(index: int, edits: tuple[Edit, ...]) -> Future[Prediction]:
 def prediction(index: int, edits: tuple[Edit, ...]) -> Prediction:
     """Replay a run with changes made."""
     return ask_prediction(index, edits).result()
+
+
+def ask_calibration(index: int) -> Future[Calibration]:
+    """Ask what a run teaches the planner."""
+
+    def learn() -> Calibration:
+        worker.tell("learning from the run what the planner assumes")
+        return calibrate(open_numbered(index).tables)
+
+    return worker.ask(("calibration", index), learn)
+
+
+def ask_plans(question: Question) -> Future[Plans]:
+    """Ask for the plans that fit."""
+    return worker.ask(
+        ("plans", question_key(question)),
+        lambda: search(question, lambda done, of: worker.tell("predicting configurations", done, of)),
+    )
+
+
+def question_key(question: Question) -> str:
+    """Give what tells two questions apart."""
+    return repr(question)
+
+
+def ask_schedule(index: int, edit: Edit) -> Future[Rescheduled]:
+    """Ask what another pipeline schedule would do."""
+    return worker.ask(("schedule", index, edit), lambda: reschedule(open_numbered(index).tables, edit))
 
 
 def replay_error(index: int) -> float:

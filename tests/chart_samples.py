@@ -69,4 +69,16 @@ SAMPLES: tuple[inputs.ChartInput, ...] = (
         np.array([[0, 1], [2, -1]]),
         np.array([[1e6, 2e6], [1e6, np.nan]]),
     ),
+    inputs.PlanPoints(
+        ("dp8", "tp8"),
+        np.array([1e5, 8e4]),
+        np.array([60e9, 20e9]),
+        np.array([0.4, 0.3]),
+        np.array([True, False]),
+        64e9,
+    ),
+    inputs.PlanGrid(
+        "speed", "pp", "tp", (1, 2), (1, 2), np.array([[1.0, 2.0], [3.0, np.nan]]), ("1", "2", "3", ""), ("a",) * 4
+    ),
+    inputs.MemoryParts(("rank 0", "rank 1"), (("weights", (1e9, 1e9)), ("logits", (0.0, 0.0))), 8e9),
 )

@@ -10,12 +10,17 @@ from dashboard.pages import (
     memory,
     overview,
     pipeline,
+    plan,
     query,
     ranks,
     suggestions,
+    sweep,
     timeline,
     whatif,
 )
 
-PAGES = (overview, timeline, communication, pipeline, kernels, ranks, host, memory, suggestions, whatif, compare, query)
+PAGES = (
+    overview, timeline, communication, pipeline, kernels, ranks, host,
+    memory, suggestions, whatif, plan, compare, sweep, query,
+)  # fmt: skip
 """The pages in the order of the navigation; a test walks this folder against it."""

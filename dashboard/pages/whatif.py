@@ -6,7 +6,9 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import data, state
+from dashboard.components import changes
 from dashboard.components.download import table
+from usp_prof.model.axis import PARALLEL_AXES
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
@@ -20,14 +22,17 @@ MOST_LETTERS = 400
 def draw() -> None:
     """Draw the page."""
     view = state.current()
-    text = st.text_input(
-        "Changes, one after the other with a blank between",
-        st.query_params.get("edits", ""),
-        placeholder="rank_as_peers=all comm_faster=2,axis=dp",
+    axes = tuple(axis for axis in PARALLEL_AXES if data.open_numbered(view.run).tables.topology.axis_groups(axis))
+    found, left = changes.chosen(st.query_params.get("edits", "")[:MOST_LETTERS].split(), axes)
+    typed = st.text_input(
+        "More changes, one after the other with a blank between",
+        " ".join(left),
+        placeholder="rank_as_peers=all bandwidth=2,axis=dp",
         max_chars=MOST_LETTERS,
     )
+    text = " ".join([*found, *typed.split()])
     state.keep("edits", text)
-    with st.expander("Which changes there are", expanded=not text):
+    with st.expander("Which changes there are"):
         st.dataframe([{"change": each.example, "what it does": each.doc} for each in EDITS], hide_index=True)
     if not text.strip():
         st.info("Name a change to see what it would be worth.")

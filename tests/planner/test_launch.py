@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from tests.planned import EXPERTS, LLAMA_8B
+from planned import EXPERTS, LLAMA_8B
 from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.errors import UsageError
 from usp_prof.planner.launch import command

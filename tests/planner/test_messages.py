@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.planned import MACHINE
+from planned import MACHINE
 from usp_prof.model.configuration import Configuration
 from usp_prof.planner.messages import gathered, link, reduced, sent
 

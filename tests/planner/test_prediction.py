@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN
+from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN
 from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.flops import per_token
 from usp_prof.planner.prediction import predict

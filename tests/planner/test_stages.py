@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.planned import LLAMA_8B
+from planned import LLAMA_8B
 from usp_prof.algebra.schedules.orders import Schedule, Shape
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.errors import UsageError

@@ -26,6 +26,9 @@ CHARTS: dict[type, str] = {
     inputs.Waterfall: "waterfall",
     inputs.PeerMatrix: "peers",
     inputs.RankGrid: "rank_grid",
+    inputs.PlanPoints: "plan_front",
+    inputs.PlanGrid: "plan_grid",
+    inputs.MemoryParts: "footprint",
 }
 """The module that draws each kind of input; a test walks this folder against it."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bokeh.models import CustomJSTickFormatter, HoverTool
+from bokeh.models import AdaptiveTicker, CustomJSTickFormatter, HoverTool
 from bokeh.plotting import figure as bokeh_figure
 
 if TYPE_CHECKING:
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from usp_prof.charts.theme import Theme
 
 WIDTH = 1080
+_NEAR = 4
+"""A bound so many times beyond what is drawn is left out, so that what is drawn can be seen."""
 
 _TIME_TICKS = """
 const range = Math.abs(ticks.length > 1 ? ticks[1] - ticks[0] : tick || 1);
@@ -107,6 +109,16 @@ def time_ticks() -> CustomJSTickFormatter:
 def size_ticks() -> CustomJSTickFormatter:
     """Write bytes on an axis."""
     return CustomJSTickFormatter(code=_SIZE_TICKS)
+
+
+def size_axis(plot: Figure, most: float, room: float, ink: str) -> None:
+    """Lay out an axis of bytes from nothing to `most`, with a line at `room` where that is near enough to be seen."""
+    near = room <= _NEAR * most
+    plot.x_range.start, plot.x_range.end = 0, 1.05 * max(room if near else 0.0, most)
+    plot.xaxis.formatter = size_ticks()
+    plot.xaxis.ticker = AdaptiveTicker(base=1024, mantissas=[2**power for power in range(10)], desired_num_ticks=8)
+    if near:
+        plot.vspan(x=[room], line_color=ink, line_dash="4 3", line_width=1.5)
 
 
 def rate_ticks(unit: str) -> CustomJSTickFormatter:

@@ -59,6 +59,8 @@ class PipelineSchedule:
     kind: tuple[str, ...]
     stage: NDArray[np.int64]
     micro_batch: NDArray[np.int64]
+    until_ns: int = 0
+    """Where the drawing ends at the earliest: charts to be compared share one scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,41 @@ class RankGrid:
     values_ns: NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True)
+class PlanPoints:
+    """Plans that fit: what each gives and needs; `room_bytes` is what a plan may fill, infinite when not known."""
+
+    label: tuple[str, ...]
+    tokens_per_second: NDArray[np.float64]
+    memory_bytes: NDArray[np.float64]
+    mfu: NDArray[np.float64]
+    front: NDArray[np.bool_]
+    room_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlanGrid:
+    """One figure for each pair of degrees, NaN where nothing fits; `texts` and `labels` row by row."""
+
+    what: str
+    across: str
+    down: str
+    columns: tuple[int, ...]
+    rows: tuple[int, ...]
+    values: NDArray[np.float64]
+    texts: tuple[str, ...]
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryParts:
+    """Bytes of each row, part by part, and how much may be filled (infinite when not known)."""
+
+    labels: tuple[str, ...]
+    parts: tuple[tuple[str, tuple[float, ...]], ...]
+    room_bytes: float
+
+
 ChartInput = (
     BreakdownRows
     | HeatMap
@@ -153,4 +190,7 @@ ChartInput = (
     | Waterfall
     | PeerMatrix
     | RankGrid
+    | PlanPoints
+    | PlanGrid
+    | MemoryParts
 )

@@ -1,0 +1,94 @@
+"""How are changes chosen without typing? Switches for those that take no value, sliders and lists for the usual ones.
+
+What is chosen becomes words of the same grammar that the text takes, so that a link holds all of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from usp_prof.algebra.schedules.orders import Schedule
+from usp_prof.whatif.edits import EDITS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+AS_IT_IS = "as it is"
+SWITCHES = tuple((each.example, each.doc) for each in EDITS if "=" not in each.example and "," not in each.example)
+"""Changes that are on or off."""
+LISTS = {
+    "schedule": tuple(str(each) for each in Schedule),
+    "recompute": ("none", "selective", "full"),
+    "zero": ("0", "1", "2", "3"),
+}
+"""Changes that are one word of a few."""
+COUNTS = ("dp", "tp", "cp", "ep", "micro_batches")
+"""Changes that are a number."""
+
+
+def chosen(words: Sequence[str], axes: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Show the choices set as the words say; give the words that they now make, and those that no choice covers."""
+    left = list(words)
+    found: list[str] = []
+    opened = st.session_state.setdefault("changes-open", not words)  # a choice must not fold the choices away
+    with st.expander("Choose changes", expanded=opened):
+        places = st.columns(3)
+        for number, (example, doc) in enumerate(SWITCHES):
+            on = places[number % 3].toggle(example.replace("_", " "), _taken(left, example), help=doc)
+            found += [example] if on else []
+        places = st.columns(3)
+        for number, (name, offered) in enumerate(LISTS.items()):
+            found += _listed(places[number], name, offered, left)
+        counters = st.columns(len(COUNTS))
+        for place, name in zip(counters, COUNTS, strict=True):
+            found += _counted(place, name, left)
+        sliders = st.columns(3)
+        for number, axis in enumerate(axes):
+            found += _scaled(sliders[number % 3], f"{axis} transfers faster by", "comm_faster", f",axis={axis}", left)
+        found += _scaled(sliders[len(axes) % 3], "compute faster by", "compute_faster", "", left)
+    return found, left
+
+
+def _taken(left: list[str], word: str) -> bool:
+    if word in left:
+        left.remove(word)
+        return True
+    return False
+
+
+def _value(left: list[str], name: str, tail: str = "") -> str:
+    """Take the word of a change out of those that are left and give its value; empty when there is none."""
+    for word in left:
+        if word.startswith(f"{name}=") and word.endswith(tail) and word.count(",") == tail.count(","):
+            left.remove(word)
+            return word[len(name) + 1 : len(word) - len(tail)]
+    return ""
+
+
+def _listed(
+    place: st.delta_generator.DeltaGenerator, name: str, offered: tuple[str, ...], left: list[str]
+) -> list[str]:
+    before = _value(left, name)
+    names = (AS_IT_IS, *offered)
+    word = place.selectbox(name, names, names.index(before) if before in names else 0)
+    return [] if word == AS_IT_IS else [f"{name}={word}"]
+
+
+def _counted(place: st.delta_generator.DeltaGenerator, name: str, left: list[str]) -> list[str]:
+    before = _value(left, name)
+    count = place.number_input(
+        name.replace("_", " "), 1, 65536, int(before) if before.isdigit() else None, placeholder=AS_IT_IS
+    )
+    return [] if count is None else [f"{name}={count}"]
+
+
+def _scaled(place: st.delta_generator.DeltaGenerator, label: str, name: str, tail: str, left: list[str]) -> list[str]:
+    before = _value(left, name, tail)
+    try:
+        value = min(10.0, max(1.0, float(before or 1)))
+    except ValueError:
+        value = 1.0
+    factor = place.slider(label, 1.0, 10.0, value, 0.25)
+    return [] if factor == 1 else [f"{name}={factor:g}{tail}"]
