@@ -7,7 +7,9 @@ from gate_runs import series
 
 from usp_prof.gate.facts import FactKind
 from usp_prof.gate.limit import Scale
+from usp_prof.gate.noise import PRIORS, Machine, Prior
 from usp_prof.gate.policy import Policy, load_policy, parse_pairs, policy_from
+from usp_prof.gate.scope import check_names
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.finding import Level
 
@@ -96,3 +98,24 @@ def test_pairs_of_the_command_line() -> None:
 def test_a_policy_may_leave_findings_out() -> None:
     assert policy_from({"findings": "none"}).findings is None
     assert policy_from({}).findings is Level.CRITICAL
+
+
+def test_a_file_says_how_much_runs_differ() -> None:
+    policy = policy_from({"noise": {"shared": {"share": 0.5, "enough": 3}}})
+    assert policy.noise[Machine.SHARED] == Prior(0.5, PRIORS[Machine.SHARED].worth, 3)
+    assert policy.noise[Machine.DEDICATED] == PRIORS[Machine.DEDICATED]
+    with pytest.raises(UsageError, match="kind of machine"):
+        policy_from({"noise": {"cloud": {"share": 1}}})
+    with pytest.raises(UsageError, match="key of noise"):
+        policy_from({"noise": {"shared": {"spread": 1}}})
+    with pytest.raises(UsageError, match=r"noise\.shared"):
+        policy_from({"noise": {"shared": {"worth": 0}}})
+
+
+@pytest.mark.parametrize("name", ["stpe_time", "exposed_com_fraction[axis=dp]", "nothing*"])
+def test_a_rule_about_no_metric_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="no metric"):
+        check_names(Policy().with_options(minimum={}, max_regression={name: "1%"}))
+    with pytest.raises(UsageError, match="no metric"):
+        check_names(Policy().with_options(minimum={name: 1.0}, max_regression={}))
+    check_names(Policy())

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 def test_only_what_a_rule_is_about_is_asked() -> None:
     nothing = policy_from({"defaults": False})
-    assert analyses_for(nothing) == ("step_time", "breakdown")
+    assert analyses_for(nothing) == ("step_time", "breakdown", "overlap")
     pipeline = policy_from({"defaults": False, "rule": [{"match": "bubble_fraction", "allowed": "1pp"}]})
-    assert analyses_for(pipeline) == ("step_time", "breakdown", "pipeline")
+    assert analyses_for(pipeline) == ("step_time", "breakdown", "overlap", "pipeline")
     memory = policy_from({"defaults": False, "rule": [{"match": "peak_memory*", "allowed": "1%"}]})
-    assert analyses_for(memory) == ("step_time", "breakdown", "memory")
+    assert analyses_for(memory) == ("step_time", "breakdown", "overlap", "memory")
     bound = policy_from({"defaults": False, "min": {"mfu": 0.3}})
     assert "mfu" in analyses_for(bound)
     axis = policy_from({"defaults": False, "rule": [{"match": "idle_fraction[cause=*]", "allowed": "1pp"}]})
-    assert analyses_for(axis) == ("step_time", "breakdown")
+    assert analyses_for(axis) == ("step_time", "breakdown", "overlap")
 
 
 def test_the_default_policy_leaves_out_what_it_never_looks_at() -> None:

@@ -9,9 +9,11 @@ from gate_runs import FACTS, measured, series, steps, with_fact
 
 from usp_prof.gate.baseline import Baseline
 from usp_prof.gate.facts import Fact, FactKind
+from usp_prof.gate.judgement import Verdict
 from usp_prof.gate.measured import Damage, Measured, SeenFinding
+from usp_prof.gate.noise import Machine, Prior
 from usp_prof.gate.policy import Policy
-from usp_prof.gate.verdict import Inconclusive, Report, Verdict, check
+from usp_prof.gate.verdict import Inconclusive, Report, check
 from usp_prof.model.finding import Level
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Better, Unit
@@ -239,3 +241,54 @@ def test_three_percent_is_found() -> None:
 
 def test_one_odd_step_never_alarms() -> None:
     assert _share(Verdict.REGRESSED, 300, outlier=0.3) == 0
+
+
+def test_what_was_asked_for_and_cannot_be_judged_is_no_pass() -> None:
+    asked = POLICY.with_options(minimum={}, max_regression={"bubble_fraction": "1pp"})
+    report = _check(_run(2), policy=asked)
+    assert (report.verdict, report.exit_code) == (Verdict.INCONCLUSIVE, 2)
+    assert report.unanswered == ("bubble_fraction: no such value in either run",)
+    assert replace(report, inconclusive=Inconclusive.WARN).exit_code == 0
+    unmeasured = POLICY.with_options(minimum={"mfu": 0.4}, max_regression={})
+    assert _check(_run(2), policy=unmeasured).exit_code == 2
+    slower = _check(_run(2, mean=1.1e9), policy=unmeasured)
+    assert (slower.verdict, slower.exit_code) == (Verdict.REGRESSED, 1)
+    assert slower.unanswered
+
+
+def test_a_run_without_steps_is_no_pass() -> None:
+    before = measured(series("step_time", [1.0] * 8), series("bubble_fraction", [0.1] * 8, unit=Unit.FRACTION))
+    report = _check(measured(series("bubble_fraction", [0.1] * 8, unit=Unit.FRACTION)), before)
+    assert (report.verdict, report.exit_code) == (Verdict.INCONCLUSIVE, 2)
+
+
+def test_a_time_and_its_rate_say_the_same() -> None:
+    rng = np.random.default_rng(3)
+    policy = replace(POLICY, noise={**POLICY.noise, Machine.DEDICATED: Prior(1.0, 8.0)})
+    for _ in range(50):
+        before, after = (np.array(steps(rng, noise=0.15)) * factor for factor in (1.0, rng.uniform(0.4, 2.5)))
+        runs = [
+            measured(series("step_time", each), series("tokens_per_second", 1e12 / each, better=Better.HIGHER))
+            for each in (before, after)
+        ]
+        report = _check(runs[1], runs[0], policy=policy)
+        time, rate = report.judgements
+        if Verdict.PASS not in (time.verdict, rate.verdict):
+            assert {time.verdict, rate.verdict} in ({time.verdict}, {Verdict.INCONCLUSIVE, Verdict.REGRESSED})
+        assert (1 + time.change) * (1 + rate.change) == pytest.approx(1)
+
+
+def test_peaks_that_were_measured_again_are_the_same_machine() -> None:
+    def peak(value: str) -> tuple[Fact, ...]:
+        return with_fact(FactKind.HARDWARE, "measured peak", value)
+
+    assert _check(_run(2, facts=peak("2.1e11")), _run(1, facts=peak("2.0e11"))).differences == ()
+    report = _check(_run(2, facts=peak("4e11")), _run(1, facts=peak("2e11")))
+    assert report.of(Verdict.NOT_COMPARED)
+
+
+def test_an_improvement_says_how_to_keep_it() -> None:
+    report = replace(_check(_run(2, mean=0.95e9)), baseline_file="base line.json", after="traces/today")
+    assert report.ratchet == "usp-prof baseline save traces/today -o 'base line.json'"
+    assert _check(_run(2)).ratchet == ""
+    assert _check(_run(2, mean=1.1e9)).ratchet == ""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from gate_runs import measured, series
 
-from usp_prof.gate.measured import SeenFinding, Work
+from usp_prof.gate.measured import Measured, SeenFinding, Work
 from usp_prof.gate.why import changed_work, explain, waterfall
 from usp_prof.gate.wording import why_lines
 from usp_prof.model.finding import Level
@@ -43,6 +43,21 @@ def test_says_it_in_one_line() -> None:
     assert "+1 ms op aten::bmm [8,8] in forward (new, 2 a step)" in lines
     assert "new finding X1 (warning): Exposed gradients axis=dp" in lines
     assert "gone: finding X1: Exposed gradients axis=dp" in why_lines(explain(AFTER, BEFORE))
+
+
+def test_names_the_collective_that_brings_most_of_it() -> None:
+    def run(exposed: float, scatter: float, reduce: float) -> Measured:
+        kinds = [("all_reduce", reduce), ("reduce_scatter", scatter)]
+        times = [series("comm_time", [ns + 2e6], axis="dp", collective=kind, steps=[-1]) for kind, ns in kinds]
+        hidden = [series("hidden_comm_time", [2e6], axis="dp", collective=kind, steps=[-1]) for kind, _ in kinds]
+        whole = (series("step_time", [100e6] * 8), series("exposed_comm_time", [exposed] * 8, axis="dp"))
+        return measured(*times, *hidden, *whole)
+
+    (part,) = explain(run(10e6, 5e6, 5e6), run(19e6, 13e6, 6e6)).parts
+    assert (part.name, part.mostly) == ("exposed dp", "reduce_scatter")
+    assert "+9 ms exposed dp reduce_scatter" in why_lines(explain(run(10e6, 5e6, 5e6), run(19e6, 13e6, 6e6)))[0]
+    (part,) = explain(run(10e6, 5e6, 5e6), run(19e6, 5e6, 5e6)).parts
+    assert part.mostly == ""
 
 
 def test_work_is_matched_by_shape_and_place() -> None:

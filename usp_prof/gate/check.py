@@ -12,7 +12,7 @@ from usp_prof.gate import write_annotations, write_json, write_junit, write_mark
 from usp_prof.gate.judgement import Verdict
 from usp_prof.gate.measure import measure, seen
 from usp_prof.gate.policy import Policy, load_policy
-from usp_prof.gate.scope import analyses_for
+from usp_prof.gate.scope import analyses_for, check_names
 from usp_prof.gate.verdict import Inconclusive, Report, check
 from usp_prof.model.errors import UsageError
 
@@ -40,10 +40,11 @@ class Demand:
         """Read the files; what nothing can be held against is refused."""
         policy = load_policy(self.policy) if self.policy else Policy()
         policy = policy.with_options(minimum=self.minimum, max_regression=self.max_regression)
+        check_names(policy)
         if not self.baseline and not policy.minimum:
             raise UsageError("nothing to check against", hint="give --baseline FILE, or a bound such as --min mfu=0.38")
         baseline = baselines.load(self.baseline) if self.baseline else None
-        return Terms(baseline, policy, Inconclusive(self.inconclusive))
+        return Terms(baseline, policy, Inconclusive(self.inconclusive), self.baseline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Terms:
     baseline: Baseline | None
     policy: Policy
     inconclusive: Inconclusive = Inconclusive.DEFAULT
+    file: str = ""
 
 
 def measured(run: Run, label: str = "") -> Measured:
@@ -74,7 +76,7 @@ def check_run(run: Run, terms: Terms, label: str = "") -> Report:
 
 def check_measured(after: Measured, terms: Terms) -> Report:
     """Check what was measured of a run already."""
-    return check(terms.baseline, after, terms.policy, terms.inconclusive)
+    return replace(check(terms.baseline, after, terms.policy, terms.inconclusive), baseline_file=terms.file)
 
 
 def text(report: Report) -> str:

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from usp_prof.gate.facts import Fact, FactKind
+from usp_prof.gate.facts import MEASURED_PEAK, Fact, FactKind
 
 if TYPE_CHECKING:
     from usp_prof.contract import Manifest
@@ -45,7 +45,9 @@ def _from_manifest(manifest: Manifest) -> dict[tuple[FactKind, str], str]:
         {name: value for name, value in asdict(model).items() if value and name != "flop_per_token"} if model else {}
     )
     hardware = {
-        "peak": f"{manifest.peak_flops:g}" if manifest.peak_flops else "",
+        MEASURED_PEAK if manifest.peak_source.startswith("measured") else "peak": f"{manifest.peak_flops:g}"
+        if manifest.peak_flops
+        else "",
         "processes per device": str(manifest.processes_per_device),
         "paced": "yes" if manifest.paced else "no",
     }

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from usp_prof.gate.series import Series
 
 
+MEASURED_PEAK = "measured peak"
+SAME_PEAK = 1.25
+"""Where a machine's name is not known, its largest matrix product tells it; measured again it differs by less."""
+
+
 class FactKind(StrEnum):
     """What a fact is about, in the order in which differences are told."""
 
@@ -61,7 +66,15 @@ def differences(before: Iterable[Fact], after: Iterable[Fact]) -> tuple[Differen
     order = list(FactKind)
     keys = sorted(old.keys() | new.keys(), key=lambda key: (order.index(key[0]), key[1]))
     found = (Difference(kind, name, old.get((kind, name), ""), new.get((kind, name), "")) for kind, name in keys)
-    return tuple(each for each in found if each.before != each.after)
+    return tuple(each for each in found if each.before != each.after and not _as_measured(each))
+
+
+def _as_measured(found: Difference) -> bool:
+    """Say whether two figures are the same but for how they were measured."""
+    if found.name != MEASURED_PEAK or not found.known:
+        return False
+    before, after = float(found.before), float(found.after)
+    return max(before, after) <= SAME_PEAK * min(before, after)
 
 
 _RATES = (Unit.NS, Unit.PER_SECOND, Unit.BYTES_PER_SECOND, Unit.FLOP_PER_SECOND, Unit.FRACTION, Unit.RATIO)

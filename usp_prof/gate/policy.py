@@ -47,8 +47,12 @@ class Rule:
 
     def takes(self, series: Series) -> bool:
         """Say whether the rule is about this series."""
-        pattern = "[^,]*".join(re.escape(part) for part in self.match.split("*"))
-        return re.fullmatch(pattern, series.key) is not None
+        return fits(self.match, series.key)
+
+
+def fits(match: str, key: str) -> bool:
+    """Say whether a rule's `match` is about a key; each `*` stands for one value."""
+    return re.fullmatch("[^,]*".join(re.escape(part) for part in match.split("*")), key) is not None
 
 
 def _rule(match: str, allowed: str, resolve: str = "", between: str = "", family: str = "") -> Rule:
@@ -88,6 +92,8 @@ class Policy:
     health: Severity = Severity.DATA_LOSS
     across: tuple[FactKind, ...] = ()
     noise: Mapping[Machine, Prior] = field(default_factory=lambda: PRIORS)
+    asked: tuple[str, ...] = ()
+    """Rules and bounds of the command line: when one cannot be judged, the check has no answer."""
 
     def rule(self, series: Series) -> Rule | None:
         """Give the first rule about a series; `None` when it is not gated."""
@@ -97,7 +103,8 @@ class Policy:
         """Put the command line's words before everything else."""
         rules = tuple(_override(self.rules, name, text) for name, text in max_regression.items())
         floors = {**dict(self.minimum), **minimum}
-        return replace(self, rules=rules + self.rules, minimum=tuple(sorted(floors.items())))
+        asked = (*self.asked, *max_regression)
+        return replace(self, rules=rules + self.rules, minimum=tuple(sorted(floors.items())), asked=asked)
 
 
 def load_policy(path: str | Path) -> Policy:
@@ -116,7 +123,8 @@ def load_policy(path: str | Path) -> Policy:
 NO_FINDINGS = "none"
 """The word of a policy file for a gate that findings do not close."""
 
-_KEYS = ("defaults", "rule", "min", "false_alarm", "findings", "health", "across")
+_KEYS = ("defaults", "rule", "min", "false_alarm", "findings", "health", "across", "noise")
+_NOISE_KEYS = ("share", "worth", "enough")
 _RULE_KEYS = ("match", "allowed", "resolve", "between", "family")
 
 
@@ -139,7 +147,18 @@ def policy_from(data: Mapping[str, Any]) -> Policy:
         findings=_level(data.get("findings", Level.CRITICAL)),
         health=_member(Severity, "severity of health", data.get("health", Severity.DATA_LOSS)),
         across=tuple(_member(FactKind, "kind of fact", name) for name in data.get("across", ())),
+        noise={**PRIORS, **dict(_prior(name, said) for name, said in data.get("noise", {}).items())},
     )
+
+
+def _prior(name: str, said: Mapping[str, Any]) -> tuple[Machine, Prior]:
+    """Read what is assumed of one kind of machine; what is left out stays as it is."""
+    machine: Machine = _member(Machine, "kind of machine", name)
+    _known("key of noise", said, _NOISE_KEYS)
+    prior = replace(PRIORS[machine], **{key: float(value) for key, value in said.items()})
+    if prior.share < 0 or prior.worth <= 0 or prior.enough < 2:
+        raise UsageError(f"noise.{name}: {prior}", hint="share >= 0, worth > 0, enough >= 2 baseline runs")
+    return machine, prior
 
 
 def _level(word: str) -> Level | None:

@@ -8,22 +8,44 @@ from typing import TYPE_CHECKING
 
 from usp_prof.analyses import NAMES
 from usp_prof.gate.derived import SHARES
+from usp_prof.model.errors import unknown_name
 
 if TYPE_CHECKING:
     from usp_prof.gate.policy import Policy
 
-ALWAYS = ("step_time", "breakdown")
+ALWAYS = ("step_time", "breakdown", "overlap")
 """What tells the noise of the steps, and why a step got longer."""
 
 
 def analyses_for(policy: Policy) -> tuple[str, ...]:
     """List the analyses, in their order, whose values a check under this policy looks at."""
     wanted = [rule.match for rule in policy.rules] + [name for name, _ in policy.minimum]
-    patterns = [re.compile(".*".join(map(re.escape, word.partition("[")[0].split("*")))) for word in wanted]
+    patterns = [_pattern(word) for word in wanted]
     return tuple(name for name in NAMES if name in ALWAYS or any(_declares(name, each) for each in patterns))
 
 
+def known_metrics() -> tuple[str, ...]:
+    """Name all metrics that a rule can be about."""
+    return tuple(sorted({name for analysis in NAMES for name in _declared(analysis)}))
+
+
+def check_names(policy: Policy) -> None:
+    """Refuse rules and bounds about metrics that do not exist: a misspelt rule would guard nothing and say nothing."""
+    known = known_metrics()
+    for word in [rule.match for rule in policy.rules] + [name for name, _ in policy.minimum]:
+        name = word.partition("[")[0]
+        if not any(_pattern(name).fullmatch(each) for each in known):
+            raise unknown_name("metric", name, known)
+
+
+def _pattern(word: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, word.partition("[")[0].split("*"))))
+
+
 def _declares(analysis: str, pattern: re.Pattern[str]) -> bool:
+    return any(pattern.fullmatch(name) for name in _declared(analysis))
+
+
+def _declared(analysis: str) -> list[str]:
     declared = [metric.id for metric in import_module(f"usp_prof.analyses.{analysis}").METRICS]
-    names = [*declared, *(SHARES[metric][0] for metric in declared if metric in SHARES)]
-    return any(pattern.fullmatch(name) for name in names)
+    return [*declared, *(SHARES[metric][0] for metric in declared if metric in SHARES)]

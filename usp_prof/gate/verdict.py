@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from shlex import quote
 from typing import TYPE_CHECKING
 
+from usp_prof.gate.bounds import SIGN, judge_bounds
+from usp_prof.gate.derived import STEP_TIME
 from usp_prof.gate.facts import Difference, FactKind, barred, differences
 from usp_prof.gate.judge import judge
 from usp_prof.gate.judgement import Judgement, Verdict
-from usp_prof.gate.limit import Scale
 from usp_prof.gate.new_findings import new_findings
 from usp_prof.gate.noise import noise_of
-from usp_prof.gate.policy import STEP_FAMILY, Policy
-from usp_prof.gate.sample import boil_down
-from usp_prof.gate.student import t_quantile
+from usp_prof.gate.policy import STEP_FAMILY, Policy, fits
 from usp_prof.gate.usable import unusable_input
 from usp_prof.gate.why import EMPTY_WHY, Why, explain
-from usp_prof.model.metric import Better, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +50,16 @@ class Report:
     after: str
     baseline_runs: int
     inconclusive: Inconclusive = Inconclusive.DEFAULT
+    unanswered: tuple[str, ...] = ()
+    """What was asked for and could not be judged, although the rest could."""
+    baseline_file: str = ""
+
+    @property
+    def ratchet(self) -> str:
+        """Say how to keep an improvement; nothing where there is none, or something got worse."""
+        if self.unusable or self.verdict is Verdict.REGRESSED or not self.of(Verdict.IMPROVED):
+            return ""
+        return f"usp-prof baseline save {quote(self.after)} -o {quote(self.baseline_file or 'baseline.json')}"
 
     @property
     def exit_code(self) -> int:
@@ -60,7 +70,7 @@ class Report:
             return 0
         if self.inconclusive is Inconclusive.FAIL:
             return 1
-        return 2 if self.unusable else 0
+        return 2 if self.unusable or self.unanswered else 0
 
     def of(self, verdict: Verdict) -> tuple[Judgement, ...]:
         """Give the judgements with one verdict."""
@@ -75,7 +85,7 @@ def check(
     last = runs[-1] if runs else None
     found = differences(last.facts, after.facts) if last else ()
     noise = noise_of((*runs, after), policy.noise)
-    judgements = _compared(runs, after, policy, found, noise) + _floors(after, policy)
+    judgements = _compared(runs, after, policy, found, noise) + judge_bounds(after, policy)
     fresh: tuple[SeenFinding, ...] = ()
     if runs and _same_machine(found):
         fresh, unsure = new_findings(runs, after, policy, noise)
@@ -85,10 +95,13 @@ def check(
         judgements = tuple(_in_doubt(each) for each in judgements)
     elif all(each.verdict is Verdict.NOT_COMPARED for each in judgements):
         unusable = ("nothing could be compared: no gated metric is in both runs on comparable terms",)
-    verdict = _overall(judgements, fresh, unusable)
+    unanswered = () if unusable else _unanswered(judgements, policy)
+    verdict = _overall(judgements, fresh, unusable, unanswered)
     why = explain(last, after) if last and verdict is not Verdict.PASS else EMPTY_WHY
     before = last.label if last else ""
-    return Report(verdict, judgements, found, unusable, fresh, why, before, after.label, len(runs), inconclusive)
+    return Report(
+        verdict, judgements, found, unusable, fresh, why, before, after.label, len(runs), inconclusive, unanswered
+    )
 
 
 def _compared(
@@ -134,44 +147,21 @@ def _tails(families: dict[str, str], false_alarm: float) -> dict[str, float]:
     return {name: false_alarm / 2 if name == STEP_FAMILY else rest / others for name in names}
 
 
-def _floors(after: Measured, policy: Policy) -> tuple[Judgement, ...]:
-    """Judge the absolute bounds of `--min`: below for certain is a regression, below by luck is inconclusive."""
-    found = []
-    news = after.by_key()
-    for name, floor in policy.minimum:
-        series = news.get(name)
-        if series is None:
-            reason = f"{name} was not measured, so that its bound {floor:g} cannot be checked"
-            found.append(
-                Judgement(f"{name} >= {floor:g}", name, Unit.RATIO, Better.HIGHER, Verdict.INCONCLUSIVE, reason)
-            )
-            continue
-        sample = boil_down(series.samples, series.steps)
-        noisy = series.per_step and sample.freedom >= 1
-        reach = t_quantile(policy.false_alarm, sample.freedom) * sample.error if noisy else 0.0
-        low, high = sample.centre - reach, sample.centre + reach
-        verdict = Verdict.PASS if sample.centre >= floor else Verdict.INCONCLUSIVE
-        if high < floor:
-            verdict = Verdict.REGRESSED
-        found.append(
-            Judgement(
-                f"{series.key} >= {floor:g}",
-                f"{series.title}, lower bound",
-                series.unit,
-                Better.HIGHER,
-                verdict,
-                "" if verdict is Verdict.PASS else f"{sample.centre:.4g} is below the bound",
-                before=floor,
-                after=sample.centre,
-                change=sample.centre - floor,
-                low=low - floor,
-                high=high - floor,
-                scale=Scale.ABSOLUTE,
-                allowed=0.0,
-                steps=sample.steps,
-            )
-        )
-    return tuple(found)
+def _unanswered(judgements: Sequence[Judgement], policy: Policy) -> tuple[str, ...]:
+    """List what the command line asked for, and the step itself, where it could not be judged at all."""
+    open_ones = [each for each in judgements if math.isnan(each.change)]
+    answered = [each.key for each in judgements if not math.isnan(each.change)]
+    found = [
+        f"{each.key}: {each.reason}"
+        for each in open_ones
+        if each.key == STEP_TIME and each.verdict is Verdict.INCONCLUSIVE and each.more_steps == 0
+    ]
+    found += [f"{each.key}: {each.reason}" for each in open_ones if SIGN in each.key]
+    for name in policy.asked:
+        if not any(fits(name, key) for key in answered):
+            reason = next((each.reason for each in open_ones if fits(name, each.key)), "no such value in either run")
+            found.append(f"{name}: {reason}")
+    return tuple(dict.fromkeys(found))
 
 
 def _aside(series: Series, verdict: Verdict, reason: str) -> Judgement:
@@ -189,12 +179,17 @@ def _same_machine(found: Sequence[Difference]) -> bool:
     return not any(each.kind is FactKind.HARDWARE and each.known for each in found)
 
 
-def _overall(judgements: Sequence[Judgement], fresh: Sequence[SeenFinding], unusable: Sequence[str]) -> Verdict:
+def _overall(
+    judgements: Sequence[Judgement],
+    fresh: Sequence[SeenFinding],
+    unusable: Sequence[str],
+    unanswered: Sequence[str],
+) -> Verdict:
     said = {each.verdict for each in judgements}
     if unusable:
         return Verdict.INCONCLUSIVE
     if Verdict.REGRESSED in said or fresh:
         return Verdict.REGRESSED
-    if Verdict.INCONCLUSIVE in said:
+    if Verdict.INCONCLUSIVE in said or unanswered:
         return Verdict.INCONCLUSIVE
     return Verdict.IMPROVED if Verdict.IMPROVED in said else Verdict.PASS

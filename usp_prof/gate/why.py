@@ -23,6 +23,9 @@ PARTS = (
 )
 """The metrics that partition the step, how a part is called, and the dimension that tells its parts apart."""
 
+EXPOSED = "exposed "
+_Kinds = dict[tuple[str, str], float]
+
 LEAST_SHARE = 0.0005
 """Changes of less than this share of the step are not told."""
 
@@ -34,6 +37,8 @@ class PartChange:
     name: str
     before_ns: float
     after_ns: float
+    mostly: str = ""
+    """The collective that brings most of the change of an exposed axis."""
 
     @property
     def delta_ns(self) -> float:
@@ -85,7 +90,8 @@ def explain(before: Measured, after: Measured) -> Why:
     old, new = _places(before), _places(after)
     step_before, step_after = _centre(before.by_key().get(STEP_TIME)), _centre(after.by_key().get(STEP_TIME))
     least = LEAST_SHARE * max(step_before, step_after)
-    parts = [PartChange(name, old.get(name, 0.0), new.get(name, 0.0)) for name in sorted({*old, *new})]
+    kinds = _exposed_kinds(before), _exposed_kinds(after)
+    parts = [_part(name, old.get(name, 0.0), new.get(name, 0.0), *kinds) for name in sorted({*old, *new})]
     told = sorted(
         (part for part in parts if abs(part.delta_ns) > least), key=lambda part: (-abs(part.delta_ns), part.name)
     )
@@ -131,6 +137,26 @@ def _places(run: Measured) -> dict[str, float]:
         word = names.get((series.metric, dimensions[0] if dimensions else ""))
         if word is not None and len(dimensions) <= 1:
             found[" ".join([word, *(value for _, value in series.place)])] = _centre(series)
+    return found
+
+
+def _part(name: str, before: float, after: float, old: _Kinds, new: _Kinds) -> PartChange:
+    """Name the collective that makes up at least half of a part's change."""
+    delta = after - before
+    axis = name.removeprefix(EXPOSED)
+    changes = {c: new.get((a, c), 0.0) - old.get((a, c), 0.0) for a, c in sorted({*old, *new}) if a == axis}
+    most = max(changes, key=lambda each: abs(changes[each]), default="")
+    return PartChange(name, before, after, most if most and changes[most] * delta > 0.5 * delta * delta else "")
+
+
+def _exposed_kinds(run: Measured) -> _Kinds:
+    """Give the exposed time of each axis and collective in ns a step."""
+    found: _Kinds = {}
+    for series in run.series:
+        place = dict(series.place)
+        if set(place) == {"axis", "collective"} and series.metric in ("comm_time", "hidden_comm_time"):
+            key = (place["axis"], place["collective"])
+            found[key] = found.get(key, 0.0) + (1 if series.metric == "comm_time" else -1) * _centre(series)
     return found
 
 

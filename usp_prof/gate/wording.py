@@ -19,6 +19,8 @@ def headline(report: Report) -> str:
     """Say the verdict in one sentence."""
     if report.unusable:
         return f"inconclusive: {report.unusable[0]}"
+    if report.unanswered and report.verdict is not Verdict.REGRESSED:
+        return f"inconclusive: {report.unanswered[0]}"
     if report.verdict is Verdict.REGRESSED:
         worst = [f"{each.key} {change(each)}" for each in worst_first(report.of(Verdict.REGRESSED))]
         worst += [f"new finding {each.code}" for each in report.new_findings]
@@ -59,7 +61,9 @@ def why_lines(why: Why) -> tuple[str, ...]:
     """Say why the step changed: the sum first, then the parts, the work and the findings."""
     lines = []
     if why.parts:
-        told = ", ".join(f"{signed_duration(part.delta_ns)} {part.name}" for part in why.parts[:_PARTS_TOLD])
+        told = ", ".join(
+            f"{signed_duration(part.delta_ns)} {part.name} {part.mostly}".rstrip() for part in why.parts[:_PARTS_TOLD]
+        )
         lines.append(f"{signed_duration(why.delta_ns)} a step: {told}")
     lines += [work_line(each) for each in why.work]
     lines += [

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def render(report: Report) -> str:
     """Write the check as workflow commands (`::error title=...::text`)."""
-    lines = [_command("error", "usp-prof", reason) for reason in report.unusable]
+    lines = [_command("error", "usp-prof", reason) for reason in report.unusable + report.unanswered]
     why = "\n".join(why_lines(report.why))
     lines += [
         _command("error", f"usp-prof: {each.key} regressed", f"{sentence(each)}\n{why}".rstrip())
@@ -25,6 +25,8 @@ def render(report: Report) -> str:
             _command("warning", f"usp-prof: {each.key} inconclusive", sentence(each))
             for each in report.of(Verdict.INCONCLUSIVE)
         ]
+    if report.ratchet:
+        lines.append(_command("notice", "usp-prof: improved", f"{headline(report)}\nto keep it: {report.ratchet}"))
     if not lines:
         lines = [_command("notice", "usp-prof", headline(report))]
     return "\n".join(lines) + "\n"

@@ -22,6 +22,7 @@ def render(report: Report) -> str:
         "version": VERSION,
         "headline": headline(report),
         "exit_code": report.exit_code,
+        "ratchet": report.ratchet,
         **plain(asdict(report)),
     }
     return json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"

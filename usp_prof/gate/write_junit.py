@@ -19,7 +19,7 @@ def render(report: Report) -> str:
     why = "\n".join(why_lines(report.why))
     fails = report.inconclusive is Inconclusive.FAIL
     cases = [_case(each, why, fails=fails) for each in report.judgements]
-    cases += [_broken("input", reason, "error") for reason in report.unusable]
+    cases += [_broken("input", reason, "error") for reason in report.unusable + report.unanswered]
     cases += [_broken(f"finding {each.code}", f"{each.title} {each.where}", "failure") for each in report.new_findings]
     body = "".join(cases)
     counts = f'tests="{len(cases)}" failures="{body.count("<failure ")}" errors="{body.count("<error ")}"'

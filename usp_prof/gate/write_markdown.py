@@ -25,7 +25,7 @@ def render(report: Report) -> str:
     lines = [f"## {_MARKS[report.verdict]} usp-prof: {_cell(headline(report))}", ""]
     runs = f" ({report.baseline_runs} runs)" if report.baseline_runs > 1 else ""
     lines += [f"`{report.after}` against `{report.before}`{runs}", ""]
-    lines += [f"> [!WARNING]\n> {_cell(reason)}\n" for reason in report.unusable]
+    lines += [f"> [!WARNING]\n> {_cell(reason)}\n" for reason in report.unusable + report.unanswered]
     lines += [f"- differs: {_cell(str(each))}" for each in report.differences]
     lines += [""] if report.differences else []
     shown = worst_first(report.of(Verdict.REGRESSED)) + report.of(Verdict.INCONCLUSIVE) + report.of(Verdict.IMPROVED)
@@ -35,6 +35,8 @@ def render(report: Report) -> str:
     why = why_lines(report.why)
     if why:
         lines += ["**Why**", "", *(f"- {_cell(line)}" for line in why), ""]
+    if report.ratchet:
+        lines += [f"To keep what improved: `{report.ratchet}`", ""]
     if rest:
         lines += [f"<details><summary>{len(rest)} other metrics</summary>", "", *_table(rest), "", "</details>", ""]
     return "\n".join(lines).rstrip() + "\n"

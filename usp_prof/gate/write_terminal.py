@@ -34,7 +34,7 @@ def render(report: Report, *, color: bool, width: int = 120) -> str:
     console.print(Text(headline(report), style=_STYLES[report.verdict]), soft_wrap=True)
     runs = f", {report.baseline_runs} runs" if report.baseline_runs > 1 else ""
     console.print(Text(f"{report.after} against {report.before}{runs}"), soft_wrap=True)
-    for reason in report.unusable[1:]:
+    for reason in (report.unusable + report.unanswered)[1:]:
         console.print(Text(f"  {reason}"), soft_wrap=True)
     for difference in report.differences:
         console.print(Text(f"  differs: {difference}"), soft_wrap=True)
@@ -50,8 +50,8 @@ def render(report: Report, *, color: bool, width: int = 120) -> str:
         console.print(Text("why"), soft_wrap=True)
         for line in lines:
             console.print(Text(f"  {line}"), soft_wrap=True)
-    if report.verdict is Verdict.IMPROVED:
-        console.print(Text("to keep it that way: usp-prof baseline save RUN -o baseline.json"), soft_wrap=True)
+    if report.ratchet:
+        console.print(Text(f"to keep what improved: {report.ratchet}"), soft_wrap=True)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
