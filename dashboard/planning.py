@@ -8,16 +8,32 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from dashboard import data, state
+from dashboard.components.blocks import theme
+from dashboard.components.figure import figure
 from dashboard.components.waiting import wait
+from usp_prof.charts import draw
+from usp_prof.charts.inputs import MemoryParts
 from usp_prof.model.hardware import DEVICES
 from usp_prof.planner.cluster import of_device
 from usp_prof.planner.search import Plans, Question
+from usp_prof.planner.stages import footprints
 
 if TYPE_CHECKING:
+    from usp_prof.contract import ModelEntry
+    from usp_prof.model.configuration import Configuration
     from usp_prof.planner.calibration import Calibration
 
 MOST_DEVICES = 4096
 MOST_SEQUENCES = 65536
+FILLS = {
+    "parameter_bytes": "weights",
+    "gradient_bytes": "gradients",
+    "optimizer_bytes": "optimizer",
+    "gathered_bytes": "gathered weights",
+    "activation_bytes": "activations",
+    "logit_bytes": "logits",
+}
+"""What fills memory, in the order and the words in which it is shown."""
 DTYPES = ("bf16", "fp16", "fp32", "fp8")
 
 
@@ -35,6 +51,14 @@ def said(learnt: Calibration, plans: Plans) -> None:
     if machine == learnt.cluster:
         basis += f"; the recorded run itself is predicted with an error of {learnt.error_fraction:+.1%}"
     st.caption(f"Predicted, never run: {basis}. {plans.tried:,} legal configurations, {len(plans.best):,} fit.")
+
+
+def memory_chart(model: ModelEntry, configuration: Configuration, room_bytes: float, *, key: str) -> None:
+    """Show what fills the memory of each pipeline rank."""
+    found = footprints(model, configuration)
+    labels = tuple(f"pipeline rank {rank}" for rank in range(len(found)))
+    parts = tuple((label, tuple(float(each.parts()[part]) for each in found)) for part, label in FILLS.items())
+    figure(draw(MemoryParts(labels, parts, room_bytes), theme(dark=state.is_dark())), key=key)
 
 
 def _question(learnt: Calibration) -> Question:

@@ -13,10 +13,9 @@ from dashboard.components.blocks import theme
 from dashboard.components.download import table
 from dashboard.components.figure import figure
 from usp_prof.charts import draw as draw_chart
-from usp_prof.charts.inputs import MemoryParts, PlanPoints
+from usp_prof.charts.inputs import PlanPoints
 from usp_prof.model.metric import Unit
 from usp_prof.planner.launch import TRAINERS, command
-from usp_prof.planner.stages import footprints
 from usp_prof.report.format import quantity
 
 if TYPE_CHECKING:
@@ -71,14 +70,10 @@ def _one(plans: Plans, shown: tuple[Prediction, ...]) -> None:
     mfu.metric(f"MFU ({plan.convention})", f"{plan.mfu:.1%}")
     bubble.metric("bubble", f"{plan.bubble_fraction:.1%}")
     memory.metric("memory", quantity(plan.footprint.total_bytes, Unit.BYTES))
-    found = footprints(plans.question.model, plan.configuration)
-    labels = tuple(f"pipeline rank {rank}" for rank in range(len(found)))
-    parts = tuple(
-        (name.removesuffix("_bytes"), tuple(float(each.parts()[name]) for each in found)) for name in found[0].parts()
-    )
     st.markdown("**Predicted memory of a rank**, by what fills it")
-    room = plans.question.cluster.room_bytes
-    figure(draw_chart(MemoryParts(labels, parts, room), theme(dark=state.is_dark())), key="plan-memory")
+    planning.memory_chart(
+        plans.question.model, plan.configuration, plans.question.cluster.room_bytes, key="plan-memory"
+    )
     trainers = tuple(TRAINERS)
     trainer = st.segmented_control("Start it with", trainers, default=state.word("trainer", trainers)) or trainers[0]
     state.keep("trainer", None if trainer == trainers[0] else trainer)

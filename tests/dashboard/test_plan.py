@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dashboard import data
+from dashboard import data, planning
+from usp_prof.model.footprint import Footprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,3 +89,13 @@ def test_a_switch_is_predicted() -> None:
     assert not app.exception, app.exception[0].value
     assert "no_pauses" in app.query_params["edits"]
     assert [metric.label for metric in app.metric] == ["step, measured", "step, predicted", "gain"]
+
+
+def test_memory_is_predicted_beside_what_was_measured() -> None:
+    app = page("memory")
+    assert "What the planner's formulas give for pp4, 8x2, 1f1b" in app.caption[-1].value
+
+
+def test_every_part_of_a_footprint_is_shown() -> None:
+    names = {field.name for field in dataclasses.fields(Footprint)}
+    assert set(planning.FILLS) == names
