@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def recorded_names(work: Callable[[], object]) -> list[str]:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profiler:
         work()
     return [event.name for event in profiler.events() or [] if "::" in event.name and not event.name.startswith("aten")]
 

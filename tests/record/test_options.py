@@ -35,3 +35,9 @@ def test_a_window_that_records_nothing_is_refused(wrong: dict[str, int]) -> None
 
 def test_the_last_step_counts_all_windows() -> None:
     assert Window(skip=2, wait=1, warmup=1, active=3, repeat=2).last_step == 12
+
+
+def test_whole_steps_are_those_over_in_the_window_that_is_open() -> None:
+    window = Window(skip=2, wait=1, warmup=1, active=3, repeat=2)
+    assert [window.whole_steps(step) for step in range(14)] == [0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 2, 0, 0]
+    assert Window(active=1, repeat=0).whole_steps(5) == 0

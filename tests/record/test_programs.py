@@ -109,6 +109,9 @@ def test_lightning(run_program: Runner, read_trace: Reader) -> None:
     assert names(trace, "train::") == {"train::forward": 4, "train::backward": 4, "train::optimizer": 2}
 
 
-def test_a_killed_rank_leaves_nothing_half_written(run_program: Runner) -> None:
+def test_a_killed_rank_leaves_nothing_half_written(run_program: Runner, read_trace: Reader) -> None:
     folder = run_program("dying_rank.py", fails=True)
-    assert not list(folder.glob("rank*"))
+    left = list(folder.glob("rank*"))
+    assert [path.name for path in left] in ([], ["rank0.json.gz"])  # torchrun may stop rank 0 before it has written
+    for path in left:
+        assert names(read_trace(path), "ProfilerStep") == {"ProfilerStep#1": 1}

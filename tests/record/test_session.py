@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -149,18 +151,52 @@ def test_a_trace_that_cannot_be_written_does_not_stop_the_training(tmp_path: Pat
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_a_failing_step_leaves_no_trace_and_its_own_error(tmp_path: Path) -> None:
+def test_a_failing_loop_leaves_the_steps_that_were_whole(tmp_path: Path, read_trace: Reader) -> None:
     session = record.session(tmp_path, **QUICK)
 
     def fail() -> None:
         with session:
             train(session, steps=2)
+            raise ZeroDivisionError("by design")
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    names = [event["name"] for event in read_trace(tmp_path / "rank0.json.gz")["traceEvents"]]
+    assert [name for name in names if name.startswith(("ProfilerStep", "train::cut"))] == [
+        "ProfilerStep#1",
+        "train::cut step=2",
+    ]
+    assert manifest_of(tmp_path).notes == [
+        "rank 0: the loop ended within step 2, which counts as none: ZeroDivisionError: by design"
+    ]
+
+
+def test_a_failing_loop_leaves_no_trace_without_a_whole_step(tmp_path: Path) -> None:
+    session = record.session(tmp_path, **QUICK)
+
+    def fail() -> None:
+        with session:
+            train(session, steps=1)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
     assert not (tmp_path / "rank0.json.gz").exists()
     assert (tmp_path / "run.json").exists()
+
+
+def test_a_loop_that_never_leaves_its_session_is_saved_as_the_process_ends(tmp_path: Path, read_trace: Reader) -> None:
+    program = (
+        "import sys, torch\nfrom usp_prof import record\n"
+        "session = record.session(sys.argv[1], peak_flops=1e9, wait=0, warmup=1, active=9).__enter__()\n"
+        "for _ in range(3):\n    torch.ones(3) + 1\n    session.advance()\nraise ZeroDivisionError\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+    names = [event["name"] for event in read_trace(tmp_path / "rank0.json.gz")["traceEvents"]]
+    assert [name for name in names if name.startswith("ProfilerStep")] == ["ProfilerStep#1", "ProfilerStep#2"]
+    assert manifest_of(tmp_path).notes
 
 
 def test_a_step_that_fails_is_not_counted(tmp_path: Path) -> None:

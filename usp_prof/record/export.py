@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.contract import TRACE_METADATA_KEY
+from usp_prof.contract import TRACE_METADATA_KEY, format_mark
 from usp_prof.record import flight
 from usp_prof.record.atomic import whole_gzip_file
 from usp_prof.record.enrichment import enrich
@@ -41,14 +41,25 @@ def preset(profiler: torch.profiler.profile, manifest: Manifest) -> None:
 
 
 def export(
-    profiler: torch.profiler.profile, path: Path, manifest: Manifest, groups: list[GroupEntry], rank: int
+    profiler: torch.profiler.profile,
+    path: Path,
+    manifest: Manifest,
+    groups: list[GroupEntry],
+    rank: int,
+    *,
+    cut_step: int | None = None,
 ) -> Outcome:
-    """Write the recorded window to `path`; either the whole trace stands there afterwards or nothing."""
+    """Write the recorded window to `path`; either the whole trace stands there afterwards or nothing.
+
+    A step that an error cut short keeps its events but not its name, for it is no step: ``train::cut step=N``.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".recording-", dir=path.parent) as folder:
         raw = Path(folder) / "raw.json"
         profiler.export_chrome_trace(str(raw))
         text = raw.read_text(ENCODING)
+    if cut_step is not None:
+        text = text.replace(f'"ProfilerStep#{cut_step}"', f'"{format_mark("train", "cut", step=cut_step)}"')
     pieces, outcome = _joined(text, groups, rank)
     manifest.join_rate = {str(rank): outcome.join_rate}
     head, *rest = pieces

@@ -63,7 +63,18 @@ class Window:
     @property
     def last_step(self) -> int:
         """Give the number of steps after which all windows are written; 0 when they repeat for ever."""
-        return self.skip + self.repeat * (self.wait + self.warmup + self.active)
+        return self.skip + self.repeat * self._cycle
+
+    @property
+    def _cycle(self) -> int:
+        return self.wait + self.warmup + self.active
+
+    def whole_steps(self, step: int) -> int:
+        """Count the recorded steps that are over in the window that is open while `step` runs; 0 where none is open."""
+        turn, place = divmod(step - self.skip, self._cycle)
+        if step < self.skip or (self.repeat and turn >= self.repeat):
+            return 0
+        return max(place - self.wait - self.warmup, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import warnings
@@ -49,6 +50,7 @@ class Session:
         self._groups = groups
         self._settings = settings
         self._window = 0
+        self._cut: int | None = None
         self._profiler: torch.profiler.profile | None = None
         self._part: Part
         self._exchange: Exchange
@@ -65,6 +67,7 @@ class Session:
         self._exchange.leave(self._part)
         self._profiler = self._make_profiler()
         self._profiler.start()
+        atexit.register(self._end_with_the_process)
         return self
 
     def __exit__(
@@ -73,8 +76,14 @@ class Session:
         profiler, self._profiler = self._profiler, None
         if profiler is None:
             return
+        atexit.unregister(self._end_with_the_process)
         if error is not None:
-            profiler.on_trace_ready = None  # an unfinished step is no measurement; whole windows are on disk already
+            if self._settings.window.whole_steps(profiler.step_num):
+                self._cut = profiler.step_num
+                said = f"the loop ended within step {self._cut}, which counts as none: {type(error).__name__}: {error}"
+                self._part.notes.append(said)
+            else:
+                profiler.on_trace_ready = None  # nothing whole is in this window; those before are on disk already
         with self._surviving("stopping the profiler"):
             profiler.stop()
         if not self._window and error is None:
@@ -84,6 +93,10 @@ class Session:
         with self._surviving("telling rank 0 about this rank"):
             self._exchange.leave(self._part)
         self._write_manifest(0.0 if error is not None else self._settings.declared.gather_timeout)
+
+    def _end_with_the_process(self) -> None:
+        """Save what is whole of a loop that never left its session: a callback hears nothing of an error."""
+        self.__exit__(SystemExit, SystemExit("the process ended"), None)
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -137,7 +150,9 @@ class Session:
     def _save(self, profiler: torch.profiler.profile) -> None:
         with self._surviving("writing the trace"):
             path = self._window_folder() / export.trace_name(self._place.rank)
-            outcome = export.export(profiler, path, self.manifest, self._topology.groups, self._place.rank)
+            outcome = export.export(
+                profiler, path, self.manifest, self._topology.groups, self._place.rank, cut_step=self._cut
+            )
             self._part.join_rate = min(outcome.join_rate, 1.0 if self._part.join_rate is None else self._part.join_rate)
             if outcome.note:
                 self._note(outcome.note)
