@@ -68,5 +68,98 @@ def test_without_other_marks_the_optimizer_ends_each_step() -> None:
     assert table_set(single).columns("steps", 0)["source"].tolist() == ["window"]
 
 
+def unmarked(steps: int, *, rank: int = 0, optimizer: str = "multi_tensor_apply_kernel<Adam>") -> Trace:
+    """Make a rank whose kernels repeat step by step, and whose host says nothing about it."""
+    trace, at = Trace(rank), 0
+    for _ in range(steps):
+        for name in ("embed", *("norm", "gemm", "act") * 3, "head", "loss", *("act_b", "gemm_b") * 3, optimizer):
+            trace.kernel(name, at + 5_000, 80, launch_at=at)
+            at += 100
+        at += 300
+    return trace
+
+
+def sources(trace: Trace) -> set[str]:
+    return set(table_set(trace).columns("steps", 0)["source"].tolist())
+
+
+def test_kernels_that_repeat_stand_for_steps_and_health_says_so() -> None:
+    trace = unmarked(3)
+    size = 19 * 100 + 300
+    assert windows(trace) == [
+        (0, 5_000, 5_000 + size),
+        (1, 5_000 + size, 5_000 + 2 * size),
+        (2, 5_000 + 2 * size, 5_000 + 3 * size - 320),
+    ]
+    tables = table_set(trace)
+    assert set(tables.columns("steps", 0)["source"].tolist()) == {"pattern"}
+    assert "steps_inferred" in tables.columns("health", 0)["code"].tolist()
+
+
+def test_a_recording_that_begins_and_ends_inside_a_step() -> None:
+    trace = unmarked(5)
+    trace.events = [
+        event for event in trace.events if 1_000 <= event["ts"] - (event["cat"] == "kernel") * 5_000 < 9_500
+    ]
+    steps = table_set(trace).columns("steps", 0)
+    size = 19 * 100 + 300
+    assert (steps["start_ns"] - BASE).tolist() == [5_000 + size * n for n in (1, 2, 3)]
+
+
+def test_on_cpu_the_ops_of_the_host_repeat() -> None:
+    trace, at = Trace(device="cpu"), 0
+    for _ in range(3):
+        for name in ("aten::embedding", *("aten::mm", "aten::relu") * 4, "aten::nll_loss", "aten::_fused_adam_"):
+            trace.op(name, at, 90)
+            at += 100
+    assert windows(trace) == [(0, 0, 1_100), (1, 1_100, 2_200), (2, 2_200, 3_291)]
+    assert sources(trace) == {"pattern"}
+
+
+def test_an_annotation_that_begins_the_same_work_each_time_stands_for_steps() -> None:
+    trace = unmarked(3)
+    for number in range(3):
+        trace.mark("DistributedDataParallel.forward", 2_200 * number - 10, 900)
+        trace.mark("layer", 2_200 * number + 200, 50)
+    steps = table_set(trace).columns("steps", 0)
+    assert set(steps["source"].tolist()) == {"annotation"}
+    assert (steps["host_start_ns"] - BASE).tolist() == [0, 2_200, 4_400]
+
+
+def test_work_that_does_not_repeat_is_one_window() -> None:
+    trace = Trace()
+    for number in range(60):
+        trace.kernel(f"kernel {number * number % 37}", 5_000 + number * 100, 80, launch_at=number * 100)
+    assert sources(trace) == {"window"}
+    assert sources(unmarked(1)) == {"window"}
+    # Two alike halves of something that does not train are not yet steps.
+    assert sources(unmarked(2, optimizer="last")) == {"window"}
+    assert sources(unmarked(2)) == {"pattern"}
+
+
+def test_layers_of_one_pass_are_no_steps() -> None:
+    trace = Trace().kernel("embed", 5_000, 80, launch_at=0)
+    for number in range(120):
+        trace.kernel(
+            ("norm", "qkv", "attn", "out", "up", "down")[number % 6], 5_100 + number * 100, 80, launch_at=number + 1
+        )
+    trace.kernel("head", 20_000, 80, launch_at=500).kernel("topk", 20_100, 80, launch_at=510)
+    assert sources(trace) == {"window"}
+
+
+def test_kernels_whose_launch_is_not_in_the_trace_say_nothing_about_steps() -> None:
+    trace = unmarked(3)
+    trace.events = [event for event in trace.events if event["cat"] == "kernel"]
+    assert sources(trace) == {"window"}
+
+
+def test_the_recorder_s_marks_stand_for_steps() -> None:
+    trace = Trace(device="cpu").op("aten::mm", 10, 5)
+    for end in (100, 200):
+        trace.mark("train::fwd_bwd", end - 90, 60).mark("train::optimizer", end - 20, 20)
+    assert windows(trace) == [(0, 10, 100), (1, 100, 200)]
+    assert sources(trace) == {"mark"}
+
+
 def test_nothing_at_all_has_no_step() -> None:
     assert windows(Trace().event("overhead", "overhead", 0, 5)) == []

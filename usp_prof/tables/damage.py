@@ -60,6 +60,10 @@ def _steps(frame: EventFrame, links: Links, steps: Steps) -> Iterator[Row]:
             "no step marks: the whole trace counts as one step; call profiler.step() once a step",
         )  # fmt: skip
         return
+    yield (
+        "steps_inferred", Severity.INFO, len(steps.number) if steps.source == "pattern" else 0,
+        "no step marks: steps are inferred from a repeating pattern of work; call profiler.step() once a step",
+    )  # fmt: skip
     if not len(links.work):
         return
     step = steps.of_device(frame.start[links.work])

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.contract import format_mark
 from usp_prof.model.schema import RANK, Schema, integer, text
+from usp_prof.tables import step_patterns
 from usp_prof.tables.build import table
 from usp_prof.tables.frame import MARKS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -31,7 +35,10 @@ SCHEMA = Schema(
         integer("end_ns", "End of the device window: the start of the next step's, or the last device activity.", "ns"),
         integer("host_start_ns", "Start of the host mark.", "ns"),
         integer("host_end_ns", "End of the host mark.", "ns"),
-        text("source", "profiler_step, annotation or window (the whole trace, no step known)."),
+        text(
+            "source",
+            "profiler_step, mark (the recorder's), annotation, pattern (inferred) or window (the whole trace).",
+        ),
     ),
 )
 
@@ -59,13 +66,9 @@ class Steps:
 
 
 def find(frame: EventFrame, links: Links) -> Steps:
-    """Find the steps: profiler steps, numbered or repeated annotations, optimizer steps, else one window."""
-    for source, seek in (
-        ("profiler_step", _profiler_steps),
-        ("annotation", _annotations),
-        ("annotation", _between_optimizers),
-    ):
-        number, start, end = seek(frame)
+    """Find the steps: profiler steps, marks, numbered or repeated annotations, a pattern of work, else one window."""
+    for source, seek in _SOUGHT:
+        number, start, end = seek(frame, links)
         if len(number):
             return _with_windows(frame, links, number, start, end, source)
     return _one_window(frame, links)
@@ -88,14 +91,19 @@ def build(frame: EventFrame, steps: Steps) -> pa.Table:
 Marks = tuple["Ints", "Ints", "Ints"]
 _PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,15})\Z")
 _NUMBERED = re.compile(r"\W*(?:train(?:ing)?[ _-]?)?(?:step|iter(?:ation)?|batch)\W*(\d{1,15})\W*\Z", re.IGNORECASE)
+_OPTIMIZER_MARK = format_mark("train", "optimizer")
 _REPEATED = re.compile(r"\W*(?:train(?:ing)?[ _-]?)?(?:step|iter(?:ation)?)\W*\Z", re.IGNORECASE)
 
 
-def _profiler_steps(frame: EventFrame) -> Marks:
+def _profiler_steps(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - as the others
     return _numbered(frame, _PROFILER_STEP)
 
 
-def _annotations(frame: EventFrame) -> Marks:
+def _recorder_marks(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - as the others
+    return _ends(frame, lambda name: name == _OPTIMIZER_MARK)
+
+
+def _annotations(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - as the others
     numbered = _numbered(frame, _NUMBERED)
     if len(numbered[0]):
         return numbered
@@ -108,10 +116,14 @@ def _annotations(frame: EventFrame) -> Marks:
     return np.arange(len(rows)), frame.start[rows], frame.end[rows]
 
 
-def _between_optimizers(frame: EventFrame) -> Marks:
+def _between_optimizers(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - as the others
+    return _ends(frame, lambda name: name.startswith("Optimizer.step#"))
+
+
+def _ends(frame: EventFrame, is_optimizer: Callable[[str], bool]) -> Marks:
     """Cut at the ends of the optimizer's steps, where there are two at least; the first begins with the trace."""
     rows = frame.rows(*MARKS)
-    rows = rows[frame.by_name(rows, lambda name: name.startswith("Optimizer.step#"))]
+    rows = rows[frame.by_name(rows, is_optimizer)]
     codes, _ = frame.codes("name")
     used, count = np.unique(codes[rows], return_counts=True)
     if not len(used) or count.min() < 2:
@@ -122,6 +134,16 @@ def _between_optimizers(frame: EventFrame) -> Marks:
     host = frame.rows("cpu_op", *MARKS, "cuda_runtime", "cuda_driver")
     start = np.r_[frame.start[host].min(), last[:-1]]
     return np.arange(len(last)), start, last
+
+
+_SOUGHT: tuple[tuple[str, Callable[[EventFrame, Links], Marks]], ...] = (
+    ("profiler_step", _profiler_steps),
+    ("mark", _recorder_marks),
+    ("annotation", _annotations),
+    ("annotation", _between_optimizers),
+    ("annotation", step_patterns.by_annotations),
+    ("pattern", step_patterns.by_work),
+)
 
 
 def _numbered(frame: EventFrame, pattern: re.Pattern[str]) -> Marks:
