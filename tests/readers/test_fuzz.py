@@ -1,7 +1,8 @@
 """What may come out of a damaged trace? Tables, or a `UspProfError`; nothing else, whatever the damage.
 
-Every mutation goes the whole way, through the reader and the builders of all tables. A few hundred run by default;
-`USP_PROF_FUZZ=20000 pytest tests/readers/test_fuzz.py` runs the whole count.
+Every mutation goes through the reader and the builders of all tables, and every fourth the whole way, through
+`open_run` to the calls of the run. A few hundred run by default; with `USP_PROF_FUZZ=20000` in the environment all
+do, and `USP_PROF_FUZZ_FROM` begins at another seed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 import tiny
 
+from usp_prof import open_run
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.schema import Scope
 from usp_prof.tables import catalogue
@@ -26,10 +28,14 @@ from usp_prof.tables.load import build
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+FIRST = int(os.environ.get("USP_PROF_FUZZ_FROM", "0"))
 COUNT = int(os.environ.get("USP_PROF_FUZZ", "240"))
 CHUNKS = 8
+WHOLE = 4
+"""Of how many mutations one goes through `open_run`."""
 EVENTS = 120
 RECORDED = Path(__file__).parents[2] / "traces"
+REAL = RECORDED.parents[1] / "shared" / "traces"
 WORDS = (
     b"NaN", b"-Infinity", b"null", b"1e999", b"-1", b"0", b"99999999999999999999", b'"x"', b"[]", b"{}", b"true",
     b"\xff", b"\x00", b'"', b"\\", b"\\ud800", b"}", b"]", b"{", b"[", b",", b":", b"\n", b"1.5.5",
@@ -51,7 +57,19 @@ def seeds() -> list[bytes]:
     cpu.op("aten::mm", at=100, dur=500, dims=[[4, 8], [8, 2]]).mark("pp::F stage=0 mb=1", at=90, dur=600)
     cpu.gloo("all_reduce", 800, 500)
     made = [trace.to_json(**options) for trace in (gpu, cpu) for options in ({}, {"indent": 1})]
-    return made + [_beginning(path) for path in islice(sorted(RECORDED.glob("**/*.json.gz")), 0, None, 7)][:4]
+    recorded = list(islice(sorted(RECORDED.glob("**/*.json.gz")), 0, None, 7))[:4]
+    return made + [_beginning(path) for path in [*recorded, *_real()]]
+
+
+def _real() -> list[Path]:
+    """In a long run, take also the first trace of each real set that lies beside the project."""
+    if "USP_PROF_FUZZ" not in os.environ:
+        return []
+    folders = sorted(folder for kind in ("single", "odd", "gloo") for folder in (REAL / kind).glob("*"))
+    files = [
+        sorted(folder.glob("*.json.gz")) for folder in [*folders, REAL / "param-dlrm-8r", REAL / "torchrec-4r-v100"]
+    ]
+    return [found[-1] for found in files if found]
 
 
 def _beginning(path: Path) -> bytes:
@@ -125,13 +143,18 @@ def mutated(seed: int, texts: list[bytes]) -> bytes:
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_only_our_own_error_comes_out(tmp_path: Path, chunk: int) -> None:
     texts, path = seeds(), tmp_path / "rank0.json"
+    nowhere = tmp_path / "no-cache"
+    nowhere.write_text("")
     hints: list[str] = []
     read = 0
     names = {schema.name for schema in catalogue.SCHEMAS if schema.scope is Scope.RANK}
-    for seed in range(chunk, COUNT, CHUNKS):
+    seeds_of_chunk = range(FIRST + chunk, FIRST + COUNT, CHUNKS)
+    for seed in seeds_of_chunk:
         path.write_bytes(mutated(seed, texts))
         try:
             tables, note = build(path, 0, None)
+            if seed // CHUNKS % WHOLE == 0:
+                open_run(path, cache_dir=nowhere / "below").table("calls").fetchall()
         except UspProfError as error:
             hints.append(error.hint)
             continue
@@ -141,4 +164,4 @@ def test_only_our_own_error_comes_out(tmp_path: Path, chunk: int) -> None:
         assert set(tables) == names, f"seed {seed}"
         assert all(row["detail"] for row in note["health"])
     assert all(hints)
-    assert read > COUNT // CHUNKS // 2, "most damage leaves something to read"
+    assert read > len(seeds_of_chunk) // 2, "most damage leaves something to read"
