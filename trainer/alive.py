@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch.distributed as dist
+
 from trainer.torch_private import default_store
 
 BEAT = 1.0
@@ -32,9 +34,8 @@ class Told(BaseException):
 class Pulse:
     """This rank's beat, and what the others' say."""
 
-    def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world = rank, world
-        self.store = default_store()
+    def __init__(self, rank: int, world: int, store: dist.Store) -> None:
+        self.rank, self.world, self.store = rank, world, store
         self.stopped = threading.Event()
         self.store.set(f"pulse/who/{rank}", f"pid {os.getpid()} on {socket.gethostname()}")
         self.store.set(f"pulse/{rank}", "0")
@@ -75,10 +76,11 @@ class Pulse:
 @contextmanager
 def watched(rank: int, world: int) -> Iterator[None]:
     """Name a lost rank instead of failing with a broken connection; does nothing for a single process."""
-    if world == 1:
+    store = default_store()
+    if world == 1 or store is None:
         yield
         return
-    pulse = Pulse(rank, world)
+    pulse = Pulse(rank, world, store)
     signal.signal(signal.SIGTERM, _told)
     try:
         yield

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from trainer.edges import Edges
 from trainer.errors import OptionError
 from trainer.faults import Drag
 from trainer.model.shape import ModelShape
@@ -22,8 +23,8 @@ ACHIEVED = {"h100": 600e12, "a100": 200e12, "b200": 1300e12}
 """Dense bf16 FLOP/s that large products reach on a device, about 0.6 of its peak; a pace, not a claim."""
 
 
-@dataclass(slots=True)
-class Pace:
+@dataclass
+class Pace(Edges):
     """How long one layer takes on the device that is played, in seconds; `drag` slows it down."""
 
     forward: float
@@ -57,21 +58,17 @@ class Pace:
         """Wait for work that differs from rank to rank, forward once and backward twice as long."""
         return _Work.apply(x, self, seconds)
 
-    def enter(self, x: torch.Tensor) -> torch.Tensor:
-        """Stand before a layer: its forward begins here, the gradient of its input is complete here."""
-        return _Enter.apply(x, self)
+    def forward_ends(self) -> None:
+        """Wait for the rest of the layer's forward."""
+        self.wait("fwd", self.forward)
 
-    def leave(self, x: torch.Tensor) -> torch.Tensor:
-        """Stand behind a layer: its forward is complete here, its backward begins here."""
-        return _Leave.apply(x, self)
+    def backward_ends(self) -> None:
+        """Wait for the rest of the gradient of its input."""
+        self.wait("dgrad", self.input_gradient)
 
     def weight(self, weight: torch.Tensor) -> torch.Tensor:
         """Wait for the gradients of a layer's weights when that of this one is computed."""
         return _PacedWeight.apply(weight, self)
-
-    def start(self) -> None:
-        """Look at the processor's clock."""
-        self.began = time.thread_time()
 
     def wait(self, what: str, seconds: float) -> None:
         """Stand still, under a mark, until the layer has taken as long as on the device that is played.
@@ -82,32 +79,6 @@ class Pace:
         self.start()
         with record.mark("pace", what):
             time.sleep(max(seconds * (self.drag.factor if self.drag is not None else 1.0) - spent, 0.0))
-
-
-class _Enter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, pace: Pace) -> torch.Tensor:  # noqa: ANN401 - torch's context
-        ctx.pace = pace
-        pace.start()
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
-        ctx.pace.wait("dgrad", ctx.pace.input_gradient)
-        return grad, None
-
-
-class _Leave(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, pace: Pace) -> torch.Tensor:  # noqa: ANN401
-        ctx.pace = pace
-        pace.wait("fwd", pace.forward)
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
-        ctx.pace.start()
-        return grad, None
 
 
 class _Work(torch.autograd.Function):

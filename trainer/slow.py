@@ -7,15 +7,15 @@ must not be waited for, it is the layer's FLOP again. Under pacing the waits are
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import torch
 
+from trainer.edges import Edges
 from trainer.faults import Drag
 from usp_prof import record
 
 
-class Brake:
+class Brake(Edges):
     """Slows the layers of a chunk by the drag's present factor."""
 
     def __init__(self, drag: Drag, layer_flop: float, device: torch.device) -> None:
@@ -24,17 +24,13 @@ class Brake:
         self.matrix = torch.zeros(size, size, device=device)
         self.began = 0.0
 
-    def enter(self, x: torch.Tensor) -> torch.Tensor:
-        """Stand before a layer: its forward begins here, its backward ends here."""
-        return _Enter.apply(x, self)
+    def forward_ends(self) -> None:
+        """Do again what forward took."""
+        self.burn(self.layer_flop)
 
-    def leave(self, x: torch.Tensor) -> torch.Tensor:
-        """Stand behind a layer: its forward ends here, its backward begins here."""
-        return _Leave.apply(x, self)
-
-    def start(self) -> None:
-        """Look at the processor's clock."""
-        self.began = time.thread_time()
+    def backward_ends(self) -> None:
+        """Do again what backward took."""
+        self.burn(2 * self.layer_flop)
 
     def burn(self, flop: float) -> None:
         """Do the extra work."""
@@ -49,29 +45,3 @@ class Brake:
             end = time.thread_time() + more * (time.thread_time() - self.began)
             while time.thread_time() < end:
                 torch.mm(self.matrix, self.matrix)
-
-
-class _Enter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, brake: Brake) -> torch.Tensor:  # noqa: ANN401
-        ctx.brake = brake
-        brake.start()
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
-        ctx.brake.burn(2 * ctx.brake.layer_flop)
-        return grad, None
-
-
-class _Leave(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, brake: Brake) -> torch.Tensor:  # noqa: ANN401
-        ctx.brake = brake
-        brake.burn(brake.layer_flop)
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
-        ctx.brake.start()
-        return grad, None

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from trainer.model.decoder import Decoder
 from trainer.model.experts import Experts
@@ -176,8 +175,3 @@ def rate(settled: Settled, step: int) -> float:
         return options.lr * (step + 1) / options.warmup
     progress = (step - options.warmup) / max(options.steps - options.warmup, 1)
     return options.lr * (0.1 + 0.9 * (1 + math.cos(math.pi * min(progress, 1.0))) / 2)
-
-
-def parameters(chunks: dict[int, nn.Module]) -> int:
-    """Count this rank's weights."""
-    return sum(parameter.numel() for chunk in chunks.values() for parameter in chunk.parameters())

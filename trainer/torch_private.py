@@ -9,12 +9,20 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining import schedules
+from torch.distributed.pipelining import PipelineStage, schedules
 
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """Gather into one tensor; the older name is deprecated from 2.13 on."""
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 """Reduce and scatter one tensor; the older name is deprecated from 2.13 on."""
+
+
+class Stage(PipelineStage):
+    """A pipeline stage that opens no connections ahead; the first real messages do, whether or not torch asks here."""
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        # In torch 2.11 a V-shaped schedule sends to itself here, which gloo refuses.
+        return []
 
 
 class DualPipeV(schedules.ScheduleDualPipeV):
@@ -52,13 +60,17 @@ def grouped_product(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) 
     return kernel(x, weights, offs=ends)
 
 
-def default_store() -> dist.Store:
-    """Give the key-value store through which the processes found each other."""
-    return dist.distributed_c10d._get_default_store()  # noqa: SLF001 - no public way
+def default_store() -> dist.Store | None:
+    """Give the key-value store through which the processes found each other; `None` where torch hides it."""
+    getter: Any = getattr(dist.distributed_c10d, "_get_default_store", None)
+    return None if getter is None else getter()
 
 
 def scaled_product(
     left: torch.Tensor, right: torch.Tensor, left_scale: torch.Tensor, right_scale: torch.Tensor, out: torch.dtype
 ) -> torch.Tensor:
-    """Multiply two fp8 matrices, each with its scale; torch has no public name for it before 2.13."""
-    return torch._scaled_mm(left, right, scale_a=left_scale, scale_b=right_scale, out_dtype=out)  # noqa: SLF001
+    """Multiply two fp8 matrices, each with its scale; the long way where torch has no kernel of that name."""
+    kernel: Any = getattr(torch, "_scaled_mm", None)
+    if kernel is None:
+        return (left.to(out) @ right.to(out)) * (left_scale * right_scale).to(out)
+    return kernel(left, right, scale_a=left_scale, scale_b=right_scale, out_dtype=out)

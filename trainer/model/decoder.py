@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from trainer.model.experts import Experts
 from trainer.model.shape import ModelShape
@@ -139,7 +139,8 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
         """Run the layer, keeping its insides or computing them again in backward."""
         if self.recompute:
-            return checkpoint(self._run, x, rotary, use_reentrant=False)
+            with set_checkpoint_early_stop(self.pace is None):  # the paced wait stands at the layer's very end
+                return checkpoint(self._run, x, rotary, use_reentrant=False)
         return self._run(x, rotary)
 
     def _run(self, x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:

@@ -12,13 +12,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import pipelining
-from torch.distributed.pipelining import PipelineStage
 
 from trainer.model.decoder import Decoder
 from trainer.parallel.data import DataParallel
 from trainer.parallel.mesh import Group
 from trainer.rules import stages_per_rank
-from trainer.torch_private import DualPipeV
+from trainer.torch_private import DualPipeV, Stage
 from usp_prof import record
 
 SINGLE = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}
@@ -43,7 +42,7 @@ def layers_of(stage: int, stages: int, layers: int) -> range:
     return range(start, start + each + (stage < more))
 
 
-class Stage(PipelineStage):
+class MarkedStage(Stage):
     """A pipeline stage that marks what it does and tells data parallelism when its last backward begins."""
 
     data: DataParallel
@@ -123,10 +122,6 @@ class Stage(PipelineStage):
             operation.op = _marking(operation, self.links, (what, self.stage_index, mb))
         return operations
 
-    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
-        # In torch 2.11 a V-shaped schedule sends to itself here, which gloo refuses; the warm-up is not needed.
-        return []
-
 
 def _marking(operation: dist.P2POp, links: Group, mark_values: tuple[str, int, int]) -> Callable[..., Any]:
     """Post an operation as it is, under a mark; the caller's arguments are the operation's own and are passed over."""
@@ -160,7 +155,7 @@ class Pipeline:
     ) -> None:
         count = group.size * len(chunks)
         self.micro_batches = micro_batches
-        self.stages = [Stage(module, index, count, group, between) for index, module in chunks.items()]
+        self.stages = [MarkedStage(module, index, count, group, between) for index, module in chunks.items()]
         if schedule in SINGLE:
             self.schedule = SINGLE[schedule](self.stages[0], micro_batches, loss_fn=_loss_is_output, scale_grads=False)
         else:

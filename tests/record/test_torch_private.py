@@ -1,0 +1,50 @@
+"""Does the recorder do without each private part of torch? Each is taken away in turn."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from usp_prof.record import _torch_private as private
+
+
+def test_every_mark_is_made_where_nobody_says_whether_anything_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not private.profiler_enabled()
+    monkeypatch.delattr(torch.autograd, "_profiler_enabled")
+    spec = importlib.util.spec_from_file_location("torch_private_anew", private.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    anew: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(anew)
+    assert anew.profiler_enabled()
+
+
+@pytest.mark.usefixtures("alone")
+def test_no_store_is_found_where_torch_hides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert private.default_store() is not None
+    monkeypatch.delattr(c10d, "_get_default_store")
+    assert private.default_store() is None
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_world_is_the_only_group_where_torch_lists_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = dist.new_group([0], group_desc="other")
+    assert private.local_groups() == [dist.group.WORLD, other]
+    world = dist.group.WORLD
+    monkeypatch.setattr(dist, "group", type("Group", (), {"WORLD": world}))
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    with monkeypatch.context() as without:
+        without.delattr(c10d, "_world")
+        assert private.local_groups() == [world]
+
+
+@pytest.mark.usefixtures("alone")
+def test_there_is_no_flight_recorder_where_torch_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert private.flight_entries() is not None
+    monkeypatch.delattr(torch._C._distributed_c10d, "_dump_fr_trace")
+    assert private.flight_entries() is None
