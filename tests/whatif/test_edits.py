@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_faults import run_with
+from made_faults import run_of, run_with
 
 from usp_prof.model.edit import Edit, parse_edit
 from usp_prof.model.errors import UsageError
@@ -53,7 +53,7 @@ def test_what_can_only_help_does_not_hurt(edit: str) -> None:
 
 
 def test_removing_says_more_than_hiding() -> None:
-    tables = run_with("slow_link").tables
+    tables = run_of('{"work": {"overlap_dp": false}}').tables
     hidden, removed = (predict(tables, [parse_edit(f"{name},axis=dp")]) for name in ("comm_hidden", "comm_removed"))
     assert 0 < hidden.gain_fraction <= removed.gain_fraction + 0.02
 

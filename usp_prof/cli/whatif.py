@@ -2,98 +2,127 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from usp_prof.cli import _whatif_texts as texts
+from usp_prof.cli.console import note
 from usp_prof.cli.opening import open_from, run_options
+from usp_prof.model.assumption import Assumptions
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UsageError
-from usp_prof.whatif.edits import EDITS
-from usp_prof.whatif.predict import Prediction, predict, unedited
+from usp_prof.model.flops import load as load_model
+from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
+from usp_prof.whatif.predict import predict, unedited
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
-    from usp_prof.whatif.step_times import StepTimes
+    from usp_prof.model.edit import Edit
+    from usp_prof.run import Run
+    from usp_prof.whatif.predict import Prediction
 
 EXAMPLES = """\
+  usp-prof whatif traces/run-8r --list
   usp-prof whatif traces/run-8r --edit rank_as_peers=7
   usp-prof whatif traces/run-8r --edit comm_faster=2,axis=dp --edit no_input_wait
   usp-prof whatif traces/run-8r --edit schedule=interleaved,v=2 --format json
+  usp-prof whatif traces/run-8r --edit tp=4 --edit recompute=none -o predicted.json.gz
+  usp-prof whatif traces/run-8r --edit zero=3 -o predicted && usp-prof compare traces/run-8r predicted
+  usp-prof whatif traces/run-8r --ideal
 """
 
-MORE = (
-    (
-        "schedule=interleaved,v=2",
-        "Let the pipeline run another schedule; keys: v (stages on a rank), m (micro-batches).",
-    ),
-    ("balance_stages", "Let every pipeline stage take the mean time of all."),
-)
+_OP_TABLE = ".parquet"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     run_options(parser)
-    listed = "; ".join(example for example, _ in (*((each.example, each.doc) for each in EDITS), *MORE))
-    parser.add_argument("--edit", metavar="EDIT", action="append", default=[], help=f"a change, such as {listed}")
+    parser.add_argument(
+        "--edit",
+        metavar="EDIT",
+        action="append",
+        default=[],
+        help="a change, such as comm_faster=2,axis=dp; may be repeated; --list shows which there are",
+    )
     parser.add_argument("--list", action="store_true", help="list the edits with what they do")
+    parser.add_argument(
+        "--ideal",
+        action="store_true",
+        help="the step were all ranks alike, and what each rank, stage, axis and kind of action costs; "
+        "PATH may be an operation table of the straggler study (.parquet), too",
+    )
     parser.add_argument("--format", choices=("terminal", "json"), default="terminal", help="how to write it")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write the predicted timeline: a file (.json, .json.gz) to look at, all ranks in one; or a folder of "
+        "traces that every command reads",
+    )
+    told = parser.add_argument_group("what no trace tells")
+    told.add_argument("--model", metavar="FILE", type=Path, help="the model: our JSON or a Hugging Face config.json")
+    told.add_argument("--sequence", metavar="N", type=int, default=0, help="its sequence length, if the file has none")
+    told.add_argument("--device", metavar="NAME", default="", help="the device, for its peaks, such as H100-SXM")
 
 
 def run(args: argparse.Namespace) -> int:
     """Replay and print."""
     edits = [parse_edit(text) for text in args.edit]
-    if not edits and not args.list:
-        raise UsageError("no change was named", hint="give --edit, or --list to see which there are")
     if args.list:
-        sys.stdout.write("".join(f"{example}\n    {doc}\n" for example, doc in _listed()))
+        listed = [(kind.example, kind.doc) for kind in EDITS] + [(kind.example, kind.doc) for kind in PIPELINE_EDITS]
+        sys.stdout.write("".join(f"{example}\n    {doc}\n" for example, doc in listed))
         return 0
-    tables = open_from(args).tables
-    alone = [predict(tables, [edit]) for edit in edits]
-    together = predict(tables, edits)
-    text = _json if args.format == "json" else _text
-    sys.stdout.write(text(alone, together, unedited(tables)))
+    if args.ideal:
+        return _ideal(args, edits)
+    if not edits:
+        raise UsageError("no change was named", hint="give --edit, or --list to see which there are")
+    opened = open_from(args)
+    model = load_model(args.model, args.sequence) if args.model else None
+    opened.tables.assumptions = Assumptions(model=model, device=args.device)
+    together = predict(opened.tables, edits)
+    alone = [predict(opened.tables, [edit]) for edit in edits] if len(edits) > 1 else [together]
+    if args.output:
+        _write(args, opened, together)
+    sys.stdout.write(_text(args, opened, alone, together))
     return 0
 
 
-def _listed() -> list[tuple[str, str]]:
-    return [*((each.example, each.doc) for each in EDITS), *MORE]
+def _text(args: argparse.Namespace, opened: Run, alone: Sequence[Prediction], together: Prediction) -> str:
+    if args.format == "json":
+        return texts.as_json(opened, alone, together)
+    return texts.as_text(opened.tables, alone, together, unedited(opened.tables))
 
 
-def _text(alone: list[Prediction], together: Prediction, measured: StepTimes) -> str:
-    lines = [f"step {_ms(together.before_ns)}, replayed with an error of {measured.error.max(initial=0.0):.2%} at most"]
-    lines += [f"  {each.edits[0]!s:32} {_line(each)}" for each in alone]
-    if len(alone) > 1:
-        lines.append(f"  {'all together':32} {_line(together)}")
-    return "\n".join(lines) + "\n"
+def _write(args: argparse.Namespace, opened: Run, together: Prediction) -> None:
+    """Write the predicted timeline: one file of all ranks, or a folder with one for each."""
+    from usp_prof.model.selection import EVERYTHING  # noqa: PLC0415 - only what is asked for
+    from usp_prof.tables.export import export  # noqa: PLC0415
+    from usp_prof.whatif.predicted import predicted_tables  # noqa: PLC0415
+    from usp_prof.whatif.written import write_run  # noqa: PLC0415
+
+    path, tables = Path(args.output), predicted_tables(opened.tables, together)
+    if path.suffix in (".json", ".gz", ".zst"):
+        export(tables, path, EVERYTHING)
+        note(args, f"wrote {path}; open it at https://ui.perfetto.dev")
+        return
+    write_run(tables, path, opened.metadata)
+    note(args, f"wrote {path}: usp-prof analyze {path}")
 
 
-def _line(each: Prediction) -> str:
-    return f"{_ms(each.after_ns)}  gain {each.gain_fraction:7.2%} +- {each.error_fraction:.2%}  {each.basis}"
+def _ideal(args: argparse.Namespace, edits: Sequence[Edit]) -> int:
+    if edits or args.output:
+        raise UsageError("--ideal stands alone", hint="for one part of it: --edit ideal,rank=3")
+    if Path(args.path).suffix == _OP_TABLE:
+        from usp_prof.readers.op_table import read_op_table  # noqa: PLC0415 - needs no run
+        from usp_prof.whatif.op_replay import job_slowdown  # noqa: PLC0415
 
+        found = job_slowdown(read_op_table(Path(args.path)))
+        sys.stdout.write(texts.of_job(found, as_json=args.format == "json"))
+        return 0
+    from usp_prof.whatif.attribution import slowdown  # noqa: PLC0415
 
-def _ms(value_ns: float) -> str:
-    return f"{value_ns / 1e6:.3f} ms"
-
-
-def _json(alone: list[Prediction], together: Prediction, measured: StepTimes) -> str:
-    data = {
-        "format": "usp-prof-whatif",
-        "version": 1,
-        "replay_error_fraction": float(measured.error.max(initial=0.0)),
-        "edits": [_plain(each) for each in alone],
-        "together": _plain(together),
-    }
-    return json.dumps(data, indent=1, sort_keys=True) + "\n"
-
-
-def _plain(each: Prediction) -> dict[str, Any]:
-    return {
-        "edits": [str(edit) for edit in each.edits],
-        "before_ns": each.before_ns,
-        "after_ns": each.after_ns,
-        "gain_fraction": each.gain_fraction,
-        "error_fraction": each.error_fraction,
-        "basis": str(each.basis),
-    }
+    sys.stdout.write(texts.of_run(slowdown(open_from(args).tables), as_json=args.format == "json"))
+    return 0

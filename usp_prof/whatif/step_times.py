@@ -80,5 +80,6 @@ def moved(when: Ints, rows: Ints, graph: Graph, timeline: Timeline) -> Ints:
     inside = place < len(by_start)
     first = by_start[np.minimum(place, len(by_start) - 1)]
     with_first = timeline.start[first] - graph.nodes.start[first]
-    end_moved = int(timeline.end[rows].max() - graph.nodes.end[rows].max())
+    added = np.flatnonzero((graph.nodes.rank == graph.nodes.rank[rows[0]]) & ~graph.measured)
+    end_moved = int(timeline.end[np.append(rows, added)].max() - graph.nodes.end[rows].max())
     return np.where(inside, when + with_first, when + end_moved)

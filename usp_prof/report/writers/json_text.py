@@ -101,6 +101,52 @@ class ReportsJson(Struct, frozen=True):
     reports: list[ReportJson]
 
 
+class ChangeJson(Struct, frozen=True):
+    """Edits made together, and what the step becomes with them."""
+
+    edits: list[str]
+    before_ns: float
+    after_ns: float
+    gain_fraction: Annotated[float, Meta(description="Share of the measured step; below 0 where it gets longer.")]
+    error_fraction: Annotated[float, Meta(description="Uncertainty of the gain, as a fraction of the measured step.")]
+    basis: Basis
+
+
+class MemoryJson(Struct, frozen=True):
+    """Memory of the fullest rank by formula, from the model's description: for the change, not for the figure."""
+
+    parameters_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+
+
+class PredictionJson(Struct, frozen=True):
+    """What was changed and how sure the result is."""
+
+    alone: Annotated[list[ChangeJson], Meta(description="Each edit by itself; gains overlap and are never added.")]
+    together: ChangeJson
+    replay_error_fraction: Annotated[float, Meta(description="Largest error of replaying the unchanged run.")]
+    tokens_per_step_before: int
+    tokens_per_step_after: int
+    memory_before: MemoryJson | None
+    memory_after: MemoryJson | None
+
+
+class WhatIfJson(ReportJson, frozen=True):
+    """What `usp-prof whatif --format json` writes: the predicted run's report, and the recorded run's as `before`."""
+
+    prediction: PredictionJson
+    before: ReportJson
+
+
+def write_prediction(document: Document, prediction: PredictionJson, before: Document) -> str:
+    """Write the predicted run's document with that of the recorded run beside it."""
+    after = _report(document)
+    fields = {name: getattr(after, name) for name in after.__struct_fields__}
+    return _text(WhatIfJson(**fields, prediction=prediction, before=_report(before))) + "\n"
+
+
 def write(document: Document) -> str:
     """Write one document, one metric a line; the same document gives the same bytes."""
     return _text(_report(document)) + "\n"
@@ -114,11 +160,15 @@ def write_all(documents: Sequence[Document]) -> str:
 
 def json_schema() -> dict[str, Any]:
     """Give the JSON Schema that every report keeps to."""
-    _, components = msgspec.json.schema_components([ReportJson, ReportsJson], ref_template="#/$defs/{name}")
+    _, components = msgspec.json.schema_components([ReportJson, ReportsJson, WhatIfJson], ref_template="#/$defs/{name}")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "usp-prof report",
-        "oneOf": [{"$ref": "#/$defs/ReportJson"}, {"$ref": "#/$defs/ReportsJson"}],
+        "anyOf": [
+            {"$ref": "#/$defs/ReportJson"},
+            {"$ref": "#/$defs/ReportsJson"},
+            {"$ref": "#/$defs/WhatIfJson"},
+        ],
         "$defs": dict(sorted(components.items())),
     }
 

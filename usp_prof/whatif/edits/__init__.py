@@ -13,8 +13,10 @@ from usp_prof.whatif.edits import (
     degrees,
     device,
     host,
+    ideal,
     links,
     operations,
+    overlap,
     passes,
     precision,
     recompute,
@@ -35,6 +37,7 @@ EDITS: tuple[EditKind, ...] = (
     *balance.EDITS,
     *blocking.EDITS,
     *operations.EDITS,
+    *overlap.EDITS,
     *links.EDITS,
     *recompute.EDITS,
     *sharding.EDITS,
@@ -42,6 +45,7 @@ EDITS: tuple[EditKind, ...] = (
     *degrees.EDITS,
     *precision.EDITS,
     *device.EDITS,
+    *ideal.EDITS,
 )
 """The edits of the graph. Another schedule is no edit of the graph but of the order of actions: `schedule.py`."""
 

@@ -11,6 +11,7 @@ from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.graph import EdgeKind
 from usp_prof.whatif.links import as_peers
 from usp_prof.whatif.network import network_of, talk
+from usp_prof.whatif.work import OPTIMIZER, work_of
 
 if TYPE_CHECKING:
     from usp_prof.whatif.graph import Graph
@@ -31,9 +32,11 @@ def link_as_peers(graph: Graph, request: Request) -> Graph:
 
 
 def comm_hidden(graph: Graph, request: Request) -> Graph:
-    """Let nothing but the next step wait for communication; keys: axis, op. What compute cannot cover stays exposed."""
+    """Let only the optimizer and the next step wait for communication; keys: axis, op. What is left stays exposed."""
     rows, edges = talk(graph, request), graph.edges
-    return graph.with_changes(edges=edges.take(~((edges.kind == EdgeKind.WAIT) & rows[edges.source])))
+    stepping = np.append(work_of(request.tables).phase == OPTIMIZER, np.zeros(graph.added, dtype=bool))
+    gone = (edges.kind == EdgeKind.WAIT) & rows[edges.source] & ~stepping[edges.target]
+    return graph.with_changes(edges=edges.take(~gone))
 
 
 def comm_removed(graph: Graph, request: Request) -> Graph:

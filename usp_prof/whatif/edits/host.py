@@ -23,7 +23,9 @@ SURE = 0.9
 
 def no_launch_gaps(graph: Graph, request: Request) -> Graph:
     """Let the device run without waiting for launches, as CUDA graphs do; the host's waits and pauses stay."""
-    device = np.isin(graph.nodes.kind, (NodeKind.COMPUTE, NodeKind.COPY, NodeKind.COMMUNICATION))
+    captured = [NodeKind.COMPUTE, NodeKind.COPY]  # whether collectives are captured too is the framework's choice
+    captured += [] if request.cautious else [NodeKind.COMMUNICATION]
+    device = np.isin(graph.nodes.kind, captured)
     first = np.ones(len(device), dtype=bool)
     first[1:] = graph.nodes.lane[1:] != graph.nodes.lane[:-1]
     begins = np.zeros(len(device), dtype=bool)  # a graph is launched after the host has waited, loaded or paused
@@ -78,7 +80,7 @@ def _taken(before: Ints, after: Ints, request: Request) -> Ints:
 
 
 EDITS = (
-    EditKind("no_launch_gaps", "no_launch_gaps", (), no_launch_gaps),
+    EditKind("no_launch_gaps", "no_launch_gaps", (), no_launch_gaps, modelled=True),
     EditKind("no_input_wait", "no_input_wait", (), no_input_wait, modelled=True),
     EditKind("no_pauses", "no_pauses", (), no_pauses, modelled=True),
 )

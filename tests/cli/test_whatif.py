@@ -1,0 +1,146 @@
+"""What would a change be worth? The command, its formats, and what it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pyarrow.compute as pc
+import pytest
+
+from usp_prof.analyses import step_time
+from usp_prof.cli.app import main
+from usp_prof.run import open_run
+from usp_prof.synth.declaration import Declaration
+from usp_prof.synth.write import write
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report.schema.json").read_text())
+DECLARED = {
+    "mesh": {"dp": 2, "pp": 2}, "seed": 5, "shape": {"layers": 2}, "work": {"steps": 3, "micro_batches": 3},
+    "faults": [{"kind": "slow_rank", "rank": 1, "factor": 1.4}],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("whatif")
+    write(Declaration.from_dict(DECLARED), made / "run")
+    return made
+
+
+@pytest.fixture(autouse=True)
+def cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USP_PROF_CACHE", str(folder / "cache"))
+
+
+def mean_step(path: Path, folder: Path) -> float:
+    times = step_time.compute(open_run(path, cache_dir=folder / "cache").tables)
+    settled = times.step > times.step.min()
+    return float((times.end_ns - times.start_ns)[settled].mean())
+
+
+def test_the_terminal_compares_before_and_after(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", str(folder / "run"), "--edit", "rank_as_peers=1", "--edit", "zero=3"]) == 0
+    text = capsys.readouterr().out
+    assert "all together" in text
+    assert "MFU (palm)" in text
+    assert "idle:bubble" in text
+    assert "optimizer" in text, "the memory that sharding saves"
+    assert "communication that the changes add" in text
+
+
+def test_json_is_the_predicted_runs_report_with_the_recorded_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["whatif", str(folder / "run"), "--edit", "rank_as_peers=1", "--format", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    jsonschema.validate(data, SCHEMA)
+    jsonschema.validate(data, {"$ref": "#/$defs/WhatIfJson", "$defs": SCHEMA["$defs"]})
+    change = data["prediction"]["together"]
+    assert change["edits"] == ["rank_as_peers=1"]
+    assert 0 < change["gain_fraction"] < 0.3
+    steps = [
+        [each["value"] for each in side["metrics"] if each["id"] == "step_time" and not each["dims"]]
+        for side in (data["before"], data)
+    ]
+    assert steps[1][0] < steps[0][0]
+    assert data["prediction"]["memory_before"] == data["prediction"]["memory_after"]
+
+
+@pytest.mark.parametrize("edit", ["rank_as_peers=1", "schedule=zb-h1"])
+def test_a_folder_reads_back_as_long_as_predicted(
+    edit: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "predicted"
+    assert main(["whatif", str(folder / "run"), "--edit", edit, "--format", "json", "-o", str(out)]) == 0
+    change = json.loads(capsys.readouterr().out)["prediction"]["together"]
+    assert mean_step(out, folder) == pytest.approx(change["after_ns"], rel=0.01)
+    assert main(["whatif", str(folder / "run"), "--edit", edit, "-o", str(out)]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_a_file_holds_all_ranks_as_named_processes(folder: Path, tmp_path: Path) -> None:
+    out, apart = tmp_path / "predicted.json", tmp_path / "apart"
+    for path in (out, apart):
+        assert main(["whatif", str(folder / "run"), "--edit", "rank_as_peers=1", "-o", str(path)]) == 0
+    events = json.loads(out.read_text())["traceEvents"]
+    names = {each["args"]["name"] for each in events if each["name"] == "process_name"}
+    assert all(any(name.startswith(f"rank {rank} ") for name in names) for rank in range(4))
+    marks = [each for each in events if each["name"].startswith("ProfilerStep#")]
+    assert len(marks) == 4 * 3
+    kernels = [(each["ts"], each["ts"] + each["dur"]) for each in events if each.get("cat") == "kernel"]
+    again = open_run(apart, cache_dir=folder / "cache").tables.arrow("kernels").filter(pc.field("kind") != "memcpy")
+    begin = again["start_ns"].to_numpy()
+    span = (begin + again["dur_ns"].to_numpy()).max() - begin.min()
+    assert len(kernels) == again.num_rows
+    assert max(end for _, end in kernels) - min(start for start, _ in kernels) == pytest.approx(span / 1e3, abs=0.01)
+
+
+def test_the_ideal_names_the_slow_rank(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", str(folder / "run"), "--ideal", "--format", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["slowdown"] == pytest.approx(data["step_ns"] / data["ideal_ns"])
+    first = next(part for part in data["parts"] if part["what"] == "rank")
+    assert first["name"] == "1"
+    assert main(["whatif", str(folder / "run"), "--ideal"]) == 0
+    assert "times as long" in capsys.readouterr().out
+
+
+PUBLISHED = Path(__file__).parents[2].parent / "shared" / "traces" / "straggler-timelines"
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published timelines are not beside the project")
+@pytest.mark.parametrize("job", ["ST", "AR"])
+def test_a_published_job_by_the_command(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    truth = json.loads((PUBLISHED / f"ms-{job}.json").read_text())
+    assert main(["whatif", str(PUBLISHED / f"trace-{job}.parquet"), "--ideal", "--format", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["ideal_ns"] == pytest.approx(truth["tideal"] * 1e9, rel=0.015)
+    assert data["slowdown"] == pytest.approx(truth["tori"] / truth["tideal"], rel=0.015)
+    assert main(["whatif", str(PUBLISHED / f"trace-{job}.parquet"), "--ideal"]) == 0
+    assert "last stage" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "no change was named"),
+        (["--edit", "zero=9"], "stages 0 to 3"),
+        (["--ideal", "--edit", "zero=1"], "stands alone"),
+        (["--edit", "tp=4"], "hint: record a run with tp"),
+    ],
+)
+def test_what_is_wrong_is_said(words: list[str], says: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", str(folder / "run"), *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_the_list_has_a_sentence_for_each_edit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", str(folder / "run"), "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) % 2 == 0
+    assert all(line.startswith("    ") for line in lines[1::2])
+    assert any(line.startswith("schedule=") for line in lines[::2])
+    assert any(line.startswith("recompute=") for line in lines[::2])

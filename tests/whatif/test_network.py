@@ -1,0 +1,74 @@
+"""Latency and bandwidth of the run's own calls, hops and volumes of algorithms, kernels' times on a line."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from made_faults import run_of
+
+from usp_prof.whatif.build import graph_of
+from usp_prof.whatif.kernel_times import KernelTimes, kernel_times
+from usp_prof.whatif.network import USUAL_LATENCY_NS, Algorithm, hops, network_of, volume
+from usp_prof.whatif.shapes import Family, shape_of
+
+
+def test_hops_and_volumes_are_those_of_the_textbook() -> None:
+    assert hops("all_reduce", 8, Algorithm.RING) == 14
+    assert hops("all_gather", 8, Algorithm.RING) == 7
+    assert hops("all_reduce", 8, Algorithm.TREE) == 6
+    assert hops("all_reduce", 8, Algorithm.DIRECT) == 2
+    assert hops("broadcast", 1, Algorithm.RING) == 0
+    assert volume("all_reduce", 4) == 1.5
+    assert volume("all_gather", 4) == 0.75
+    assert volume("broadcast", 4) == 1
+    assert volume("all_reduce", 4, Algorithm.TREE) == 2
+    assert volume("all_reduce", 4, Algorithm.DIRECT) == 3
+    assert volume("all_reduce", 1) == 0
+
+
+def test_two_sizes_tell_latency_from_bandwidth() -> None:
+    side = {
+        "mesh": {"dp": 4}, "work": {"steps": 2, "micro_batches": 1, "zero_stage": 1}, "shape": {"layers": 4},
+        "network": {"latency_ns": 50_000, "noise": 0.0, "end_jitter_ns": 0},
+    }  # fmt: skip
+    run = run_of(json.dumps(side)).tables
+    found, graph = network_of(run), graph_of(run)
+    assert not found.guessed.all() or found.latency_ns.max() <= USUAL_LATENCY_NS
+    assert (found.latency(graph) <= np.maximum(graph.transfer, 0)).all()
+    assert found.spread(graph, found.latency_ns, 7.0)[graph.nodes.call < 0].tolist().count(7.0) > 0
+
+
+def test_kernels_scale_along_the_line() -> None:
+    times = KernelTimes(constant_ns=5_000, flop_per_ns=1e6, shortest_ns=2_000)
+    half = times.scaled(np.array([105_000, 40_000, 2_000]), np.array([1e11, 0.0, 0.0]), 0.5)
+    assert half.tolist() == [55_000, 20_000, 2_000]
+    assert (times.scaled(np.array([105_000]), np.array([1e11]), 0.5, cautious=True) > half[0]).all()
+    assert KernelTimes(0.0, 0.0, 0.0).scaled(np.array([100]), np.array([1e9]), 2.0).tolist() == [200]
+
+
+def test_the_line_goes_through_the_runs_own_products() -> None:
+    run = run_of(json.dumps({"mesh": {"dp": 2}, "work": {"steps": 2, "micro_batches": 1}})).tables
+    times = kernel_times(run)
+    assert times.flop_per_ns > 0
+    assert times.shortest_ns > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "family", "flop"),
+    [
+        ("aten::mm", "[[4, 8], [8, 16]]", Family.PRODUCT, 2.0 * 4 * 8 * 16),
+        ("aten::addmm", "[[16], [4, 8], [8, 16]]", Family.PRODUCT, 2.0 * 4 * 8 * 16),
+        ("aten::bmm", "[[3, 4, 8], [3, 8, 16]]", Family.PRODUCT, 2.0 * 3 * 4 * 8 * 16),
+        ("aten::linear", "[[2, 4, 8], [16, 8]]", Family.PRODUCT, 2.0 * 2 * 4 * 8 * 16),
+        ("aten::mm", "[[4], []]", Family.PRODUCT, 0.0),
+        ("aten::mm", "[]", Family.PRODUCT, 0.0),
+        ("aten::mm", "no json", Family.PRODUCT, 0.0),
+        ("aten::_flash_attention_forward", "[[1, 2, 3, 4]]", Family.ATTENTION, 0.0),
+        ("aten::add", '{"a": 1}', Family.OTHER, 0.0),
+    ],
+)
+def test_shapes_are_read_or_passed_over(name: str, dims: str, family: Family, flop: float) -> None:
+    shape = shape_of(name, dims, '["float", "float"]')
+    assert (shape.family, shape.flop) == (family, flop)

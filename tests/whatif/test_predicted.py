@@ -1,0 +1,84 @@
+"""The predicted run as tables: what every analysis says of it is what the prediction says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made_faults import run_with
+
+from usp_prof.analyses import breakdown, pipeline, step_time
+from usp_prof.model.edit import parse_edit
+from usp_prof.whatif.build import graph_of
+from usp_prof.whatif.memory import memory_of
+from usp_prof.whatif.predict import predict
+from usp_prof.whatif.predicted import predicted_tables
+from usp_prof.whatif.replay import replay
+from usp_prof.whatif.retimed import retimed
+
+TIMED = ("events", "activities", "steps", "actions", "collectives", "ops", "annotations", "launches", "kernels")
+
+
+@pytest.mark.parametrize("style", ["nccl", "gloo"])
+def test_the_unedited_run_keeps_all_its_times(style: str) -> None:
+    tables = run_with("slow_rank", style).tables
+    graph = graph_of(tables)
+    same = retimed(tables, graph, replay(graph))
+    for name in TIMED:
+        before, after = tables.arrow(name), same.arrow(name)
+        for column in before.column_names:
+            if column.endswith("_ns"):
+                np.testing.assert_array_equal(after[column].to_numpy(), before[column].to_numpy(), f"{name}.{column}")
+
+
+@pytest.mark.parametrize("style", ["nccl", "gloo"])
+@pytest.mark.parametrize(
+    "edits", ["rank_as_peers=all", "schedule=zb-h1", "rank_as_peers=all schedule=interleaved", "dp=4", "recompute=full"]
+)
+def test_the_tables_take_as_long_as_was_predicted(edits: str, style: str) -> None:
+    tables = run_with("slow_rank", style).tables
+    prediction = predict(tables, [parse_edit(edit) for edit in edits.split()])
+    times = step_time.compute(predicted_tables(tables, prediction))
+    settled = times.step > times.step.min()
+    mean = float((times.end_ns - times.start_ns)[settled].mean())
+    assert mean == pytest.approx(prediction.after_ns, rel=0.01 if prediction.rescheduled else 1e-3)
+
+
+def test_a_repaired_run_divides_like_the_one_without_the_fault() -> None:
+    tables, clean = run_with("slow_rank").tables, run_with("clean").tables
+    repaired = predicted_tables(tables, predict(tables, [parse_edit("rank_as_peers=all")]))
+    wanted = {part.role: part.mean_ns for part in breakdown.compute(clean).slices()}
+    found = {part.role: part.mean_ns for part in breakdown.compute(repaired).slices()}
+    whole = sum(wanted.values())
+    assert found.keys() == wanted.keys()
+    assert all(abs(found[role] - wanted[role]) < 0.01 * whole for role in wanted)
+
+
+def test_another_schedule_has_its_own_bubble() -> None:
+    tables = run_with("clean").tables
+    prediction = predict(tables, [parse_edit("schedule=zb-h1")])
+    assert prediction.rescheduled is not None
+    bubble = pipeline.compute(predicted_tables(tables, prediction))
+    whole = next(value.value for value in bubble.values() if value.metric.id == "bubble_fraction" and not value.dims)
+    assert whole == pytest.approx(prediction.rescheduled.bubble_fraction, abs=1e-3)
+
+
+def test_what_is_shown_is_said() -> None:
+    tables = run_with("clean").tables
+    shown = predicted_tables(tables, predict(tables, [parse_edit("dp=4"), parse_edit("zero=3")]))
+    codes = {row.code for row in shown.health}
+    assert {"predicted", "predicted_ranks", "predicted_calls"} <= codes
+    assert shown.topology.axes["dp"] == 4
+    assert shown.manifest is not None
+    assert shown.manifest.zero_stage == 3
+    assert set(shown.arrow("ranks")["world_size"].to_pylist()) == {8}
+
+
+def test_sharding_and_recomputation_change_the_memory_that_they_should() -> None:
+    tables = run_with("clean").tables
+    prediction = predict(tables, [parse_edit("zero=3"), parse_edit("recompute=full")])
+    before, after = memory_of(prediction.layout_before), memory_of(prediction.layout_after)
+    assert before is not None
+    assert after is not None
+    assert after.parameters == before.parameters / 2
+    assert after.optimizer == before.optimizer / 2
+    assert after.activations < before.activations / 5

@@ -1,0 +1,70 @@
+"""How much slower is the job than it could be, and what does each rank, stage, axis and kind of action cost it?
+
+S = T / T_ideal. A part's share is what goes away of the loss T - T_ideal when that part alone is brought to the ideal;
+shares overlap and need not add up to one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.model.edit import Edit
+from usp_prof.whatif.build import graph_of
+from usp_prof.whatif.edits.ideal import KINDS
+from usp_prof.whatif.predict import predict
+from usp_prof.whatif.work import work_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from usp_prof.tables.table_set import TableSet
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is brought to the ideal alone, the step then, and its share of the loss."""
+
+    what: str
+    name: str
+    step_ns: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """The mean step as measured and at its ideal; `parts` by what and share."""
+
+    step_ns: float
+    ideal_ns: float
+    parts: tuple[Part, ...]
+
+    @property
+    def slowdown(self) -> float:
+        """S: how many times its ideal the step takes."""
+        return self.step_ns / self.ideal_ns if self.ideal_ns else float("nan")
+
+
+def slowdown(tables: TableSet) -> Slowdown:
+    """Replay the run at its ideal, and with each part alone brought there."""
+    whole = predict(tables, [Edit("ideal")])
+    lost = whole.before_ns - whole.after_ns
+    parts = []
+    for what, name in _parts(tables):
+        alone = predict(tables, [Edit("ideal", "", ((what, name),))])
+        share = (alone.before_ns - alone.after_ns) / lost if lost > 0 else 0.0
+        parts.append(Part(what, name, alone.after_ns, share))
+    parts.sort(key=lambda part: (part.what, -part.share, part.name))
+    return Slowdown(whole.before_ns, whole.after_ns, tuple(parts))
+
+
+def _parts(tables: TableSet) -> Iterator[tuple[str, str]]:
+    graph, work = graph_of(tables), work_of(tables)
+    yield from (("rank", str(rank)) for rank in tables.ranks)
+    stages = np.unique(work.stage[work.stage >= 0]).tolist()
+    yield from (("stage", str(stage)) for stage in stages if len(stages) > 1)
+    tied = np.unique(graph.nodes.axis[graph.tied]).tolist()
+    yield from (("axis", graph.axes[code]) for code in tied if code >= 0 and graph.axes[code])
+    yield from (("kind", KINDS[code]) for code in np.unique(work.kind[work.kind >= 0]).tolist())
