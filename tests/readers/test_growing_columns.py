@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.readers import _argument_texts, _nanoseconds
-from usp_prof.readers._argument_texts import ArgumentTexts
+from usp_prof.readers import _nanoseconds, argument_texts
 from usp_prof.readers._names import Kinds, Texts, category_text, plain_text
 from usp_prof.readers._numbers import Numbers
+from usp_prof.readers.argument_texts import ArgumentTexts
 
 
 @given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1))))
@@ -53,7 +53,7 @@ def test_columns_that_share_one_code_are_as_if_each_had_its_own(pieces: list[lis
 
 @pytest.mark.parametrize("chunk", [1, 10, 1 << 30])
 def test_arguments_begin_a_new_array_before_offsets_run_out(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(_argument_texts, "CHUNK", chunk)
+    monkeypatch.setattr(argument_texts, "CHUNK", chunk)
     column = ArgumentTexts()
     for piece in ([b'{"a": 1}', b""], [], [b'{"b": "\xc3\xbc"}']):
         column.add([msgspec.Raw(text) for text in piece])

@@ -11,10 +11,10 @@ import numpy as np
 from msgspec.structs import astuple
 
 from usp_prof.readers import _nanoseconds, _wire
-from usp_prof.readers._argument_texts import ArgumentTexts
 from usp_prof.readers._names import Kinds, Texts, category_text, plain_text
 from usp_prof.readers._numbers import Numbers
 from usp_prof.readers._threads import ThreadNames
+from usp_prof.readers.argument_texts import ArgumentTexts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

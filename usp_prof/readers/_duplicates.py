@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from usp_prof.readers.argument_texts import alike, taken
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _CODED = ("phase", "category", "name", "process", "thread")
+_TIMES = ("start_ns", "dur_ns")
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -21,18 +24,40 @@ def repeated(columns: dict[str, Any], keep: NDArray[np.bool_]) -> tuple[NDArray[
     if not len(twins):
         return keep, 0
     suspects = np.flatnonzero(np.isin(key, twins) & keep)
-    args = columns["args"].take(suspects).to_pylist()
-    fields = [columns[name].indices.to_numpy()[suspects].tolist() for name in _CODED]
-    times = [columns[name][suspects].tolist() for name in ("start_ns", "dur_ns")]
-    seen: set[tuple[object, ...]] = set()
-    again = []
-    for row, *values in zip(suspects.tolist(), *fields, *times, args, strict=True):
-        alike = tuple(values)
-        if alike in seen:
-            again.append(row)
-        seen.add(alike)
+    again = _repeats(columns, key, suspects)
     keep[again] = False
     return keep, len(again)
+
+
+def _repeats(columns: dict[str, Any], key: NDArray[np.uint64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give those of the rows that repeat another: each is held against the first with its key, the rest one by one."""
+    rows = rows[np.lexsort((rows, key[rows]))]
+    leads = np.r_[True, key[rows][1:] != key[rows][:-1]] if len(rows) else np.zeros(0, bool)
+    lead = rows[np.maximum.accumulate(np.where(leads, np.arange(len(rows)), 0))]
+    row, lead = rows[~leads], lead[~leads]
+    same = np.ones(len(row), bool)
+    for name in _CODED:
+        codes = columns[name].indices.to_numpy()
+        same &= codes[row] == codes[lead]
+    for name in _TIMES:
+        same &= columns[name][row] == columns[name][lead]
+    same[same] = alike(columns["args"], row[same], lead[same])
+    return np.sort(np.r_[row[same], _one_by_one(columns, row[~same])])
+
+
+def _one_by_one(columns: dict[str, Any], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give those of a few rows that repeat another of them."""
+    if not len(rows):
+        return rows
+    fields = [columns[name].indices.to_numpy()[rows].tolist() for name in _CODED]
+    times = [columns[name][rows].tolist() for name in _TIMES]
+    seen: set[tuple[object, ...]] = set()
+    again = []
+    for row, *values in zip(rows.tolist(), *fields, *times, taken(columns["args"], rows).to_pylist(), strict=True):
+        if tuple(values) in seen:
+            again.append(row)
+        seen.add(tuple(values))
+    return np.array(again, np.int64)
 
 
 def _mixed(columns: dict[str, Any]) -> NDArray[np.uint64]:

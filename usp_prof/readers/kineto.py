@@ -22,6 +22,7 @@ from usp_prof.readers._duplicates import repeated
 from usp_prof.readers._phases import join_begin_end
 from usp_prof.readers._salvage import salvage, salvage_fields
 from usp_prof.readers._split import HEAD_LIMIT, PIECE, Feed, parse_head, parse_tail, split_end
+from usp_prof.readers.argument_texts import kept
 from usp_prof.readers.events import SCHEMA
 from usp_prof.readers.raw import RawTrace
 from usp_prof.readers.source import Source
@@ -29,6 +30,8 @@ from usp_prof.readers.source import Source
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
 _CARRY_LIMIT = 4 * PIECE
 
@@ -167,9 +170,7 @@ class _Reading:
         keep, self.damage.duplicates = repeated(columns, keep)
         events = to_table(SCHEMA, columns, rows)
         if not keep.all():
-            events = events.filter(pa.array(keep))
-            place = SCHEMA.names.index("event")
-            events = events.set_column(place, "event", pa.array(np.arange(events.num_rows)))
+            events = _without(events, keep)
         health = self.damage.rows(self.columns.counts, events=events.num_rows, based=base_ns > 0)
         return RawTrace(
             events=events,
@@ -192,3 +193,11 @@ class _Reading:
         negative = (durations < 0) & ~missing
         self.damage.negative_duration = int(np.count_nonzero(negative))
         durations[negative] = 0
+
+
+def _without(events: pa.Table, keep: NDArray[np.bool_]) -> pa.Table:
+    """Leave rows out and number the others anew."""
+    args = kept(events.column("args"), keep)
+    events = events.drop_columns(["args"]).filter(pa.array(keep))
+    events = events.add_column(SCHEMA.names.index("args"), "args", args)
+    return events.set_column(SCHEMA.names.index("event"), "event", pa.array(np.arange(events.num_rows)))
