@@ -15,10 +15,11 @@ from usp_prof.model.errors import UspProfError, unknown_name
 from usp_prof.model.finding import Finding, Level
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.selection import EVERYTHING, Selection
-from usp_prof.whatif.predict import predict
+from usp_prof.whatif.predict import predict_all
 
 if TYPE_CHECKING:
     from usp_prof.findings.draft import Draft, Rule
+    from usp_prof.model.finding import Basis
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.predict import Prediction
 
@@ -55,22 +56,55 @@ def find_all(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
     if not _has_steps(tables):
         detail = "no step is marked: what a change is worth cannot be said in shares of a step"
         return Found((), (HealthRow("rules_skipped", Severity.INFO, detail=detail),))
-    judged: list[tuple[Rule, Draft, Prediction]] = []
-    skipped = []
+    drafts: list[tuple[Rule, Draft]] = []
+    failed: dict[str, UspProfError] = {}
     for each in all_rules():
         try:
             for draft in each.look(tables):
-                prediction = predict(tables, [draft.edit])
-                if prediction.gain_fraction >= draft.least_gain and _selected(draft, selection):
-                    judged.append((each, draft, prediction))
+                drafts.append((each, draft))  # noqa: PERF401 - those before an error count
         except UspProfError as error:
-            skipped.append(HealthRow("rule_skipped", Severity.INFO, detail=f"{each.CODE}: {error.message}"))
+            failed[each.CODE] = error
+    judged: list[tuple[Rule, Draft, _Judged]] = []
+    refused: set[str] = set()
+    predicted = predict_all(tables, [[draft.edit] for _, draft in drafts])
+    for (each, draft), prediction in zip(drafts, predicted, strict=True):
+        if each.CODE in refused:
+            continue
+        if isinstance(prediction, UspProfError):
+            refused.add(each.CODE)
+            failed[each.CODE] = prediction
+        elif _counts(draft, prediction, selection):
+            judged.append((each, draft, _Judged.of(prediction)))
     judged.sort(key=lambda item: (item[1].opportunity, -item[2].gain_fraction, item[0].CODE, str(item[1].edit)))
-    findings = []
-    for place, (each, draft, prediction) in enumerate(judged):
-        together = predict(tables, [item[1].edit for item in judged[: place + 1]]) if place else prediction
-        findings.append(_finding(each, draft, prediction, together.gain_fraction))
+    edits = [draft.edit for _, draft, _ in judged]
+    together = predict_all(tables, [edits[: place + 1] for place in range(1, len(edits))])
+    gains = [*(judgement.gain_fraction for _, _, judgement in judged[:1]), *map(_gain, together)]
+    findings = [_finding(*item, gain) for item, gain in zip(judged, gains, strict=True)]
+    skipped = [_skipped(code, error.message) for code, error in failed.items()]
     return Found(tuple(findings), tuple(sorted(skipped)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What a prediction says of a draft, without the timeline that it was read off."""
+
+    gain_fraction: float
+    basis: Basis
+    error_fraction: float
+
+    @classmethod
+    def of(cls, prediction: Prediction) -> _Judged:
+        return cls(prediction.gain_fraction, prediction.basis, prediction.error_fraction)
+
+
+def _counts(draft: Draft, prediction: Prediction, selection: Selection) -> bool:
+    return prediction.gain_fraction >= draft.least_gain and _selected(draft, selection)
+
+
+def _gain(prediction: Prediction | UspProfError) -> float:
+    if isinstance(prediction, UspProfError):
+        raise prediction
+    return prediction.gain_fraction
 
 
 def find(tables: TableSet, selection: Selection = EVERYTHING) -> list[Finding]:
@@ -79,7 +113,7 @@ def find(tables: TableSet, selection: Selection = EVERYTHING) -> list[Finding]:
     return list(found.findings)
 
 
-def _finding(each: Rule, draft: Draft, prediction: Prediction, together: float) -> Finding:
+def _finding(each: Rule, draft: Draft, prediction: _Judged, together: float) -> Finding:
     level = Level.CRITICAL if prediction.gain_fraction >= CRITICAL_GAIN else Level.WARNING
     return Finding(
         code=each.CODE,
@@ -95,6 +129,10 @@ def _finding(each: Rule, draft: Draft, prediction: Prediction, together: float) 
         advice=draft.advice,
         settings=draft.settings,
     )
+
+
+def _skipped(code: str, reason: str) -> HealthRow:
+    return HealthRow("rule_skipped", Severity.INFO, detail=f"{code}: {reason}")
 
 
 def _has_steps(tables: TableSet) -> bool:

@@ -47,6 +47,10 @@ class Plan:
     """Where each of the graph's nodes lies in `nodes`."""
     heads: Ints
     """Where segments begin in `nodes`."""
+    segment: Ints
+    """For each of `nodes`, its segment, in the order of `heads`."""
+    before: Ints
+    """Where in `nodes` the lane's node before each segment lies; -1 where the segment opens its lane."""
     drop: Ints
     """For each of `nodes`, by how much its offset is lowered for the segments before it in its round."""
     members: Ints
@@ -56,8 +60,8 @@ class Plan:
     call_of: Ints
     """For each of `members`, its call, in the order of calls."""
     rounds: tuple[Round, ...]
-    cuts: Ints
-    """Where the rounds begin and end; the same numbers as theirs."""
+    bounds: Ints
+    """Where in `nodes` the rounds of segments begin, and where the last ends."""
 
 
 def make_plan(graph: Graph, reach: int = 16) -> Plan:
@@ -74,7 +78,7 @@ def make_plan(graph: Graph, reach: int = 16) -> Plan:
     segment = np.cumsum(head) - 1
     members = _members(graph)
     level = _levels(graph, segment, begin, members)
-    return _laid_out(begin, members, level, reach * span(graph))
+    return _laid_out(begin, members, level, reach * span(graph), nodes.lane)
 
 
 def span(graph: Graph) -> int:
@@ -164,7 +168,7 @@ def _rounds(source: Ints, target: Ints, when: Ints) -> Ints:
     return np.array(level, np.int64)
 
 
-def _laid_out(begin: Ints, members: tuple[Ints, Ints], level: Ints, room: int) -> Plan:
+def _laid_out(begin: Ints, members: tuple[Ints, Ints], level: Ints, room: int, lane: Ints) -> Plan:
     """Lay the pieces side by side, round by round."""
     count = len(begin) - 1
     order = np.argsort(level[:count], kind="stable")
@@ -194,5 +198,9 @@ def _laid_out(begin: Ints, members: tuple[Ints, Ints], level: Ints, room: int) -
         rounds.append((int(of_member[low]), 1, Round(int(call_of[low]), int(call_of[high - 1]) + 1, low, high)))
     rounds.sort(key=lambda each: (*each[:2], each[2].begin))
     ordered = tuple(each[2] for each in rounds)
-    cuts = np.array([[each.begin, each.end] for each in ordered], np.int64).reshape(-1, 2)
-    return Plan(nodes, place, heads, drop, place[rows], first, call_of, ordered, cuts)
+    bounds = np.append(heads[opens], len(nodes))
+    head = nodes[heads]
+    inner = (head > 0) & (lane[head] == lane[head - 1])
+    before = np.where(inner, place[head - 1], -1)
+    segment = np.repeat(np.arange(count), length)
+    return Plan(nodes, place, heads, segment, before, drop, place[rows], first, call_of, ordered, bounds)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
+from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Basis
 from usp_prof.whatif.build import graph_of
 from usp_prof.whatif.edits import Lean, Request, apply, kind_of
 from usp_prof.whatif.edits.pipeline import is_of_pipeline, lowered, relaid
 from usp_prof.whatif.layout import Layout, layout_of
 from usp_prof.whatif.plan import Plan, make_plan
-from usp_prof.whatif.replay import replay
+from usp_prof.whatif.replay import at_once, replay, replay_all
 from usp_prof.whatif.retimed import retimed
 from usp_prof.whatif.schedule import Rescheduled, reschedule
 from usp_prof.whatif.step_times import StepTimes, step_times
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from usp_prof.model.edit import Edit
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.graph import Graph, Timeline
+
+T = TypeVar("T")
 
 FLOOR_ERROR = 0.01
 """The replay of the unedited run is exact by construction (think time makes up for what is unexplained), so that its
@@ -57,27 +61,76 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Replayed:
+class _Made:
+    """What edits make of the graph, before it is replayed."""
+
+    edits: tuple[Edit, ...]
     graph: Graph
-    timeline: Timeline
+    cautious: Graph | None
+    """The same by cautious models, where a model is in it."""
     layout: Layout
+    reordered: tuple[Edit, ...]
+    """The edits of the pipeline's order, which are no changes of the graph."""
+    is_plain: bool
+    """Whether no edit was of another kind."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Replayed:
+    timeline: Timeline
     after_ns: float
 
 
 def predict(tables: TableSet, edits: Sequence[Edit]) -> Prediction:
     """Predict the mean step of a run with edits made: those of the graph in their order, then those of the pipeline."""
-    before, layout = unedited(tables), layout_of(tables)
-    made = [part for edit in edits for part in lowered(edit, layout)]
-    plain = [edit for edit in made if not is_of_pipeline(edit, layout)]
-    found = _replayed(tables, plain, Lean.EXPECTED)
+    made = _made(tables, edits)
+    return _predicted(tables, made, _replayed(tables, _graphs([made])))
+
+
+def predict_all(tables: TableSet, wanted: Sequence[Sequence[Edit]]) -> Iterator[Prediction | UspProfError]:
+    """Predict for each of several sets of edits; for what cannot be done the error. Several are replayed at once."""
+    width = max(1, at_once(graph_of(tables)) // 2)
+    for low in range(0, len(wanted), width):
+        made = [_attempted(partial(_made, tables, edits)) for edits in wanted[low : low + width]]
+        good = [each for each in made if isinstance(each, _Made)]
+        replayed = _replayed(tables, _graphs(good))
+        for each in made:
+            yield _attempted(partial(_predicted, tables, each, replayed)) if isinstance(each, _Made) else each
+
+
+def _attempted(make: Callable[[], T]) -> T | UspProfError:
+    try:
+        return make()
+    except UspProfError as error:
+        return error
+
+
+def _made(tables: TableSet, edits: Sequence[Edit]) -> _Made:
+    layout = layout_of(tables)
+    every = [part for edit in edits for part in lowered(edit, layout)]
+    plain = [edit for edit in every if not is_of_pipeline(edit, layout)]
+    graph, after = _edited(tables, plain, Lean.EXPECTED)
+    modelled = any(kind_of(edit).modelled for edit in plain)
+    cautious = _edited(tables, plain, Lean.CAUTIOUS)[0] if modelled else None
+    reordered = tuple(edit for edit in every if is_of_pipeline(edit, layout))
+    return _Made(tuple(edits), graph, cautious, after, reordered, not plain)
+
+
+def _graphs(made: Sequence[_Made]) -> list[Graph]:
+    """List what is to be replayed."""
+    return [graph for each in made for graph in (each.graph, each.cautious) if graph is not None]
+
+
+def _predicted(tables: TableSet, made: _Made, replayed: Mapping[int, _Replayed]) -> Prediction:
+    before = unedited(tables)
+    found = replayed[id(made.graph)]
     error, basis = 0.0, Basis.REPLAYED
-    if any(kind_of(edit).modelled for edit in plain):
+    if made.cautious is not None:
         basis = Basis.MODELLED
-        error = abs(_replayed(tables, plain, Lean.CAUTIOUS).after_ns - found.after_ns) / before.mean_measured_ns
-    after_ns, now, other = found.after_ns, found.layout, None
-    reordered = [edit for edit in made if is_of_pipeline(edit, layout)]
-    moved = retimed(tables, found.graph, found.timeline) if plain and reordered else tables
-    for edit in reordered:
+        error = abs(replayed[id(made.cautious)].after_ns - found.after_ns) / before.mean_measured_ns
+    after_ns, now, other = found.after_ns, made.layout, None
+    moved = tables if made.is_plain or not made.reordered else retimed(tables, made.graph, found.timeline)
+    for edit in made.reordered:
         other = reschedule(moved, edit, now)
         after_ns -= other.saved_ns
         now = relaid(now, edit)
@@ -86,15 +139,15 @@ def predict(tables: TableSet, edits: Sequence[Edit]) -> Prediction:
     if basis is Basis.MODELLED:
         error = max(error, MODEL_ERROR, MODEL_SHARE * abs(1 - after_ns / before.mean_measured_ns))
     return Prediction(
-        tuple(edits),
+        made.edits,
         before.mean_measured_ns,
         after_ns,
         replay_error,
         basis,
         max(FLOOR_ERROR, replay_error, error),
-        found.graph,
+        made.graph,
         found.timeline,
-        layout,
+        layout_of(tables),
         now,
         other,
     )
@@ -105,18 +158,25 @@ def unedited(tables: TableSet) -> StepTimes:
     return tables.memo("whatif unedited", lambda: step_times(tables, graph_of(tables), _as_it_is(tables)))
 
 
-def _replayed(tables: TableSet, edits: Sequence[Edit], lean: Lean) -> _Replayed:
-    """Make edits one after the other and replay what comes out."""
+def _edited(tables: TableSet, edits: Sequence[Edit], lean: Lean) -> tuple[Graph, Layout]:
+    """Make edits one after the other."""
     graph, layout = graph_of(tables), layout_of(tables)
-    changed = graph
     for edit in edits:
-        changed = apply(changed, Request(edit, tables, layout, lean))
+        graph = apply(graph, Request(edit, tables, layout, lean))
         layout = kind_of(edit).relayout(layout, edit)
-    if changed is graph:
-        return _Replayed(graph, _as_it_is(tables), layout, unedited(tables).mean_replayed_ns)
-    same = changed.waits_as(graph)
-    timeline = replay(changed, _plan(tables) if same else make_plan(changed))
-    return _Replayed(changed, timeline, layout, step_times(tables, changed, timeline).mean_replayed_ns)
+    return graph, layout
+
+
+def _replayed(tables: TableSet, graphs: Sequence[Graph]) -> dict[int, _Replayed]:
+    """Replay graphs, by their identity: at once those that the unedited graph's plan serves."""
+    base = graph_of(tables)
+    found = {id(base): _Replayed(_as_it_is(tables), unedited(tables).mean_replayed_ns)}
+    others = [graph for graph in graphs if graph is not base]
+    same = [graph for graph in others if graph.waits_as(base)]
+    rewired = [(graph, replay(graph)) for graph in others if not graph.waits_as(base)]
+    for graph, timeline in [*zip(same, replay_all(same, _plan(tables)), strict=True), *rewired]:
+        found[id(graph)] = _Replayed(timeline, step_times(tables, graph, timeline).mean_replayed_ns)
+    return found
 
 
 def _as_it_is(tables: TableSet) -> Timeline:

@@ -1,85 +1,119 @@
-"""When would everything have run? The longest path through a graph, round by round of segments."""
+"""When would everything have run? The longest path through a graph, round by round of segments.
+
+Graphs of one plan are replayed at once, a column for each: a round costs hardly more for eight than for one.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from usp_prof.whatif.arrivals import arrivals_of, side_by_side
 from usp_prof.whatif.graph import NEVER, Graph, Timeline
 from usp_prof.whatif.plan import Plan, make_plan, span
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from usp_prof.whatif.arrivals import Arrivals
     from usp_prof.whatif.graph import Ints
 
 _REACH, _FARTHER = 16, 64
+_AT_ONCE = 8_000_000
+"""Nodes of all graphs together that are replayed at once: a gigabyte."""
 
 
 def replay(graph: Graph, plan: Plan | None = None) -> Timeline:
     """Replay a graph; the plan of the unedited graph serves all its edits."""
     plan, reach = plan or make_plan(graph), _REACH
-    while (timeline := _attempt(graph, plan)) is None:  # an edit made the run so much longer
+    while (found := _attempt([graph], plan)) is None:  # an edit made the run so much longer
         reach *= _FARTHER
         plan = make_plan(graph, reach)
-    return timeline
+    return found[0]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Arrivals:
-    """What comes to the nodes of the plan from elsewhere, lane predecessors of heads too, sorted by target."""
-
-    source: Ints
-    """Of starts, then ends."""
-    target: Ints
-    lag: Ints
+def replay_all(graphs: Sequence[Graph], plan: Plan) -> list[Timeline]:
+    """Replay graphs that one plan serves; as many at once as `at_once` says is reasonable."""
+    found = _attempt(graphs, plan) if len(graphs) > 1 else None
+    return found or [replay(graph, plan) for graph in graphs]
 
 
-def _arrivals(graph: Graph, plan: Plan) -> _Arrivals:
-    edges, lane, count = graph.edges, graph.nodes.lane, len(graph.nodes)
-    head = plan.nodes[plan.heads]
-    follows = head[(head > 0) & (lane[head] == lane[head - 1])]
-    source = np.concatenate(
-        [plan.place[edges.source] + np.where(edges.at_end, count, 0), plan.place[follows - 1] + count]
-    )
-    target = np.concatenate([plan.place[edges.target], plan.place[follows]])
-    order = np.argsort(target, kind="stable")
-    return _Arrivals(source[order], target[order], np.concatenate([edges.lag, graph.gap[follows]])[order])
+def at_once(graph: Graph) -> int:
+    """Say how many graphs like this one are best replayed together."""
+    return max(1, _AT_ONCE // max(1, len(graph.nodes)))
 
 
-def _attempt(graph: Graph, plan: Plan) -> Timeline | None:
+def _attempt(graphs: Sequence[Graph], plan: Plan) -> list[Timeline] | None:
     """Replay; `None` where the plan's room was too little to hold the segments of a round apart."""
-    nodes, count = graph.nodes, len(graph.nodes)
+    nodes, count, width = graphs[0].nodes, len(graphs[0].nodes), len(graphs)
     if not count:
-        return Timeline(nodes.start, nodes.end)
-    origin, arrivals = int(nodes.start.min()), _arrivals(graph, plan)
-    moments = np.concatenate([nodes.start[plan.nodes], nodes.end[plan.nodes]]) - origin
-    start, end = moments[:count], moments[count:]
-    duration = graph.duration[plan.nodes]
+        return [Timeline(nodes.start, nodes.end) for _ in graphs]
+    origin = int(nodes.start.min())
+    arrivals, begin = side_by_side(_arrivals(graphs, plan), plan)
+    moments = np.empty((width, 2 * count), np.int64)
+    start, end, flat = moments[:, :count], moments[:, count:], moments.reshape(-1)
+    start[:], end[:] = (when[plan.nodes] - origin for when in (nodes.start, nodes.end))
+    duration = _rows([graph.duration for graph in graphs], plan.nodes)
     # A segment of nodes a..b: start[n] = offset[n] + max over j <= n of (bound[j] - offset[j]), where offset adds up
     # the durations and gaps before n.
-    offset = np.cumsum(graph.gap[plan.nodes] + duration) - duration - plan.drop
-    bound = np.maximum(graph.earliest[plan.nodes], origin - span(graph)) - origin
-    tied, transfer = graph.tied[plan.nodes][plan.members], graph.transfer[plan.nodes][plan.members]
-    edge = np.searchsorted(arrivals.target, plan.cuts).tolist()
-    for each, (low, high) in zip(plan.rounds, edge, strict=True):
+    offset = _rows([graph.gap for graph in graphs], plan.nodes)
+    offset += duration
+    np.cumsum(offset, axis=1, out=offset)
+    offset -= duration
+    offset -= plan.drop
+    bound = _rows([graph.earliest for graph in graphs], plan.nodes)
+    np.maximum(bound, origin - max(span(graph) for graph in graphs), out=bound)
+    bound -= origin
+    members = plan.nodes[plan.members]
+    tied, transfer = (_rows([getattr(graph, name) for graph in graphs], members) for name in ("tied", "transfer"))
+    member = plan.members + 2 * count * np.arange(width)[:, None]
+    target, earliest, edge = arrivals.target, bound.reshape(-1), iter(begin.tolist())
+    low = next(edge)
+    for each in plan.rounds:
         if each.is_calls:
             part = slice(each.first_member, each.last_member)
-            rows = plan.members[part]
-            began = start[rows]
-            last = np.maximum.reduceat(began, plan.first[each.begin : each.end] - each.first_member)
-            done = np.maximum(began, last[plan.call_of[part] - each.begin] + transfer[part])
-            end[rows] = np.where(tied[part], done, end[rows])
+            rows = member[:, part]
+            began = flat[rows]
+            last = np.maximum.reduceat(began, plan.first[each.begin : each.end] - each.first_member, axis=1)
+            done = np.maximum(began, last[:, plan.call_of[part] - each.begin] + transfer[:, part])
+            rows = rows + count
+            flat[rows] = np.where(tied[:, part], done, flat[rows])
             continue
-        here = slice(each.begin, each.end)
+        here, high = slice(each.begin, each.end), next(edge)
         if high > low:
-            arrived = moments[arrivals.source[low:high]] + arrivals.lag[low:high]
-            np.maximum.at(bound, arrivals.target[low:high], arrived)
-        start[here] = np.maximum.accumulate(bound[here] - offset[here]) + offset[here]
-        end[here] = start[here] + duration[here]
-    if (start[plan.heads] != bound[plan.heads]).any():
+            arrived = flat[arrivals.source[low:high]]
+            arrived += arrivals.lag[low:high]
+            np.maximum.at(earliest, target[low:high], arrived)
+        low, offsets = high, offset[:, here]
+        begins = np.maximum.accumulate(bound[:, here] - offsets, axis=1)
+        begins += offsets
+        start[:, here] = begins
+        np.add(begins, duration[:, here], out=end[:, here])
+    if (start[:, plan.heads] != bound[:, plan.heads]).any():
         return None
-    return Timeline(start[plan.place] + origin, end[plan.place] + origin)
+    moments += origin
+    return [Timeline(start[k][plan.place], end[k][plan.place]) for k in range(width)]
 
 
-__all__ = ["NEVER", "replay"]
+def _arrivals(graphs: Sequence[Graph], plan: Plan) -> list[Arrivals]:
+    """Bring each graph's edges into the plan's order; most edits leave the edges as they are."""
+    known: dict[tuple[int, int], Arrivals] = {}
+    for graph in graphs:
+        key = (id(graph.edges), id(graph.gap))
+        if key not in known:
+            known[key] = arrivals_of(graph, plan)
+    return [known[id(graph.edges), id(graph.gap)] for graph in graphs]
+
+
+def _rows(each: Sequence[NDArray[Any]], order: Ints) -> NDArray[Any]:
+    """Set arrays of several graphs below each other, in the plan's order."""
+    found = np.empty((len(each), len(order)), each[0].dtype)
+    for k, values in enumerate(each):
+        found[k] = found[k - 1] if k and values is each[k - 1] else values[order]
+    return found
+
+
+__all__ = ["NEVER", "at_once", "replay", "replay_all"]

@@ -1,0 +1,108 @@
+"""Several graphs replayed at once come out as one by one; arrivals lie in the plan's order."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_faults import run_with
+
+from usp_prof.model.edit import parse_edit
+from usp_prof.model.errors import UspProfError
+from usp_prof.whatif.arrivals import arrivals_of, side_by_side
+from usp_prof.whatif.build import graph_of
+from usp_prof.whatif.plan import make_plan
+from usp_prof.whatif.predict import predict, predict_all
+from usp_prof.whatif.replay import at_once, replay, replay_all
+
+if TYPE_CHECKING:
+    from usp_prof.whatif.graph import Graph
+    from usp_prof.whatif.plan import Plan
+
+
+@cache
+def graph() -> Graph:
+    """Give the graph of a run without faults."""
+    return graph_of(run_with("clean").tables)
+
+
+@cache
+def plan() -> Plan:
+    """Give its plan."""
+    return make_plan(graph())
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.floats(0, 3), st.floats(0, 1)), min_size=1, max_size=5))
+def test_graphs_replayed_at_once_come_out_as_alone(scales: list[tuple[float, float, float]]) -> None:
+    kept = np.random.default_rng(0).random(len(graph().edges.source))
+    graphs = [
+        graph().with_changes(
+            duration=(graph().duration * longer).astype(np.int64),
+            gap=(graph().gap * wider).astype(np.int64),
+            edges=graph().edges.take(kept >= dropped) if dropped else graph().edges,
+        )
+        for longer, wider, dropped in scales
+    ]
+    for each, found in zip(graphs, replay_all(graphs, plan()), strict=True):
+        alone = replay(each)
+        np.testing.assert_array_equal(found.start, alone.start)
+        np.testing.assert_array_equal(found.end, alone.end)
+
+
+def test_one_graph_that_grows_beyond_all_measure_holds_up_none() -> None:
+    longer = graph().with_changes(duration=graph().duration * 200)
+    for each, found in zip([graph(), longer], replay_all([graph(), longer], plan()), strict=True):
+        np.testing.assert_array_equal(found.end, replay(each).end)
+
+
+def test_arrivals_lie_by_target_whatever_the_order_of_edges() -> None:
+    mixed = np.random.default_rng(1).permutation(len(graph().edges.source))
+    shuffled = graph().with_changes(edges=graph().edges.take(mixed))
+    plain, other = arrivals_of(graph(), plan()), arrivals_of(shuffled, plan())
+    for found in (plain, other):
+        assert (np.diff(found.target) >= 0).all()
+    rows = [sorted(zip(f.target, f.source, f.lag, strict=True)) for f in (plain, other)]
+    assert rows[0] == rows[1]
+
+
+def test_arrivals_side_by_side_keep_to_their_rounds() -> None:
+    each = [
+        arrivals_of(graph(), plan()),
+        arrivals_of(graph().with_changes(edges=graph().edges.take(np.arange(40))), plan()),
+    ]
+    joined, begin = side_by_side(each, plan())
+    nodes = joined.target % len(graph().nodes)
+    for low, high, first, last in zip(begin[:-1], begin[1:], plan().bounds[:-1], plan().bounds[1:], strict=True):
+        assert ((nodes[low:high] >= first) & (nodes[low:high] < last)).all()
+    assert begin[-1] == sum(len(found.target) for found in each)
+
+
+def test_predictions_at_once_are_those_alone() -> None:
+    tables = run_with("slow_rank").tables
+    sets = [
+        [parse_edit(text) for text in texts] for texts in (["comm_faster=2"], ["compute_faster=2", "no_launch_gaps"])
+    ]
+    for edits, found in zip(sets, predict_all(tables, sets), strict=True):
+        assert not isinstance(found, UspProfError)
+        assert found.after_ns == predict(tables, edits).after_ns
+        assert found.error_fraction == predict(tables, edits).error_fraction
+
+
+def test_what_cannot_be_predicted_is_an_error_among_predictions() -> None:
+    tables = run_with("clean").tables
+    first, second = predict_all(tables, [[parse_edit("rank_as_peers=99")], [parse_edit("comm_faster=2")]])
+    assert isinstance(first, UspProfError)
+    assert not isinstance(second, UspProfError)
+
+
+def test_many_small_graphs_are_replayed_at_once_and_no_large_ones() -> None:
+    assert at_once(graph()) > 1000
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_none_and_one_are_no_special_case(count: int) -> None:
+    assert len(replay_all([graph()] * count, plan())) == count
