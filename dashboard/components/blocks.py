@@ -15,6 +15,7 @@ from dashboard.components.figure import figure
 from usp_prof.charts import draw
 from usp_prof.charts.theme import DARK, LIGHT
 from usp_prof.model.health import Severity
+from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Health, KeyFigures, Stack, Text
 from usp_prof.report.format import quantity
 
@@ -57,17 +58,18 @@ def _(block: KeyFigures, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 
 @show.register
 def _(block: Stack, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
     colors = theme(dark=dark)
-    st.markdown(f"**{block.title}**: {quantity(block.total, block.unit)}")
+    whole = "" if block.unit is Unit.FRACTION else f": {quantity(block.total, block.unit)}"
+    st.markdown(f"**{block.title}**{whole}")
     bars, names = "", ""
-    for part in block.parts:
+    for part in block.worth_a_line:
         share = part.value / block.total if block.total else 0.0
         color = colors.color(part.role)
         label = html.escape(part.label, quote=True)
+        length = "" if block.unit is Unit.FRACTION else f"{quantity(part.value, block.unit)}, "
         bars += f"<div style='width:{100 * share:.3f}%;background:{color}' title='{label}'></div>"
         names += (
-            f"<span style='margin-right:14px'><span style='display:inline-block;width:10px;height:10px;"
-            f"background:{color};margin-right:5px'></span>{label} {quantity(part.value, block.unit)}"
-            f" ({share:.1%})</span>"
+            "<span style='margin-right:14px;display:inline-block'><span style='display:inline-block;width:10px;"
+            f"height:10px;background:{color};margin-right:5px'></span>{label} {length}{share:.1%}</span>"
         )
     st.html(
         f"<div style='display:flex;height:26px;border-radius:3px;overflow:hidden'>{bars}</div>"

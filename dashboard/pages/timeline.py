@@ -116,7 +116,7 @@ def _search(index: int, pattern: str, ranks: tuple[int, ...]) -> list[int] | Non
     if at < 0 or at >= len(matches):
         return None
     found = matches.at(at)
-    margin = max(int(found.dur_ns), 1000) * 4
+    margin = max(int(found.dur_ns) // 2, 2000)
     return [found.start_ns - margin, found.start_ns + int(found.dur_ns) + margin]
 
 

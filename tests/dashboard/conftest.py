@@ -1,8 +1,11 @@
-"""A dashboard on a small run, served as a user would serve it."""
+"""A dashboard on recorded runs and a hostile one, served as a user would serve it."""
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,28 +21,46 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 60
+PATIENCE_S = 120
+HOSTILE = (
+    "<img src=x onerror=\"document.title='stolen'\"><script>document.title='stolen'</script>",
+    "\u202egnp.esrever \u05e9\u05dc\u05d5\u05dd \u0627\u0644 `$(rm -rf)` **bold** [a](javascript:alert(1))",
+    "a_very_long_name_" * 300,
+    "';DROP TABLE events;--\u0000\ufffd{{7*7}}${7*7}",
+)
+"""Names that a trace could hold: markup, right-to-left, very long, other languages' quotes."""
 
 
 @pytest.fixture(scope="session")
-def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Choose a recorded run of the repository, or make one up."""
-    recorded = sorted((ROOT / "traces").glob("recorded-*"))
-    if recorded:
-        return recorded[0]
-    folder = tmp_path_factory.mktemp("traces") / "made-up"
-    subprocess.run([sys.executable, "-m", "usp_prof.cli.app", "synth", str(folder), "-q"], check=True)
+def run_folder() -> Path:
+    """Give a recorded run of the repository."""
+    return ROOT / "traces" / "recorded-1f1b"
+
+
+@pytest.fixture(scope="session")
+def hostile_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy a recorded run, and give its kernels, ops and annotations hostile names."""
+    folder = tmp_path_factory.mktemp("hostile") / "<b>run</b>"
+    source = ROOT / "traces" / "recorded-slow-rank"
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.gz", "*.md"))
+    for path in sorted(source.glob("*.json.gz"))[:2]:
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        for number, event in enumerate(trace["traceEvents"]):
+            if event.get("cat") == "cpu_op" or str(event.get("name", "")).startswith("pace::"):
+                event["name"] = HOSTILE[number % len(HOSTILE)]
+        (folder / path.name).write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
     return folder
 
 
 @pytest.fixture(scope="session")
-def server(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Serve the run, and give the address."""
+def server(run_folder: Path, hostile_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve a recorded run, another to compare it with, and the hostile one; gives the address."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     log = tmp_path_factory.mktemp("server") / "log"
-    command = [sys.executable, "-m", "usp_prof.cli.app", "dashboard", str(run_folder), "--port", str(port)]
+    runs = [str(run_folder), str(run_folder.with_name("recorded-interleaved")), str(hostile_folder)]
+    command = [sys.executable, "-m", "usp_prof.cli.app", "dashboard", *runs, "--port", str(port)]
     environment = os.environ | {"USP_PROF_CACHE": str(tmp_path_factory.mktemp("cache"))}
     with (
         log.open("wb") as output,

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from usp_prof.charts.theme import Theme
 
 _HIDDEN_ALPHA = 0.35
+_ROOM = 1.3
+"""Room to the right of the longest bar, for its label."""
 
 
 def figure(data: AxisCommunication, theme: Theme) -> Figure:
@@ -65,7 +67,7 @@ def figure(data: AxisCommunication, theme: Theme) -> Figure:
         )
     )
     plot.x_range.start = 0
-    plot.x_range.end = float(total.max(initial=0) * 1.15) or 1.0
+    plot.x_range.end = float(total.max(initial=0) * _ROOM) or 1.0
     plot.xaxis.formatter = time_ticks()
     plot.xaxis.axis_label = "time of a step: solid is exposed, faint is hidden behind compute"
     plot.ygrid.grid_line_color = None

@@ -28,7 +28,7 @@ def figure(data: Waterfall, theme: Theme) -> Figure:
     low = np.concatenate([[0.0], np.minimum(reached[:-1], reached[1:]), [0.0]])
     high = np.concatenate([[data.first_ns], np.maximum(reached[:-1], reached[1:]), [last]])
     change = np.concatenate([[data.first_ns], delta, [last]])
-    ends = (theme.color("measured"),)
+    ends = (theme.muted,)
     colors = (*ends, *(theme.slow if each > 0 else theme.fast for each in delta), *ends)
     labels = _distinct([data.first, *data.changes, data.last])
     source = ColumnDataSource(

@@ -89,7 +89,7 @@ def _key_figures(context: Context) -> KeyFigures | None:
     listed = [
         _step(figures),
         KeyFigure("MFU", figures.whole("mfu"), Unit.FRACTION, _mfu_second(context)),
-        _plain(figures, "tokens_per_second", "tokens", Unit.PER_SECOND),
+        _tokens(context),
         _bubble(context),
         _slowdown(figures),
     ]
@@ -108,9 +108,13 @@ def _step(figures: Figures) -> KeyFigure:
     return KeyFigure("step", figures.whole("job_step_time"), Unit.NS, ", ".join(said))
 
 
-def _plain(figures: Figures, metric: str, label: str, unit: Unit) -> KeyFigure | None:
-    value = figures.whole(metric)
-    return None if value is None else KeyFigure(label, value, unit)
+def _tokens(context: Context) -> KeyFigure | None:
+    value, ranks = context.figures.whole("tokens_per_second"), context.run.world_size
+    if value is None:
+        return None
+    return KeyFigure(
+        "tokens", value, Unit.PER_SECOND, f"{quantity(value / ranks, Unit.PER_SECOND)} a rank" if ranks else ""
+    )
 
 
 def _mfu_second(context: Context) -> str:

@@ -1,0 +1,124 @@
+"""A page in a real browser, what went wrong on it, and how one waits for it: on conditions, never for a time."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Page
+
+PATIENCE_MS = 120_000
+EXPECTED_404 = re.compile(r"/_stcore/(health|host-config)$")
+"""Streamlit looks for its own root from a page's address; the first tries miss."""
+FIND = """const find = (root) => { for (const e of root.querySelectorAll('*')) {
+  if (e.classList && e.classList.contains('usp-timeline')) return e;
+  if (e.shadowRoot) { const f = find(e.shadowRoot); if (f) return f; } } return null; };
+const host = find(document), line = host && host.timeline;
+"""
+SETTLED = """() => {
+  if (!document.querySelector("[data-testid='stApp'][data-test-script-state='notRunning']")) return false;
+  const busy = "[data-testid='stSpinner'], [data-testid='stSkeleton'], [data-testid='stProgress']";
+  if (document.querySelector(busy)) return false;
+  const found = [];
+  const walk = (root) => { for (const e of root.querySelectorAll('*')) {
+    if (e.matches('.usp-figure, .usp-timeline')) found.push(e); if (e.shadowRoot) walk(e.shadowRoot); } };
+  walk(document);
+  return found.every((e) => e.dataset.ready || e.dataset.sharp === 'true');
+}"""
+COLORS = """() => {
+  const most = (root, found) => { for (const e of root.querySelectorAll('*')) {
+    if (e.shadowRoot) most(e.shadowRoot, found);
+    if (!(e instanceof HTMLCanvasElement) || !e.width || !e.height) continue;
+    const data = e.getContext('2d').getImageData(0, 0, e.width, e.height).data, seen = new Set();
+    for (let i = 0; i < data.length; i += 4) seen.add((data[i] << 16) | (data[i + 1] << 8) | data[i + 2]);
+    found.push(seen.size); } return found; };
+  const hosts = [];
+  const walk = (root) => { for (const e of root.querySelectorAll('*')) {
+    if (e.matches('.usp-figure, .usp-timeline')) hosts.push(e); else if (e.shadowRoot) walk(e.shadowRoot); } };
+  walk(document);
+  return hosts.filter((host) => host.checkVisibility()).map((host) => Math.max(0, ...most(host, [])));
+}"""
+"""The number of colours on each chart: on the busiest of its canvases."""
+
+
+class Visit:
+    """A page and what went wrong on it."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self.page, self.address = page, address
+        self.faults: list[str] = []
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("pageerror", lambda error: self.faults.append(f"page error: {error}"))
+        page.on("console", lambda message: self._console(message.type, message.text))
+        page.on("dialog", lambda dialog: self._dialog(dialog.message, dialog.dismiss))
+        page.on("request", lambda request: self._request(request.url))
+        page.on("response", lambda response: self._response(response.status, response.url))
+
+    def _console(self, kind: str, text: str) -> None:
+        if kind == "error" and "404" not in text:
+            self.faults.append(f"console: {text}")
+
+    def _dialog(self, text: str, dismiss: Callable[[], None]) -> None:
+        self.faults.append(f"dialog: {text}")
+        dismiss()
+
+    def _request(self, url: str) -> None:
+        host = self.address.removeprefix("http://")
+        if not url.startswith((self.address, f"ws://{host}", "data:", "blob:")):
+            self.faults.append(f"left this machine: {url}")
+
+    def _response(self, status: int, url: str) -> None:
+        if status >= 400 and not EXPECTED_404.search(url):
+            self.faults.append(f"{status} {url}")
+
+    def go(self, path: str) -> None:
+        """Open an address and wait until its page is drawn."""
+        self.page.goto(f"{self.address}/{path}")
+        self.page.wait_for_selector("section[data-testid='stSidebar'] >> text=usp-prof")
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until the script has run, every chart is drawn and the timeline is sharp."""
+        self.page.wait_for_function(SETTLED)
+
+    def turn_to(self, title: str) -> None:
+        """Switch to a page by its link."""
+        self.page.click(f"a[data-testid='stTopNavLink']:has-text('{title}')")
+        self.page.wait_for_selector(f"a[data-testid='stTopNavLink'][aria-current='page']:has-text('{title}')")
+        self.settle()
+
+    def on_timeline(self, script: str) -> Any:
+        """Evaluate an expression in which `line` is the timeline."""
+        return self.page.evaluate(f"() => {{ {FIND} return {script}; }}")
+
+    def until_timeline(self, condition: str) -> None:
+        """Wait until an expression of the timeline holds."""
+        self.page.wait_for_function(f"() => {{ {FIND} return line && line.head && ({condition}); }}")
+
+    def point(self, script: str) -> tuple[float, float]:
+        """Give a place on the page from [x, y] on the timeline's canvas."""
+        x, y = self.on_timeline(script)
+        left, top = self.on_timeline("(({ left, top }) => [left, top])(line.canvas.getBoundingClientRect())")
+        return float(left + x), float(top + y)
+
+    def drag(self, start: tuple[float, float], end: tuple[float, float], key: str = "") -> None:
+        """Drag from place to place, with a key held."""
+        mouse, keyboard = self.page.mouse, self.page.keyboard
+        if key:
+            keyboard.down(key)
+        mouse.move(*start)
+        mouse.down()
+        mouse.move(*end, steps=4)
+        mouse.up()
+        if key:
+            keyboard.up(key)
+
+    def check(self) -> None:
+        """Fail on anything that went wrong."""
+        exceptions = self.page.locator("[data-testid='stException']")
+        assert exceptions.count() == 0, exceptions.first.inner_text()
+        assert self.faults == []
+        assert all(colors > 2 for colors in self.page.evaluate(COLORS)), self.page.evaluate(COLORS)
