@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dashboard import kept
-from dashboard.timeline import overlays, store
+from dashboard.timeline import call_rows, overlays, store
 from dashboard.work import Worker
 from usp_prof import Run, UspProfError, open_run
 from usp_prof.gate import check
@@ -23,6 +23,7 @@ from usp_prof.model.selection import EVERYTHING
 from usp_prof.planner.calibration import Calibration, calibrate
 from usp_prof.planner.search import Plans, Question, search
 from usp_prof.report.build import analyse, build
+from usp_prof.report.writers import webpage
 from usp_prof.whatif.predict import Prediction, predict, unedited
 from usp_prof.whatif.schedule import Rescheduled, reschedule
 
@@ -129,6 +130,34 @@ def _timeline(index: int) -> TimelineStore:
     folder = run.derived(store.FORM, lambda target: store.prepare(run.tables, target, told))
     above = run.derived(overlays.FORM, lambda target: overlays.prepare(run.tables, target, told))
     return store.load(folder, run.tables.ranks, above)
+
+
+def ask_calls(index: int) -> Future[TimelineStore]:
+    """Ask for the timeline of a run's calls, a group where otherwise a rank is."""
+
+    def lay_out() -> TimelineStore:
+        run = open_numbered(index)
+        worker.tell("laying out the calls")
+        return call_rows.open_rows(run.derived(call_rows.FORM, lambda target: call_rows.prepare(run.tables, target)))
+
+    return worker.ask(("calls", index), lay_out)
+
+
+def call_store(index: int) -> TimelineStore:
+    """Give the timeline of a run's calls."""
+    return ask_calls(index).result()
+
+
+def ask_report(index: int, selection: Selection) -> Future[str]:
+    """Ask for the report of a part of a run as one page of HTML."""
+
+    def compose() -> str:
+        worker.tell("writing the report")
+        run = open_numbered(index)
+        results = analyse(run.tables, selection)
+        return webpage.write([build(run.tables, results, name=run.name, selection=selection)])
+
+    return worker.ask(("report", index, selection), compose)
 
 
 def ask_comparison(first: int, second: int) -> Future[Comparison]:

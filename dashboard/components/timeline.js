@@ -31,6 +31,7 @@ class Timeline {
     this.strip = document.createElement("canvas");
     this.observer = new ResizeObserver(() => this.resize());
     this.observer.observe(root);
+    (window.uspTimelines ||= new Set()).add(this);
     this.listen();
     this.load();
   }
@@ -46,7 +47,7 @@ class Timeline {
     this.end = asked ? asked[1] : this.head.span_ns;
     this.names = this.head.names;
     this.lines = Object.entries(this.head.rows).flatMap(([rank, rows]) => rows.map(([track, kind, depth], index) => (
-      { rank: Number(rank), index, track: depth ? "" : track, kind, label: `${rank}.${index}`, rank_label: `rank ${rank}` })));
+      { rank: Number(rank), index, track: depth ? "" : track, kind, label: `${rank}.${index}`, rank_label: (this.head.labels || {})[rank] || `rank ${rank}` })));
     this.update(this.data, this.report);
   }
 
@@ -97,6 +98,7 @@ class Timeline {
 
   destroy() {
     this.alive = false;
+    window.uspTimelines.delete(this);
     this.observer.disconnect();
     window.removeEventListener("mouseup", this.onUp);
     if (this.abort) this.abort.abort();
@@ -156,11 +158,20 @@ class Timeline {
 
   pan(ns) { this.start += ns; this.end += ns; this.moved(); }
 
-  moved() {
+  moved(led = false) {
+    if (this.data.group && !led) this.lead();
     const slack = (this.end - this.start) * 0.5, span = this.end - this.start;
     if (this.start < -slack) { this.start = -slack; this.end = this.start + span; }
     if (this.end > this.head.span_ns + slack) { this.end = this.head.span_ns + slack; this.start = this.end - span; }
     this.request(); this.draw(); this.remember();
+  }
+
+  lead() { // timelines of one group show the same time since their own zero
+    for (const other of window.uspTimelines || []) {
+      if (other === this || other.data.group !== this.data.group || !other.head) continue;
+      const by = (other.data.zero || 0) - (this.data.zero || 0);
+      other.start = this.start + by; other.end = this.end + by; other.moved(true);
+    }
   }
 
   scroll(by) {
@@ -169,7 +180,7 @@ class Timeline {
     this.request(); this.draw();
   }
 
-  remember() { // the range lives in the address, so that a link shows what its sender saw
+  remember() { if (this.data.group || this.data.fixed) return; // the range lives in the address, so that a link shows what its sender saw
     clearTimeout(this.addressTimer);
     this.addressTimer = setTimeout(() => {
       const url = new URL(window.location.href);
@@ -282,7 +293,7 @@ class Timeline {
       if (px >= tile.start[i] - slack && px <= tile.start[i] + tile.dur[i] + slack) { best = i; if (slack === 0) break; }
     }
     if (best < 0) return null;
-    return { rank: row.rank, index: row.index, event: tile.event[best], name: this.names[tile.name[best]], category: tile.category[best],
+    return { rank: row.rank, rank_label: row.rank_label, index: row.index, event: tile.event[best], name: this.names[tile.name[best]], category: tile.category[best],
       start_ns: tile.start_ns + tile.start[best] * scale, dur_ns: tile.dur[best] * scale, coverage: tile.coverage[best] };
   }
 
@@ -294,7 +305,7 @@ class Timeline {
       if (raster) { this.tip.textContent = "zoom in for names"; this.placeTip(event); }
       return;
     }
-    this.tip.textContent = `${hit.name}\n${duration(hit.dur_ns)} at ${duration(hit.start_ns)} · rank ${hit.rank} · ${this.head.categories[hit.category]}` +
+    this.tip.textContent = `${hit.name}\n${duration(hit.dur_ns)} at ${duration(hit.start_ns)} · ${hit.rank_label} · ${this.head.categories[hit.category]}` +
       (hit.coverage < 255 ? `\nlongest of several, ${Math.round((hit.coverage / 255) * 100)} % busy` : "");
     this.tip.style.display = "block";
     this.placeTip(event);
@@ -420,7 +431,7 @@ class Timeline {
       if (first) {
         const y = this.rowY(row) + row.height / 2, newRank = last === null || last.rank !== row.rank;
         c.globalAlpha = 1;
-        if (newRank) { c.font = "bold 11px 'DejaVu Sans', sans-serif"; c.fillText(`${row.pinned ? "● " : ""}${row.rank_label}`, 6, y); c.font = "11px 'DejaVu Sans', sans-serif"; }
+        if (newRank) { c.font = "bold 11px 'DejaVu Sans', sans-serif"; c.fillText(clipped(c, `${row.pinned ? "● " : ""}${row.rank_label}`, row.track ? 66 : GUTTER - 14), 6, y); c.font = "11px 'DejaVu Sans', sans-serif"; }
         c.globalAlpha = 0.7; c.fillText(clipped(c, row.track, GUTTER - 84), 76, y);
       }
       last = row;
@@ -431,8 +442,9 @@ class Timeline {
   paintAxis(c, ink, paper) {
     c.fillStyle = paper; c.fillRect(0, 0, this.width, AXIS); c.fillStyle = ink; c.globalAlpha = 0.8;
     const span = this.end - this.start, step = nice(span / (this.plot() / 110));
-    for (let t = Math.ceil(this.start / step) * step; t < this.end; t += step) {
-      const x = this.toX(t);
+    const zero = this.data.zero || 0;
+    for (let t = Math.ceil((this.start - zero) / step) * step; t < this.end - zero; t += step) {
+      const x = this.toX(t + zero);
       if (x < GUTTER) continue;
       c.globalAlpha = 0.25; c.fillRect(x, AXIS - 6, 1, 6); c.globalAlpha = 0.8; c.fillText(tick(t, step), x + 3, AXIS - 26);
     }

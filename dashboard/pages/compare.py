@@ -10,6 +10,7 @@ import streamlit as st
 from dashboard import data, state
 from dashboard.components.blocks import show
 from dashboard.components.download import table
+from dashboard.components.timeline import timeline
 from dashboard.components.waiting import wait
 from usp_prof.charts.inputs import Waterfall
 from usp_prof.gate.comparison import Pair, direction
@@ -19,6 +20,7 @@ from usp_prof.report.format import quantity, signed
 
 TITLE = "Compare"
 PATH = "compare"
+MOST_RANKS = 4
 SMALL = 0.01
 """Parts that changed by less than this share of the largest change are put together."""
 
@@ -44,6 +46,7 @@ def draw() -> None:
     _waterfall(pair)
     _metrics(pair)
     _work(pair)
+    _timelines(first, second, names)
     for doubt in pair.doubts:
         st.caption(f"▲ {doubt}")
     for difference in pair.differences:
@@ -84,6 +87,28 @@ def as_waterfall(pair: Pair) -> Waterfall:
     rest = sum(part.delta_ns for part in rows if part not in shown)
     named = [(part.name, part.delta_ns) for part in shown] + ([("all else", rest)] if rest else [])
     return Waterfall("before", before, tuple(name for name, _ in named), tuple(delta for _, delta in named), "after")
+
+
+def _timelines(first: int, second: int, names: list[str]) -> None:
+    """Show both runs' timelines, aligned at the begin of a step; they move together."""
+    stores = [wait(data.ask_timeline(index)) for index in (first, second)]
+    most = min(len(store.steps) for store in stores)
+    if not most:
+        return
+    st.subheader("The timelines, aligned by step", anchor="timelines")
+    place = (state.number("step", 1, most) or 1) - 1
+    if most > 1:
+        place = st.number_input("Step of both, counted from the first recorded", 1, most, place + 1) - 1
+        state.keep("step", place + 1)
+    longest = max(store.steps[place].end_ns - store.steps[place].start_ns for store in stores)
+    for index, store in zip((first, second), stores, strict=True):
+        step = store.steps[place]
+        st.markdown(f"**{state.plain(names[index])}**, step {step.number}")
+        timeline(
+            f"run={index}", key=f"aligned-{index}", dark=state.is_dark(), ranks=list(store.ranks)[:MOST_RANKS],
+            kinds=["exposed"], jump=[step.start_ns, step.start_ns + longest], zero=step.start_ns, group="compare",
+            height=330,
+        )  # fmt: skip
 
 
 def _metrics(pair: Pair) -> None:

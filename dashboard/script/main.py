@@ -38,7 +38,17 @@ def _sidebar() -> None:
         state.keep("ranks", state.format_ranks(state.parse_ranks(ranks, run.tables.ranks)))
         steps = st.text_input("Steps", st.query_params.get("steps", ""), placeholder="all, or 3-5", max_chars=20)
         state.keep("steps", steps if steps.replace("-", "").isdigit() else None)
+        _report()
         st.caption(f"{len(run.tables.ranks)} ranks read from `{Path(str(run.path)).name}`")
+
+
+def _report() -> None:
+    """Offer all of this as one page of HTML, made when it is asked for."""
+    if st.button("HTML report", help="every page's tables and charts in one file that needs no server"):
+        view = state.current()
+        page = wait(data.ask_report(view.run, view.selection))
+        name = f"{Path(str(data.open_numbered(view.run).path)).name}.html"
+        st.download_button("Download it", page.encode(), name, "text/html")
 
 
 def main() -> None:

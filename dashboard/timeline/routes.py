@@ -42,7 +42,8 @@ def _number(request: Request, name: str, low: int, high: int) -> int:
 
 
 def _store(request: Request) -> TimelineStore:
-    return data.timeline_store(_number(request, "run", 0, data.run_count() - 1))
+    index = _number(request, "run", 0, data.run_count() - 1)
+    return data.call_store(index) if request.query_params.get("of") == "calls" else data.timeline_store(index)
 
 
 def _rows(request: Request, store: TimelineStore) -> list[tuple[int, int]]:
@@ -83,8 +84,7 @@ def trace(request: Request) -> Response:
 
 def head(request: Request) -> Response:
     """Answer what the timeline consists of: rows, names, categories, steps."""
-    index = _number(request, "run", 0, data.run_count() - 1)
-    return Response(_head(data.timeline_store(index)), media_type="application/json")
+    return Response(_head(_store(request)), media_type="application/json")
 
 
 @lru_cache(maxsize=8)
@@ -93,6 +93,7 @@ def _head(store: TimelineStore) -> bytes:
     names = [name if len(name) <= MOST_NAME else name[: MOST_NAME - 1] + "…" for name in store.names]
     steps = [{"number": step.number, "start_ns": step.start_ns, "end_ns": step.end_ns} for step in store.steps]
     answer = {"rows": rows, "names": names, "categories": CATEGORIES, "span_ns": store.span_ns, "steps": steps}
+    answer["labels"] = store.labels
     return json.dumps(answer, separators=(",", ":")).encode()
 
 

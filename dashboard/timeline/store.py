@@ -83,6 +83,7 @@ class TimelineStore:
         self.ranks = dict(ranks)
         self.over = dict(over or {})
         self.steps = tuple(steps)
+        self.labels: dict[int, str] = {}
         self.origin_ns = origin_ns
         self.span_ns = end_ns - origin_ns
         numbered: dict[str, int] = {}

@@ -1,0 +1,107 @@
+"""Rows laid over the timeline, rows of calls, what a selection holds, and which ranks come first, on a recorded run."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from dashboard import outliers
+from dashboard.timeline import call_rows, overlays, perfetto
+from dashboard.timeline.rows import CATEGORIES
+from dashboard.timeline.selection import contents
+from dashboard.timeline.store import TimelineStore, load, prepare
+from usp_prof import open_run
+from usp_prof.analyses import _partition, critical_path
+from usp_prof.report.build import analyse, build
+from usp_prof.tables import calls
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from usp_prof.tables.table_set import TableSet
+
+
+@pytest.fixture(scope="module")
+def tables(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> TableSet:
+    return open_run(run_folder, cache_dir=tmp_path_factory.mktemp("cache")).tables
+
+
+@pytest.fixture(scope="module")
+def store(tables: TableSet, tmp_path_factory: pytest.TempPathFactory) -> TimelineStore:
+    folder, over = tmp_path_factory.mktemp("timeline"), tmp_path_factory.mktemp("over")
+    prepare(tables, folder)
+    overlays.prepare(tables, over)
+    return load(folder, tables.ranks, over)
+
+
+def total(store: TimelineStore, rank: int, kind: str) -> float:
+    rows = [(rank, place) for place, row in enumerate(store.rows(rank)) if row.kind == kind]
+    return float(store.view(rows, -(10**12), 10**12, 0.0).rest["dur"].sum())
+
+
+def test_exposed_rows_hold_what_is_exposed(tables: TableSet, store: TimelineStore) -> None:
+    for rank in tables.ranks:
+        sets = _partition.sets_of(tables, rank)
+        exposed = sum(
+            int(((one - sets.compute).end - (one - sets.compute).start).sum()) for one in sets.waited.values()
+        )
+        assert total(store, rank, "exposed") == pytest.approx(exposed, rel=1e-6)
+
+
+def test_action_rows_hold_every_action(tables: TableSet, store: TimelineStore) -> None:
+    for rank in tables.ranks:
+        rows = [(rank, place) for place, row in enumerate(store.rows(rank)) if row.kind == "actions"]
+        view = store.view(rows, -(10**12), 10**12, 0.0)
+        assert len(view.start) == len(tables.columns("actions", rank)["event"])
+        assert {CATEGORIES[number] for number in view.rest["category"]} == {"F", "B"}
+
+
+def test_the_critical_path_is_laid_over_the_ranks_it_leads_through(tables: TableSet, store: TimelineStore) -> None:
+    length = sum(piece.end_ns - piece.begin_ns for piece in critical_path.compute(tables).pieces)
+    assert sum(total(store, rank, "path") for rank in tables.ranks) == pytest.approx(length, rel=1e-6)
+
+
+def test_each_call_is_a_wait_and_a_transfer(tables: TableSet, tmp_path: Path) -> None:
+    call_rows.prepare(tables, tmp_path)
+    lines = call_rows.open_rows(tmp_path)
+    table = calls.of(tables).columns()
+    rows = [(number, place) for number, line in lines.ranks.items() for place in range(len(line.rows))]
+    view = lines.view(rows, -(10**12), 10**12, 0.0)
+    assert view.rest["dur"].sum() == pytest.approx(float((table["end_ns"] - table["first_ns"]).sum()), rel=1e-6)
+    assert set(lines.labels) == set(lines.ranks)
+    assert any(label.startswith("world") for label in lines.labels.values())
+
+
+def test_a_selection_holds_what_lies_in_it_only(store: TimelineStore) -> None:
+    half = store.span_ns // 2
+    whole = contents(store, store.ranks, {"device"}, 0, store.span_ns)
+    parts = [contents(store, store.ranks, {"device"}, *part) for part in ((0, half), (half, store.span_ns))]
+    column = "time in range [ms]"
+    assert sum(part[column].sum() for part in parts) == pytest.approx(whole[column].sum(), abs=0.01)
+    assert whole["ranks"].max() == len(store.ranks)
+    assert contents(store, (), {"device"}, 0, half).empty
+
+
+def test_a_range_is_written_for_perfetto(tables: TableSet, store: TimelineStore) -> None:
+    packed = perfetto.trace(tables, store, (0, 1), 0, store.span_ns // 4)
+    trace = json.loads(gzip.decompress(packed))
+    assert {event["pid"] // 1000 for event in trace["traceEvents"] if event["ph"] == "X"} == {1, 2}
+
+
+def test_perfettos_page_is_linked_on_this_machine() -> None:
+    made = perfetto.link("http://127.0.0.1:1", perfetto.address(0, (0, 3), 5, 9))
+    assert made.startswith("http://127.0.0.1:1/perfetto/index.html#!/?url=http%3A%2F%2F127.0.0.1%3A1%2Fusp%2Ftrace")
+    assert "ranks%3D0-3" in made
+
+
+def test_outliers_come_first(run_folder: Path, tmp_path: Path) -> None:
+    run = open_run(run_folder.with_name("recorded-slow-rank"), cache_dir=tmp_path)
+    document = build(run.tables, analyse(run.tables), name=run.name, without=("timeline",))
+    assert outliers.found(document)[0] == 2
+    assert outliers.first(document, run.ranks)[0] == 2
+    assert sorted(outliers.first(document, run.ranks)) == list(run.ranks)
+    assert np.isfinite(list(outliers.strangeness(document).values())).all()
