@@ -32,8 +32,10 @@ FLOOR_ERROR = 0.01
 error says nothing of an edit's: against made-up runs with the fault repaired, gains are within this share of the
 step."""
 
-MODEL_ERROR, MODEL_SHARE = 0.02, 0.1
-"""Where a model filled in what the trace cannot hold: this much of the step at least, and this share of the change."""
+MODEL_ERROR = 0.02
+"""Where a model filled in what the trace cannot hold, the error is this much of the step at least."""
+_REORDERED = 0.1
+"""Of what another order of actions changes, so much may not come about."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +75,8 @@ class _Made:
     """The edits of the pipeline's order, which are no changes of the graph."""
     is_plain: bool
     """Whether no edit was of another kind."""
+    doubt: float = _REORDERED
+    """Of a modelled change, the share that may not come about."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,7 +117,8 @@ def _made(tables: TableSet, edits: Sequence[Edit]) -> _Made:
     modelled = any(kind_of(edit).modelled for edit in plain)
     cautious = _edited(tables, plain, Lean.CAUTIOUS)[0] if modelled else None
     reordered = tuple(edit for edit in every if is_of_pipeline(edit, layout))
-    return _Made(tuple(edits), graph, cautious, after, reordered, not plain)
+    doubt = max([_REORDERED, *(kind_of(edit).doubt for edit in plain)])
+    return _Made(tuple(edits), graph, cautious, after, reordered, not plain, doubt)
 
 
 def _graphs(made: Sequence[_Made]) -> list[Graph]:
@@ -137,7 +142,7 @@ def _predicted(tables: TableSet, made: _Made, replayed: Mapping[int, _Replayed])
         basis, error = Basis.MODELLED, error + other.error_ns / before.mean_measured_ns
     replay_error = float(before.error.max(initial=0.0))
     if basis is Basis.MODELLED:
-        error = max(error, MODEL_ERROR, MODEL_SHARE * abs(1 - after_ns / before.mean_measured_ns))
+        error = max(error, MODEL_ERROR, made.doubt * abs(1 - after_ns / before.mean_measured_ns))
     return Prediction(
         made.edits,
         before.mean_measured_ns,

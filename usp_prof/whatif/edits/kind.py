@@ -73,6 +73,8 @@ class EditKind:
     apply: Callable[[Graph, Request], Graph]
     relayout: Callable[[Layout, Edit], Layout] = unchanged
     modelled: bool = False
+    doubt: float = 0.1
+    """Of a modelled change, the share that may not come about whatever the model says."""
 
     @property
     def doc(self) -> str:
