@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,9 @@ class Batches:
 
     def ahead(self, steps: range) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
         """Give the passes of each step; a thread makes the next ones meanwhile."""
-        with ThreadPoolExecutor(1, thread_name_prefix="input") as worker:
+        # A thread begins on the first GPU, whichever this process has taken.
+        ready = partial(torch.cuda.set_device, self.device) if self.device.type == "cuda" else None
+        with ThreadPoolExecutor(1, thread_name_prefix="input", initializer=ready) as worker:
             coming = worker.submit(self._batch, steps.start)
             for step in steps:
                 batch = coming.result()

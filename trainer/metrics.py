@@ -117,7 +117,7 @@ class Reporter:
 
 
 PEAKS = {"H200": 989e12, "H100": 989e12, "B200": 2250e12, "B300": 2250e12, "A100": 312e12, "L40S": 362e12}
-"""Dense bf16 FLOP/s by part of the device's name, from the makers' data sheets (SXM parts)."""
+"""Dense bf16 FLOP/s by part of the device's name, from the makers' data sheets (SXM parts); in fp8 it is twice that."""
 
 
 def mesh_peak(settled: Settled, device: torch.device) -> float:
@@ -129,7 +129,8 @@ def mesh_peak(settled: Settled, device: torch.device) -> float:
     name = torch.cuda.get_device_name(device)
     known = max((flops for part, flops in PEAKS.items() if part in name), default=0.0)
     gpus = min(here, torch.cuda.device_count()) * settled.layout.world / here
-    return known * gpus * (1.0 if dtype == torch.bfloat16 else 0.0)
+    eight_bits = 2.0 if settled.options.dtype == "fp8" else 1.0
+    return known * gpus * (eight_bits if dtype == torch.bfloat16 else 0.0)
 
 
 def memory() -> int:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -27,6 +28,8 @@ DEFAULT_MESHES = {
 }
 """What each number of processes becomes when no axis is given; others become data parallel."""
 V_SHAPED = ("zbv", "dualpipev")
+SPLIT_BACKWARD = ("interleaved-zb", *V_SHAPED)
+"""Schedules that compute weight gradients apart from input gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,12 @@ class Settled:
         """Pipeline stages over all ranks."""
         options = self.options
         return self.layout.pp * stages_per_rank(options.schedule, options.stages_per_rank) if self.layout.pp > 1 else 1
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether it computes on GPUs; paced compute is waits of the host and asks for none."""
+        wanted = self.options.device or ("cpu" if self.options.pace else "cuda")
+        return wanted == "cuda" and torch.cuda.is_available()
 
     @property
     def local_batch(self) -> int:
@@ -243,6 +252,8 @@ def _pipeline_rules(settled: Settled) -> Iterator[tuple[str, str]]:
             f"--schedule {options.schedule}: {micro} micro-batches do not split into {rounds} rounds of one size",
             (f"--micro-batches {rounds * layout.pp}"),
         )
+    if options.compile and options.schedule in SPLIT_BACKWARD:
+        yield f"--schedule {options.schedule} splits a backward that --compile makes one piece", "--schedule 1f1b"
     if options.schedule.startswith("interleaved") and options.stages_per_rank < 2:
         yield f"--schedule {options.schedule} needs several stages on each rank", "--stages-per-rank 2"
 
@@ -274,11 +285,13 @@ def _fault_rules(settled: Settled) -> Iterator[tuple[str, str]]:
 
 def _device_rules(settled: Settled) -> Iterator[tuple[str, str]]:
     options = settled.options
-    cuda = torch.cuda.is_available()
-    if options.device == "cuda" and not cuda:
+    if options.device == "cuda" and not settled.on_cuda:
         yield "--device cuda: torch finds no GPU here", "--device cpu"
-    on_cuda = cuda and options.device != "cpu"
-    if options.dtype == "fp8" and not (on_cuda and torch.cuda.get_device_capability() >= (8, 9)):
+    shared = settled.on_cuda and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > torch.cuda.device_count()
+    if shared and (settled.layout.pp > 1 or (settled.layout.cp > 1 and options.cp_method == "ring")):
+        rule = "processes that share a GPU talk through gloo, which sends nothing of a GPU to one rank alone"
+        yield rule, "--device cpu, or --pp 1 and --cp-method allgather"
+    if options.dtype == "fp8" and not (settled.on_cuda and torch.cuda.get_device_capability() >= (8, 9)):
         yield "--dtype fp8 needs a GPU that multiplies in fp8 (Ada, Hopper, Blackwell or later)", "--dtype bf16"
     if options.resume and not options.checkpoint:
         yield "--resume needs the folder of the checkpoints", "--checkpoint FOLDER"

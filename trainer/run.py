@@ -64,7 +64,7 @@ def leave(status: int) -> int:
 
 def choose_device(settled: Settled) -> torch.device:
     """Take this process's GPU, or the CPU."""
-    if settled.options.device == "cpu" or not torch.cuda.is_available():
+    if not settled.on_cuda:
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     torch.cuda.set_device(device)
@@ -91,6 +91,7 @@ def train(settled: Settled, rank: int, device: torch.device) -> None:
     if rank == 0:
         print(f"mesh: {layout_title(settled.layout)}", flush=True)
         print(f"model: {settled.shape.name}, {settled.shape.parameters:,} parameters, {settled.tokens:,} tokens a step")
+    meet(mesh, device)
     update = build(settled, mesh, device, faults)
     batches = Batches(settled, mesh.place, device)
     first = checkpoint.load(Path(options.checkpoint), settled, update) if options.resume else 0
@@ -114,6 +115,13 @@ def train(settled: Settled, rank: int, device: torch.device) -> None:
     reporter.close()
     if rank == 0 and session:
         print(f"traces: {session.folder}")
+
+
+def meet(mesh: Mesh, device: torch.device) -> None:
+    """Let NCCL connect each group while all its members are there: a pipeline's first message is between two."""
+    if device.type == "cuda" and dist.get_backend() == "nccl":
+        for group in mesh.open_groups():
+            dist.all_reduce(torch.zeros(1, device=device), group=group.handle)
 
 
 def strike(settled: Settled, rank: int) -> Faults:

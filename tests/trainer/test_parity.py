@@ -13,6 +13,8 @@ from trainer_fleet import launch
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
 
 BOUND = 1e-9
+SINGLE_LOSS, SINGLE_NORM = 1.5e-6, 4e-6
+"""In fp32: three units in the last place of the loss, and what sums in another order make of the norm."""
 GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
 EXPERTS = "--experts 4"
 
@@ -66,6 +68,12 @@ FOUR = (
     f"--pp 2 --tp 2 --ep 2 --zero 1 {EXPERTS}",
     f"--pp 2 --cp 2 --ep 2 --schedule interleaved {EXPERTS}",
 )
+SINGLE = (
+    "--dtype fp32 --pp 2 --dp 2 --schedule zbv --zero 3",
+    "--dtype fp32 --dp 2 --tp 2 --zero 1",
+    "--dtype fp32 --cp 2 --tp 2",
+    f"--dtype fp32 --dp 2 --tp 2 --ep 4 --zero 3 {EXPERTS}",
+)
 EIGHT = (
     "--pp 2 --dp 2 --tp 2",
     "--pp 2 --dp 2 --tp 2 --schedule zbv --zero 2",
@@ -102,7 +110,17 @@ def test_two_processes(case: str) -> None:
 
 @pytest.mark.parametrize("case", FOUR)
 def test_four_processes(case: str) -> None:
-    check(4, FOUR, case)
+    check(4, FOUR + SINGLE, case)
+
+
+@pytest.mark.parametrize("case", SINGLE)
+def test_single_precision(case: str) -> None:
+    alone = ("--dtype fp32", f"--dtype fp32 {EXPERTS}")
+    expected = curves(1, alone)[alone["--experts" in case]]
+    found = curves(4, FOUR + SINGLE)[case]
+    assert "error" not in found, found["error"]
+    assert found["loss"] == pytest.approx(expected["loss"], rel=0, abs=SINGLE_LOSS)
+    assert found["norm"] == pytest.approx(expected["norm"], rel=0, abs=SINGLE_NORM)
 
 
 @pytest.mark.large

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +42,7 @@ REFUSED = (
     (2, "--fault slow-link:axis=tp", "one rank", "axis=dp"),
     (1, "--fault expert-imbalance", "routed experts", "--experts 8"),
     (2, "--cp 2 --fault unequal-lengths", "cuts sequences", "--cp 1"),
+    (4, "--pp 2 --schedule zbv --compile", "one piece", "--schedule 1f1b"),
     (2, "--dp 2 --zero 3 --fault unbucketed", "buckets", "--zero 1"),
     (1, "--pace fast", "no such device", "h100, a100, b200"),
 )
@@ -66,6 +68,19 @@ def test_the_default_mesh(world: int, axes: dict[str, int]) -> None:
     settled = settle(parse([]), world)
     assert settled.layout.axes() == axes
     assert bool(settled.shape.experts) == (axes["ep"] > 1)
+
+
+def test_processes_that_share_a_gpu_cannot_pass_on_what_is_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    for options in (["--pp", "2"], ["--cp", "2"]):
+        with pytest.raises(OptionError, match="share a GPU") as refused:
+            settle(parse(options), 2)
+        assert "--device cpu" in refused.value.hint
+        assert not settle(parse([*options, "--device", "cpu"]), 2).on_cuda
+    assert settle(parse(["--cp", "2", "--cp-method", "allgather"]), 2).on_cuda
+    assert not settle(parse(["--pp", "2", "--pace", "h100"]), 2).on_cuda
 
 
 def test_accumulation_reaches_the_target_batch() -> None:

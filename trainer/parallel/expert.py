@@ -40,12 +40,11 @@ class Route:
         if group.size > 1:
             with mark("ep", "counts"):
                 received = exchange_rows(sent, None, None, group)
-        local = received.shape[1]
-        expert_of_row = torch.arange(local, device=load.device).repeat(group.size)
-        expert_of_row = expert_of_row.repeat_interleave(received.flatten())
+        sends, receives = torch.stack([sent.sum(1), received.sum(1)]).tolist()
+        expert_of_row = torch.arange(received.shape[1], device=load.device).repeat(group.size)
+        expert_of_row = expert_of_row.repeat_interleave(received.flatten(), output_size=sum(receives))
         by_expert = expert_of_row.argsort(stable=True)
-        lengths = torch.stack([sent.sum(1), received.sum(1)]).tolist()
-        return cls(order, order.argsort(), lengths[0], lengths[1], by_expert, by_expert.argsort(), received.sum(0))
+        return cls(order, order.argsort(), sends, receives, by_expert, by_expert.argsort(), received.sum(0))
 
 
 def dispatch(rows: torch.Tensor, route: Route, group: Group) -> torch.Tensor:

@@ -161,11 +161,11 @@ def _members(replicas: Group, shard: Group) -> torch.Tensor:
 
 
 def _prefetch(module: Decoder) -> None:
-    """Issue each layer's gather one layer ahead, both ways."""
-    gather_asynchronously(module)
+    """Issue each layer's gather one layer ahead, both ways; on a GPU FSDP2 has a stream of its own for it."""
     layers = list(module.layers.values())
-    for layer in layers:
-        gather_asynchronously(layer)
+    if module.rotary.device.type == "cpu":
+        for unit in (module, *layers):
+            gather_asynchronously(unit)
     if layers:
         module.set_modules_to_forward_prefetch(layers[:1])
     for one, following in pairwise(layers):
