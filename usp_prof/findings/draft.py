@@ -31,7 +31,10 @@ class Draft:
 
 
 class Rule(Protocol):
-    """What a rule's module offers; its docstring is its page."""
+    """What a rule's module offers; its docstring is its page.
+
+    It may also have `NEEDS`, a tuple of `Input`: the rule is skipped, with the reason, where one of them is damaged.
+    """
 
     CODE: str
     TITLE: str

@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
+from usp_prof.findings.inputs import damage
 from usp_prof.findings.rules import NAMES
 from usp_prof.model.errors import UspProfError, unknown_name
 from usp_prof.model.finding import Finding, Level
@@ -57,13 +58,16 @@ def find_all(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
         detail = "no step is marked: what a change is worth cannot be said in shares of a step"
         return Found((), (HealthRow("rules_skipped", Severity.INFO, detail=detail),))
     drafts: list[tuple[Rule, Draft]] = []
-    failed: dict[str, UspProfError] = {}
+    failed: dict[str, str] = {}
     for each in all_rules():
+        if reason := damage(tables, getattr(each, "NEEDS", ())):
+            failed[each.CODE] = reason
+            continue
         try:
             for draft in each.look(tables):
                 drafts.append((each, draft))  # noqa: PERF401 - those before an error count
         except UspProfError as error:
-            failed[each.CODE] = error
+            failed[each.CODE] = error.message
     judged: list[tuple[Rule, Draft, _Judged]] = []
     refused: set[str] = set()
     predicted = predict_all(tables, [[draft.edit] for _, draft in drafts])
@@ -72,7 +76,7 @@ def find_all(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
             continue
         if isinstance(prediction, UspProfError):
             refused.add(each.CODE)
-            failed[each.CODE] = prediction
+            failed[each.CODE] = prediction.message
         elif _counts(draft, prediction, selection):
             judged.append((each, draft, _Judged.of(prediction)))
     judged.sort(key=lambda item: (item[1].opportunity, -item[2].gain_fraction, item[0].CODE, str(item[1].edit)))
@@ -80,7 +84,7 @@ def find_all(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
     together = predict_all(tables, [edits[: place + 1] for place in range(1, len(edits))])
     gains = [*(judgement.gain_fraction for _, _, judgement in judged[:1]), *map(_gain, together)]
     findings = [_finding(*item, gain) for item, gain in zip(judged, gains, strict=True)]
-    skipped = [_skipped(code, error.message) for code, error in failed.items()]
+    skipped = [_skipped(code, reason) for code, reason in failed.items()]
     return Found(tuple(findings), tuple(sorted(skipped)))
 
 

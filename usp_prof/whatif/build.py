@@ -118,7 +118,7 @@ def _edges(waits: list, base: Ints, nodes: Nodes) -> tuple[Edges, int]:  # type:
     target = np.concatenate([each.target + low for each, low in zip(waits, base[:-1], strict=True)])
     at_end, lag, kind = (np.concatenate([getattr(each, name) for each in waits]) for name in ("at_end", "lag", "kind"))
     arrived = np.where(at_end, nodes.end[source], nodes.start[source])
-    good = arrived <= nodes.start[target]
+    good = arrived + np.minimum(lag, 0) <= nodes.start[target]
     lag = np.minimum(lag, nodes.start[target] - arrived)
     order = np.argsort(target[good], kind="stable")
     edges = Edges(source[good], at_end[good], target[good], lag[good], kind[good]).take(order)

@@ -65,12 +65,18 @@ def peer_groups(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:
 
 def compute_per_step(graph: Graph, rank: int) -> float:
     """Give the median over steps of a rank's compute, in ns."""
+    times = compute_by_step(graph, rank)
+    return float(np.median(list(times.values()))) if times else 0.0
+
+
+def compute_by_step(graph: Graph, rank: int) -> dict[int, int]:
+    """Give a rank's compute in each step, in ns."""
     mine = (graph.nodes.rank == rank) & _computes(graph) & (graph.nodes.step >= 0)
     if not mine.any():
-        return 0.0
-    _, step = np.unique(graph.nodes.step[mine], return_inverse=True)
+        return {}
+    steps, step = np.unique(graph.nodes.step[mine], return_inverse=True)
     sums: Ints = np.bincount(step, weights=graph.duration[mine]).astype(np.int64)
-    return float(np.median(sums))
+    return dict(zip(steps.tolist(), sums.tolist(), strict=True))
 
 
 def _computes(graph: Graph) -> Flags:

@@ -45,7 +45,7 @@ def with_asked_posts(graph: Graph) -> Graph:
     edges = graph.edges
     gone = (edges.kind == EdgeKind.WAIT) & asked[edges.source]
     target = np.unique(edges.target[gone])
-    kept = edges.take(~gone)
+    kept = _reissued(edges.take(~gone), nodes, target)
     gap = graph.gap.copy()
     inner = target[(target > 0) & (nodes.lane[target] == nodes.lane[target - 1])]
     inner = inner[_reached(kept, nodes)[inner] < nodes.start[inner]]
@@ -59,6 +59,15 @@ def with_asked_posts(graph: Graph) -> Graph:
         duration=np.where(asked, duration, graph.duration),
         transfer=transfer,
     )
+
+
+def _reissued(edges: Edges, nodes: Nodes, target: Ints) -> Edges:
+    """Let posts that need not wait any more follow the compute before them as they did."""
+    again = (edges.kind == EdgeKind.ISSUE) & np.isin(edges.target, target)
+    reached = _reached(edges, nodes)[edges.target] >= nodes.start[edges.target]
+    arrived = np.where(edges.at_end, nodes.end[edges.source], nodes.start[edges.source])
+    lag = np.where(again & ~reached, nodes.start[edges.target] - arrived, edges.lag)
+    return replace(edges, lag=lag)
 
 
 def _met(graph: Graph) -> Graph:

@@ -19,6 +19,8 @@ LOADS_DATA = re.compile(r"dataloader|data_loader|^train::input\b", re.IGNORECASE
 
 PAUSE_NS = 2_000_000
 """A pause of the host shorter than this is not told from ordinary work."""
+SLICE_NS = 50_000_000
+"""A rank without a device shares its cores, and waits up to so long for its turn: several such a step are no pauses."""
 PAUSE_RATIO = 20.0
 """A pause is so many times the 99th percentile of the rank's ordinary think times."""
 
@@ -27,6 +29,7 @@ def pauses(graph: Graph, tables: TableSet) -> Ints:
     """Find the nodes before which the host paused; waiting for data is no pause."""
     found = []
     clocks, think = clock.of(tables), think_times(graph)
+    with_host = np.unique(graph.nodes.rank[graph.nodes.kind == NodeKind.HOST])
     for rank in tables.ranks:
         rows = np.flatnonzero((graph.nodes.rank == rank) & (think > 0))
         if not len(rows):
@@ -36,8 +39,10 @@ def pauses(graph: Graph, tables: TableSet) -> Ints:
         # In short recordings a pause in each step is among the largest hundredth already.
         steps = len(np.unique(graph.nodes.step[rows]))
         usual = float(np.quantile(think[rows], min(0.99, max(0.5, 1 - 3 * steps / len(rows)))))
-        limit = max(PAUSE_NS, PAUSE_RATIO * usual)
-        found.append(rows[think[rows] - loads > limit])
+        paused = think[rows] - loads > max(PAUSE_NS, PAUSE_RATIO * usual)
+        if rank not in with_host and paused.sum() > steps:
+            paused = think[rows] - loads > max(SLICE_NS, PAUSE_RATIO * usual)
+        found.append(rows[paused])
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 UNEXPLAINED_NS = 3_000
 """A device's gap of this much that neither lane nor launch explains is a wait for another stream."""
+CLOSED_NS = 300_000
+"""On CPU traces another thread closes a communication's range, up to so long after the one that waited goes on."""
 HOST_WAIT_NS = 20_000
 """On CPU traces Python runs between ops all the time: only a longer gap in which a communication ends is a wait."""
 
@@ -63,6 +65,12 @@ def waits_of(tables: TableSet, n: RankNodes) -> RankWaits:
     reason = np.maximum(reason, np.where(issued, issued_at, NEVER))
     late = n.start - np.maximum(reason, NEVER // 2)
     wait_source = _other_lane(n, reason, late)
+    if not n.on_device:
+        asked_first = _before_post(n, issue_source, issued_at)
+        held = asked_first >= 0  # the host waited before it posted: what was left from compute to post is that wait
+        wait_source = np.where(held, asked_first, wait_source)
+        issued_at = np.where(held, n.end[issue_source], issued_at)
+        reason = np.where(held, np.maximum(lane_end, issued_at), reason)
     waiting = wait_source >= 0
     # The wait that ended last is the one that counted; it keeps the think time after it, the others none.
     by_wait = np.where(waiting, n.end[wait_source], NEVER)
@@ -143,6 +151,22 @@ def _posted(tables: TableSet, n: RankNodes, parts: Ints) -> Ints:
     return np.where(known, ops["start_ns"][order][place], n.start[parts])
 
 
+def _before_post(n: RankNodes, compute: Ints, posted: Ints) -> Ints:
+    """Find for each posted part the communication that the host waited for between its last compute and the post."""
+    source = np.full(len(n.lane), -1, np.int64)
+    parts = np.flatnonzero((n.kind == NodeKind.COMMUNICATION) & (compute >= 0))
+    parts = parts[posted[parts] - n.end[compute[parts]] > HOST_WAIT_NS]
+    ended = np.flatnonzero(n.kind == NodeKind.COMMUNICATION)
+    if not len(parts) or not len(ended):
+        return source
+    ended = ended[np.argsort(n.end[ended], kind="stable")]
+    place = np.searchsorted(n.end[ended], posted[parts], side="right") - 1
+    before = np.where(place >= 0, ended[np.maximum(place, 0)], -1)
+    good = (before >= 0) & (n.end[before] > n.end[compute[parts]]) & (n.lane[before] != n.lane[parts])
+    source[parts[good]] = before[good]
+    return source
+
+
 def _other_lane(n: RankNodes, reason: Ints, late: Ints) -> Ints:
     """Find for each node that starts later than known reasons say what ended on another lane just before it."""
     source = np.full(len(n.lane), -1, np.int64)
@@ -156,9 +180,11 @@ def _other_lane(n: RankNodes, reason: Ints, late: Ints) -> Ints:
     if not len(ended) or not len(seeking):
         return source
     ended = ended[np.argsort(n.end[ended], kind="stable")]
-    place = np.searchsorted(n.end[ended], n.start[seeking], side="right") - 1
+    slack = 0 if n.on_device else np.minimum(CLOSED_NS, late[seeking] // 2)
+    place = np.searchsorted(n.end[ended], n.start[seeking] + slack, side="right") - 1
     before = np.where(place >= 0, ended[np.maximum(place, 0)], -1)
     good = (before >= 0) & (n.end[before] > reason[seeking]) & (n.lane[before] != n.lane[seeking])
+    good &= n.start[before] < n.start[seeking]
     source[seeking[good]] = before[good]
     return source
 

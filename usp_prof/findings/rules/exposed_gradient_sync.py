@@ -14,8 +14,8 @@ What to do
     unless a reshard or an explicit wait stands in the way; nanotron overlaps with its bucketed gradient accumulator.
 
 How the gain is predicted
-    The run is replayed with nothing but the next step waiting for this axis (`comm_hidden`): what compute cannot cover
-    stays exposed.
+    The run is replayed with each reduction beginning when its share of the last backward is done, and the optimizer
+    alone waiting for it (`sync_overlapped`): what backward cannot cover stays exposed.
 
 When it is wrong
     When communication slows the compute that it would run beside (shared links, few SMs); when gradients are needed
@@ -27,6 +27,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof.findings.draft import Draft
+from usp_prof.findings.places import longest
 from usp_prof.model.axis import Axis
 from usp_prof.model.edit import Edit
 from usp_prof.whatif.build import graph_of
@@ -38,22 +39,36 @@ if TYPE_CHECKING:
 
 CODE = "exposed-gradient-sync"
 TITLE = "Gradients are synchronised while nothing else runs"
+REDUCES = ("all_reduce", "reduce_scatter")
 AXES = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD)
 
 
 def look(tables: TableSet) -> Iterable[Draft]:
-    """Ask of each data-parallel axis what hiding it would save."""
+    """Ask of each data-parallel axis what hiding its reductions would save; gathers of weights are another matter."""
     graph = graph_of(tables)
     for axis in AXES:
         rows = graph.on_axis(str(axis))
         if not rows.any():
             continue
+        if not _reductions(tables, str(axis)):
+            continue
         yield Draft(
             f"{axis} communication is exposed",
             {"axis": str(axis)},
-            {"calls": int(rows.sum()), "transfer_ns": int(graph.transfer[rows & graph.tied].sum())},
-            Edit("comm_hidden", places=(("axis", str(axis)),)),
+            {"parts": int(rows.sum()), "transfer_ns": int(graph.transfer[rows & graph.tied].sum())}
+            | dict(longest(graph, rows, graph.transfer)),
+            Edit("sync_overlapped", places=(("axis", str(axis)),)),
             "overlap the gradients' synchronisation with the backward",
             least_gain=0.04,
-            settings={"Megatron-LM": "--overlap-grad-reduce --overlap-param-gather", "DeepSpeed": "overlap_comm"},
+            settings={
+                "Megatron-LM": "--overlap-grad-reduce",
+                "DeepSpeed": "overlap_comm",
+                "DDP": "bucket_cap_mb",
+            },
         )
+
+
+def _reductions(tables: TableSet, axis: str) -> int:
+    """Count the operations that reduce gradients on an axis; without one there is nothing to overlap."""
+    parts = (tables.columns("collectives", rank) for rank in tables.ranks)
+    return sum(int((each.matches("axis", axis) & each.matches("op", *REDUCES)).sum()) for each in parts)

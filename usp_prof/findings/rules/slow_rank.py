@@ -2,8 +2,11 @@
 
 What it finds
     A rank whose compute for the same work takes, in the median over steps, at least 5 % longer than the median of its
-    peers (same pipeline stage, all other coordinates free). Repeats of one kernel on one machine differ by 1 to 2 %,
-    and boards of one model by up to about 3 %: 5 % is neither.
+    peers (same pipeline stage, all other coordinates free), and does so in four of five steps. Repeats of one kernel on
+    one machine differ by 1 to 2 %, and boards of one model by up to about 3 %: 5 % is neither. A rank that takes longer
+    only in some of what it does between the calls of an expert or context group has more work instead: see
+    `uneven-experts` and `uneven-sequence`. Several slow ranks (a slow machine) are one finding, since mending one of
+    them gains nothing.
 
 Why it costs time
     All other ranks of its groups wait in every collective until it arrives. The wait shows as long communication on the
@@ -25,30 +28,63 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from usp_prof.findings.draft import Draft
+from usp_prof.findings.inputs import Input
+from usp_prof.findings.places import slowest_step
+from usp_prof.findings.uneven import everywhere
 from usp_prof.model.edit import Edit
+from usp_prof.model.health import spans
 from usp_prof.whatif.build import graph_of
-from usp_prof.whatif.peers import slowness
+from usp_prof.whatif.graph import NodeKind
+from usp_prof.whatif.peers import compute_by_step, slowness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from usp_prof.tables.table_set import TableSet
+    from usp_prof.whatif.graph import Graph
+    from usp_prof.whatif.peers import Slowness
 
 CODE = "slow-rank"
 TITLE = "A rank computes slower than its peers"
+NEEDS = (Input.ALL_RANKS,)
 SLOW = 1.05
+STEADY = 0.8
+"""A slow rank is slower in so many of its steps; one whose batches are longer now and then is not slow."""
 
 
 def look(tables: TableSet) -> Iterable[Draft]:
-    """Compare each rank's compute with its peers'."""
-    for each in slowness(tables, graph_of(tables)).values():
-        if each.ratio >= SLOW:
-            yield Draft(
-                f"rank {each.rank} computes {each.ratio:.2f} times as long as its peers",
-                {"rank": each.rank},
-                {"compute_ns": each.compute_ns, "peers_ns": each.peers_ns, "peers": len(each.peers)},
-                Edit("rank_as_peers", str(each.rank)),
-                "check its clocks, temperature and neighbours; take the machine out",
-                least_gain=0.01,
-            )
+    """Compare each rank's compute with its peers'; several slow ones are one finding, for mending one gains nothing."""
+    graph = graph_of(tables)
+    slow = [each for each in slowness(tables, graph).values() if each.ratio >= SLOW and _steady(graph, each)]
+    slow = [each for each in slow if everywhere(tables, graph, each.rank) >= 1 + (each.ratio - 1) / 2]
+    if not slow:
+        return
+    worst = max(slow, key=lambda each: (each.ratio, -each.rank))
+    mine = np.isin(graph.nodes.rank, [worst.rank]) & (graph.nodes.kind == NodeKind.COMPUTE)
+    several = len(slow) > 1
+    named = spans(each.rank for each in slow)
+    yield Draft(
+        f"rank{'s' if several else ''} {named} compute{'' if several else 's'} {worst.ratio:.2f} times as long as "
+        f"{'their' if several else 'its'} peers",
+        {"ranks": named} if several else {"rank": worst.rank},
+        {"compute_ns": worst.compute_ns, "peers_ns": worst.peers_ns, "peers": len(worst.peers)}
+        | dict(slowest_step(graph, mine)),
+        Edit("rank_as_peers", "+".join(str(each.rank) for each in slow)),
+        "check its clocks, temperature and neighbours; take the machine out",
+        least_gain=0.01,
+    )
+
+
+def _steady(graph: Graph, found: Slowness) -> bool:
+    """Say whether the rank is slower than its peers in nearly all steps."""
+    own = compute_by_step(graph, found.rank)
+    others = [compute_by_step(graph, rank) for rank in found.peers]
+    slower = []
+    for step, time in own.items():
+        usual = [other[step] for other in others if step in other]
+        if usual:
+            slower.append(time >= (1 + (SLOW - 1) / 2) * float(np.median(usual)))
+    return bool(slower) and float(np.mean(slower)) >= STEADY

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 UNEVEN = 1.1
 """Work between two calls differs when the most is so many times the mean: noise of short work is below that."""
 
+UNEVEN_NOW = 1.02
+"""The same where each step is looked at by itself."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shares:
@@ -52,10 +55,12 @@ def even_work(graph: Graph, request: Request) -> Graph:
     if not axis:
         raise UsageError(f"edit {request.edit}: of which axis?", hint="even_work=cp, even_work=ep or even_work=dp")
     found = shares(graph, axis)
-    for same in _together(found, each_step=request.edit.place("per") == "step"):
+    each_step = request.edit.place("per") == "step"
+    least = UNEVEN_NOW if each_step else UNEVEN
+    for same in _together(found, each_step=each_step):
         usual = np.median([each.work for each in same], axis=0)
         mean = usual.mean(axis=0)
-        uneven = usual.max(axis=0) > UNEVEN * mean
+        uneven = usual.max(axis=0) > least * mean
         factor = np.where(uneven & (usual > mean), mean / np.maximum(usual, 1), 1.0)
         more = np.where(uneven, np.maximum(mean - usual, 0), 0.0)  # added, since next to nothing cannot be scaled
         if request.cautious:

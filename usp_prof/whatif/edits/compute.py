@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.graph import NodeKind
@@ -28,10 +29,10 @@ def compute_faster(graph: Graph, request: Request) -> Graph:
 
 
 def rank_as_peers(graph: Graph, request: Request) -> Graph:
-    """Let a rank (or `all` slower ones) compute as fast as the median of its peers, and think as fast."""
+    """Let a rank (several: 2+3, or `all` slower ones) compute as fast as the median of its peers, and think as fast."""
     edit, found = request.edit, slowness(request.tables, graph)
     every = edit.value in ("all", "")
-    wanted = [rank for rank, each in found.items() if each.ratio > 1] if every else [int(edit.number())]
+    wanted = [rank for rank, each in found.items() if each.ratio > 1] if every else _ranks(edit)
     for rank in wanted:
         if rank not in found:
             raise UsageError(f"rank {rank} has no peers to be compared with", hint=f"one of {sorted(found)}")
@@ -40,6 +41,10 @@ def rank_as_peers(graph: Graph, request: Request) -> Graph:
         rows = (graph.nodes.rank == rank) & (graph.nodes.kind == NodeKind.COMPUTE)
         duration = scaled(duration, rows, found[rank].ratio)
     return graph.with_changes(duration=duration)
+
+
+def _ranks(edit: Edit) -> list[int]:
+    return [int(Edit(edit.name, word).number()) for word in edit.value.split("+")]
 
 
 def scaled(values: Ints, rows: Flags, factor: float) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.whatif.edits.compute import scaled
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.graph import NodeKind
-from usp_prof.whatif.sources import events_of
+from usp_prof.whatif.sources import events_of, rows_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,9 +31,9 @@ _DEEPEST = 20
 
 
 def op_faster(graph: Graph, request: Request) -> Graph:
-    """Let the kernels of an op take 1/value of their time; keys: op, dims (its shapes, as in 4096x512.512x50257)."""
+    """Let an op's kernels take 1/value of their time; keys: op, dims (as 4096x512.512x50257), size (one of them)."""
     edit = request.edit
-    rows = of_op(graph, request.tables, edit.place("op"), edit.place("dims"))
+    rows = of_op(graph, request.tables, edit.place("op"), edit.place("dims"), edit.place("size"))
     if not rows.any():
         raise UsageError(f"edit {edit}: no kernel belongs to such an op", hint="ops as `usp-prof query` lists them")
     return graph.with_changes(duration=scaled(graph.duration, rows, request.positive()))
@@ -43,25 +44,28 @@ def shape_word(dims: str) -> str:
     return dims.replace(" ", "").replace("],[", ".").strip("[]").replace(",", "x")
 
 
-def of_op(graph: Graph, tables: TableSet, name: str, word: str) -> Flags:
-    """Mark the compute that an op of this name and these shapes did, or an op inside it."""
+def of_op(graph: Graph, tables: TableSet, name: str, word: str = "", size: str = "") -> Flags:
+    """Mark the compute that an op of this name and these shapes (or with this size in them) did, or one inside it."""
     events, found = events_of(graph), np.zeros(len(graph.nodes), dtype=bool)
     for rank in tables.ranks:
         ops, work = tables.columns("ops", rank), tables.columns("activities", rank)
-        wanted = _wanted(ops, name, word)
+        wanted = _wanted(ops, name, word, size)
         hits = np.isin(work["op_event"], wanted) & (work["op_event"] >= 0) & work.matches("kind", "compute")
         device = np.isin(graph.nodes.kind, (NodeKind.COMPUTE,)) & (graph.nodes.rank == rank)
         found |= device & np.isin(events, work["event"][hits])
     return found
 
 
-def _wanted(ops: Columns, name: str, word: str) -> Ints:
+def _wanted(ops: Columns, name: str, word: str, size: str) -> Ints:
     """Give the events of the ops that match, and of those inside them."""
     codes, names = ops.codes("name")
     hits = np.array([text == name or not name for text in names] + [False])[codes]
+    codes, texts = ops.codes("input_dims")
+    words = [shape_word(text) for text in texts]
     if word:
-        codes, texts = ops.codes("input_dims")
-        hits &= np.array([shape_word(text) == word for text in texts] + [False])[codes]
+        hits &= np.array([text == word for text in words] + [False])[codes]
+    if size:
+        hits &= np.array([size in re.split(r"[x.\[\]]+", text) for text in words] + [False])[codes]
     found = ops["event"][hits]
     for _ in range(_DEEPEST):
         inside = np.isin(ops["parent"], found) & ~np.isin(ops["event"], found)
@@ -117,25 +121,13 @@ def interference(graph: Graph, tables: TableSet) -> Interference:
 
 def _kind_of(kernels: Columns, ops: Columns, events: Ints) -> Ints:
     """Give each node's kind of kernel; -1 for what is none."""
-    dims = _text_of(ops, "input_dims", kernels["op_event"])
+    op = rows_of(ops["event"], kernels["op_event"])
+    dims = np.append(ops.codes("input_dims")[0], -1)[op]
     kind = group_codes(kernels.codes("name")[0], kernels["blocks"], kernels["threads_per_block"], dims)
-    order = np.argsort(kernels["event"], kind="stable")
-    place = np.minimum(np.searchsorted(kernels["event"][order], events), len(order) - 1)
-    known = kernels["event"][order][place] == events
-    return np.where(known, kind[order][place], -1)
-
-
-def _text_of(ops: Columns, column: str, events: Ints) -> Ints:
-    """Give the code of an op's text by its event; -1 where no op is known."""
-    if not len(ops):
-        return np.full(len(events), -1, np.int64)
-    order = np.argsort(ops["event"], kind="stable")
-    place = np.minimum(np.searchsorted(ops["event"][order], events), len(order) - 1)
-    known = (events >= 0) & (ops["event"][order][place] == events)
-    return np.where(known, ops.codes(column)[0][order][place], -1)
+    return np.append(kind, -1)[rows_of(kernels["event"], events)]
 
 
 EDITS = (
-    EditKind("op_faster", "op_faster=1.5,op=aten::mm", ("op", "dims"), op_faster),
+    EditKind("op_faster", "op_faster=1.5,op=aten::mm", ("op", "dims", "size"), op_faster),
     EditKind("no_interference", "no_interference", (), no_interference, modelled=True),
 )

@@ -61,7 +61,7 @@ def _reduces(graph: Graph, request: Request) -> np.ndarray:
         hits = (row >= 0) & np.append(parts.matches("op", *_REDUCES), False)[row]
         if graph.nodes.event is not None:
             found |= (graph.nodes.rank == rank) & np.isin(graph.nodes.event, work["event"][hits])
-    return found & (graph.nodes.kind == NodeKind.COMMUNICATION)
+    return np.asarray(found & (graph.nodes.kind == NodeKind.COMMUNICATION))
 
 
 def _last_backward(graph: Graph, compute: Ints, phase: Ints) -> Ints:
@@ -69,7 +69,7 @@ def _last_backward(graph: Graph, compute: Ints, phase: Ints) -> Ints:
     compute = compute[np.argsort(graph.nodes.start[compute], kind="stable")]
     forward = np.flatnonzero(phase[compute] == FORWARD)
     behind = compute[forward[-1] + 1 :] if len(forward) else compute
-    return behind[phase[behind] == BACKWARD]
+    return np.asarray(behind[phase[behind] == BACKWARD])
 
 
 def _ready(graph: Graph, last: Ints, count: int) -> Ints:

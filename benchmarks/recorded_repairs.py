@@ -1,0 +1,178 @@
+"""Is the gain that a finding predicts the gain that the repair brings? Pairs that the trainer records, paced.
+
+    python benchmarks/recorded_repairs.py record FOLDER [KIND ...]     # about a minute a pair
+    python benchmarks/recorded_repairs.py compare FOLDER [KIND ...]
+
+A pair is alike in everything but the fault. `compare` predicts the repaired step from the faulty recording alone and
+prints it beside the recorded one; it fails where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from usp_prof.findings import find
+from usp_prof.model.edit import parse_edit
+from usp_prof.model.finding import Level
+from usp_prof.run import open_run
+from usp_prof.whatif.predict import predict, unedited
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = "--steps 6 --profile-skip 2 --profile-steps 3 --no-profile-memory"
+DATA = "--dp 4 --layers 2 --pace 80,80,80 --sequence 16 --accumulate 2"
+PIPE = "--pp 4 --sequence 16 --micro-batches 8"
+RING = "--cp 4 --layers 2 --sequence 256 --batch 2 --pace 30,30,30,120"
+EXPERTS = "--dp 4 --ep 4 --experts 8 --layers 2 --sequence 32 --pace 40,40,40,0,120"
+SHARDED = "--dp 4 --zero 3 --layers 4 --pace 60,60,60 --sequence 32 --batch 8 --fault slow-link:axis=dp,mbps=17"
+SUMMED = "--dp 4 --layers 4 --pace 40,40,40 --sequence 32 --batch 8 --fault slow-link:axis=dp,mbps=17"
+LEAST_GAIN = 0.03
+"""A fault that costs less than this is none: sleeps on shared cores repeat within a few per cent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A kind of fault: the code that should name it, and the trainer's options with the fault and without it."""
+
+    kind: str
+    code: str
+    faulty: str
+    repaired: str
+    edit: str = ""
+    """The repair that was recorded, where the finding names another one (a schedule with a yet smaller bubble)."""
+
+
+PAIRS = (
+    Pair("slow_rank", "slow-rank", f"{DATA} --fault slow-rank:rank=2,factor=1.6", DATA),
+    Pair("slow_host", "slow-rank", f"{DATA} --fault slow-host:host=1,hosts=2,factor=1.5", DATA),
+    Pair("late_input", "late-input", f"{DATA} --fault late-input:rank=1,ms=150", DATA),
+    Pair("gc_pause", "host-pause", f"{DATA} --fault pause:rank=3,ms=300,every=2", DATA),
+    Pair(
+        "slow_link",
+        "slow-link",
+        "--dp 2 --tp 2 --layers 4 --pace 20,20,20 --sequence 32 --batch 8 --fault slow-link:axis=dp,mbps=12,rank=1",
+        "--dp 2 --tp 2 --layers 4 --pace 20,20,20 --sequence 32 --batch 8",
+    ),
+    Pair("unoverlapped", "exposed-gradient-sync", f"{SUMMED} --fault unoverlapped", SUMMED),
+    Pair(
+        "unbalanced_stage",
+        "stage-imbalance",
+        f"{PIPE} --layers 4 --pace 60,60,60 --fault slow-stage:stage=3,factor=1.6",
+        f"{PIPE} --layers 4 --pace 69,69,69",
+    ),
+    Pair(
+        "gpipe",
+        "pipeline-schedule",
+        f"{PIPE} --layers 8 --pace 30,30,30 --schedule gpipe",
+        f"{PIPE} --layers 8 --pace 30,30,30 --schedule interleaved",
+        "schedule=interleaved,v=2",
+    ),
+    Pair(
+        "few_micro_batches",
+        "few-micro-batches",
+        "--pp 4 --layers 4 --sequence 16 --micro-batches 4 --pace 80,80,80",
+        "--pp 4 --layers 4 --sequence 16 --micro-batches 8 --pace 40,40,40",
+    ),
+    Pair("contiguous_cp", "uneven-sequence", f"{RING} --cp-layout contiguous", f"{RING} --cp-layout zigzag"),
+    Pair("expert_imbalance", "uneven-experts", f"{EXPERTS} --fault expert-imbalance:expert=0,bias=0.5", EXPERTS),
+    Pair("no_prefetch", "exposed-gathers", f"{SHARDED} --no-prefetch", SHARDED),
+    Pair("recompute", "needless-recompute", f"{DATA} --recompute full", DATA),
+    Pair("blocking_sync", "blocking-sync", f"{DATA} --fault blocking-sync", DATA),
+    Pair(
+        "unbucketed",
+        "small-messages",
+        "--dp 4 --layers 6 --pace 3,3,3 --sequence 16 --accumulate 2 --fault unbucketed",
+        "--dp 4 --layers 6 --pace 3,3,3 --sequence 16 --accumulate 2",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was measured of a pair, what was predicted from its faulty half, and the first finding there."""
+
+    pair: Pair
+    measured: float
+    predicted: float
+    error: float
+    first: str
+    raised_on_repaired: tuple[str, ...]
+
+
+def record(folder: Path, pair: Pair) -> None:
+    """Record both halves of a pair, one after the other."""
+    for half, options in (("faulty", pair.faulty), ("repaired", pair.repaired)):
+        target = folder / pair.kind / half
+        if (target / "run.json").exists():
+            continue
+        words = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "4", "--rdzv-backend", "c10d",
+                 "--rdzv-endpoint", "localhost:0", "trainer/run.py", "--profile", *options.split(), *STEPS.split(),
+                 "--output", str(target)]  # fmt: skip
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        subprocess.run(words, cwd=ROOT, check=True, env=environment, timeout=300, stdout=subprocess.DEVNULL)
+        print(f"recorded {pair.kind} {half}", flush=True)
+
+
+def compare(folder: Path, pair: Pair) -> Outcome:
+    """Predict the repaired step from the faulty recording, and measure it in the repaired one."""
+    cache = folder / "cache"
+    faulty, repaired = (open_run(folder / pair.kind / half, cache_dir=cache) for half in ("faulty", "repaired"))
+    before, after = (unedited(run.tables).mean_measured_ns for run in (faulty, repaired))
+    found = find(faulty.tables)
+    mine = next((each for each in found if each.code == pair.code), None)
+    told = predict(faulty.tables, [parse_edit(pair.edit)]) if mine and pair.edit else mine
+    return Outcome(
+        pair,
+        1 - after / before,
+        told.gain_fraction if told else 0.0,
+        told.error_fraction if told else 0.0,
+        found[0].code if found else "none",
+        tuple(each.code for each in find(repaired.tables) if each.level is not Level.NOTE),
+    )
+
+
+def main() -> int:
+    """Record or compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("record", "compare"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("kinds", nargs="*", metavar="KIND")
+    args = parser.parse_args()
+    pairs = [pair for pair in PAIRS if not args.kinds or pair.kind in args.kinds]
+    if args.what == "record":
+        for pair in pairs:
+            record(args.folder.resolve(), pair)
+        return 0
+    outcomes = [compare(args.folder, pair) for pair in pairs if (args.folder / pair.kind / "repaired").exists()]
+    return _report(outcomes)
+
+
+def _report(outcomes: list[Outcome]) -> int:
+    for each in outcomes:
+        off = (each.predicted - each.measured) * 100
+        mark = "" if each.first == each.pair.code else f"  first: {each.first}"
+        if each.raised_on_repaired:
+            mark += f"  on repaired: {', '.join(each.raised_on_repaired)}"
+        both = f"measured {each.measured:7.2%} predicted {each.predicted:7.2%} +- {each.error:.2%} {off:+6.2f}"
+        print(f"{each.pair.kind:18} {both}{mark}")
+    counted = [each for each in outcomes if each.measured >= LEAST_GAIN]
+    if not counted:
+        return 1
+    errors = [abs(each.predicted - each.measured) * 100 for each in counted]
+    first = sum(each.first == each.pair.code for each in counted) / len(counted)
+    signs = sum(each.predicted > 0 for each in counted)
+    within = sum(abs(each.predicted - each.measured) <= each.error for each in counted)
+    print(f"gain error: median {np.median(errors):.2f} points (bar 3), worst {max(errors):.2f} (bar 6)")
+    print(f"within the stated error: {within} of {len(counted)}; sign right: {signs} of {len(counted)}")
+    print(f"fault is the first finding in {first:.1%} of {len(counted)} (bar 95 %)")
+    return 0 if np.median(errors) <= 3 and max(errors) <= 6 and first >= 0.95 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Which inputs does a rule stand on, and what is wrong with them? A rule whose inputs are damaged is not asked."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.tables import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from usp_prof.tables.table_set import TableSet
+
+UNLINKED = 0.1
+"""Of device work without a known launch: beyond this share nothing is said of launches."""
+
+
+class Input(StrEnum):
+    """What a rule may stand on."""
+
+    ALL_RANKS = "all ranks, each whole"
+    ONE_CLOCK = "one clock for all ranks"
+    LAUNCHES = "launches of device work"
+    SHAPES = "shapes of ops"
+    MEMORY = "allocator events"
+
+
+DAMAGES: tuple[str, ...] = (
+    "truncated", "broken_events", "broken_fields", "corrupt_packing", "no_events", "rank_unreadable", "missing_ranks",
+)  # fmt: skip
+"""Health that means that events of a rank are lost: it then seems to do less than its peers."""
+
+
+def damage(tables: TableSet, wanted: Iterable[Input]) -> str:
+    """Say in a sentence which of these inputs is damaged or missing, and by what; nothing where all are there."""
+    for each in wanted:
+        if found := _CHECKS[each](tables):
+            return f"needs {each}: {found}"
+    return ""
+
+
+def _lost(tables: TableSet) -> str:
+    rows = [row for row in tables.health if row.code in DAMAGES and row.severity is not Severity.INFO]
+    return _sentence(rows[0]) if rows else ""
+
+
+def _untied(tables: TableSet) -> str:
+    apart = len(np.unique(clock.of(tables).component))
+    return f"no collective ties the clocks of {apart} sets of ranks" if apart > 1 else ""
+
+
+def _unlinked(tables: TableSet) -> str:
+    if rows := [row for row in tables.health if row.code == "steps_by_host"]:
+        return _sentence(rows[0])
+    work = [tables.columns("kernels", rank) for rank in tables.ranks]
+    everything = sum(len(each) for each in work)
+    unlinked = sum(int(((each["launch_event"] < 0) & ~each["before_window"]).sum()) for each in work)
+    return f"{unlinked} of {everything} have none in the trace" if unlinked > UNLINKED * everything > 0 else ""
+
+
+def _shapeless(tables: TableSet) -> str:
+    for rank in tables.ranks:
+        ops = tables.columns("ops", rank)
+        if len(ops) and not any(text not in ("", "[]") for text in ops.codes("input_dims")[1]):
+            return "none were recorded: record_shapes=True"
+    return ""
+
+
+def _memoryless(tables: TableSet) -> str:
+    known = any(len(tables.columns("memory", rank)) for rank in tables.ranks)
+    return "" if known else "none were recorded: profile_memory=True"
+
+
+def _sentence(row: HealthRow) -> str:
+    where = f"rank {row.rank}: " if row.rank >= 0 else ""
+    return f"{where}{row.code} ({row.detail})" if row.detail else f"{where}{row.code}"
+
+
+_CHECKS: dict[Input, Callable[[TableSet], str]] = {
+    Input.ALL_RANKS: _lost,
+    Input.ONE_CLOCK: _untied,
+    Input.LAUNCHES: _unlinked,
+    Input.SHAPES: _shapeless,
+    Input.MEMORY: _memoryless,
+}

@@ -1,0 +1,86 @@
+"""Activations are recomputed although memory would hold them.
+
+What it finds
+    Runs whose manifest says that activations are recomputed (fully or selectively), where keeping them would shorten
+    the step by 3 % or more, and what they would need, by shape, fits into the memory left with a tenth to spare. Where
+    memory was not recorded or its size is not known, it is an opportunity and says so.
+
+Why it costs time
+    Full recomputation runs every forward twice: a third more compute than needed.
+
+What to do
+    Turn it off, or down to attention alone. torchtitan: `activation_checkpoint.mode = "none"` or `"selective"`;
+    Megatron-LM: leave `--recompute-granularity` out, or `selective`; nanotron: `parallelism.recompute_layer: false`;
+    DeepSpeed: no `deepspeed.checkpointing.checkpoint` around the layers (`activation_checkpointing` only configures
+    it), on models of transformers `gradient_checkpointing_disable()`; our trainer: `--recompute none`.
+
+How the gain is predicted
+    The run is replayed with backward shorter by what forward took (`recompute=none`): modelled.
+
+When it is wrong
+    When memory is needed for what the recording does not show (evaluation, longer sequences, a checkpoint being saved).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from usp_prof.analyses import memory
+from usp_prof.findings.draft import Draft
+from usp_prof.model.edit import Edit
+from usp_prof.whatif.layout import layout_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from usp_prof.tables.table_set import TableSet
+    from usp_prof.whatif.layout import Layout
+
+CODE = "needless-recompute"
+TITLE = "Activations are recomputed although memory would hold them"
+BYTES_PER_VALUE = 34
+"""What backward needs of a layer, per token and hidden unit, in half precision and without a score matrix."""
+SPARE = 0.1
+
+
+def look(tables: TableSet) -> Iterable[Draft]:
+    """Set what the activations need against the memory that is left."""
+    layout = layout_of(tables)
+    if layout.recompute not in ("full", "selective"):
+        return
+    need = needed_bytes(layout)
+    found = memory.compute(tables)
+    fullest = found.fullest
+    size = found.capacity.get(fullest.rank, 0) if fullest is not None else 0
+    left = found.headroom(fullest) * size if fullest is not None and size else -1.0
+    known = left >= 0 and need > 0
+    if known and need > left - SPARE * size:
+        return
+    yield Draft(
+        f"activations are recomputed ({layout.recompute})",
+        {} if fullest is None else {"rank": fullest.rank},
+        {
+            "needed_bytes": need,
+            "left_bytes": left if known else "not known: record memory on a device of known size",
+        },
+        Edit("recompute", "none"),
+        "keep the activations",
+        least_gain=0.03,
+        opportunity=not known,
+        settings={
+            "torchtitan": "activation_checkpoint.mode",
+            "Megatron-LM": "--recompute-granularity",
+            "nanotron": "parallelism.recompute_layer",
+            "our trainer": "--recompute none",
+        },
+    )
+
+
+def needed_bytes(layout: Layout) -> int:
+    """Estimate what keeping all activations takes more than keeping each layer's input, on the first stage."""
+    if layout.model is None or not layout.micro_batch_tokens:
+        return -1
+    layers = -(-layout.model.layers // max(layout.pp, 1))
+    held = min(layout.pp, layout.micro_batches) if layout.pp > 1 else 1
+    tokens = layout.micro_batch_tokens / max(layout.tp * layout.cp, 1)
+    return round((BYTES_PER_VALUE - 2) * layers * held * tokens * layout.model.hidden)

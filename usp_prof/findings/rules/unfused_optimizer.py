@@ -1,0 +1,70 @@
+"""The optimizer runs as many small kernels.
+
+What it finds
+    Device traces with 50 or more launches a step inside the optimizer, where one launch would shorten the step by 2 %
+    or more. A fused optimizer needs a few, a loop over parameters a dozen for each of them.
+
+Why it costs time
+    The kernels are shorter than their launches, so that the device waits for the host, once a step on every rank.
+
+What to do
+    Fuse it: `torch.optim.AdamW(fused=True)`. torchtitan: `optimizer.implementation = "fused"`; Megatron-LM: install
+    Apex or Transformer Engine, whose fused Adam it takes by itself; nanotron:
+    `optimizer.optimizer_factory.torch_adam_is_fused: true`; DeepSpeed: optimizer `Adam` with `torch_adam: false`
+    (`FusedAdam`); our trainer: always fused.
+
+How the gain is predicted
+    The run is replayed with the optimizer's kernels one right after another, and no host time between its launches
+    (`fused_optimizer`). The kernels' own time stays, though fused ones read memory less often.
+
+When it is wrong
+    When the launches inside the optimizer's mark are other work (clipping, averaging of weights).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.findings.draft import Draft
+from usp_prof.findings.inputs import Input
+from usp_prof.findings.places import slowest_step
+from usp_prof.model.edit import Edit
+from usp_prof.whatif.build import graph_of
+from usp_prof.whatif.edits.blocking import optimizing
+from usp_prof.whatif.graph import NodeKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from usp_prof.tables.table_set import TableSet
+
+CODE = "unfused-optimizer"
+TITLE = "The optimizer runs as many small kernels"
+NEEDS = (Input.LAUNCHES,)
+MANY = 50
+
+
+def look(tables: TableSet) -> Iterable[Draft]:
+    """Count the launches inside the optimizer."""
+    graph = graph_of(tables)
+    if not (graph.nodes.kind == NodeKind.HOST).any():
+        return
+    inside = optimizing(graph, tables) & (graph.nodes.step >= 0)
+    kernels = inside & (graph.nodes.kind == NodeKind.COMPUTE)
+    steps = len(np.unique(np.stack([graph.nodes.rank[kernels], graph.nodes.step[kernels]]), axis=1).T)
+    if steps and kernels.sum() / steps >= MANY:
+        yield Draft(
+            f"the optimizer launches {kernels.sum() / steps:.0f} kernels a step",
+            {},
+            {"kernels_per_step": float(kernels.sum() / steps), "kernel_ns": int(graph.nodes.duration[kernels].sum())}
+            | dict(slowest_step(graph, kernels)),
+            Edit("fused_optimizer"),
+            "fuse the optimizer",
+            settings={
+                "torch": "fused=True",
+                "torchtitan": "optimizer.implementation",
+                "nanotron": "optimizer.optimizer_factory.torch_adam_is_fused",
+            },
+        )
