@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 
 import msgspec
@@ -24,12 +24,27 @@ class Baseline:
 
 
 def save(baseline: Baseline, path: str | Path) -> None:
-    """Write a baseline; the same runs give the same bytes."""
-    text = msgspec.json.format(msgspec.json.encode(baseline, order="deterministic"), indent=1)
+    """Write a baseline, one line for each series, so that a difference can be read; the same runs, the same bytes."""
+    runs = ",\n".join(_text(run) for run in baseline.runs)
+    text = f'{{"format":{_one(baseline.format)},"version":{baseline.version},"runs":[\n{runs}\n]}}\n'
     try:
-        Path(path).write_bytes(text + b"\n")
+        Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}", hint="name another file with -o") from error
+
+
+def _text(run: Measured) -> str:
+    return "{\n" + ",\n".join(f'"{each.name}":{_lines(getattr(run, each.name))}' for each in fields(run)) + "}"
+
+
+def _lines(value: object) -> str:
+    if isinstance(value, tuple) and value and is_dataclass(value[0]):
+        return "[\n" + ",\n".join(f" {_one(each)}" for each in value) + "]"
+    return _one(value)
+
+
+def _one(value: object) -> str:
+    return msgspec.json.encode(value, order="deterministic").decode()
 
 
 def load(path: str | Path) -> Baseline:

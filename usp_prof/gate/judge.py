@@ -55,7 +55,7 @@ def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, nois
         return _said(replace(blank, change=change, low=change, high=change), rule)
     if after.per_step and math.isinf(max(new.error, *(old.error for old in olds))):
         return replace(blank, reason="one step tells nothing about noise", more_steps=5)
-    found = shift_of(after, gauge, olds, new, rule.between.amount, noise)
+    found = shift_of(after, gauge, olds, new, rule, noise)
     reach = t_quantile(tail, found.freedom) * found.error
     low, high = gauge.change(found.amount - reach), gauge.change(found.amount + reach)
     said = _said(replace(blank, change=gauge.change(found.amount), low=low, high=high), rule)

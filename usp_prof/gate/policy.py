@@ -35,8 +35,8 @@ STEP_FAMILY = "step"
 class Rule:
     """What is allowed for the series whose key `match` names; `*` stands for one value: `overlap_fraction[axis=*]`.
 
-    `between` is the standard deviation between runs of one configuration that is assumed until several baseline runs
-    tell it.
+    `between` is the standard deviation between runs of one configuration until several baseline runs tell it: the
+    least that is assumed, or, where the rule has it `stated`, all that is.
     """
 
     match: str
@@ -44,6 +44,7 @@ class Rule:
     resolve: Limit
     between: Limit
     family: str = ""
+    stated: bool = False
 
     def takes(self, series: Series) -> bool:
         """Say whether the rule is about this series."""
@@ -63,7 +64,7 @@ def _rule(match: str, allowed: str, resolve: str = "", between: str = "", family
         raise UsageError(f"rule {match!r} mixes relative and absolute limits", hint="give all with % or all without")
     if far.amount < limit.amount:
         raise UsageError(f"rule {match!r}: resolve {far} is below allowed {limit}", hint="leave `resolve` out")
-    return Rule(match, limit, far, assumed, family)
+    return Rule(match, limit, far, assumed, family, stated=bool(between))
 
 
 DEFAULT_RULES: tuple[Rule, ...] = (
@@ -74,7 +75,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     _rule("bubble_fraction", "1pp", "4pp"),
     _rule("idle_fraction[cause=*]", "1pp", "4pp"),
     _rule("overlap_fraction[axis=*]", "3pp", "12pp"),
-    _rule("kernel_efficiency", "2%", "15%", between="1%"),
+    _rule("kernel_efficiency", "2%", "15%"),
     _rule("peak_memory*", "2%", "6%", between="0.5%"),
 )
 """The default policy. Fractions of the step are in points, since a small share doubles for next to nothing."""
@@ -192,8 +193,10 @@ def _override(rules: tuple[Rule, ...], name: str, text: str) -> Rule:
     limit = parse_limit(text)
     known = next((rule for rule in rules if rule.match == name), None)
     family = known.family if known else ""
-    between = known.between if known and known.between.scale is limit.scale else Limit(0.001, limit.scale)
-    return Rule(name, limit, limit.times(RESOLVE_FACTOR), between, family)
+    resolve = limit.times(RESOLVE_FACTOR)
+    if known is None or known.between.scale is not limit.scale:
+        return Rule(name, limit, resolve, Limit(0.001, limit.scale), family)
+    return Rule(name, limit, resolve, known.between, family, stated=known.stated)
 
 
 def _known(what: str, data: Mapping[str, Any], keys: tuple[str, ...]) -> None:

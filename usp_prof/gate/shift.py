@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from usp_prof.gate.gauge import Gauge
     from usp_prof.gate.noise import Noise
+    from usp_prof.gate.policy import Rule
     from usp_prof.gate.sample import Sample
     from usp_prof.gate.series import Series
 
@@ -35,14 +36,15 @@ class Shift:
     runs: int
 
 
-def shift_of(series: Series, gauge: Gauge, olds: Sequence[Sample], new: Sample, least: float, noise: Noise) -> Shift:
-    """Measure how far `new` lies from the old runs; `least` is the smallest spread between runs to reckon with."""
-    runs = len(olds)
+def shift_of(series: Series, gauge: Gauge, olds: Sequence[Sample], new: Sample, rule: Rule, noise: Noise) -> Shift:
+    """Measure how far `new` lies from the old runs."""
+    runs, least = len(olds), rule.between.amount
     centre = pseudo_median(np.array([old.centre for old in olds]))
     theirs = sum(_within(old) for old in olds) / runs
-    restless = _restless(series, gauge, olds, noise), _restless(series, gauge, [new], noise)
+    sides = (olds, [new])
+    restless = [0.0 if rule.stated else _restless(series, gauge, side, noise) for side in sides]
     between, known = _between(max(least, noise.prior.share * restless[0]), least, olds, theirs, noise)
-    moved = _moved(max(between - least**2, 0.0), *restless, noise)
+    moved = _moved(max(between - least**2, 0.0), restless[0], restless[1], noise)
     parts = (_within(new), theirs / runs, max(between, moved) + between / runs)
     freedoms = (new.freedom, sum(old.freedom for old in olds), known)
     total = sum(parts)
