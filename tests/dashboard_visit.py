@@ -91,8 +91,9 @@ class Visit:
         self.settle()
 
     def on_timeline(self, script: str) -> Any:
-        """Evaluate an expression in which `line` is the timeline."""
-        return self.page.evaluate(f"() => {{ {FIND} return {script}; }}")
+        """Evaluate an expression in which `line` is the timeline, once it is there."""
+        found = f"line && line.head && line.tile && {{ value: {script} }}"
+        return self.page.wait_for_function(f"() => {{ {FIND} return {found}; }}").json_value()["value"]
 
     def until_timeline(self, condition: str) -> None:
         """Wait until an expression of the timeline holds."""

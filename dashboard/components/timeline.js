@@ -89,11 +89,15 @@ class Timeline {
 
   resize() {
     const width = Math.max(this.root.clientWidth, 320), height = Math.min(this.data.height || 560, Math.max((this.height || 0) + AXIS + 12, 120)), ratio = window.devicePixelRatio || 1;
-    this.width = width; this.viewHeight = height;
-    this.canvas.style.width = `${width}px`; this.canvas.style.height = `${height}px`;
-    this.canvas.width = width * ratio; this.canvas.height = height * ratio;
-    this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.scroll(0); this.request(0); this.draw();
+    const same = width === this.width && height === this.viewHeight && ratio === this.ratio;
+    this.width = width; this.viewHeight = height; this.ratio = ratio;
+    if (!same) {
+      this.canvas.style.width = `${width}px`; this.canvas.style.height = `${height}px`;
+      this.canvas.width = width * ratio; this.canvas.height = height * ratio;
+      this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
+      this.paint(); // a resized canvas is blank: it is painted before anybody sees it
+    }
+    this.scroll(0); this.request(0);
   }
 
   destroy() {

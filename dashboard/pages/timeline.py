@@ -51,7 +51,7 @@ def draw() -> None:
     kinds = _kinds(right, {row.kind for rank in store.ranks for row in store.rows(rank)})
     shown = _ranks(view)
     _legend({name.partition(" ")[2] for name in store.names if name.startswith("exposed ")}, kinds)
-    found = _search(view.run, pattern, shown)
+    found = _search(view.run, pattern, shown, kinds)
     before = st.session_state.get("timeline")
     picked = before.get("picked") if before else None
     members, launch = _neighbours(view.run, picked)
@@ -94,7 +94,7 @@ def _ranks(view: View) -> tuple[int, ...]:
     return outliers.first(document, ranks)[:FIRST_RANKS]
 
 
-def _search(index: int, pattern: str, ranks: tuple[int, ...]) -> list[int] | None:
+def _search(index: int, pattern: str, ranks: tuple[int, ...], kinds: tuple[str, ...]) -> list[int] | None:
     """Count what matches and step through it; gives the range to show once a step was taken."""
     if not pattern:
         return None
@@ -102,7 +102,7 @@ def _search(index: int, pattern: str, ranks: tuple[int, ...]) -> list[int] | Non
     if matcher is None:
         st.caption("That is no regular expression yet.")
         return None
-    matches = search(data.timeline_store(index), matcher, ranks)
+    matches = search(data.timeline_store(index), matcher, ranks, {"device", *kinds})
     left, back, forth, _ = st.columns([2.2, 0.8, 0.8, 4])
     step = int(back.button("Previous", disabled=not len(matches))) * -1
     step += int(forth.button("Next", disabled=not len(matches)))

@@ -11,7 +11,7 @@ import numpy as np
 from dashboard.timeline.neighbours import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from numpy.typing import NDArray
 
@@ -47,14 +47,18 @@ def compiled(pattern: str) -> re.Pattern[str] | None:
         return None
 
 
-def search(store: TimelineStore, pattern: re.Pattern[str], ranks: Iterable[int]) -> Matches:
-    """Find every slice of some ranks whose name matches."""
+def search(
+    store: TimelineStore, pattern: re.Pattern[str], ranks: Iterable[int], kinds: Collection[str] = ("device", "host")
+) -> Matches:
+    """Find every slice of some ranks, on rows of some kinds, whose name matches."""
     wanted = {number for number, name in enumerate(store.names) if pattern.search(name)}
     found: list[tuple[NDArray[np.int64], ...]] = []
     for rank in ranks:
         line, hits = store.ranks[rank], store.named(rank, wanted)
         level = line.levels[0]
         row = np.searchsorted(level.offsets, hits, side="right") - 1
+        shown = np.array([each.kind in kinds for each in line.rows] + [False])[row]
+        hits, row = hits[shown], row[shown]
         found.append(
             (np.full(len(hits), rank), row, level.start[hits] + line.shift_ns, level.rest["dur"][hits].astype(np.int64))
         )

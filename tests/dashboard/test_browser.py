@@ -70,7 +70,7 @@ def test_the_timeline_is_zoomed_panned_and_remembered(visit: Visit) -> None:
         page.mouse.wheel(0, -120)
     visit.until_timeline("line.end - line.start < 0.2 * line.head.span_ns && host.dataset.sharp === 'true'")
     before = visit.on_timeline("[line.start, line.end]")
-    visit.on_timeline("line.canvas.focus()")
+    visit.on_timeline("(line.canvas.focus(), 1)")
     page.keyboard.press("d")
     visit.until_timeline(f"line.start > {before[0]}")
     page.keyboard.press("w")
@@ -104,7 +104,7 @@ def test_a_selection_lists_what_ran_and_opens_in_perfetto(visit: Visit) -> None:
     trace = json.loads(gzip.decompress(answer.body()))
     assert {event["ph"] for event in trace["traceEvents"]} >= {"X", "M"}
     selected = visit.on_timeline("line.selection")
-    visit.on_timeline("line.canvas.focus()")
+    visit.on_timeline("(line.canvas.focus(), 1)")
     page.keyboard.press("z")
     visit.until_timeline(f"Math.abs(line.start - {selected[0]}) < 2 && Math.abs(line.end - {selected[1]}) < 2")
     visit.check()

@@ -69,6 +69,7 @@ def test_a_search_finds_what_a_query_finds(prepared: tuple[TableSet, TimelineSto
         level = store.ranks[rank].levels[0]
         names = np.array(store.ranks[rank].names, object)[level.rest["name"]]
         assert (matches.rank == rank).sum() == sum(name.startswith("aten::") for name in names)
+    assert len(search(store, re.compile("^aten::"), tables.ranks, ("device",))) < len(matches)
     first = matches.at(0)
     assert first.start_ns == matches.start_ns[0]
 

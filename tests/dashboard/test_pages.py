@@ -12,7 +12,10 @@ from streamlit.testing.v1 import AppTest
 
 import dashboard.pages
 from dashboard import data, state
-from dashboard.pages import PAGES
+from dashboard.pages import PAGES, compare, overview, pipeline, suggestions
+from usp_prof.charts.inputs import BreakdownRows, Part
+from usp_prof.model.edit import parse_edit
+from usp_prof.model.selection import EVERYTHING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,15 +23,30 @@ if TYPE_CHECKING:
 SCRIPT = Path(dashboard.pages.__file__).parents[1] / "script" / "main.py"
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def named_run(run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def named_run(run_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     data.paths.cache_clear()
     data.worker.forget()
-    monkeypatch.setenv(data.PATHS_VARIABLE, json.dumps([str(run_folder), str(run_folder)]))
-    monkeypatch.setenv("USP_PROF_CACHE", str(tmp_path))
+    runs = [str(run_folder), str(run_folder.with_name("recorded-interleaved"))]
+    monkeypatch.setenv(data.PATHS_VARIABLE, json.dumps(runs))
+    monkeypatch.setenv("USP_PROF_CACHE", str(cache))
     yield
     data.paths.cache_clear()
     data.worker.forget()
+
+
+def drawn(page: str, **address: str) -> AppTest:
+    app = AppTest.from_string(f"from dashboard.pages.{page} import draw\ndraw()", default_timeout=120)
+    for key, value in address.items():
+        app.query_params[key] = value
+    app.run()
+    assert not app.exception, app.exception[0].value
+    return app
 
 
 def test_every_page_is_listed() -> None:
@@ -79,3 +97,77 @@ def test_ranks_are_read_from_the_address(text: str, expected: tuple[int, ...] | 
 @pytest.mark.parametrize("ranks", [None, (0,), (0, 1, 2), (0, 2, 3, 7)])
 def test_ranks_are_written_as_they_are_read(ranks: tuple[int, ...] | None) -> None:
     assert state.parse_ranks(state.format_ranks(ranks), tuple(range(8))) == ranks
+
+
+def test_ticked_findings_are_replayed_together() -> None:
+    app = drawn("suggestions", ticked="0,1")
+    labels = [metric.label for metric in app.metric]
+    assert "gain of 2 together" in labels
+    app.checkbox[0].uncheck().run()
+    assert not app.exception
+    assert "gain of 1 together" in [metric.label for metric in app.metric]
+    assert "".join(app.query_params["ticked"]) == "1"
+
+
+def test_together_is_no_more_than_the_sum_of_its_steps() -> None:
+    findings = data.document(0, EVERYTHING).findings
+    ticked = [finding for finding in findings if finding.edit][:2]
+    edits = tuple(parse_edit(finding.edit) for finding in ticked)
+    steps = [data.prediction(0, edits[:count]) for count in (1, 2)]
+    bars = suggestions.bars(ticked, steps)
+    assert bars.first_ns + sum(bars.delta_ns) == pytest.approx(steps[-1].after_ns)
+
+
+def test_another_schedule_is_redrawn() -> None:
+    app = drawn("pipeline", schedule="gpipe", m="4")
+    assert "window under gpipe" in [metric.label for metric in app.metric]
+
+
+def test_the_bubble_is_divided_whole() -> None:
+    causes = pipeline.by_cause(data.document(0, EVERYTHING))
+    assert causes is not None
+    assert sum(part.value for part in causes.parts) == pytest.approx(1.0)
+    assert all(part.value >= 0 for part in causes.parts)
+
+
+def test_two_runs_are_compared() -> None:
+    app = drawn("compare")
+    assert {"Why the step is longer or shorter", "The timelines, aligned by step"} <= {
+        head.value for head in app.subheader
+    }
+
+
+def test_a_waterfall_ends_where_the_other_run_does() -> None:
+    pair = data.ask_comparison(0, 1).result().pairs[0]
+    made = compare.as_waterfall(pair)
+    assert made.first_ns + sum(made.delta_ns) == pytest.approx(sum(part.after_ns for part in pair.waterfall))
+
+
+@pytest.mark.parametrize("kind", ["bars", "line", "points"])
+def test_an_answer_is_drawn(kind: str) -> None:
+    app = drawn("query", sql="SELECT rank, count(*) AS n FROM events GROUP BY rank", chart=kind)
+    assert len(app.get("vega_lite_chart")) == 1
+
+
+def test_a_search_counts_what_matches() -> None:
+    app = drawn("timeline", find="all_reduce")
+    assert any("slices of" in caption.value for caption in app.caption)
+
+
+@pytest.mark.parametrize("order", ["rank", "slowest", "waiting"])
+def test_ranks_are_shown_in_the_order_asked_for(order: str) -> None:
+    rows = BreakdownRows(
+        ("a", "b", "c"), (Part("compute", "compute", (1.0, 3.0, 2.0)), Part("host", "idle:host", (5.0, 1.0, 9.0)))
+    )
+    expected = {"rank": ("a", "b", "c"), "slowest": ("b", "c", "a"), "waiting": ("c", "a", "b")}
+    assert overview.ordered(rows, order).labels == expected[order]
+
+
+def test_the_report_is_one_page() -> None:
+    page = data.ask_report(0, EVERYTHING).result()
+    assert page.startswith("<!DOCTYPE html>")
+    assert "Where the step goes" in page
+
+
+def test_a_name_is_not_read_as_markup() -> None:
+    assert state.plain("a*b<c>") == "a\\*b\\<c\\>"
