@@ -1,18 +1,20 @@
 """Which rank is gone, when the others find that they cannot go on?
 
 Every rank leaves a beat in the job's key-value store once a second. A rank whose communication breaks (or that is told
-to stop because of another) looks whose beat stands still, and names it.
+to stop because of another) looks whose beat stands still, and names it. Told to stop while it waits for a device or a
+message that will never come, Python hears nothing: then the thread of the beat speaks instead.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch.distributed as dist
@@ -21,6 +23,8 @@ from trainer.torch_private import default_store
 
 BEAT = 1.0
 """Seconds between two beats."""
+GRACE = 5.0
+"""Seconds that the main thread has to hear that it is told to stop."""
 PATIENCE = 10.0
 """Seconds that a beat on its way may take at the end."""
 LOST = 3
@@ -36,7 +40,10 @@ class Pulse:
 
     def __init__(self, rank: int, world: int, store: dist.Store) -> None:
         self.rank, self.world, self.store = rank, world, store
-        self.stopped = threading.Event()
+        self.stopped, self.heard = threading.Event(), threading.Event()
+        # Python leaves the number of each signal in this pipe at once, whatever its main thread waits for.
+        self.ear, self.mouth = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self.mouth, warn_on_full_buffer=False)
         self.store.set(f"pulse/who/{rank}", f"pid {os.getpid()} on {socket.gethostname()}")
         self.store.set(f"pulse/{rank}", "0")
         self.thread = threading.Thread(target=self._beat, daemon=True, name="pulse")
@@ -44,7 +51,13 @@ class Pulse:
 
     def _beat(self) -> None:
         count = 0
-        while not self.stopped.wait(BEAT):
+        while not self.stopped.is_set():
+            if select.select([self.ear], [], [], BEAT)[0]:
+                if signal.SIGTERM in os.read(self.ear, 64):
+                    self._leave_openly()
+                    if not self.heard.wait(GRACE):
+                        self.give_up("told to stop")
+                continue
             count += 1
             try:
                 self.store.set(f"pulse/{self.rank}", str(count))
@@ -54,11 +67,34 @@ class Pulse:
     def stop(self) -> None:
         """Beat no more; this rank leaves in order. A thread caught in the store as Python ends would abort it."""
         self.stopped.set()
+        self.heard.set()
+        signal.set_wakeup_fd(-1)
+        os.write(self.mouth, b"\0")
         self.thread.join(PATIENCE)
+
+    def give_up(self, reason: str) -> None:
+        """Name those that are gone and end this process; comes back where nobody is."""
+        try:
+            gone = self.gone()
+        except RuntimeError:
+            gone = []
+        if not gone:
+            return
+        print(
+            f"error: {', '.join(gone)} is gone; rank {self.rank} gives up ({reason})\n"
+            "hint: look at its last output; with --checkpoint FOLDER --resume the run continues where it was saved",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(LOST)  # process groups with a dead member cannot be closed in order
+
+    def _leave_openly(self) -> None:
+        with suppress(RuntimeError):  # the store may be gone
+            self.store.set(f"pulse/left/{self.rank}", "1")
 
     def gone(self) -> list[str]:
         """Name the ranks whose beat stands still though they never said that they leave."""
-        self.store.set(f"pulse/left/{self.rank}", "1")
+        self._leave_openly()
         before = self._beats()
         threading.Event().wait(2.5 * BEAT)
         after = self._beats()
@@ -86,20 +122,9 @@ def watched(rank: int, world: int) -> Iterator[None]:
         yield
     except (Told, RuntimeError) as error:
         _deafen()
-        try:
-            gone = pulse.gone()
-        except RuntimeError:
-            gone = []
-        if not gone:
-            raise
-        reason = str(error).splitlines()[0] if str(error) else "told to stop"
-        print(
-            f"error: {', '.join(gone)} is gone; rank {rank} gives up ({reason})\n"
-            "hint: look at its last output; with --checkpoint FOLDER --resume the run continues where it was saved",
-            file=sys.stderr,
-            flush=True,
-        )
-        os._exit(LOST)  # process groups with a dead member cannot be closed in order
+        pulse.heard.set()
+        pulse.give_up(str(error).splitlines()[0] if str(error) else "told to stop")
+        raise
     finally:
         pulse.stop()
 

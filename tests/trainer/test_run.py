@@ -129,6 +129,14 @@ def test_a_lost_rank_is_named_and_leaves_no_half_trace(tmp_path: Path) -> None:
     assert not list(folder.glob("*")) or {path.name for path in folder.iterdir()} <= {"run.json"}
 
 
+def test_a_rank_that_hears_nothing_still_names_the_lost_one() -> None:
+    process = start([*torchrun(2), str(Path(__file__).with_name("deaf_rank.py"))])
+    _, err = finish(process, 150)
+    assert process.returncode != 0
+    assert "error: rank 1 (pid " in err
+    assert "rank 0 gives up (told to stop)" in err
+
+
 def test_the_impossible_is_refused_before_anything_starts() -> None:
     environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "4"}  # no peers, no address: nothing could be joined
     command = [sys.executable, "trainer/run.py", "--tp", "3", "--pp", "2"]
