@@ -33,7 +33,7 @@ _DEFAULT_BYTES = 20 << 30
 _NOTE = "entry.json"
 _ASIDE = "aside-"
 _DERIVED = "derived-"
-_GROUP = 1 << 18
+_GROUP = 1 << 17
 """Rows that are written at once."""
 
 

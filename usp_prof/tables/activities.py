@@ -146,17 +146,16 @@ def _host_lanes(
     frame: EventFrame, row: Ints, collective: Ints, of_parts: tuple[Ints, list[str]]
 ) -> tuple[Ints, list[str]]:
     """Name the busiest computing thread cpu, others by their number; parts lie on their own lanes."""
-    threads = frame.texts("thread", row)
-    computing_threads = threads[collective < 0]
-    distinct, count = np.unique(computing_threads.astype(str), return_counts=True)
-    busiest = distinct[np.argsort(-count, kind="stable")].tolist()
-    names = {thread: "cpu" if place == 0 else f"cpu {thread}" for place, thread in enumerate(busiest)}
-    listed = [names[thread] for thread in busiest]
-    place = {thread: number for number, thread in enumerate(busiest)}
-    own = np.array([place.get(thread, 0) for thread in threads.tolist()], np.int64)
+    codes, threads = frame.codes("thread")
+    own = codes[row]
+    count = np.bincount(own[collective < 0], minlength=len(threads))
+    used = sorted(np.flatnonzero(count).tolist(), key=lambda code: (-count[code], threads[code]))
+    listed = ["cpu" if place == 0 else f"cpu {threads[code]}" for place, code in enumerate(used)]
+    places = np.zeros(len(threads) + 1, np.int64)
+    places[used] = np.arange(len(used))
     lanes, names_of_parts = of_parts
     of_part = np.r_[lanes, 0][collective] + len(listed)
-    return np.where(collective >= 0, of_part, own), [*listed, *names_of_parts]
+    return np.where(collective >= 0, of_part, places[own]), [*listed, *names_of_parts]
 
 
 def _part_of(frame: EventFrame, row: Ints, parts: Parts) -> Ints:

@@ -18,6 +18,8 @@ from usp_prof.readers.argument_texts import taken
 from usp_prof.readers.mapped import let_go
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 _SQL = {Kind.INT: "BIGINT", Kind.FLOAT: "DOUBLE", Kind.FLAG: "BOOLEAN"}
@@ -25,11 +27,15 @@ _SQL = {Kind.INT: "BIGINT", Kind.FLOAT: "DOUBLE", Kind.FLAG: "BOOLEAN"}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One argument: the column to make, the key as Kineto writes it (`$.` paths reach inside) and its type."""
+    """One argument: the column to make, the key as Kineto writes it (`$.` paths reach inside) and its type.
+
+    Texts of which many are alike can be had `coded`: each distinct one is held once.
+    """
 
     name: str
     key: str
     kind: Kind = Kind.INT
+    coded: bool = False
 
     @property
     def path(self) -> str:
@@ -37,19 +43,45 @@ class Field:
         return self.key if self.key.startswith("$") else f'$."{self.key}"'
 
 
-_BATCH = 1 << 15
+_BATCH = 1 << 17
+"""Fields that are read at once."""
+_SPAN = 16 << 20
+"""Bytes of arguments within which rows lie that are read at once."""
 
 
 def read_arguments(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple[Field, ...]) -> dict[str, Any]:
     """Read fields; absent ones are -1, NaN, "" or False. Arguments that are no JSON object count as empty."""
     if not len(rows):
-        return {f.name: _column(pa.nulls(0, pa.string()), f.kind) for f in fields}
+        return {f.name: _column(_prepared(pa.nulls(0, pa.string()), f), f) for f in fields}
+    order = None if (rows[1:] >= rows[:-1]).all() else np.argsort(rows, kind="stable")
+    ordered = rows if order is None else rows[order]
     batches = []
-    for at in range(0, len(rows), _BATCH):
-        batches.append(_read(taken(args, rows[at : at + _BATCH]), fields))
+    for part in _parts(args, ordered, len(fields)):
+        read = _read(taken(args, part), fields)
+        columns = [_prepared(read.column(place), field) for place, field in enumerate(fields)]
+        batches.append(pa.table(columns, names=read.column_names))
         let_go()
     found = pa.concat_tables(batches)
-    return {f.name: _column(found.column(place), f.kind) for place, f in enumerate(fields)}
+    named = {f.name: _column(found.column(place), f) for place, f in enumerate(fields)}
+    return named if order is None else _reordered(named, order)
+
+
+def _parts(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: int) -> Iterator[NDArray[np.int64]]:
+    """Cut ascending rows so that a part has few fields and lies close together: texts wait in a file (`mapped`)."""
+    apart = max(int(_SPAN / max(args.nbytes / len(args), 1)), 1)
+    for near in np.split(rows, np.flatnonzero(np.diff(rows // apart)) + 1):
+        size = max(_BATCH // fields, 1)
+        yield from (near[at : at + size] for at in range(0, len(near), size))
+
+
+def _reordered(columns: dict[str, Any], order: NDArray[np.int64]) -> dict[str, Any]:
+    """Put columns that were read in ascending order into the order that was asked for."""
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return {
+        name: column[place] if isinstance(column, np.ndarray) else column.take(pa.array(place))
+        for name, column in columns.items()
+    }
 
 
 def _read(chosen: pa.Array, fields: tuple[Field, ...]) -> pa.Table:
@@ -84,13 +116,24 @@ def _pick(place: int, field: Field) -> str:
     return f"TRY_CAST(r[{place}] AS {_SQL[field.kind]}) AS c{place}"
 
 
-def _column(found: pa.ChunkedArray | pa.Array, kind: Kind) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
-    if kind is Kind.TEXT:
-        return pc.fill_null(found.cast(pa.string()), "")
-    if kind is Kind.FLAG:
+def _prepared(found: pa.ChunkedArray | pa.Array, field: Field) -> pa.ChunkedArray | pa.Array:
+    """Make of a batch what is kept of it until all are read."""
+    if field.kind is not Kind.TEXT:
+        return found
+    texts = pc.fill_null(found.cast(pa.string()), "")
+    return texts.dictionary_encode() if field.coded else texts
+
+
+def _column(found: pa.ChunkedArray | pa.Array, field: Field) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
+    if field.coded:
+        whole = found.unify_dictionaries().combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+        return whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
+    if field.kind is Kind.TEXT:
+        return found
+    if field.kind is Kind.FLAG:
         return pc.fill_null(found.cast(pa.bool_()), fill_value=False).to_numpy(zero_copy_only=False)
-    filled = pc.fill_null(found.cast(pa.float64() if kind is Kind.FLOAT else pa.int64()), -1)
+    filled = pc.fill_null(found.cast(pa.float64() if field.kind is Kind.FLOAT else pa.int64()), -1)
     values = filled.to_numpy(zero_copy_only=False) if isinstance(filled, pa.Array) else filled.to_numpy()
-    if kind is Kind.FLOAT:
+    if field.kind is Kind.FLOAT:
         return np.where(pc.is_null(found).to_numpy(), np.nan, values) if len(values) else values
     return values

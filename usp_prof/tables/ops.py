@@ -42,9 +42,9 @@ SCHEMA = Schema(
 )
 
 _FIELDS = (
-    Field("input_dims", "Input Dims", Kind.TEXT),
-    Field("input_types", "Input type", Kind.TEXT),
-    Field("concrete_inputs", "Concrete Inputs", Kind.TEXT),
+    Field("input_dims", "Input Dims", Kind.TEXT, coded=True),
+    Field("input_types", "Input type", Kind.TEXT, coded=True),
+    Field("concrete_inputs", "Concrete Inputs", Kind.TEXT, coded=True),
     Field("sequence", "Sequence number"),
 )
 
