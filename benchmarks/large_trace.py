@@ -14,6 +14,7 @@ _NUMBERS = re.compile(
     rb'("ts": ?|"(?:External id|correlation|id|Ev Idx|Python (?:parent )?id|Record function id)": ?|ProfilerStep#)'
     rb"(\d+)((?:\.\d+)?)"
 )
+_DISTRIBUTED = re.compile(rb'"distributedInfo": ?\{[^{}\[]*"rank": ?\d+[^{}\[]*')
 _SPAN_US = 10_000_000
 _IDS = 10_000_000
 
@@ -51,6 +52,16 @@ def build(small: Path, large: Path, *, megabytes: float = 0, events: int = 0) ->
             out.write((b",\n  " if number else b"  ") + copy(body, number))
         out.write(tail)
     return copies * each
+
+
+def of_rank(text: bytes, rank: int, world: int) -> bytes:
+    """Give the same trace as another rank of a run of this size would have written it."""
+    found = _DISTRIBUTED.search(text)
+    if found is None:
+        raise SystemExit("the trace does not say which rank it is of")
+    said = re.sub(rb'"rank": ?\d+', b'"rank": %d' % rank, found[0], count=1)
+    said = re.sub(rb'"world_size": ?\d+', b'"world_size": %d' % world, said, count=1)
+    return text[: found.start()] + said + text[found.end() :]
 
 
 def main() -> None:

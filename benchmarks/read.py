@@ -1,157 +1,171 @@
 """How fast is a trace read, and in how much memory? Against a bare decode and against HTA, in the same run.
 
-    python benchmarks/read.py                                  500 MB, against a bare typed msgspec decode
-    python benchmarks/read.py --hta-python /tmp/hta/bin/python   and against HolisticTraceAnalysis' load
-    python benchmarks/read.py --events 3000000                 the same for a number of events
+    python benchmarks/read.py                                    one trace of 520 MB, eight ranks of 65 MB, imports
+    python benchmarks/read.py --hta-python /tmp/hta/bin/python   and against HolisticTraceAnalysis' load of the one
+    python benchmarks/read.py --growth                           3 and 12 million events in one file: needs 8 GB of disk
 
-Each measurement is a process of its own; several rounds are interleaved and the smallest CPU time counts, since other
-work on the machine can only add. `--bars` exits with 1 when a bar is missed.
+Each measurement is a process of its own; rounds are interleaved and medians count. Every bar is printed with its ratio;
+the exit code is 1 when one is missed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import large_trace
+import read_bodies as bodies
+from timed_process import Figures, measure
 
 HERE = Path(__file__).parent
-
-BARE = """
-import msgspec
-class Event(msgspec.Struct, gc=False):
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: int | str = 0
-    tid: int | str = 0
-    ts: float = 0.0
-    dur: float = 0.0
-class Trace(msgspec.Struct, gc=False):
-    traceEvents: list[Event]
-events = len(msgspec.json.decode(open(PATH, "rb").read(), type=Trace).traceEvents)
-"""
-EVENTS = """
-from pathlib import Path
-from usp_prof.readers.kineto import read
-events = read(Path(PATH)).events.num_rows
-"""
-TABLES = """
-from pathlib import Path
-from usp_prof.tables.load import build
-tables, _ = build(Path(PATH), 0, None)
-events = tables["events"].num_rows
-"""
-COLD = """
-import tempfile
-from usp_prof import open_run
-with tempfile.TemporaryDirectory() as cache:
-    run = open_run(PATH, cache_dir=cache)
-    events = run.query("SELECT sum(events) FROM ranks").fetchall()[0][0]
-"""
-WARM = """
-from usp_prof import open_run
-run = open_run(PATH, cache_dir=CACHE)
-events = run.table("kernels").df().shape[0]
-"""
-HTA = """
-import logging
-logging.disable(logging.CRITICAL)
-from hta.common.trace import Trace
-trace = Trace(trace_files={0: PATH}, trace_dir="")
-trace.parse_traces(use_multiprocessing=False)
-trace.decode_symbol_ids(use_shorten_name=False)
-events = len(trace.get_trace(0))
-"""
-FRAME = """
-import json, resource, sys, time
-PATH, CACHE = sys.argv[1:3]
-{imports}
-wall, cpu = time.perf_counter(), time.process_time()
-{body}
-cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps({{"cpu": cpu, "wall": wall, "peak": peak, "events": int(events)}}))
-"""
-IMPORTS = {
-    "hta": "from hta.common import trace as _",
-    "bare": "import msgspec",
-}
+RANKS = 8
+MILLIONS = (3, 12)
 
 
-def measure(python: str, name: str, body: str, trace: Path, cache: str) -> dict[str, float]:
-    """Run one measurement in a process of its own; imports are not counted."""
-    imports = IMPORTS.get(name, "import duckdb, usp_prof.run")
-    script = FRAME.format(imports=imports, body=body)
-    done = subprocess.run([python, "-c", script, str(trace), cache], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What was asked, what was measured, and whether it holds."""
+
+    text: str
+    kept: bool
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        return f"{'ok    ' if self.kept else 'MISSED'} {self.text}"
 
 
-def rounds(trace: Path, count: int, hta_python: str | None, cache: str) -> dict[str, dict[str, float]]:
-    """Interleave the measurements; the least of each figure counts."""
-    bodies = {"bare": BARE, "events": EVENTS, "tables": TABLES, "cold": COLD, "warm": WARM}
-    if hta_python:
-        bodies["hta"] = HTA
-    best: dict[str, dict[str, float]] = {}
-    measure(sys.executable, "warm", WARM, trace, cache)
+def at_most(what: str, measured: float, bar: float, unit: str = "") -> Bar:
+    """Hold a figure against its upper bound."""
+    return Bar(f"{what}: {measured:.2f}{unit} (at most {bar:g}{unit})", measured <= bar)
+
+
+def at_least(what: str, measured: float, bar: float, unit: str = "") -> Bar:
+    """Hold a figure against its lower bound."""
+    return Bar(f"{what}: {measured:.2f}{unit} (at least {bar:g}{unit})", measured >= bar)
+
+
+def rounds(wanted: dict[str, tuple[str, bodies.Body]], path: Path, cache: Path, count: int) -> dict[str, Figures]:
+    """Interleave measurements; gives the medians of each."""
+    found: dict[str, list[Figures]] = {name: [] for name in wanted}
     for _ in range(count):
-        for name, body in bodies.items():
-            got = measure(hta_python if name == "hta" and hta_python else sys.executable, name, body, trace, cache)
-            known = best.setdefault(name, got)
-            best[name] = {key: min(value, known[key]) for key, value in got.items()}
-    return best
+        for name, (python, body) in wanted.items():
+            found[name].append(measure(python, body, str(path), str(cache)))
+    return {name: Figures.median(each) for name, each in found.items()}
 
 
-def report(best: dict[str, dict[str, float]], size: int) -> list[str]:
-    """Print figures and ratios; gives the bars that were missed."""
+def show(figures: dict[str, Figures], size: int) -> None:
+    """Print a table of what was measured."""
     print(f"{'':10}{'CPU s':>8}{'wall s':>8}{'MB/CPU s':>10}{'peak MB':>9}{'peak/size':>11}")
-    for name, got in best.items():
-        line = f"{name:10}{got['cpu']:8.2f}{got['wall']:8.2f}{size / 1e6 / got['cpu']:10.0f}"
-        print(line + f"{got['peak'] / 1e6:9.0f}{got['peak'] / size:11.2f}")
-    ratio = best["tables"]["cpu"] / best["bare"]["cpu"]
+    for name, got in figures.items():
+        line = f"{name:10}{got.cpu:8.2f}{got.wall:8.2f}{size / 1e6 / got.cpu:10.0f}"
+        print(line + f"{got.peak / 1e6:9.0f}{got.peak / size:11.2f}")
+
+
+def one_trace(large: Path, count: int, hta_python: str | None, folder: Path) -> list[Bar]:
+    """Measure one large trace."""
+    wanted = {name: (sys.executable, body) for name, body in bodies.OURS.items()}
+    if hta_python:
+        wanted["hta"] = (hta_python, bodies.HTA)
+    measure(sys.executable, bodies.WARM, str(large), str(folder / "cache"))
+    figures = rounds(wanted, large, folder / "cache", count)
+    size = large.stat().st_size
+    show(figures, size)
+    bare, cold = figures["bare"].cpu, figures["cold"]
     bars = [
-        (f"all tables take {ratio:.2f} x the CPU of a bare typed decode (at most 3)", ratio <= 3),
-        (
-            f"peak memory of a cold read is {best['cold']['peak'] / size:.2f} x the file (at most 1)",
-            best["cold"]["peak"] <= size,
-        ),
-        (f"a warm open with its first table takes {best['warm']['wall']:.2f} s (at most 1)", best["warm"]["wall"] <= 1),
+        at_most("CPU of a file to all its tables / a bare typed decode", figures["tables"].cpu / bare, 3),
+        at_most("CPU of a cold open_run, hashed and stored as well / a bare typed decode", cold.cpu / bare, 3),
+        at_most("peak memory of a cold open_run / size of the file", cold.peak / size, 1),
+        at_most("warm open_run with its first table", figures["warm"].wall, 1, " s"),
     ]
-    if "hta" in best:
-        gain = best["hta"]["cpu"] / best["tables"]["cpu"]
-        bars.append((f"all tables take 1/{gain:.1f} of the CPU of HTA's load (at most 1/15)", gain >= 15))
-    for text, kept in bars:
-        print(f"{'ok    ' if kept else 'MISSED'} {text}")
-    return [text for text, kept in bars if not kept]
+    if "hta" in figures:
+        hta = figures["hta"].cpu
+        bars.append(at_least("CPU of HTA's load / of a file to all its tables", hta / figures["tables"].cpu, 15))
+        bars.append(at_least("CPU of HTA's load / of a cold open_run", hta / cold.cpu, 15))
+    return bars
+
+
+def many_ranks(small: Path, megabytes: float, count: int, folder: Path) -> list[Bar]:
+    """Measure the ranks of one run, read side by side."""
+    run = folder / "run"
+    run.mkdir()
+    first = run / "rank0.json"
+    large_trace.build(small, first, megabytes=megabytes / RANKS)
+    text = first.read_bytes()
+    for rank in range(RANKS):
+        (run / f"rank{rank}.json").write_bytes(large_trace.of_rank(text, rank, RANKS))
+    del text
+    got = rounds({"ranks": (sys.executable, bodies.RANKS)}, run, folder / "none", count)
+    size = sum(file.stat().st_size for file in run.iterdir())
+    show(got, size)
+    cores = min(bodies.cores(), RANKS)
+    busy = got["ranks"].cpu / got["ranks"].wall
+    return [at_least(f"{RANKS} ranks side by side on {cores} cores: cores kept busy / cores", busy / cores, 0.8)]
+
+
+def growth(small: Path, folder: Path) -> list[Bar]:
+    """Measure how the peak grows with the number of events."""
+    peaks, sizes, columns = [], [], []
+    for millions in MILLIONS:
+        large = folder / f"{millions}m.json"
+        count = large_trace.build(small, large, events=millions * 1_000_000)
+        got = measure(sys.executable, bodies.COLD, str(large), str(folder / "none"))
+        sizes.append(large.stat().st_size)
+        peaks.append(got.peak)
+        columns.append(got.extra)
+        large.unlink()
+        print(f"{count:,} events, {sizes[-1] / 1e6:.0f} MB, columns of {columns[-1] / 1e6:.0f} MB: {got}", flush=True)
+    peak, size, column = (values[1] - values[0] for values in (peaks, sizes, columns))
+    print(f"from {MILLIONS[0]} to {MILLIONS[1]} million events the peak grows by {peak / size:.2f} of the JSON")
+    return [
+        at_most("growth of peak memory / growth of the tables' columns without arguments", peak / column, 2),
+        *(
+            at_most(f"peak memory / size of the file at {millions} million events", peak / size, 1)
+            for millions, peak, size in zip(MILLIONS, peaks, sizes, strict=True)
+        ),
+    ]
+
+
+def imports(count: int) -> list[Bar]:
+    """Measure what `import usp_prof` costs."""
+    times = [measure(sys.executable, bodies.IMPORT, "", "").cpu for _ in range(max(count, 3))]
+    return [at_most("CPU of import usp_prof", median(times), 0.15, " s")]
 
 
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", type=Path, help="a small recorded trace to repeat (default: one of traces/)")
-    parser.add_argument("--megabytes", type=float, default=500)
-    parser.add_argument("--events", type=int, default=0)
+    parser.add_argument("--megabytes", type=float, default=520)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--hta-python", help="a Python that has HolisticTraceAnalysis 0.5.0 and pandas < 3")
-    parser.add_argument("--bars", action="store_true", help="exit with 1 when a bar is missed")
+    parser.add_argument("--only", choices=("one", "ranks", "imports"), help="measure no more than this")
+    parser.add_argument("--growth", action="store_true", help="measure 3 and 12 million events instead")
     args = parser.parse_args()
-    small = args.trace or next(iter(sorted((HERE.parent / "traces").glob("**/rank0*.json*"))), None)
+    small = args.trace or next(iter(sorted((HERE.parent / "traces").glob("**/rank0.json*"))), None)
     if small is None:
         parser.error("no recorded trace in traces/; give one with --trace")
-    with tempfile.TemporaryDirectory() as folder:
-        large = Path(folder) / "rank0.json"
-        megabytes = 0 if args.events else args.megabytes
-        count = large_trace.build(small, large, megabytes=megabytes, events=args.events)
-        print(f"{large.stat().st_size / 1e6:.1f} MB, {count:,} events, from {small.name}")
-        best = rounds(large, args.rounds, args.hta_python, str(Path(folder) / "cache"))
-        missed = report(best, large.stat().st_size)
-    return 1 if missed and args.bars else 0
+    print(f"{bodies.cores()} cores, {args.rounds} rounds, from {small.name}")
+    bars: list[Bar] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if args.growth:
+            bars += growth(small, folder)
+        if not args.growth and args.only in {None, "one"}:
+            large = folder / "rank0.json"
+            count = large_trace.build(small, large, megabytes=args.megabytes)
+            print(f"{large.stat().st_size / 1e6:.1f} MB, {count:,} events")
+            bars += one_trace(large, args.rounds, args.hta_python, folder)
+            large.unlink()
+        if not args.growth and args.only in {None, "ranks"}:
+            bars += many_ranks(small, args.megabytes, args.rounds, folder)
+        if not args.growth and args.only in {None, "imports"}:
+            bars += imports(args.rounds)
+    print(*bars, sep="\n")
+    return int(not all(bar.kept for bar in bars))
 
 
 if __name__ == "__main__":
