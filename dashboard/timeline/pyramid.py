@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 FIRST_BUCKET_NS = 1024
 FACTOR = 2
+"""Buckets are powers of two."""
+WORTH = 0.6
+"""A level is kept when it has no more than this share of the entries of the one before."""
 FEW = 64
 """A level whose rows hold this few entries on average is the last."""
 
@@ -44,9 +47,9 @@ def build(slices: Slices, origin_ns: int) -> list[Level]:
     bucket = FIRST_BUCKET_NS
     rows = max(len(slices.rows), 1)
     while bucket < span and len(levels[-1].start) > FEW * rows:
-        coarser = _coarser(levels[-1], bucket)
-        if len(coarser.start) < 0.6 * len(levels[-1].start):
-            levels.append(coarser)
+        first = _heads(levels[-1], bucket)
+        if len(first) < WORTH * len(levels[-1].start):
+            levels.append(_coarser(levels[-1], bucket, first))
         bucket *= FACTOR
     return levels
 
@@ -62,17 +65,21 @@ def _ground(slices: Slices, origin_ns: int) -> Level:
     return Level(0, slices.offsets, slices.start_ns - origin_ns, rest)
 
 
-def _coarser(level: Level, bucket: int) -> Level:
-    row = np.repeat(np.arange(len(level.offsets) - 1), np.diff(level.offsets))
-    key = level.start // bucket
+def _heads(level: Level, bucket: int) -> NDArray[np.int64]:
+    """Find the first entry of each bucket of each row."""
+    key = level.start >> (bucket.bit_length() - 1)
     fresh = np.ones(len(key), bool)
-    fresh[1:] = (key[1:] != key[:-1]) | (row[1:] != row[:-1])
-    first = np.flatnonzero(fresh)
+    np.not_equal(key[1:], key[:-1], out=fresh[1:])
+    fresh[level.offsets[:-1][level.offsets[:-1] < len(key)]] = True
+    return np.flatnonzero(fresh)
+
+
+def _coarser(level: Level, bucket: int, first: NDArray[np.int64]) -> Level:
     dur = level.rest["dur"].astype(np.float64)
     busy = np.add.reduceat(dur * level.rest["coverage"], first) / 255.0
     end = np.maximum.reduceat(level.start + dur, first)
     start = level.start[first]
-    rest = level.rest[_longest(dur, fresh, first)]
+    rest = level.rest[_longest(dur, first)]
     length = end - start
     rest["dur"] = length
     rest["coverage"] = np.clip(np.ceil(255 * busy / np.maximum(length, 1)), 1, 255)
@@ -81,9 +88,9 @@ def _coarser(level: Level, bucket: int) -> Level:
     return Level(bucket, offsets, start, rest)
 
 
-def _longest(dur: NDArray[np.float64], fresh: NDArray[np.bool_], first: NDArray[np.int64]) -> NDArray[np.int64]:
+def _longest(dur: NDArray[np.float64], first: NDArray[np.int64]) -> NDArray[np.int64]:
     """Find the longest entry of each group."""
-    group = np.cumsum(fresh) - 1
+    group = np.repeat(np.arange(len(first)), np.diff(first, append=len(dur)))
     best = np.maximum.reduceat(dur, first)
     hits = np.flatnonzero(dur == best[group])
     keep = np.ones(len(hits), bool)
