@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.algebra.schedules.action import Action, Kind, Order
 from usp_prof.model.errors import UsageError
-from usp_prof.tables import clock
+from usp_prof.tables import calls, clock
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
@@ -28,6 +28,12 @@ class Pipeline:
     window_ns: float
     overhead_ns: int = 0
     """What each action costs beside its work, however small it is: posting, marks, the gap to the next."""
+    transfer_ns: int = 0
+    """What a hand-over to another rank takes, where nobody is late."""
+    meets: bool = True
+    """All stages meet at the end of a step; else each begins the next when its own work is done."""
+    own: dict[tuple[int, Kind, int], int] = field(default_factory=dict)
+    """The time of each (stage, kind, micro-batch), where they differ: the noise of one step stays in its place."""
 
     @property
     def stages(self) -> int:
@@ -36,7 +42,16 @@ class Pipeline:
 
     def scaled(self, factor: float) -> Pipeline:
         """Give the same with all work scaled; what an action costs beside its work stays."""
-        return replace(self, duration={key: round(each * factor) for key, each in self.duration.items()})
+        return replace(
+            self,
+            duration={key: round(each * factor) for key, each in self.duration.items()},
+            own={key: round(each * factor) for key, each in self.own.items()},
+        )
+
+    def work(self, stage: int, kind: Kind, micro_batch: int) -> int | None:
+        """Give an action's own time (of micro-batches that never ran, another's); `None` where none is known."""
+        usual = self.duration.get((stage, kind))
+        return self.own.get((stage, kind, micro_batch % max(self.micro_batches, 1)), usual)
 
 
 def pipeline_of(tables: TableSet) -> Pipeline:
@@ -72,7 +87,32 @@ def pipeline_of(tables: TableSet) -> Pipeline:
         (int(s), Kind(_KINDS[k])): int(np.median(busy[(stage == s) & (kind == k)]))
         for s, k in {(int(s), int(k)) for s, k in zip(stage.tolist(), kind.tolist(), strict=True)}
     }
-    return Pipeline(duration, _own_order(found), int(number.max()) + 1, _window(found), _overhead(found))
+    own = {
+        (int(s), Kind(_KINDS[k]), int(m)): int(np.median(busy[(stage == s) & (kind == k) & (number == m)]))
+        for s, k, m in set(zip(stage.tolist(), kind.tolist(), number.tolist(), strict=True))
+    }
+    order, passes = _own_order(found), int(number.max()) + 1
+    return Pipeline(duration, order, passes, _window(found), _overhead(found), _transfer(tables), _meets(tables), own)
+
+
+def _transfer(tables: TableSet) -> int:
+    """Measure the hand-overs between stages on a device: those of the faster quarter had nobody to wait for.
+
+    On a CPU a range lasts until it is asked for, which says nothing of the link.
+    """
+    if not any(len(tables.columns("kernels", rank)) for rank in tables.ranks):
+        return 0
+    rows = calls.of(tables).columns()
+    times = rows["transfer_ns"][rows.matches("axis", "pp") & rows["complete"] & (rows["transfer_ns"] >= 0)]
+    return int(np.quantile(times, 0.25)) if len(times) else 0
+
+
+def _meets(tables: TableSet) -> bool:
+    """Say whether all stages meet once a step, as for the norm of all gradients: then none begins the next before."""
+    rows = calls.of(tables).columns()
+    if not len(rows):
+        return True
+    return bool((rows.matches("axis", "pp", "world", "unknown") & ~rows.matches("matched_by", "p2p")).any())
 
 
 def _overhead(found: Ints) -> int:

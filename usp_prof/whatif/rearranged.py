@@ -89,7 +89,7 @@ def _rank_rows(
     laid = []  # of each step: where its window opens now, and by how much its actions are stretched
     for row, step in enumerate(steps["step"].tolist()):
         low, high = windows.get(step, (0, 0))
-        scale = max(high - low - saved, 1) / max(line.window, 1)  # what no simulation explains is in proportion
+        scale = (high - low) / max(other.simulated_ns, 1.0)  # what no simulation explains is in proportion
         laid.append((int(clocks.local(rank, np.array([low]))[0]) - row * saved, scale))
     begin = int(steps["start_ns"][0]) if len(steps) else 0
     for row, step in enumerate(steps["step"].tolist()):

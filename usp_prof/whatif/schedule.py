@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.layout import Layout
 
+PROBE_NS = 100_000
+"""By so much each action is lengthened to see how many lie on the longest path."""
 SPLIT_DOUBT = 0.05
 """Where only full backwards were measured, either half may be so much of one longer than half."""
 
@@ -36,16 +38,22 @@ class Rescheduled:
     other_ns: float
     bubble_fraction: float
     timeline: Timeline
+    span_ns: float
+    """What of its own window a step adds to the run: less, where stages begin the next step before all have ended."""
+    other_span_ns: float
     doubt_ns: float = 0.0
+    """What the simulation of the run's own order misses, and what the new order's parts leave open."""
 
     @property
     def saved_ns(self) -> float:
         """What the step saves; what the simulation misses of the run is taken to be in proportion."""
-        return self.measured_ns * (1 - self.other_ns / self.simulated_ns) if self.simulated_ns else 0.0
+        if not self.simulated_ns:
+            return 0.0
+        return (self.span_ns - self.other_span_ns) * self.measured_ns / self.simulated_ns
 
     @property
     def error_ns(self) -> float:
-        """What the simulation of the run's own schedule misses, and what the new order's parts leave open."""
+        """How far the saving may be off."""
         return abs(self.simulated_ns - self.measured_ns) + self.doubt_ns
 
 
@@ -59,7 +67,7 @@ def reschedule(tables: TableSet, edit: Edit, layout: Layout | None = None) -> Re
     if edit.name == PASSES:
         own = Edit(SCHEDULE, layout.schedule, (("v", str(layout.chunks)),))
         return _compared(pipeline, pipeline, _order(pipeline, own, int(edit.number())), pipeline.stages)
-    passes = int(edit.number("m", default=float(pipeline.micro_batches)))
+    passes = max(int(edit.number("m", default=float(pipeline.micro_batches))), 1)
     smaller = pipeline.scaled(pipeline.micro_batches / passes)  # the same batch in more, smaller pieces
     return _compared(pipeline, smaller, _order(pipeline, edit, passes), len(pipeline.order) * chunks_of(edit))
 
@@ -72,16 +80,50 @@ def _order(pipeline: Pipeline, edit: Edit, passes: int) -> Order:
 
 
 def _compared(pipeline: Pipeline, other: Pipeline, new_order: Order, stages: int) -> Rescheduled:
-    """Simulate the run's own order, and the new one."""
-    mine = simulate(pipeline.order, lambda action: _duration(pipeline, action, pipeline.stages))
-    theirs = simulate(new_order, lambda action: _duration(other, action, stages))
+    """Simulate the run's own order, and the new one, with what each action costs beside its work as the run shows."""
+    mine = _simulated(pipeline, pipeline.order, pipeline.stages)
+    settled = _settled(pipeline, float(mine.window))
+    other = replace(other, overhead_ns=settled.overhead_ns)
+    theirs = _simulated(other, new_order, stages)
+    own = _simulated(settled, pipeline.order, pipeline.stages)
     halves = {Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT}
     measured = {kind for _, kind in pipeline.duration}
     guessed = bool(halves & {action.kind for actions in new_order for action in actions}) and not halves <= measured
     doubt = _doubt(other, new_order, stages, float(theirs.window)) if guessed else 0.0
+    missed = abs(float(mine.window) - pipeline.window_ns)
     return Rescheduled(
-        pipeline.window_ns, float(mine.window), float(theirs.window), theirs.bubble_fraction, theirs, doubt
+        pipeline.window_ns,
+        float(own.window),
+        float(theirs.window),
+        theirs.bubble_fraction,
+        theirs,
+        _span(pipeline, own),
+        _span(pipeline, theirs),
+        doubt + missed,
     )
+
+
+def _span(pipeline: Pipeline, line: Timeline) -> float:
+    """Give what a step adds: the window where all stages meet at its end, else the longest that one rank is at it."""
+    if pipeline.meets:
+        return float(line.window)
+    ranks = range(line.ranks)
+    return float(max(int(line.end[line.rank == r].max()) - int(line.start[line.rank == r].min()) for r in ranks))
+
+
+def _simulated(pipeline: Pipeline, actions: Order, stages: int) -> Timeline:
+    return simulate(actions, lambda action: _duration(pipeline, action, stages), transfer_ns=pipeline.transfer_ns)
+
+
+def _settled(pipeline: Pipeline, simulated: float) -> Pipeline:
+    """Give each action so much more beside its work that the run's own order takes as long as it did."""
+    missing = pipeline.window_ns - simulated
+    if missing <= 0:
+        return pipeline
+    longer = replace(pipeline, overhead_ns=pipeline.overhead_ns + PROBE_NS)
+    window = _simulated(longer, longer.order, longer.stages).window
+    on_path = max((window - simulated) / PROBE_NS, 1.0)  # so many actions lie on the longest path
+    return replace(pipeline, overhead_ns=pipeline.overhead_ns + round(missing / on_path))
 
 
 def _doubt(pipeline: Pipeline, new_order: Order, stages: int, window: float) -> float:
@@ -91,14 +133,14 @@ def _doubt(pipeline: Pipeline, new_order: Order, stages: int, window: float) -> 
         sign = {Kind.INPUT_GRADIENT: 1, Kind.WEIGHT_GRADIENT: -1}.get(action.kind, 0)
         return round(_duration(pipeline, action, stages) * (1 + sign * SPLIT_DOUBT))
 
-    return abs(simulate(new_order, uneven).window - window)
+    return abs(simulate(new_order, uneven, transfer_ns=pipeline.transfer_ns).window - window)
 
 
 def _balanced(pipeline: Pipeline) -> Pipeline:
     """Give every stage's actions the mean time of all stages'."""
     kinds, stages = {kind for _, kind in pipeline.duration}, range(pipeline.stages)
     mean = {kind: round(sum(pipeline.duration.get((s, kind), 0) for s in stages) / pipeline.stages) for kind in kinds}
-    return replace(pipeline, duration={(s, kind): mean[kind] for s in stages for kind in kinds})
+    return replace(pipeline, duration={(s, kind): mean[kind] for s in stages for kind in kinds}, own={})
 
 
 def _with_layers_moved(pipeline: Pipeline, edit: Edit, layout: Layout) -> Pipeline:
@@ -118,7 +160,7 @@ def _with_layers_moved(pipeline: Pipeline, edit: Edit, layout: Layout) -> Pipeli
         share = round(duration.get((source, kind), 0) * count / own)
         duration[source, kind] = duration.get((source, kind), 0) - share
         duration[target, kind] = duration.get((target, kind), 0) + share
-    return replace(pipeline, duration=duration)
+    return replace(pipeline, duration=duration, own={})
 
 
 def _duration(pipeline: Pipeline, action: Action, stages: int) -> int:
@@ -128,15 +170,16 @@ def _duration(pipeline: Pipeline, action: Action, stages: int) -> int:
     backwards were measured, each half is taken to be half of one.
     """
     cut = stages / pipeline.stages
-    known, halves = pipeline.duration, (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
+    halves = (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
 
     def of(stage: int) -> float:
-        if (stage, action.kind) in known:
-            return float(known[stage, action.kind])
+        own = pipeline.work(stage, action.kind, action.micro_batch)
+        if own is not None:
+            return float(own)
         if action.kind in halves:
-            return known.get((stage, Kind.BACKWARD), 0) / 2
+            return (pipeline.work(stage, Kind.BACKWARD, action.micro_batch) or 0) / 2
         if action.kind is Kind.BACKWARD:
-            return float(sum(known.get((stage, half), 0) for half in halves))
+            return float(sum(pipeline.work(stage, half, action.micro_batch) or 0 for half in halves))
         return 0.0
 
     if cut >= 1:

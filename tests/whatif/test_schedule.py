@@ -1,0 +1,106 @@
+"""Another order of the pipeline's actions: simulated runs with the one predicted from the other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from made_faults import run_of
+
+from usp_prof.model.edit import parse_edit
+from usp_prof.model.errors import UsageError
+from usp_prof.run import open_run
+from usp_prof.whatif.layout import layout_of
+from usp_prof.whatif.pipeline import pipeline_of
+from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.schedule import reschedule
+
+if TYPE_CHECKING:
+    from usp_prof.tables.table_set import TableSet
+
+BAR = 0.03
+
+
+def made(schedule: str, chunks: int = 1, **more: int) -> TableSet:
+    work = {"schedule": schedule, "virtual_stages": chunks, "steps": 3, "micro_batches": 6, **more}
+    side = {"mesh": {"pp": 3}, "shape": {"layers": 6}, "work": work}
+    return run_of(json.dumps(side)).tables
+
+
+@pytest.mark.parametrize("before", ["GPipe", "1F1B"])
+@pytest.mark.parametrize(
+    ("after", "chunks", "edit"),
+    [
+        ("GPipe", 1, "schedule=gpipe"),
+        ("1F1B", 1, "schedule=1f1b"),
+        ("interleaved", 2, "schedule=interleaved,v=2"),
+        ("zb-h1", 1, "schedule=zb-h1"),
+        ("zbv", 2, "schedule=zbv"),
+    ],
+)
+def test_a_made_up_pipeline_takes_another_order(before: str, after: str, chunks: int, edit: str) -> None:
+    predicted = predict(made(before), [parse_edit(edit)])
+    truth = unedited(made(after, chunks)).mean_measured_ns
+    assert predicted.after_ns == pytest.approx(truth, rel=BAR)
+
+
+def test_more_micro_batches_of_the_same_batch_shrink_the_bubble() -> None:
+    found = [predict(made("1F1B"), [parse_edit(f"schedule=1f1b,m={m}")]) for m in (6, 12, 24)]
+    assert found[0].gain_fraction == pytest.approx(0, abs=0.01)
+    assert found[0].after_ns > found[1].after_ns > found[2].after_ns
+    assert found[1].layout_after.tokens_per_step == found[0].layout_after.tokens_per_step
+
+
+def test_a_batch_of_more_micro_batches_takes_longer() -> None:
+    run = made("1F1B")
+    twice = predict(run, [parse_edit("micro_batches=12")])
+    truth = unedited(made("1F1B", micro_batches=12)).mean_measured_ns
+    assert twice.after_ns == pytest.approx(truth, rel=BAR)
+    assert twice.layout_after.tokens_per_step == 2 * twice.layout_before.tokens_per_step
+
+
+def test_the_runs_own_order_takes_as_long_as_it_did() -> None:
+    run = made("1F1B")
+    same = reschedule(run, parse_edit("schedule=1f1b"), layout_of(run))
+    assert same.simulated_ns == pytest.approx(same.measured_ns, rel=0.005)
+    assert same.saved_ns == pytest.approx(0, abs=0.005 * same.measured_ns)
+
+
+def test_several_measured_stages_become_one() -> None:
+    predicted = predict(made("interleaved", 2), [parse_edit("schedule=1f1b")])
+    truth = unedited(made("1F1B")).mean_measured_ns
+    assert predicted.after_ns == pytest.approx(truth, rel=BAR)
+
+
+def test_an_action_has_its_own_time() -> None:
+    pipeline = pipeline_of(made("1F1B"))
+    (stage, kind, number), time = next(iter(pipeline.own.items()))
+    assert pipeline.work(stage, kind, number) == time
+    assert pipeline.work(stage, kind, number + pipeline.micro_batches) == time
+    assert pipeline.scaled(2.0).work(stage, kind, number) == 2 * time
+    assert pipeline.work(99, kind, 0) is None
+
+
+@pytest.mark.parametrize("edit", ["schedule=zbv,v=1", "schedule=none"])
+def test_orders_that_there_are_not_are_refused(edit: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        predict(made("1F1B"), [parse_edit(edit)])
+    assert caught.value.hint
+
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "traces" / "gloo"
+PACED = {
+    "gpipe": "pp4-paced-GPipe-4r", "1f1b": "pp4-paced-1F1B-4r", "interleaved-zb": "pp4-paced-InterleavedZeroBubble-4r",
+}  # fmt: skip
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the corpus of real traces is not beside the project")
+@pytest.mark.parametrize("before", ["gpipe", "1f1b"])
+def test_recorded_pipelines_take_another_order(before: str, tmp_path: Path) -> None:
+    run = open_run(SHARED / PACED[before], cache_dir=tmp_path).tables
+    for after, folder in PACED.items():
+        truth = unedited(open_run(SHARED / folder, cache_dir=tmp_path).tables).mean_measured_ns
+        assert predict(run, [parse_edit(f"schedule={after}")]).after_ns == pytest.approx(truth, rel=BAR), after
