@@ -50,13 +50,14 @@ from usp_prof import open_run  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, CDPSession, Page
 
 PORT = 8655
 PARTS = ("prepare", "tile", "wheel", "paint", "switches", "users", "ranks", "use")
 RECORDED = ROOT / "traces" / "recorded-5d"
 ZOOMS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 1e-4, 1e-5)
 MANY = 512
+TURNS = 14
 LOOK = """const find = (root) => { for (const e of root.querySelectorAll('*')) {
     if (e.classList && e.classList.contains('usp-timeline')) return e;
     if (e.shadowRoot) { const f = find(e.shadowRoot); if (f) return f; } } return null; };
@@ -66,7 +67,8 @@ DRIVE = (
     "async ({ share, turns, pause }) => {"
     + LOOK
     + """
-  const line = find(document).timeline, canvas = line.canvas, span = line.head.span_ns, box = canvas.getBoundingClientRect();
+  const line = find(document).timeline, canvas = line.canvas, span = line.head.span_ns;
+  const box = canvas.getBoundingClientRect();
   const sharp = async (before) => { while (line.tile === before || !line.tile) await frame(); await frame(); };
   line.start = span * (0.2 + 0.5 * Math.random()); line.end = line.start + span * share;
   let before = line.tile; line.moved(); await sharp(before);
@@ -88,7 +90,8 @@ SWITCH = """async ({ name, text }) => {
   const link = [...document.querySelectorAll('a')].find((a) => a.innerText.trim() === name);
   const start = performance.now(); link.click();
   const main = () => document.querySelector("[data-testid='stMain']");
-  const there = () => main().innerText.includes(text) && !main().querySelector("[data-stale='true'] [data-testid='stMetricValue']");
+  const stale = () => main().querySelector("[data-stale='true'] [data-testid='stMetricValue']");
+  const there = () => main().innerText.includes(text) && !stale();
   while (!there()) await new Promise((done) => requestAnimationFrame(done));
   return performance.now() - start;
 }"""
@@ -180,9 +183,9 @@ def prepare_one(folder: Path, slices: int) -> None:
         say("  the same by the clock", time.perf_counter() - wall, "s")
 
 
-def tiles(traces: Path) -> list[float]:
-    """Ask for tiles of up to 128 rows at all zooms, in this process."""
-    run, times = open_run(traces), []
+def tiles(traces: Path) -> tuple[list[float], list[float]]:
+    """Ask for tiles of up to 128 rows at all zooms, in this process; gives times by the clock and of the CPU, in ms."""
+    run, times, busy = open_run(traces), [], []
     folder, over = (run.derived(form, _never) for form in (store.FORM, overlays.FORM))
     lines = store.load(folder, run.ranks, over)
     rows = [(rank, i) for rank in lines.ranks for i, row in enumerate(lines.rows(rank)) if row.kind != "host"]
@@ -190,10 +193,11 @@ def tiles(traces: Path) -> list[float]:
         for shift in np.linspace(0, 0.9, 8):
             start = int(lines.span_ns * shift * (1 - share))
             end = start + max(int(lines.span_ns * share), 1000)
-            began = time.perf_counter()
+            began, spent = time.perf_counter(), time.process_time()
             encode(lines.view(rows[:128], start, end, (end - start) / 1600), start, end, 1600)
             times.append(1e3 * (time.perf_counter() - began))
-    return times
+            busy.append(1e3 * (time.process_time() - spent))
+    return times, busy
 
 
 def _never(_: Path) -> None:
@@ -250,15 +254,26 @@ def visit(browser: Browser, address: str) -> Page:
 def wheel(browser: Browser, address: str, ranks: int) -> None:
     """Turn the wheel at all zooms."""
     page = visit(browser, f"{address}/timeline?ranks=0-{ranks - 1}")
-    interim, settled = [], []
+    interim, settled, busy = [], [], []
+    meter = page.context.new_cdp_session(page)
+    meter.send("Performance.enable", {"timeDomain": "threadTicks"})
     for share in ZOOMS:
-        found = page.evaluate(DRIVE, {"share": share, "turns": 14, "pause": 0})
+        before = _task_ms(meter)
+        found = page.evaluate(DRIVE, {"share": share, "turns": TURNS, "pause": 0})
+        busy.append((_task_ms(meter) - before) / (TURNS + 1))
         spread(f"  {share:8g} of the run in view, wheel to sharp", found["settled"])
         interim += found["interim"]
         settled += found["settled"]
     spread("wheel to the next frame (bar: one frame, 16.7 ms)", interim)
     spread("wheel to sharp (bar p50 100, p90 200 ms)", settled)
+    spread("  CPU of the page's main thread for a turn, over zooms", busy)
     page.context.close()
+
+
+def _task_ms(meter: CDPSession) -> float:
+    """Read the CPU time that the page's main thread has spent."""
+    found = meter.send("Performance.getMetrics")["metrics"]
+    return 1e3 * next(float(each["value"]) for each in found if each["name"] == "TaskDuration")
 
 
 def paint(traces: Path, browser: Browser) -> None:
@@ -422,7 +437,9 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
         return
     traces = fill(folder, args.ranks, args.slices)
     if "tile" in parts:
-        spread("tile of 128 rows on the server (bar p50 10 ms)", tiles(traces))
+        times, busy = tiles(traces)
+        spread("tile of 128 rows on the server (bar p50 10 ms)", times)
+        spread("  the same, CPU", busy)
     if not parts - {"prepare", "tile", "fill"}:
         return
     with chromium() as browser:
