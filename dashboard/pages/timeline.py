@@ -33,6 +33,8 @@ KINDS = {
     "host": "Host threads", "exposed": "Exposed communication", "actions": "Pipeline actions", "path": "Critical path",
 }  # fmt: skip
 """Rows that can be shown beside those of the device."""
+ACTION = re.compile(r"[FBIW]\d* stage -?\d+")
+ACTIONS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 HELP = (
     "wheel: zoom · drag: pan · shift-drag: select · alt-drag: zoom into a box · W A S D: zoom and pan · Z: zoom to the "
     "selection · F: all · double-click: fit a slice · click a row's name: pin it"
@@ -50,7 +52,8 @@ def draw() -> None:
     state.keep("find", pattern)
     kinds = _kinds(right, {row.kind for rank in store.ranks for row in store.rows(rank)})
     shown = _ranks(view)
-    _legend({name.partition(" ")[2] for name in store.names if name.startswith("exposed ")}, kinds)
+    axes = {name.partition(" ")[2] for name in store.names if name.startswith("exposed ")}
+    _legend(axes, {name[0] for name in store.names if ACTION.fullmatch(name)}, kinds)
     found = _search(view.run, pattern, shown, kinds)
     before = st.session_state.get("timeline")
     picked = before.get("picked") if before else None
@@ -134,14 +137,14 @@ def _neighbours(index: int, picked: dict[str, int] | None) -> tuple[list[dict[st
     return [found.plain() for found in places if found], at.plain() if at else None
 
 
-def _legend(axes: set[str], kinds: tuple[str, ...]) -> None:
+def _legend(axes: set[str], actions: set[str], kinds: tuple[str, ...]) -> None:
     """Name the colours that are in view."""
     colors = dict(zip(CATEGORIES, category_colors(dark=state.is_dark()), strict=True))
     named = {"compute": "compute", **{axis: axis for axis in CATEGORIES if axis in axes}, "memcpy": "copies"}
     if "host" in kinds:
         named |= {"op": "op", "annotation": "annotation", "runtime": "runtime call"}
     if "actions" in kinds:
-        named |= {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
+        named |= {kind: name for kind, name in ACTIONS.items() if kind in actions}
     if "path" in kinds:
         named |= {"path": "critical path"}
     box = "display:inline-block;width:10px;height:10px;margin:0 5px 0 0"
