@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -65,3 +67,17 @@ def test_the_server_is_started_with_the_runs_and_the_cache(tmp_path: Path, monke
     script += f"{str(tmp_path)!r} in os.environ['USP_PROF_DASHBOARD_PATHS'] else 5)"
     monkeypatch.setattr(dashboard, "command", lambda *_args, **_options: [sys.executable, "-c", script])
     assert main(["dashboard", str(tmp_path), "--cache-dir", "kept", "--no-browser"]) == 0
+
+
+def test_who_ends_the_command_ends_the_server(tmp_path: Path) -> None:
+    """The server tells its process number, and is gone once the command was told to end."""
+    told = tmp_path / "told"
+    server = f"import os, signal; open({str(told)!r}, 'w').write(str(os.getpid())); signal.pause()"
+    code = f"from usp_prof.cli import dashboard; dashboard.serve([{sys.executable!r}, '-c', {server!r}], {{}})"
+    with subprocess.Popen([sys.executable, "-c", code]) as command:
+        while not (told.exists() and told.read_text()):
+            assert command.poll() is None
+        command.terminate()
+        command.wait(60)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(told.read_text()), 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -45,7 +46,19 @@ def run(args: argparse.Namespace) -> int:
     environment = os.environ | {"USP_PROF_DASHBOARD_PATHS": json.dumps([str(path) for path in args.paths])}
     if args.cache_dir:
         environment["USP_PROF_CACHE"] = args.cache_dir
-    return subprocess.run(command(args.host, port, headless=args.no_browser), env=environment, check=False).returncode  # noqa: S603 - our own command
+    return serve(command(args.host, port, headless=args.no_browser), environment)
+
+
+def serve(words: list[str], environment: dict[str, str]) -> int:
+    """Run the server until it ends; who ends this process ends the server."""
+    with subprocess.Popen(words, env=environment) as server:  # noqa: S603 - our own command
+        before = signal.signal(signal.SIGTERM, lambda *_: server.terminate())
+        try:
+            return server.wait()
+        except KeyboardInterrupt:
+            return server.wait()
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 def command(host: str, port: int, *, headless: bool) -> list[str]:
