@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from usp_prof.readers.found import FoundRun, TraceFile
     from usp_prof.tables.load import LoadedRank
     from usp_prof.tables.table_set import TableSet
+    from usp_prof.whatif.predict import Prediction
 
 
 class Run:
@@ -72,6 +73,13 @@ class Run:
     def query(self, sql: str) -> Any:  # noqa: ANN401 - a DuckDB relation
         """Answer a SELECT over all tables."""
         return self._relations.query(sql)
+
+    def whatif(self, *edits: str) -> Prediction:
+        """Predict the run with edits made, written as on the command line: `run.whatif("comm_faster=2,axis=dp")`."""
+        from usp_prof.model.edit import parse_edit  # noqa: PLC0415 - whoever only reads needs no replay
+        from usp_prof.whatif.predict import predict  # noqa: PLC0415
+
+        return predict(self.tables, [parse_edit(text) for text in edits])
 
     def to_hta(self) -> Any:  # noqa: ANN401 - HolisticTraceAnalysis' own class
         """Give a HolisticTraceAnalysis `TraceAnalysis` over what was read, without reading again."""
