@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.model.errors import InputError, UsageError
-from usp_prof.readers.cache import Cache, CacheUnwritableError, content_key, open_cache
+from usp_prof.readers.cache import IN_USE_SECONDS, Cache, CacheUnwritableError, content_key, open_cache
 
 TABLE = pa.table({"n": [1, -1, 2**62], "t": pa.array(["a", "", "a"]).dictionary_encode(), "x": [0.5, None, 1.0]})
 
@@ -83,13 +83,37 @@ def test_a_broken_entry_is_no_entry_and_is_replaced(tmp_path: Path) -> None:
 def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
     size = sum(file.stat().st_size for file in Cache(tmp_path / "probe").store("k", {"t": TABLE}, {}).folder.iterdir())
     cache = Cache(tmp_path / "cache", limit_bytes=2 * size + size // 2)
-    for age, key in ((300, "a"), (200, "b")):
+    for age, key in ((3000, "a"), (2000, "b")):
         entry = cache.store(key, {"t": TABLE}, {}).folder / "entry.json"
         used = entry.stat().st_mtime - age
         os.utime(entry, (used, used))
     assert cache.open("a") is not None  # used just now: b is the oldest
     cache.store("c", {"t": TABLE}, {})
     assert sorted(path.name for path in cache.folder.iterdir()) == ["a", "c"]
+
+
+def test_what_was_used_just_now_stays_beyond_the_bound(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, limit_bytes=1)
+    first = cache.store("a", {"t": TABLE}, {})
+    cache.store("b", {"t": TABLE}, {})
+    assert first.table("t").num_rows == 3
+    long_ago = first.folder.stat().st_mtime - IN_USE_SECONDS - 60
+    os.utime(first.folder / "entry.json", (long_ago, long_ago))
+    cache.store("c", {"t": TABLE}, {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "c"]
+
+
+def test_tables_that_were_cleared_away_say_so(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    stored = cache.store("a", {"t": TABLE, "u": TABLE}, {})
+    seen = stored.view("u")
+    assert seen.num_rows == 3
+    cache.clear()
+    with pytest.raises(InputError, match="cleared") as caught:
+        stored.table("t")
+    assert "again" in caught.value.hint
+    with pytest.raises(InputError, match="cleared"):
+        seen.column("n")
 
 
 def test_an_entry_larger_than_the_bound_still_serves_the_one_who_wrote_it(tmp_path: Path) -> None:

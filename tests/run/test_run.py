@@ -68,6 +68,13 @@ def test_what_is_made_of_a_run_lies_in_its_cache(folder: Path, tmp_path: Path) -
     assert len(made) == 2
 
 
+def test_a_bound_smaller_than_the_run_takes_none_of_its_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USP_PROF_CACHE_SIZE", "1")
+    run = open_run(folder)
+    assert run.query("SELECT count(*) FROM kernels").fetchall() == [(4,)]
+    assert run.table("calls").fetchall()
+
+
 def test_what_is_made_of_a_run_lies_aside_where_there_is_no_cache(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     run = open_run(folder, cache_dir=tmp_path / "file" / "below")

@@ -1,8 +1,9 @@
 """Has this file been read before? Tables of each trace as Parquet, keyed by the file's content and the schemas.
 
 One entry is one folder, made aside and renamed into place: it is there whole or not at all, also when two processes
-read the same trace at once. The least recently used entries go when the folder grows beyond its bound. What others make
-of the tables (a timeline prepared for drawing) lies here too, counted and cleared with them: `Cache.derive`.
+read the same trace at once. The least recently used entries go when the folder grows beyond its bound, but none that
+may be in use. What others make of the tables (a timeline prepared for drawing) lies here too, counted and cleared with
+them: `Cache.derive`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 FOLDER_VARIABLE = "USP_PROF_CACHE"
 SIZE_VARIABLE = "USP_PROF_CACHE_SIZE"
 _DEFAULT_BYTES = 20 << 30
+IN_USE_SECONDS = 600
+"""An entry that was used so lately may be open, here or in another process: it stays, also beyond the bound."""
+
 _NOTE = "entry.json"
 _ASIDE = "aside-"
 _DERIVED = "derived-"
@@ -167,8 +172,9 @@ class Cache:
     def _bound(self, *, keep: str) -> None:
         entries = sorted(self._entries())
         total = sum(size for _, size, _ in entries)
-        for _, size, folder in entries:
-            if total <= self.limit_bytes:
+        in_use = time.time() - IN_USE_SECONDS
+        for used, size, folder in entries:
+            if total <= self.limit_bytes or used > in_use:
                 return
             if folder.name != keep:
                 self._remove(folder)

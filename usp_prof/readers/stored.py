@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
+from usp_prof.model.errors import InputError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -33,15 +35,31 @@ class StoredTable:
     def column(self, name: str) -> pa.ChunkedArray:
         """Read one column."""
         if name not in self._read:
-            with pq.ParquetFile(self._path, metadata=self._footer) as file:
+            with self._opened() as file:
                 self._read[name] = file.read(columns=[name], use_threads=False).column(0)
         return self._read[name]
 
     def whole(self) -> pa.Table:
         """Read all columns."""
-        with pq.ParquetFile(self._path, metadata=self._footer) as file:
+        with self._opened() as file:
             return file.read(use_threads=False)
 
     @cached_property
     def _footer(self) -> pq.FileMetaData:
-        return pq.read_metadata(self._path)
+        try:
+            return pq.read_metadata(self._path)
+        except FileNotFoundError:
+            raise self._gone() from None
+
+    def _opened(self) -> pq.ParquetFile:
+        footer = self._footer
+        try:
+            return pq.ParquetFile(self._path, metadata=footer)
+        except FileNotFoundError:
+            raise self._gone() from None
+
+    def _gone(self) -> InputError:
+        return InputError(
+            f"the stored table {self._path} is gone: the cache was cleared while the run was open",
+            hint="open the run again; another folder for the cache is chosen with --cache-dir",
+        )
