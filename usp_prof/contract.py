@@ -10,7 +10,7 @@ annotations: ``area::what key=value key=value``. Values are integers or words wi
 ``ep::dispatch``            tokens to their experts; ``ep::combine``, ``ep::counts``, ``ep::load tokens=...``
 ``dp::zero1_reduce_scatter``  ZeRO phases written by hand; ``dp::zero1_all_gather``, ``dp::bucket_all_reduce``
 ``train::forward``          phases: ``forward``, ``backward``, ``fwd_bwd``, ``optimizer``, ``grad_norm``, ``log``,
-                            ``input``, ``checkpoint``
+                            ``input``, ``checkpoint``; ``train::cut step=`` is a step that an error ended
 ``pace::fwd``               compute replaced by a timed wait (also ``dgrad``, ``wgrad``): synthetic, and said so
 ``fault::slow_rank``        an injected fault is active here
 ==========================  =====================================================================================
