@@ -56,15 +56,14 @@ class Timeline {
     this.data = data; this.report = report;
     if (!this.head) return;
     if (jumps) { this.start = data.jump[0]; this.end = data.jump[1]; this.remember(); }
-    this.setPattern(data.pattern || "");
+    this.setMatched(data.matched || []);
     this.members = data.members || [];
     this.layout(); this.resize();
   }
 
-  setPattern(text) {
-    let matcher = null;
-    if (text) try { matcher = new RegExp(text, "i"); } catch { matcher = null; }
-    this.pattern = matcher ? new Uint8Array(this.names.map((name) => (matcher.test(name) ? 1 : 0))) : null;
+  setMatched(numbers) { // the names that a search found; all others are dimmed
+    this.pattern = numbers.length ? new Uint8Array(this.names.length) : null;
+    for (const number of numbers) this.pattern[number] = 1;
   }
 
   layout() {

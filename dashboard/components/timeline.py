@@ -35,7 +35,7 @@ def timeline(source: str, *, key: str, dark: bool, **options: Any) -> Any:  # no
     """Show the timeline of the run that the query string `source` names; gives what was picked and selected.
 
     Options go to the canvas as they are: `ranks` (shown, in order), `host` (host threads too), `range` ([start, end]
-    in ns from the run's origin), `pattern` (others are dimmed), `members`, `launch`, `height`.
+    in ns from the run's origin), `matched` (numbers of names; others are dimmed), `members`, `launch`, `height`.
     """
     data = {"source": source, "colors": category_colors(dark=dark), "inks": category_inks(dark=dark), **options}
     return _renderer()(

@@ -16,7 +16,7 @@ from dashboard.theme import category_colors
 from dashboard.timeline import perfetto
 from dashboard.timeline.neighbours import call_of, launch_of, place
 from dashboard.timeline.rows import CATEGORIES
-from dashboard.timeline.search import compiled, search
+from dashboard.timeline.search import matching, search
 from dashboard.timeline.selection import contents
 from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING
@@ -55,12 +55,13 @@ def draw() -> None:
     axes = {name.partition(" ")[2] for name in store.names if name.startswith("exposed ")}
     _legend(axes, {name[0] for name in store.names if ACTION.fullmatch(name)}, kinds)
     found = _search(view.run, pattern, shown, kinds)
+    matched = (matching(store, pattern) or ()) if pattern else ()
     before = st.session_state.get("timeline")
     picked = before.get("picked") if before else None
     members, launch = _neighbours(view.run, picked)
     answer = timeline(
         f"run={view.run}", key="timeline", dark=state.is_dark(), ranks=list(shown), kinds=list(kinds),
-        range=_range(), jump=found, pattern=pattern if compiled(pattern) else "", height=620, members=members,
+        range=_range(), jump=found, matched=sorted(matched), height=620, members=members,
         launch=launch,
     )  # fmt: skip
     st.caption(HELP)
@@ -101,11 +102,11 @@ def _search(index: int, pattern: str, ranks: tuple[int, ...], kinds: tuple[str, 
     """Count what matches and step through it; gives the range to show once a step was taken."""
     if not pattern:
         return None
-    matcher = compiled(pattern)
-    if matcher is None:
+    wanted = matching(data.timeline_store(index), pattern)
+    if wanted is None:
         st.caption("That is no regular expression yet.")
         return None
-    matches = search(data.timeline_store(index), matcher, ranks, {"device", *kinds})
+    matches = search(data.timeline_store(index), wanted, ranks, {"device", *kinds})
     left, back, forth, _ = st.columns([2.2, 0.8, 0.8, 4])
     step = int(back.button("Previous", disabled=not len(matches))) * -1
     step += int(forth.button("Next", disabled=not len(matches)))

@@ -29,6 +29,21 @@ LONGEST = """(() => { const t = line.tile; let best = -1;
 """The middle of the longest slice of a name."""
 
 
+CHARTED = ("Overview", "Timeline", "Communication", "Pipeline", "Ranks", "Compare")
+HOSTILE_ADDRESSES = (
+    "timeline?range=9-1&ranks=<script>alert(1)</script>&find=((&steps=..%2F..&show=<b>,host",
+    "timeline?find=(a%2B)%2B%24&range=-999999999999999-999999999999999",
+    "suggestions?ticked=99999,-1,<img>&run=0",
+    "pipeline?schedule=<script>&m=-5&v=1e9",
+    "query?sql=SELECT%20*%20FROM%20read_csv('%2Fetc%2Fpasswd')",
+    "query?sql=SELECT%20*%20FROM%20'%2Fetc%2Fpasswd'",
+    "query?sql=COPY%20events%20TO%20'%2Ftmp%2Fstolen.csv'",
+    "query?sql=INSTALL%20httpfs%3B%20LOAD%20httpfs",
+    "query?sql=ATTACH%20'%2Ftmp%2Fother.db'%3B%20SELECT%201",
+    "?run=999&ranks=999999999999999999999&steps=-1&order=';--",
+)
+
+
 @pytest.fixture(params=["light", "dark"])
 def themed(browser: Browser, server: str, request: pytest.FixtureRequest) -> Iterator[Visit]:
     context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=request.param)
@@ -50,15 +65,7 @@ def test_every_page_is_drawn_without_a_fault(themed: Visit) -> None:
         themed.check()
         shown = themed.page.inner_text("[data-testid='stMain']")
         assert len(shown) > 60, f"{page.TITLE} shows nothing: {shown}"
-
-
-@pytest.mark.parametrize("path", ["", "communication", "pipeline", "ranks", "timeline"])
-def test_pages_with_charts_have_them(visit: Visit, path: str) -> None:
-    visit.go(path)
-    colors = visit.page.evaluate(COLORS)
-    assert colors
-    assert max(colors) > 3
-    visit.check()
+        assert page.TITLE not in CHARTED or themed.page.evaluate(COLORS), f"{page.TITLE} shows no chart"
 
 
 def test_the_timeline_is_zoomed_panned_and_remembered(visit: Visit) -> None:
@@ -187,25 +194,11 @@ def test_a_table_is_downloaded(visit: Visit) -> None:
     assert [line.partition(",")[0] for line in lines[1:]] == ["0", "1", "2", "3"]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "timeline?range=9-1&ranks=<script>alert(1)</script>&find=((&steps=..%2F..&show=<b>,host",
-        "timeline?find=(a%2B)%2B%24&range=-999999999999999-999999999999999",
-        "suggestions?ticked=99999,-1,<img>&run=0",
-        "pipeline?schedule=<script>&m=-5&v=1e9",
-        "query?sql=SELECT%20*%20FROM%20read_csv('%2Fetc%2Fpasswd')",
-        "query?sql=SELECT%20*%20FROM%20'%2Fetc%2Fpasswd'",
-        "query?sql=COPY%20events%20TO%20'%2Ftmp%2Fstolen.csv'",
-        "query?sql=INSTALL%20httpfs%3B%20LOAD%20httpfs",
-        "query?sql=ATTACH%20'%2Ftmp%2Fother.db'%3B%20SELECT%201",
-        "?run=999&ranks=999999999999999999999&steps=-1&order=';--",
-    ],
-)
-def test_hostile_addresses_do_no_harm(visit: Visit, path: str) -> None:
-    visit.go(path)
-    visit.check()
-    assert "root:" not in visit.page.inner_text("body")
+def test_hostile_addresses_do_no_harm(visit: Visit) -> None:
+    for path in HOSTILE_ADDRESSES:
+        visit.go(path)
+        visit.check()
+        assert "root:" not in visit.page.inner_text("body")
 
 
 def test_hostile_names_in_a_trace_do_no_harm(visit: Visit) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from dashboard.timeline import neighbours, overlays
-from dashboard.timeline.search import compiled, search
-from dashboard.timeline.store import TimelineStore, load, prepare
+from dashboard.timeline.search import matching, search
+from dashboard.timeline.store import RankTimeline, TimelineStore, load, prepare
 from usp_prof import open_run
 
 if TYPE_CHECKING:
@@ -63,21 +62,29 @@ def test_an_event_without_a_call_has_none(prepared: tuple[TableSet, TimelineStor
 
 def test_a_search_finds_what_a_query_finds(prepared: tuple[TableSet, TimelineStore]) -> None:
     tables, store = prepared
-    matches = search(store, re.compile("^aten::"), tables.ranks)
+    wanted = matching(store, "^ATEN::")
+    assert wanted
+    matches = search(store, wanted, tables.ranks)
     assert np.all(np.diff(matches.start_ns) >= 0)
     for rank in tables.ranks:
         level = store.ranks[rank].levels[0]
         names = np.array(store.ranks[rank].names, object)[level.rest["name"]]
         assert (matches.rank == rank).sum() == sum(name.startswith("aten::") for name in names)
-    assert len(search(store, re.compile("^aten::"), tables.ranks, ("device",))) < len(matches)
+    assert len(search(store, wanted, tables.ranks, ("device",))) < len(matches)
     first = matches.at(0)
     assert first.start_ns == matches.start_ns[0]
 
 
 def test_no_rank_has_no_match(prepared: tuple[TableSet, TimelineStore]) -> None:
-    assert len(search(prepared[1], re.compile("x"), ())) == 0
+    assert len(search(prepared[1], {0}, ())) == 0
 
 
-def test_what_is_no_expression_is_none() -> None:
-    assert compiled("((") is None
-    assert compiled("NCCL") is not None
+def test_what_is_no_expression_is_none(prepared: tuple[TableSet, TimelineStore]) -> None:
+    assert matching(prepared[1], "((") is None
+
+
+def test_no_pattern_holds_the_server_up() -> None:
+    line = RankTimeline((), (), ("a" * 5000 + "!",))
+    store = TimelineStore({0: line}, origin_ns=0, end_ns=1)
+    assert matching(store, "(a+)+$") == frozenset()
+    assert matching(store, "(a+)+!$") == {0}
