@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.algebra.order import group_codes, occurrence, occurrence_from_end, per_code
+from usp_prof.algebra.order import group_codes, occurrence, occurrence_from_end, per_code, rows_by_code
 
 rows = st.lists(st.tuples(st.integers(-2, 3), st.integers(0, 3), st.integers(0, 9)), max_size=30)
 
@@ -46,3 +46,10 @@ def test_reductions_per_code(listed: list[tuple[int, int, int]]) -> None:
         groups[code].append(v)
     assert per_code(codes, value, np.maximum, len(groups)).tolist() == [max(groups[c]) for c in range(len(groups))]
     assert per_code(codes, value, np.add, len(groups)).tolist() == [sum(groups[c]) for c in range(len(groups))]
+
+
+@given(st.lists(st.integers(-3, 3)))
+def test_rows_by_code_are_those_that_have_it(codes: list[int]) -> None:
+    found = rows_by_code(np.array(codes, np.int64))
+    assert list(found) == sorted(set(codes))
+    assert all(rows.tolist() == [i for i, c in enumerate(codes) if c == code] for code, rows in found.items())

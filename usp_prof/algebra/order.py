@@ -44,3 +44,10 @@ def per_code(codes: NDArray[np.int64], values: NDArray[Any], reduce: np.ufunc, c
     rows = np.argsort(codes, kind="stable")
     first = np.searchsorted(codes[rows], np.arange(count))
     return np.asarray(reduce.reduceat(values[rows], first)) if count else values[:0]
+
+
+def rows_by_code(codes: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+    """Give for each code its rows, in order: one sort for all codes instead of one look at all rows for each."""
+    order = np.argsort(codes, kind="stable") if (codes[1:] < codes[:-1]).any() else np.arange(len(codes))
+    present, begin = np.unique(codes[order], return_index=True)
+    return dict(zip(present.tolist(), np.split(order, begin[1:]), strict=True)) if len(codes) else {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.algebra.intervals import Intervals, union
-from usp_prof.algebra.order import per_code
+from usp_prof.algebra.order import per_code, rows_by_code
 from usp_prof.analyses import _partition
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
@@ -56,9 +56,9 @@ def stalls(tables: TableSet, rank: int) -> Intervals:
 
 
 def _stalls(tables: TableSet, rank: int) -> Intervals:
-    parts, sets = call_table.of(tables).part_columns(), _partition.sets_of(tables, rank)
+    calls, sets = call_table.of(tables), _partition.sets_of(tables, rank)
     collectives = tables.columns("collectives", rank)
-    mine = parts["rank"] == rank
+    parts, mine = calls.part_columns(), calls.rows_of(rank)
     waiting = np.zeros(len(collectives), np.int64)
     waiting[parts["part"][mine]] = np.maximum(parts["wait_ns"][mine], 0)
     start = collectives["start_ns"]
@@ -81,8 +81,7 @@ def _measure(tables: TableSet) -> Arrivals:
     first = _first_begin(tables, np.unique(rank))
     group = calls.codes("group")[0]
     clocks = clock.of(tables)
-    for r in np.unique(rank).tolist():
-        mine = np.flatnonzero(rank == r)
+    for r, mine in rows_by_code(rank).items():
         start = tables.columns("collectives", r)["start_ns"][part[mine]]
         arrival[mine] = clocks.align(r, start)
         since = _arrival_before(group[row[mine]], start, int(clocks.local(r, first)))

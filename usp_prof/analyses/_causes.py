@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from usp_prof.algebra.order import rows_by_code
 from usp_prof.analyses import _arrivals, _op_work, _partition
 from usp_prof.analyses._idle import Cause as Idle
 from usp_prof.analyses._partition import CAUSES
@@ -15,6 +16,8 @@ from usp_prof.model.selection import EVERYTHING
 from usp_prof.tables import calls as call_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from numpy.typing import NDArray
 
     from usp_prof.analyses._partition import Partition
@@ -83,8 +86,9 @@ def _flop(tables: TableSet, parts: Partition) -> NDArray[np.float64]:
         first = np.unique(done.owner, return_index=True)[1]
         first = first[(done.owner[first] >= 0) & (done.kind[first] >= 0)]
         cost = np.array([kind.cost.flop if kind.cost is not None else 0.0 for kind in done.kinds] + [0.0])
-        for row in mine.tolist():
-            found[row] = cost[done.kind[first[done.step[first] == parts.step[row]]]].sum()
+        by_step = rows_by_code(done.step[first])
+        for row, step in zip(mine.tolist(), parts.step[mine].tolist(), strict=True):
+            found[row] = cost[done.kind[first[by_step[step]]]].sum() if step in by_step else 0.0
     return found
 
 
@@ -100,15 +104,22 @@ def peers_of(tables: TableSet) -> dict[int, tuple[int, ...]]:
     return {r: tuple(other for other in tables.ranks if other != r and keys[other] == keys[r]) for r in tables.ranks}
 
 
-def excess_by_row(own: OwnTime, peers: dict[int, tuple[int, ...]]) -> NDArray[np.int64]:
+def excess_by_row(own: OwnTime, peers: Mapping[int, tuple[int, ...]]) -> NDArray[np.int64]:
     """Give for each (rank, step) how much longer its own parts take than its peers' medians; -1 without peers."""
     p = own.parts
     found = np.full(len(p.rank), -1, np.int64)
-    for row, (rank, step) in enumerate(zip(p.rank.tolist(), p.step.tolist(), strict=True)):
-        theirs = np.isin(p.rank, peers[rank]) & (p.step == step)
-        if theirs.any():
+    for row, theirs in enumerate(peer_rows(p, peers)):
+        if len(theirs):
             found[row] = np.maximum(own.columns[row] - np.median(own.columns[theirs], axis=0), 0).sum()
     return found
+
+
+def peer_rows(parts: Partition, peers: Mapping[int, tuple[int, ...]]) -> Iterator[NDArray[np.int64]]:
+    """Give for each (rank, step) the rows of its peers in that step."""
+    by_step = {step: (rows, parts.rank[rows]) for step, rows in rows_by_code(parts.step).items()}
+    for rank, step in zip(parts.rank.tolist(), parts.step.tolist(), strict=True):
+        rows, ranks = by_step[step]
+        yield rows[np.isin(ranks, peers[rank])]
 
 
 def slow_axis(tables: TableSet, rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]) -> str:

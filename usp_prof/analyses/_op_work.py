@@ -50,7 +50,11 @@ class RankWork:
 
 
 def of_rank(tables: TableSet, rank: int, selection: Selection) -> RankWork:
-    """Tie the compute activities of the selected steps of one rank to ops and their costs."""
+    """Tie the compute activities of the selected steps of one rank to ops and their costs, once."""
+    return tables.memo(("op work", rank, selection), lambda: _tied(tables, rank, selection))
+
+
+def _tied(tables: TableSet, rank: int, selection: Selection) -> RankWork:
     activities = tables.columns("activities", rank)
     wanted = activities.matches("kind", "compute") & _inside(activities["step"], selection)
     chosen = activities.take(wanted)

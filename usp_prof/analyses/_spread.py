@@ -5,6 +5,7 @@ Means (not medians) so that the parts of a step still add up to it on every leve
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,17 +59,30 @@ def spread_ratio(
 
 def in_order(values: Sequence[Value]) -> list[Value]:
     """Sort values by metric as declared first, then by dimensions, the whole first."""
-    place = {metric: i for i, metric in enumerate(dict.fromkeys(v.metric.id for v in values))}
-    orders: dict[tuple[str, ...], list[str]] = {}  # values are many, sets of dimensions few
+    groups: dict[str, dict[int, list[Value]]] = {}  # values are many, metrics and sets of dimensions few
+    for value in values:
+        groups.setdefault(value.metric.id, {}).setdefault(len(value.dims), []).append(value)
+    return [value for sizes in groups.values() for _, group in sorted(sizes.items()) for value in _by_dims(group)]
 
-    def key(value: Value) -> tuple[int, int, tuple[tuple[str, bool, int, str], ...]]:
-        names = tuple(value.dims)
-        if names not in orders:
-            orders[names] = sorted(names, key=lambda n: (n == "axis", n))
-        dims = tuple((name, isinstance(value.dims[name], str), *_split(value.dims[name])) for name in orders[names])
-        return place[value.metric.id], len(names), dims
 
-    return sorted(values, key=key)
+def _by_dims(group: list[Value]) -> list[Value]:
+    """Sort values of equally many dimensions: by name and value of the first, then of the second; an axis is last."""
+    orders = {names: sorted(names, key=lambda n: (n == "axis", n)) for names in {tuple(v.dims) for v in group}}
+    if len({tuple(order) for order in orders.values()}) == 1:
+        order = next(iter(orders.values()))
+        if not order:
+            return group
+        pick = itemgetter(*order)
+        picked = [pick(value.dims) for value in group]
+        if all(len(set(map(type, column))) == 1 for column in (zip(*picked, strict=True) if order[1:] else [picked])):
+            ranked = sorted(range(len(group)), key=picked.__getitem__)
+            return [group[place] for place in ranked]
+
+    def key(value: Value) -> tuple[tuple[str, bool, int, str], ...]:
+        dims = value.dims
+        return tuple((name, isinstance(dims[name], str), *_split(dims[name])) for name in orders[tuple(dims)])
+
+    return sorted(group, key=key)
 
 
 def _split(dim: int | str) -> tuple[int, str]:

@@ -277,7 +277,8 @@ def _waiting(tables: TableSet, calls: Columns, parts: Columns, selection: Select
     of_call = parts["call"]
     step, axis = calls["step"][of_call], calls.codes("axis")[0][of_call]
     rows = np.flatnonzero(calls["complete"][of_call] & (step >= 0) & (parts["wait_ns"] >= 0))
-    rows = rows[[selection.takes_step(s) for s in step[rows].tolist()]] if len(rows) else rows
+    numbers, which = np.unique(step[rows], return_inverse=True)
+    rows = rows[np.array([selection.takes_step(s) for s in numbers.tolist()], bool)[which]] if len(rows) else rows
     if selection.ranks is not None:
         rows = rows[np.isin(parts["rank"][rows], selection.ranks)]
     cells = [
@@ -291,12 +292,13 @@ def _waiting(tables: TableSet, calls: Columns, parts: Columns, selection: Select
     found = np.unique(axis[rows]).tolist()
     rank_of = np.array([rank for _ in found for rank, _ in cells], np.int64)
     step_of = np.array([number for _ in found for _, number in cells], np.int64)
-    place = {key: i for i, key in enumerate((a, *cell) for a in found for cell in cells)}
-    keys = zip(axis[rows].tolist(), parts["rank"][rows].tolist(), step[rows].tolist(), strict=True)
-    cell = np.array([place.get(key, -1) for key in keys], np.int64)
-    inside = rows[cell >= 0] if len(rows) else rows
-    cell = cell[cell >= 0]
-    sums = [np.bincount(cell, parts[n][inside], len(place)).astype(np.int64) for n in ("wait_ns", "transfer_ns")]
+    place = {cell: i for i, cell in enumerate(cells)}
+    (ranks, by_rank), (steps, by_step) = (np.unique(c[rows], return_inverse=True) for c in (parts["rank"], step))
+    spots = [[place.get((rank, number), -1) for number in steps.tolist()] for rank in ranks.tolist()]
+    own = np.array(spots, np.int64).reshape(len(ranks), len(steps))[by_rank, by_step]
+    inside, own = rows[own >= 0], own[own >= 0]
+    cell = np.searchsorted(found, axis[inside]) * len(cells) + own
+    sums = [np.bincount(cell, parts[n][inside], len(rank_of)).astype(np.int64) for n in ("wait_ns", "transfer_ns")]
     return Waiting(rank_of, step_of, np.array([names[a] for a in found for _ in cells], object), *sums)
 
 

@@ -93,13 +93,14 @@ class CriticalPathResult:
     @property
     def length_ns(self) -> int:
         """The length of the way."""
-        return sum(piece.end_ns - piece.begin_ns for piece in self.pieces)
+        return sum([piece.end_ns - piece.begin_ns for piece in self.pieces])
 
     def values(self) -> list[Value]:
         """Give the metric values, sorted by dimension."""
         if not self.pieces:
             return []
-        found = [Value(PATH_TIME, self.length_ns)]
+        length_ns = self.length_ns
+        found = [Value(PATH_TIME, length_ns)]
         ranks = sorted({share.rank for share in self.shares})
         names = list(dict.fromkeys(share.part for share in self.shares))
         sums: list[tuple[dict[str, int | str], int]]
@@ -107,7 +108,7 @@ class CriticalPathResult:
         sums += [({"part": n}, sum(s.ns for s in self.shares if s.part == n)) for n in names]
         sums += [({"rank": s.rank, "part": s.part}, s.ns) for s in self.shares]
         for dims, ns in sums:
-            found += [Value(PATH_TIME, ns, dims), Value(PATH_FRACTION, ns / self.length_ns, dims)]
+            found += [Value(PATH_TIME, ns, dims), Value(PATH_FRACTION, ns / length_ns, dims)]
         slack = np.array(self.slack_ns, np.int64)
         return in_order(found + spread(SLACK, self.parts.rank, self.parts.step, slack))
 

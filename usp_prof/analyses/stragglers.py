@@ -19,6 +19,7 @@ from usp_prof.analyses._causes import (
     excess,
     excess_by_row,
     own_time,
+    peer_rows,
     peers_of,
     slow_axis,
     why,
@@ -187,8 +188,8 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
 
 def _slowdown(parts: Partition, peers: Mapping[int, tuple[int, ...]]) -> NDArray[np.float64]:
     found = np.full(len(parts.rank), np.nan)
-    for row, (rank, step) in enumerate(zip(parts.rank.tolist(), parts.step.tolist(), strict=True)):
-        theirs = parts.compute[np.isin(parts.rank, peers[rank]) & (parts.step == step)]
+    for row, rows in enumerate(peer_rows(parts, peers)):
+        theirs = parts.compute[rows]
         if len(theirs) and np.median(theirs) > 0:
             found[row] = parts.compute[row] / np.median(theirs)
     return found

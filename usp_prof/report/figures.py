@@ -20,11 +20,14 @@ class Figures:
 
     def __init__(self, values: Iterable[Value]) -> None:
         self._groups: dict[tuple[str, tuple[str, ...]], dict[tuple[Key, ...], Number]] = defaultdict(dict)
+        orders: dict[tuple[str, ...], tuple[str, ...]] = {}  # values are many, sets of dimensions few
         for value in values:
             if not math.isfinite(value.value):
                 continue
-            names = tuple(sorted(value.dims))
-            self._groups[value.metric.id, names][tuple(value.dims[name] for name in names)] = value.value
+            dims = value.dims
+            told = tuple(dims)
+            names = orders.get(told) or orders.setdefault(told, tuple(sorted(told)))
+            self._groups[value.metric.id, names][tuple([dims[name] for name in names])] = value.value
 
     def whole(self, metric: str) -> Number | None:
         """Give the value over everything."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import group_codes, per_code
+from usp_prof.algebra.order import group_codes, per_code, rows_by_code
 from usp_prof.model.schema import STEP, Schema, Scope, flag, integer, text
 from usp_prof.tables import _matching, clock
 from usp_prof.tables._matching import MatchedBy
@@ -72,14 +72,33 @@ class Calls:
     parts: pa.Table
     delivered_ns: NDArray[np.int64]
     """By part: how long its range goes on after a paired receive has ended; 0 for all but posted sends."""
+    _call_columns: Columns = field(init=False)
+    _part_columns: Columns = field(init=False)
+    _of_rank: dict[int, Int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Set up once what is asked for again and again, for every rank."""
+        object.__setattr__(self, "_call_columns", Columns(self.calls))
+        object.__setattr__(self, "_part_columns", Columns(self.parts))
+        object.__setattr__(self, "_of_rank", rows_by_code(self._part_columns["rank"]))
 
     def columns(self) -> Columns:
         """Give the calls as arrays."""
-        return Columns(self.calls)
+        return self._call_columns
 
     def part_columns(self) -> Columns:
         """Give the parts as arrays, sorted by call and rank."""
-        return Columns(self.parts)
+        return self._part_columns
+
+    def rows_of(self, rank: int) -> Int:
+        """Give the rows of one rank's parts, in order."""
+        return self._of_rank.get(rank, np.zeros(0, np.int64))
+
+    def pairs_of(self, rank: int) -> Int:
+        """Give the rows of one rank's sends and receives whose other side was read."""
+        rows, calls = self.rows_of(rank), self._call_columns
+        both = calls.matches("matched_by", str(MatchedBy.P2P)) & calls["complete"]
+        return np.asarray(rows[both[self._part_columns["call"][rows]]])
 
 
 def of(tables: TableSet) -> Calls:
@@ -258,9 +277,7 @@ def paired(tables: TableSet, rank: int) -> NDArray[np.bool_]:
     """Say for each row of a rank's `collectives` whether it is a send or receive whose other side was read."""
     found = np.zeros(len(tables.columns("collectives", rank)), bool)
     matched = of(tables)
-    parts = matched.part_columns()
-    both = matched.columns().matches("matched_by", str(MatchedBy.P2P)) & matched.columns()["complete"]
-    found[parts["part"][both[parts["call"]] & (parts["rank"] == rank)]] = True
+    found[matched.part_columns()["part"][matched.pairs_of(rank)]] = True
     return found
 
 
@@ -268,9 +285,7 @@ def idling(tables: TableSet, rank: int, axis: str) -> Idling:
     """Give for the sends and receives of a rank on one axis the time in which they carry nothing; 0 elsewhere."""
     collectives = tables.columns("collectives", rank)
     calls = of(tables)
-    parts = calls.part_columns()
-    paired = calls.columns().matches("matched_by", str(MatchedBy.P2P)) & calls.columns()["complete"]
-    mine = paired[parts["call"]] & (parts["rank"] == rank)
+    parts, mine = calls.part_columns(), calls.pairs_of(rank)
     waiting, delivered = (np.zeros(len(collectives), np.int64) for _ in range(2))
     waiting[parts["part"][mine]] = parts["wait_ns"][mine]
     delivered[parts["part"][mine]] = calls.delivered_ns[mine]

@@ -97,13 +97,15 @@ def _texts(ranks: list[RankNodes], which: str) -> tuple[Ints, tuple[str, ...]]:
 def _calls(tables: TableSet, ranks: list[RankNodes], count: int) -> Ints:
     """Give each part its call, where at least two members were read."""
     call = np.full(count, -1, np.int64)
-    found = calls.of(tables).part_columns()
+    matched = calls.of(tables)
+    found = matched.part_columns()
     if not len(found):
         return call
     read = np.bincount(found["call"])
     low = 0
     for nodes in ranks:
-        mine = (found["rank"] == nodes.rank) & (read[found["call"]] > 1)
+        mine = matched.rows_of(nodes.rank)
+        mine = mine[read[found["call"][mine]] > 1]
         width = max(int(nodes.part.max(initial=-1)), int(found["part"][mine].max(initial=-1))) + 2
         of_part = np.full(width, -1, np.int64)
         of_part[found["part"][mine]] = found["call"][mine]

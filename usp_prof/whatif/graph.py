@@ -7,11 +7,13 @@ ends `duration` later. Members of a call are tied: all end `transfer` after the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from usp_prof.algebra.order import rows_by_code
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,13 +67,24 @@ class Nodes:
     event: Ints | None = None
     """Event of its rank that each node is; -1 for what an edit put in. `None` in graphs that no trace is behind."""
 
+    _end: list[Ints] = field(default_factory=list, init=False, repr=False)
+    _of_rank: dict[int, Ints] = field(default_factory=dict, init=False, repr=False)
+
     def __len__(self) -> int:
         return len(self.rank)
 
     @property
     def end(self) -> Ints:
         """Measured ends."""
-        return self.start + self.duration
+        if not self._end:
+            self._end.append(self.start + self.duration)
+        return self._end[0]
+
+    def of_rank(self, rank: int) -> Ints:
+        """Give the rows of one rank, in order."""
+        if not self._of_rank:
+            self._of_rank.update(rows_by_code(self.rank))
+        return self._of_rank.get(rank, self.rank[:0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

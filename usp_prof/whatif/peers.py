@@ -53,7 +53,8 @@ def peer_groups(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:
         for rank in tables.ranks:
             stages.setdefault(places[str(rank)].get("pp", 0), []).append(rank)
         return [tuple(ranks) for _, ranks in sorted(stages.items())]
-    number = {rank: int(((graph.nodes.rank == rank) & _computes(graph)).sum()) for rank in tables.ranks}
+    computes = _computes(graph)
+    number = {rank: int(computes[graph.nodes.of_rank(rank)].sum()) for rank in tables.ranks}
     groups: list[list[int]] = []
     for rank in sorted(number, key=lambda rank: (number[rank], rank)):
         if groups and number[rank] - number[groups[-1][0]] <= ALIKE * number[rank]:
@@ -71,8 +72,9 @@ def compute_per_step(graph: Graph, rank: int) -> float:
 
 def compute_by_step(graph: Graph, rank: int) -> dict[int, int]:
     """Give a rank's compute in each step, in ns."""
-    mine = (graph.nodes.rank == rank) & _computes(graph) & (graph.nodes.step >= 0)
-    if not mine.any():
+    mine = graph.nodes.of_rank(rank)
+    mine = mine[(graph.nodes.kind[mine] == NodeKind.COMPUTE) & (graph.nodes.step[mine] >= 0)]
+    if not len(mine):
         return {}
     steps, step = np.unique(graph.nodes.step[mine], return_inverse=True)
     sums: Ints = np.bincount(step, weights=graph.duration[mine]).astype(np.int64)

@@ -108,8 +108,8 @@ def _asked(graph: Graph, seen: Ints) -> tuple[Flags, Ints]:
     turn = np.arange(len(nodes))
     posted = _posted(graph) & graph.tied
     for rank in np.unique(nodes.rank[posted]).tolist():
-        rows = np.flatnonzero(posted & (nodes.rank == rank))
-        compute = np.flatnonzero((nodes.rank == rank) & (nodes.kind == NodeKind.COMPUTE))
+        mine = nodes.of_rank(rank)
+        rows, compute = mine[posted[mine]], mine[nodes.kind[mine] == NodeKind.COMPUTE]
         if not len(compute):
             continue
         ends = np.sort(seen[compute])

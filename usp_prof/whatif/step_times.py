@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import rows_by_code
 from usp_prof.tables import clock
 from usp_prof.whatif.graph import NodeKind
 
@@ -53,33 +54,68 @@ class StepTimes:
 
 def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
     """Measure the steps of a timeline. A step is known where work of its own and of its neighbours bounds it."""
-    clocks = clock.of(tables)
-    device = (graph.nodes.kind != NodeKind.HOST) & (graph.nodes.kind != NodeKind.RETURN) & graph.measured
-    found: list[tuple[Ints, Ints, Ints, Ints]] = []
-    for rank in tables.ranks:
-        steps = tables.columns("steps", rank)
-        if not len(steps):
-            continue
-        rows = np.flatnonzero(device & (graph.nodes.rank == rank))
-        if not len(rows):
-            continue
-        begin = clocks.align(rank, steps["start_ns"])
-        end = clocks.align(rank, steps["end_ns"])
-        moved_begin = moved(begin, rows, graph, timeline)
-        moved_end = moved(end, rows, graph, timeline)
-        found.append((np.full(len(steps), rank), steps["step"], end - begin, moved_end - moved_begin))
+    if graph.added:
+        bounds = _bounds(tables, graph)
+    else:
+        key = ("whatif bounds of steps", id(graph.nodes))
+        bounds = tables.memo(key, lambda: (graph.nodes, _bounds(tables, graph)))[1]  # holds on to what the key names
+    found = [
+        (
+            np.full(len(step), rank),
+            step,
+            end.when - begin.when,
+            end.moved(graph, timeline) - begin.moved(graph, timeline),
+        )
+        for rank, step, begin, end in bounds
+    ]
     if not found:
         return StepTimes(*(np.zeros(0, np.int64) for _ in range(4)))
     return StepTimes(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
+def _bounds(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, Anchored]]:
+    """Give each rank's steps, and what their begins and ends move with."""
+    clocks = clock.of(tables)
+    device = (graph.nodes.kind != NodeKind.HOST) & (graph.nodes.kind != NodeKind.RETURN) & graph.measured
+    work = rows_by_code(np.where(device, graph.nodes.rank, -1))
+    found = []
+    for rank in tables.ranks:
+        steps = tables.columns("steps", rank)
+        if len(steps) and rank in work:
+            begin, end = (clocks.align(rank, steps[name]) for name in ("start_ns", "end_ns"))
+            order = _by_start(work[rank], graph)
+            found.append((rank, steps["step"], _anchored(begin, order, graph), _anchored(end, order, graph)))
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Anchored:
+    """Moments, and for each the first node that begins then or after; those behind all nodes go with the last end."""
+
+    when: Ints
+    first: Ints
+    inside: Flags
+    rows: Ints
+
+    def moved(self, graph: Graph, timeline: Timeline) -> Ints:
+        """Move the moments as a timeline moves the nodes."""
+        moments = self.when + timeline.start[self.first] - graph.nodes.start[self.first]
+        if self.inside.all():
+            return moments
+        end_moved = int(timeline.end[self.rows].max() - graph.nodes.end[self.rows].max())
+        return np.where(self.inside, moments, self.when + end_moved)
+
+
 def moved(when: Ints, rows: Ints, graph: Graph, timeline: Timeline) -> Ints:
     """Move moments with the first work that begins then or after; behind all work with the last end."""
-    by_start = rows[np.argsort(graph.nodes.start[rows], kind="stable")]
+    return _anchored(when, _by_start(rows, graph), graph).moved(graph, timeline)
+
+
+def _by_start(rows: Ints, graph: Graph) -> Ints:
+    return rows[np.argsort(graph.nodes.start[rows], kind="stable")]
+
+
+def _anchored(when: Ints, by_start: Ints, graph: Graph) -> Anchored:
     place = np.searchsorted(graph.nodes.start[by_start], when)
     inside = place < len(by_start)
-    first = by_start[np.minimum(place, len(by_start) - 1)]
-    with_first = timeline.start[first] - graph.nodes.start[first]
-    added = np.flatnonzero((graph.nodes.rank == graph.nodes.rank[rows[0]]) & ~graph.measured)
-    end_moved = int(timeline.end[np.append(rows, added)].max() - graph.nodes.end[rows].max())
-    return np.where(inside, when + with_first, when + end_moved)
+    return Anchored(when, by_start[np.minimum(place, len(by_start) - 1)], inside, by_start)

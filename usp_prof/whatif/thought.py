@@ -31,7 +31,8 @@ def pauses(graph: Graph, tables: TableSet) -> Ints:
     clocks, think = clock.of(tables), think_times(graph)
     with_host = np.unique(graph.nodes.rank[graph.nodes.kind == NodeKind.HOST])
     for rank in tables.ranks:
-        rows = np.flatnonzero((graph.nodes.rank == rank) & (think > 0))
+        rows = graph.nodes.of_rank(rank)
+        rows = rows[think[rows] > 0]
         if not len(rows):
             continue
         begin, end = (clocks.align(rank, when) for when in loading(tables, rank))
@@ -63,7 +64,8 @@ def loads_data(graph: Graph, tables: TableSet) -> Flags:
     clocks, think = clock.of(tables), think_times(graph)
     for rank in tables.ranks:
         begin, end = (clocks.align(rank, when) for when in loading(tables, rank))
-        rows = np.flatnonzero((graph.nodes.rank == rank) & (think > 0))
+        rows = graph.nodes.of_rank(rank)
+        rows = rows[think[rows] > 0]
         found[rows] = overlap(begin, end, graph.nodes.start[rows] - think[rows], graph.nodes.start[rows]) > 0
     return found
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import group_codes
 from usp_prof.model.hardware import element_bytes
 from usp_prof.tables import calls
 from usp_prof.tables.phases import PHASES, phase_of_mark
@@ -69,7 +70,7 @@ def _work(tables: TableSet) -> Work:
     known: list[Shape] = []
     of_part = _messages(tables)
     for rank in tables.ranks:
-        rows = np.flatnonzero(nodes.rank == rank)
+        rows = nodes.of_rank(rank)
         host = np.isin(nodes.kind[rows], (NodeKind.HOST, NodeKind.RETURN))
         launches = tables.columns("launches", rank)
         if host.any() and nodes.event is not None:
@@ -150,9 +151,9 @@ def _shapes(ops: Columns, op: Ints, codes: dict[tuple[str, str, str], int], know
     """Give each op's shape a number; each distinct one is read once."""
     names, dims, types = (ops.codes(name) for name in ("name", "input_dims", "input_types"))
     triple = np.stack([np.append(each[0], -1)[op] for each in (names, dims, types)])
-    distinct, back = np.unique(triple, axis=1, return_inverse=True)
+    back = group_codes(*triple)
     number = []
-    for name, dim, kind in distinct.T.tolist():
+    for name, dim, kind in triple[:, np.unique(back, return_index=True)[1]].T.tolist():
         if name < 0:
             number.append(-1)
             continue
@@ -161,7 +162,7 @@ def _shapes(ops: Columns, op: Ints, codes: dict[tuple[str, str, str], int], know
             codes[key] = len(known)
             known.append(shape_of(*key))
         number.append(codes[key])
-    return np.array(number, np.int64)[back.ravel()]
+    return np.array(number, np.int64)[back]
 
 
 def _messages(tables: TableSet) -> dict[int, dict[str, Ints]]:

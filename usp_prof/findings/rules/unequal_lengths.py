@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import group_codes
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import spot
@@ -86,16 +87,15 @@ def _passes(graph: Graph, tables: TableSet) -> np.ndarray:
     rows = rows[np.isin(work.phase[rows], (FORWARD, BACKWARD))]
     if not len(rows):
         return np.zeros((0, 3))
-    whole = np.stack([nodes.rank[rows], work.stage[rows], nodes.step[rows], work.micro_batch[rows]])
-    distinct, group = np.unique(whole, axis=1, return_inverse=True)
-    group = group.ravel()
+    places = (nodes.rank[rows], work.stage[rows], nodes.step[rows])
+    group = group_codes(*places, work.micro_batch[rows])
+    one = np.unique(group, return_index=True)[1]
     times = [
         np.bincount(group, np.where(work.phase[rows] == phase, nodes.duration[rows], 0))
         for phase in (FORWARD, BACKWARD)
     ]
-    first = rows[np.unique(group, return_index=True)[1]]
-    _, home = np.unique(distinct[:3], axis=1, return_inverse=True)
-    home = home.ravel()
+    first = rows[one]
+    home = group_codes(*(each[one] for each in places))
     good = np.bincount(home)[home] > 1
     relative = []
     for each in times:

@@ -47,7 +47,8 @@ def no_input_wait(graph: Graph, request: Request) -> Graph:
         begin, end = (clocks.align(rank, when) for when in loading(request.tables, rank))
         if not len(begin):
             continue
-        rows = np.flatnonzero(thinking & (graph.nodes.rank == rank))
+        rows = graph.nodes.of_rank(rank)
+        rows = rows[thinking[rows]]
         covered = overlap(begin, end, before[rows], graph.nodes.start[rows])
         gap[rows] -= np.minimum(covered, np.maximum(gap[rows], 0))
         covered = overlap(begin, end, graph.nodes.start[rows], graph.nodes.end[rows])

@@ -98,11 +98,12 @@ def interference(graph: Graph, tables: TableSet) -> Interference:
     ratio, kinds = np.ones(len(nodes)), 0
     for rank in tables.ranks:
         kernels = tables.columns("kernels", rank)
-        mine = np.flatnonzero((nodes.rank == rank) & (nodes.kind == NodeKind.COMPUTE))
+        rows = nodes.of_rank(rank)
+        mine = rows[nodes.kind[rows] == NodeKind.COMPUTE]
         if not len(kernels) or not len(mine):
             continue
         kind = _kind_of(kernels, tables.columns("ops", rank), events[mine])
-        talks = np.flatnonzero((nodes.rank == rank) & (nodes.kind == NodeKind.COMMUNICATION))
+        talks = rows[nodes.kind[rows] == NodeKind.COMMUNICATION]
         beside = union(nodes.start[talks], nodes.end[talks])
         start, end = nodes.start[mine], nodes.end[mine]
         shared = beside.within(start, end) / np.maximum(end - start, 1)

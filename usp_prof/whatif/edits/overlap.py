@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import rows_by_code
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.graph import EdgeKind, NodeKind
 from usp_prof.whatif.insertion import with_edges
@@ -25,20 +26,21 @@ def sync_overlapped(graph: Graph, request: Request) -> Graph:
     rows = talk(graph, request) & (nodes.step >= 0) & _reduces(graph, request)
     compute = nodes.kind == NodeKind.COMPUTE
     moved, source, after = [], [], np.zeros(len(nodes), dtype=bool)
-    for rank in np.unique(nodes.rank[rows]).tolist():
-        for step in np.unique(nodes.step[rows & (nodes.rank == rank)]).tolist():
-            here = (nodes.rank == rank) & (nodes.step == step)
-            mine = np.flatnonzero(rows & here)
-            mine = mine[np.argsort(nodes.start[mine], kind="stable")]
-            last = _last_backward(graph, np.flatnonzero(compute & here), phase)
-            if not len(last):
-                continue
-            after[last] = True
-            ready = _ready(graph, last, len(mine))
-            late = nodes.start[mine] > nodes.end[last[-1]]
-            late[-1:] = False  # the last to be ready has nothing to hide behind
-            moved.append(mine[late])
-            source.append(ready[late])
+    cell = nodes.rank * (int(nodes.step.max(initial=0)) + 1) + nodes.step
+    reduces, computes = (np.flatnonzero(each & (nodes.step >= 0)) for each in (rows, compute))
+    computed = {code: computes[each] for code, each in rows_by_code(cell[computes]).items()}
+    for code, each in rows_by_code(cell[reduces]).items():
+        mine = reduces[each]
+        mine = mine[np.argsort(nodes.start[mine], kind="stable")]
+        last = _last_backward(graph, computed.get(code, computes[:0]), phase)
+        if not len(last):
+            continue
+        after[last] = True
+        ready = _ready(graph, last, len(mine))
+        late = nodes.start[mine] > nodes.end[last[-1]]
+        late[-1:] = False  # the last to be ready has nothing to hide behind
+        moved.append(mine[late])
+        source.append(ready[late])
     if not moved:
         return graph
     target, at = np.concatenate(moved), np.concatenate(source)
@@ -60,7 +62,8 @@ def _reduces(graph: Graph, request: Request) -> np.ndarray:
         row = work["collective"]
         hits = (row >= 0) & np.append(parts.matches("op", *_REDUCES), False)[row]
         if graph.nodes.event is not None:
-            found |= (graph.nodes.rank == rank) & np.isin(graph.nodes.event, work["event"][hits])
+            mine = graph.nodes.of_rank(rank)
+            found[mine] = np.isin(graph.nodes.event[mine], work["event"][hits])
     return np.asarray(found & (graph.nodes.kind == NodeKind.COMMUNICATION))
 
 
