@@ -73,6 +73,13 @@ def test_compute_can_be_chosen_by_name() -> None:
     assert 0 < attention < everything
 
 
+def test_compute_can_be_chosen_by_stage() -> None:
+    tables = run_with("clean").tables
+    gains = [predict(tables, [parse_edit(f"compute_faster=2,stage={stage}")]).gain_fraction for stage in (0, 1)]
+    everything = predict(tables, [parse_edit("compute_faster=2")]).gain_fraction
+    assert 0 < min(gains) <= max(gains) < everything
+
+
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "interleaved", "zbv"])
 def test_schedules_are_simulated(schedule: str) -> None:
     predicted = predict(run_with("clean").tables, [parse_edit(f"schedule={schedule}")])

@@ -58,9 +58,7 @@ def test_a_step_with_anothers_durations_takes_as_long_as_the_other(mesh: dict[st
     for rank in np.unique(times.rank).tolist():
         mine = times.rank == rank
         measured, replayed = times.measured_ns[mine], times.replayed_ns[mine]
-        errors += np.abs(
-            replayed[1:-2] / measured[2:-1] - 1
-        ).tolist()  # the last step ends with its work, not with the next
+        errors += np.abs(replayed[1:-2] / measured[2:-1] - 1).tolist()  # the last ends with its work
     spread = np.ptp(times.measured_ns[mine]) / times.measured_ns[mine].mean()
     assert spread > 0.01, "steps that are all alike would prove nothing"
     assert np.median(errors) <= 0.01

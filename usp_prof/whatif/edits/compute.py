@@ -11,17 +11,21 @@ from usp_prof.model.errors import UsageError
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.graph import NodeKind
 from usp_prof.whatif.peers import slowness
+from usp_prof.whatif.work import work_of
 
 if TYPE_CHECKING:
     from usp_prof.whatif.graph import Flags, Graph, Ints
 
 
 def compute_faster(graph: Graph, request: Request) -> Graph:
-    """Let compute take 1/value of its time; keys: rank, name (part of the activity's name)."""
+    """Let compute take 1/value of its time; keys: rank, stage (of the pipeline), name (part of the activity's name)."""
     edit, factor = request.edit, request.positive()
     rows = graph.nodes.kind == NodeKind.COMPUTE
     if edit.place("rank"):
         rows &= graph.nodes.rank == int(edit.number("rank"))
+    if edit.place("stage"):
+        stage = np.append(work_of(request.tables).stage, np.full(graph.added, -1))
+        rows &= stage == int(edit.number("stage"))
     if edit.place("name"):
         named = np.array([edit.place("name") in name for name in graph.names] + [False])
         rows &= named[graph.nodes.name]
@@ -53,6 +57,6 @@ def scaled(values: Ints, rows: Flags, factor: float) -> Ints:
 
 
 EDITS = (
-    EditKind("compute_faster", "compute_faster=1.5,rank=3", ("rank", "name"), compute_faster),
+    EditKind("compute_faster", "compute_faster=1.5,rank=3", ("rank", "stage", "name"), compute_faster),
     EditKind("rank_as_peers", "rank_as_peers=7", (), rank_as_peers),
 )
