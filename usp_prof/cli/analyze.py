@@ -83,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
     assumptions = _assumptions(args)
     if args.format == "terminal" and args.output is not None:
         raise UsageError("the terminal's report goes to the screen", hint="add --format html, markdown or json to -o")
-    _write([_document(opened, selection, only, assumptions) for opened in _runs(args)], args)
+    unseen = _unseen(args.format, args.section)
+    _write([_document(opened, selection, only, assumptions, unseen) for opened in _runs(args)], args)
     return 0
 
 
@@ -103,14 +104,34 @@ def _for_run(args: argparse.Namespace, name: str | None) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(args), "run": name, "ranks": None})
 
 
-def _document(opened: Run, selection: Selection, only: Sequence[str], assumptions: Assumptions) -> Document:
+def _unseen(form: str, wanted: Sequence[str]) -> frozenset[str]:
+    """Name the sections that nobody will see: all in JSON, on the terminal what cannot be drawn or was not named."""
+    every = frozenset(name for name, _ in SECTIONS)
+    if form == "json":
+        return every
+    if form == "terminal":
+        return every - set(wanted) if wanted and ALL not in wanted else frozenset({"timeline"})
+    return frozenset()
+
+
+def _document(
+    opened: Run, selection: Selection, only: Sequence[str], assumptions: Assumptions, unseen: frozenset[str]
+) -> Document:
     missing = sorted(set(selection.ranks or ()) - set(opened.ranks))
     if missing:
         raise UsageError(f"run {opened.name} has no rank {spans(missing)}", hint=f"it has {spans(opened.ranks)}")
     opened.tables.assumptions = assumptions
     results = analyse(opened.tables, selection, only)
     findings = () if only else find(opened.tables, selection)
-    return build(opened.tables, results, name=opened.name, selection=selection, others=opened.others, findings=findings)
+    return build(
+        opened.tables,
+        results,
+        name=opened.name,
+        selection=selection,
+        others=opened.others,
+        findings=findings,
+        without=unseen,
+    )
 
 
 def _assumptions(args: argparse.Namespace) -> Assumptions:
