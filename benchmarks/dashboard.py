@@ -100,7 +100,7 @@ COUNTS = """() => ({ documents: window.Bokeh ? window.Bokeh.documents.length : 0
   heap: performance.memory.usedJSHeapSize / 1e6 })"""
 PLACES = {
     "Overview": "Where the step goes", "Communication": "Communication by axis", "Kernels": "Kernels",
-    "Ranks": "Steps", "Host": "Host", "Suggestions": "Suggestions",
+    "Ranks": "Steps", "Host": "Host", "Query": "Tables and columns",
 }  # fmt: skip
 
 
@@ -324,7 +324,7 @@ def switches(browser: Browser, address: str) -> None:
     for i in range(50):
         name, text = tour[i % len(tour)]
         page.evaluate(SWITCH, {"name": name, "text": text})
-    for name, text in (("Query", "SQL"), tour[-1]):
+    for name, text in (("Host", "Host"), tour[-1]):
         page.evaluate(SWITCH, {"name": name, "text": text})
     after = _counts(page)
     for what in before:

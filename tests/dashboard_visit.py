@@ -122,4 +122,4 @@ class Visit:
         exceptions = self.page.locator("[data-testid='stException']")
         assert exceptions.count() == 0, exceptions.first.inner_text()
         assert self.faults == []
-        assert all(colors > 2 for colors in self.page.evaluate(COLORS)), self.page.evaluate(COLORS)
+        self.page.wait_for_function(f"() => ({COLORS})().every((colors) => colors > 2)")  # a page just left may fade

@@ -87,7 +87,8 @@ class Timeline {
   }
 
   resize() {
-    const width = Math.max(this.root.clientWidth, 320), height = Math.min(this.data.height || 560, Math.max((this.height || 0) + AXIS + 12, 120)), ratio = window.devicePixelRatio || 1;
+    const width = Math.max(this.root.clientWidth, 320), room = this.data.tall ? window.innerHeight - 290 : 0;
+    const height = Math.min(Math.max(this.data.height || 560, room), Math.max((this.height || 0) + AXIS + 12, 120)), ratio = window.devicePixelRatio || 1;
     const same = width === this.width && height === this.viewHeight && ratio === this.ratio;
     this.width = width; this.viewHeight = height; this.ratio = ratio;
     if (!same) {

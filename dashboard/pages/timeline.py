@@ -61,7 +61,7 @@ def draw() -> None:
     members, launch = _neighbours(view.run, picked)
     answer = timeline(
         f"run={view.run}", key="timeline", dark=state.is_dark(), ranks=list(shown), kinds=list(kinds),
-        range=_range(), jump=found, matched=sorted(matched), height=620, members=members,
+        range=_range(), jump=found, matched=sorted(matched), height=620, tall=True, members=members,
         launch=launch,
     )  # fmt: skip
     st.caption(HELP)

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from usp_prof.charts.theme import DARK, LIGHT
 from usp_prof.model.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -75,6 +76,11 @@ def command(host: str, port: int, *, headless: bool) -> list[str]:
         "server.fileWatcherType": "none",
         "client.toolbarMode": "minimal",
         "logger.level": "warning",
+        "theme.light.primaryColor": LIGHT.accent,
+        "theme.dark.primaryColor": DARK.accent,
+        "theme.light.backgroundColor": LIGHT.background,
+        "theme.dark.backgroundColor": DARK.background,
+        "theme.dark.secondaryBackgroundColor": DARK.panel,
     }
     words = [word for key, value in options.items() for word in (f"--{key}", value)]
     return [sys.executable, "-m", "streamlit", "run", str(script), *words]
