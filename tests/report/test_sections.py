@@ -68,8 +68,15 @@ def test_collectives_show_bandwidth_over_size_with_the_links_peak(document: Docu
 
 
 def test_the_schedule_has_a_row_a_stage_and_every_action(document: Document) -> None:
-    drawn = chart(document, "pipeline")
+    drawn, ideal = (block.data for block in blocks(document, "pipeline") if isinstance(block, Chart))
     assert isinstance(drawn, inputs.PipelineSchedule)
+    assert isinstance(ideal, inputs.PipelineSchedule)
+    # The ideal lies beneath in the same rows and on the same scale, has the same actions, and loses no time.
+    assert (ideal.rows, ideal.until_ns) == (drawn.rows, drawn.until_ns)
+    assert {*zip(ideal.kind, ideal.micro_batch.tolist(), strict=True)} == {
+        *zip(drawn.kind, drawn.micro_batch.tolist(), strict=True)
+    }
+    assert ideal.end_ns.max() <= drawn.end_ns.max() == drawn.until_ns
     assert len(drawn.rows) == 2
     assert len(drawn.kind) == 2 * 4 * 2
     assert set(drawn.kind) == {"F", "B"}

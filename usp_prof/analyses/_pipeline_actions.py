@@ -69,7 +69,7 @@ def gather(tables: TableSet, selection: Selection) -> Actions:
             continue
         sources |= set(columns.codes("source")[1])
         start, end = _on_device(tables, rank)
-        known = (start >= 0) & (end >= start) & (columns["stage"] >= 0) & (columns["micro_batch"] >= 0)
+        known = (start >= 0) & (end >= start)
         known &= np.array([step >= 0 and selection.takes_step(step) for step in columns["step"].tolist()], bool)
         busy = end - start
         if _WAITS_INSIDE in sources:
@@ -116,6 +116,11 @@ def _on_device(tables: TableSet, rank: int) -> tuple[NDArray[np.int64], NDArray[
     first[codes] = per_code(inverse, start, np.minimum, len(codes))
     last[codes] = per_code(inverse, start + activities["dur_ns"][rows], np.maximum, len(codes))
     return first, last
+
+
+def named(actions: Actions) -> bool:
+    """Say whether stage and micro-batch of every action are known: an order needs both, time in actions neither."""
+    return bool(((actions.stage >= 0) & (actions.micro_batch >= 0)).all())
 
 
 def pipelines(actions: Actions) -> list[tuple[int, ...]]:

@@ -14,6 +14,7 @@ from usp_prof.algebra.schedules.textbook import bubble_fraction
 from usp_prof.model.errors import UsageError
 
 if TYPE_CHECKING:
+    from usp_prof.algebra.schedules.simulation import Timeline
     from usp_prof.analyses._pipeline_actions import Actions
 
 _LIKE_ENOUGH = 0.8
@@ -39,6 +40,8 @@ class Ideal:
     measured: float
     balanced: float
     textbook: float
+    line: Timeline | None = None
+    """When each action would run at best, with the measured durations; ranks are places in the pipeline."""
 
 
 def shape_of(observed: Order) -> Shape:
@@ -84,7 +87,8 @@ def ideal(observed: Order, actions: Actions, found: Guess) -> Ideal:
         return even[action.kind]
 
     try:
-        return Ideal(simulate(observed, own).bubble_fraction, simulate(observed, mean).bubble_fraction, textbook)
+        line = simulate(observed, own)
+        return Ideal(line.bubble_fraction, simulate(observed, mean).bubble_fraction, textbook, line)
     except UsageError:  # actions are missing: ranks not read, or a step cut by the window
         return Ideal(float("nan"), float("nan"), textbook)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from usp_prof.algebra.schedules.action import Kind
 from usp_prof.analyses._frame import frame
-from usp_prof.analyses._pipeline_actions import Actions, gather, order_of, pipelines
+from usp_prof.analyses._pipeline_actions import Actions, gather, named, order_of, pipelines
 from usp_prof.analyses._pipeline_schedule import Guess, Ideal, guess, ideal
 from usp_prof.analyses._spread import in_order
 from usp_prof.model.axis import Axis
@@ -170,13 +170,20 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> PipelineResu
     """Measure the bubble of the selected steps, over all ranks: a selection of ranks leaves it as it is."""
     actions = gather(tables, selection)
     declared = tables.manifest.schedule if tables.manifest else ""
-    notes = _notes(tables, actions)
+    talks = _talks(tables)
+    if not talks and (not named(actions) or len(np.unique(actions.stage)) < _LEAST_STAGES):
+        actions = actions.take(np.zeros(len(actions.rank), bool))  # marks of a run that is no pipeline
+    notes = _notes(tables, actions, talks=talks)
+    nothing = Ideal(float("nan"), float("nan"), float("nan"))
     if not len(actions.rank):
-        nothing = Ideal(float("nan"), float("nan"), float("nan"))
         return PipelineResult(actions, (), (), Guess(None, 0.0, declared), nothing, 0, tuple(notes))
     cells = tuple(cell for step in np.unique(actions.step).tolist() for cell in _cells(actions, step))
+    if not named(actions):
+        notes.append(_KINDS_ONLY)
+        guessed = Guess(None, 0.0, declared)
+        return PipelineResult(actions, cells, (), guessed, nothing, 0, tuple(sorted(notes)))
     chains = pipelines(actions)
-    found, bubbles, count = Guess(None, 0.0, declared), Ideal(float("nan"), float("nan"), float("nan")), 0
+    found, bubbles, count = Guess(None, 0.0, declared), nothing, 0
     if chains:
         step = int(np.median(np.unique(actions.step)))
         step = int(actions.step[np.argmin(np.abs(actions.step - step))])
@@ -191,6 +198,20 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> PipelineResu
         detail = "actions are missing (ranks not read, or a step cut by the window): no ideal bubble"
         notes.append(HealthRow("pipeline_incomplete", Severity.INFO, detail=detail))
     return PipelineResult(actions, cells, _stages(actions), found, bubbles, count, tuple(sorted(notes)))
+
+
+_LEAST_STAGES = 2
+_KINDS_ONLY = HealthRow(
+    "pipeline_unnamed",
+    Severity.INFO,
+    detail="which stage and micro-batch an action is of is not known: the bubble is measured, but has no ideal; "
+    "mark actions with pp::F stage=... mb=...",
+)
+
+
+def _talks(tables: TableSet) -> bool:
+    """Say whether anything is sent between stages."""
+    return any(tables.columns("collectives", rank).matches("axis", str(Axis.PP)).any() for rank in tables.ranks)
 
 
 def _cells(actions: Actions, step: int) -> list[RankStep]:
@@ -230,14 +251,16 @@ def _by_kind(stage: Stage) -> tuple[tuple[Kind, int], ...]:
     return tuple(zip(Kind, lengths, strict=True))
 
 
-def _notes(tables: TableSet, actions: Actions) -> list[HealthRow]:
+def _notes(tables: TableSet, actions: Actions, *, talks: bool) -> list[HealthRow]:
     notes = []
     if not len(actions.rank):
-        talks = any(tables.columns("collectives", rank).matches("axis", str(Axis.PP)).any() for rank in tables.ranks)
         if talks:
-            detail = "there is pipeline communication, but no action is marked: the bubble cannot be told"
+            detail = "there is pipeline communication, but no action is marked or can be told: the bubble is not known"
             notes.append(HealthRow("pipeline_unmarked", Severity.INFO, detail=detail))
         return notes
+    if actions.source == "inferred":
+        detail = "no action is marked: forward and backward work between sends and receives is taken for actions"
+        notes.append(HealthRow("pipeline_inferred", Severity.INFO, detail=detail))
     missing = [rank for rank in tables.ranks if not len(tables.columns("actions", rank))]
     if missing:
         detail = "these ranks mark no pipeline actions"

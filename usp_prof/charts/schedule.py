@@ -31,7 +31,7 @@ source.change.emit();
 def figure(data: PipelineSchedule, theme: Theme) -> Figure:
     """Draw the schedule, a row a stage (or rank), a colour a kind."""
     rows = len(data.rows)
-    end = float(data.end_ns.max(initial=1))
+    end = float(max(data.until_ns, data.end_ns.max(initial=1)))
     plot = base(
         theme,
         100 + 34 * max(1, rows),
@@ -55,7 +55,7 @@ def figure(data: PipelineSchedule, theme: Theme) -> Figure:
 def _draw_kind(plot: Figure, data: PipelineSchedule, theme: Theme, kind: str, chosen: np.ndarray) -> None:
     start, end = data.start_ns[chosen], data.end_ns[chosen]
     text = [str(number) if number >= 0 else "" for number in data.micro_batch[chosen]]
-    fits = (end - start) / max(1.0, float(data.end_ns.max())) * 1000 > _LABEL_PIXELS
+    fits = (end - start) / max(1.0, float(plot.x_range.end)) * 1000 > _LABEL_PIXELS
     source = ColumnDataSource(
         {
             "left": start.astype(float),

@@ -11,6 +11,7 @@ import numpy as np
 from usp_prof.contract import TRACE_METADATA_KEY
 from usp_prof.synth.clocks import BASE_NS
 from usp_prof.synth.declaration import Style
+from usp_prof.synth.log import BACKWARD
 from usp_prof.synth.text import TIME, fill, literal, micro
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 FIRST_PID = 20_000
 _PID_STRIDE = 64
+_AUTOGRAD = 27
 _MEMORY_BYTES = 85_899_345_920
 
 
@@ -39,6 +41,10 @@ class Sheet:
     def pid(self) -> int:
         """The rank's process, and its main thread."""
         return FIRST_PID + _PID_STRIDE * self.log.rank
+
+    def thread(self, number: int) -> int:
+        """Give the system's number of a host thread."""
+        return self.pid + (_AUTOGRAD if number == BACKWARD else 0)
 
     def span(self, start_ns: Any, end_ns: Any) -> tuple[Any, ...]:  # noqa: ANN401 - numbers or arrays
         """Give the four numbers of `ts` and `dur` on this rank's clock."""
@@ -83,14 +89,14 @@ def _device(name: str) -> dict[str, Any]:
 
 
 def spans(sheet: Sheet) -> Iterator[str]:
-    """Write the ranges of the main thread."""
-    by_name: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    """Write the ranges of the host's threads."""
+    by_name: dict[tuple[str, str, int], list[tuple[int, int]]] = {}
     for span in sheet.log.spans:
-        by_name.setdefault((span.name, span.category), []).append((span.start_ns, span.end_ns))
-    for (name, category), pairs in by_name.items():
+        by_name.setdefault((span.name, span.category, span.thread), []).append((span.start_ns, span.end_ns))
+    for (name, category, thread), pairs in by_name.items():
         template = (
             f'{{"ph": "X", "cat": "{category}", "name": {literal(json.dumps(name))}, "pid": {sheet.pid}, '
-            f'"tid": {sheet.pid}, "ts": {TIME}, "dur": {TIME}, "args": {{"External id": 0}}}},\n'
+            f'"tid": {sheet.thread(thread)}, "ts": {TIME}, "dur": {TIME}, "args": {{"External id": 0}}}},\n'
         )
         both = np.array(pairs, dtype=np.int64)
         yield from fill(template, *sheet.span(both[:, 0], both[:, 1]))

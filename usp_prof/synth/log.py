@@ -52,12 +52,13 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A range on the main thread: an annotation, a call or a pause."""
+    """A range on a host thread: an annotation, a call, a node of autograd or a pause."""
 
     name: str
     category: str
     start_ns: int
     end_ns: int
+    thread: int = MAIN
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.synth import layout
-from usp_prof.synth.log import MAIN
+from usp_prof.synth.log import BACKWARD
 from usp_prof.synth.text import TIME, fill, literal, micro
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _ARGUMENTS = "(ncclDevKernelArgsStorage<4096ul>)"
 
 def events(sheet: Sheet) -> Iterator[str]:
     """Write all events of one rank."""
-    backward = sheet.pid + 27
+    backward = sheet.thread(BACKWARD)
     threads = {sheet.pid: f"thread {sheet.pid} (python3)", backward: f"thread {backward} (pt_autograd_0)"}
     yield from layout.names(sheet, "python3", "CPU", threads, sheet.pid)
     streams = _streams(sheet.log.parts)
@@ -64,9 +64,7 @@ def _kernels(sheet: Sheet) -> Iterator[str]:
     host = np.concatenate([block.host_ns for block in blocks])
     start = np.concatenate([block.start_ns for block in blocks])
     duration = np.concatenate([block.dur_ns for block in blocks])
-    thread = np.repeat(
-        [sheet.pid if b.thread == MAIN else sheet.pid + 27 for b in blocks], [len(b.ops) for b in blocks]
-    )
+    thread = np.repeat([sheet.thread(block.thread) for block in blocks], [len(block.ops) for block in blocks])
     identity = np.arange(1, len(codes) + 1)
     for op, code in ops.items():
         rows = codes == code
@@ -91,7 +89,7 @@ def _communication(sheet: Sheet, streams: dict[tuple[Any, ...], int], first: int
         host = np.array([part.host_ns for part in some])
         start = np.array([part.call.start[rank] for part in some])
         duration = np.array([part.call.end[rank] for part in some]) - start
-        thread = np.array([sheet.pid if part.thread == MAIN else sheet.pid + 27 for part in some])
+        thread = np.array([sheet.thread(part.thread) for part in some])
         identity = np.array(numbers) + first + 1
         sequence = np.array([part.sequence for part in some])
         head = some[0]

@@ -22,6 +22,8 @@ _HALVES = {"F": "F", "B": "IW", "I": "I", "W": "W"}
 """What a full backward consists of."""
 _AGAIN = {"F": "F", "B": "FIW", "I": "FI", "W": "W"}
 """The same where activations are recomputed."""
+_NODE = "autograd::engine::evaluate_function: MmBackward0"
+"""What autograd calls the backward of a layer: by it readers tell backward from forward."""
 
 
 class Program:
@@ -77,7 +79,10 @@ class Program:
         self._head(action, "IW")
         for layer in range(self._layers):
             yield from self._gradients.gather(action, layer, self._layers)
+            node = worker.host
             yield from self._layer(action)
+            if not forward:
+                worker.span(_NODE, "cpu_op", node)
             if last:
                 yield from self._gradients.reduce()
         self._head(action, "F")

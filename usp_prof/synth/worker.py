@@ -44,8 +44,8 @@ class Worker:
         self._numbers: dict[str, int] = {}
 
     def span(self, name: str, category: str, begin: int) -> None:
-        """Log a host range that ends now."""
-        self.log.spans.append(Span(name, category, begin, self.host))
+        """Log a range of the present thread that ends now."""
+        self.log.spans.append(Span(name, category, begin, self.host, self.thread))
 
     def load_input(self, size: int) -> None:
         """Load a batch and copy it to the device."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof.tables import topology
+from usp_prof.tables import inferred_actions, topology
 from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
@@ -20,5 +20,5 @@ def assemble(
 ) -> TableSet:
     """Join ranks to a run; `health` is what is known of the run beside the ranks' own tables."""
     layout, found = topology.resolve(sources, manifest)
-    applied = topology.apply(sources, layout)
+    applied = inferred_actions.completed(topology.apply(sources, layout))
     return TableSet(applied, manifest=manifest, health=[*health, *found], topology=layout.topology)

@@ -46,7 +46,9 @@ def build(context: Context, title: str) -> Section | None:
     until = max(int(drawn.end_ns.max()) for drawn in (measured, ideal) if drawn is not None)
     blocks.append(Chart(f"Step {step} as measured, one rank a stage", replace(measured, until_ns=until)))
     if ideal is not None:
-        blocks.append(Chart("The same order at best, with each stage's measured durations", replace(ideal, until_ns=until)))
+        blocks.append(
+            Chart("The same order at best, with each stage's measured durations", replace(ideal, until_ns=until))
+        )
     if result.stages:
         blocks.append(_stages(result))
     blocks.append(frame_table(result.to_pandas(), "Ranks and steps", _RANKS))
