@@ -69,7 +69,7 @@ def check_run(run: Run, terms: Terms, label: str = "") -> Report:
         return check_measured(after, terms)
     if terms.policy.findings is None:
         report = check_measured(after, terms)
-        if report.verdict in (Verdict.PASS, Verdict.IMPROVED):
+        if report.verdict is not Verdict.REGRESSED:
             return report  # findings neither count nor explain anything
     return check_measured(replace(after, findings=seen(find(run.tables))), terms)
 
