@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
+_PART = 1 << 16
+"""Rows that are looked up at once: what is made on the way stays small and near."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tracks:
     """Ranges of several tracks (threads), sorted by track and start, with their depth and parent.
@@ -37,8 +41,14 @@ class Tracks:
     def innermost(self, track: Ints, at: Ints) -> Ints:
         """Give for each moment on a track the row of the innermost range around it; -1 where there is none."""
         rows = np.full(len(at), -1, np.int64)
-        if not len(self.order) or not len(at):
-            return rows
+        if len(self.order):
+            for begin in range(0, len(at), _PART):
+                part = slice(begin, begin + _PART)
+                rows[part] = self._innermost(track[part], at[part])
+        return rows
+
+    def _innermost(self, track: Ints, at: Ints) -> Ints:
+        rows = np.full(len(at), -1, np.int64)
         place = np.searchsorted(self._tracks, track)
         place = np.minimum(place, len(self._tracks) - 1)
         known = (self._tracks[place] == track) & (at >= self._first) & (at < self._first + self._span // 2)
@@ -65,6 +75,7 @@ def nest(track: Ints, start: Ints, duration: Ints) -> Tracks:
     high = low + np.maximum(2 * duration, 1)
     order = np.lexsort((-high, low))
     starts, ends = low[order], np.sort(high)
+    del place, low, high
     before = np.arange(count)
     depth = np.maximum(before - np.searchsorted(ends, starts, side="right"), 0)
     by_depth = np.sort(depth * (count + 1) + before)
@@ -77,8 +88,13 @@ def nest(track: Ints, start: Ints, duration: Ints) -> Tracks:
 
 def _last_at_depth(by_depth: Ints, count: int, depth: Ints, before: Ints) -> Ints:
     """Give the last sorted position below `before` that has this depth; -1 without any."""
-    key = depth * (count + 1) + before
-    place = np.searchsorted(by_depth, key, side="left") - 1
-    hit = by_depth[np.maximum(place, 0)] if len(by_depth) else np.zeros(len(key), np.int64)
-    good = (depth >= 0) & (place >= 0) & (hit // (count + 1) == depth)
-    return np.where(good, hit % (count + 1), -1)
+    out = np.full(len(depth), -1, np.int64)
+    if not len(by_depth):
+        return out
+    for begin in range(0, len(depth), _PART):
+        part = slice(begin, begin + _PART)
+        place = np.searchsorted(by_depth, depth[part] * (count + 1) + before[part], side="left") - 1
+        hit = by_depth[np.maximum(place, 0)]
+        good = (depth[part] >= 0) & (place >= 0) & (hit // (count + 1) == depth[part])
+        out[part] = np.where(good, hit % (count + 1), -1)
+    return out

@@ -52,17 +52,16 @@ _SPAN = 16 << 20
 def read_arguments(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple[Field, ...]) -> dict[str, Any]:
     """Read fields; absent ones are -1, NaN, "" or False. Arguments that are no JSON object count as empty."""
     if not len(rows):
-        return {f.name: _column(_prepared(pa.nulls(0, pa.string()), f), f) for f in fields}
+        return {f.name: _whole([_prepared(pa.chunked_array([], pa.string()), f)], f) for f in fields}
     order = None if (rows[1:] >= rows[:-1]).all() else np.argsort(rows, kind="stable")
     ordered = rows if order is None else rows[order]
     batches = []
     for part in _parts(args, ordered, len(fields)):
         read = _read(taken(args, part), fields)
-        columns = [_prepared(read.column(place), field) for place, field in enumerate(fields)]
-        batches.append(pa.table(columns, names=read.column_names))
+        batches.append([_prepared(read.column(place), field) for place, field in enumerate(fields)])
+        del read
         let_go()
-    found = pa.concat_tables(batches)
-    named = {f.name: _column(found.column(place), f) for place, f in enumerate(fields)}
+    named = {f.name: _whole([batch[place] for batch in batches], f) for place, f in enumerate(fields)}
     return named if order is None else _reordered(named, order)
 
 
@@ -116,24 +115,28 @@ def _pick(place: int, field: Field) -> str:
     return f"TRY_CAST(r[{place}] AS {_SQL[field.kind]}) AS c{place}"
 
 
-def _prepared(found: pa.ChunkedArray | pa.Array, field: Field) -> pa.ChunkedArray | pa.Array:
-    """Make of a batch what is kept of it until all are read."""
-    if field.kind is not Kind.TEXT:
-        return found
-    texts = pc.fill_null(found.cast(pa.string()), "")
-    return texts.dictionary_encode() if field.coded else texts
+def _prepared(found: pa.ChunkedArray, field: Field) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
+    """Make of a batch what is kept of it until all are read.
 
-
-def _column(found: pa.ChunkedArray | pa.Array, field: Field) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
-    if field.coded:
-        whole = found.unify_dictionaries().combine_chunks() if isinstance(found, pa.ChunkedArray) else found
-        return whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
+    Numbers are copied: as long as one column of a batch of DuckDB's lives, the texts of all its columns do.
+    """
     if field.kind is Kind.TEXT:
-        return found
+        texts = pc.fill_null(found.cast(pa.string()), "")
+        return texts.dictionary_encode() if field.coded else texts
     if field.kind is Kind.FLAG:
-        return pc.fill_null(found.cast(pa.bool_()), fill_value=False).to_numpy(zero_copy_only=False)
+        return pc.fill_null(found.cast(pa.bool_()), fill_value=False).to_numpy().copy()
     filled = pc.fill_null(found.cast(pa.float64() if field.kind is Kind.FLOAT else pa.int64()), -1)
-    values = filled.to_numpy(zero_copy_only=False) if isinstance(filled, pa.Array) else filled.to_numpy()
     if field.kind is Kind.FLOAT:
-        return np.where(pc.is_null(found).to_numpy(), np.nan, values) if len(values) else values
-    return values
+        return np.where(pc.is_null(found).to_numpy(), np.nan, filled.to_numpy())
+    return filled.to_numpy().copy()
+
+
+def _whole(parts: list[Any], field: Field) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
+    """Put the batches of a column together."""
+    if field.kind is not Kind.TEXT:
+        return np.concatenate(parts)
+    column = pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
+    if not field.coded:
+        return column
+    whole = column.unify_dictionaries().combine_chunks()
+    return whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole

@@ -46,12 +46,12 @@ def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str,
         "steps": step_table.build(frame, steps),
         "kernels": kernel,
         "launches": launches.build(frame, links, steps),
-        "ops": ops.build(frame, steps),
         "annotations": annotation_table.build(frame, steps),
         "collectives": collective,
         "activities": activities.build(frame, links, parts, collective, steps),
         "groups": groups.build(rank, membership.groups),
         "actions": actions.build(frame, links, steps),
         "memory": memory.build(frame, steps),
+        "ops": ops.build(frame, steps),  # the largest comes last: what it needs on the way adds to what is there
         "health": health.build([*raw.health, *damage.find(frame, links, steps, parts, kernel)]),
     }
