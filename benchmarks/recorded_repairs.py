@@ -149,18 +149,24 @@ def main() -> int:
         for pair in pairs:
             record(args.folder.resolve(), pair)
         return 0
-    outcomes = [compare(args.folder, pair) for pair in pairs if (args.folder / pair.kind / "repaired").exists()]
+    outcomes = []
+    for pair in pairs:
+        if (args.folder / pair.kind / "repaired" / "run.json").exists():
+            outcomes.append(compare(args.folder, pair))
+            _print(outcomes[-1])
     return _report(outcomes)
 
 
+def _print(each: Outcome) -> None:
+    off = (each.predicted - each.measured) * 100
+    mark = "" if each.first == each.pair.code else f"  first: {each.first}"
+    if each.raised_on_repaired:
+        mark += f"  on repaired: {', '.join(each.raised_on_repaired)}"
+    both = f"measured {each.measured:7.2%} predicted {each.predicted:7.2%} +- {each.error:.2%} {off:+6.2f}"
+    print(f"{each.pair.kind:18} {both}{mark}", flush=True)
+
+
 def _report(outcomes: list[Outcome]) -> int:
-    for each in outcomes:
-        off = (each.predicted - each.measured) * 100
-        mark = "" if each.first == each.pair.code else f"  first: {each.first}"
-        if each.raised_on_repaired:
-            mark += f"  on repaired: {', '.join(each.raised_on_repaired)}"
-        both = f"measured {each.measured:7.2%} predicted {each.predicted:7.2%} +- {each.error:.2%} {off:+6.2f}"
-        print(f"{each.pair.kind:18} {both}{mark}")
     counted = [each for each in outcomes if each.measured >= LEAST_GAIN]
     if not counted:
         return 1

@@ -104,7 +104,7 @@ def launch_bound(kind: str, **limits: tuple[float, float]) -> Callable[..., Pair
 
     def draw(rng: np.random.Generator) -> Pair:
         pair = faulted(kind, meshes=({"dp": 4}, {"dp": 2, "tp": 2}, {"dp": 8}), **limits)(rng)
-        time = int(rng.uniform(200_000, 300_000))
+        time = int(rng.uniform(80_000, 120_000))
         changes = {"speed": _speed(time) | {"input_ns": 100_000}, "shape": {"layers": 2}}
         changes["work"] = pair.faulty["work"] | {"micro_batches": 8}
         return Pair(pair.faulty | changes, pair.repaired | changes)
@@ -185,8 +185,8 @@ _LINK = {"network": {"axis_bytes_per_second": {"dp": 1.6e11}}}
 KINDS: dict[str, Kind] = {
     "slow_rank": Kind("slow-rank", faulted("slow_rank", factor=(1.15, 2.0))),
     "slow_link": Kind("slow-link", slow_link),
-    "late_input": Kind("late-input", faulted("late_input", delay_ns=(2e6, 1e7))),
-    "gc_pause": Kind("host-pause", faulted("gc_pause", delay_ns=(4e6, 1e7))),
+    "late_input": Kind("late-input", faulted("late_input", delay_ns=(3e6, 1.2e7))),
+    "gc_pause": Kind("host-pause", faulted("gc_pause", delay_ns=(5e6, 1.5e7))),
     "slow_host": Kind("slow-host", launch_bound("slow_host", factor=(2.5, 5.0))),
     "blocking_sync": Kind("blocking-sync", launch_bound("blocking_sync")),
     "pageable_copy": Kind(
@@ -217,7 +217,7 @@ KINDS: dict[str, Kind] = {
         "exposed-gathers",
         settings("work", {"zero_stage": 3, "overlap_dp": False}, {"zero_stage": 3, "overlap_dp": True}, **_LINK),
     ),
-    "recompute": Kind("needless-recompute", settings("work", {"recompute": "full"}, {"recompute": "none"})),
+    "recompute": Kind("needless-recompute", settings("work", {"recompute": "full"}, {})),
     "low_bandwidth": Kind("low-bandwidth", slow_bandwidth),
     "odd_vocabulary": Kind("wasted-tiles", odd_vocabulary),
 }

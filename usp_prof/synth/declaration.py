@@ -26,6 +26,23 @@ class FaultKind(StrEnum):
     LATE_INPUT = "late_input"
     SLOW_LINK = "slow_link"
     GC_PAUSE = "gc_pause"
+    SLOW_HOST = "slow_host"
+    BLOCKING_SYNC = "blocking_sync"
+    PAGEABLE_COPY = "pageable_copy"
+    DEVICE_ALLOCATION = "device_allocation"
+    UNFUSED_OPTIMIZER = "unfused_optimizer"
+    EXPERT_IMBALANCE = "expert_imbalance"
+    CONTIGUOUS_CP = "contiguous_cp"
+    UNEQUAL_LENGTHS = "unequal_lengths"
+
+
+EVERYWHERE = (
+    FaultKind.BLOCKING_SYNC,
+    FaultKind.PAGEABLE_COPY,
+    FaultKind.DEVICE_ALLOCATION,
+    FaultKind.UNFUSED_OPTIMIZER,
+)
+"""Faults of a program rather than of a place: they strike all ranks."""
 
 
 @dataclass(frozen=True, slots=True)

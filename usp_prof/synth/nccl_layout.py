@@ -39,6 +39,11 @@ _NCCL = {
     "send": ("send", "c10d::send", "ncclDevKernel_SendRecv"),
     "recv": ("recv", "c10d::recv_", "ncclDevKernel_SendRecv"),
 }  # fmt: skip
+_COPIES = {
+    "HtoD": "HtoD (Pinned -> Device)",
+    "HtoD pageable": "HtoD (Pageable -> Device)",
+    "DtoH": "DtoH (Device -> Pinned)",
+}
 _ARGUMENTS = "(ncclDevKernelArgsStorage<4096ul>)"
 
 
@@ -176,7 +181,7 @@ def _streams(parts: list[Part]) -> dict[tuple[Any, ...], int]:
 
 def _copies(sheet: Sheet, first: int) -> Iterator[str]:
     for number, copy in enumerate(sheet.log.copies):
-        kind = "HtoD (Pinned -> Device)" if copy.direction == "HtoD" else "DtoH (Device -> Pinned)"
+        kind = _COPIES[copy.direction]
         args = f'"bytes": {copy.bytes}, "memory bandwidth (GB/s)": {copy.bytes / copy.dur_ns:.6f}, '
         memcpy = _kernel(f"Memcpy {kind}", COMPUTE_STREAM, args).replace('"cat": "kernel"', '"cat": "gpu_memcpy"', 1)
         template = _op(sheet, "aten::copy_", '"Ev Idx": 0') + _launch(sheet, "cudaMemcpyAsync", 41) + memcpy

@@ -129,10 +129,11 @@ class Catalogue:
         }
         return Block(_weighted((self._product(*sizes[kind]),)), 1.0)
 
-    @cached_property
-    def optimizer(self) -> tuple[Block, ...]:
-        """One fused optimizer step."""
-        return (Block((Op("aten::_fused_adamw_", _ADAM, "[]", "[]", "[]", 0.0, 1.0),), 1.0),)
+    def optimizer(self, kernels: int) -> tuple[Block, ...]:
+        """Give the optimizer's step: one fused kernel, or many small ones."""
+        if kernels == 1:
+            return (Block((Op("aten::_fused_adamw_", _ADAM, "[]", "[]", "[]", 0.0, 1.0),), 1.0),)
+        return (Block((Op("aten::add_", _POINTWISE, "[]", "[]", "[]", 0.0, 1 / kernels),) * kernels, 1.0),)
 
     def _product(self, rows: int, inner: int, columns: int) -> Op:
         return Op(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from usp_prof import contract
 from usp_prof.synth.gradients import Gradients
 from usp_prof.synth.log import BACKWARD, MAIN, ActionTime, Part
+from usp_prof.synth.uneven import Uneven
 from usp_prof.synth.worker import Worker
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Program:
         self._last_stage = max(simulation.stage_of)
         self._layers = self._run.shape.layers // len(simulation.stage_of)
         self._worker = Worker(self._run, simulation.exchange, rank)
+        self._uneven = Uneven(self._run, self._topology, rank)
         self._gradients = Gradients(self._run, self._catalogue, self._worker, simulation.exchange, self._groups)
 
     @property
@@ -90,6 +92,7 @@ class Program:
         worker.action, worker.thread = None, MAIN
         mark = contract.format_mark("pp", action.kind, stage=action.stage, mb=action.micro_batch)
         worker.span(mark, "user_annotation", begin)
+        worker.end_action()
         if action.kind != "W" and target in self._stage_of:
             yield from self._transfer("send", action, target)
 
@@ -106,11 +109,12 @@ class Program:
                 "W": (catalogue.weight_gradient, speed.weight_gradient_ns),
             }[half]
             for number, block in enumerate(blocks):
-                feeds = number == (1 if half == "F" else 0)
-                routed = half != "W" and feeds and "ep" in self._groups
+                feed = number == (1 if half == "F" else 0)
+                routed = half != "W" and feed and "ep" in self._groups
                 if routed:
                     yield from self._route()
-                self._worker.compute(block, length * factor * block.share)
+                share = self._uneven.share(self._worker.step, action.micro_batch, feeds=feed)
+                self._worker.compute(block, length * factor * block.share * share)
                 if routed:
                     yield from self._route()
                 if half != "W" and "tp" in self._groups:
@@ -132,7 +136,7 @@ class Program:
         """Wait for all gradients and step."""
         yield from self._gradients.finish()
         begin = self._worker.host
-        for block in self._catalogue.optimizer:
+        for block in self._catalogue.optimizer(self._worker.optimizer_kernels()):
             self._worker.compute(block, float(self._run.speed.optimizer_ns))
         self._worker.span("Optimizer.step#AdamW.step", "user_annotation", begin)
         yield from self._gradients.share_parameters(self._layers)

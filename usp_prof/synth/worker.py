@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.synth.declaration import Declaration, FaultKind, Style
+from usp_prof.synth.declaration import EVERYWHERE, Declaration, FaultKind, Style
 from usp_prof.synth.log import MAIN, ActionTime, Copy, KernelBlock, Part, RankLog, Span
 
 if TYPE_CHECKING:
@@ -53,7 +53,11 @@ class Worker:
         self.host += self._speed.input_ns + sum(fault.delay_ns for fault in self._faults(FaultKind.LATE_INPUT))
         self.span("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", begin)
         self.log.inputs.append((begin, self.host))
-        if self.ahead:
+        pageable = sum(fault.delay_ns for fault in self._faults(FaultKind.PAGEABLE_COPY))
+        if self.ahead and pageable:
+            self._copy("HtoD pageable", size, pageable)
+            self._wait_for_device("aten::copy_")
+        elif self.ahead:
             self._copy("HtoD", size)
 
     def pause(self) -> None:
@@ -63,6 +67,26 @@ class Worker:
             self.host += fault.delay_ns
             self.span("<built-in function collect>", "python_function", begin)
             self.log.pauses.append((begin, self.host))
+
+    def end_action(self) -> None:
+        """Do what a careless program does after each action: print something of the device, run out of memory."""
+        for fault in self._faults(FaultKind.DEVICE_ALLOCATION):
+            begin = self.host
+            self.host += fault.delay_ns
+            self.span("cudaMalloc", "cuda_runtime", begin)
+        if self.ahead and any(True for _ in self._faults(FaultKind.BLOCKING_SYNC)):
+            self._wait_for_device("aten::item")
+
+    def optimizer_kernels(self) -> int:
+        """Say as how many kernels the optimizer runs."""
+        return max([1, *(round(fault.factor) for fault in self._faults(FaultKind.UNFUSED_OPTIMIZER))])
+
+    def _wait_for_device(self, op: str) -> None:
+        begin = self.host
+        self.host = max(self.host + self._speed.op_gap_ns, self.device + _SYNC_RETURN_NS)
+        self.span("cudaStreamSynchronize", "cuda_runtime", begin + self._speed.op_gap_ns // 2)
+        self.span(op, "cpu_op", begin)
+        self.log.syncs.append((begin, self.host))
 
     def read_back(self) -> None:
         """Read the loss: the host waits for the device."""
@@ -97,7 +121,7 @@ class Worker:
 
     def arrive(self, call: Call, stream: str, part: Part) -> None:
         """Post a call: the host spends an op's time on it, the device is ready when its earlier work is done."""
-        self.host = part.host_ns + self._speed.op_gap_ns
+        self.host = part.host_ns + self.host_gap
         posted = part.host_ns + (self._speed.launch_latency_ns if self.ahead else self._speed.op_gap_ns)
         self.log.parts.append(part)
         self._exchange.arrive(call, self.rank, max(posted, self.device), self._tails.get(stream))
@@ -116,19 +140,28 @@ class Worker:
         self._numbers[group] = self._numbers.get(group, -1) + 1
         return self._numbers[group]
 
-    def _copy(self, direction: str, size: int) -> None:
+    def _copy(self, direction: str, size: int, more_ns: int = 0) -> None:
         start = max(self.host + self._speed.launch_latency_ns, self.device)
-        length = 1_000 + size // 20
+        length = 1_000 + size // 20 + more_ns
         self.log.copies.append(Copy(direction, size, self.host, start, length))
         self.device = start + length
         self.host += self._speed.op_gap_ns
+
+    @property
+    def host_gap(self) -> int:
+        """The host's time from op to op."""
+        slow = 1.0
+        for fault in self._faults(FaultKind.SLOW_HOST):
+            slow *= fault.factor
+        return round(self._speed.op_gap_ns * slow)
 
     def _issue(self, count: int) -> NDArray[np.int64]:
         """Take host time for launches; on CPU the op itself is the work."""
         if not self.ahead:
             return np.full(count, self.host, dtype=np.int64)
-        issued = self.host + self._speed.op_gap_ns * np.arange(count, dtype=np.int64)
-        self.host += self._speed.op_gap_ns * count
+        gap = self.host_gap
+        issued = self.host + gap * np.arange(count, dtype=np.int64)
+        self.host += gap * count
         return issued
 
     def _note(self, start: int, end: int) -> None:
@@ -138,4 +171,8 @@ class Worker:
             self.action.end_ns = max(self.action.end_ns, end)
 
     def _faults(self, kind: FaultKind) -> Iterator[Fault]:
-        return (f for f in self._run.faults if f.kind is kind and f.rank == self.rank and f.step in (-1, self.step))
+        return (
+            f
+            for f in self._run.faults
+            if f.kind is kind and (f.rank == self.rank or kind in EVERYWHERE) and f.step in (-1, self.step)
+        )

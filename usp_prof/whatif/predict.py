@@ -31,6 +31,8 @@ FLOOR_ERROR = 0.01
 """The replay of the unedited run is exact by construction (think time makes up for what is unexplained), so that its
 error says nothing of an edit's: against made-up runs with the fault repaired, gains are within this share of the
 step."""
+SHARED_ERROR = 0.05
+"""The same on CPU traces: paced pairs, recorded on shared cores, mostly came out within this."""
 
 MODEL_ERROR = 0.02
 """Where a model filled in what the trace cannot hold, the error is this much of the step at least."""
@@ -149,13 +151,19 @@ def _predicted(tables: TableSet, made: _Made, replayed: Mapping[int, _Replayed])
         after_ns,
         replay_error,
         basis,
-        max(FLOOR_ERROR, replay_error, error),
+        max(_floor(tables), replay_error, error),
         made.graph,
         found.timeline,
         layout_of(tables),
         now,
         other,
     )
+
+
+def _floor(tables: TableSet) -> float:
+    """Say how well gains are known at best: worse where ranks without devices share the cores of one machine."""
+    on_device = any(len(tables.columns("kernels", rank)) for rank in tables.ranks)
+    return FLOOR_ERROR if on_device else SHARED_ERROR
 
 
 def unedited(tables: TableSet) -> StepTimes:

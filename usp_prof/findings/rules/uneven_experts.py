@@ -1,7 +1,7 @@
 """Experts get unequal loads.
 
 What it finds
-    Expert-parallel groups in which the work of the fullest rank is at least 1.15 times the mean of its group, between
+    Expert-parallel groups in which the work of the fullest rank is at least 1.08 times the mean of its group, between
     the group's calls and over the whole recording, where equal loads would shorten the step by 3 % or more.
 
 Why it costs time
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 CODE = "uneven-experts"
 TITLE = "Experts get unequal loads"
 NEEDS = (Input.ALL_RANKS,)
-UNEVEN = 1.15
+UNEVEN = 1.08
 
 
 def look(tables: TableSet) -> Iterable[Draft]:

@@ -1,7 +1,7 @@
 """Parts of a sequence get unequal work.
 
 What it finds
-    Context-parallel groups in which the work of one rank is at least 1.15 times the mean of its group, between the
+    Context-parallel groups in which the work of one rank is at least 1.08 times the mean of its group, between the
     group's exchanges and over the whole recording, where equal work would shorten the step by 3 % or more. With a
     causal mask and contiguous parts the last of n ranks does nearly twice the mean of the attention.
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 CODE = "uneven-sequence"
 TITLE = "Parts of a sequence get unequal work"
 NEEDS = (Input.ALL_RANKS,)
-UNEVEN = 1.15
+UNEVEN = 1.08
 
 
 def look(tables: TableSet) -> Iterable[Draft]:

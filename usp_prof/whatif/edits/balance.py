@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-UNEVEN = 1.1
+UNEVEN = 1.05
 """Work between two calls differs when the most is so many times the mean: noise of short work is below that."""
 
 UNEVEN_NOW = 1.02

@@ -1,0 +1,60 @@
+"""A rule whose inputs are damaged is not asked, and the report says why."""
+
+from __future__ import annotations
+
+import pytest
+from made import run, step, work
+from made_faults import run_with
+
+from usp_prof.findings import find_all
+from usp_prof.findings.inputs import DAMAGES, Input, damage
+from usp_prof.model.health import HealthRow, Severity
+
+STEP = {"steps": [step(0, 0, 100)], "activities": [work("compute", 0, 100)]}
+
+
+def test_nothing_is_damaged_on_a_whole_run() -> None:
+    assert damage(run_with("clean").tables, set(Input) - {Input.MEMORY}) == ""
+
+
+@pytest.mark.parametrize("code", DAMAGES)
+def test_lost_events_take_the_comparison_of_ranks_away(code: str) -> None:
+    tables = run({0: STEP, 1: STEP})
+    assert damage(tables, (Input.ALL_RANKS,)) == ""
+    tables.health.append(HealthRow(code, Severity.DATA_LOSS, rank=1, detail="the file ends early"))
+    reason = damage(tables, (Input.LAUNCHES, Input.ALL_RANKS))
+    assert reason == f"needs all ranks, each whole: rank 1: {code} (the file ends early)"
+
+
+def test_what_is_only_said_for_information_is_no_damage() -> None:
+    tables = run({0: STEP})
+    tables.health.append(HealthRow("missing_ranks", Severity.INFO))
+    assert damage(tables, Input) == "needs allocator events: none were recorded: profile_memory=True"
+
+
+def test_clocks_that_nothing_ties() -> None:
+    tables = run({0: {**STEP, "ranks": [{"host": "a"}]}, 1: {**STEP, "ranks": [{"host": "b"}]}})
+    assert "clocks of 2 sets" in damage(tables, (Input.ONE_CLOCK,))
+
+
+def test_launches_that_are_not_in_the_trace() -> None:
+    kernels = [{"event": n, "name": "k", "start_ns": n, "dur_ns": 1, "launch_event": -1} for n in range(4)]
+    tables = run({0: {**STEP, "kernels": kernels}})
+    assert damage(tables, (Input.LAUNCHES,)) == "needs launches of device work: 4 of 4 have none in the trace"
+    tables.health.append(HealthRow("steps_by_host", Severity.ERROR))
+    assert damage(tables, (Input.LAUNCHES,)) == "needs launches of device work: steps_by_host"
+
+
+def test_shapes_that_were_not_recorded() -> None:
+    tables = run({0: {**STEP, "ops": [{"event": 1, "name": "aten::mm", "start_ns": 0, "dur_ns": 1, "input_dims": ""}]}})
+    assert "record_shapes=True" in damage(tables, (Input.SHAPES,))
+
+
+def test_a_skipped_rule_says_why_and_the_others_are_asked() -> None:
+    tables = run({0: STEP, 1: STEP})
+    tables.health.append(HealthRow("truncated", Severity.DATA_LOSS, rank=1, detail="cut short"))
+    found = find_all(tables)
+    skipped = [row.detail.partition(":")[0] for row in found.skipped]
+    assert {"slow-rank", "uneven-experts", "few-micro-batches"} <= set(skipped)
+    assert "host-pause" not in skipped
+    assert all("rank 1: truncated" in row.detail for row in found.skipped)

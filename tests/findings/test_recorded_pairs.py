@@ -1,0 +1,46 @@
+"""The recorded pairs in `traces/`: the fault is named first, and worth what the recorded repair brought."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from usp_prof.findings import find
+from usp_prof.run import open_run
+from usp_prof.whatif.predict import unedited
+
+TRACES = Path(__file__).parents[2] / "traces"
+WITHIN = 0.06
+"""Paced runs of four processes on two shared cores repeat within a few points of the step."""
+
+
+@pytest.mark.parametrize(
+    ("faulty", "repaired", "code"),
+    [
+        ("slow-rank", "slow-rank-repaired", "slow-rank"),
+        ("ring-contiguous", "ring-zigzag", "uneven-sequence"),
+    ],
+)
+def test_the_fault_is_first_and_worth_its_repair(faulty: str, repaired: str, code: str, tmp_path: Path) -> None:
+    runs = [open_run(TRACES / f"recorded-{name}", cache_dir=tmp_path) for name in (faulty, repaired)]
+    before, after = (unedited(run.tables).mean_measured_ns for run in runs)
+    first = find(runs[0].tables)[0]
+    assert first.code == code
+    assert first.gain_fraction == pytest.approx(1 - after / before, abs=max(WITHIN, first.error_fraction))
+
+
+def test_exposed_gathers_are_found_beside_the_reductions_that_gloo_exposes_as_well(tmp_path: Path) -> None:
+    runs = [open_run(TRACES / f"recorded-zero3-{name}", cache_dir=tmp_path) for name in ("no-prefetch", "prefetch")]
+    before, after = (unedited(run.tables).mean_measured_ns for run in runs)
+    codes = {each.code: each for each in find(runs[0].tables)[:2]}
+    assert set(codes) == {"exposed-gathers", "exposed-gradient-sync"}
+    assert codes["exposed-gathers"].gain_fraction == pytest.approx(1 - after / before, abs=WITHIN)
+    left = {each.code: each.gain_fraction for each in find(runs[1].tables)}.get("exposed-gathers", 0.0)
+    assert left < codes["exposed-gathers"].gain_fraction / 2, "the first gather of each pass stays"
+
+
+def test_crowded_experts_are_named(tmp_path: Path) -> None:
+    first = find(open_run(TRACES / "recorded-ep-imbalance", cache_dir=tmp_path).tables)[0]
+    assert (first.code, first.where["rank"]) == ("uneven-experts", 0)
+    assert first.gain_fraction > 0.3

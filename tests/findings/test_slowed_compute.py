@@ -1,0 +1,58 @@
+"""Kernels beside communication against the same kernels alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from made import part, run, step, work
+
+from usp_prof.findings.rules import slowed_compute
+from usp_prof.whatif.predict import predict
+
+if TYPE_CHECKING:
+    from usp_prof.tables.table_set import TableSet
+
+ALONE, BESIDE = 100_000, 150_000
+
+
+def _tables(beside: int) -> TableSet:
+    """Five kernels alone and five beside one long communication, all of one name, grid and shape."""
+    activities, kernels, at = [], [], 0
+    for number in range(10):
+        length = beside if number >= 5 else ALONE
+        activities.append(
+            work("compute", at, at + length, event=number + 1, lane="stream 7", launch_event=100 + number)
+        )
+        kernels.append({"event": number + 1, "name": "compute", "start_ns": at, "dur_ns": length, "kind": "compute",
+                        "blocks": 8, "threads_per_block": 64, "op_event": -1, "launch_event": number})  # fmt: skip
+        at += length
+    talk = (5 * ALONE, at)
+    activities.append(
+        work(
+            "communication", *talk, "dp", event=50, lane="stream 20", launch_event=150, collective=0, name="ncclKernel"
+        )
+    )
+    return run(
+        {
+            0: {
+                "activities": sorted(activities, key=lambda row: row["start_ns"]),
+                "kernels": kernels,
+                "collectives": [part("all_reduce", *talk, event=50)],
+                "steps": [step(0, 0, at)],
+            }
+        }
+    )
+
+
+def test_slowed_kernels_are_found_and_worth_what_they_lose() -> None:
+    tables = _tables(BESIDE)
+    (draft,) = slowed_compute.look(tables)
+    assert draft.evidence["ratio"] == pytest.approx(1.5)
+    assert draft.evidence["kernels"] == 5
+    gain = predict(tables, [draft.edit]).gain_fraction
+    assert 0 <= gain <= 5 * (BESIDE - ALONE) / (5 * BESIDE + 5 * ALONE) + 1e-9
+
+
+def test_kernels_as_fast_as_alone_are_none() -> None:
+    assert list(slowed_compute.look(_tables(ALONE))) == []
