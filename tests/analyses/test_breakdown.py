@@ -199,3 +199,22 @@ def test_contention_and_unknown_axes_are_noted() -> None:
     assert result.parts.exposed.tolist() == [[20, 50]]
     assert [row.code for row in result.notes] == ["axes_contend", "axis_unknown"]
     assert np.isclose(sum(s.mean_ns for s in result.slices()), 100)
+
+
+def test_a_send_kernel_that_waits_for_its_receiver_is_exposed_and_said_to_wait() -> None:
+    tables = {
+        0: {
+            "activities": [work("compute", 0, 20), work("communication", 20, 90, "pp", collective=0)],
+            "collectives": [part("send", 20, 90, peer=1, axis="pp", part=0)],
+        },
+        1: {
+            "activities": [work("compute", 0, 60), work("communication", 60, 90, "pp", collective=0)],
+            "collectives": [part("recv", 60, 90, peer=0, axis="pp", part=0)],
+        },
+    }
+    result = breakdown.compute(made.run({rank: rows | {"steps": [step(0, 0, 90)]} for rank, rows in tables.items()}))
+    assert result.parts.exposed[:, 0].tolist() == [70, 30]
+    # Of the 70 ns that the send lasted it waited 40 for its receiver.
+    said = [row.detail for row in result.notes if row.code == "sends_wait"]
+    assert len(said) == 1
+    assert said[0].startswith("57.1% of pipeline sends")

@@ -131,6 +131,7 @@ def _notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
         notes.append(HealthRow("axis_unknown", Severity.INFO, detail=detail))
     notes += _blind_notes(tables, parts)
     notes += _one_sided_notes(tables, parts)
+    notes += _waiting_send_notes(tables, parts)
     return sorted(notes)
 
 
@@ -156,3 +157,27 @@ def _one_sided_notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
         return []
     detail = "pipeline receives whose sender is not known: the time until it sent is bubble, but counts as exposed pp"
     return [HealthRow("bubble_in_pp", Severity.INFO, count=count, detail=detail)]
+
+
+def _waiting_send_notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
+    """Say how much of the pipeline's sends is waiting for the receiver: it is exposed pp by definition, not transfer."""
+    waited = lasted = 0
+    matched = calls.of(tables)
+    columns, members = matched.columns(), matched.part_columns()
+    paired = (columns.matches("matched_by", "p2p") & columns["complete"])[members["call"]]
+    for rank in np.unique(parts.rank).tolist():
+        collectives = tables.columns("collectives", rank)
+        # gloo's range of a send says only when it was posted: its waiting is left out already.
+        sends = collectives.matches("op", "send") & collectives.matches("axis", str(Axis.PP))
+        sends &= ~collectives.matches("library", "gloo")
+        mine = paired & (members["rank"] == rank)
+        mine[mine] = sends[members["part"][mine]]
+        waited += int(members["wait_ns"][mine].sum())
+        lasted += int((members["wait_ns"][mine] + members["transfer_ns"][mine]).sum())
+    if waited < _NOTABLE_WAIT * lasted or not waited:
+        return []
+    detail = f"{waited / lasted:.1%} of pipeline sends is waiting for the receiver; it counts as exposed pp"
+    return [HealthRow("sends_wait", Severity.INFO, detail=detail)]
+
+
+_NOTABLE_WAIT = 0.1
