@@ -14,7 +14,7 @@ from usp_prof.model.errors import UspProfError
 from usp_prof.readers.cache import write_parquet
 from usp_prof.readers.stored import StoredTable
 from usp_prof.tables.columns import Columns
-from usp_prof.tables.views import Replaced, index_of, texts_of
+from usp_prof.tables.views import Replaced, index_of, numbers_of, texts_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,3 +99,20 @@ def test_texts_reach_arrow_unchanged(texts: list[str]) -> None:
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_numbers_reach_arrow_unchanged(numbers: list[int]) -> None:
     assert index_of(np.array(numbers, np.int64)[::-1]).to_pylist() == numbers[::-1]
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.integers(0, 3), st.sampled_from([pa.int64(), pa.float64()]))
+def test_numbers_reach_numpy_unchanged(numbers: list[int], skipped: int, kind: pa.DataType) -> None:
+    whole = pa.chunked_array([pa.array(numbers, pa.int64()).cast(kind, safe=False)])
+    for column in (whole.slice(skipped), pa.chunked_array([*whole.chunks, *whole.chunks])):
+        found = numbers_of(column)
+        np.testing.assert_array_equal(found, column.to_numpy())
+
+
+def test_what_lies_in_arrow_cannot_be_written_to() -> None:
+    assert not numbers_of(pa.array([1, 2], pa.int64())).flags.writeable
+
+
+def test_flags_and_missing_numbers_reach_numpy() -> None:
+    assert numbers_of(pa.array([True, False])).tolist() == [True, False]
+    assert np.isnan(numbers_of(pa.array([1.0, None]))[1])

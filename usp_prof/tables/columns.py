@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.model.errors import unknown_name
-from usp_prof.tables.views import Chosen, table_of
+from usp_prof.tables.views import Chosen, numbers_of, table_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,7 +76,7 @@ class Columns:
             return np.asarray(np.array([*values, ""], dtype=object)[codes])
         if self._parent is not None:
             return np.asarray(self._parent[name][self._rows])  # read and converted once for all choices from one table
-        return np.asarray(self._view.column(name).to_numpy())
+        return numbers_of(self._view.column(name))
 
     def _code(self, name: str) -> tuple[NDArray[Any], list[str]]:
         kind = self._kind(name)
@@ -103,7 +103,7 @@ def _coded(chunked: pa.ChunkedArray) -> tuple[NDArray[Any], list[str]]:
     codes = combined.indices
     if codes.null_count:
         codes, values = codes.fill_null(len(values)), [*values, ""]
-    return codes.to_numpy(), values
+    return numbers_of(codes), values
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+_NUMBERS = {"int64": np.int64, "int32": np.int32, "double": np.float64}
+
+
 class View(Protocol):
     """A table of which nothing is there yet but what was asked for; `pa.Table` passes for one, with `table_of`."""
 
@@ -84,6 +87,20 @@ class Replaced:
             place = table.column_names.index(name)
             table = table.set_column(place, table.schema.field(name), self.column(name))
         return table
+
+
+def numbers_of(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
+    """Give a column of numbers to NumPy, without a copy where it can be; Arrow's `to_numpy` would load pandas first."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    kind = _NUMBERS.get(str(column.type))
+    if len(chunks) != 1 or kind is None or column.null_count or not len(column):
+        return np.asarray(
+            column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
+        )
+    array = chunks[0]
+    found = np.frombuffer(array.buffers()[1], kind)[array.offset : array.offset + len(array)]
+    found.setflags(write=False)
+    return found
 
 
 def index_of(rows: NDArray[Any]) -> pa.Array:
