@@ -91,6 +91,8 @@ def _compared(pipeline: Pipeline, other: Pipeline, new_order: Order, stages: int
     guessed = bool(halves & {action.kind for actions in new_order for action in actions}) and not halves <= measured
     doubt = _doubt(other, new_order, stages, float(theirs.window)) if guessed else 0.0
     missed = abs(float(mine.window) - pipeline.window_ns)
+    # Another run has another step's noise: what the new order owes to single actions that took longer than usual.
+    noise = abs(float(theirs.window) - float(_simulated(replace(other, own={}), new_order, stages).window))
     return Rescheduled(
         pipeline.window_ns,
         float(own.window),
@@ -99,7 +101,7 @@ def _compared(pipeline: Pipeline, other: Pipeline, new_order: Order, stages: int
         theirs,
         _span(pipeline, own),
         _span(pipeline, theirs),
-        doubt + missed,
+        doubt + missed + noise,
     )
 
 

@@ -1,0 +1,28 @@
+"""Recorded pairs in `traces/`: the change between the two is predicted from either within the stated error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from usp_prof.model.edit import parse_edit
+from usp_prof.run import open_run
+from usp_prof.whatif.predict import predict, unedited
+
+TRACES = Path(__file__).parents[2] / "traces"
+PAIRS = [
+    ("zero3-no-prefetch", "prefetch=on", "zero3-prefetch"),
+    ("zero3-prefetch", "prefetch=off", "zero3-no-prefetch"),
+    ("slow-rank", "rank_as_peers=2", "slow-rank-repaired"),
+]
+
+
+@pytest.mark.skipif(not (TRACES / "recorded-zero3-prefetch").is_dir(), reason="the recorded runs are not in this checkout")
+@pytest.mark.parametrize(("before", "edit", "after"), PAIRS)
+def test_a_recorded_change_is_predicted(before: str, edit: str, after: str, tmp_path: Path) -> None:
+    one, other = (open_run(TRACES / f"recorded-{name}", cache_dir=tmp_path).tables for name in (before, after))
+    predicted = predict(one, [parse_edit(edit)])
+    measured = 1 - unedited(other).mean_measured_ns / predicted.before_ns
+    assert predicted.gain_fraction * measured > 0
+    assert abs(predicted.gain_fraction - measured) <= predicted.error_fraction
