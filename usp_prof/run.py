@@ -81,11 +81,15 @@ class Run:
 
         return predict(self.tables, [parse_edit(text) for text in edits])
 
-    def to_hta(self) -> Any:  # noqa: ANN401 - HolisticTraceAnalysis' own class
-        """Give a HolisticTraceAnalysis `TraceAnalysis` over what was read, without reading again."""
+    def to_hta(self, ranks: Iterable[int] | None = None, *, synchronisation: bool = False) -> Any:  # noqa: ANN401 - HTA's
+        """Give a HolisticTraceAnalysis `TraceAnalysis` over what was read, without reading again.
+
+        `synchronisation` counts synchronisation events as device work, which HTA's critical path wants and its time
+        breakdown does not.
+        """
         from usp_prof.tables.hta import to_hta  # noqa: PLC0415 - needs pandas and the optional extra `hta`
 
-        return to_hta(self.tables)
+        return to_hta(self.tables, ranks, synchronisation=synchronisation)
 
     def derived(self, form: str, write: Callable[[Path], None]) -> Path:
         """Give the folder of something made of this run's tables, calling `write(folder)` when it was not made before.
