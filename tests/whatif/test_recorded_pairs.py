@@ -18,7 +18,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.skipif(not (TRACES / "recorded-zero3-prefetch").is_dir(), reason="the recorded runs are not in this checkout")
+@pytest.mark.skipif(not (TRACES / "recorded-zero3-prefetch").is_dir(), reason="the recorded runs are not here")
 @pytest.mark.parametrize(("before", "edit", "after"), PAIRS)
 def test_a_recorded_change_is_predicted(before: str, edit: str, after: str, tmp_path: Path) -> None:
     one, other = (open_run(TRACES / f"recorded-{name}", cache_dir=tmp_path).tables for name in (before, after))
