@@ -160,7 +160,7 @@ def _one_sided_notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
 
 
 def _waiting_send_notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
-    """Say how much of the pipeline's sends is waiting for the receiver: it is exposed pp by definition, not transfer."""
+    """Say how much of the pipeline's sends is waiting for the receiver: exposed pp by definition, not transfer."""
     waited = lasted = 0
     matched = calls.of(tables)
     columns, members = matched.columns(), matched.part_columns()

@@ -160,7 +160,7 @@ def _slowdown(figures: Figures) -> KeyFigure | None:
         return None
     saved = quantity(1 - 1 / value, Unit.FRACTION) if value > 1 else quantity(0.0, Unit.FRACTION)
     # A sum over operations, where a finding replays the run: the two answer alike, not the same.
-    return KeyFigure("slowdown", value, Unit.RATIO, f"all ranks like their peers: about {saved} (findings replay it)")
+    return KeyFigure("slowdown", value, Unit.RATIO, f"all ranks alike: about {saved} less (findings replay it)")
 
 
 def _worst_ranks(figures: Figures) -> DataTable | None:
