@@ -63,10 +63,10 @@ def test_arguments_begin_a_new_array_before_offsets_run_out(monkeypatch: pytest.
 
 
 def test_times_as_text_that_are_no_plain_decimals() -> None:
-    texts = [b"1.5", b"", b"1e3", b"nan", b'"2.001"', b"null", b"-1.0005", b"1e30", b"\xff"]
+    texts = [b"1.5", b"", b"1e3", b"nan", b'"2.001"', b"null", b"-1.0005", b"1e30", b"\xff", b"1e999999"]
     ns, finer = _nanoseconds.from_texts(texts)
     absent = int(_nanoseconds.ABSENT)
-    assert ns.tolist() == [1500, absent, 1_000_000, absent, 2001, absent, -1000, absent, absent]
+    assert ns.tolist() == [1500, absent, 1_000_000, absent, 2001, absent, -1000, absent, absent, absent]
     assert finer == 1
 
 

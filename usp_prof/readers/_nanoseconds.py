@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, DecimalException
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,7 +73,7 @@ def _one_by_one(values: Sequence[bytes]) -> tuple[NDArray[np.int64], int]:
             exact = Decimal(value.decode("ascii").strip('"')) * 1000
             if not exact.is_finite() or abs(exact) >= Decimal(_LIMIT_US) * 1000:
                 continue
-        except (InvalidOperation, UnicodeDecodeError):
+        except (DecimalException, UnicodeDecodeError):  # no number, or one beyond all bounds
             continue
         nearest = int(exact.to_integral_value())
         finer += exact != nearest
