@@ -61,7 +61,7 @@ def draw() -> None:
     members, launch = _neighbours(view.run, picked)
     answer = timeline(
         f"run={view.run}", key="timeline", dark=state.is_dark(), ranks=list(shown), kinds=list(kinds),
-        range=_range(), jump=found, matched=sorted(matched), height=620, tall=True, members=members,
+        range=_range(store.span_ns), jump=found, matched=sorted(matched), height=620, tall=True, members=members,
         launch=launch,
     )  # fmt: skip
     st.caption(HELP)
@@ -157,11 +157,13 @@ def _legend(axes: set[str], actions: set[str], kinds: tuple[str, ...]) -> None:
     st.html(f"<div style='font-size:12px;line-height:1.6'>{chips}</div>")
 
 
-def _range() -> list[int] | None:
+def _range(span_ns: int) -> list[int] | None:
+    """Read the range from the address, as far as it lies about the run."""
     match = re.fullmatch(r"(-?\d{1,15})-(\d{1,15})", st.query_params.get("range", ""))
     if not match or int(match[2]) <= int(match[1]):
         return None
-    return [int(match[1]), int(match[2])]
+    start, end = max(int(match[1]), -span_ns // 2), min(int(match[2]), span_ns + span_ns // 2)
+    return [start, end] if start < end else None
 
 
 def _contents(index: int, ranks: tuple[int, ...], kinds: tuple[str, ...], picked: list[int]) -> None:
