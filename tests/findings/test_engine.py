@@ -75,6 +75,9 @@ def test_every_rule_is_listed_and_has_its_page() -> None:
             "When it is wrong",
         ):
             assert heading in (each.__doc__ or ""), (each.CODE, heading)
+        page = " ".join((each.__doc__ or "").split())
+        for trainer in ("torchtitan", "Megatron-LM", "nanotron", "DeepSpeed", "our trainer"):
+            assert trainer in page, (each.CODE, trainer)
         assert rule(each.CODE) is each
     assert len({each.CODE for each in all_rules()}) == len(all_rules())
 

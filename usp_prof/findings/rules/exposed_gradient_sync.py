@@ -12,6 +12,7 @@ What to do
     Overlap it: DDP with buckets (`bucket_cap_mb`), no `no_sync` around the last micro-batch; Megatron-LM
     `--overlap-grad-reduce` and `--overlap-param-gather`; DeepSpeed `overlap_comm: true`; FSDP2 overlaps by itself
     unless a reshard or an explicit wait stands in the way; nanotron overlaps with its bucketed gradient accumulator.
+    torchtitan has FSDP2's overlap; our trainer overlaps unless `--fault unoverlapped` forbids it (`--bucket-mb`).
 
 How the gain is predicted
     The run is replayed with each reduction beginning when its share of the last backward is done, and the optimizer

@@ -11,6 +11,8 @@ What to do
     Make the work larger or the launches fewer: CUDA graphs (`torch.compile(mode="reduce-overhead")`, Megatron-LM
     `--enable-cuda-graph`), `torch.compile`, fused optimizers (`fused=True`), larger micro-batches; no synchronisation
     (`.item()`, printing a loss) inside the step.
+    torchtitan: `compile.enable = true`; nanotron: larger `tokens.micro_batch_size`; DeepSpeed: `engine.compile()`;
+    our trainer: `--compile`.
 
 How the gain is predicted
     The run is replayed with kernels waiting for each other and for communication only (`no_launch_gaps`).

@@ -12,6 +12,7 @@ What to do
     Collect garbage at one moment on all ranks: `gc.disable()` and `gc.collect()` every so many steps (torchtitan:
     `training.gc_freq`; Megatron-LM: `--manual-gc --manual-gc-interval 100`), `gc.freeze()` after the first step; save
     checkpoints in the background.
+    nanotron and DeepSpeed have no setting: call `gc` in your own loop; our trainer makes it with `--fault pause`.
 
 How the gain is predicted
     The run is replayed with these pauses removed (`no_pauses`).

@@ -11,6 +11,7 @@ What to do
     Load ahead in other processes: `num_workers` and `prefetch_factor` of `torch.utils.data.DataLoader` (torchtitan:
     `training.dataloader.num_workers`; Megatron-LM: `--num-workers`; nanotron: `data_stages.*.num_loading_workers`),
     with `pin_memory=True` and `non_blocking=True` copies; keep tokenised data on local disks.
+    DeepSpeed: `num_local_io_workers` of `deepspeed_io`; our trainer makes it with `--fault late-input`.
 
 How the gain is predicted
     The run is replayed with the host's time in the loader removed (`no_input_wait`), on all ranks.

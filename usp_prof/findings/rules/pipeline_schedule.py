@@ -12,6 +12,7 @@ What to do
     torchtitan `parallelism.pipeline_parallel_schedule` (`Interleaved1F1B`, `InterleavedZeroBubble`, `ZBVZeroBubble`),
     Megatron-LM `--num-layers-per-virtual-pipeline-stage`, or more micro-batches. Splitting stages needs as many layers;
     split backwards keep more activations.
+    nanotron: `parallelism.pp_engine` has GPipe and 1F1B alone; DeepSpeed has 1F1B alone; our trainer: `--schedule`.
 
 How the gain is predicted
     The order that ran and the other one are both simulated with the measured times (`schedule=`); halves of a backward

@@ -12,6 +12,8 @@ Why it costs time
 What to do
     Test the group's links (`nccl-tests`, `ibstat`, `nvidia-smi nvlink -s`), look at `NCCL_DEBUG=INFO` for the rings and
     at the placement of its ranks; drain the node.
+    torchtitan, Megatron-LM, nanotron and DeepSpeed have no setting for it; our trainer makes one with `--fault
+    slow-link`.
 
 How the gain is predicted
     The run is replayed with this group's transfers as fast as the median of the other groups' (`link_as_peers`).

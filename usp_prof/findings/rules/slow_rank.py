@@ -16,6 +16,7 @@ What to do
     Look at the rank's clocks, temperature and power (`nvidia-smi -q -d CLOCK,PERFORMANCE`), at other processes on its
     host, and take the machine out. torchtitan, Megatron-LM and DeepSpeed have no setting for it; Megatron-LM's
     `--log-straggler` and NVIDIA's resiliency extension watch for it.
+    nanotron has none either, and our trainer makes one with `--fault slow-rank`.
 
 How the gain is predicted
     The run is replayed with the rank's compute scaled to the median of its peers (`rank_as_peers`).

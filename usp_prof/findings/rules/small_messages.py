@@ -10,6 +10,8 @@ Why it costs time
 What to do
     Put them together: larger DDP buckets (`bucket_cap_mb`), FSDP units of whole blocks, DeepSpeed
     `reduce_bucket_size` and `allgather_bucket_size`, Megatron-LM `--ddp-bucket-size`; send metadata with the data.
+    torchtitan: wrap whole blocks (its default), nanotron: its accumulator holds one bucket; our trainer: `--bucket-
+    mb`.
 
 How the gain is predicted
     The run is replayed with each small transfer at the median bandwidth of the axis' large ones (`bucketed`): modelled,

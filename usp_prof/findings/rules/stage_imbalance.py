@@ -12,6 +12,8 @@ What to do
     Give the slow stage fewer layers: Megatron-LM `--decoder-first-pipeline-num-layers` and
     `--decoder-last-pipeline-num-layers` (or account for embedding and loss in the split), torchtitan
     `parallelism.module_fqns_per_model_part`, DeepSpeed `partition_method="parameters"`.
+    nanotron cuts by the costs that the model states (`get_block_compute_costs`): state them; our trainer cuts
+    evenly, so that `--layers` should be a multiple of the stages.
 
 How the gain is predicted
     The run's own order of actions is simulated with the measured times and with every stage at the mean of all
