@@ -102,7 +102,11 @@ class Anchored:
         moments = self.when + timeline.start[self.first] - graph.nodes.start[self.first]
         if self.inside.all():
             return moments
-        end_moved = int(timeline.end[self.rows].max() - graph.nodes.end[self.rows].max())
+        last = int(timeline.end[self.rows].max())
+        if graph.added:  # what an edit puts in may be what ends last
+            mine = (graph.nodes.rank == graph.nodes.rank[self.rows[0]]) & ~graph.measured
+            last = max(last, int(timeline.end[mine].max(initial=last)))
+        end_moved = last - int(graph.nodes.end[self.rows].max())
         return np.where(self.inside, moments, self.when + end_moved)
 
 
