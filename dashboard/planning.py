@@ -16,7 +16,7 @@ from usp_prof.charts.inputs import MemoryParts
 from usp_prof.model.hardware import DEVICES
 from usp_prof.planner.cluster import of_device
 from usp_prof.planner.search import Plans, Question
-from usp_prof.planner.stages import footprints
+from usp_prof.whatif.stages import footprints
 
 if TYPE_CHECKING:
     from usp_prof.contract import ModelEntry

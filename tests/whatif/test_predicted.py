@@ -79,6 +79,6 @@ def test_sharding_and_recomputation_change_the_memory_that_they_should() -> None
     before, after = memory_of(prediction.layout_before), memory_of(prediction.layout_after)
     assert before is not None
     assert after is not None
-    assert after.parameters == before.parameters / 2
+    assert before.parameters / 2 < after.parameters < before.parameters
     assert after.optimizer == before.optimizer / 2
-    assert after.activations < before.activations / 5
+    assert after.activations < before.activations * 0.6  # one layer of two is unfolded at a time

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from usp_prof.whatif.step_times import StepTimes
 
 _LEAST = 0.0005
-_PARTS = ("parameters", "gradients", "optimizer", "activations")
+_PARTS = ("parameters", "gradients", "optimizer", "activations", "logits")
 
 
 def as_text(tables: TableSet, alone: Sequence[Prediction], together: Prediction, measured: StepTimes) -> str:

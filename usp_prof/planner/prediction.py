@@ -12,7 +12,7 @@ from usp_prof.algebra.schedules.simulation import simulate
 from usp_prof.model import flops
 from usp_prof.planner import layers
 from usp_prof.planner.messages import gathered, sent
-from usp_prof.planner.stages import layers_of_stages, schedule_of, worst
+from usp_prof.whatif.stages import layers_of_stages, schedule_of, worst
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,12 +23,14 @@ When it is wrong
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from usp_prof.analyses import memory
 from usp_prof.findings.draft import Draft
 from usp_prof.model.edit import Edit
 from usp_prof.whatif.layout import layout_of
+from usp_prof.whatif.memory import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
 
 CODE = "needless-recompute"
 TITLE = "Activations are recomputed although memory would hold them"
-BYTES_PER_VALUE = 34
-"""What backward needs of a layer, per token and hidden unit, in half precision and without a score matrix."""
 SPARE = 0.1
 
 
@@ -77,10 +77,6 @@ def look(tables: TableSet) -> Iterable[Draft]:
 
 
 def needed_bytes(layout: Layout) -> int:
-    """Estimate what keeping all activations takes more than keeping each layer's input, on the first stage."""
-    if layout.model is None or not layout.micro_batch_tokens:
-        return -1
-    layers = -(-layout.model.layers // max(layout.pp, 1))
-    held = min(layout.pp, layout.micro_batches) if layout.pp > 1 else 1
-    tokens = layout.micro_batch_tokens / max(layout.tp * layout.cp, 1)
-    return round((BYTES_PER_VALUE - 2) * layers * held * tokens * layout.model.hidden)
+    """Estimate what keeping all activations takes more than what is kept now, on the fullest rank."""
+    now, kept = memory_of(layout), memory_of(replace(layout, recompute="none"))
+    return -1 if now is None or kept is None else round(kept.whole - now.whole)

@@ -119,6 +119,7 @@ class MemoryJson(Struct, frozen=True):
     gradients_bytes: float
     optimizer_bytes: float
     activations_bytes: float
+    logits_bytes: float
 
 
 class PredictionJson(Struct, frozen=True):
