@@ -3,8 +3,8 @@
 import shlex
 
 import pytest
-
 from planned import EXPERTS, LLAMA_8B
+
 from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.errors import UsageError
 from usp_prof.planner.launch import command

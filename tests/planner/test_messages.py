@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-
 from planned import MACHINE
+
 from usp_prof.model.configuration import Configuration
 from usp_prof.planner.messages import gathered, link, reduced, sent
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN
+
 from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.flops import per_token
 from usp_prof.planner.prediction import predict

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-
 from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN
+
 from usp_prof.model.configuration import Recompute, broken_rule
 from usp_prof.model.errors import UsageError
 from usp_prof.planner.search import Question, configurations, grid, search
