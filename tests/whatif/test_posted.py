@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from usp_prof.whatif.graph import NEVER, EdgeKind, Edges, Graph, NodeKind, Nodes
@@ -90,7 +92,7 @@ def test_a_part_that_seems_to_end_before_the_other_side_begins_has_met_it() -> N
     before = _graph(15 * MS)
     late = before.nodes.start.copy()
     late[1] = 15 * MS + 500_000  # the other side's range opens half a millisecond after this one has ended
-    nodes = Nodes(*(late if name == "start" else getattr(before.nodes, name) for name in Nodes.__dataclass_fields__))
+    nodes = replace(before.nodes, start=late)
     transfer = np.where(before.nodes.call == 0, nodes.end - late[1], 0)
     graph = with_asked_posts(
         Graph(

@@ -1,5 +1,6 @@
 """Hugging Face's Trainer on two processes: DDP, two micro-batches a step."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -47,5 +48,7 @@ arguments = TrainingArguments(
 callback = RecordCallback(folder / "run", sequence=SEQUENCE, peak_flops=1e9)
 Trainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Tokens(), callbacks=[callback]).train()
 
-# The trainer leaves its process group open; a rank whose peer ends first then aborts at exit now and then.
-torch.distributed.destroy_process_group()
+# A thread of gloo's that meets the interpreter's end aborts the process, in one of some twenty runs and also without
+# our callback: all is written by now, so that the interpreter need not end.
+sys.stdout.flush()
+os._exit(0)
