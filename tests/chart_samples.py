@@ -81,4 +81,11 @@ SAMPLES: tuple[inputs.ChartInput, ...] = (
         "speed", "pp", "tp", (1, 2), (1, 2), np.array([[1.0, 2.0], [3.0, np.nan]]), ("1", "2", "3", ""), ("a",) * 4
     ),
     inputs.MemoryParts(("rank 0", "rank 1"), (("weights", (1e9, 1e9)), ("logits", (0.0, 0.0))), 8e9),
+    inputs.MemoryLines(
+        (
+            inputs.MemoryLine(
+                "rank 0", np.array([0, 1_000_000]), np.array([10**9, 2 * 10**9]), np.array([2 * 10**9, 2 * 10**9])
+            ),
+        )
+    ),
 )

@@ -29,6 +29,7 @@ CHARTS: dict[type, str] = {
     inputs.PlanPoints: "plan_front",
     inputs.PlanGrid: "plan_grid",
     inputs.MemoryParts: "footprint",
+    inputs.MemoryLines: "memory_line",
 }
 """The module that draws each kind of input; a test walks this folder against it."""
 

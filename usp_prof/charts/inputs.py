@@ -179,6 +179,23 @@ class MemoryParts:
     room_bytes: float
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """One rank's memory after each allocator event; times count from its first."""
+
+    label: str
+    time_ns: NDArray[np.int64]
+    allocated_bytes: NDArray[np.int64]
+    reserved_bytes: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLines:
+    """Memory over time, a line a rank."""
+
+    lines: tuple[MemoryLine, ...]
+
+
 ChartInput = (
     BreakdownRows
     | HeatMap
@@ -193,4 +210,5 @@ ChartInput = (
     | PlanPoints
     | PlanGrid
     | MemoryParts
+    | MemoryLines
 )

@@ -125,7 +125,7 @@ def _variants(question: Question, *, dp: int, tp: int, cp: int, pp: int) -> Iter
         for ep in experts:
             for zero in (0, 1, 3) if dp * cp > 1 else (0,):
                 for schedule, chunks in SCHEDULES if pp > 1 else SCHEDULES[:1]:
-                    if zero == 3 and schedule == "zbv":
+                    if zero == 3 and schedule == "zbv":  # the third gather, before the weights' half, is not modelled
                         continue
                     if number < pp * chunks and pp > 1:
                         continue

@@ -1,0 +1,45 @@
+"""How does memory rise and fall? A line a rank of what is allocated, above it what the allocator holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bokeh.models import ColumnDataSource
+
+from usp_prof.charts.frame import base, hover, legend, size_ticks, time_ticks
+
+if TYPE_CHECKING:
+    from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
+
+    from usp_prof.charts.inputs import MemoryLines
+    from usp_prof.charts.theme import Theme
+
+_COLOURS = ("compute", "comm:dp", "comm:cp", "comm:pp")
+
+
+def figure(data: MemoryLines, theme: Theme) -> Figure:
+    """Draw each rank's allocated bytes as a step line, reserved ones dashed."""
+    plot = base(theme, 320, tools="pan,xwheel_zoom,box_zoom,reset")
+    lines = []
+    for place, line in enumerate(data.lines):
+        ink = theme.color(_COLOURS[place % len(_COLOURS)])
+        for label, sizes, dash in ((line.label, line.allocated_bytes, "solid"), ("", line.reserved_bytes, "4 3")):
+            source = ColumnDataSource(
+                {
+                    "time": line.time_ns,
+                    "bytes": sizes,
+                    "gigabytes": sizes / 1e9,
+                    "what": [f"{line.label}, {'allocated' if label else 'reserved'}"] * len(sizes),
+                }
+            )
+            options = {"legend_label": label} if label else {"line_alpha": 0.6}
+            lines.append(
+                plot.step("time", "bytes", source=source, mode="after", line_color=ink, line_dash=dash, **options)
+            )
+    plot.y_range.start = 0
+    plot.xaxis.formatter = time_ticks()
+    plot.yaxis.formatter = size_ticks()
+    plot.xaxis.axis_label = "since each rank's first allocator event"
+    hover(plot, [("", "@what"), ("memory", "@gigabytes{0.000} GB")], lines)
+    legend(plot, theme)
+    return plot
