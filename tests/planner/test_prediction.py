@@ -76,4 +76,12 @@ def test_the_parts_add_up_to_the_step(tp: int, pp: int, micro_batches: int, zero
     found = predict(PLAIN, Configuration(dp=2, tp=tp, pp=pp, zero=zero, micro_batches=micro_batches), MACHINE)
     assert 0 <= found.bubble_fraction < 1
     assert 0 < found.mfu < 1
-    assert found.step_ns >= found.compute_ns + found.bubble_ns
+    parts = found.compute_ns + sum(found.exposed_ns.values()) + found.bubble_ns + found.optimizer_ns
+    assert parts == pytest.approx(found.step_ns)
+
+
+def test_compute_is_the_same_however_weights_are_gathered() -> None:
+    """ZeRO-3's exposed gathers lie among the layers: they are communication, not compute."""
+    slow = replace(MACHINE, link_rate=1e9)
+    whole, sharded = (predict(LLAMA_8B, Configuration(dp=8, zero=zero), slow) for zero in (1, 3))
+    assert sharded.compute_ns == pytest.approx(whole.compute_ns, rel=1e-6)

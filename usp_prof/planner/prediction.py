@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from usp_prof.algebra.schedules.action import Action, Kind
-from usp_prof.algebra.schedules.orders import Schedule, Shape, order
+from usp_prof.algebra.schedules.orders import Schedule, Shape, order, stage_ranks
 from usp_prof.algebra.schedules.simulation import simulate
 from usp_prof.model import flops
 from usp_prof.planner import layers
@@ -31,7 +31,10 @@ Against simulating all of them the window is then off by 0.8 % at most (interlea
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a configuration would need and give; `exposed_ns` is the fullest rank's, by axis."""
+    """What a configuration would need and give. The parts are the busiest rank's and add up to the step.
+
+    `bubble_ns` is all of its waiting in the pipeline, for messages too; `exposed_ns` is by axis.
+    """
 
     configuration: Configuration
     step_ns: float
@@ -43,7 +46,6 @@ class Prediction:
     mfu: float
     convention: str
     footprint: Footprint
-    fits: bool
 
     @property
     def tokens_per_device(self) -> float:
@@ -52,7 +54,7 @@ class Prediction:
 
     @property
     def bubble_fraction(self) -> float:
-        """The share of the step in which the fullest rank waits for the pipeline."""
+        """The share of the step in which the busiest rank waits for the pipeline."""
         return self.bubble_ns / self.step_ns
 
 
@@ -73,14 +75,15 @@ def predict(
         for stage, count in enumerate(spread)
     )
     transfer = round(sent(cluster, configuration, "pp", layers.message_bytes(model, configuration)))
-    window, busy = _pipeline(schedule, shape, times, transfer)
-    held = sum(spread) / shape.ranks * shape.micro_batches
+    window, busy, busiest = _pipeline(schedule, shape, times, transfer)
+    held = sum(count for count, rank in zip(spread, stage_ranks(schedule, shape), strict=True) if rank == busiest)
     exposed = {
-        axis: (forward.exposed.get(axis, 0.0) + backward.exposed.get(axis, 0.0)) * held
+        axis: (forward.exposed.get(axis, 0.0) + backward.exposed.get(axis, 0.0)) * held * shape.micro_batches
         for axis in sorted({*forward.exposed, *backward.exposed})
     }
+    compute = busy - sum(exposed.values())
     found = worst(model, configuration, gradient_bytes=gradient_bytes)
-    gradients = _gradients(configuration, cluster, found, forward.compute, backward.compute, sum(spread) / shape.ranks)
+    gradients = _gradients(configuration, cluster, found, forward.compute, backward.compute, held)
     exposed["dp"] = exposed.get("dp", 0.0) + gradients
     optimizer = 2 * (found.optimizer_bytes + found.parameter_bytes + found.gradient_bytes) / cluster.memory_rate * 1e9
     step = window + gradients + optimizer
@@ -89,7 +92,7 @@ def predict(
     return Prediction(
         configuration,
         step_ns=step,
-        compute_ns=busy - sum(time for axis, time in exposed.items() if axis != "dp"),
+        compute_ns=compute,
         exposed_ns={axis: time for axis, time in exposed.items() if time},
         bubble_ns=window - busy,
         optimizer_ns=optimizer,
@@ -97,13 +100,14 @@ def predict(
         mfu=cost * tokens / (configuration.devices * cluster.peak_flops),
         convention=convention,
         footprint=found,
-        fits=found.total_bytes <= cluster.room_bytes,
     )
 
 
 @lru_cache(maxsize=4096)
-def _pipeline(schedule: Schedule, shape: Shape, times: tuple[tuple[int, int], ...], transfer: int) -> tuple[int, int]:
-    """Give the window of all micro-batches, and how long the fullest rank works in it."""
+def _pipeline(
+    schedule: Schedule, shape: Shape, times: tuple[tuple[int, int], ...], transfer: int
+) -> tuple[int, int, int]:
+    """Give the window of all micro-batches, how long the busiest rank works in it, and which rank that is."""
     fewer = min(shape.micro_batches, STEADY * shape.ranks)
     timeline = simulate(
         order(schedule, Shape(shape.ranks, fewer, shape.chunks)),
@@ -113,9 +117,9 @@ def _pipeline(schedule: Schedule, shape: Shape, times: tuple[tuple[int, int], ..
     held: dict[int, int] = {}
     for action, rank in zip(timeline.actions, timeline.rank.tolist(), strict=True):
         held[rank] = held.get(rank, 0) + _duration(action, times)
-    busiest = max(held.values())
-    further = (shape.micro_batches - fewer) * busiest // fewer
-    return timeline.window + further, busiest + further
+    busiest = max(held, key=lambda rank: (held[rank], -rank))
+    further = (shape.micro_batches - fewer) * held[busiest] // fewer
+    return timeline.window + further, held[busiest] + further, busiest
 
 
 def _duration(action: Action, times: tuple[tuple[int, int], ...]) -> int:
