@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.findings.inputs import damage
 from usp_prof.findings.rules import NAMES
+from usp_prof.findings.together import together
 from usp_prof.model.errors import UspProfError, unknown_name
 from usp_prof.model.finding import Finding, Level
 from usp_prof.model.health import HealthRow, Severity
@@ -81,10 +82,10 @@ def find_all(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
             judged.append((each, draft, _Judged.of(prediction)))
     judged.sort(key=lambda item: (item[1].opportunity, -item[2].gain_fraction, item[0].CODE, str(item[1].edit)))
     edits = [draft.edit for _, draft, _ in judged]
-    together = predict_all(tables, [edits[: place + 1] for place in range(1, len(edits))])
-    gains = [*(judgement.gain_fraction for _, _, judgement in judged[:1]), *map(_gain, together)]
-    findings = [_finding(*item, gain) for item, gain in zip(judged, gains, strict=True)]
+    joined = together(tables, edits, judged[0][2].gain_fraction if judged else 0.0)
+    findings = [_finding(*item, gain) for item, gain in zip(judged, joined.gains, strict=True)]
     skipped = [_skipped(code, reason) for code, reason in failed.items()]
+    skipped += [_apart(judged[place][0].CODE, reason) for place, reason in joined.left_out.items()]
     return Found(tuple(findings), tuple(sorted(skipped)))
 
 
@@ -105,19 +106,13 @@ def _counts(draft: Draft, prediction: Prediction, selection: Selection) -> bool:
     return prediction.gain_fraction >= draft.least_gain and _selected(draft, selection)
 
 
-def _gain(prediction: Prediction | UspProfError) -> float:
-    if isinstance(prediction, UspProfError):
-        raise prediction
-    return prediction.gain_fraction
-
-
 def find(tables: TableSet, selection: Selection = EVERYTHING) -> list[Finding]:
     """Give the findings, most important first: what is wrong before what could be chosen otherwise, then by gain."""
     found: Found = tables.memo(("findings", selection), lambda: find_all(tables, selection))
     return list(found.findings)
 
 
-def _finding(each: Rule, draft: Draft, prediction: _Judged, together: float) -> Finding:
+def _finding(each: Rule, draft: Draft, prediction: _Judged, cumulative: float) -> Finding:
     level = Level.CRITICAL if prediction.gain_fraction >= CRITICAL_GAIN else Level.WARNING
     return Finding(
         code=each.CODE,
@@ -126,7 +121,7 @@ def _finding(each: Rule, draft: Draft, prediction: _Judged, together: float) -> 
         evidence=draft.evidence,
         edit=str(draft.edit),
         gain_fraction=prediction.gain_fraction,
-        cumulative_gain_fraction=together,
+        cumulative_gain_fraction=cumulative,
         basis=draft.basis or prediction.basis,
         error_fraction=prediction.error_fraction,
         level=Level.NOTE if draft.opportunity else level,
@@ -137,6 +132,11 @@ def _finding(each: Rule, draft: Draft, prediction: _Judged, together: float) -> 
 
 def _skipped(code: str, reason: str) -> HealthRow:
     return HealthRow("rule_skipped", Severity.INFO, detail=f"{code}: {reason}")
+
+
+def _apart(code: str, reason: str) -> HealthRow:
+    detail = f"{code} adds nothing to the gain of all, its change cannot be made with those before it: {reason}"
+    return HealthRow("edits_apart", Severity.INFO, detail=detail)
 
 
 def _has_steps(tables: TableSet) -> bool:

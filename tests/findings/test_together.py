@@ -1,0 +1,36 @@
+"""Are gains those of the edits replayed together, and does one that cannot join cost none of the others?"""
+
+from __future__ import annotations
+
+import pytest
+from made_faults import run_with
+
+from usp_prof.findings.together import together
+from usp_prof.model.edit import parse_edit
+from usp_prof.whatif.predict import predict
+
+GOOD = [parse_edit("rank_as_peers=1"), parse_edit("comm_faster=2,axis=dp"), parse_edit("no_pauses")]
+IMPOSSIBLE = parse_edit("comm_faster=0,axis=dp")
+
+
+def test_each_gain_is_that_of_all_up_to_it() -> None:
+    tables = run_with("slow_rank").tables
+    alone = predict(tables, GOOD[:1]).gain_fraction
+    found = together(tables, GOOD, alone)
+    assert found.gains == (alone, *(predict(tables, GOOD[:count]).gain_fraction for count in (2, 3)))
+    assert not found.left_out
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_what_cannot_join_is_left_out_and_said(place: int) -> None:
+    tables = run_with("slow_rank").tables
+    alone = predict(tables, GOOD[:1]).gain_fraction
+    whole = together(tables, GOOD, alone).gains
+    edits = [*GOOD[:place], IMPOSSIBLE, *GOOD[place:]]
+    found = together(tables, edits, alone)
+    assert found.gains == (*whole[:place], whole[place - 1], *whole[place:])
+    assert list(found.left_out) == [place]
+
+
+def test_no_findings_are_worth_nothing() -> None:
+    assert together(run_with("clean").tables, [], 0.0).gains == ()
