@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import streamlit as st
 
 from dashboard import data, state
@@ -13,15 +12,16 @@ from dashboard.components.sections import draw_sections
 from dashboard.components.waiting import wait
 from usp_prof import UspProfError
 from usp_prof.algebra.schedules.orders import Schedule
-from usp_prof.charts.inputs import PipelineSchedule
 from usp_prof.model.edit import Edit
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, Stack, StackPart
 from usp_prof.report.format import quantity
+from usp_prof.report.sections.pipeline import simulated_schedule
 
 if TYPE_CHECKING:
     from dashboard.state import View
     from usp_prof.algebra.schedules.simulation import Timeline
+    from usp_prof.charts.inputs import PipelineSchedule
     from usp_prof.report.document import Document
 
 TITLE = "Pipeline"
@@ -93,17 +93,8 @@ def _another(view: View) -> None:
 
 def as_chart(line: Timeline) -> PipelineSchedule:
     """Give simulated actions as the chart draws them."""
-    first = int(line.start.min(initial=0))
     stages = [
         sorted({a.stage for a, r in zip(line.actions, line.rank.tolist(), strict=True) if r == rank})
         for rank in range(line.ranks)
     ]
-    return PipelineSchedule(
-        tuple(f"stage {', '.join(map(str, held))}" for held in stages),
-        line.rank,
-        line.start - first,
-        line.end - first,
-        tuple(str(action.kind) for action in line.actions),
-        np.array([action.stage for action in line.actions], np.int64),
-        np.array([action.micro_batch for action in line.actions], np.int64),
-    )
+    return simulated_schedule(line, tuple(f"stage {', '.join(map(str, held))}" for held in stages))

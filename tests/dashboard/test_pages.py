@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import pkgutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from drawn import drawn, naming
 from streamlit.testing.v1 import AppTest
 
 import dashboard.pages
@@ -30,23 +30,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def named_run(run_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    data.paths.cache_clear()
-    data.worker.forget()
-    runs = [str(run_folder), str(run_folder.with_name("recorded-interleaved"))]
-    monkeypatch.setenv(data.PATHS_VARIABLE, json.dumps(runs))
-    monkeypatch.setenv("USP_PROF_CACHE", str(cache))
-    yield
-    data.paths.cache_clear()
-    data.worker.forget()
-
-
-def drawn(page: str, **address: str) -> AppTest:
-    app = AppTest.from_string(f"from dashboard.pages.{page} import draw\ndraw()", default_timeout=120)
-    for key, value in address.items():
-        app.query_params[key] = value
-    app.run()
-    assert not app.exception, app.exception[0].value
-    return app
+    with naming([run_folder, run_folder.with_name("recorded-interleaved")], cache, monkeypatch):
+        yield
 
 
 def test_every_page_is_listed() -> None:

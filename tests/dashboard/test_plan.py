@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from drawn import drawn, naming
 from streamlit.testing.v1 import AppTest
 
-from dashboard import data, planning
+from dashboard import planning
 from usp_prof.model.footprint import Footprint
 
 if TYPE_CHECKING:
@@ -22,40 +22,26 @@ TRACES = Path(__file__).parents[2] / "traces"
 @pytest.fixture(autouse=True)
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Name a recorded pipeline to the dashboard."""
-    data.paths.cache_clear()
-    data.worker.forget()
-    monkeypatch.setenv(data.PATHS_VARIABLE, json.dumps([str(TRACES / "recorded-1f1b")]))
-    monkeypatch.setenv("USP_PROF_CACHE", str(tmp_path))
-    yield
-    data.paths.cache_clear()
-    data.worker.forget()
-
-
-def page(name: str, **address: str) -> AppTest:
-    app = AppTest.from_string(f"from dashboard.pages.{name} import draw\ndraw()", default_timeout=120)
-    for key, value in address.items():
-        app.query_params[key] = value
-    app.run()
-    assert not app.exception, app.exception[0].value
-    return app
+    with naming([TRACES / "recorded-1f1b"], tmp_path, monkeypatch):
+        yield
 
 
 def test_a_plan_is_predicted_and_told_how_to_start() -> None:
-    app = page("plan")
+    app = drawn("plan")
     assert [metric.label for metric in app.metric] == ["step", "tokens/s", "MFU (palm)", "bubble", "memory"]
     assert app.code[0].value.startswith("torchrun --nproc-per-node 4 trainer/run.py")
     assert "the recorded run itself is predicted with an error of" in app.caption[0].value
 
 
 def test_another_device_and_number_change_the_plan() -> None:
-    app = page("plan", devices="8", batch="64", device="H100 SXM", dtype="bf16", trainer="megatron")
+    app = drawn("plan", devices="8", batch="64", device="H100 SXM", dtype="bf16", trainer="megatron")
     assert app.number_input[0].value == 8
     assert "50 % of the dense peak (assumed)" in app.caption[0].value
     assert app.code[0].value.startswith("torchrun --nproc-per-node 8 --nnodes 1 pretrain_gpt.py")
 
 
 def test_hostile_choices_in_the_address_are_dropped() -> None:
-    app = page("plan", devices="-3", batch="9e9", device="<script>", dtype="../x", plan="no such plan")
+    app = drawn("plan", devices="-3", batch="9e9", device="<script>", dtype="../x", plan="no such plan")
     assert app.number_input[0].value == 4
 
 
@@ -69,13 +55,13 @@ def test_a_batch_that_cannot_be_spread_is_an_error_with_a_hint() -> None:
 
 @pytest.mark.parametrize("figure", ["tokens/s", "MFU", "step", "memory", "bubble"])
 def test_a_sweep_has_a_cell_for_each_pair(figure: str) -> None:
-    app = page("sweep", down="tp", across="pp", figure=figure)
+    app = drawn("sweep", down="tp", across="pp", figure=figure)
     assert set(app.dataframe[0].value.columns) == {"tp", "pp", "configuration", figure}
     assert len(app.dataframe[0].value) > 3
 
 
 def test_choices_make_words_and_words_set_choices() -> None:
-    app = page("whatif", edits="no_pauses comm_faster=2,axis=pp schedule=gpipe bandwidth=2,axis=pp")
+    app = drawn("whatif", edits="no_pauses comm_faster=2,axis=pp schedule=gpipe bandwidth=2,axis=pp")
     assert next(each for each in app.toggle if each.label == "no pauses").value
     assert next(each for each in app.slider if each.label.startswith("pp")).value == 2
     assert app.selectbox[0].value == "gpipe"
@@ -83,7 +69,7 @@ def test_choices_make_words_and_words_set_choices() -> None:
 
 
 def test_a_switch_is_predicted() -> None:
-    app = page("whatif")
+    app = drawn("whatif")
     assert not app.metric
     next(each for each in app.toggle if each.label == "no pauses").set_value(True).run()
     assert not app.exception, app.exception[0].value
@@ -92,7 +78,7 @@ def test_a_switch_is_predicted() -> None:
 
 
 def test_memory_is_predicted_beside_what_was_measured() -> None:
-    app = page("memory")
+    app = drawn("memory")
     assert "What the planner's formulas give for pp4, 8x2, 1f1b" in app.caption[-1].value
 
 

@@ -115,18 +115,10 @@ def _memory(memory: Memory | None) -> MemoryJson | None:
 def of_run(found: Slowdown, *, as_json: bool) -> str:
     """Write how much slower the run is than at its ideal, and why."""
     if as_json:
-        data = {
-            "format": "usp-prof-ideal",
-            "version": 1,
-            "step_ns": found.step_ns,
-            "ideal_ns": found.ideal_ns,
-            "slowdown": found.slowdown,
-            "parts": [
-                {"what": each.what, "name": each.name, "step_ns": each.step_ns, "share": each.share}
-                for each in found.parts
-            ],
-        }
-        return json.dumps(data, indent=1, sort_keys=True) + "\n"
+        parts = [
+            {"what": each.what, "name": each.name, "step_ns": each.step_ns, "share": each.share} for each in found.parts
+        ]
+        return _ideal_json(found, parts)
     lines = [_head(found.step_ns, found.ideal_ns, found.slowdown), "of the loss goes away when this alone is ideal:"]
     lines += [f"  {each.what:6} {each.name:12} {each.share:8.1%}" for each in found.parts]
     return "\n".join(lines) + "\n"
@@ -135,25 +127,22 @@ def of_run(found: Slowdown, *, as_json: bool) -> str:
 def of_job(found: JobSlowdown, *, as_json: bool) -> str:
     """Write the same of an operation table."""
     if as_json:
-        data = {
-            "format": "usp-prof-ideal",
-            "version": 1,
-            "step_ns": found.step_ns,
-            "ideal_ns": found.ideal_ns,
-            "slowdown": found.slowdown,
-            "parts": [
-                {
-                    "what": "stage", "name": "last", "step_ns": found.last_stage_ideal_ns,
-                    "share": found.last_stage_share,
-                }
-            ],
-        }  # fmt: skip
-        return json.dumps(data, indent=1, sort_keys=True) + "\n"
-    lines = [
-        _head(found.step_ns, found.ideal_ns, found.slowdown),
-        f"last stage: {found.last_stage_share:.1%} of the loss",
-    ]
-    return "\n".join(lines) + "\n"
+        ideal, share = found.last_stage_ideal_ns, found.last_stage_share
+        return _ideal_json(found, [{"what": "stage", "name": "last", "step_ns": ideal, "share": share}])
+    head = _head(found.step_ns, found.ideal_ns, found.slowdown)
+    return f"{head}\nlast stage: {found.last_stage_share:.1%} of the loss\n"
+
+
+def _ideal_json(found: Slowdown | JobSlowdown, parts: list[dict[str, object]]) -> str:
+    data = {
+        "format": "usp-prof-ideal",
+        "version": 1,
+        "step_ns": found.step_ns,
+        "ideal_ns": found.ideal_ns,
+        "slowdown": found.slowdown,
+        "parts": parts,
+    }
+    return json.dumps(data, indent=1, sort_keys=True) + "\n"
 
 
 def _head(step_ns: float, ideal_ns: float, slowdown: float) -> str:

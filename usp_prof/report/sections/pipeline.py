@@ -16,6 +16,7 @@ from usp_prof.report.sections.plain import key_figures, notes
 from usp_prof.report.words import spans
 
 if TYPE_CHECKING:
+    from usp_prof.algebra.schedules.simulation import Timeline
     from usp_prof.analyses.pipeline import PipelineResult
     from usp_prof.report.context import Context
     from usp_prof.report.document import Block
@@ -82,9 +83,14 @@ def ideal_schedule(result: PipelineResult, measured: PipelineSchedule) -> Pipeli
     line = result.bubbles.line
     if line is None or line.ranks != len(measured.rows):
         return None
-    first = int(line.start.min())
+    return simulated_schedule(line, measured.rows)
+
+
+def simulated_schedule(line: Timeline, rows: tuple[str, ...]) -> PipelineSchedule:
+    """Give simulated actions as the chart draws them, a row a rank."""
+    first = int(line.start.min(initial=0))
     return PipelineSchedule(
-        measured.rows,
+        rows,
         line.rank,
         line.start - first,
         line.end - first,
