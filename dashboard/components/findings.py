@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from dashboard import data, state
+from usp_prof.model.finding import Basis
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
 
@@ -30,6 +31,13 @@ def listed(block: Findings, view: View, *, brief: bool = False) -> None:
         st.caption(f"and {block.more} more under Suggestions")
 
 
+def sure(finding: Finding) -> str:
+    """Say how sure the gain is; a bound without an error of its own is what it is worth at most."""
+    if finding.basis is Basis.BOUND and not finding.error_fraction:
+        return "at most, a bound"
+    return f"± {finding.error_fraction:.1%}, {finding.basis}"
+
+
 def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> None:
     """Show one finding."""
     left, right = st.columns([3.2, 1.3])
@@ -39,7 +47,7 @@ def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> No
         left.caption(state.plain(finding.advice))
     right.metric("gain", f"{finding.gain_fraction:.1%}" if finding.gain_fraction else "not known")
     if finding.gain_fraction:
-        right.caption(f"± {finding.error_fraction:.1%}, {finding.basis}")
+        right.caption(sure(finding))
     timeline = st.session_state.get("pages", {}).get("timeline")
     if timeline is not None and data.worker.known(("timeline", view.run)):
         query = shown_at(finding, view, data.timeline_store(view.run))

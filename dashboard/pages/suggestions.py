@@ -11,7 +11,7 @@ import streamlit as st
 from dashboard import data, state
 from dashboard.components.blocks import show
 from dashboard.components.download import table
-from dashboard.components.findings import one
+from dashboard.components.findings import one, sure
 from dashboard.components.waiting import wait
 from usp_prof import UspProfError
 from usp_prof.charts.inputs import Waterfall
@@ -104,7 +104,7 @@ def as_table(findings: Sequence[Finding]) -> pd.DataFrame:
                 "what": finding.title,
                 "where": ", ".join(f"{name} {value}" for name, value in finding.where.items()),
                 "gain": f"{finding.gain_fraction:.1%}" if finding.gain_fraction else "not known",
-                "error": f"± {finding.error_fraction:.1%}" if finding.gain_fraction else "",
+                "error": sure(finding) if finding.gain_fraction else "",
                 "basis": str(finding.basis),
                 "change": finding.edit,
             }

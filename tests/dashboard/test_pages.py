@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,11 @@ from streamlit.testing.v1 import AppTest
 
 import dashboard.pages
 from dashboard import data, state
+from dashboard.components.findings import sure
 from dashboard.pages import PAGES, compare, overview, pipeline, suggestions
 from usp_prof.charts.inputs import BreakdownRows, Part
 from usp_prof.model.edit import parse_edit
+from usp_prof.model.finding import Basis, Finding
 from usp_prof.model.selection import EVERYTHING
 
 if TYPE_CHECKING:
@@ -156,3 +159,9 @@ def test_the_report_is_one_page() -> None:
 
 def test_a_name_is_not_read_as_markup() -> None:
     assert state.plain("a*b<c>") == "a\\*b\\<c\\>"
+
+
+def test_a_bound_is_not_shown_as_certain() -> None:
+    known = Finding("code", "title", {}, {}, gain_fraction=0.5, basis=Basis.BOUND)
+    assert sure(known) == "at most, a bound"
+    assert sure(replace(known, error_fraction=0.05)) == "± 5.0%, bound"

@@ -12,10 +12,12 @@ from usp_prof.cli.console import progress_of
 from usp_prof.cli.opening import choice_options, open_from
 from usp_prof.model.errors import UsageError
 from usp_prof.model.flops import check_convention, load
+from usp_prof.model.metric import Unit
 from usp_prof.planner import cluster as clusters
 from usp_prof.planner.calibration import Calibration, calibrate
 from usp_prof.planner.launch import TRAINERS, command
 from usp_prof.planner.search import Plans, Question, search
+from usp_prof.report.format import quantity
 
 if TYPE_CHECKING:
     import argparse
@@ -111,15 +113,12 @@ def _text(plans: Plans, calibration: Calibration | None, args: argparse.Namespac
             f"of the recorded run itself the step is predicted with an error of {calibration.error_fraction:+.1%}"
         )
     if not plans.best:
-        room = _gigabytes(machine.room_bytes)
-        lines.append(
-            f"nothing fits: the leanest needs {_gigabytes(plans.leanest_bytes)} of the {room} that it may fill"
-        )
+        need, room = (quantity(size, Unit.BYTES) for size in (plans.leanest_bytes, machine.room_bytes))
+        lines.append(f"nothing fits: the leanest needs {need} of the {room} that it may fill")
         return "\n".join(lines) + "\n"
     lines.append("")
-    lines.append(
-        f"{'':3}{'step':>10} {'tokens/s':>12} {'MFU':>7} {'memory':>9} {'bubble':>7} {'exposed':>8}  configuration"
-    )
+    head = f"{'':3}{'step':>8} {'tokens/s':>10} {'MFU':>5} {'memory':>8} {'bubble':>6} {'exposed':>7}  configuration"
+    lines.append(head)
     lines += [f"{place:2} {_row(plan)}" for place, plan in enumerate(plans.best[: args.top], start=1)]
     best = plans.best[0].configuration
     lines += ["", f"start the first: {command(args.trainer, question.model, best)}"]
@@ -128,14 +127,11 @@ def _text(plans: Plans, calibration: Calibration | None, args: argparse.Namespac
 
 def _row(plan: Prediction) -> str:
     exposed = sum(plan.exposed_ns.values()) / plan.step_ns
+    step, memory = quantity(plan.step_ns, Unit.NS), quantity(plan.footprint.total_bytes, Unit.BYTES)
     return (
-        f"{plan.step_ns / 1e6:8.1f}ms {plan.tokens_per_second:12,.0f} {plan.mfu:7.1%}"
-        f" {_gigabytes(plan.footprint.total_bytes):>9} {plan.bubble_fraction:7.1%} {exposed:8.1%}  {plan.configuration}"
+        f"{step:>8} {plan.tokens_per_second:10,.0f} {plan.mfu:5.1%} {memory:>8}"
+        f" {plan.bubble_fraction:6.1%} {exposed:7.1%}  {plan.configuration}"
     )
-
-
-def _gigabytes(size: float) -> str:
-    return f"{size / 1e9:.1f} GB"
 
 
 def _json(plans: Plans, calibration: Calibration | None, args: argparse.Namespace) -> str:

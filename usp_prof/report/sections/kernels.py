@@ -29,8 +29,8 @@ _OPS = {
     "mean_ns": "",
     "intensity": "FLOP/byte",
     "precision": "",
-    "total_flop": "",
-    "total_bytes": "",
+    "total_flop": "FLOP",
+    "total_bytes": "bytes",
 }
 _KERNELS = {
     "name": "",
