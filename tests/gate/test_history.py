@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from gate_runs import measured, series, steps
+from gate_runs import FACTS, measured, series, steps
 
 from usp_prof.cli.app import main
 from usp_prof.gate.history import append, read, trends
@@ -54,6 +55,25 @@ def test_the_trend_says_so(drifting: Path, capsys: pytest.CaptureFixture[str]) -
     assert [metric["key"] for metric in data["metrics"]] == ["calls"]
     assert main(["trend", str(drifting), "--metric", "stepp_time"]) == 2
     assert "did you mean step_time" in capsys.readouterr().err
+
+
+def test_a_trend_is_of_runs_like_the_newest(tmp_path: Path) -> None:
+    path, rng = tmp_path / "runs.parquet", np.random.default_rng(3)
+    slower = tuple(replace(fact, value="A100") if fact.name == "device" else fact for fact in FACTS)
+    for i in range(20):
+        on_other = i % 4 == 1
+        run = _run(rng, 2e9 if on_other else 1e9)
+        append(path, replace(run, facts=slower) if on_other else run)
+    calls, step = trends(read(path))
+    assert (len(step.values), step.left_out, step.trend.changes) == (15, 5, ())
+    assert (len(calls.values), calls.left_out) == (20, 0), "counts do not depend on the machine"
+    assert "15 runs (5 under other conditions left out)" in text([step])
+
+
+def test_a_history_without_conditions_is_read(drifting: Path) -> None:
+    table = pq.read_table(drifting)
+    pq.write_table(table.drop_columns(["facts"]), drifting)
+    assert trends(read(drifting)) == trends(table)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def _pair(first: Measured, other: Measured, across: Sequence[FactKind]) -> Pair:
     judgements = []
     for key in sorted({*old, *new}):
         some = new[key] if key in new else old[key]
-        judgements.append(_judgement(some, old.get(key), new.get(key), barred(some, found, across), noise))
+        judgements.append(_judgement(some, old.get(key), new.get(key), barred(some.unit, found, across), noise))
     parts_before, parts_after = dict(waterfall(first)), dict(waterfall(other))
     steps = tuple(
         PartChange(name, parts_before.get(name, 0.0), parts_after.get(name, 0.0))

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from usp_prof.gate.series import EXACT
 from usp_prof.model.metric import Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from usp_prof.gate.series import Series
 
 
 MEASURED_PEAK = "measured peak"
@@ -81,16 +80,16 @@ _RATES = (Unit.NS, Unit.PER_SECOND, Unit.BYTES_PER_SECOND, Unit.FLOP_PER_SECOND,
 _AMOUNTS = (Unit.NS, Unit.BYTES, Unit.FLOP, Unit.COUNT)
 
 
-def barred(series: Series, found: Iterable[Difference], across: Iterable[FactKind] = ()) -> Difference | None:
-    """Give the difference that makes this series incomparable, if any; kinds in `across` are compared all the same."""
+def barred(unit: Unit, found: Iterable[Difference], across: Iterable[FactKind] = ()) -> Difference | None:
+    """Give the difference that bars figures of this unit, if any; kinds in `across` are compared all the same."""
     passed = set(across)
     for difference in found:
         if not difference.known or difference.kind in passed:
             continue
-        if difference.kind is FactKind.HARDWARE and series.unit in _RATES:
+        if difference.kind is FactKind.HARDWARE and unit in _RATES:
             return difference
-        if difference.kind is FactKind.WORK and series.unit in _AMOUNTS:
+        if difference.kind is FactKind.WORK and unit in _AMOUNTS:
             return difference
-        if difference.kind is FactKind.LAYOUT and series.exact:
+        if difference.kind is FactKind.LAYOUT and unit in EXACT:
             return difference
     return None

@@ -1,9 +1,14 @@
-"""How did the metrics go over commits? A Parquet file that each check appends to, and the trend of each metric."""
+"""How did the metrics go over commits? A Parquet file that each check appends to, and the trend of each metric.
+
+One file may hold runs of several machines and configurations. A metric's trend is that of the runs which can be
+compared with the newest, by the same rules as a baseline; the others are left out and counted.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,14 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from usp_prof.gate.changepoint import Trend, find_trend
+from usp_prof.gate.facts import Fact, FactKind, barred, differences
 from usp_prof.gate.sample import boil_down
 from usp_prof.model.errors import InputError
 from usp_prof.model.metric import Better, Unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
 
     from usp_prof.gate.measured import Measured
+
+    _Row = dict[str, Any]
+    """A row as Parquet holds it, by the names of `SCHEMA`."""
 
 SCHEMA = pa.schema(
     [
@@ -35,9 +45,12 @@ SCHEMA = pa.schema(
         ("error", pa.float64()),
         ("steps", pa.int64()),
         ("hardware", pa.string()),
+        ("facts", pa.string()),
     ]
 )
-"""One row for each metric of each checked run; `run` counts the runs of the file."""
+"""One row for each metric of each checked run; `run` counts the runs, `facts` are a run's conditions, as JSON."""
+_SINCE = {"facts": "[]"}
+"""Columns that older files lack, and what stands for them: nothing is known that would bar a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,8 @@ class MetricTrend:
     labels: tuple[str, ...]
     values: tuple[float, ...]
     trend: Trend
+    left_out: int = 0
+    """Runs under other conditions than the newest, with which this metric cannot be compared."""
 
     @property
     def drift_fraction(self) -> float:
@@ -63,6 +78,7 @@ def append(path: str | Path, run: Measured, *, verdict: str = "", commit: str = 
     old = read(path) if Path(path).exists() else SCHEMA.empty_table()
     number = max(old.column("run").to_pylist(), default=-1) + 1
     hardware = ", ".join(fact.value for fact in run.facts if fact.kind == "hardware" and fact.name == "device")
+    facts = json.dumps([asdict(fact) for fact in run.facts])
     rows = []
     for series in run.series:
         sample = boil_down(series.samples, series.steps)
@@ -81,6 +97,7 @@ def append(path: str | Path, run: Measured, *, verdict: str = "", commit: str = 
                 "error": sample.error if math.isfinite(sample.error) else math.nan,
                 "steps": sample.steps,
                 "hardware": hardware,
+                "facts": facts,
             }
         )
     target = Path(path)
@@ -100,6 +117,9 @@ def read(path: str | Path) -> pa.Table:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(f"cannot read history {path}: {error}", hint=hint) from error
+    for name, value in _SINCE.items():
+        if name not in table.column_names:
+            table = table.append_column(name, pa.array([value] * len(table), pa.string()))
     if not set(SCHEMA.names) <= set(table.column_names):
         raise InputError(f"{path} is no history of runs", hint=hint)
     return table.select(SCHEMA.names).cast(SCHEMA)
@@ -108,15 +128,24 @@ def read(path: str | Path) -> pa.Table:
 def trends(table: pa.Table, keys: Iterable[str] = ()) -> tuple[MetricTrend, ...]:
     """Give the trend of each metric (of those named, if any), in the order of their names."""
     wanted = set(keys)
-    rows: dict[str, list[dict[str, object]]] = {}
+    rows: dict[str, list[_Row]] = {}
     for row in table.sort_by([("key", "ascending"), ("run", "ascending")]).to_pylist():
         if not wanted or row["key"] in wanted:
             rows.setdefault(row["key"], []).append(row)
-    found = []
-    for key, listed in rows.items():
-        values = tuple(float(str(row["value"])) for row in listed)
-        labels = tuple(str(row["commit"] or row["label"]) for row in listed)
-        last = listed[-1]
-        unit, better = Unit(str(last["unit"])), Better(str(last["better"]))
-        found.append(MetricTrend(key, str(last["title"]), unit, better, labels, values, find_trend(values)))
-    return tuple(found)
+    facts = {text: _facts(text) for text in set(table.column("facts").to_pylist())}
+    return tuple(_trend(key, listed, facts) for key, listed in rows.items())
+
+
+def _trend(key: str, listed: Sequence[_Row], facts: Mapping[str, tuple[Fact, ...]]) -> MetricTrend:
+    last = listed[-1]
+    unit, better = Unit(last["unit"]), Better(last["better"])
+    apart = {text for text in facts if barred(unit, differences(facts[text], facts[last["facts"]]))}
+    like = [row for row in listed if row["facts"] not in apart]
+    values = tuple(float(row["value"]) for row in like)
+    labels = tuple(str(row["commit"] or row["label"]) for row in like)
+    out = len(listed) - len(like)
+    return MetricTrend(key, last["title"], unit, better, labels, values, find_trend(values), out)
+
+
+def _facts(text: str) -> tuple[Fact, ...]:
+    return tuple(Fact(FactKind(each["kind"]), each["name"], each["value"]) for each in json.loads(text))

@@ -119,7 +119,7 @@ def _compared(
         if rule is None:
             continue
         before = [old[key] for old in olds if key in old]
-        bar = barred(some, found, policy.across)
+        bar = barred(some.unit, found, policy.across)
         if bar is not None:
             done[key] = _aside(some, Verdict.NOT_COMPARED, f"not comparable: {bar}")
         elif not before:

@@ -24,7 +24,8 @@ def text(found: Sequence[MetricTrend]) -> str:
     lines = []
     for each in found:
         first, last = figure(each.values[0], each.unit), figure(each.values[-1], each.unit)
-        lines.append(f"{each.key}  {len(each.values)} runs  {first} -> {last}")
+        others = f" ({each.left_out} under other conditions left out)" if each.left_out else ""
+        lines.append(f"{each.key}  {len(each.values)} runs{others}  {first} -> {last}")
         lines.append(f"  {sparkline(each.values)}")
         lines += [f"  {sentence}" for sentence in sentences(each)]
     return "\n".join(lines) + "\n" if lines else "no metric\n"
