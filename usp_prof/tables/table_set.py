@@ -82,6 +82,10 @@ class TableSet:
             self._columns[key] = Columns(self._sources[rank].view(name))
         return self._columns[key]
 
+    def view(self, name: str, rank: int) -> View:
+        """Give one table of one rank, not read before its columns are asked for."""
+        return self._sources[rank].view(name)
+
     def arrow(self, name: str, ranks: Iterable[int] | None = None) -> pa.Table:
         """Give one table of several ranks (all without `ranks`) as one Arrow table."""
         wanted = self.ranks if ranks is None else tuple(ranks)

@@ -1,34 +1,38 @@
 """Which tables would the predicted run have? Those of the recorded one, with every event where the replay puts it.
 
 Work that the graph holds is moved exactly. What lies between (ops, annotations, Python functions) moves with the host's
-calls around it: between two of them, time is stretched evenly.
+calls around it: between two of them, time is stretched evenly. A column is moved when it is asked for: most questions
+need few of them.
 """
 
 from __future__ import annotations
 
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from usp_prof.tables import clock
-from usp_prof.tables.table_set import MemorySource, TableSet
+from usp_prof.tables.table_set import TableSet
+from usp_prof.tables.views import Replaced, table_of
 from usp_prof.whatif.graph import NodeKind
 from usp_prof.whatif.step_times import moved
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from usp_prof.tables.columns import Columns
+    from usp_prof.tables.views import View
+    from usp_prof.whatif.graph import Flags, Graph, Ints, Timeline
 
-    from usp_prof.whatif.graph import Graph, Ints, Timeline
-
-_BY_EVENT = ("kernels", "launches", "ops", "annotations", "activities", "actions", "memory")
 _AS_THEY_ARE = ("threads", "groups", "health", "ranks")
 _DEVICE_RANGES = ("gpu_user_annotation",)
+_ON_DEVICE = ("device_start_ns", "device_end_ns")
+_TIMES = ("start_ns", "end_ns", "dur_ns", "host_start_ns", "host_end_ns", *_ON_DEVICE)
 
 
 def retimed(tables: TableSet, graph: Graph, timeline: Timeline) -> TableSet:
     """Give the tables of a run as a replay of its graph would have it."""
-    sources = {rank: MemorySource(_rank_tables(tables, graph, timeline, rank)) for rank in tables.ranks}
+    sources = {rank: _MovedTables(tables, _Moves(tables, graph, timeline, rank)) for rank in tables.ranks}
     found = TableSet(sources, manifest=tables.manifest, health=tables.health, topology=tables.topology)
     found.assumptions = tables.assumptions
     clocks = clock.of(tables)
@@ -40,70 +44,96 @@ class _Moves:
     """How the times of one rank move, on its own clock."""
 
     def __init__(self, tables: TableSet, graph: Graph, timeline: Timeline, rank: int) -> None:
-        nodes = graph.nodes
-        rows = np.flatnonzero((nodes.rank == rank) & graph.measured)
-        event = nodes.event[rows] if nodes.event is not None else np.full(len(rows), -1)
-        clocks = clock.of(tables)
-        self.start, self.end = (clocks.local(rank, when[rows]) for when in (nodes.start, nodes.end))
-        self.new_start = self.start + (timeline.start - nodes.start)[rows]
-        self.new_end = self.end + (timeline.end - nodes.end)[rows]
-        kind = nodes.kind[rows]
-        self.device = (kind != NodeKind.HOST) & (kind != NodeKind.RETURN)
-        events = tables.columns("events", rank)
-        self.event_start, duration = events["start_ns"], events["dur_ns"]
-        host = ~self.device if (~self.device).any() else kind == NodeKind.COMPUTE
-        self.on_host = host
-        self.steps = self._steps(tables, graph, timeline, rank, rows)
-        ends = self.event_start + np.maximum(duration, 0)
-        start, end = self.host(self.event_start), self.host(ends)
-        ranges = events.matches("category", *_DEVICE_RANGES)
-        start[ranges], end[ranges] = self.work(self.event_start[ranges]), self.work(ends[ranges])
-        place = event[self.device]
-        # A posted transfer's range ends when it is asked for, later than its node: by what the node moves, it moves.
-        start[place] = self.event_start[place] + (timeline.start - nodes.start)[rows][self.device]
-        end[place] = ends[place] + (timeline.end - nodes.end)[rows][self.device]
-        self.events = start, np.where(duration < 0, duration, np.maximum(end - start, 0))
+        self.rank = rank
+        self._tables, self._graph, self._timeline = tables, graph, timeline
+        rows = graph.nodes.of_rank(rank)
+        self._rows = rows[rows < len(graph.nodes) - graph.added]
+        kind = graph.nodes.kind[self._rows]
+        self._device: Flags = (kind != NodeKind.HOST) & (kind != NodeKind.RETURN)
+        self.is_host = bool(self._device.all())
+        """Whether the rank has no device: the host does its work."""
+        self._on_host = kind == NodeKind.COMPUTE if self.is_host else ~self._device
 
-    def _steps(
-        self, tables: TableSet, graph: Graph, timeline: Timeline, rank: int, rows: Ints
-    ) -> dict[str, tuple[Ints, Ints]]:
-        """Give where the steps' bounds were, and where they are now."""
-        steps, clocks = tables.columns("steps", rank), clock.of(tables)
-        work = rows[self.device]
+    @cached_property
+    def steps(self) -> dict[str, tuple[Ints, Ints]]:
+        """Where the steps' bounds were, and where they are now."""
+        steps, clocks = self._tables.columns("steps", self.rank), clock.of(self._tables)
+        work = self._rows[self._device]
         found = {}
         for name in ("start_ns", "end_ns"):
-            aligned = clocks.align(rank, steps[name])
-            shift = moved(aligned, work, graph, timeline) - aligned if len(work) else np.zeros_like(aligned)
+            aligned = clocks.align(self.rank, steps[name])
+            shift = moved(aligned, work, self._graph, self._timeline) - aligned if len(work) else np.zeros_like(aligned)
             found[name] = (steps[name], steps[name] + shift)
         return found
 
+    def spans(self, row: Ints) -> tuple[Ints, Ints]:
+        """Give when these events begin now, and how long they last."""
+        events, nodes = self._tables.columns("events", self.rank), self._graph.nodes
+        was, duration = events["start_ns"][row], events["dur_ns"][row]
+        ends = was + np.maximum(duration, 0)
+        node = self._node_of_event[row]
+        held, start, end = node >= 0, np.empty_like(was), np.empty_like(was)
+        # A posted transfer's range ends when it is asked for, later than its node: by what the node moves, it moves.
+        start[held] = was[held] + (self._timeline.start - nodes.start)[node[held]]
+        end[held] = ends[held] + (self._timeline.end - nodes.end)[node[held]]
+        ranges = ~held & events.matches("category", *_DEVICE_RANGES)[row]
+        for rows, move in ((ranges, self.work), (~held & ~ranges, self.host)):
+            start[rows], end[rows] = move(was[rows]), move(ends[rows])
+        return start, np.where(duration < 0, duration, np.maximum(end - start, 0))
+
     def host(self, when: Ints) -> Ints:
         """Move moments of the host: with the calls around them, and with the steps' bounds where there is no device."""
-        before = [self.start[self.on_host], self.end[self.on_host]]
-        after = [self.new_start[self.on_host], self.new_end[self.on_host]]
-        if not (~self.device).any():
-            before += [self.steps[name][0] for name in ("start_ns", "end_ns")]
-            after += [self.steps[name][1] for name in ("start_ns", "end_ns")]
-        return _warped(when, np.concatenate(before), np.concatenate(after))
+        return _warped(when, *self._host_anchors) if len(when) else when
 
     def work(self, when: Ints) -> Ints:
         """Move moments of the device."""
-        rows = self.device
-        return _warped(
-            when,
-            np.concatenate([self.start[rows], self.end[rows]]),
-            np.concatenate([self.new_start[rows], self.new_end[rows]]),
-        )
+        return _warped(when, *self._work_anchors) if len(when) else when
+
+    @cached_property
+    def _node_of_event(self) -> Ints:
+        """Give each event's node; -1 for what is no activity."""
+        found = np.full(len(self._tables.columns("events", self.rank)), -1, np.int64)
+        rows = self._rows[self._device]
+        if self._graph.nodes.event is not None:
+            found[self._graph.nodes.event[rows]] = rows
+        return found
+
+    @cached_property
+    def _host_anchors(self) -> tuple[Ints, Ints]:
+        before, after = self._moments(self._on_host)
+        if self.is_host:
+            bounds = [self.steps[name] for name in ("start_ns", "end_ns")]
+            before = np.concatenate([before, *(was for was, _ in bounds)])
+            after = np.concatenate([after, *(now for _, now in bounds)])
+        return _in_order(before, after)
+
+    @cached_property
+    def _work_anchors(self) -> tuple[Ints, Ints]:
+        return _in_order(*self._moments(self._device))
+
+    def _moments(self, chosen: Flags) -> tuple[Ints, Ints]:
+        """Give the begins and ends of some of the rank's nodes, as they were and as they are now."""
+        rows, nodes, clocks = self._rows[chosen], self._graph.nodes, clock.of(self._tables)
+        pairs = ((nodes.start, self._timeline.start), (nodes.end, self._timeline.end))
+        before = [clocks.local(self.rank, was[rows]) for was, _ in pairs]
+        after = [own + (now - was)[rows] for own, (was, now) in zip(before, pairs, strict=True)]
+        return np.concatenate(before), np.concatenate(after)
+
+
+def _in_order(before: Ints, after: Ints) -> tuple[Ints, Ints]:
+    """Put anchors in order, with no moment twice."""
+    if not len(before):
+        return before, after
+    order = np.lexsort((after, before))
+    before, after = before[order], np.maximum.accumulate(after[order])
+    last = np.append(before[1:] != before[:-1], True)
+    return before[last], after[last]
 
 
 def _warped(when: Ints, before: Ints, after: Ints) -> Ints:
     """Move moments with anchors: evenly between two, with the nearest beyond all."""
     if not len(before):
         return when.copy()
-    order = np.lexsort((after, before))
-    before, after = before[order], np.maximum.accumulate(after[order])
-    last = np.append(before[1:] != before[:-1], True)
-    before, after = before[last], after[last]
     place = np.clip(np.searchsorted(before, when, side="right") - 1, 0, len(before) - 1)
     upper = np.minimum(place + 1, len(before) - 1)
     span = before[upper] - before[place]
@@ -113,41 +143,46 @@ def _warped(when: Ints, before: Ints, after: Ints) -> Ints:
     return np.where(inside, between, after[place] + when - before[place])
 
 
-def _rank_tables(tables: TableSet, graph: Graph, timeline: Timeline, rank: int) -> Mapping[str, pa.Table]:
-    moves = _Moves(tables, graph, timeline, rank)
-    start, duration = moves.events
-    found = {name: tables.arrow(name, [rank]) for name in _AS_THEY_ARE}
-    found["events"] = _with(tables.arrow("events", [rank]), start_ns=start, dur_ns=duration)
-    for name in _BY_EVENT:
-        table = tables.arrow(name, [rank])
-        row = table["event"].to_numpy()
-        changes = {"start_ns": start[row]}
-        if "dur_ns" in table.column_names:
-            changes["dur_ns"] = duration[row]
-        if name == "actions":
-            ends = table["device_end_ns"].to_numpy()
-            on_host = not (~moves.device).any()
-            move = moves.host if on_host else moves.work
-            changes["device_start_ns"] = move(table["device_start_ns"].to_numpy())
-            changes["device_end_ns"] = move(ends)
-        found[name] = _with(table, **changes)
-    parts = tables.arrow("collectives", [rank])
-    event, post = parts["event"].to_numpy(), parts["op_event"].to_numpy()
-    row = np.where(event >= 0, event, post)
-    known = row >= 0
-    was = parts["start_ns"].to_numpy()
-    found["collectives"] = _with(
-        parts,
-        start_ns=np.where(known, start[row], moves.host(was)),
-        dur_ns=np.where(known, duration[row], parts["dur_ns"].to_numpy()),
-    )
-    steps = tables.arrow("steps", [rank])
-    host = {name: moves.host(steps[name].to_numpy()) for name in ("host_start_ns", "host_end_ns")}
-    found["steps"] = _with(steps, **{name: pair[1] for name, pair in moves.steps.items()}, **host)
-    return found
+class _MovedTables:
+    """One rank's tables, of which the columns with times are moved when they are asked for."""
 
+    def __init__(self, tables: TableSet, moves: _Moves) -> None:
+        self._tables, self._moves = tables, moves
+        self._spans: dict[str, tuple[Ints, Ints]] = {}
 
-def _with(table: pa.Table, **columns: Ints) -> pa.Table:
-    for name, values in columns.items():
-        table = table.set_column(table.column_names.index(name), table.schema.field(name), pa.array(values))
-    return table
+    def table(self, name: str) -> pa.Table:
+        """Give one table of this rank."""
+        return table_of(self.view(name))
+
+    def view(self, name: str) -> View:
+        """Give the same, not moved before its columns are asked for."""
+        view = self._tables.view(name, self._moves.rank)
+        if name in _AS_THEY_ARE:
+            return view
+        there = [key for key in _TIMES if key in view.schema.names]
+        return Replaced(view, {key: partial(self._column, name, key) for key in there})
+
+    def _column(self, name: str, key: str) -> pa.Array:
+        return pa.array(self._times(name, key))
+
+    def _times(self, name: str, key: str) -> Ints:
+        table, moves = self._tables.columns(name, self._moves.rank), self._moves
+        if key in _ON_DEVICE:
+            return (moves.host if moves.is_host else moves.work)(table[key])
+        if name == "steps":
+            return moves.steps[key][1] if key in moves.steps else moves.host(table[key])
+        if name not in self._spans:
+            self._spans[name] = self._spanned(name, table)
+        return self._spans[name][key == "dur_ns"]
+
+    def _spanned(self, name: str, table: Columns) -> tuple[Ints, Ints]:
+        """Give when the rows of a table begin now and how long they last: as their events, or a part's op."""
+        if name == "events":
+            return self._moves.spans(np.arange(len(table)))
+        if name != "collectives":
+            return self._moves.spans(table["event"])
+        row = np.where(table["event"] >= 0, table["event"], table["op_event"])
+        known = row >= 0
+        start, duration = self._moves.host(table["start_ns"]).copy(), table["dur_ns"].copy()
+        start[known], duration[known] = self._moves.spans(row[known])
+        return start, duration
