@@ -23,7 +23,6 @@ from usp_prof.model.selection import EVERYTHING
 from usp_prof.planner.calibration import Calibration, calibrate
 from usp_prof.planner.search import Plans, Question, search
 from usp_prof.report.build import analyse, build
-from usp_prof.report.writers import webpage
 from usp_prof.whatif.predict import Prediction, predict, unedited
 from usp_prof.whatif.schedule import Rescheduled, reschedule
 
@@ -52,6 +51,11 @@ def run_count() -> int:
     return len(paths())
 
 
+def name(index: int) -> str:
+    """Give the name that a run goes by: its folder's."""
+    return Path(paths()[index]).name or paths()[index]
+
+
 def prepare() -> None:
     """Begin with everything that the first visit will want of each run."""
     for index in range(run_count()):
@@ -73,10 +77,8 @@ def open_numbered(index: int) -> Run:
 
 
 def _open(index: int) -> Run:
-    name = Path(paths()[index]).name
-
     def told(done: int, of: int, _file: str) -> None:
-        worker.tell(f"reading {name} (only the first time)", done, of)
+        worker.tell(f"reading {name(index)} (only the first time)", done, of)
 
     return open_run(paths()[index], progress=told)
 
@@ -148,18 +150,6 @@ def call_store(index: int) -> TimelineStore:
     return ask_calls(index).result()
 
 
-def ask_report(index: int, selection: Selection) -> Future[str]:
-    """Ask for the report of a part of a run as one page of HTML."""
-
-    def compose() -> str:
-        worker.tell("writing the report")
-        run = open_numbered(index)
-        results = analyse(run.tables, selection)
-        return webpage.write([build(run.tables, results, name=run.name, selection=selection)])
-
-    return worker.ask(("report", index, selection), compose)
-
-
 def ask_comparison(first: int, second: int) -> Future[Comparison]:
     """Ask for the comparison of two runs."""
     return worker.ask(("comparison", first, second), lambda: compare([_measured(first), _measured(second)]))
@@ -167,8 +157,8 @@ def ask_comparison(first: int, second: int) -> Future[Comparison]:
 
 def _measured(index: int) -> Measured:
     def measure() -> Measured:
-        worker.tell(f"measuring {Path(paths()[index]).name}")
-        return check.measured(open_numbered(index), Path(paths()[index]).name)
+        worker.tell(f"measuring {name(index)}")
+        return check.measured(open_numbered(index), name(index))
 
     return worker.ask(("measured", index), measure).result()
 

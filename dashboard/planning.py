@@ -8,32 +8,18 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from dashboard import data, state
-from dashboard.components.blocks import theme
-from dashboard.components.figure import figure
+from dashboard.answers import plan
+from dashboard.components.blocks import show
 from dashboard.components.waiting import wait
-from usp_prof.charts import draw
-from usp_prof.charts.inputs import MemoryParts
 from usp_prof.model.hardware import DEVICES
 from usp_prof.planner.cluster import of_device
 from usp_prof.planner.search import Plans, Question
-from usp_prof.whatif.stages import footprints
 
 if TYPE_CHECKING:
-    from usp_prof.contract import ModelEntry
-    from usp_prof.model.configuration import Configuration
     from usp_prof.planner.calibration import Calibration
 
 MOST_DEVICES = 4096
 MOST_SEQUENCES = 65536
-FILLS = {
-    "parameter_bytes": "weights",
-    "gradient_bytes": "gradients",
-    "optimizer_bytes": "optimizer",
-    "gathered_bytes": "gathered weights",
-    "activation_bytes": "activations",
-    "logit_bytes": "logits",
-}
-"""What fills memory, in the order and the words in which it is shown."""
 DTYPES = ("bf16", "fp16", "fp32", "fp8")
 
 
@@ -46,19 +32,12 @@ def ask() -> tuple[Calibration, Plans]:
 
 def said(learnt: Calibration, plans: Plans) -> None:
     """Say what stands behind the figures."""
-    machine = plans.question.cluster
-    basis = f"layers taken to reach {100 * machine.efficiency:.3g} % of the dense peak ({machine.basis})"
-    if machine == learnt.cluster:
-        basis += f"; the recorded run itself is predicted with an error of {learnt.error_fraction:+.1%}"
-    st.caption(f"Predicted, never run: {basis}. {plans.tried:,} legal configurations, {len(plans.best):,} fit.")
+    show(plan.basis(learnt, plans), "plan-basis", state.is_dark())
 
 
-def memory_chart(model: ModelEntry, configuration: Configuration, room_bytes: float, *, key: str) -> None:
-    """Show what fills the memory of each pipeline rank."""
-    found = footprints(model, configuration)
-    labels = tuple(f"pipeline rank {rank}" for rank in range(len(found)))
-    parts = tuple((label, tuple(float(each.parts()[part]) for each in found)) for part, label in FILLS.items())
-    figure(draw(MemoryParts(labels, parts, room_bytes), theme(dark=state.is_dark())), key=key)
+def choice(plans: Plans) -> str:
+    """Name what was asked, to tell it from other questions."""
+    return data.question_key(plans.question)
 
 
 def _question(learnt: Calibration) -> Question:

@@ -6,11 +6,10 @@ import html
 from functools import singledispatch
 from typing import TYPE_CHECKING
 
-import pandas as pd
 import streamlit as st
 
 from dashboard import state
-from dashboard.components.download import table
+from dashboard.components.download import data_table
 from dashboard.components.figure import figure
 from usp_prof.charts import draw
 from usp_prof.charts.theme import DARK, LIGHT
@@ -35,7 +34,7 @@ def theme(*, dark: bool) -> Theme:
 def section(part: Section, *, dark: bool, heading: bool = True) -> None:
     """Show a section's blocks under its title."""
     if heading:
-        st.subheader(part.title, anchor=part.id)
+        st.subheader(state.plain(part.title), anchor=part.id)
     for number, block in enumerate(part.blocks):
         show(block, f"{part.id}-{number}", dark)
 
@@ -59,7 +58,7 @@ def _(block: KeyFigures, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 
 def _(block: Stack, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
     colors = theme(dark=dark)
     whole = "" if block.unit is Unit.FRACTION else f": {quantity(block.total, block.unit)}"
-    st.markdown(f"**{block.title}**{whole}")
+    st.markdown(f"**{state.plain(block.title)}**{whole}")
     bars, names = "", ""
     for part in block.worth_a_line:
         share = part.value / block.total if block.total else 0.0
@@ -79,21 +78,9 @@ def _(block: Stack, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one
 
 @show.register
 def _(block: DataTable, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
-    heads = _distinct([column.head + (f" [{column.unit}]" if column.unit else "") for column in block.columns])
     if block.title:
-        st.markdown(f"**{block.title}**")
-    raw = pd.DataFrame(list(block.rows), columns=heads)
-    shown = pd.DataFrame(
-        [
-            [
-                quantity(cell, column.unit) if column.unit and isinstance(cell, int | float) else cell
-                for cell, column in zip(row, block.columns, strict=True)
-            ]
-            for row in block.rows
-        ],
-        columns=_distinct([column.head for column in block.columns]),
-    )
-    table(raw, key, shown=shown)
+        st.markdown(f"**{state.plain(block.title)}**")
+    data_table(block, key)
     if block.more:
         st.caption(f"and {block.more:,} more")
 
@@ -115,10 +102,5 @@ def _(block: Health, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - on
 @show.register
 def _(block: Chart, key: str, dark: bool) -> None:  # noqa: FBT001 - one signature for all kinds
     if block.title:
-        st.markdown(f"**{block.title}**")
+        st.markdown(f"**{state.plain(block.title)}**")
     figure(draw(block.data, theme(dark=dark)), key=f"figure-{key}")
-
-
-def _distinct(heads: list[str]) -> list[str]:
-    """Tell columns of the same head apart, which a grid cannot show."""
-    return [head + " " * heads[:place].count(head) for place, head in enumerate(heads)]

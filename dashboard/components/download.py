@@ -1,21 +1,80 @@
-"""How is a table shown? As Streamlit's grid, with the whole of it to download."""
+"""How is a table shown? As Streamlit's grid, with the whole of it to download as raw values."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import streamlit as st
 
+from usp_prof.report.columns import head_text
+from usp_prof.report.format import column_scale
+
 if TYPE_CHECKING:
-    import pandas as pd
+    from usp_prof.report.document import Cell, DataTable, TableColumn
 
 MOST_ROWS = 5000
+UNKNOWN = "\u2014"
+_TOO_LONG = 2**63
 
 
-def table(frame: pd.DataFrame, name: str, *, shown: pd.DataFrame | None = None) -> None:
-    """Show a table (`shown` where it is set for reading; its first rows where it is long) and offer it as CSV."""
-    st.dataframe((frame if shown is None else shown).head(MOST_ROWS), hide_index=True, width="stretch")
+def table(frame: pd.DataFrame, name: str) -> None:
+    """Show raw values (the first rows where there are many) and offer all of them as CSV."""
+    _grid(frame, {})
+    _csv(frame, name)
+
+
+def data_table(block: DataTable, name: str, *, raw: pd.DataFrame | None = None) -> None:
+    """Show a table of the report, each column on one scale; the CSV holds `raw`, or the block's own values."""
+    shown, columns = scaled(block)
+    _grid(shown, columns)
+    _csv(plain(block) if raw is None else raw, name)
+
+
+def plain(block: DataTable) -> pd.DataFrame:
+    """Give a table's raw values, with their units in the heads."""
+    heads = _distinct([each.head + (f" [{each.unit}]" if each.unit else "") for each in block.columns])
+    return pd.DataFrame(list(block.rows), columns=heads)
+
+
+def scaled(block: DataTable) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Give a table's values for reading: numbers stay numbers, so that the grid sorts them; and how each is written."""
+    columns = [[row[place] for row in block.rows] for place in range(len(block.columns))]
+    made = [_column(head, cells) for head, cells in zip(block.columns, columns, strict=True)]
+    heads = _distinct([head for head, _, _ in made])
+    frame = pd.DataFrame({head: cells for head, (_, cells, _) in zip(heads, made, strict=True)})
+    return frame, {head: kind for head, (_, _, kind) in zip(heads, made, strict=True) if kind is not None}
+
+
+def _column(head: TableColumn, cells: list[Cell]) -> tuple[str, pd.Series[Any], Any]:
+    numbers = [cell for cell in cells if not isinstance(cell, str)]
+    if len(numbers) < len(cells):
+        return head.head, pd.Series([None if cell is None else str(cell) for cell in cells], dtype="object"), None
+    if head.unit is None:
+        whole = all(cell is None or (isinstance(cell, int) and abs(cell) < _TOO_LONG) for cell in numbers)
+        return head.head, pd.Series(numbers, dtype="Int64" if whole else "float64"), None
+    scale = column_scale(numbers, head.unit)
+    values = pd.Series([None if cell is None else cell / scale.factor for cell in numbers], dtype="float64")
+    kind = st.column_config.NumberColumn(format=f"%.{scale.decimals}f")
+    return head_text(head.head, scale.suffix and f"[{scale.suffix}]"), values, kind
+
+
+def _grid(frame: pd.DataFrame, columns: dict[str, Any]) -> None:
+    st.dataframe(
+        frame.head(MOST_ROWS), hide_index=True, width="stretch", placeholder=UNKNOWN, column_config=columns or None
+    )
+
+
+def _csv(frame: pd.DataFrame, name: str) -> None:
     note = f"{len(frame):,} rows" if len(frame) <= MOST_ROWS else f"the first {MOST_ROWS:,} of {len(frame):,} rows"
     left, right = st.columns([5, 1])
     left.caption(note)
-    right.download_button("CSV", frame.to_csv(index=False).encode(), f"{name}.csv", "text/csv", key=f"csv-{name}")
+    right.download_button(
+        "CSV", lambda: frame.to_csv(index=False).encode(), f"{name}.csv", "text/csv", key=f"csv-{name}",
+        on_click="ignore",
+    )  # fmt: skip
+
+
+def _distinct(heads: list[str]) -> list[str]:
+    """Tell columns of the same head apart, which a grid cannot show."""
+    return [head + " " * heads[:place].count(head) for place, head in enumerate(heads)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
-from dashboard import data, planning, state
+from dashboard import data, state
+from dashboard.answers import plan
+from dashboard.components.blocks import show
 from dashboard.components.sections import draw_sections
 from dashboard.components.waiting import wait
 from usp_prof import UspProfError
@@ -23,5 +25,6 @@ def draw() -> None:
     except UspProfError as error:
         st.info(f"Nothing can be predicted: {error.message}. {error.hint}")
         return
-    st.caption(f"What the planner's formulas give for {learnt.configuration}; see Plan for other configurations.")
-    planning.memory_chart(learnt.model, learnt.configuration, learnt.cluster.room_bytes, key="memory-predicted")
+    found = plan.predicted_memory(learnt)
+    for number, block in enumerate(found.blocks):
+        show(block, f"memory-predicted-{number}", state.is_dark())

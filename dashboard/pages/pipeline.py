@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from dashboard import data, state
+from dashboard.answers import schedule
+from dashboard.components.answer import offer
 from dashboard.components.blocks import show
 from dashboard.components.sections import draw_sections
 from dashboard.components.waiting import wait
@@ -14,14 +16,10 @@ from usp_prof import UspProfError
 from usp_prof.algebra.schedules.orders import Schedule
 from usp_prof.model.edit import Edit
 from usp_prof.model.metric import Unit
-from usp_prof.report.document import Chart, Stack, StackPart
-from usp_prof.report.format import quantity
-from usp_prof.report.sections.pipeline import simulated_schedule
+from usp_prof.report.document import Stack, StackPart
 
 if TYPE_CHECKING:
     from dashboard.state import View
-    from usp_prof.algebra.schedules.simulation import Timeline
-    from usp_prof.charts.inputs import PipelineSchedule
     from usp_prof.report.document import Document
 
 TITLE = "Pipeline"
@@ -65,7 +63,7 @@ def _another(view: View) -> None:
     """Redraw the pipeline under another schedule, with the measured length of each action."""
     st.subheader("Under another schedule", anchor="another")
     left, middle, right = st.columns([2, 1, 1])
-    names = (AS_IT_IS, *(str(schedule) for schedule in Schedule))
+    names = (AS_IT_IS, *(str(each) for each in Schedule))
     before = state.word("schedule", names)
     name = left.selectbox("Schedule", names, names.index(before))
     passes = middle.number_input("Micro-batches (0: as it ran)", 0, MOST_PASSES, state.number("m", 0, MOST_PASSES) or 0)
@@ -77,24 +75,13 @@ def _another(view: View) -> None:
         st.caption("Choose a schedule to see the same actions in its order.")
         return
     places = [("m", str(passes))] * bool(passes) + [("v", str(chunks))] * bool(chunks)
+    edit = Edit("schedule", name, tuple(places))
     try:
-        found = wait(data.ask_schedule(view.run, Edit("schedule", name, tuple(places))))
+        found = wait(data.ask_schedule(view.run, edit))
     except UspProfError as error:
         st.warning(state.plain(f"{error.message}. {error.hint or ''}"))
         return
-    now, then, bubble = st.columns(3)
-    now.metric("window, measured", quantity(found.measured_ns, Unit.NS))
-    now.caption(f"its own order simulated: {quantity(found.simulated_ns, Unit.NS)}")
-    then.metric(f"window under {name}", quantity(found.other_ns, Unit.NS))
-    then.caption(f"± {quantity(found.error_ns, Unit.NS)}")
-    bubble.metric("bubble", f"{found.bubble_fraction:.1%}")
-    show(Chart("", as_chart(found.timeline)), "another", state.is_dark())
-
-
-def as_chart(line: Timeline) -> PipelineSchedule:
-    """Give simulated actions as the chart draws them."""
-    stages = [
-        sorted({a.stage for a, r in zip(line.actions, line.rank.tolist(), strict=True) if r == rank})
-        for rank in range(line.ranks)
-    ]
-    return simulated_schedule(line, tuple(f"stage {', '.join(map(str, held))}" for held in stages))
+    made = schedule.section(edit, found)
+    for number, block in enumerate(made.blocks):
+        show(block, f"another-{number}", state.is_dark())
+    offer(PATH, TITLE, view.run, str(edit), lambda: (made,))

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import json
 from typing import TYPE_CHECKING
 
 import pandas as pd
 import streamlit as st
 
 from dashboard import data, state
+from dashboard.answers import together
+from dashboard.components.answer import offer
 from dashboard.components.blocks import show
-from dashboard.components.download import table
+from dashboard.components.download import data_table
 from dashboard.components.findings import one, sure
 from dashboard.components.waiting import wait
 from usp_prof import UspProfError
-from usp_prof.charts.inputs import Waterfall
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.metric import Unit
-from usp_prof.report.document import Chart
-from usp_prof.report.format import quantity
+from usp_prof.report.document import DataTable, TableColumn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from usp_prof.model.finding import Finding
-    from usp_prof.whatif.predict import Prediction
 
 TITLE = "Suggestions"
 PATH = "suggestions"
-LONGEST = 48
-"""Letters of a finding's title beside a bar."""
 
 
 def draw() -> None:
@@ -40,7 +37,7 @@ def draw() -> None:
         st.success("No rule found anything to complain of.")
         return
     st.caption("Tick what you would change: the run is replayed with all of it, since gains overlap and never add up.")
-    together = st.container()
+    place = st.container()
     asked = st.query_params.get("ticked", "").split(",")
     ticked = []
     for number, finding in enumerate(findings):
@@ -54,10 +51,10 @@ def draw() -> None:
             with right:
                 one(finding, view, number)
     state.keep("ticked", ",".join(str(number) for number, finding in enumerate(findings) if finding in ticked))
-    with together:
+    with place:
         _together(view.run, ticked)
     st.subheader("All of them", anchor="table")
-    table(as_table(findings), "findings")
+    data_table(as_table(findings), "findings", raw=as_frame(findings))
 
 
 def _together(index: int, ticked: Sequence[Finding]) -> None:
@@ -70,48 +67,55 @@ def _together(index: int, ticked: Sequence[Finding]) -> None:
     except UspProfError as error:
         st.warning(f"These cannot be made together: {state.plain(error.message)}")
         return
-    last = steps[-1]
-    now, then, gain = st.columns(3)
-    now.metric("step, measured", quantity(last.before_ns, Unit.NS))
-    then.metric("step, predicted", quantity(last.after_ns, Unit.NS))
-    gain.metric(f"gain of {len(ticked)} together", f"{last.gain_fraction:.1%}")
-    gain.caption(f"± {last.error_fraction:.1%}, {last.basis}")
-    show(Chart("", bars(ticked, steps)), "together", state.is_dark())
-    words = " ".join(str(edit) for edit in edits)
-    st.code(
-        f"usp-prof whatif {data.paths()[index]} {' '.join(f'--edit {word}' for word in words.split())}", language=None
-    )
+    found = together.section(ticked, steps, data.paths()[index])
+    for number, block in enumerate(found.blocks[:-1]):
+        show(block, f"together-{number}", state.is_dark())
+    st.code(found.blocks[-1].text, language=None)  # type: ignore[union-attr]
+    offer(PATH, TITLE, index, " ".join(str(edit) for edit in edits), lambda: (found,))
 
 
-def bars(ticked: Sequence[Finding], steps: Sequence[Prediction]) -> Waterfall:
-    """Set the step out from what was measured, over what each change takes from it, to what is predicted."""
-    after = [steps[0].before_ns, *(step.after_ns for step in steps)]
-    return Waterfall(
-        "now",
-        after[0],
-        tuple(_short(finding.title) for finding in ticked),
-        tuple(late - early for early, late in pairwise(after)),
-        "with all of it",
-    )
-
-
-def as_table(findings: Sequence[Finding]) -> pd.DataFrame:
+def as_table(findings: Sequence[Finding]) -> DataTable:
     """Give one row for each finding."""
+    columns = (
+        TableColumn("finding"),
+        TableColumn("what", prose=True),
+        TableColumn("where"),
+        TableColumn("gain", Unit.FRACTION),
+        TableColumn("error"),
+        TableColumn("change"),
+    )
+    rows = tuple(
+        (
+            each.code, each.title, _place(each) or None, each.gain_fraction or None,
+            sure(each) if each.gain_fraction else None, each.edit or None,
+        )
+        for each in findings
+    )  # fmt: skip
+    return DataTable("", columns, rows)
+
+
+def as_frame(findings: Sequence[Finding]) -> pd.DataFrame:
+    """Give the same raw, with the evidence and the settings as JSON."""
     return pd.DataFrame(
         [
             {
-                "finding": finding.code,
-                "what": finding.title,
-                "where": ", ".join(f"{name} {value}" for name, value in finding.where.items()),
-                "gain": f"{finding.gain_fraction:.1%}" if finding.gain_fraction else "not known",
-                "error": sure(finding) if finding.gain_fraction else "",
-                "basis": str(finding.basis),
-                "change": finding.edit,
+                "finding": each.code,
+                "level": str(each.level),
+                "what": each.title,
+                "where": json.dumps(dict(each.where)),
+                "gain_fraction": each.gain_fraction,
+                "cumulative_gain_fraction": each.cumulative_gain_fraction,
+                "error_fraction": each.error_fraction,
+                "basis": str(each.basis),
+                "change": each.edit,
+                "advice": each.advice,
+                "evidence": json.dumps(dict(each.evidence)),
+                "settings": json.dumps(dict(each.settings)),
             }
-            for finding in findings
+            for each in findings
         ]
     )
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+def _place(finding: Finding) -> str:
+    return ", ".join(f"{name} {value}" for name, value in finding.where.items())

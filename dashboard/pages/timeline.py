@@ -9,7 +9,7 @@ import streamlit as st
 
 from dashboard import data, outliers, state
 from dashboard.components import slice as picked_slice
-from dashboard.components.download import table
+from dashboard.components.download import data_table
 from dashboard.components.timeline import timeline
 from dashboard.components.waiting import wait
 from dashboard.theme import category_colors
@@ -172,7 +172,7 @@ def _contents(index: int, ranks: tuple[int, ...], kinds: tuple[str, ...], picked
     if end <= start:
         return
     st.markdown(f"**What ran in the {quantity(end - start, Unit.NS)} selected**")
-    table(contents(data.timeline_store(index), ranks, {"device", *kinds}, start, end), "selection")
+    data_table(contents(data.timeline_store(index), ranks, {"device", *kinds}, start, end), "selection")
     address = perfetto.address(index, ranks, start, end)
     origin = re.sub(r"^(https?://[^/]+).*$", r"\1", str(st.context.url or ""))
     left, right, _ = st.columns([1.4, 1.6, 4])

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import streamlit as st
 
 from dashboard import data, state
+from dashboard.answers import whatif
 from dashboard.components import changes
-from dashboard.components.download import table
+from dashboard.components.answer import offer
+from dashboard.components.blocks import section
 from usp_prof.model.axis import PARALLEL_AXES
 from usp_prof.model.edit import parse_edit
-from usp_prof.model.metric import Unit
-from usp_prof.report.format import quantity
 from usp_prof.whatif.edits import EDITS
 
 TITLE = "What if"
@@ -42,21 +41,6 @@ def draw() -> None:
         error = data.replay_error(view.run)
         alone = [data.prediction(view.run, (edit,)) for edit in edits]
         together = data.prediction(view.run, edits)
-    before, after, gain = st.columns(3)
-    before.metric("step, measured", quantity(together.before_ns, Unit.NS))
-    before.caption(f"replayed unchanged: within {error:.2%} of it")
-    after.metric("step, predicted", quantity(together.after_ns, Unit.NS))
-    gain.metric("gain", f"{together.gain_fraction:.1%}")
-    gain.caption(f"± {together.error_fraction:.1%}, {together.basis}")
-    rows = [
-        {
-            "change": str(each.edits[0]),
-            "step": quantity(each.after_ns, Unit.NS),
-            "gain alone": f"{each.gain_fraction:.1%}",
-            "error": f"± {each.error_fraction:.1%}",
-            "basis": str(each.basis),
-        }
-        for each in alone
-    ]
-    table(pd.DataFrame(rows), "whatif")
-    st.caption("Gains overlap: they are never added, but replayed together.")
+    made = whatif.section(error, alone, together)
+    section(made, dark=state.is_dark())
+    offer(PATH, TITLE, view.run, text, lambda: (made,))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from dashboard import data, state
+from dashboard import data, report, state
+from dashboard.components.answer import kept
 from dashboard.components.waiting import wait
 from dashboard.pages import PAGES
 from usp_prof import UspProfError
@@ -46,7 +47,7 @@ def _report() -> None:
     """Offer all of this as one page of HTML, made when it is asked for."""
     if st.button("HTML report", help="every page's tables and charts in one file that needs no server"):
         view = state.current()
-        page = wait(data.ask_report(view.run, view.selection))
+        page = wait(report.ask(view.run, view.selection, kept(view.run)))
         name = f"{Path(str(data.open_numbered(view.run).path)).name}.html"
         st.download_button("Download it", page.encode(), name, "text/html")
 

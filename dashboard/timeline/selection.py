@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 
 from dashboard.timeline.rows import CATEGORIES
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import DataTable, TableColumn
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -15,11 +17,19 @@ if TYPE_CHECKING:
     from dashboard.timeline.store import TimelineStore
 
 MOST_ROWS = 1000
+COLUMNS = (
+    TableColumn("name"),
+    TableColumn("kind"),
+    TableColumn("calls", Unit.COUNT),
+    TableColumn("ranks", Unit.COUNT),
+    TableColumn("time in range", Unit.NS),
+    TableColumn("longest", Unit.NS),
+)
 
 
 def contents(
     store: TimelineStore, ranks: Iterable[int], kinds: Collection[str], start_ns: int, end_ns: int
-) -> pd.DataFrame:
+) -> DataTable:
     """Sum up what of each name lies in a range, on the rows of some kinds; longest first."""
     parts = []
     for rank in ranks:
@@ -34,13 +44,10 @@ def contents(
         calls=("inside", "size"), ranks=("rank", "nunique"), total=("inside", "sum"), longest=("dur", "max")
     )
     grouped = grouped.sort_values(["total", "name"], ascending=[False, True]).head(MOST_ROWS)
-    return pd.DataFrame(
-        {
-            "name": [store.names[number] for number in grouped["name"]],
-            "kind": [CATEGORIES[number] for number in grouped["kind"]],
-            "calls": grouped["calls"].to_numpy(),
-            "ranks": grouped["ranks"].to_numpy(),
-            "time in range [ms]": (grouped["total"].to_numpy() / 1e6).round(3),
-            "longest [µs]": (grouped["longest"].to_numpy(float) / 1e3).round(3),
-        }
+    summed = zip(
+        (store.names[number] for number in grouped["name"]),
+        (CATEGORIES[number] for number in grouped["kind"]),
+        *(grouped[column].tolist() for column in ("calls", "ranks", "total", "longest")),
+        strict=True,
     )
+    return DataTable("", COLUMNS, tuple(summed))

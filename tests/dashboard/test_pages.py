@@ -12,9 +12,10 @@ from drawn import drawn, naming
 from streamlit.testing.v1 import AppTest
 
 import dashboard.pages
-from dashboard import data, state
+from dashboard import data, report, state
+from dashboard.answers import comparison, together
 from dashboard.components.findings import sure
-from dashboard.pages import PAGES, compare, overview, pipeline, suggestions
+from dashboard.pages import PAGES, overview, pipeline
 from usp_prof.charts.inputs import BreakdownRows, Part
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.finding import Basis, Finding
@@ -102,7 +103,7 @@ def test_together_is_no_more_than_the_sum_of_its_steps() -> None:
     ticked = [finding for finding in findings if finding.edit][:2]
     edits = tuple(parse_edit(finding.edit) for finding in ticked)
     steps = [data.prediction(0, edits[:count]) for count in (1, 2)]
-    bars = suggestions.bars(ticked, steps)
+    bars = together.bars(ticked, steps)
     assert bars.first_ns + sum(bars.delta_ns) == pytest.approx(steps[-1].after_ns)
 
 
@@ -127,7 +128,7 @@ def test_two_runs_are_compared() -> None:
 
 def test_a_waterfall_ends_where_the_other_run_does() -> None:
     pair = data.ask_comparison(0, 1).result().pairs[0]
-    made = compare.as_waterfall(pair)
+    made = comparison.as_waterfall(pair)
     assert made.first_ns + sum(made.delta_ns) == pytest.approx(sum(part.after_ns for part in pair.waterfall))
 
 
@@ -152,7 +153,7 @@ def test_ranks_are_shown_in_the_order_asked_for(order: str) -> None:
 
 
 def test_the_report_is_one_page() -> None:
-    page = data.ask_report(0, EVERYTHING).result()
+    page = report.ask(0, EVERYTHING).result()
     assert page.startswith("<!DOCTYPE html>")
     assert "Where the step goes" in page
 

@@ -80,10 +80,10 @@ def test_a_selection_holds_what_lies_in_it_only(store: TimelineStore) -> None:
     half = store.span_ns // 2
     whole = contents(store, store.ranks, {"device"}, 0, store.span_ns)
     parts = [contents(store, store.ranks, {"device"}, *part) for part in ((0, half), (half, store.span_ns))]
-    column = "time in range [ms]"
-    assert sum(part[column].sum() for part in parts) == pytest.approx(whole[column].sum(), abs=0.01)
-    assert whole["ranks"].max() == len(store.ranks)
-    assert contents(store, (), {"device"}, 0, half).empty
+    inside = [sum(row[4] for row in part.rows) for part in parts]
+    assert sum(inside) == sum(row[4] for row in whole.rows) > 0
+    assert max(row[3] for row in whole.rows) == len(store.ranks)
+    assert not contents(store, (), {"device"}, 0, half).rows
 
 
 def test_a_range_is_written_for_perfetto(tables: TableSet, store: TimelineStore) -> None:

@@ -62,17 +62,31 @@ def signed(value: Number | None, unit: Unit) -> str:
     return f"+{text}" if value is not None and math.isfinite(value) and value > 0 else text
 
 
-def column(values: Sequence[Number | None], unit: Unit) -> tuple[str, list[str]]:
-    """Write a column on one scale: the unit for its head, and texts that line up when set flush right."""
+@dataclass(frozen=True, slots=True)
+class ColumnScale:
+    """How the numbers of a column are written: divided by `factor`, with so many decimals, the unit in the head."""
+
+    factor: float
+    suffix: str
+    decimals: int
+
+
+def column_scale(values: Sequence[Number | None], unit: Unit) -> ColumnScale:
+    """Choose the scale on which all numbers of a column can be read."""
     known = [abs(value) for value in values if value is not None and math.isfinite(value)]
     largest = max(known, default=0)
     if not known or (not largest and unit is not Unit.FRACTION):
-        return "", [UNKNOWN if value is None or not math.isfinite(value) else "0" for value in values]
+        return ColumnScale(1.0, "", 0)
     scale = _scale(largest, unit)
     whole = all(isinstance(value, int) for value in values if value is not None) and scale.factor == 1
-    decimals = 0 if whole else _column_decimals(largest / scale.factor, unit)
+    return ColumnScale(scale.factor, scale.suffix, 0 if whole else _column_decimals(largest / scale.factor, unit))
+
+
+def column(values: Sequence[Number | None], unit: Unit) -> tuple[str, list[str]]:
+    """Write a column on one scale: the unit for its head, and texts that line up when set flush right."""
+    scale = column_scale(values, unit)
     texts = [
-        UNKNOWN if value is None or not math.isfinite(value) else _digits(value / scale.factor, decimals)
+        UNKNOWN if value is None or not math.isfinite(value) else _digits(value / scale.factor, scale.decimals)
         for value in values
     ]
     return scale.suffix, texts

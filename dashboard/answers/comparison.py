@@ -1,0 +1,137 @@
+"""What is different between two runs? Why the step is longer, the metrics with their noise, the work that changed."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from usp_prof.charts.inputs import Waterfall
+from usp_prof.gate.comparison import Pair, direction
+from usp_prof.gate.units import change, interval
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
+from usp_prof.report.format import quantity
+from usp_prof.report.sections.timeline import slices_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usp_prof.gate.judgement import Judgement
+    from usp_prof.tables.table_set import TableSet
+
+MOST_RANKS = 4
+"""Ranks whose timelines are set over each other."""
+SMALL = 0.01
+"""Parts that changed by less than this share of the largest change are put together."""
+_BEFORE_AFTER = (TableColumn("before", Unit.NS), TableColumn("after", Unit.NS), TableColumn("difference", Unit.NS))
+
+
+def sections(pair: Pair, before: str, after: str, *, everything: bool) -> tuple[Section, ...]:
+    """Set out the whole comparison of two runs."""
+    found = (waterfall(pair, before, after), metrics(pair, everything=everything), work(pair), conditions(pair))
+    return tuple(section for section in found if section.blocks)
+
+
+def waterfall(pair: Pair, before: str, after: str) -> Section:
+    """Set out why the step is longer or shorter."""
+    why = pair.why
+    key = KeyFigures(
+        (
+            KeyFigure("step before", why.step_before_ns, Unit.NS, before),
+            KeyFigure("step after", why.step_after_ns, Unit.NS, after),
+            KeyFigure("difference", why.delta_ns, Unit.NS, "longer" if why.delta_ns > 0 else "shorter"),
+        )
+    )
+    rows = sorted(pair.waterfall, key=lambda part: -abs(part.delta_ns))
+    table = DataTable(
+        "",
+        (TableColumn("part of the step"), *_BEFORE_AFTER),
+        tuple((part.name, part.before_ns, part.after_ns, part.delta_ns) for part in rows),
+    )
+    return Section("waterfall", "Why the step is longer or shorter", (key, Chart("", as_waterfall(pair)), table))
+
+
+def as_waterfall(pair: Pair) -> Waterfall:
+    """Set the parts out that changed; those too small to be seen are put together."""
+    rows = sorted(pair.waterfall, key=lambda part: -abs(part.delta_ns))
+    least = SMALL * max((abs(part.delta_ns) for part in rows), default=0.0)
+    shown = [part for part in rows if abs(part.delta_ns) >= least and part.delta_ns]
+    before = sum(part.before_ns for part in rows)
+    rest = sum(part.delta_ns for part in rows if part not in shown)
+    named = [(part.name, part.delta_ns) for part in shown] + ([("all else", rest)] if rest else [])
+    return Waterfall("before", before, tuple(name for name, _ in named), tuple(delta for _, delta in named), "after")
+
+
+def metrics(pair: Pair, *, everything: bool) -> Section:
+    """List the metrics of both runs; `everything` has each axis, cause and rank, too."""
+    columns = ("metric", "of", "before", "after", "change", "interval of the change", "shows")
+    rows = tuple(
+        (
+            found.title,
+            found.key,
+            quantity(found.before, found.unit) if math.isfinite(found.before) else None,
+            quantity(found.after, found.unit) if math.isfinite(found.after) else None,
+            change(found) if math.isfinite(found.change) else None,
+            interval(found) if math.isfinite(found.low) else None,
+            direction(found) or str(found.reason),
+        )
+        for found in _judged(pair, everything=everything)
+    )
+    return Section("metrics", "Metrics", (DataTable("", tuple(TableColumn(name) for name in columns), rows),))
+
+
+def metrics_frame(pair: Pair, *, everything: bool) -> pd.DataFrame:
+    """Give the same raw: each metric in its unit, the change with its interval."""
+    return pd.DataFrame(
+        [
+            {
+                "metric": found.title,
+                "key": found.key,
+                "unit": str(found.unit),
+                "before": found.before,
+                "after": found.after,
+                "change": found.change,
+                "change_low": found.low,
+                "change_high": found.high,
+                "change_scale": str(found.scale),
+                "shows": direction(found) or str(found.reason),
+            }
+            for found in _judged(pair, everything=everything)
+        ]
+    )
+
+
+def work(pair: Pair) -> Section:
+    """List the ops, kernels and calls that changed most."""
+    columns = (
+        TableColumn("what"), TableColumn("name"), TableColumn("shapes"), *_BEFORE_AFTER,
+        TableColumn("calls before", Unit.COUNT), TableColumn("calls after", Unit.COUNT),
+    )  # fmt: skip
+    rows = tuple(
+        (
+            each.sort, each.name, each.shape or None, each.before_ns, each.after_ns, each.delta_ns,
+            each.before_count, each.after_count,
+        )
+        for each in pair.why.work
+    )  # fmt: skip
+    blocks = (DataTable("", columns, rows),) if rows else ()
+    return Section("work", "Work that changed most, per step", blocks)
+
+
+def conditions(pair: Pair) -> Section:
+    """Tell what makes the comparison doubtful, and under what other conditions the runs were made."""
+    said = [Text(str(doubt)) for doubt in pair.doubts] + [Text(str(each), quiet=True) for each in pair.differences]
+    return Section("conditions", "What else differs", tuple(said))
+
+
+def timelines(runs: Sequence[tuple[str, TableSet, int]]) -> Section:
+    """Draw one step of each run over the other, on the first ranks; each counts from its own first slice."""
+    drawn = [(name, step, slices_of(tables, tables.ranks[:MOST_RANKS], step)) for name, tables, step in runs]
+    charts = tuple(Chart(f"{name}, step {step}", found) for name, step, found in drawn if found is not None)
+    return Section("timelines", "The timelines, aligned by step", charts)
+
+
+def _judged(pair: Pair, *, everything: bool) -> list[Judgement]:
+    return [found for found in pair.judgements if everything or "[" not in found.key]

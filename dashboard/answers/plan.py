@@ -1,0 +1,175 @@
+"""Which configurations would be fastest, and what fills their memory? Plans as blocks of the report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from usp_prof.charts.inputs import MemoryParts, PlanPoints
+from usp_prof.model.metric import Unit
+from usp_prof.planner.launch import command
+from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
+from usp_prof.report.format import quantity
+from usp_prof.whatif.stages import footprints
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usp_prof.contract import ModelEntry
+    from usp_prof.model.configuration import Configuration
+    from usp_prof.planner.calibration import Calibration
+    from usp_prof.planner.prediction import Prediction
+    from usp_prof.planner.search import Plans
+
+FILLS = {
+    "parameter_bytes": "weights",
+    "gradient_bytes": "gradients",
+    "optimizer_bytes": "optimizer",
+    "gathered_bytes": "gathered weights",
+    "activation_bytes": "activations",
+    "logit_bytes": "logits",
+}
+"""What fills memory, in the order and the words in which it is shown."""
+ROWS = 20
+"""Plans that the report lists."""
+
+
+def sections(learnt: Calibration, plans: Plans, chosen: Prediction | None, trainer: str) -> tuple[Section, ...]:
+    """Set out the plans, and one of them: the chosen, where anything fits."""
+    if chosen is None:
+        return (Section("plan", "Plan", (basis(learnt, plans), Text(nothing_fits(plans)))),)
+    every = Section(
+        "plan",
+        f"Plan: {asked(plans)}",
+        (basis(learnt, plans), Chart("Speed over memory", points(plans)), listed(plans.best, ROWS)),
+    )
+    return every, one(plans, chosen, trainer)
+
+
+def asked(plans: Plans) -> str:
+    """Say what is planned for."""
+    question = plans.question
+    return f"{question.devices} x {question.cluster.device}, {question.batch} sequences a step"
+
+
+def basis(learnt: Calibration, plans: Plans) -> Text:
+    """Say what stands behind the figures."""
+    machine = plans.question.cluster
+    said = f"layers taken to reach {100 * machine.efficiency:.3g} % of the dense peak ({machine.basis})"
+    if machine == learnt.cluster:
+        said += f"; the recorded run itself is predicted with an error of {learnt.error_fraction:+.1%}"
+    return Text(
+        f"Predicted, never run: {said}. {plans.tried:,} legal configurations, {len(plans.best):,} fit.", quiet=True
+    )
+
+
+def nothing_fits(plans: Plans) -> str:
+    """Say how far off the leanest configuration is."""
+    need, room = (quantity(size, Unit.BYTES) for size in (plans.leanest_bytes, plans.question.cluster.room_bytes))
+    return f"Nothing fits: the leanest configuration needs {need}, and {room} may be filled."
+
+
+def points(plans: Plans) -> PlanPoints:
+    """Give every plan that fits as a point."""
+    front = {plan.configuration for plan in plans.pareto()}
+    return PlanPoints(
+        tuple(str(plan.configuration) for plan in plans.best),
+        np.array([plan.tokens_per_second for plan in plans.best]),
+        np.array([plan.footprint.total_bytes for plan in plans.best], float),
+        np.array([plan.mfu for plan in plans.best]),
+        np.array([plan.configuration in front for plan in plans.best]),
+        plans.question.cluster.room_bytes,
+    )
+
+
+def listed(plans: Sequence[Prediction], rows: int) -> DataTable:
+    """List the fastest plans."""
+    columns = (
+        TableColumn("configuration"),
+        TableColumn("step", Unit.NS),
+        TableColumn("tokens/s", Unit.COUNT),
+        TableColumn("MFU", Unit.FRACTION),
+        TableColumn("memory", Unit.BYTES),
+        TableColumn("bubble", Unit.FRACTION),
+        TableColumn("exposed", Unit.FRACTION),
+    )
+    return DataTable(
+        "Fastest first",
+        columns,
+        tuple(
+            (
+                str(plan.configuration), plan.step_ns, plan.tokens_per_second, plan.mfu, plan.footprint.total_bytes,
+                plan.bubble_fraction, sum(plan.exposed_ns.values()) / plan.step_ns,
+            )
+            for plan in plans[:rows]
+        ),
+        more=max(0, len(plans) - rows),
+    )  # fmt: skip
+
+
+def one(plans: Plans, plan: Prediction, trainer: str) -> Section:
+    """Set out one plan: its figures, the memory of each pipeline rank, and how it is started."""
+    model, room = plans.question.model, plans.question.cluster.room_bytes
+    return Section(
+        "plan-one",
+        f"One plan: {plan.configuration}",
+        (
+            figures(plan),
+            Chart("Predicted memory of a rank, by what fills it", memory(model, plan.configuration, room)),
+            Text(command(trainer, model, plan.configuration)),
+        ),
+    )
+
+
+def figures(plan: Prediction) -> KeyFigures:
+    """Give the figures of one plan."""
+    return KeyFigures(
+        (
+            KeyFigure("step", plan.step_ns, Unit.NS),
+            KeyFigure("tokens/s", round(plan.tokens_per_second), Unit.COUNT),
+            KeyFigure(f"MFU ({plan.convention})", plan.mfu, Unit.FRACTION),
+            KeyFigure("bubble", plan.bubble_fraction, Unit.FRACTION),
+            KeyFigure("memory", plan.footprint.total_bytes, Unit.BYTES),
+        )
+    )
+
+
+def memory(model: ModelEntry, configuration: Configuration, room_bytes: float) -> MemoryParts:
+    """Give what fills the memory of each pipeline rank."""
+    found = footprints(model, configuration)
+    labels = tuple(f"pipeline rank {rank}" for rank in range(len(found)))
+    parts = tuple((label, tuple(float(each.parts()[part]) for each in found)) for part, label in FILLS.items())
+    return MemoryParts(labels, parts, room_bytes)
+
+
+def predicted_memory(learnt: Calibration) -> Section:
+    """Set out what the planner predicts for the configuration that ran."""
+    said = f"What the planner's formulas give for {learnt.configuration}; see Plan for other configurations."
+    chart = memory(learnt.model, learnt.configuration, learnt.cluster.room_bytes)
+    return Section("memory-predicted", "Memory, predicted", (Text(said, quiet=True), Chart("", chart)))
+
+
+def frame(plans: Sequence[Prediction]) -> pd.DataFrame:
+    """Give plans with everything that is known of them, raw."""
+    return pd.DataFrame(
+        [
+            {
+                "configuration": str(plan.configuration),
+                **plan.configuration.degrees(),
+                "zero": plan.configuration.zero,
+                "micro_batch": plan.configuration.micro_batch,
+                "micro_batches": plan.configuration.micro_batches,
+                "schedule": plan.configuration.schedule if plan.configuration.pp > 1 else "",
+                "recompute": str(plan.configuration.recompute),
+                "step_ns": round(plan.step_ns),
+                "tokens_per_second": plan.tokens_per_second,
+                "mfu_fraction": plan.mfu,
+                "bubble_fraction": plan.bubble_fraction,
+                "exposed_ns": round(sum(plan.exposed_ns.values())),
+                "memory_bytes": plan.footprint.total_bytes,
+            }
+            for plan in plans
+        ]
+    )

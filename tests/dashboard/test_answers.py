@@ -1,0 +1,136 @@
+"""Do page, download and report say the same, and do downloads hold raw values?"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from drawn import drawn, naming
+
+from dashboard import data, report
+from dashboard.answers import comparison, plan, sweep
+from dashboard.components.answer import written
+from dashboard.components.download import plain, scaled
+from dashboard.pages import query, suggestions
+from usp_prof.model.metric import Unit
+from usp_prof.model.selection import EVERYTHING
+from usp_prof.report.document import DataTable, TableColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TRACES = Path(__file__).parents[2] / "traces"
+CHOICES = {
+    "whatif": ({"edits": "no_pauses comm_faster=2"}, "What if: no_pauses comm_faster=2"),
+    "pipeline": ({"schedule": "gpipe", "m": "4"}, "Under another schedule: schedule=gpipe,m=4"),
+    "suggestions": ({"ticked": "0"}, "Suggestions made together"),
+    "plan": ({"trainer": "megatron"}, "pretrain_gpt.py"),
+    "sweep": ({"figure": "memory", "down": "dp"}, "Sweep: memory over dp and pp"),
+    "compare": ({}, "Why the step is longer or shorter"),
+    "query": ({"sql": "SELECT rank, count(*) AS n FROM steps GROUP BY rank"}, "SELECT rank, count(*) AS n"),
+}
+"""Pages with choices, something to choose on each, and what its file must say."""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def runs(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with naming([TRACES / "recorded-1f1b", TRACES / "recorded-interleaved"], cache, monkeypatch):
+        yield
+
+
+@pytest.mark.parametrize("page", CHOICES)
+def test_a_page_is_one_file_of_html_and_a_part_of_the_report(page: str) -> None:
+    address, wanted = CHOICES[page]
+    answer = drawn(page, **address).session_state["answers"][page]
+    file = written(answer)
+    assert file.startswith("<!DOCTYPE html>")
+    assert wanted in file
+    assert ("data-chart=" in file) == (page != "query")
+    sections = list(report.chosen(0, (answer,)))
+    assert {section.id for section in answer.sections()} <= {section.id for section in sections}
+    assert len({section.id for section in sections}) == len(sections)
+
+
+def test_every_page_with_choices_is_in_the_order_of_the_report() -> None:
+    assert set(CHOICES) <= set(report.ORDER)
+
+
+def test_the_report_holds_what_needs_no_choice() -> None:
+    page = report.ask(0, EVERYTHING).result()
+    for said in ("Memory, predicted", "Plan: 4 x", "Sweep: tokens/s over tp and pp", "Why the step is longer"):
+        assert said in page
+    assert "What if:" not in page
+
+
+def test_what_cannot_be_said_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    slices = [
+        {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "ts": at, "dur": 5} for at in range(0, 90, 9)
+    ]
+    (bare / "rank0.json").write_text(json.dumps({"traceEvents": slices}))
+    with naming([bare], tmp_path / "cache", monkeypatch):
+        found = {section.id: section for section in report.chosen(0, ())}
+    assert set(found) == {"memory", "plan", "sweep"}
+    assert "does not tell its model" in found["plan"].blocks[0].text  # type: ignore[union-attr]
+
+
+def test_metrics_are_downloaded_raw() -> None:
+    pair = data.ask_comparison(0, 1).result().pairs[0]
+    frame = comparison.metrics_frame(pair, everything=True)
+    step = frame[frame["key"] == "step_time"].iloc[0]
+    assert step["unit"] == "ns"
+    assert step["before"] == pytest.approx(pair.why.step_before_ns, rel=0.2)
+    assert len(frame) > len(comparison.metrics_frame(pair, everything=False))
+
+
+def test_findings_are_downloaded_raw() -> None:
+    findings = data.document(0, EVERYTHING).findings
+    frame = suggestions.as_frame(findings)
+    assert frame["gain_fraction"].tolist() == [finding.gain_fraction for finding in findings]
+    assert frame["evidence"].str.startswith("{").all()
+
+
+def test_plans_are_downloaded_whole() -> None:
+    plans = data.ask_plans(report.recorded_question(data.ask_calibration(0).result())).result()
+    frame = plan.frame(plans.best)
+    assert len(frame) == len(plans.best)
+    assert frame["memory_bytes"].tolist() == [each.footprint.total_bytes for each in plans.best]
+    assert plan.listed(plans.best, 2).more == len(plans.best) - 2
+    cells = sweep.section(plans, "tp", "pp", "step").blocks[-1]
+    assert isinstance(cells, DataTable)
+    assert "step [ns]" in plain(cells)
+
+
+def test_a_column_is_shown_on_one_scale_and_stays_a_number() -> None:
+    block = DataTable(
+        "",
+        (TableColumn("time", Unit.NS), TableColumn("rank"), TableColumn("time", Unit.NS), TableColumn("note")),
+        ((2_500_000, 1, None, "a"), (1_000, None, None, None)),
+    )
+    shown, kinds = scaled(block)
+    assert list(shown) == ["time [ms]", "rank", "time", "note"]
+    assert shown["time [ms]"].tolist() == [2.5, 0.001]
+    assert shown["rank"].dtype == "Int64"
+    assert math.isnan(shown["time"].iloc[0])
+    assert kinds["time [ms]"]["type_config"]["format"] == "%.3f"
+    assert list(plain(block)) == ["time [ns]", "rank", "time [ns] ", "note"]
+    assert plain(block)["time [ns]"].tolist() == [2_500_000, 1_000]
+
+
+@pytest.mark.parametrize("cell", [1, 2.5, "text", None, float("nan"), [1, 2], {"a": 1}, b"bytes", True], ids=repr)
+def test_any_answer_can_be_written(cell: object) -> None:
+    import pandas as pd  # noqa: PLC0415 - for this test only
+
+    section = query.answered("SELECT 1", pd.DataFrame({"x": pd.Series([cell], dtype="object")}))
+    table = section.blocks[1]
+    assert isinstance(table, DataTable)
+    assert isinstance(table.rows[0][0], int | float | str | None)
