@@ -1,16 +1,12 @@
-"""Where does the time of real runs go? Held against a plain sweep over the raw JSON, and against what is known."""
+"""Where does the time of real runs go? It adds up on every set, and is what is known of it."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import re
-from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from corpus_sets import TRACES, sets
 
 import usp_prof
 from usp_prof.algebra.schedules.orders import Schedule
@@ -24,32 +20,17 @@ from usp_prof.analyses import (
     step_time,
     stragglers,
 )
-from usp_prof.readers.discovery import discover
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from usp_prof.run import Run
 
-TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 pytestmark = [
     pytest.mark.real,
     pytest.mark.skipif(not TRACES.is_dir(), reason="the corpus of real traces is not beside the project"),
 ]
 ANALYSES = (breakdown, clock, collectives, critical_path, overlap, pipeline, step_time, stragglers)
-GPU = (
-    "megatron-tp8-a100", "megatron-tp2-v100", "param-dlrm-8r", "torchrec-4r-v100", "nanogpt-compare/after",
-    "single/b200-eager", "single/h100-qwen", "single/mi300-resnet", "single/v100-rank1-of-2", "odd/nccl_parser_config",
-    "odd/ns_resolution_trace",
-)  # fmt: skip
-COMMUNICATION = re.compile(r"nccl|multimem_all_reduce")
-
-
-def sets() -> list[tuple[str, str]]:
-    if not TRACES.is_dir():
-        return []
-    nested = ("gloo", "single", "odd", "nanogpt-compare")
-    tops = [p for p in sorted(TRACES.iterdir()) if p.name not in (*nested, "straggler-timelines")]
-    paths = tops + [p for name in nested for p in sorted((TRACES / name).iterdir()) if p.is_dir()]
-    return [(str(path.relative_to(TRACES)), run.name) for path in paths for run in discover(path).runs]
 
 
 @pytest.mark.parametrize(("path", "name"), sets())
@@ -67,64 +48,6 @@ def test_every_set_is_analysed_and_its_parts_add_up(path: str, name: str, cache:
         assert all(set(v.dims) <= set(v.metric.dims) and v.metric in analysis.METRICS for v in values)
         assert len({(v.metric.id, *sorted(v.dims.items())) for v in values}) == len(values)
         result.to_pandas()
-
-
-def nanoseconds(text: str) -> int:
-    whole, _, part = text.partition(".")
-    return int(whole) * 1000 + int((part + "000")[:3])
-
-
-def device_work(path: Path) -> list[tuple[str, int, int]]:
-    """Take the device events of a file the plain way: what they are, begin and end."""
-    with gzip.open(path) as file:
-        text = file.read().decode("utf-8", "replace")
-    data = json.loads(text, strict=False, parse_float=str, parse_int=str)
-    base = int(data.get("baseTimeNanoseconds", 0))
-    found = []
-    for event in data["traceEvents"]:
-        kind = {"kernel": "compute", "gpu_memcpy": "copy", "gpu_memset": "copy"}.get(str(event.get("cat", "")))
-        if event.get("ph") == "X" and kind:
-            start = base + nanoseconds(event["ts"])
-            talks = kind == "compute" and COMMUNICATION.search(event["name"]) is not None
-            found.append(("comm" if talks else kind, start, start + nanoseconds(event["dur"])))
-    return found
-
-
-def swept(work: list[tuple[str, int, int]], low: int, high: int) -> dict[str, int]:
-    """Sweep over all begins and ends inside a window, counting what runs."""
-    edges = sorted({low, high, *(t for _, a, b in work for t in (a, b) if low < t < high)})
-    changes: dict[int, list[tuple[str, int]]] = {}
-    for kind, start, end in work:
-        if min(end, high) > max(start, low):
-            changes.setdefault(max(start, low), []).append((kind, 1))
-            changes.setdefault(min(end, high), []).append((kind, -1))
-    running, total = (
-        {"compute": 0, "comm": 0, "copy": 0},
-        dict.fromkeys(("compute", "comm", "exposed", "copy", "idle"), 0),
-    )
-    for at, after in pairwise(edges):
-        for kind, change in changes.get(at, ()):
-            running[kind] += change
-        length = after - at
-        total["compute"] += length if running["compute"] else 0
-        total["comm"] += length if running["comm"] else 0
-        total["exposed"] += length if running["comm"] and not running["compute"] else 0
-        total["copy"] += length if running["copy"] and not running["comm"] and not running["compute"] else 0
-        total["idle"] += length if not any(running.values()) else 0
-    return total
-
-
-@pytest.mark.parametrize("path", GPU)
-def test_compute_communication_and_overlap_are_those_of_a_plain_sweep(path: str, cache: Path) -> None:
-    run = usp_prof.open_run(TRACES / path, cache_dir=cache)
-    parts = breakdown.compute(run.tables).parts
-    for file in run.files[:2]:  # the plain way is slow
-        work = device_work(file.path)
-        for row in np.flatnonzero(parts.rank == file.rank).tolist():
-            assert swept(work, int(parts.start[row]), int(parts.end[row])) == {
-                "compute": parts.compute[row], "comm": parts.any_comm[row], "exposed": parts.exposed[row].sum(),
-                "copy": parts.memcpy[row], "idle": parts.idle[row].sum(),
-            }  # fmt: skip
 
 
 def opened(path: str, cache: Path) -> Run:

@@ -1,0 +1,20 @@
+"""Where is the corpus of real traces, and which runs are in it?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from usp_prof.readers.discovery import discover
+
+TRACES = Path(__file__).parents[1].parent / "shared" / "traces"
+_NESTED = ("gloo", "single", "odd", "nanogpt-compare")
+_NO_TRACES = ("straggler-timelines", *_NESTED)
+
+
+def sets() -> list[tuple[str, str]]:
+    """List every run of the corpus by its folder and name; none where the corpus is not there."""
+    if not TRACES.is_dir():
+        return []
+    paths = [path for path in sorted(TRACES.iterdir()) if path.is_dir() and path.name not in _NO_TRACES]
+    paths += [path for name in _NESTED for path in sorted((TRACES / name).iterdir()) if path.is_dir()]
+    return [(str(path.relative_to(TRACES)), run.name) for path in paths for run in discover(path).runs]
