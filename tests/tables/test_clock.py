@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import made
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from made import part
 
 from usp_prof.tables import clock
@@ -83,6 +85,43 @@ def test_good_clocks_are_not_made_worse() -> None:
     solved = clock.of(made.run(world.rows(ALL)))
     assert np.abs(world.errors(solved, tuple(range(8)))).max() < 3_000
     assert np.isnan(solved.drift_ppm).all()
+
+
+def left_alone(world: World) -> np.ndarray:
+    """Give the errors of clocks that nobody aligns."""
+    moments = BASE + np.linspace(0, world.seconds * SECOND, 50).astype(np.int64)
+    return np.concatenate([world.local(rank // 2, moments) - moments for rank in range(8)])
+
+
+@settings(max_examples=40, derandomize=True, deadline=None)
+@given(
+    scale=st.floats(1.0, 6.7),
+    drifts=st.sampled_from([0.0, 20.0, 50.0]),
+    seconds=st.floats(0.03, 3),
+    calls=st.integers(12, 150),
+    jitter=st.floats(2.0, 4.3),
+    groups=st.sampled_from([ALL, CHAIN]),
+    seed=st.integers(0, 10_000),
+)
+def test_aligned_clocks_are_never_worse_than_clocks_left_alone(
+    scale: float,
+    drifts: float,
+    seconds: float,
+    calls: int,
+    jitter: float,
+    groups: tuple[tuple[int, ...], ...],
+    seed: int,
+) -> None:
+    """From a dozen noisy calls to many good ones, from clocks that agree to 5 ms apart; but for the mean's noise."""
+    random = np.random.default_rng(seed)
+    world = World(
+        offset_ns=(0, *(int(offset) for offset in random.normal(0, 10**scale, 3))),
+        drift_ppm=(0.0, *random.normal(0, drifts, 3).tolist()),
+        seconds=seconds, calls=calls, jitter_ns=10**jitter, seed=seed,
+    )  # fmt: skip
+    solved = clock.of(made.run(world.rows(groups)))
+    worst, alone = (np.quantile(np.abs(e), 0.99) for e in (world.errors(solved, tuple(range(8))), left_alone(world)))
+    assert worst <= max(alone, clock.SAME_CLOCK_TOLERANCE_NS) + world.jitter_ns / calls**0.5
 
 
 def test_files_without_a_host_share_a_clock_while_nothing_contradicts_it() -> None:

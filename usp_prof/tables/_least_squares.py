@@ -39,19 +39,23 @@ class Observations:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
-    """Offsets in ns and drifts in ns per second, by clock; residuals by observation."""
+    """Offsets in ns and drifts in ns per second, by clock; residuals by observation.
+
+    Errors are standard errors by the whole graph: a clock tied through others is known less well.
+    """
 
     offset: Float
+    offset_error: Float
     drift: Float
     drift_error: Float
     residual: Float
     sigma: float
 
 
-def solve(seen: Observations, pinned: Int, *, with_drift: bool) -> Fit:
-    """Solve the clocks; the pinned ones (one for each component) keep offset and drift zero."""
-    width = 2 if with_drift else 1
-    free = np.ones((seen.clocks, width), bool)
+def solve(seen: Observations, pinned: Int, drifting: NDArray[np.bool_]) -> Fit:
+    """Solve the clocks; the pinned ones (one for each component) keep offset and drift zero, as do drifts not named."""
+    width = 2 if drifting.any() else 1
+    free = np.stack([np.ones(seen.clocks, bool), drifting], axis=1)[:, :width]
     free[pinned] = False
     weight = np.ones(len(seen.call))
     for _ in range(_ROUNDS):
@@ -59,11 +63,16 @@ def solve(seen: Observations, pinned: Int, *, with_drift: bool) -> Fit:
         kept = free.ravel()
         solution = np.zeros(seen.clocks * width)
         solution[kept] = np.linalg.lstsq(matrix[np.ix_(kept, kept)], right[kept], rcond=1e-12)[0]
-        offset, drift = solution[::width], solution[1::width] if with_drift else np.zeros(seen.clocks)
+        offset, drift = solution[::width], solution[1::width] if width > 1 else np.zeros(seen.clocks)
         residual = _residual(seen, offset, drift, weight)
         sigma = max(robust_sigma(residual), _FLOOR_NS)
         weight = np.minimum(1.0, _HUBER * sigma / np.maximum(np.abs(residual), 1e-9))
-    return Fit(offset, drift, _drift_error(seen, sigma), residual, sigma)
+    error = np.zeros(seen.clocks * width)
+    spare = len(seen.call) - len(np.unique(seen.call)) - int(kept.sum())
+    noise = sigma * np.sqrt(len(seen.call) / spare) if spare > 0 else np.inf
+    error[kept] = noise * np.sqrt(np.maximum(np.diag(np.linalg.pinv(matrix[np.ix_(kept, kept)])), 0.0))
+    drift_error = error[1::width] if width > 1 else np.zeros(seen.clocks)
+    return Fit(offset, error[::width], drift, drift_error, residual, sigma)
 
 
 def _normal_equations(seen: Observations, weight: Float, width: int) -> tuple[Float, Float]:
@@ -94,11 +103,3 @@ def _residual(seen: Observations, offset: Float, drift: Float, weight: Float) ->
     calls = int(seen.call.max()) + 1
     mean = np.bincount(seen.call, weight * aligned, calls) / np.bincount(seen.call, weight, calls)
     return np.asarray(aligned - mean[seen.call])
-
-
-def _drift_error(seen: Observations, sigma: float) -> Float:
-    """Estimate the standard error of each clock's drift from how long and how often it was seen."""
-    count = np.maximum(np.bincount(seen.clock, minlength=seen.clocks), 1)
-    mean = np.bincount(seen.clock, seen.time_s, seen.clocks) / count
-    spread = np.bincount(seen.clock, (seen.time_s - mean[seen.clock]) ** 2, seen.clocks)
-    return np.asarray(np.sqrt(2) * sigma / np.sqrt(np.maximum(spread, 1e-30)))

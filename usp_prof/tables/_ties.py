@@ -9,7 +9,7 @@ import numpy as np
 
 from usp_prof.algebra.order import group_codes, occurrence, per_code
 from usp_prof.tables import _least_squares
-from usp_prof.tables._least_squares import Observations
+from usp_prof.tables._least_squares import Fit, Observations
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,6 +24,7 @@ _CONTRADICTED_AT_MOST = 0.005
 _NOTHING_NS = 20_000  # members of one call end this far apart with the best of clocks
 _BEST_DRIFT_PPM = 1_000.0
 _SURE = 4.0  # a drift is believed when it is this many times its standard error
+_TOLD = 3.0  # an offset is told from none when it is this many times its standard error
 _BETTER = 0.98  # and when it brings the residual below this share
 
 
@@ -192,14 +193,25 @@ def _refined(rough: Solution, ties: Ties) -> Solution:
     by_clock = np.full(count, np.iinfo(np.int64).max)
     by_clock[rough.domain] = rough.component
     pinned = np.array([np.flatnonzero(by_clock == c)[0] for c in np.unique(by_clock)], np.int64)
-    fit = _least_squares.solve(seen, pinned, with_drift=False)
-    drifting = _least_squares.solve(seen, pinned, with_drift=True)
+    fit = _least_squares.solve(seen, pinned, np.zeros(count, bool))
+    drifting = _least_squares.solve(seen, pinned, np.ones(count, bool))
     certain = np.abs(drifting.drift) > _SURE * drifting.drift_error
+    if certain.any():
+        # A drift that is not certain would be carried on to moments that no call saw: those clocks get none.
+        drifting = _least_squares.solve(seen, pinned, certain)
     sane = np.abs(drifting.drift).max() < _BEST_DRIFT_PPM * 1e3
     if certain.any() and sane and drifting.sigma < _BETTER * fit.sigma:
-        ppm = np.where(np.isin(np.arange(count), clock), drifting.drift / 1e3, np.nan)
-        return replace(rough, offset_ns=rough.offset_ns + np.rint(drifting.offset).astype(np.int64), drift_ppm=ppm)
-    return replace(rough, offset_ns=rough.offset_ns + np.rint(fit.offset).astype(np.int64))
+        known = certain | np.isin(np.arange(count), pinned)
+        ppm = np.where(known & np.isin(np.arange(count), clock), drifting.drift / 1e3, np.nan)
+        return replace(rough, offset_ns=_told(rough, drifting), drift_ppm=ppm)
+    return replace(rough, offset_ns=_told(rough, fit))
+
+
+def _told(rough: Solution, fit: Fit) -> Int:
+    """Give each clock's whole offset; one that noise alone would show is none: that clock is left alone."""
+    whole = rough.offset_ns + np.rint(fit.offset).astype(np.int64)
+    steady = fit.drift == 0
+    return np.where(steady & (np.abs(whole) <= _TOLD * fit.offset_error), 0, whole)
 
 
 def _components(domain: Int, ties: Ties) -> Int:
