@@ -32,6 +32,8 @@ RING = "--cp 4 --layers 2 --sequence 256 --batch 2 --pace 30,30,30,120"
 EXPERTS = "--dp 4 --ep 4 --experts 8 --layers 2 --sequence 32 --pace 40,40,40,0,120"
 SHARDED = "--dp 4 --zero 3 --layers 4 --pace 60,60,60 --sequence 32 --batch 8 --fault slow-link:axis=dp,mbps=17"
 SUMMED = "--dp 4 --layers 4 --pace 40,40,40 --sequence 32 --batch 8 --fault slow-link:axis=dp,mbps=17"
+LINKED = "--dp 2 --tp 2 --layers 4 --pace 20,20,20 --sequence 32 --batch 8"
+LATE = "".join(f" --fault late-input:rank={rank},ms=120" for rank in range(4))
 LEAST_GAIN = 0.03
 """A fault that costs less than this is none: sleeps on shared cores repeat within a few per cent."""
 
@@ -52,12 +54,19 @@ PAIRS = (
     Pair("slow_rank", "slow-rank", f"{DATA} --fault slow-rank:rank=2,factor=1.6", DATA),
     Pair("slow_host", "slow-rank", f"{DATA} --fault slow-host:host=1,hosts=2,factor=1.5", DATA),
     Pair("late_input", "late-input", f"{DATA} --fault late-input:rank=1,ms=150", DATA),
+    Pair("late_inputs", "late-input", f"{DATA}{LATE}", DATA),
     Pair("gc_pause", "host-pause", f"{DATA} --fault pause:rank=3,ms=300,every=2", DATA),
     Pair(
         "slow_link",
         "slow-link",
-        "--dp 2 --tp 2 --layers 4 --pace 20,20,20 --sequence 32 --batch 8 --fault slow-link:axis=dp,mbps=12,rank=1",
-        "--dp 2 --tp 2 --layers 4 --pace 20,20,20 --sequence 32 --batch 8",
+        f"{LINKED} --fault slow-link:axis=dp,mbps=12,rank=1",
+        LINKED,
+    ),
+    Pair(
+        "slow_tensor_link",
+        "slow-link",
+        f"{LINKED} --fault slow-link:axis=tp,mbps=50,rank=1",
+        LINKED,
     ),
     Pair("unoverlapped", "exposed-gradient-sync", f"{SUMMED} --fault unoverlapped", SUMMED),
     Pair(
@@ -74,6 +83,13 @@ PAIRS = (
         "schedule=interleaved,v=2",
     ),
     Pair(
+        "one_f_one_b",
+        "pipeline-schedule",
+        f"{PIPE} --layers 8 --pace 30,30,30 --schedule 1f1b",
+        f"{PIPE} --layers 8 --pace 30,30,30 --schedule interleaved-zb",
+        "schedule=interleaved-zb",
+    ),
+    Pair(
         "few_micro_batches",
         "few-micro-batches",
         "--pp 4 --layers 4 --sequence 16 --micro-batches 4 --pace 80,80,80",
@@ -87,8 +103,8 @@ PAIRS = (
     Pair(
         "unbucketed",
         "small-messages",
-        "--dp 4 --layers 6 --pace 3,3,3 --sequence 16 --accumulate 2 --fault unbucketed",
-        "--dp 4 --layers 6 --pace 3,3,3 --sequence 16 --accumulate 2",
+        "--dp 4 --layers 4 --pace 25,25,25 --sequence 16 --accumulate 2 --fault unbucketed",
+        "--dp 4 --layers 4 --pace 25,25,25 --sequence 16 --accumulate 2",
     ),
 )
 

@@ -15,7 +15,8 @@ What to do
 
 How the gain is predicted
     The run is replayed with each small transfer at the median bandwidth of the axis' large ones (`bucketed`): modelled,
-    since no trace holds the bucketed call.
+    since no trace holds the bucketed call. Where an axis has no large ones but messages of very different sizes take
+    alike, the calls of a megabyte together pay one latency.
 
 When it is wrong
     When each small collective is needed right away and no other is ready to go along.

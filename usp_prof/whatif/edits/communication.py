@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import group_codes
 from usp_prof.whatif.edits.compute import scaled
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.graph import EdgeKind
@@ -14,7 +15,11 @@ from usp_prof.whatif.network import network_of, talk
 from usp_prof.whatif.work import OPTIMIZER, work_of
 
 if TYPE_CHECKING:
-    from usp_prof.whatif.graph import Graph
+    from numpy.typing import NDArray
+
+    from usp_prof.whatif.graph import Flags, Graph, Ints
+
+    Floats = NDArray[np.float64]
 
 
 def comm_faster(graph: Graph, request: Request) -> Graph:
@@ -46,7 +51,11 @@ def comm_removed(graph: Graph, request: Request) -> Graph:
 
 
 def bucketed(graph: Graph, request: Request) -> Graph:
-    """Let small collectives (below value bytes) move at the bandwidth that large ones reach; keys: axis, op."""
+    """Put small collectives (below value bytes) into buckets of that size; keys: axis, op.
+
+    They then move at the bandwidth that the run's large ones reach; where it has none, a bucket pays one latency, if
+    messages of different sizes show that it is latency that they pay.
+    """
     rows = talk(graph, request) & graph.tied
     found = network_of(request.tables)
     size = found.spread(graph, found.bytes.astype(np.float64), -1.0)
@@ -54,13 +63,40 @@ def bucketed(graph: Graph, request: Request) -> Graph:
     known = rows & (size > 0) & (graph.transfer > 0)
     large = known & (size >= limit)
     small = known & (size < limit)
-    if not large.any() or not small.any():
+    if not small.any():
         return graph
+    if not large.any():
+        if not _hardly_depends_on_size(size[small], graph.transfer[small]):
+            return graph
+        return graph.with_changes(transfer=_with_one_latency(graph, request, small, size, limit))
     rate = float(np.median(size[large] / graph.transfer[large]))
     if request.cautious:  # the slower quarter of the large ones
         rate = float(np.quantile(size[large] / graph.transfer[large], 0.25))
     ideal = np.minimum((size / rate).astype(np.int64), graph.transfer)
     return graph.with_changes(transfer=np.where(small, ideal, graph.transfer))
+
+
+def _hardly_depends_on_size(size: Floats, transfer: Ints) -> bool:
+    """Say whether messages of very different sizes take alike, so that it is latency that they pay."""
+    least, most = size.min(), size.max()
+    if most < 16 * least:
+        return False
+    short, long = (float(np.median(transfer[rows])) for rows in (size <= 4 * least, size >= most / 4))
+    return long <= 2 * short
+
+
+def _with_one_latency(graph: Graph, request: Request, small: Flags, size: Floats, limit: float) -> Ints:
+    """Give transfers where the calls of a rank's step share their latencies, one for each bucket that they fill."""
+    nodes, found = graph.nodes, network_of(request.tables)
+    rows = np.flatnonzero(small)
+    cell = group_codes(nodes.rank[rows], nodes.step[rows])
+    calls, filled = np.bincount(cell), np.ceil(np.bincount(cell, size[rows]) / limit)
+    saved = found.latency(graph)[rows] * (1 - np.maximum(filled, 1) / calls)[cell]
+    if request.cautious:
+        saved = saved / 2
+    transfer = graph.transfer.copy()
+    transfer[rows] -= np.rint(saved).astype(np.int64)
+    return transfer
 
 
 _WHERE = ("axis", "op")

@@ -1,4 +1,8 @@
-"""How would the run be if gradients were summed while backward still runs? Each bucket as soon as it is complete."""
+"""How would the run be if gradients were summed while backward still runs? Each bucket as soon as it is complete.
+
+Buckets follow one another on the link. Where the trace has several under way at once, each took longer for the others:
+it takes its fair share of that time when it runs alone.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,16 @@ import numpy as np
 
 from usp_prof.algebra.order import rows_by_code
 from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.gradients import accumulated
 from usp_prof.whatif.graph import EdgeKind, NodeKind
 from usp_prof.whatif.insertion import with_edges
 from usp_prof.whatif.network import talk
 from usp_prof.whatif.work import BACKWARD, FORWARD, work_of
 
 if TYPE_CHECKING:
+    from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.graph import Graph, Ints
+    from usp_prof.whatif.work import Work
 
 _REDUCES = ("all_reduce", "reduce_scatter")
 
@@ -24,11 +31,12 @@ def sync_overlapped(graph: Graph, request: Request) -> Graph:
     work, nodes = work_of(request.tables), graph.nodes
     phase = np.append(work.phase, np.zeros(graph.added, np.int64))
     rows = talk(graph, request) & (nodes.step >= 0) & _reduces(graph, request)
-    compute = nodes.kind == NodeKind.COMPUTE
-    moved, source, after = [], [], np.zeros(len(nodes), dtype=bool)
+    compute = (nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0)
     cell = nodes.rank * (int(nodes.step.max(initial=0)) + 1) + nodes.step
-    reduces, computes = (np.flatnonzero(each & (nodes.step >= 0)) for each in (rows, compute))
+    reduces, computes = np.flatnonzero(rows), np.flatnonzero(compute)
     computed = {code: computes[each] for code, each in rows_by_code(cell[computes]).items()}
+    moved, ready, before, behind = ([np.zeros(0, np.int64)] for _ in range(4))
+    after, transfer = np.zeros(len(nodes), dtype=bool), graph.transfer.copy()
     for code, each in rows_by_code(cell[reduces]).items():
         mine = reduces[each]
         mine = mine[np.argsort(nodes.start[mine], kind="stable")]
@@ -36,23 +44,38 @@ def sync_overlapped(graph: Graph, request: Request) -> Graph:
         if not len(last):
             continue
         after[last] = True
-        ready = _ready(graph, last, len(mine))
-        late = nodes.start[mine] > nodes.end[last[-1]]
+        late = nodes.start[mine] >= nodes.end[last[-1]]
         late[-1:] = False  # the last to be ready has nothing to hide behind
         moved.append(mine[late])
-        source.append(ready[late])
-    if not moved:
+        ready.append(_ready(graph, request.tables, work, mine, last)[late])
+        before.append(mine[:-1][late[:-1]])
+        behind.append(mine[1:][late[:-1]])
+        queued = late | np.append(False, late[:-1])
+        transfer[mine[queued]] = fair_shares(nodes.end[mine] - graph.transfer[mine], nodes.end[mine])[queued]
+    if len(moved) == 1:
         return graph
-    target, at = np.concatenate(moved), np.concatenate(source)
+    target, at, first, second = (np.concatenate(each) for each in (moved, ready, before, behind))
     parts = np.zeros(len(nodes), dtype=bool)
     parts[target] = True
     edges = graph.edges
     held = rows[edges.source] & (edges.kind == EdgeKind.WAIT) & after[edges.target]  # backward waits no more
     posts = parts[edges.target] & np.isin(edges.kind, (EdgeKind.ISSUE, EdgeKind.LAUNCH, EdgeKind.WAIT))
     edges = edges.take(~(held | posts))
-    edges = with_edges(edges, at, target, at_end=np.ones(len(at), dtype=bool), kind=EdgeKind.ISSUE)
+    for source, waits in ((at, target), (first, second)):
+        edges = with_edges(edges, source, waits, at_end=np.ones(len(waits), dtype=bool), kind=EdgeKind.ISSUE)
     gap = np.where(parts, np.minimum(graph.gap, 0), graph.gap)
-    return graph.with_changes(edges=edges, gap=gap, rewired=True)
+    return graph.with_changes(edges=edges, gap=gap, transfer=transfer, rewired=True)
+
+
+def fair_shares(start: Ints, end: Ints) -> Ints:
+    """Divide what several took at the same time: each moment counts for each by how many were under way."""
+    moments = np.unique(np.concatenate([start, end]))
+    under_way = np.searchsorted(np.sort(start), moments[:-1], "right") - np.searchsorted(
+        np.sort(end), moments[:-1], "right"
+    )
+    passed = np.append(0.0, np.cumsum(np.diff(moments) / np.maximum(under_way, 1)))
+    place = [np.searchsorted(moments, each) for each in (start, end)]
+    return np.asarray(np.rint(passed[place[1]] - passed[place[0]]).astype(np.int64))
 
 
 def _reduces(graph: Graph, request: Request) -> np.ndarray:
@@ -75,11 +98,20 @@ def _last_backward(graph: Graph, compute: Ints, phase: Ints) -> Ints:
     return np.asarray(behind[phase[behind] == BACKWARD])
 
 
-def _ready(graph: Graph, last: Ints, count: int) -> Ints:
-    """Give for each of so many equal buckets the compute that completes it."""
-    done = np.cumsum(graph.duration[last])
-    wanted = done[-1] * np.arange(1, count + 1) / count
-    return np.asarray(last[np.minimum(np.searchsorted(done, wanted), len(last) - 1)])
+def _ready(graph: Graph, tables: TableSet, work: Work, mine: Ints, last: Ints) -> Ints:
+    """Give for each bucket the compute that completes it: by accumulated gradients, else by backward's course."""
+    size = np.append(work.bytes, np.zeros(graph.added, np.int64))[mine]
+    size = size if (size > 0).all() else np.ones_like(size)
+    share = np.cumsum(size) / size.sum()
+    issued = work.issued_ns[last]
+    nodes = graph.nodes
+    found = accumulated(tables, int(nodes.rank[last[0]])).completed(share, int(nodes.step[last[0]]), int(issued[0]))
+    if len(found):
+        place = np.searchsorted(np.maximum.accumulate(issued), found, side="right") - 1
+    else:
+        done = np.cumsum(graph.duration[last])
+        place = np.searchsorted(done, np.rint(done[-1] * share))
+    return np.asarray(last[np.clip(place, 0, len(last) - 1)])
 
 
 EDITS = (EditKind("sync_overlapped", "sync_overlapped,axis=dp", ("axis", "op"), sync_overlapped),)
