@@ -37,3 +37,15 @@ def drawn(page: str, **address: str) -> AppTest:
     app.run()
     assert not app.exception, app.exception[0].value
     return app
+
+
+def tried(page: str, **address: str) -> AppTest:
+    """Draw a page as the dashboard's script does: what the library refuses is told, anything else is an exception."""
+    script = (
+        f"from dashboard.pages.{page} import draw\nimport streamlit as st\nfrom usp_prof import UspProfError\n"
+        "try:\n    draw()\nexcept UspProfError as error:\n    st.error(error.message)\n"
+    )
+    app = AppTest.from_string(script, default_timeout=120)
+    for key, value in address.items():
+        app.query_params[key] = value
+    return app.run()

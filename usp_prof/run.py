@@ -20,6 +20,8 @@ from usp_prof.tables.relations import Relations
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    import pyarrow as pa
+
     from usp_prof.contract import Manifest
     from usp_prof.readers.cache import Cache
     from usp_prof.readers.discovery import Discovery, Skipped
@@ -73,6 +75,10 @@ class Run:
     def query(self, sql: str) -> Any:  # noqa: ANN401 - a DuckDB relation
         """Answer a SELECT over all tables."""
         return self._relations.query(sql)
+
+    def answer(self, sql: str, *, rows: int, seconds: float) -> pa.Table:
+        """Answer a SELECT within bounds, as Arrow: its first rows, or a `UspProfError` when time is up."""
+        return self._relations.answer(sql, rows=rows, seconds=seconds)
 
     def whatif(self, *edits: str) -> Prediction:
         """Predict the run with edits made, written as on the command line: `run.whatif("comm_faster=2,axis=dp")`."""

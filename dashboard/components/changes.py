@@ -5,6 +5,7 @@ What is chosen becomes words of the same grammar that the text takes, so that a 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import streamlit as st
@@ -13,7 +14,7 @@ from usp_prof.algebra.schedules.orders import Schedule
 from usp_prof.whatif.edits import EDITS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 AS_IT_IS = "as it is"
 SWITCHES = tuple((each.example, each.doc) for each in EDITS if "=" not in each.example and "," not in each.example)
@@ -26,6 +27,11 @@ LISTS = {
 """Changes that are one word of a few."""
 COUNTS = ("dp", "tp", "cp", "ep", "micro_batches")
 """Changes that are a number."""
+MOST = 65536
+LARGEST = 10.0
+"""The factor at which a slider ends."""
+_COUNT = re.compile(r"[0-9]{1,5}")
+_FACTOR = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?")
 
 
 def chosen(words: Sequence[str], axes: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -58,37 +64,36 @@ def _taken(left: list[str], word: str) -> bool:
     return False
 
 
-def _value(left: list[str], name: str, tail: str = "") -> str:
-    """Take the word of a change out of those that are left and give its value; empty when there is none."""
+def _value(left: list[str], name: str, fits: Callable[[str], bool], tail: str = "") -> str:
+    """Take the word of a change out of those that are left, where a choice can show it; empty when there is none.
+
+    Whatever no choice can show stays typed, so that it is replayed or refused as it was written.
+    """
     for word in left:
-        if word.startswith(f"{name}=") and word.endswith(tail) and word.count(",") == tail.count(","):
+        value = word[len(name) + 1 : len(word) - len(tail)]
+        plain = word.startswith(f"{name}=") and word.endswith(tail) and word.count(",") == tail.count(",")
+        if plain and fits(value):
             left.remove(word)
-            return word[len(name) + 1 : len(word) - len(tail)]
+            return value
     return ""
 
 
 def _listed(
     place: st.delta_generator.DeltaGenerator, name: str, offered: tuple[str, ...], left: list[str]
 ) -> list[str]:
-    before = _value(left, name)
+    before = _value(left, name, offered.__contains__)
     names = (AS_IT_IS, *offered)
-    word = place.selectbox(name, names, names.index(before) if before in names else 0)
+    word = place.selectbox(name, names, names.index(before) if before else 0)
     return [] if word == AS_IT_IS else [f"{name}={word}"]
 
 
 def _counted(place: st.delta_generator.DeltaGenerator, name: str, left: list[str]) -> list[str]:
-    before = _value(left, name)
-    count = place.number_input(
-        name.replace("_", " "), 1, 65536, int(before) if before.isdigit() else None, placeholder=AS_IT_IS
-    )
+    before = _value(left, name, lambda word: bool(_COUNT.fullmatch(word)) and 1 <= int(word) <= MOST)
+    count = place.number_input(name.replace("_", " "), 1, MOST, int(before) if before else None, placeholder=AS_IT_IS)
     return [] if count is None else [f"{name}={count}"]
 
 
 def _scaled(place: st.delta_generator.DeltaGenerator, label: str, name: str, tail: str, left: list[str]) -> list[str]:
-    before = _value(left, name, tail)
-    try:
-        value = min(10.0, max(1.0, float(before or 1)))
-    except ValueError:
-        value = 1.0
-    factor = place.slider(label, 1.0, 10.0, value, 0.25)
+    before = _value(left, name, lambda word: bool(_FACTOR.fullmatch(word)) and 1 <= float(word) <= LARGEST, tail)
+    factor = place.slider(label, 1.0, LARGEST, float(before or 1), 0.25)
     return [] if factor == 1 else [f"{name}={factor:g}{tail}"]

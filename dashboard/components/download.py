@@ -33,7 +33,7 @@ def data_table(block: DataTable, name: str, *, raw: pd.DataFrame | None = None) 
 
 def plain(block: DataTable) -> pd.DataFrame:
     """Give a table's raw values, with their units in the heads."""
-    heads = _distinct([each.head + (f" [{each.unit}]" if each.unit else "") for each in block.columns])
+    heads = distinct([each.head + (f" [{each.unit}]" if each.unit else "") for each in block.columns])
     return pd.DataFrame(list(block.rows), columns=heads)
 
 
@@ -41,7 +41,7 @@ def scaled(block: DataTable) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Give a table's values for reading: numbers stay numbers, so that the grid sorts them; and how each is written."""
     columns = [[row[place] for row in block.rows] for place in range(len(block.columns))]
     made = [_column(head, cells) for head, cells in zip(block.columns, columns, strict=True)]
-    heads = _distinct([head for head, _, _ in made])
+    heads = distinct([head for head, _, _ in made])
     frame = pd.DataFrame({head: cells for head, (_, cells, _) in zip(heads, made, strict=True)})
     return frame, {head: kind for head, (_, _, kind) in zip(heads, made, strict=True) if kind is not None}
 
@@ -75,6 +75,6 @@ def _csv(frame: pd.DataFrame, name: str) -> None:
     )  # fmt: skip
 
 
-def _distinct(heads: list[str]) -> list[str]:
+def distinct(heads: list[str]) -> list[str]:
     """Tell columns of the same head apart, which a grid cannot show."""
     return [head + " " * heads[:place].count(head) for place, head in enumerate(heads)]

@@ -6,12 +6,16 @@ import math
 import numbers
 
 import pandas as pd
+import pyarrow as pa
 import streamlit as st
 
 from dashboard import data, state
 from dashboard.components.answer import offer
-from dashboard.components.download import table
+from dashboard.components.download import distinct, table
+from usp_prof.model.errors import UsageError
+from usp_prof.model.metric import Unit
 from usp_prof.report.document import DataTable, Section, TableColumn, Text
+from usp_prof.report.format import quantity
 from usp_prof.tables import catalogue
 
 TITLE = "Query"
@@ -19,6 +23,10 @@ PATH = "query"
 EXAMPLE = """SELECT rank, axis, op, count(*) AS parts, sum(dur_ns) / 1e6 AS ms
 FROM collectives GROUP BY ALL ORDER BY ms DESC"""
 MOST_LETTERS = 20_000
+MOST_ROWS = 200_000
+MOST_BYTES = 64 << 20
+MOST_SECONDS = 30.0
+"""A question is ended then, and says so."""
 MOST_POINTS = 5000
 LISTED = 200
 """Rows of an answer that a report lists."""
@@ -30,9 +38,10 @@ def draw() -> None:
     view = state.current()
     text = st.text_area("SQL (DuckDB)", st.query_params.get("sql", EXAMPLE), height=140, max_chars=MOST_LETTERS)
     state.keep("sql", text if text != EXAMPLE else None)
-    run = data.open_numbered(view.run)
     if text.strip():
-        frame = run.query(text).df()
+        frame = ask(view.run, text[:MOST_LETTERS])
+        if len(frame) == MOST_ROWS:
+            st.caption(f"Cut off after {MOST_ROWS:,} rows; `usp-prof query` writes all of them.")
         table(frame, "query")
         _chart(frame)
         offer(PATH, TITLE, view.run, text, lambda: (answered(text, frame),))
@@ -43,6 +52,36 @@ def draw() -> None:
                 [{"column": c.name, "type": str(c.kind), "unit": c.unit, "meaning": c.doc} for c in schema.columns],
                 hide_index=True,
             )
+
+
+def ask(index: int, text: str) -> pd.DataFrame:
+    """Answer a question within what a page can hold."""
+    with st.spinner("asking", show_time=True):
+        found = data.open_numbered(index).answer(text, rows=MOST_ROWS, seconds=MOST_SECONDS)
+    if found.nbytes > MOST_BYTES:
+        raise UsageError(
+            f"the answer is {quantity(found.nbytes, Unit.BYTES)}, more than a page can show",
+            hint="ask for fewer columns or rows, or write it to a file with usp-prof query",
+        )
+    return as_frame(found)
+
+
+def as_frame(found: pa.Table) -> pd.DataFrame:
+    """Give an answer as a grid and a chart take it: heads that differ, and sums as plain numbers."""
+    columns = [_plain(column) for column in found.columns]
+    heads = distinct([str(name) for name in found.column_names])
+    frame: pd.DataFrame = pa.table(columns, names=heads).to_pandas()
+    return frame
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Make numbers of decimals, as which DuckDB gives what may not fit into 64 bits, such as a sum."""
+    if not pa.types.is_decimal(column.type):
+        return column
+    try:
+        return column.cast(pa.int64() if column.type.scale == 0 else pa.float64())
+    except pa.ArrowInvalid:
+        return column.cast(pa.float64())
 
 
 def answered(text: str, frame: pd.DataFrame) -> Section:
@@ -75,6 +114,7 @@ def _chart(frame: pd.DataFrame) -> None:
     names = [str(name) for name in frame.columns]
     across = middle.selectbox("over", names)
     up = right.selectbox("of", countable, len(countable) - 1)
-    plain = frame[[across, up]].head(MOST_POINTS).set_axis(["over", "of"], axis="columns")
+    over, of = (frame[name].head(MOST_POINTS) for name in (across, up))
+    plain = pd.DataFrame({"over": over.astype(str) if over.dtype == "object" else over, "of": of})
     draws = {"bars": st.bar_chart, "line": st.line_chart, "points": st.scatter_chart}
     draws[kind](plain, x="over", y="of", x_label=across, y_label=up)

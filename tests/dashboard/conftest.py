@@ -25,7 +25,7 @@ PATIENCE_S = 120
 HOSTILE = (
     "<img src=x onerror=\"document.title='stolen'\"><script>document.title='stolen'</script>",
     "\u202egnp.esrever \u05e9\u05dc\u05d5\u05dd \u0627\u0644 `$(rm -rf)` **bold** [a](javascript:alert(1))",
-    "a_very_long_name_" * 300,
+    "a_very_long_name_" * 600,
     "';DROP TABLE events;--\u0000\ufffd{{7*7}}${7*7}",
 )
 """Names that a trace could hold: markup, right-to-left, very long, other languages' quotes."""

@@ -31,6 +31,11 @@ LONGEST = """(() => { const t = line.tile; let best = -1;
 
 CHARTED = ("Overview", "Timeline", "Communication", "Pipeline", "Ranks", "Compare")
 HOSTILE_ADDRESSES = (
+    "whatif?edits=dp%3D99999999999%20comm_faster%3Dnan%20%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E",
+    "plan?devices=-1&batch=%C2%B2&device=<script>&dtype=../..&efficiency=1e9&plan=<img%20src=x>",
+    "sweep?down=tp&across=tp&figure=<b>",
+    "compare?before=-1&after=99&step=1e9",
+    "query?sql=SELECT%20%27%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E%27%20AS%20%22%3Cscript%3Ealert(1)%3C%2Fscript%3E%22",
     "timeline?range=9-1&ranks=<script>alert(1)</script>&find=((&steps=..%2F..&show=<b>,host",
     "timeline?find=(a%2B)%2B%24&range=-999999999999999-999999999999999",
     "suggestions?ticked=99999,-1,<img>&run=0",
@@ -42,6 +47,10 @@ HOSTILE_ADDRESSES = (
     "query?sql=ATTACH%20'%2Ftmp%2Fother.db'%3B%20SELECT%201",
     "?run=999&ranks=999999999999999999999&steps=-1&order=';--",
 )
+
+
+DRAWN = "() => document.querySelectorAll('.chart > *').length && window.Bokeh.documents.filter((d) => d.is_idle).length"
+"""The number of charts that are drawn on a page of the report."""
 
 
 @pytest.fixture(params=["light", "dark"])
@@ -199,6 +208,45 @@ def test_hostile_addresses_do_no_harm(visit: Visit) -> None:
         visit.go(path)
         visit.check()
         assert "root:" not in visit.page.inner_text("body")
+
+
+def test_two_tabs_have_a_selection_each(visit: Visit) -> None:
+    other = Visit(visit.page.context.new_page(), visit.address)
+    visit.go("?ranks=1")
+    other.go("compare?ranks=2-3")
+    assert "1 of 4 ranks" in visit.page.inner_text("[data-testid='stMain']")
+    visit.turn_to("Kernels")
+    other.turn_to("Overview")
+    assert "ranks=1" in visit.page.url
+    assert "2 of 4 ranks" in other.page.inner_text("[data-testid='stMain']")
+    visit.check()
+    other.check()
+
+
+def test_a_page_that_is_loaded_again_while_it_loads_is_drawn(visit: Visit) -> None:
+    for path in ("compare", "plan?devices=16&batch=64", "timeline?find=all_reduce"):
+        visit.page.goto(f"{visit.address}/{path}", wait_until="commit")
+        visit.page.reload(wait_until="commit")
+        visit.page.reload(wait_until="domcontentloaded")
+        visit.go(path)
+        visit.check()
+
+
+def test_a_page_is_downloaded_as_one_file_that_asks_nobody(visit: Visit) -> None:
+    visit.go("pipeline?schedule=gpipe")
+    with visit.page.expect_download() as download:
+        visit.page.click("button:has-text('This page as HTML')")
+    other = visit.page.context.new_page()
+    faults: list[str] = []
+    other.on("pageerror", lambda error: faults.append(str(error)))
+    other.on("request", lambda request: faults.append(request.url) if not request.url.startswith("file:") else None)
+    file = download.value.path().with_suffix(".html")
+    download.value.save_as(file)
+    other.goto(f"file://{file}")
+    other.wait_for_function(f"() => ({DRAWN})() > 0")
+    assert "Under another schedule: schedule=gpipe" in other.inner_text("body")
+    assert faults == []
+    visit.check()
 
 
 def test_hostile_names_in_a_trace_do_no_harm(visit: Visit) -> None:

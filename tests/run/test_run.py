@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -107,6 +108,37 @@ def test_sql_reads_the_tables_and_nothing_else(folder: Path, sql: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_run(folder).query(sql).fetchall()
     assert "usp-prof tables" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT * FROM read_text('/etc/hostname')", "SELECT 1; SELECT 2", "LOAD json", "SELECT 1 FROM nothing", ""]
+)
+def test_sql_within_bounds_is_refused_like_any_other(folder: Path, sql: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_run(folder).answer(sql, rows=5, seconds=60)
+    assert "usp-prof tables" in caught.value.hint
+
+
+def test_an_answer_ends_where_it_is_bounded(folder: Path) -> None:
+    run = open_run(folder)
+    assert run.answer("SELECT * FROM range(1000000000000)", rows=5, seconds=60).num_rows == 5
+    assert run.answer("SELECT rank FROM kernels ORDER BY rank", rows=3, seconds=60)["rank"].to_pylist() == [0, 0, 1]
+    assert run.answer("EXPLAIN SELECT * FROM kernels", rows=1, seconds=60).num_rows
+    assert run.answer("SELECT now() AS at, INTERVAL 1 DAY AS long, [1, 2] AS many", rows=1, seconds=60).num_rows == 1
+
+
+def test_a_question_without_end_is_ended(folder: Path) -> None:
+    endless = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * b.range) % 7 = 3"
+    with pytest.raises(UsageError, match=r"took longer than 0\.2 s"):
+        open_run(folder).answer(endless, rows=5, seconds=0.2)
+
+
+def test_several_ask_at_once(folder: Path) -> None:
+    run = open_run(folder)
+    sql = "SELECT sum(k.rank + r.range) AS n FROM kernels k, range(2000) r"
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: run.answer(sql, rows=1, seconds=60)["n"].to_pylist(), range(12)))
+    assert found == [found[0]] * 12
 
 
 def test_an_unknown_table_suggests_the_nearest(folder: Path) -> None:

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import pyarrow as pa
 
 from usp_prof.model.errors import UsageError
 from usp_prof.tables import catalogue
@@ -14,8 +15,6 @@ from usp_prof.tables import catalogue
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-    import pyarrow as pa
 
     from usp_prof.tables.table_set import TableSet
 
@@ -49,8 +48,44 @@ class Relations:
 
     def query(self, sql: str) -> Any:  # noqa: ANN401 - a DuckDB relation
         """Answer one SELECT."""
+        self._check(sql)
+        with self._lock:
+            self._bring(self._connection, sql, self._registered)
+            try:
+                return self._connection.sql(sql)
+            except duckdb.Error as error:
+                raise UsageError(f"the SQL cannot be answered: {error}", hint=_HINT) from None
+
+    def answer(self, sql: str, *, rows: int, seconds: float) -> pa.Table:
+        """Answer one SELECT within bounds: its first rows, or an error when time is up. Several may ask at once."""
+        explains = self._check(sql) is duckdb.StatementType.EXPLAIN
+        cursor = self._connection.cursor()  # what is asked on one connection at a time only
+        ended = threading.Event()
+
+        def end() -> None:
+            while not ended.wait(seconds):
+                cursor.interrupt()
+
         try:
-            statements = self._connection.extract_statements(sql)
+            with self._lock:
+                self._bring(cursor, sql, set())
+            threading.Thread(target=end, name="usp-prof query", daemon=True).start()
+            relation = cursor.sql(sql)
+            return (relation if explains else relation.limit(rows)).to_arrow_table()
+        except duckdb.InterruptException:
+            raise UsageError(
+                f"the SQL took longer than {seconds:g} s", hint="ask for less: fewer ranks, steps or columns"
+            ) from None
+        except (duckdb.Error, pa.ArrowException) as error:
+            raise UsageError(f"the SQL cannot be answered: {error}", hint=_HINT) from None
+        finally:
+            ended.set()
+            cursor.close()
+
+    def _check(self, sql: str) -> duckdb.StatementType:
+        """Refuse what is not one SELECT; gives its kind."""
+        try:
+            statements = self._connection.cursor().extract_statements(sql)
         except duckdb.Error as error:
             raise UsageError(f"the SQL cannot be read: {error}", hint=_HINT) from None
         if len(statements) != 1 or statements[0].type not in {
@@ -58,15 +93,14 @@ class Relations:
             duckdb.StatementType.EXPLAIN,
         }:
             raise UsageError("only one SELECT can be asked at a time; the tables cannot be changed", hint=_HINT)
-        with self._lock:
-            for word in dict.fromkeys(word.lower() for word in _WORD.findall(sql)):
-                if word in self._known - self._registered:
-                    self._connection.register(word, self._source(word))
-                    self._registered.add(word)
-            try:
-                return self._connection.sql(sql)
-            except duckdb.Error as error:
-                raise UsageError(f"the SQL cannot be answered: {error}", hint=_HINT) from None
+        return statements[0].type
+
+    def _bring(self, connection: duckdb.DuckDBPyConnection, sql: str, known: set[str]) -> None:
+        """Bring the tables that a question names into a connection that knows some of them."""
+        for word in dict.fromkeys(word.lower() for word in _WORD.findall(sql)):
+            if word in self._known - known:
+                connection.register(word, self._source(word))
+                known.add(word)
 
     def _source(self, name: str) -> Any:  # noqa: ANN401 - whatever DuckDB scans
         """Give a table so that DuckDB reads no more columns and rows of it than the question needs."""
