@@ -7,7 +7,8 @@ annotations: ``area::what key=value key=value``. Values are integers or words wi
 ``pp::F stage=1 mb=3``      pipeline action; also B (full backward), I (input gradient), W (weight gradient)
 ``pp::send_f stage= mb= peer=``  and ``recv_f``, ``send_b``, ``recv_b``: activation and gradient transfers
 ``cp::ring_send_recv step=``  one ring exchange; ``cp::ring_wait``, ``cp::all_gather_kv``, ``cp::ulysses_a2a``
-``ep::dispatch``            tokens to their experts; ``ep::combine``, ``ep::counts``, ``ep::load tokens=...``
+``ep::dispatch``            tokens to their experts; ``ep::combine``, ``ep::counts``; ``ep::load tokens=12
+                            experts=9,3``, the experts' work, in all and for each of the rank's experts
 ``dp::zero1_reduce_scatter``  ZeRO phases written by hand; ``dp::zero1_all_gather``, ``dp::bucket_all_reduce``
 ``train::forward``          phases: ``forward``, ``backward``, ``fwd_bwd``, ``optimizer``, ``grad_norm``, ``log``,
                             ``input``, ``checkpoint``; ``train::cut step=`` is a step that an error ended

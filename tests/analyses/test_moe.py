@@ -43,6 +43,48 @@ def test_phases_are_timed_per_step() -> None:
     assert ("moe_time", "dispatch", 1) not in values(moe.compute(tables, Selection(ranks=(0,))))
 
 
+def test_the_experts_own_time_is_a_phase() -> None:
+    run = Trace(rank=0, world=1, device="cpu").step(1, at=0, dur=1_000).step(2, at=1_000, dur=1_000)
+    for at in (100, 1_100):
+        run.mark("ep::load tokens=7", at=at, dur=300)
+    found = values(moe.compute(table_set(run)))
+    assert (found["moe_time", "experts", 0], found["moe_time", "experts"]) == (300, 300)
+
+
+def counting(rank: int, marks: list[str]) -> Trace:
+    run = Trace(rank=rank, world=4, device="cpu").step(1, at=0, dur=10_000).step(2, at=10_000, dur=10_000)
+    for members in ([0, 1], [2, 3]):
+        run.group(f"g{members[0]}", members, "mesh_ep")
+    for number, mark in enumerate(marks):
+        run.mark(mark, at=10_000 * number + 100, dur=10)
+    return run
+
+
+def test_tokens_are_counted_by_expert_over_groups_and_steps() -> None:
+    """Two groups of two ranks with two experts each: experts 0 to 3, and a copy of each."""
+    loads = {0: (6, 2), 1: (1, 3), 2: (8, 0), 3: (2, 2)}
+    runs = {
+        rank: counting(rank, [f"ep::load tokens={a + b} experts={a},{b}", "ep::load tokens=0 experts=0,0"])
+        for rank, (a, b) in loads.items()
+    }
+    result = moe.compute(table_set(runs))
+    assert result.experts == {0: 7.0, 1: 1.0, 2: 1.5, 3: 2.5}  # of one of the two steps
+    found = values(result)
+    assert found["expert_tokens", 0] == 7.0
+    assert found["expert_imbalance",] == 7.0 * 4 / 12
+
+
+@pytest.mark.parametrize("odd", ["ep::load tokens=5", "ep::load tokens=5 experts=5", "ep::load tokens=5 experts=x"])
+def test_experts_that_one_rank_does_not_count_alike_are_not_claimed(odd: str) -> None:
+    runs = {rank: counting(rank, ["ep::load tokens=5 experts=3,2"] if rank else [odd]) for rank in range(2)}
+    assert moe.compute(table_set(runs)).experts == {}
+
+
+def test_one_expert_a_rank_is_a_number() -> None:
+    runs = {rank: counting(rank, [f"ep::load tokens={rank + 1} experts={rank + 1}"]) for rank in range(2)}
+    assert moe.compute(table_set(runs)).experts == {0: 0.5, 1: 1.0}
+
+
 def test_uneven_all_to_alls_tell_the_load_where_nothing_is_marked() -> None:
     runs = {}
     for rank, received in ((0, 30), (1, 10)):

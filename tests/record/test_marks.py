@@ -32,9 +32,11 @@ def recorded_names(work: Callable[[], object]) -> list[str]:
         (record.phase("optimizer"), Mark("train", "optimizer")),
         (record.ring_step(3), Mark("cp", "ring_send_recv", {"step": 3})),
         (record.ring_wait(), Mark("cp", "ring_wait")),
+        (record.ring_wait(2), Mark("cp", "ring_wait", {"step": 2})),
         (record.expert_dispatch(), Mark("ep", "dispatch")),
         (record.expert_combine(), Mark("ep", "combine")),
         (record.expert_load(12), Mark("ep", "load", {"tokens": 12})),
+        (record.expert_load(12, [9, 3]), Mark("ep", "load", {"tokens": 12, "experts": "9,3"})),
         (record.sharding("zero1_all_gather"), Mark("dp", "zero1_all_gather")),
     ],
 )

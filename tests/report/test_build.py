@@ -293,20 +293,7 @@ def test_bad_health_comes_first_and_the_rest_is_counted(tables: TableSet) -> Non
 
 def test_every_section_module_is_in_the_list() -> None:
     files = {path.stem for path in Path(sections.__file__).parent.glob("*.py")}
-    assert files - {"__init__", "plain", "summary"} == sections.OWN
     names = [name for name, _ in sections.SECTIONS]
+    assert files - {"__init__", "plain", "summary"} == set(names)
     assert len(names) == len(set(names))
     assert set(NAMES) <= set(names)
-
-
-def test_an_analysis_without_a_section_of_its_own_is_shown_plainly(tables: TableSet) -> None:
-    note = HealthRow("a", Severity.INFO)
-    result = Told((value("x_time", 3),), (note,), rows=(("a", 1), ("b", 2)))
-    document = build(tables, {"cp": result}, name="x")
-    (section,) = (each for each in document.sections if each.id == "cp")
-    figures, table, health = section.blocks
-    assert isinstance(figures, KeyFigures)
-    assert figures.figures[0].label == "X_Time"
-    assert isinstance(table, DataTable)
-    assert table.rows == (("a", 1), ("b", 2))
-    assert isinstance(health, Health)

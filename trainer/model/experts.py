@@ -16,7 +16,7 @@ from torch import nn
 from trainer.parallel.expert import Route, combine, dispatch
 from trainer.parallel.tensor import replicated, weight
 from trainer.torch_private import grouped_product
-from usp_prof.record import mark
+from usp_prof.record import expert_load
 
 if TYPE_CHECKING:
     from trainer.model.decoder import Plan
@@ -84,7 +84,7 @@ class Experts(nn.Module):
         gates = (gates / gates.sum(-1, keepdim=True)).to(x.dtype)
         route = Route.plan(chosen, load, self.group)
         arrived = dispatch(tokens[route.order // self.top_k], route, self.group)
-        with mark("ep", "load", tokens=arrived.shape[0]):
+        with expert_load(arrived.shape[0], route.experts):
             results = self.weights(arrived[route.by_expert], route.local_counts)[route.by_source]
             if self.pace is not None and self.pace.experts:
                 results = self.pace.work(results, self.pace.experts * arrived.shape[0] / chosen.numel())

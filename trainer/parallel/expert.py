@@ -30,6 +30,8 @@ class Route:
     by_source: torch.Tensor
     """Undoes `by_expert`."""
     local_counts: torch.Tensor
+    experts: list[int]
+    """Rows for each local expert, known on the host."""
 
     @classmethod
     def plan(cls, chosen: torch.Tensor, load: torch.Tensor, group: Group) -> Route:
@@ -40,11 +42,15 @@ class Route:
         if group.size > 1:
             with mark("ep", "counts"):
                 received = exchange_rows(sent, None, None, group)
-        sends, receives = torch.stack([sent.sum(1), received.sum(1)]).tolist()
-        expert_of_row = torch.arange(received.shape[1], device=load.device).repeat(group.size)
+        local = received.shape[1]
+        counts = torch.cat([sent.sum(1), received.flatten()]).tolist()
+        sends, arriving = counts[: group.size], counts[group.size :]
+        receives = [sum(arriving[rank * local : (rank + 1) * local]) for rank in range(group.size)]
+        experts = [sum(arriving[expert::local]) for expert in range(local)]
+        expert_of_row = torch.arange(local, device=load.device).repeat(group.size)
         expert_of_row = expert_of_row.repeat_interleave(received.flatten(), output_size=sum(receives))
         by_expert = expert_of_row.argsort(stable=True)
-        return cls(order, order.argsort(), sends, receives, by_expert, by_expert.argsort(), received.sum(0))
+        return cls(order, order.argsort(), sends, receives, by_expert, by_expert.argsort(), received.sum(0), experts)
 
 
 def dispatch(rows: torch.Tensor, route: Route, group: Group) -> torch.Tensor:

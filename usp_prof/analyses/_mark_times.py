@@ -39,6 +39,11 @@ class Marked:
             values.append(value if isinstance(value, int) else -1)
         return np.array(values, np.int64)
 
+    def word(self, key: str) -> list[str]:
+        """Give what the marks carry under this key as text; empty where they carry nothing."""
+        found = [parse_mark(name) for name in self.name]
+        return [str(mark.values.get(key, "")) if mark is not None else "" for mark in found]
+
     def of(self, *what: str) -> Marked:
         """Keep the marks that say one of these."""
         return self.take(np.isin(self.what.astype(str), what))

@@ -36,7 +36,7 @@ CP_TIME = Metric(
 )  # fmt: skip
 RING_WAIT = Metric(
     "ring_wait_time", Unit.NS, Better.LOWER, "Wait by ring step",
-    "Mean time that a ring step waits for its exchange, by number of the ring step.", ("ring_step",),
+    "Mean time that a ring step waits for its exchange, by number of the ring step; by rank.", ("ring_step", "rank"),
 )  # fmt: skip
 METRICS = (CP_IMBALANCE, CP_TIME, RING_WAIT)
 
@@ -54,11 +54,12 @@ class RankCompute:
 
 @dataclass(frozen=True, slots=True)
 class CpResult:
-    """Compute by rank, exchange times by (kind, rank) per step, mean waits by ring step."""
+    """Compute by rank, exchange times by (kind, rank) per step, mean waits by ring step and rank."""
 
     ranks: tuple[RankCompute, ...]
     times: dict[tuple[str, int], float]
-    ring_waits: dict[int, float]
+    ring_waits: dict[tuple[int, int], float]
+    """Mean wait by (ring step, rank)."""
     notes: tuple[HealthRow, ...] = ()
 
     @property
@@ -71,13 +72,21 @@ class CpResult:
                 found.append(max(times) * len(times) / sum(times))
         return max(found, default=float("nan"))
 
+    def by_ring_step(self) -> dict[int, float]:
+        """Give the mean wait of each ring step, over the ranks that take it."""
+        steps = sorted({step for step, _ in self.ring_waits})
+        return {n: float(np.mean([time for (step, _), time in self.ring_waits.items() if step == n])) for n in steps}
+
     def values(self) -> list[Value]:
         """Give the metric values, sorted by dimension."""
         found = [Value(CP_TIME, time, {"exchange": kind, "rank": rank}) for (kind, rank), time in self.times.items()]
         for kind in sorted({kind for kind, _ in self.times}):
             mean = float(np.mean([time for (name, _), time in self.times.items() if name == kind]))
             found.append(Value(CP_TIME, mean, {"exchange": kind}))
-        found += [Value(RING_WAIT, time, {"ring_step": step}) for step, time in self.ring_waits.items()]
+        found += [
+            Value(RING_WAIT, time, {"rank": rank, "ring_step": step}) for (step, rank), time in self.ring_waits.items()
+        ]
+        found += [Value(RING_WAIT, time, {"ring_step": step}) for step, time in self.by_ring_step().items()]
         if np.isfinite(self.imbalance):
             found.append(Value(CP_IMBALANCE, self.imbalance))
         return in_order(found)
@@ -108,7 +117,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CpResult:
         for rank in members
     ]
     times: dict[tuple[str, int], float] = {}
-    waits: dict[int, list[int]] = {}
+    waits: dict[tuple[int, int], list[int]] = {}
     told = False
     for rank in sorted({row.rank for row in rows}):
         told = told or bool(len(host_marks(tables, rank, selection, "cp").name))
@@ -119,8 +128,8 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CpResult:
                 times[kind, rank] = int(some.dur_ns.sum()) / step_count(tables, rank, selection)
         ring = marks.of("ring_wait")
         for place, length in zip(ring.number("step").tolist(), ring.dur_ns.tolist(), strict=True):
-            waits.setdefault(place, []).append(length)
-    known = {place: float(np.mean(lengths)) for place, lengths in sorted(waits.items()) if place >= 0}
+            waits.setdefault((place, rank), []).append(length)
+    known = {place: float(np.mean(lengths)) for place, lengths in sorted(waits.items()) if place[0] >= 0}
     return CpResult(tuple(rows), times, known, () if told else (_NO_MARKS,))
 
 

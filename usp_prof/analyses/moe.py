@@ -2,12 +2,13 @@
 
 Imbalance is the fullest rank's tokens over the mean of its group, weighted by tokens: how much longer the experts'
 part takes than it would with even loads. Tokens come from the recorder's `ep::load` marks, else from the sizes of
-uneven all-to-alls.
+uneven all-to-alls. Where the marks count each expert's tokens (`experts=12,4`), experts stand apart: they lie on the
+ranks of a group in order, as many on each.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ from usp_prof.model.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
     from usp_prof.tables.table_set import TableSet
 
@@ -36,13 +38,21 @@ MOE_TOKENS = Metric(
 )  # fmt: skip
 MOE_TIME = Metric(
     "moe_time", Unit.NS, Better.LOWER, "Routing time",
-    "Time of one phase of routing (dispatch, combine, counts, all_to_all) in one step, mean over ranks; by rank.",
+    "Time of one phase (dispatch, experts, combine, counts, all_to_all) in one step, mean over ranks; by rank.",
     ("phase", "rank"),
 )  # fmt: skip
-METRICS = (MOE_IMBALANCE, MOE_TOKENS, MOE_TIME)
+EXPERT_TOKENS = Metric(
+    "expert_tokens", Unit.COUNT, Better.NEITHER, "Tokens of an expert",
+    "Tokens that an expert was given in one step, by all of its copies together.", ("expert",),
+)  # fmt: skip
+EXPERT_IMBALANCE = Metric(
+    "expert_imbalance", Unit.RATIO, Better.LOWER, "Fullest expert",
+    "Tokens of the fullest expert over the experts' mean; 1 is even.",
+)  # fmt: skip
+METRICS = (MOE_IMBALANCE, MOE_TOKENS, MOE_TIME, EXPERT_TOKENS, EXPERT_IMBALANCE)
 
-_PHASES = {"dispatch_a2a": "dispatch", "combine_a2a": "combine", "counts_a2a": "counts"}
-_TIMED = ("dispatch", "combine", "counts")
+_PHASES = {"dispatch_a2a": "dispatch", "combine_a2a": "combine", "counts_a2a": "counts", "load": "experts"}
+_TIMED = ("dispatch", "experts", "combine", "counts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,8 @@ class MoeResult:
     times: dict[tuple[str, int], float]
     source: str
     notes: tuple[HealthRow, ...] = ()
+    experts: dict[int, float] = field(default_factory=dict)
+    """Tokens of each expert per step, where the marks count them."""
 
     def values(self) -> list[Value]:
         """Give the metric values, sorted by dimension."""
@@ -83,6 +95,10 @@ class MoeResult:
                 Value(MOE_IMBALANCE, _weighted(tuple(load for load in self.loads if load.step == step)), {"step": step})
                 for step in sorted({load.step for load in self.loads})
             ]
+        found += [Value(EXPERT_TOKENS, count, {"expert": expert}) for expert, count in self.experts.items()]
+        if sum(self.experts.values()):
+            fullest = max(self.experts.values()) * len(self.experts) / sum(self.experts.values())
+            found.append(Value(EXPERT_IMBALANCE, fullest))
         return in_order(found)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -113,7 +129,8 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MoeResult:
     if not any(arrived.values()):
         arrived = {rank: _sent_sizes(tables, rank, selection) for rank in ranks}
         source = "all-to-all sizes"
-    loads = [load for group in axis_groups(tables, Axis.EP, ranks) or [tuple(ranks)] for load in _loads(arrived, group)]
+    groups = axis_groups(tables, Axis.EP, ranks) or [tuple(ranks)]
+    loads = [load for group in groups for load in _loads(arrived, group)]
     tokens = {}
     if source == "marks":
         tokens = {
@@ -123,7 +140,8 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MoeResult:
         }
     times = _times(tables, ranks, selection)
     notes = [_NO_LOADS] if times and not loads and _has_experts(tables, ranks, times) else []
-    return MoeResult(tuple(loads), tokens, times, source if loads else "", tuple(notes))
+    experts = _experts(tables, groups, selection)
+    return MoeResult(tuple(loads), tokens, times, source if loads else "", tuple(notes), experts)
 
 
 _NO_LOADS = HealthRow(
@@ -149,6 +167,28 @@ def _marked_tokens(tables: TableSet, rank: int, selection: Selection) -> list[tu
         for step, count in zip(loads.step.tolist(), loads.number("tokens").tolist(), strict=True)
         if count >= 0
     ]
+
+
+def _experts(tables: TableSet, groups: list[tuple[int, ...]], selection: Selection) -> dict[int, float]:
+    """Give each expert's tokens per step over all groups; nothing where a member does not count them."""
+    sums: dict[int, float] = {}
+    for group in groups:
+        members = [_counted(tables, rank, selection) for rank in group]
+        if len({len(counts) for counts in members}) != 1 or not len(members[0]):
+            return {}
+        for expert, count in enumerate(np.concatenate(members).tolist()):
+            sums[expert] = sums.get(expert, 0.0) + count
+    return sums
+
+
+def _counted(tables: TableSet, rank: int, selection: Selection) -> NDArray[np.float64]:
+    """Give the tokens of each expert of one rank per step; empty where marks do not count them alike."""
+    loads = host_marks(tables, rank, selection, "ep").of("load")
+    counts = [[int(number) for number in text.split(",") if number.isdigit()] for text in loads.word("experts")]
+    if not counts or not counts[0] or len({len(row) for row in counts}) != 1:
+        return np.zeros(0)
+    total: NDArray[np.float64] = np.asarray(counts, np.float64).sum(axis=0)
+    return total / step_count(tables, rank, selection)
 
 
 def _sent_sizes(tables: TableSet, rank: int, selection: Selection) -> list[tuple[int, int]]:

@@ -26,6 +26,7 @@ CHARTS: dict[type, str] = {
     inputs.Waterfall: "waterfall",
     inputs.PeerMatrix: "peers",
     inputs.RankGrid: "rank_grid",
+    inputs.RankBars: "rank_bars",
     inputs.PlanPoints: "plan_front",
     inputs.PlanGrid: "plan_grid",
     inputs.MemoryParts: "footprint",

@@ -145,6 +145,17 @@ class RankGrid:
 
 
 @dataclass(frozen=True, slots=True)
+class RankBars:
+    """One amount for each rank, expert, ...: how evenly it is spread; times are in nanoseconds."""
+
+    what: str
+    labels: tuple[str, ...]
+    values: tuple[float, ...]
+    role: str
+    is_time: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PlanPoints:
     """Plans that fit: what each gives and needs; `room_bytes` is what a plan may fill, infinite when not known."""
 
@@ -207,6 +218,7 @@ ChartInput = (
     | Waterfall
     | PeerMatrix
     | RankGrid
+    | RankBars
     | PlanPoints
     | PlanGrid
     | MemoryParts

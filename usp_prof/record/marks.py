@@ -15,6 +15,7 @@ from usp_prof.contract import AREAS, PIPELINE_KINDS, format_mark
 from usp_prof.record._torch_private import profiler_enabled
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
 TRANSFERS = ("send_f", "recv_f", "send_b", "recv_b")
@@ -83,9 +84,9 @@ def ring_step(step: int) -> Mark:
     return Mark("cp", "ring_send_recv", {"step": step})
 
 
-def ring_wait() -> Mark:
-    """Name the wait for a ring exchange that was posted before."""
-    return Mark("cp", "ring_wait", {})
+def ring_wait(step: int | None = None) -> Mark:
+    """Name the wait for a ring exchange that was posted before, with the number of its ring step."""
+    return Mark("cp", "ring_wait", {} if step is None else {"step": step})
 
 
 def expert_dispatch() -> Mark:
@@ -98,9 +99,13 @@ def expert_combine() -> Mark:
     return Mark("ep", "combine", {})
 
 
-def expert_load(tokens: int) -> Mark:
-    """Name the experts' computation with the number of tokens that arrived here (a number known on the host)."""
-    return Mark("ep", "load", {"tokens": tokens})
+def expert_load(tokens: int, experts: Sequence[int] = ()) -> Mark:
+    """Name the experts' computation with the number of tokens that arrived here (a number known on the host).
+
+    `experts` says how many each of this rank's experts got, in order, where the host knows.
+    """
+    counts = {"experts": ",".join(map(str, experts))} if experts else {}
+    return Mark("ep", "load", {"tokens": tokens, **counts})
 
 
 def sharding(what: str) -> Mark:

@@ -1,15 +1,12 @@
 """What are the sections of a report? One module a section, `build(context)` gives it or None when it has nothing.
 
-An analysis without a section module of its own is shown by `plain`: its metrics, its table and its notes. A new
-section is one file, one line in `SECTIONS` and one test file.
+A new section is one file, one line in `SECTIONS` and one test; an analysis has a section of its name.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING
-
-from usp_prof.report.sections import plain
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -38,27 +35,6 @@ SECTIONS: tuple[tuple[str, str], ...] = (
 )
 """Id and title of each section, in the order of the report."""
 
-OWN = frozenset(
-    {
-        "findings",
-        "step_time",
-        "breakdown",
-        "overlap",
-        "collectives",
-        "pipeline",
-        "stragglers",
-        "critical_path",
-        "mfu",
-        "kernels",
-        "host",
-        "memory",
-        "clock",
-        "timeline",
-        "health",
-    }
-)
-"""Sections with a module of their own."""
-
 
 def sections(context: Context, without: Collection[str] = ()) -> tuple[Section, ...]:
     """Build every section that has something to say, but those named in `without`."""
@@ -67,7 +43,5 @@ def sections(context: Context, without: Collection[str] = ()) -> tuple[Section, 
 
 
 def _build(context: Context, name: str, title: str) -> Section | None:
-    if name in OWN:
-        section: Section | None = import_module(f"usp_prof.report.sections.{name}").build(context, title)
-        return section
-    return plain.build(context, name, title)
+    section: Section | None = import_module(f"usp_prof.report.sections.{name}").build(context, title)
+    return section

@@ -1,0 +1,144 @@
+"""What do the sections Experts and Context parallelism show? Small runs of known loads, all the way to the screen."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING
+
+import jsonschema
+import pytest
+from rich.console import Console
+from tiny import Trace, table_set
+
+from usp_prof.charts.inputs import RankBars
+from usp_prof.model.metric import Unit
+from usp_prof.report.build import analyse, build
+from usp_prof.report.document import Chart, DataTable, Document, Health, KeyFigures
+from usp_prof.report.writers import json_text, markdown, terminal, webpage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from usp_prof.report.document import Section
+
+
+def routed(rank: int, loads: list[tuple[int, int]], *, counted: bool = True) -> Trace:
+    run = Trace(rank=rank, world=2, device="cpu").group("1", [0, 1], "mesh_ep").step(3, at=0, dur=10_000)
+    for number, (first, second) in enumerate(loads):
+        at = 1_000 * number
+        told = f" experts={first},{second}" if counted else ""
+        run.op("aten::mm", at=at, dur=5, dims=[[2, 2], [2, 2]])
+        run.mark("ep::dispatch", at=at + 10, dur=100)
+        run.mark(f"ep::load tokens={first + second}{told}", at=at + 200, dur=50 * (first + second))
+        run.mark("ep::combine", at=at + 900, dur=40)
+        run.gloo("all_to_all", at=at + 20, dur=80, posted_at=at + 11, group="1", sequence=number)
+    return run
+
+
+def ringed(rank: int, *, marks: bool = True) -> Trace:
+    run = Trace(rank=rank, world=2, device="cpu").group("1", [0, 1], "mesh_cp").step(3, at=0, dur=10_000)
+    run.op("aten::bmm", at=100, dur=1_000 + 2_000 * rank)
+    run.gloo("send", at=5_000, dur=10, thread=100, posted_at=4_990, group="1", peer=1 - rank)
+    for number in range(2 if marks else 0):
+        run.mark(f"cp::ring_send_recv step={number}", 6_000 + 100 * number, 20)
+        run.mark(f"cp::ring_wait step={number}", 6_030 + 100 * number, 60 - 40 * rank + number)
+    return run
+
+
+def document(make: Callable[[int], Trace]) -> Document:
+    tables = table_set({rank: make(rank) for rank in range(2)})
+    return build(tables, analyse(tables), name="run", findings=())
+
+
+def section(found: Document, name: str) -> Section | None:
+    return next((one for one in found.sections if one.id == name), None)
+
+
+def tables_of(found: Section | None) -> dict[str, DataTable]:
+    assert found is not None
+    return {block.title: block for block in found.blocks if isinstance(block, DataTable)}
+
+
+def chart_of(found: Section | None) -> RankBars:
+    assert found is not None
+    (chart,) = (block.data for block in found.blocks if isinstance(block, Chart))
+    assert isinstance(chart, RankBars)
+    return chart
+
+
+def test_experts_are_shown_by_expert_by_rank_and_by_routing() -> None:
+    shown = section(document(lambda rank: routed(rank, [(6, 2), (1, 1)] if rank else [(2, 2), (1, 1)])), "moe")
+    bars = chart_of(shown)
+    assert bars.labels == ("expert 0", "expert 1", "expert 2", "expert 3")
+    assert bars.values == (3.0, 3.0, 7.0, 3.0)
+    tables = tables_of(shown)
+    by_rank = tables["By rank, of a step"]
+    heads = [column.head for column in by_rank.columns]
+    assert heads == ["rank", "tokens", "over the mean x", "dispatch", "experts", "combine", "all-to-all"]
+    assert by_rank.rows[1][:5] == (1, 10.0, 10 / 8, 200.0, 500.0)
+    worst = tables["The most uneven routings"]
+    assert worst.rows[0] == (3, 0, 1, 8, 6.0, 8 / 6)
+    assert worst.rows[1][-1] == 1.0
+    assert shown is not None
+    figures = {f.label: f.value for block in shown.blocks if isinstance(block, KeyFigures) for f in block.figures}
+    assert figures["Fullest expert"] == 7 / 4
+    assert figures["Dispatch"] == 200.0
+
+
+def test_where_experts_are_not_counted_ranks_are_drawn() -> None:
+    shown = section(document(lambda rank: routed(rank, [(6, 2)] if rank else [(2, 2)], counted=False)), "moe")
+    assert chart_of(shown).labels == ("rank 0", "rank 1")
+    assert chart_of(shown).values == (4.0, 8.0)
+
+
+def test_loads_told_by_sizes_are_bytes() -> None:
+    def made(rank: int) -> Trace:
+        run = Trace(rank=rank, world=2).group("1", [0, 1], "mesh_ep").step(1, at=0, dur=10_000)
+        out = 30 if rank else 10
+        run.collective("all_to_all", 1_000, 100, group="1", nelems=20, out_nelems=out, launch_at=900, sequence=0)
+        return run
+
+    shown = section(document(made), "moe")
+    tables = tables_of(shown)
+    assert [column.unit for column in tables["The most uneven routings"].columns][3:5] == [Unit.BYTES, Unit.BYTES]
+    assert [column.head for column in tables["By rank, of a step"].columns] == ["rank", "all-to-all"]
+
+
+def test_parts_of_the_sequence_stand_beside_their_mean_and_waits_beside_their_ring_step() -> None:
+    shown = section(document(ringed), "cp")
+    bars = chart_of(shown)
+    assert (bars.labels, bars.values, bars.is_time) == (("rank 0", "rank 1"), (1_000.0, 3_000.0), True)
+    tables = tables_of(shown)
+    assert [row[3] for row in tables["By rank, of a step"].rows] == [0.5, 1.5]
+    # Ring step, mean, shortest, longest, at rank: the early rank waits.
+    assert tables["Waiting by ring step, of one exchange"].rows == ((0, 40.0, 20.0, 60.0, 0), (1, 41.0, 21.0, 61.0, 0))
+
+
+def test_without_marks_the_ring_is_said_to_be_unknown() -> None:
+    shown = section(document(lambda rank: ringed(rank, marks=False)), "cp")
+    assert list(tables_of(shown)) == ["By rank, of a step"]
+    assert shown is not None
+    assert [row.code for block in shown.blocks if isinstance(block, Health) for row in block.rows] == ["no_cp_marks"]
+
+
+def test_a_dense_run_on_one_sequence_has_neither() -> None:
+    plain = document(lambda rank: Trace(rank, 2, device="cpu").step(1, 0, 100).op("aten::mm", 1, 50))
+    assert section(plain, "moe") is None
+    assert section(plain, "cp") is None
+
+
+@pytest.mark.parametrize("make", [lambda rank: routed(rank, [(6, 2 * rank)]), ringed], ids=["moe", "cp"])
+def test_every_writer_sets_them(make: Callable[[int], Trace]) -> None:
+    found = document(make)
+    wanted = "moe" if section(found, "moe") else "cp"
+    file = io.StringIO()
+    terminal.write(found, Console(file=file, width=80), (wanted,))
+    assert "By rank, of a step" in file.getvalue()
+    assert max(map(len, file.getvalue().splitlines())) <= 80
+    assert "By rank, of a step" in markdown.write(found)
+    assert "By rank, of a step" in webpage.write([found])
+    report = json.loads(json_text.write(found))
+    jsonschema.validate(report, json_text.json_schema())
+    ids = {metric["id"] for metric in report["metrics"]}
+    assert {"moe_imbalance", "expert_tokens"} <= ids or {"cp_imbalance", "ring_wait_time"} <= ids

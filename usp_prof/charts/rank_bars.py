@@ -1,0 +1,49 @@
+"""How evenly is something spread over ranks or experts? A bar each, and a line where an even share would end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from bokeh.models import ColumnDataSource, FactorRange, NumeralTickFormatter, Range1d
+
+from usp_prof.charts.frame import base, hover, time_ticks
+
+if TYPE_CHECKING:
+    from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
+
+    from usp_prof.charts.inputs import RankBars
+    from usp_prof.charts.theme import Theme
+
+_MOST_HEIGHT = 620
+_NAMED = 40
+"""Beyond so many bars names would lie on one another: the pointer tells them."""
+
+
+def figure(data: RankBars, theme: Theme) -> Figure:
+    """Draw the bars top down, with the mean as a dashed line."""
+    values = np.asarray(data.values, float)
+    mean = float(values.mean()) if len(values) else 0.0
+    source = ColumnDataSource(
+        {
+            "label": list(data.labels),
+            "value": values,
+            "shown": values / 1e6 if data.is_time else values,
+            "ratio": values / mean if mean else np.zeros(len(values)),
+        }
+    )
+    height = 90 + min(_MOST_HEIGHT, 22 * max(2, len(values)))
+    plot = base(theme, height, y_range=FactorRange(*reversed(data.labels)), tools="reset")
+    color = theme.color(data.role)
+    bars = plot.hbar("label", left=0, right="value", height=0.7, source=source, fill_color=color, line_color=None)
+    plot.vspan(x=[mean], line_color=theme.ink, line_dash="4 3", line_width=1.5)
+    plot.x_range = Range1d(0, 1.05 * float(values.max(initial=0.0)) or 1.0)
+    plot.xaxis.formatter = time_ticks() if data.is_time else NumeralTickFormatter(format="0,0")
+    plot.xaxis.axis_label = f"{data.what}; dashed: the mean"
+    plot.ygrid.grid_line_color = None
+    if len(values) > _NAMED:
+        plot.yaxis.major_label_text_font_size = "0px"
+        plot.yaxis.major_tick_line_color = None
+    number = "@shown{0,0.000} ms" if data.is_time else "@shown{0,0.[0]}"
+    hover(plot, [("", "@label"), (data.what, number), ("over the mean", "@ratio{0.00} x")], [bars])
+    return plot

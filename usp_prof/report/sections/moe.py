@@ -1,0 +1,99 @@
+"""Do the experts get the same work: who is fullest, in which routing, what do dispatch and combine cost each rank?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from usp_prof.charts.inputs import RankBars
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn
+from usp_prof.report.frames import ROWS
+from usp_prof.report.sections.plain import notes
+
+if TYPE_CHECKING:
+    from usp_prof.analyses.moe import Load, MoeResult
+    from usp_prof.report.context import Context
+    from usp_prof.report.document import Block, Cell
+
+PHASES = ("dispatch", "experts", "combine", "counts", "all_to_all")
+MOST_RANKS = 64
+
+
+def build(context: Context, title: str) -> Section | None:
+    """Show the loads by rank and expert, the phases' times beside them, and the most uneven routings."""
+    if "moe" not in context.results:
+        return None
+    result = cast("MoeResult", context.results["moe"])
+    figures = context.figures
+    key = [
+        KeyFigure(name, figures.at(metric, **dims), unit, second)
+        for name, metric, dims, unit, second in (
+            ("Fullest rank", "moe_imbalance", {}, Unit.RATIO, "times its group's mean, weighted by tokens"),
+            ("Fullest expert", "expert_imbalance", {}, Unit.RATIO, "times the mean of all experts"),
+            ("Dispatch", "moe_time", {"phase": "dispatch"}, Unit.NS, "a step, mean over ranks"),
+            ("Experts", "moe_time", {"phase": "experts"}, Unit.NS, "a step, mean over ranks"),
+            ("Combine", "moe_time", {"phase": "combine"}, Unit.NS, "a step, mean over ranks"),
+        )
+        if figures.at(metric, **dims) is not None
+    ]
+    blocks: list[Block] = [KeyFigures(tuple(key))] if key else []
+    loads = result.experts or result.tokens
+    if loads:
+        what = "expert" if result.experts else "rank"
+        bars = RankBars(
+            "tokens of a step", tuple(f"{what} {n}" for n in loads), tuple(float(n) for n in loads.values()), "comm:ep"
+        )
+        blocks.append(Chart(f"Tokens by {what}", bars))
+    if result.times or result.tokens:
+        blocks.append(_by_rank(result))
+    if result.loads:
+        blocks.append(_routings(result))
+    return Section("moe", title, (*blocks, *notes(result)))
+
+
+def _by_rank(result: MoeResult) -> DataTable:
+    """Set each rank's tokens beside the time of its phases: a full rank's experts work long, its peers combine late."""
+    ranks = sorted({*result.tokens, *(rank for _, rank in result.times)})
+    phases = [phase for phase in PHASES if any(name == phase for name, _ in result.times)]
+    columns = [TableColumn("rank")]
+    if result.tokens:
+        columns += [TableColumn("tokens", Unit.COUNT), TableColumn("over the mean x")]
+    columns += [TableColumn(phase.replace("_", "-"), Unit.NS) for phase in phases]
+    mean = sum(result.tokens.values()) / len(result.tokens) if result.tokens else 0.0
+    rows: list[tuple[Cell, ...]] = []
+    for rank in ranks[:MOST_RANKS]:
+        count = result.tokens.get(rank)
+        share: tuple[Cell, ...] = (count, count / mean if count is not None and mean else None) if result.tokens else ()
+        rows.append((rank, *share, *(result.times.get((phase, rank)) for phase in phases)))
+    return DataTable("By rank, of a step", tuple(columns), tuple(rows), more=max(0, len(ranks) - MOST_RANKS))
+
+
+def _routings(result: MoeResult) -> DataTable:
+    """List the routings where the fullest rank has most above the mean."""
+    worst = sorted(result.loads, key=lambda load: (-_surplus(load), load.step, load.occurrence, load.ranks))
+    bytes_only = result.source != "marks"
+    unit = Unit.BYTES if bytes_only else Unit.COUNT
+    columns = (
+        TableColumn("step"),
+        TableColumn("routing"),
+        TableColumn("fullest rank"),
+        TableColumn("received" if bytes_only else "tokens", unit),
+        TableColumn("mean", unit),
+        TableColumn("imbalance x"),
+    )
+    rows = tuple(
+        (
+            load.step,
+            load.occurrence,
+            load.ranks[load.tokens.index(max(load.tokens))],
+            max(load.tokens),
+            sum(load.tokens) / len(load.tokens),
+            load.imbalance,
+        )
+        for load in worst[:ROWS]
+    )
+    return DataTable("The most uneven routings", columns, rows, more=max(0, len(worst) - ROWS))
+
+
+def _surplus(load: Load) -> float:
+    return max(load.tokens) - sum(load.tokens) / len(load.tokens)
