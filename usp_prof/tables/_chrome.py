@@ -54,7 +54,7 @@ def place(rank: int, title: str, events: pa.Table, threads: pa.Table, start_ns: 
     base = 1000 * (rank + 1)
     said: list[str] = []
     for code, name in enumerate(processes):
-        label = f"rank {rank}{title} · {labels.get(name) or name}"
+        label = f"rank {rank}{title}: {labels.get(name) or name}"
         said += [_metadata("process_name", base + code, 0, name=label)]
         said += [_metadata("process_sort_index", base + code, 0, sort_index=base + code)]
     texts = events.select(["process", "thread"]).take(pa.array(first)).to_pylist()
@@ -140,7 +140,8 @@ def _codes(events: pa.Table, name: str) -> tuple[list[str], Ints]:
 
 def _quoted(events: pa.Table, name: str) -> pa.Array:
     values, codes = _codes(events, name)
-    return pa.array([json.dumps(value) for value in values], pa.string()).take(pa.array(codes))
+    # As they are: Perfetto shows some escaped signs as escaped.
+    return pa.array([json.dumps(value, ensure_ascii=False) for value in values], pa.string()).take(pa.array(codes))
 
 
 def _number(values: Ints) -> pa.Array:
@@ -158,7 +159,7 @@ def _duration(ns: Ints) -> pa.Array:
 
 
 def _metadata(kind: str, pid: int, tid: int, /, **args: Any) -> str:  # noqa: ANN401 - a name or a number
-    return json.dumps({"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": args})
+    return json.dumps({"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": args}, ensure_ascii=False)
 
 
 def joined(texts: Iterable[str]) -> str:

@@ -58,8 +58,9 @@ def export(
         for done, rank in enumerate(ranks):
             spans = _spans(tables, clocks, rank, selection, zero, window_ns)
             for text, events in _rank_texts(tables, clocks, rank, spans, zero):
-                out.write(separator + text.encode())
-                separator = b",\n"
+                if text:  # nothing, where nothing of a rank lies in the range
+                    out.write(separator + text.encode())
+                    separator = b",\n"
                 count += events
             if progress is not None:
                 progress(done + 1, len(ranks), f"rank {rank}")
@@ -77,7 +78,8 @@ def _rank_texts(
         end = start + np.maximum(events["dur_ns"].to_numpy(), 0)
         rows = np.flatnonzero(_overlaps(start, end, spans))
         events, start = events.take(pa.array(rows)), start[rows]
-    place_title = ", ".join(f"{axis} {at}" for axis, at in tables.topology.coordinates.get(rank, {}).items())
+    sizes, places = tables.topology.axes, tables.topology.coordinates.get(rank, {})
+    place_title = ", ".join(f"{axis} {at}" for axis, at in places.items() if sizes.get(axis, 0) > 1)
     title = f" ({place_title})" if place_title else ""
     placed = place(rank, title, events, tables.arrow("threads", [rank]), start)
     texts = event_texts(placed, zero).to_pylist()
