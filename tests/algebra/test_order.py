@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.algebra.order import group_codes, occurrence, occurrence_from_end, per_code, rows_by_code
+from usp_prof.algebra.order import group_codes, numbered, occurrence, occurrence_from_end, per_code, rows_by_code
 
 rows = st.lists(st.tuples(st.integers(-2, 3), st.integers(0, 3), st.integers(0, 9)), max_size=30)
 
@@ -21,6 +21,14 @@ def test_codes_number_distinct_keys_in_order(listed: list[tuple[int, int, int]])
     a, b, _ = columns(listed)
     distinct = {key: i for i, key in enumerate(sorted({(x, y) for x, y, _ in listed}))}
     assert group_codes(a, b).tolist() == [distinct[x, y] for x, y, _ in listed]
+
+
+@given(st.lists(st.one_of(st.integers(-3, 6), st.integers(-(2**60), 2**60))), st.sampled_from([np.int64, np.int32]))
+def test_values_are_numbered_as_numpy_does(listed: list[int], kind: type[np.integer]) -> None:
+    values = np.array([value % 9 for value in listed] if kind is np.int32 else listed, kind)
+    distinct, place = numbered(values)
+    expected, inverse = np.unique(values, return_inverse=True)
+    assert (distinct.tolist(), place.tolist()) == (expected.tolist(), inverse.tolist())
 
 
 @given(rows)

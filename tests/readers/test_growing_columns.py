@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -40,13 +39,16 @@ def test_values_that_are_spelt_alike_become_one() -> None:
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from("XiB"), st.sampled_from(["Kernel", "kernel", 1, 1.0, None])))))
 def test_columns_that_share_one_code_are_as_if_each_had_its_own(pieces: list[list[tuple[str, object]]]) -> None:
-    together, phases, categories = Kinds((1, "kernel")), Texts(), Texts()
+    together, phases, categories = Kinds(lambda key: key[1] == "kernel", lambda key: key[0] == "B"), Texts(), Texts()
     for piece in filter(None, pieces):
         columns = [list(column) for column in zip(*piece, strict=True)]
-        marked = together.add(*columns)
-        assert marked.tolist() == [value == "kernel" for _, value in piece]
-        phases.add(columns[0])
-        categories.add(columns[1])
+        codes = together.look_up(*columns)
+        assert together.marked(0, codes).tolist() == [value == "kernel" for _, value in piece]
+        begins = together.marked(1, codes)
+        assert begins.tolist() == [phase == "B" for phase, _ in piece]
+        together.add(codes[~begins])
+        for column, values in zip((phases, categories), columns, strict=True):
+            column.add([value for value, phase in zip(values, columns[0], strict=True) if phase != "B"])
     made = together.arrays([plain_text, category_text])
     assert made == [phases.array(plain_text), categories.array(category_text)]
 
@@ -56,7 +58,7 @@ def test_arguments_begin_a_new_array_before_offsets_run_out(monkeypatch: pytest.
     monkeypatch.setattr(argument_texts, "CHUNK", chunk)
     column = ArgumentTexts()
     for piece in ([b'{"a": 1}', b""], [], [b'{"b": "\xc3\xbc"}']):
-        column.add([msgspec.Raw(text) for text in piece])
+        column.add(b"".join(piece), np.array([len(text) for text in piece], np.int32))
     made = column.array()
     assert made.to_pylist() == ['{"a": 1}', "", '{"b": "ü"}']
     assert (made.num_chunks == 1) == (chunk > 10)

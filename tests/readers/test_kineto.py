@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.model.errors import InputError, UspProfError
-from usp_prof.readers import _split, events, kineto, threads
+from usp_prof.readers import _split, _wire, events, kineto, threads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,6 +148,44 @@ def test_pieces_may_be_cut_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     trace = read(tmp_path, document(*listed, head=[{"a": 1}]))
     assert column(trace, "name") == [f"op{i}" for i in range(200)]
     assert codes(trace) == {"no_base_time"}
+
+
+@pytest.mark.parametrize("length", [1_500, 2_500, 9_000])
+@pytest.mark.parametrize("between", [", ", '}, {"name": '])
+def test_an_event_may_be_longer_than_any_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, between: str
+) -> None:
+    monkeypatch.setattr(_split, "PIECE", 1_000)
+    listed = [event(f"op{i}", ts=i, args={"x": between * (length if i == 5 else 1)}) for i in range(50)]
+    trace = read(tmp_path, document(*listed))
+    assert column(trace, "name") == [f"op{i}" for i in range(50)]
+    assert codes(trace) == {"no_base_time"}
+
+
+@pytest.mark.parametrize("odd", [{}, {"Sequence number": "31"}, {"External id": 1e400}, {"stream": "seven"}])
+def test_what_went_into_ops_is_read_on_the_way(tmp_path: Path, odd: dict[str, Any]) -> None:
+    shapes = {"Input Dims": [[2, 3], []], "Input type": ["float", ""], "Concrete Inputs": ["", "1"]}
+    listed = [
+        event("a", args={"External id": 1, "Sequence number": 5, **shapes}),
+        event("b", cat="python_function", args={"Python id": 1}),
+        event("a", ts=3, args={"External id": 2, **shapes}),
+        event("c", ts=4),
+        event("twice", ts=5, args={"Input Dims": [[7]]}),
+        event("twice", ts=5, args={"Input Dims": [[7]]}),
+        event("d", ts=6, args={"Input Dims": [[7]], **odd}),
+        event("e", ts=7, args=[]),
+    ]
+    inputs = read(tmp_path, document(*listed)).inputs
+    said = [json.loads(inputs.texts[code].as_py()) for code in inputs.code.tolist()]
+    assert said == [shapes, {}, shapes, {}, {"Input Dims": [[7]]}, {"Input Dims": [[7]]}, {}]
+    assert len(inputs.texts) == 3
+    assert inputs.sequence.tolist() == [5, -1, -1, -1, -1, 31 if "Sequence number" in odd else -1, -1]
+
+
+def test_arguments_need_nothing_between_them() -> None:
+    """The decoder of lines takes values that follow each other: what the reader rests on, and else is merely slow."""
+    read = _wire.ARGUMENTS.decode_lines(b'{"External id": 1}{\n"stream": 2}{} {"a": {"stream": 3}}')
+    assert [(one.external, one.stream) for one in read] == [(1, -1), (-1, 2), (-1, -1), (-1, -1)]
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor().compress])

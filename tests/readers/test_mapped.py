@@ -26,10 +26,12 @@ def _grown(pieces: list[bytes]) -> LongText:
 
 
 @pytest.mark.parametrize("held", [1, 5, 1 << 20])
+@pytest.mark.parametrize("long", [3, 1 << 20])
 @given(pieces=st.lists(st.binary(max_size=8)))
-def test_text_comes_back_from_memory_and_from_its_file(held: int, pieces: list[bytes]) -> None:
+def test_text_comes_back_from_memory_and_from_its_file(held: int, long: int, pieces: list[bytes]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mapped, "HELD", held)
+        patch.setattr(mapped, "_LONG", long)
         buffer = _grown(pieces).buffer()
     assert buffer.to_pybytes() == b"".join(pieces)
     let_go()
@@ -46,17 +48,21 @@ def test_text_stays_in_memory_where_no_file_can_be_made(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("room", [0, 1, 4])
-def test_text_is_taken_back_when_the_disk_is_full(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+@pytest.mark.parametrize("long", [1, 3, 1 << 20])
+def test_text_is_taken_back_when_the_disk_is_full(monkeypatch: pytest.MonkeyPatch, room: int, long: int) -> None:
     left = [room]
 
-    def scarce(self: LongText, text: bytearray, whole: Callable[[LongText, bytearray], None] = LongText._write) -> None:
+    whole: Callable[[LongText, IO[bytes], bytes], None] = LongText._write
+
+    def scarce(self: LongText, file: IO[bytes], text: bytes) -> None:
         if len(text) > left[0]:
             raise OSError(errno.ENOSPC, "full")
         left[0] -= len(text)
-        whole(self, text)
+        whole(self, file, text)
 
     monkeypatch.setattr(mapped, "HELD", 1)
     monkeypatch.setattr(mapped, "_PART", 1)
+    monkeypatch.setattr(mapped, "_LONG", long)
     monkeypatch.setattr(LongText, "_write", scarce)
     assert _grown([b"a", b"bcd", b"efgh", b"i"]).buffer().to_pybytes() == b"abcdefghi"
 

@@ -21,6 +21,24 @@ def group_codes(*keys: NDArray[Any]) -> NDArray[np.int64]:
     return codes
 
 
+def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Give the distinct values in order, and the place of each value among them, like `np.unique`.
+
+    Where the values lie close together, as codes do, they are ticked off in a list instead of being sorted.
+    """
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    if high - low > max(4 * len(values), 1 << 10):
+        distinct, place = np.unique(values, return_inverse=True)
+        return distinct, place.astype(np.int64, copy=False)
+    offset = values - low if low else values
+    there = np.zeros(high - low + 1, bool)
+    there[offset] = True
+    distinct = np.flatnonzero(there)
+    if len(distinct) == len(there):
+        return (distinct + low).astype(values.dtype), np.asarray(offset, np.int64)
+    return (distinct + low).astype(values.dtype), (np.cumsum(there) - 1)[offset]
+
+
 def occurrence(codes: NDArray[np.int64], order: NDArray[Any]) -> NDArray[np.int64]:
     """Count, within each code and by `order` (ties: as given), how many rows come before each row."""
     rows = np.lexsort((np.arange(len(codes)), order, codes))

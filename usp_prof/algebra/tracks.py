@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import numbered
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -48,23 +50,27 @@ class Tracks:
         return rows
 
     def _innermost(self, track: Ints, at: Ints) -> Ints:
-        rows = np.full(len(at), -1, np.int64)
-        place = np.searchsorted(self._tracks, track)
-        place = np.minimum(place, len(self._tracks) - 1)
+        place = np.minimum(np.searchsorted(self._tracks, track), len(self._tracks) - 1)
         known = (self._tracks[place] == track) & (at >= self._first) & (at < self._first + self._span // 2)
-        key = place[known] * self._span + 2 * (at[known] - self._first)
+        if not known.all():
+            rows = np.full(len(at), -1, np.int64)
+            rows[known] = self._innermost(track[known], at[known]) if known.any() else rows[known]
+            return rows
+        key = place * self._span + 2 * (at - self._first)
         before = np.searchsorted(self._starts, key, side="right")
         level = before - np.searchsorted(self._ends, key, side="right")
-        found = _last_at_depth(self._by_depth, len(self.order), level - 1, before)
-        found[found >= 0] = self.order[found[found >= 0]]
-        rows[known] = found
-        return rows
+        # With `level` ranges open, the innermost of them is the last one that began at the depth below.
+        wanted = (level - 1) * (len(self.order) + 1) + before
+        found = np.searchsorted(self._by_depth, wanted, side="left") - 1
+        hit = self._by_depth[np.maximum(found, 0)]
+        inside = (level > 0) & (found >= 0) & (hit >= wanted - before)
+        return np.where(inside, self.order[hit - np.where(inside, wanted - before, hit)], -1)
 
 
 def nest(track: Ints, start: Ints, duration: Ints) -> Tracks:
     """Nest ranges; `track` may hold any integers, durations are not negative."""
     count = len(start)
-    tracks, place = np.unique(track, return_inverse=True)
+    tracks, place = numbered(track)
     first = int(start.min()) if count else 0
     span = 2 * (int((start + duration).max()) - first + 2) if count else 1
     if span * max(len(tracks), 1) >= 2**62:  # times that wide are damage; nothing useful nests in them
@@ -73,28 +79,33 @@ def nest(track: Ints, start: Ints, duration: Ints) -> Tracks:
         span = 2**42
     low = place * span + 2 * (start - first)
     high = low + np.maximum(2 * duration, 1)
-    order = np.lexsort((-high, low))
-    starts, ends = low[order], np.sort(high)
+    order = _longest_first(low, high)
+    starts, ends = low[order], np.sort(high, kind="stable")
     del place, low, high
-    before = np.arange(count)
-    depth = np.maximum(before - np.searchsorted(ends, starts, side="right"), 0)
-    by_depth = np.sort(depth * (count + 1) + before)
-    parent = _last_at_depth(by_depth, count, depth - 1, before)
-    parent[parent >= 0] = order[parent[parent >= 0]]
+    depth = np.maximum(np.arange(count) - np.searchsorted(ends, starts, side="right"), 0)
+    listed = _by_depth(depth)
+    by_depth = depth[listed] * (count + 1) + listed
+    above = np.searchsorted(by_depth, by_depth - (count + 1), side="left") - 1
+    # What lies just above in that list is the parent, if it is one level up and not the last of another level.
+    parent = np.where((above >= 0) & (depth[listed[above]] == depth[listed] - 1), order[listed[above]], -1)
     row_depth, row_parent = np.empty(count, np.int64), np.empty(count, np.int64)
-    row_depth[order], row_parent[order] = depth, parent
+    row_depth[order], row_parent[order[listed]] = depth, parent
     return Tracks(order, row_depth, row_parent, starts, ends, by_depth, tracks, span, first)
 
 
-def _last_at_depth(by_depth: Ints, count: int, depth: Ints, before: Ints) -> Ints:
-    """Give the last sorted position below `before` that has this depth; -1 without any."""
-    out = np.full(len(depth), -1, np.int64)
-    if not len(by_depth):
-        return out
-    for begin in range(0, len(depth), _PART):
-        part = slice(begin, begin + _PART)
-        place = np.searchsorted(by_depth, depth[part] * (count + 1) + before[part], side="left") - 1
-        hit = by_depth[np.maximum(place, 0)]
-        good = (depth[part] >= 0) & (place >= 0) & (hit // (count + 1) == depth[part])
-        out[part] = np.where(good, hit % (count + 1), -1)
-    return out
+def _longest_first(low: Ints, high: Ints) -> Ints:
+    """Sort by begin, and of those that begin together the longer before the shorter; traces are mostly in order."""
+    order = np.argsort(low, kind="stable")
+    ordered = low[order]
+    alike = ordered[1:] == ordered[:-1]
+    if alike.any():
+        tied = np.flatnonzero(np.r_[False, alike] | np.r_[alike, False])
+        rows = order[tied]
+        order[tied] = rows[np.lexsort((-high[rows], low[rows]))]
+    return order
+
+
+def _by_depth(depth: Ints) -> Ints:
+    """Sort positions by depth; narrow numbers are sorted in one pass."""
+    narrow = depth.astype(np.uint16) if int(depth.max(initial=0)) < 1 << 16 else depth
+    return np.argsort(narrow, kind="stable")

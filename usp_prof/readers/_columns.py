@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import chain, compress
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,18 +15,26 @@ from usp_prof.readers._names import Kinds, Texts, category_text, plain_text
 from usp_prof.readers._numbers import Numbers
 from usp_prof.readers._threads import ThreadNames
 from usp_prof.readers.argument_texts import ArgumentTexts
+from usp_prof.readers.inputs import KEYS, GrowingInputs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-_FLOW_AND_METADATA = frozenset({"s", "t", "f", "M"})
+    _Arguments = tuple[list[NDArray[np.int64]], NDArray[np.int64], Iterable[Sequence[msgspec.Raw | bytes]]]
+    """By row: the links, the sequence number, and the texts behind each of `KEYS`."""
+
+_PASSED_OVER = frozenset({"s", "t", "f", "M"})
 _WITHOUT_LINKS = "python_function"
-_PHASE, _TS = 0, 5
+_TS = 5
 _CODED = {"phase": plain_text, "category": category_text, "process": plain_text, "thread": plain_text}
-_CATEGORY = 1
 LINK_COLUMNS = ("device", "stream", "correlation", "external_id")
+
+
+def _kinds() -> Kinds:
+    """Code the columns of few values, and ask of them: flow or metadata? metadata? without links?"""
+    return Kinds(lambda key: key[0] in _PASSED_OVER, lambda key: key[0] == "M", lambda key: key[1] == _WITHOUT_LINKS)
 
 
 @dataclass(slots=True)
@@ -43,7 +51,7 @@ class Counts:
 class Columns:
     """The columns of the events read so far, a list of pieces for each."""
 
-    kinds: Kinds = field(default_factory=lambda: Kinds((_CATEGORY, _WITHOUT_LINKS)))
+    kinds: Kinds = field(default_factory=_kinds)
     names: Texts = field(default_factory=Texts)
     starts: Numbers[np.int64] = field(default_factory=lambda: Numbers(np.int64))
     durations: Numbers[np.int64] = field(default_factory=lambda: Numbers(np.int64))
@@ -51,6 +59,7 @@ class Columns:
         default_factory=lambda: {name: Numbers(np.int64) for name in LINK_COLUMNS}
     )
     args: ArgumentTexts = field(default_factory=ArgumentTexts)
+    inputs: GrowingInputs = field(default_factory=GrowingInputs)
     thread_names: ThreadNames = field(default_factory=ThreadNames)
     counts: Counts = field(default_factory=Counts)
 
@@ -62,34 +71,33 @@ class Columns:
         """Take over decoded events whose fields have been put side by side (`transposed`)."""
         if not events:
             return
-        wanted = self._wanted(fields[_PHASE], events)
-        starts = self._nanoseconds(fields[_TS])
+        phases, categories, names, processes, threads, times, durations, args = fields
+        codes = self.kinds.look_up(phases, categories, processes, threads)
+        wanted = self._wanted(codes, events)
+        starts = self._nanoseconds(times)
         useless = wanted & (starts == _nanoseconds.ABSENT)
         if useless.any():
             self.counts.unplaced += int(np.count_nonzero(useless))
             wanted &= ~useless
         if not wanted.all():
             chosen = wanted.tolist()
-            fields = [() if place == _TS else list(compress(field, chosen)) for place, field in enumerate(fields)]
-            starts = starts[wanted]
-        phases, categories, names, processes, threads, _, durations, args = fields
-        if not phases:
+            names, durations, args = (list(compress(field, chosen)) for field in (names, durations, args))
+            codes, starts = codes[wanted], starts[wanted]
+        if not len(codes):
             return
+        self.kinds.add(codes)
         self.starts.add(starts)
         self.durations.add(self._nanoseconds(durations))
         self.names.add(names)
-        self._add_args(args, ~self.kinds.add(phases, categories, processes, threads))
+        self._add_args(args, ~self.kinds.marked(2, codes))
 
-    def _wanted(self, phases: Sequence[str], events: Sequence[_wire.Event | _wire.ExactEvent]) -> NDArray[np.bool_]:
+    def _wanted(self, codes: NDArray[np.int32], events: Sequence[_wire.Event | _wire.ExactEvent]) -> NDArray[np.bool_]:
         """Mark what becomes a row; names of threads are taken here, flows are counted."""
-        passed = set(phases) & _FLOW_AND_METADATA
-        if not passed:
-            return np.ones(len(phases), bool)
-        if "M" in passed:
-            self.thread_names.add([event for event in events if event.ph == "M"])
-        passed_over = np.fromiter(map(passed.__contains__, phases), bool, len(phases))
-        self.counts.flows += int(np.count_nonzero(passed_over)) - phases.count("M")
-        return ~passed_over
+        passed = self.kinds.marked(0, codes)
+        metadata = np.flatnonzero(self.kinds.marked(1, codes)).tolist() if passed.any() else []
+        self.thread_names.add([events[place] for place in metadata])
+        self.counts.flows += int(np.count_nonzero(passed)) - len(metadata)
+        return ~passed
 
     def _nanoseconds(self, values: Sequence[Any]) -> NDArray[np.int64]:
         if isinstance(values[0], float):
@@ -100,38 +108,50 @@ class Columns:
         return out
 
     def _add_args(self, args: Sequence[msgspec.Raw], linked: NDArray[np.bool_]) -> None:
-        linked &= self.args.add(args) > 0
-        columns = self._decode_links(list(compress(args, linked.tolist())))
-        for name, values in zip(LINK_COLUMNS, columns, strict=True):
-            column = np.full(len(args), -1, np.int64)
+        sizes = np.fromiter(map(len, args), np.int32, len(args))
+        joined = b"".join(args)
+        self.args.add(joined, sizes)
+        said = sizes > 0
+        if not linked[said].all():
+            args = list(compress(args, (linked & said).tolist()))
+            joined = b"".join(args)
+        linked &= said
+        links, sequence, inputs = self._decode_arguments(joined, args, int(np.count_nonzero(linked)))
+        self.inputs.add(linked, inputs, sequence)
+        for name, values in zip(LINK_COLUMNS, links, strict=True):
+            column = np.full(len(linked), -1, np.int64)
             column[linked] = values
             self.links[name].add(column)
 
-    def _decode_links(self, args: list[msgspec.Raw]) -> list[NDArray[np.int64]]:
-        joined = b"[" + b",".join(args) + b"]"
+    def _decode_arguments(self, joined: bytes, args: Sequence[msgspec.Raw], count: int) -> _Arguments:
+        """Read what arguments say that follow each other in a text, `count` of them."""
         try:
-            links = _wire.LINKS.decode(joined)
-            flat = chain.from_iterable(map(astuple, links))
-            device, stream, correlation, external, older = (
-                np.fromiter(flat, np.int64, 5 * len(links)).reshape(len(links), 5).T
-            )
-            return [device, stream, correlation, np.maximum(external, older)]
+            read = _wire.ARGUMENTS.decode_lines(joined)
+            if len(read) == count > 0:
+                said, order, concrete, types, dims, *links = zip(*map(astuple, read), strict=True)
+                numbers = [np.fromiter(values, np.int64, count) for values in (said, order, *links)]
+                external, sequence, device, stream, correlation, older = numbers
+                links_of = [device, stream, correlation, np.maximum(external, older)]
+                return links_of, sequence, zip(dims, types, concrete, strict=True)
         except (*_wire.DECODE_ERRORS, OverflowError):
-            return self._links_one_by_one(args)
+            pass
+        return self._arguments_one_by_one([text for text in args if len(text)])
 
-    def _links_one_by_one(self, args: list[msgspec.Raw]) -> list[NDArray[np.int64]]:
-        out = np.full((4, len(args)), -1, np.int64)
+    def _arguments_one_by_one(self, args: list[msgspec.Raw]) -> _Arguments:
+        links, sequence = np.full((4, len(args)), -1, np.int64), np.full(len(args), -1, np.int64)
+        inputs: list[Sequence[bytes]] = [(b"",) * len(KEYS)] * len(args)
         for row, text in enumerate(args):
             try:
                 found = msgspec.json.decode(text)
             except _wire.DECODE_ERRORS:
                 found = None
             if isinstance(found, dict):
-                keys = ("device", "stream", "correlation", "External id", "external id")
+                keys = ("device", "stream", "correlation", "External id", "external id", "Sequence number")
                 whole = [_whole(found.get(key)) for key in keys]
-                out[:, row] = [*whole[:3], max(whole[3], whole[4])]
-        self.counts.odd_links += 1
-        return list(out)
+                links[:, row], sequence[row] = [*whole[:3], max(whole[3], whole[4])], whole[5]
+                inputs[row] = [msgspec.json.encode(found[key]) if key in found else b"" for key in KEYS]
+        self.counts.odd_links += bool(args)
+        return list(links), sequence, inputs
 
     def table(self, base_ns: int) -> tuple[dict[str, Any], int]:
         """Give the columns as whole arrays (times absolute), and the number of events."""

@@ -28,7 +28,9 @@ _TODAY = {
 """The categories of 2021 (and their like) in today's spelling, by their lower-case form."""
 
 
-class _Codes(dict[Any, int]):
+class Codes(dict[Any, int]):
+    """Gives each key that it is asked for a code: the next number when it is new."""
+
     def __missing__(self, key: object) -> int:
         code = self[key] = len(self)
         return code
@@ -40,7 +42,7 @@ class Texts:
     __slots__ = ("_codes", "_numbers")
 
     def __init__(self) -> None:
-        self._codes = _Codes()
+        self._codes = Codes()
         self._numbers = Numbers(np.int32)
 
     def add(self, values: Sequence[object]) -> NDArray[np.int32]:
@@ -57,29 +59,40 @@ class Texts:
 class Kinds:
     """Columns of few distinct values that grow together: one look-up and one code for all of them.
 
-    `marked` is the place of one of the columns and a value of it: `add` says which rows hold that value.
+    Each of `signs` asks something of a combination of values, once; `marked` answers it for rows.
     """
 
-    __slots__ = ("_codes", "_hits", "_marked", "_numbers")
+    __slots__ = ("_codes", "_marks", "_numbers", "_signs")
 
-    def __init__(self, marked: tuple[int, object]) -> None:
-        self._codes = _Codes()
+    def __init__(self, *signs: Callable[[tuple[Any, ...]], bool]) -> None:
+        self._codes = Codes()
         self._numbers = Numbers(np.int32)
-        self._marked = marked
-        self._hits = bytearray()
+        self._signs = signs
+        self._marks = [bytearray() for _ in signs]
 
-    def add(self, *columns: Sequence[object]) -> NDArray[np.bool_]:
-        """Append a piece; marks the rows that hold the marked value."""
-        piece = np.fromiter(map(self._codes.__getitem__, zip(*columns, strict=True)), np.int32, len(columns[0]))
-        self._numbers.add(piece)
-        place, value = self._marked
-        self._hits += bytes(key[place] == value for key in islice(self._codes, len(self._hits), None))
-        return np.frombuffer(bytes(self._hits), bool)[piece]
+    def look_up(self, *columns: Sequence[object]) -> NDArray[np.int32]:
+        """Give the codes of rows, which are not appended."""
+        return np.fromiter(map(self._codes.__getitem__, zip(*columns, strict=True)), np.int32, len(columns[0]))
+
+    def marked(self, sign: int, codes: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Say for rows whether a sign holds."""
+        marks, ask = self._marks[sign], self._signs[sign]
+        marks += bytes(ask(key) for key in islice(self._codes, len(marks), None))
+        return np.frombuffer(bytes(marks), bool)[codes]
+
+    def add(self, codes: NDArray[np.int32]) -> None:
+        """Append rows."""
+        self._numbers.add(codes)
 
     def arrays(self, spellings: Sequence[Callable[[object], str]]) -> list[pa.DictionaryArray]:
-        """Give the columns, each with its spelling."""
+        """Give the columns, each with its spelling, and with the values of appended rows alone."""
         codes = self._numbers.array()
-        return [_spelt(codes, [key[place] for key in self._codes], spell) for place, spell in enumerate(spellings)]
+        used = np.zeros(len(self._codes), bool)
+        used[codes] = True
+        keys = [key for key, own in zip(self._codes, used.tolist(), strict=True) if own]
+        if len(keys) < len(used):
+            codes = (np.cumsum(used) - 1).astype(np.int32)[codes]
+        return [_spelt(codes, [key[place] for key in keys], spell) for place, spell in enumerate(spellings)]
 
 
 def _spelt(codes: NDArray[np.int32], values: Iterable[object], spelling: Callable[[object], str]) -> pa.DictionaryArray:

@@ -35,13 +35,17 @@ class ExactEvent(msgspec.Struct, gc=False):
     args: msgspec.Raw = ABSENT
 
 
-class Links(msgspec.Struct, gc=False):
-    """The arguments that tie events together."""
+class Arguments(msgspec.Struct, gc=False):
+    """The arguments that tie events together, and those that say what went into an op."""
 
+    external: int = msgspec.field(default=-1, name="External id")
+    sequence: int = msgspec.field(default=-1, name="Sequence number")
+    concrete: msgspec.Raw = msgspec.field(default=ABSENT, name="Concrete Inputs")
+    types: msgspec.Raw = msgspec.field(default=ABSENT, name="Input type")
+    dims: msgspec.Raw = msgspec.field(default=ABSENT, name="Input Dims")
     device: int = -1
     stream: int = -1
     correlation: int = -1
-    external: int = msgspec.field(default=-1, name="External id")
     external_2021: int = msgspec.field(default=-1, name="external id")
 
 
@@ -49,5 +53,6 @@ EVENTS = msgspec.json.Decoder(list[Event])
 EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent])
 ONE_EVENT = msgspec.json.Decoder(Event)
 ONE_EXACT_EVENT = msgspec.json.Decoder(ExactEvent)
-LINKS = msgspec.json.Decoder(list[Links])
+ARGUMENTS = msgspec.json.Decoder(Arguments)
+"""Its `decode_lines` takes values that follow each other, with or without lines between them."""
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -12,9 +12,6 @@ from usp_prof.readers._numbers import Numbers
 from usp_prof.readers.mapped import LongText, let_go
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import msgspec
     from numpy.typing import NDArray
 
 CHUNK = 1 << 30
@@ -35,22 +32,17 @@ class ArgumentTexts:
         self._sizes = Numbers(np.int32)
         self._done: list[pa.Array] = []
 
-    def add(self, texts: Sequence[msgspec.Raw]) -> NDArray[np.int32]:
-        """Append a piece; gives the size of each text."""
-        sizes = np.fromiter(map(len, texts), np.int32, len(texts))
-        self._add(b"".join(texts), sizes)
-        return sizes
+    def add(self, joined: bytes, sizes: NDArray[np.int32]) -> None:
+        """Append a piece: its texts without anything between them, and the size of each."""
+        self._text.add(joined)
+        self._sizes.add(sizes)
+        if len(self._text) >= CHUNK:
+            self._close()
 
     def array(self) -> pa.ChunkedArray:
         """Give the column; nothing can be added afterwards."""
         self._close()
         return pa.chunked_array(self._done, pa.string())
-
-    def _add(self, joined: bytes, sizes: NDArray[np.int32]) -> None:
-        self._text.add(joined)
-        self._sizes.add(sizes)
-        if len(self._text) >= CHUNK:
-            self._close()
 
     def _add_array(self, texts: pa.StringArray) -> None:
         if not len(texts):
@@ -58,7 +50,7 @@ class ArgumentTexts:
         _, offsets, data = texts.buffers()
         bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
         joined = data[int(bounds[0]) : int(bounds[-1])].to_pybytes() if data else b""
-        self._add(joined, np.diff(bounds))
+        self.add(joined, np.diff(bounds))
 
     def _close(self) -> None:
         sizes = self._sizes.array()

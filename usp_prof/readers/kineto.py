@@ -21,7 +21,7 @@ from usp_prof.readers._damage import Damage
 from usp_prof.readers._duplicates import repeated
 from usp_prof.readers._phases import join_begin_end
 from usp_prof.readers._salvage import salvage, salvage_fields
-from usp_prof.readers._split import HEAD_LIMIT, PIECE, Feed, parse_head, parse_tail, split_end
+from usp_prof.readers._split import HEAD_LIMIT, Feed, parse_head, parse_tail, split_end
 from usp_prof.readers.argument_texts import kept
 from usp_prof.readers.events import SCHEMA
 from usp_prof.readers.raw import RawTrace
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_CARRY_LIMIT = 4 * PIECE
+_CARRY_LIMIT = 4 << 20
+"""Bytes of text that is no JSON, beyond which no end is waited for."""
 
 
 def read(path: Path) -> RawTrace:
@@ -142,7 +143,10 @@ class _Reading:
         self.damage.repaired += saved.repaired
         self.closed = saved.ended
         rest = piece[saved.used :]
-        self.feed.buffer = rest + (b"," if rest and not self.closed and self.feed.buffer else b"") + self.feed.buffer
+        if self.closed:
+            self.feed.buffer = rest + self.feed.buffer
+        elif rest:
+            self.feed.give_back(rest)
 
     def _tail(self) -> None:
         """Read what follows the list when a careful reading met its end."""
@@ -168,12 +172,13 @@ class _Reading:
         self._settle_durations(columns)
         keep, self.damage.unpaired = join_begin_end(columns, rows)
         keep, self.damage.duplicates = repeated(columns, keep)
-        events = to_table(SCHEMA, columns, rows)
+        events, inputs = to_table(SCHEMA, columns, rows), self.columns.inputs.whole()
         if not keep.all():
-            events = _without(events, keep)
+            events, inputs = _without(events, keep), inputs.kept(keep)
         health = self.damage.rows(self.columns.counts, events=events.num_rows, based=base_ns > 0)
         return RawTrace(
             events=events,
+            inputs=inputs,
             threads=self.columns.thread_names.table(),
             metadata=self.metadata,
             health=tuple(health),

@@ -18,6 +18,8 @@ HELD = 32 << 20
 """Bytes that are held in memory before a file is begun."""
 
 _PART = 1 << 20
+_LONG = 1 << 16
+"""Bytes of a piece of text that is worth a write of its own, where a file is begun."""
 _ADVICE: int | None = getattr(mmap, "MADV_DONTNEED", None)
 _mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
@@ -47,6 +49,10 @@ class LongText:
 
     def add(self, text: bytes) -> None:
         """Append text."""
+        if len(text) >= _LONG and self._spilt is not None:
+            self._spill()
+            if self._spill_text(text):
+                return
         self._held += text
         if len(self._held) >= self._limit:
             self._spill()
@@ -67,28 +73,35 @@ class LongText:
         return pa.py_buffer(self._held)
 
     def _spill(self) -> None:
-        """Move what is held to the file; where that fails, take back what is there and hold on to everything."""
+        """Move what is held to the file."""
+        held, self._held = self._held, bytearray()
+        if not self._spill_text(held):
+            self._held += held
+
+    def _spill_text(self, text: bytes | bytearray) -> bool:
+        """Write text behind what is in the file; where that fails, hold on to everything from now on."""
+        if self._limit == float("inf"):
+            return False
         try:
             if self._spilt is None:
                 self._spilt = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `buffer`
-            self._write(self._held)
+            self._write(self._spilt, text)
         except OSError:
             self._take_back()
-            return
-        self._held, self._limit = bytearray(), _PART
+            return False
+        self._limit = _PART
+        return True
 
-    def _write(self, text: bytearray) -> None:
-        if self._spilt is None:
-            return
+    def _write(self, file: IO[bytes], text: bytes | bytearray) -> None:
         done = 0
         with memoryview(text) as view:
             while done < len(view):
-                done += self._spilt.write(view[done : done + _PART])
+                done += file.write(view[done : done + _PART])
         self._spilt_bytes += done
 
     def _take_back(self) -> None:
         if self._spilt is not None:
             with self._spilt as file:
                 file.seek(0)
-                self._held = bytearray(file.read(self._spilt_bytes)) + self._held
+                self._held = bytearray(file.read(self._spilt_bytes))
         self._spilt, self._spilt_bytes, self._limit = None, 0, float("inf")

@@ -7,21 +7,22 @@ containers, numbers and texts only.
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from usp_prof.model.errors import InputError
+from usp_prof.model.memory_snapshot import MemorySnapshot, Site
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
 
 _TAKES = {"alloc": 1, "free_completed": -1}
+_HOLDS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+_LIBRARY = ("/torch/", "/site-packages/", "/dist-packages/", "<frozen")
+_SITES = 100
 
 
 class _Plain(pickle.Unpickler):
@@ -29,32 +30,6 @@ class _Plain(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - never returns
         raise pickle.UnpicklingError(f"it names {module}.{name}")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MemorySnapshot:
-    """One device at the moment of the snapshot, and its history: what each event took or gave back."""
-
-    device: int
-    reserved: int
-    allocated: int
-    largest_free: int
-    segments: int
-    out_of_memory: int
-    time_us: Ints
-    change: Ints
-
-    @property
-    def peak(self) -> int:
-        """Most bytes in use within the history, which ends at the snapshot; what is in use now where there is none."""
-        after = np.cumsum(self.change)
-        before = self.allocated - (int(after[-1]) if len(after) else 0)
-        return before + max(0, int(after.max(initial=0)))
-
-    @property
-    def fragmentation(self) -> float:
-        """Reserved bytes that no tensor uses, over reserved."""
-        return (self.reserved - self.allocated) / self.reserved if self.reserved else 0.0
 
 
 def read_memory_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
@@ -84,7 +59,7 @@ def _of_device(device: int, segments: list[dict[str, Any]], traces: list[list[di
     own = [segment for segment in segments if int(segment["device"]) == device]
     free = [int(b["size"]) for s in own for b in s.get("blocks", []) if str(b["state"]) == "inactive"]
     history = traces[device] if device < len(traces) else []
-    known = [event for event in history if event["action"] in _TAKES]
+    known = [event for event in history if event["action"] in _TAKES or event["action"] in _HOLDS]
     return MemorySnapshot(
         device=device,
         reserved=sum(int(segment["total_size"]) for segment in own),
@@ -93,5 +68,27 @@ def _of_device(device: int, segments: list[dict[str, Any]], traces: list[list[di
         segments=len(own),
         out_of_memory=sum(1 for event in history if event["action"] == "oom"),
         time_us=np.array([int(event.get("time_us", -1)) for event in known], np.int64),
-        change=np.array([_TAKES[event["action"]] * int(event["size"]) for event in known], np.int64),
+        change=np.array([_TAKES.get(event["action"], 0) * int(event["size"]) for event in known], np.int64),
+        held_change=np.array([_HOLDS.get(event["action"], 0) * int(event["size"]) for event in known], np.int64),
+        sites=_sites(own),
     )
+
+
+def _sites(segments: list[dict[str, Any]]) -> tuple[Site, ...]:
+    """Add up the blocks in use by the line that took them, largest first; none where no stacks were recorded."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for segment in segments:
+        for block in segment.get("blocks", []):
+            if str(block["state"]) == "active_allocated" and block.get("frames"):
+                found[_line(block["frames"])].append(int(block["size"]))
+    sites = [Site(where, sum(sizes), len(sizes)) for where, sizes in found.items()]
+    return tuple(sorted(sites, key=lambda site: (-site.bytes, site.where)))[:_SITES]
+
+
+def _line(frames: list[dict[str, Any]]) -> str:
+    """Name the innermost Python line that is no library's; else the innermost Python line; else the innermost frame."""
+    python = [frame for frame in frames if str(frame.get("filename", "")).endswith(".py")]
+    own = [frame for frame in python if not any(part in str(frame["filename"]) for part in _LIBRARY)]
+    frame = next(iter(own or python or frames))
+    name, file = str(frame.get("name", "")), str(frame.get("filename", ""))
+    return f"{file.rpartition('/')[2]}:{frame.get('line', 0)} {name}" if python else name or "(unknown)"

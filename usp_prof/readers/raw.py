@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from usp_prof.model.health import HealthRow
+    from usp_prof.readers.inputs import Inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,9 @@ class RawTrace:
 
     events: pa.Table
     """By the schema of `readers.events`; times are absolute (`baseTimeNanoseconds` + ts)."""
+
+    inputs: Inputs
+    """What went into the ops among the events, read on the way."""
 
     threads: pa.Table
     """By the schema of `readers.threads`."""

@@ -56,13 +56,27 @@ def read_arguments(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple
     order = None if (rows[1:] >= rows[:-1]).all() else np.argsort(rows, kind="stable")
     ordered = rows if order is None else rows[order]
     batches = []
-    for part in _parts(args, ordered, len(fields)):
-        read = _read(taken(args, part), fields)
+    for chosen in _taken(args, ordered, len(fields)):
+        read = _read(chosen, fields)
         batches.append([_prepared(read.column(place), field) for place, field in enumerate(fields)])
-        del read
+        del read, chosen
         let_go()
     named = {f.name: _whole([batch[place] for batch in batches], f) for place, f in enumerate(fields)}
     return named if order is None else _reordered(named, order)
+
+
+def _taken(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: int) -> Iterator[pa.Array]:
+    """Give the arguments of ascending rows a batch at a time, each gathered from where few pages have to be touched."""
+    gathered: list[pa.Array] = []
+    for part in _parts(args, rows, fields):
+        gathered.append(taken(args, part))
+        if sum(map(len, gathered)) * fields >= _BATCH or sum(part.nbytes for part in gathered) >= _SPAN:
+            yield pa.concat_arrays(gathered)
+            gathered.clear()
+        else:
+            let_go()
+    if gathered:
+        yield pa.concat_arrays(gathered)
 
 
 def _parts(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: int) -> Iterator[NDArray[np.int64]]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, integer, text
-from usp_prof.tables.arguments import Field
+from usp_prof.tables.arguments import Field, read_arguments
 from usp_prof.tables.build import table
 from usp_prof.tables.frame import HOST_OPS, compact
 from usp_prof.tables.phases import PHASES, phases
+from usp_prof.tables.views import numbers_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from numpy.typing import NDArray
 
+    from usp_prof.readers.inputs import Inputs
     from usp_prof.tables.frame import EventFrame
     from usp_prof.tables.steps import Steps
 
@@ -45,7 +48,6 @@ _FIELDS = (
     Field("input_dims", "Input Dims", Kind.TEXT, coded=True),
     Field("input_types", "Input type", Kind.TEXT, coded=True),
     Field("concrete_inputs", "Concrete Inputs", Kind.TEXT, coded=True),
-    Field("sequence", "Sequence number"),
 )
 
 
@@ -71,6 +73,15 @@ def build(frame: EventFrame, steps: Steps) -> pa.Table:
         "external_id": frame.ints("external_id")[chosen],
         "phase": compact(phases(frame, frame.track[chosen], frame.start[chosen]), PHASES),
         "step": steps.of_host(frame.start[chosen]),
-        **frame.arguments(chosen, _FIELDS),
+        "sequence": frame.raw.inputs.sequence[chosen],
+        **_inputs(frame.raw.inputs, chosen),
     }
     return table(SCHEMA, columns, len(rows))
+
+
+def _inputs(inputs: Inputs, rows: NDArray[np.int64]) -> dict[str, pa.DictionaryArray]:
+    """Give the texts of rows: each distinct combination is read once."""
+    texts = pa.chunked_array([inputs.texts])
+    read = read_arguments(texts, np.arange(len(inputs.texts)), _FIELDS)
+    code = inputs.code[rows]
+    return {name: compact(numbers_of(each.indices)[code], each.dictionary.to_pylist()) for name, each in read.items()}

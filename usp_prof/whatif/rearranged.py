@@ -14,6 +14,7 @@ from usp_prof.algebra.schedules.action import Kind
 from usp_prof.contract import format_mark
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.readers import events, threads
+from usp_prof.readers.inputs import Inputs
 from usp_prof.readers.raw import RawTrace
 from usp_prof.tables import clock
 from usp_prof.tables.assemble import assemble
@@ -35,7 +36,7 @@ def rearranged(tables: TableSet, other: Rescheduled) -> TableSet:
     for rank in tables.ranks:
         rows = _rank_rows(tables, rank, windows, other, place[rank], saved)
         found = table_from_rows(events.SCHEMA, rows)
-        raw = RawTrace(found, table_from_rows(threads.SCHEMA, []), {}, (), "", 0)
+        raw = RawTrace(found, Inputs.none(len(rows)), table_from_rows(threads.SCHEMA, []), {}, (), "", 0)
         made = build_rank(raw, rank, tables.manifest)
         ranks = tables.arrow("ranks", [rank])
         sources[rank] = MemorySource({**made, "ranks": ranks})

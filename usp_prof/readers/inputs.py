@@ -1,0 +1,79 @@
+"""What went into the host's ops? Shapes, types and scalars, each distinct combination of them once for the whole file.
+
+A training step runs the same few hundred combinations again and again, so they are coded as they are read; reading
+them out of every op's arguments afterwards costs as much as all the rest of reading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from usp_prof.readers._names import Codes
+from usp_prof.readers._numbers import Numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import msgspec
+    from numpy.typing import NDArray
+
+KEYS = ("Input Dims", "Input type", "Concrete Inputs")
+_BETWEEN = b"\0"
+_NOTHING = _BETWEEN * (len(KEYS) - 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """What each event says of its inputs, by event row."""
+
+    code: NDArray[np.int32]
+    """Place in `texts`."""
+    texts: pa.StringArray
+    """Distinct combinations as JSON objects with the keys `KEYS`, as written; the first says nothing."""
+    sequence: NDArray[np.int64]
+    """Autograd's sequence number; -1 without one."""
+
+    @classmethod
+    def none(cls, rows: int) -> Inputs:
+        """Give the inputs of events that say nothing of any."""
+        return cls(np.zeros(rows, np.int32), pa.array(["{}"], pa.string()), np.full(rows, -1, np.int64))
+
+    def kept(self, keep: NDArray[np.bool_]) -> Inputs:
+        """Leave rows out."""
+        return Inputs(self.code[keep], self.texts, self.sequence[keep])
+
+
+@dataclass(slots=True)
+class GrowingInputs:
+    """The inputs of the events read so far."""
+
+    _codes: Codes = field(default_factory=lambda: Codes({_NOTHING: 0}))
+    _code: Numbers[np.int32] = field(default_factory=lambda: Numbers(np.int32))
+    _sequence: Numbers[np.int64] = field(default_factory=lambda: Numbers(np.int64))
+
+    def add(
+        self, known: NDArray[np.bool_], texts: Iterable[Sequence[msgspec.Raw | bytes]], sequence: NDArray[np.int64]
+    ) -> None:
+        """Append a piece: for the known rows what stands behind each of `KEYS`, and the sequence number."""
+        code = np.zeros(len(known), np.int32)
+        code[known] = np.fromiter(
+            map(self._codes.__getitem__, map(_BETWEEN.join, texts)), np.int32, np.count_nonzero(known)
+        )
+        self._code.add(code)
+        number = np.full(len(known), -1, np.int64)
+        number[known] = sequence
+        self._sequence.add(number)
+
+    def whole(self) -> Inputs:
+        """Give the columns; nothing can be added afterwards."""
+        return Inputs(self._code.array(), pa.array(map(_object, self._codes), pa.string()), self._sequence.array())
+
+
+def _object(combination: bytes) -> str:
+    """Make a JSON object of a combination: a part is JSON as it stands, an empty one is left out."""
+    said = zip(KEYS, combination.decode().split(_BETWEEN.decode()), strict=True)
+    return "{" + ",".join(f'"{key}":{text}' for key, text in said if text) + "}"
