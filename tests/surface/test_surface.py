@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HEAVY = {"torch", "pandas", "bokeh", "streamlit", "duckdb", "pyarrow", "numpy"}
-PLUMBING = {"app", "console", "opening"}
+PLUMBING = {"app", "console", "opening", "snapshots"}
 """Modules of `usp_prof.cli` that are no commands."""
 
 

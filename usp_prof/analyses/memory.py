@@ -1,7 +1,8 @@
 """How much memory is in use at worst, of what is it made, and how much is left?
 
-Peaks are the allocator's own totals. What is alive at the peak is told by the phase in which it was taken; copies
-between host and device stand here too, with bytes over time as their bandwidth.
+Peaks are the allocator's own totals, from the trace's events, else from a memory snapshot that was given beside it.
+What is alive at the peak is told by the phase in which it was taken; copies between host and device stand here too,
+with bytes over time as their bandwidth.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from usp_prof.analyses import _host_calls, _live_memory
 from usp_prof.analyses._frame import frame
+from usp_prof.analyses._live_memory import Peak
 from usp_prof.analyses._spread import in_order
 from usp_prof.model import hardware
 from usp_prof.model.health import HealthRow, Severity
@@ -23,7 +25,7 @@ from usp_prof.model.selection import EVERYTHING, Selection
 if TYPE_CHECKING:
     import pandas as pd
 
-    from usp_prof.analyses._live_memory import Peak
+    from usp_prof.model.memory_snapshot import MemorySnapshot
     from usp_prof.tables.table_set import TableSet
 
 PEAK_MEMORY = Metric(
@@ -84,6 +86,7 @@ class MemoryResult:
     allocator_calls: dict[int, float]
     copies: tuple[Copies, ...]
     notes: tuple[HealthRow, ...] = ()
+    snapshots: tuple[MemorySnapshot, ...] = ()
 
     @property
     def fullest(self) -> Peak | None:
@@ -132,6 +135,40 @@ class MemoryResult:
             }
         )
 
+    def snapshot_table(self) -> pd.DataFrame:
+        """Give one row for each device of each memory snapshot."""
+        rows = self.snapshots
+        return frame(
+            {
+                "snapshot": [one.name for one in rows],
+                "rank": [one.rank for one in rows],
+                "device": [one.device for one in rows],
+                "in_use_bytes": [one.allocated for one in rows],
+                "peak_bytes": [one.peak for one in rows],
+                "reserved_bytes": [one.reserved for one in rows],
+                "unused_fraction": [one.fragmentation for one in rows],
+                "largest_free_bytes": [one.largest_free for one in rows],
+                "segments": [one.segments for one in rows],
+                "events": [len(one.change) for one in rows],
+                "out_of_memory": [one.out_of_memory for one in rows],
+            }
+        )
+
+    def site_table(self) -> pd.DataFrame:
+        """Give one row for each line that took memory which a snapshot found in use, most first."""
+        rows = [(one, site) for one in self.snapshots for site in one.sites]
+        rows.sort(key=lambda row: (-row[1].bytes, row[0].name, row[1].where))
+        return frame(
+            {
+                "snapshot": [one.name for one, _ in rows],
+                "rank": [one.rank for one, _ in rows],
+                "taken_at": [site.where for _, site in rows],
+                "blocks": [site.blocks for _, site in rows],
+                "in_use_bytes": [site.bytes for _, site in rows],
+                "share": [site.bytes / one.allocated if one.allocated else float("nan") for one, site in rows],
+            }
+        )
+
     def copy_table(self) -> pd.DataFrame:
         """Give one row for each direction of copies."""
         rows = self.copies
@@ -158,9 +195,27 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult
         _add_copies(copies, tables, rank, selection)
         if len(tables.columns("launches", rank)):
             calls[rank] = _allocator_calls(tables, rank, selection)
+    snapshots = tuple(one for one in tables.assumptions.snapshots if one.rank < 0 or one.rank in ranks)
+    peaks += _peaks_of(snapshots, without={peak.rank for peak in peaks})
+    peaks.sort(key=lambda peak: peak.rank)
     notes = [] if peaks or not ranks else [_NOT_RECORDED]
+    notes += [_of_no_rank(one) for one in snapshots if one.rank < 0]
     made = tuple(Copies(direction, *sums) for direction, sums in sorted(copies.items()))
-    return MemoryResult(tuple(peaks), _capacity(tables, ranks), calls, made, tuple(notes))
+    return MemoryResult(tuple(peaks), _capacity(tables, ranks), calls, made, tuple(notes), snapshots)
+
+
+def _peaks_of(snapshots: tuple[MemorySnapshot, ...], without: set[int]) -> list[Peak]:
+    """Give the peaks that snapshots know and the traces do not; of a rank's several devices the fullest."""
+    fullest: dict[int, MemorySnapshot] = {}
+    for one in snapshots:
+        if one.rank >= 0 and one.rank not in without and (one.rank not in fullest or one.peak > fullest[one.rank].peak):
+            fullest[one.rank] = one
+    return [Peak(rank, -1, -1, one.peak, one.held_at_peak, one.held_peak, {}) for rank, one in fullest.items()]
+
+
+def _of_no_rank(snapshot: MemorySnapshot) -> HealthRow:
+    detail = f"{snapshot.name} does not say whose memory it is: give it as RANK=FILE"
+    return HealthRow("snapshot_of_no_rank", Severity.INFO, detail=detail)
 
 
 def over_time(tables: TableSet, rank: int) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from usp_prof import conventions
 from usp_prof.analyses import NAMES
 from usp_prof.cli.console import note, output
 from usp_prof.cli.opening import open_from, parse_numbers
+from usp_prof.cli.snapshots import read_snapshots
 from usp_prof.findings import find
 from usp_prof.model.assumption import Assumptions
 from usp_prof.model.errors import InputError, UsageError, unknown_name
@@ -34,6 +35,7 @@ EXAMPLES = """\
   usp-prof analyze traces/run-8r --steps 3:7 --ranks 0,4-7
   usp-prof analyze traces/run-8r --model config.json --sequence 4096 --convention causal
   usp-prof analyze traces/run-8r --format html -o report.html
+  usp-prof analyze traces/run-8r --memory-snapshot 0=snapshot.pickle --section memory
   usp-prof analyze traces --run all --format json -o reports.json
 """
 
@@ -61,6 +63,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=conventions.CONVENTIONS,
         default=conventions.DEFAULT,
         help=f"how a model's FLOP are counted (default: {conventions.DEFAULT})",
+    )
+    told.add_argument(
+        "--memory-snapshot",
+        metavar="[RANK=]FILE",
+        action="append",
+        default=[],
+        help="what torch.cuda.memory._dump_snapshot wrote; the rank, if the file's name has none; may be repeated",
     )
     out = parser.add_argument_group("report")
     out.add_argument("--format", choices=FORMATS, default="terminal", help="how to write it (default: terminal)")
@@ -120,6 +129,12 @@ def _document(
     missing = sorted(set(selection.ranks or ()) - set(opened.ranks))
     if missing:
         raise UsageError(f"run {opened.name} has no rank {spans(missing)}", hint=f"it has {spans(opened.ranks)}")
+    strange = sorted({one.rank for one in assumptions.snapshots if one.rank >= 0} - set(opened.ranks))
+    if strange:
+        raise UsageError(
+            f"a memory snapshot is of rank {spans(strange)}, which run {opened.name} has not",
+            hint=f"it has {spans(opened.ranks)}; say whose it is with --memory-snapshot RANK=FILE",
+        )
     opened.tables.assumptions = assumptions
     results = analyse(opened.tables, selection, only)
     findings = () if only else find(opened.tables, selection)
@@ -136,7 +151,8 @@ def _document(
 
 def _assumptions(args: argparse.Namespace) -> Assumptions:
     model = load_model(args.model, args.sequence) if args.model else None
-    return Assumptions(model=model, device=args.device, convention=args.convention)
+    snapshots = tuple(one for given in args.memory_snapshot for one in read_snapshots(given))
+    return Assumptions(model=model, device=args.device, convention=args.convention, snapshots=snapshots)
 
 
 def _write(documents: Sequence[Document], args: argparse.Namespace) -> None:

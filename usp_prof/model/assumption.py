@@ -1,4 +1,4 @@
-"""What does the user tell us that no trace holds? The model, the device, the FLOP convention."""
+"""What does the user tell us that no trace holds? The model, the device, the FLOP convention, memory snapshots."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from usp_prof import conventions
 
 if TYPE_CHECKING:
     from usp_prof.contract import ModelEntry
+    from usp_prof.model.memory_snapshot import MemorySnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Assumptions:
     device: str = ""
     convention: str = conventions.DEFAULT
     peak_flops: float = 0.0
+    snapshots: tuple[MemorySnapshot, ...] = ()
 
 
 NOTHING_ASSUMED = Assumptions()

@@ -13,7 +13,10 @@ from usp_prof.report.frames import frame_table
 from usp_prof.report.sections.plain import key_figures, notes
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from usp_prof.analyses.memory import MemoryResult
+    from usp_prof.model.memory_snapshot import MemorySnapshot
     from usp_prof.report.context import Context
     from usp_prof.report.document import Block
     from usp_prof.tables.table_set import TableSet
@@ -34,23 +37,48 @@ def build(context: Context, title: str) -> Section | None:
     if drawn.lines:
         blocks.append(Chart("Memory over time, of the fullest ranks", drawn))
     blocks += [frame_table(frame, name, rows=64) for name, frame in tables if len(frame)]
+    if result.snapshots:
+        blocks += _snapshots(result)
     return Section("memory", title, (*blocks, *notes(result)))
+
+
+def _snapshots(result: MemoryResult) -> list[Block]:
+    """Show what was read of memory snapshots: totals, history, and which lines took what is in use."""
+    blocks: list[Block] = [frame_table(result.snapshot_table(), "Memory snapshots", rows=64)]
+    fullest = sorted((one for one in result.snapshots if len(one.change)), key=lambda one: -one.peak)[:MOST_LINES]
+    if fullest:
+        drawn = MemoryLines(tuple(_history(one) for one in fullest))
+        blocks.append(Chart("Memory over time, as the snapshots' histories tell", drawn))
+    sites = result.site_table()
+    if len(sites):
+        blocks.append(frame_table(sites, "What took the memory in use at the snapshots"))
+    return blocks
+
+
+def _history(one: MemorySnapshot) -> MemoryLine:
+    label = one.name if one.rank < 0 else f"rank {one.rank}"
+    time = (one.time_us - one.time_us[:1].sum()) * 1000
+    kept = _kept(one.in_use)
+    return MemoryLine(label, time[kept], one.in_use[kept], one.held[kept])
 
 
 def lines(tables: TableSet, result: MemoryResult) -> MemoryLines:
     """Give the fullest ranks' memory over time; long ones keep the highest of each stretch, so that no peak is lost."""
-    fullest = sorted(result.peaks, key=lambda peak: (-peak.allocated, peak.rank))[:MOST_LINES]
+    traced = [peak for peak in result.peaks if peak.at_ns >= 0]
+    fullest = sorted(traced, key=lambda peak: (-peak.allocated, peak.rank))[:MOST_LINES]
     return MemoryLines(tuple(_line(tables, peak.rank) for peak in sorted(fullest, key=lambda peak: peak.rank)))
 
 
 def _line(tables: TableSet, rank: int) -> MemoryLine:
     found = over_time(tables, rank)
     time, allocated = found["start_ns"].to_numpy(), found["allocated_bytes"].to_numpy()
-    stretch = -(-len(time) // MOST_POINTS)
-    if stretch > 1:
-        begin = np.arange(0, len(time), stretch)
-        kept = np.array([low + int(allocated[low : low + stretch].argmax()) for low in begin.tolist()])
-    else:
-        kept = np.arange(len(time))
+    kept = _kept(allocated)
     time = time - time[:1].sum()
     return MemoryLine(f"rank {rank}", time[kept], allocated[kept], found["reserved_bytes"].to_numpy()[kept])
+
+
+def _kept(allocated: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Choose the events to draw: all, or the highest of each stretch."""
+    stretch = -(-len(allocated) // MOST_POINTS)
+    begin = np.arange(0, len(allocated), max(1, stretch))
+    return np.array([low + int(allocated[low : low + stretch].argmax()) for low in begin.tolist()], np.int64)
