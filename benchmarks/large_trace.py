@@ -15,7 +15,8 @@ _NUMBERS = re.compile(
     rb"(\d+)((?:\.\d+)?)"
 )
 _DISTRIBUTED = re.compile(rb'"distributedInfo": ?\{[^{}\[]*"rank": ?\d+[^{}\[]*')
-_SPAN_US = 10_000_000
+APART_US = 10_000_000
+"""Each copy begins so much after the one before, unless it is said otherwise."""
 _IDS = 10_000_000
 
 
@@ -29,18 +30,18 @@ def parts(text: bytes) -> tuple[bytes, bytes, bytes]:
     return text[: opening.end()], text[opening.end() : last].strip(), text[last:]
 
 
-def copy(events: bytes, number: int) -> bytes:
+def copy(events: bytes, number: int, apart_us: int = APART_US) -> bytes:
     """Give the events shifted in time and in ids."""
 
     def shifted(match: re.Match[bytes]) -> bytes:
         key, whole, rest = match.groups()
-        step = _SPAN_US if key.startswith(b'"ts"') else 1_000 if key.startswith(b"Profiler") else _IDS
+        step = apart_us if key.startswith(b'"ts"') else 1_000 if key.startswith(b"Profiler") else _IDS
         return key + str(int(whole) + number * step).encode() + rest
 
     return _NUMBERS.sub(shifted, events) if number else events
 
 
-def build(small: Path, large: Path, *, megabytes: float = 0, events: int = 0) -> int:
+def build(small: Path, large: Path, *, megabytes: float = 0, events: int = 0, apart_us: int = APART_US) -> int:
     """Write the large trace until it has this size or this number of events; gives the number of events."""
     text = gzip.decompress(small.read_bytes()) if small.suffix == ".gz" else small.read_bytes()
     head, body, tail = parts(text)
@@ -49,7 +50,7 @@ def build(small: Path, large: Path, *, megabytes: float = 0, events: int = 0) ->
     with large.open("wb") as out:
         out.write(head + b"\n")
         for number in range(copies):
-            out.write((b",\n  " if number else b"  ") + copy(body, number))
+            out.write((b",\n  " if number else b"  ") + copy(body, number, apart_us))
         out.write(tail)
     return copies * each
 

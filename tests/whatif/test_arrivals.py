@@ -11,12 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_faults import run_with
 
-from usp_prof.model.edit import parse_edit
-from usp_prof.model.errors import UspProfError
 from usp_prof.whatif.arrivals import arrivals_of, side_by_side
 from usp_prof.whatif.build import graph_of
 from usp_prof.whatif.plan import make_plan
-from usp_prof.whatif.predict import predict, predict_all
 from usp_prof.whatif.replay import at_once, replay, replay_all
 
 if TYPE_CHECKING:
@@ -79,24 +76,6 @@ def test_arrivals_side_by_side_keep_to_their_rounds() -> None:
     for low, high, first, last in zip(begin[:-1], begin[1:], plan().bounds[:-1], plan().bounds[1:], strict=True):
         assert ((nodes[low:high] >= first) & (nodes[low:high] < last)).all()
     assert begin[-1] == sum(len(found.target) for found in each)
-
-
-def test_predictions_at_once_are_those_alone() -> None:
-    tables = run_with("slow_rank").tables
-    sets = [
-        [parse_edit(text) for text in texts] for texts in (["comm_faster=2"], ["compute_faster=2", "no_launch_gaps"])
-    ]
-    for edits, found in zip(sets, predict_all(tables, sets), strict=True):
-        assert not isinstance(found, UspProfError)
-        assert found.after_ns == predict(tables, edits).after_ns
-        assert found.error_fraction == predict(tables, edits).error_fraction
-
-
-def test_what_cannot_be_predicted_is_an_error_among_predictions() -> None:
-    tables = run_with("clean").tables
-    first, second = predict_all(tables, [[parse_edit("rank_as_peers=99")], [parse_edit("comm_faster=2")]])
-    assert isinstance(first, UspProfError)
-    assert not isinstance(second, UspProfError)
 
 
 def test_many_small_graphs_are_replayed_at_once_and_no_large_ones() -> None:

@@ -17,13 +17,14 @@ from usp_prof.model.errors import UspProfError, unknown_name
 from usp_prof.model.finding import Finding, Level
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.selection import EVERYTHING, Selection
-from usp_prof.whatif.predict import predict_all
+from usp_prof.whatif.gains import Gain, gains
+from usp_prof.whatif.sample import sample_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from usp_prof.findings.draft import Draft, Rule
-    from usp_prof.model.finding import Basis
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.predict import Prediction
 
 CRITICAL_GAIN = 0.1
 GROUP = "usp_prof.rules"
@@ -69,41 +70,28 @@ def find_all(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
                 drafts.append((each, draft))  # noqa: PERF401 - those before an error count
         except UspProfError as error:
             failed[each.CODE] = error.message
-    judged: list[tuple[Rule, Draft, _Judged]] = []
+    judged: list[tuple[Rule, Draft, Gain]] = []
     refused: set[str] = set()
-    predicted = predict_all(tables, [[draft.edit] for _, draft in drafts])
-    for (each, draft), prediction in zip(drafts, predicted, strict=True):
+    for (each, draft), gain in zip(drafts, gains(tables, [draft.edit for _, draft in drafts]), strict=True):
         if each.CODE in refused:
             continue
-        if isinstance(prediction, UspProfError):
+        if isinstance(gain, UspProfError):
             refused.add(each.CODE)
-            failed[each.CODE] = prediction.message
-        elif _counts(draft, prediction, selection):
-            judged.append((each, draft, _Judged.of(prediction)))
+            failed[each.CODE] = gain.message
+        elif _counts(draft, gain, selection):
+            judged.append((each, draft, gain))
     judged.sort(key=lambda item: (item[1].opportunity, -item[2].gain_fraction, item[0].CODE, str(item[1].edit)))
     edits = [draft.edit for _, draft, _ in judged]
     joined = together(tables, edits, judged[0][2].gain_fraction if judged else 0.0)
     findings = [_finding(*item, gain) for item, gain in zip(judged, joined.gains, strict=True)]
     skipped = [_skipped(code, reason) for code, reason in failed.items()]
     skipped += [_apart(judged[place][0].CODE, reason) for place, reason in joined.left_out.items()]
+    skipped += _sampled(tables, [gain for _, _, gain in judged])
     return Found(tuple(findings), tuple(sorted(skipped)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """What a prediction says of a draft, without the timeline that it was read off."""
-
-    gain_fraction: float
-    basis: Basis
-    error_fraction: float
-
-    @classmethod
-    def of(cls, prediction: Prediction) -> _Judged:
-        return cls(prediction.gain_fraction, prediction.basis, prediction.error_fraction)
-
-
-def _counts(draft: Draft, prediction: Prediction, selection: Selection) -> bool:
-    return prediction.gain_fraction >= draft.least_gain and _selected(draft, selection)
+def _counts(draft: Draft, gain: Gain, selection: Selection) -> bool:
+    return gain.gain_fraction >= draft.least_gain and _selected(draft, selection)
 
 
 def find(tables: TableSet, selection: Selection = EVERYTHING) -> list[Finding]:
@@ -112,18 +100,18 @@ def find(tables: TableSet, selection: Selection = EVERYTHING) -> list[Finding]:
     return list(found.findings)
 
 
-def _finding(each: Rule, draft: Draft, prediction: _Judged, cumulative: float) -> Finding:
-    level = Level.CRITICAL if prediction.gain_fraction >= CRITICAL_GAIN else Level.WARNING
+def _finding(each: Rule, draft: Draft, gain: Gain, cumulative: float) -> Finding:
+    level = Level.CRITICAL if gain.gain_fraction >= CRITICAL_GAIN else Level.WARNING
     return Finding(
         code=each.CODE,
         title=draft.title,
         where=draft.where,
         evidence=draft.evidence,
         edit=str(draft.edit),
-        gain_fraction=prediction.gain_fraction,
+        gain_fraction=gain.gain_fraction,
         cumulative_gain_fraction=cumulative,
-        basis=draft.basis or prediction.basis,
-        error_fraction=prediction.error_fraction,
+        basis=draft.basis or gain.basis,
+        error_fraction=gain.error_fraction,
         level=Level.NOTE if draft.opportunity else level,
         advice=draft.advice,
         settings=draft.settings,
@@ -137,6 +125,19 @@ def _skipped(code: str, reason: str) -> HealthRow:
 def _apart(code: str, reason: str) -> HealthRow:
     detail = f"{code} adds nothing to the gain of all, its change cannot be made with those before it: {reason}"
     return HealthRow("edits_apart", Severity.INFO, detail=detail)
+
+
+def _sampled(tables: TableSet, shown: Sequence[Gain]) -> list[HealthRow]:
+    """Say for how many of the gains that are shown some steps stand for all."""
+    number, found = sum(gain.sampled for gain in shown), sample_of(tables)
+    if not number or found is None:
+        return []
+    counted = found.sample.counted
+    detail = (
+        f"{number} of {len(shown)} gains were predicted from {int(counted.sum())} of {len(counted)} steps, spread over "
+        "the run; a change that is not alike in all steps was replayed in all"
+    )
+    return [HealthRow("gains_sampled", Severity.INFO, count=number, detail=detail)]
 
 
 def _has_steps(tables: TableSet) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from usp_prof.model.errors import UspProfError
-from usp_prof.whatif.predict import predict_all
+from usp_prof.whatif.gains import gains_in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,15 +25,14 @@ class Together:
 
 def together(tables: TableSet, edits: Sequence[Edit], first: float) -> Together:
     """Replay the edits one after the other; `first` is the gain of the first alone, which is known by now."""
-    gains = [first] if edits else []
+    if len(edits) < 2:
+        return Together(tuple(first for _ in edits), {})
+    found: list[float] = []
     left_out: dict[int, str] = {}
-    while len(gains) < len(edits):
-        joined = [edit for place, edit in enumerate(edits[: len(gains)]) if place not in left_out]
-        rest = edits[len(gains) :]
-        for prediction in predict_all(tables, [[*joined, *rest[: place + 1]] for place in range(len(rest))]):
-            if isinstance(prediction, UspProfError):
-                left_out[len(gains)] = prediction.message
-                gains.append(gains[-1])
-                break
-            gains.append(prediction.gain_fraction)
-    return Together(tuple(gains), left_out)
+    for place, gain in enumerate(gains_in_turn(tables, edits)):
+        if isinstance(gain, UspProfError):
+            left_out[place] = gain.message
+            found.append(found[-1] if found else 0.0)
+        else:
+            found.append(gain.gain_fraction)
+    return Together(tuple(found), left_out)

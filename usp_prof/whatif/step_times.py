@@ -54,11 +54,6 @@ class StepTimes:
 
 def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
     """Measure the steps of a timeline. A step is known where work of its own and of its neighbours bounds it."""
-    if graph.added:
-        bounds = _bounds(tables, graph)
-    else:
-        key = ("whatif bounds of steps", id(graph.nodes))
-        bounds = tables.memo(key, lambda: (graph.nodes, _bounds(tables, graph)))[1]  # holds on to what the key names
     found = [
         (
             np.full(len(step), rank),
@@ -66,15 +61,22 @@ def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
             end.when - begin.when,
             end.moved(graph, timeline) - begin.moved(graph, timeline),
         )
-        for rank, step, begin, end in bounds
+        for rank, step, begin, end in bounds_of(tables, graph)
     ]
     if not found:
         return StepTimes(*(np.zeros(0, np.int64) for _ in range(4)))
     return StepTimes(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
-def _bounds(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, Anchored]]:
+def bounds_of(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, Anchored]]:
     """Give each rank's steps, and what their begins and ends move with."""
+    if graph.added:
+        return _bounds(tables, graph)
+    key = ("whatif bounds of steps", id(graph.nodes))
+    return tables.memo(key, lambda: (graph.nodes, _bounds(tables, graph)))[1]  # holds on to what the key names
+
+
+def _bounds(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, Anchored]]:
     clocks = clock.of(tables)
     device = (graph.nodes.kind != NodeKind.HOST) & (graph.nodes.kind != NodeKind.RETURN) & graph.measured
     work = rows_by_code(np.where(device, graph.nodes.rank, -1))

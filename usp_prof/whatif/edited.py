@@ -1,0 +1,81 @@
+"""What do edits make of a run, before it is replayed? A graph, a cautious one, a layout, another order of actions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from usp_prof.whatif.build import graph_of
+from usp_prof.whatif.edits import Lean, Request, apply, kind_of
+from usp_prof.whatif.edits.pipeline import is_of_pipeline, lowered
+from usp_prof.whatif.layout import Layout, layout_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from usp_prof.model.edit import Edit
+    from usp_prof.tables.table_set import TableSet
+    from usp_prof.whatif.graph import Graph
+
+_REORDERED = 0.1
+"""Of what another order of actions changes, so much may not come about."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edited:
+    """What edits make of the graph, before it is replayed."""
+
+    edits: tuple[Edit, ...]
+    graph: Graph
+    cautious: Graph | None
+    """The same by cautious models, where a model is in it."""
+    layout: Layout
+    reordered: tuple[Edit, ...]
+    """The edits of the pipeline's order, which are no changes of the graph."""
+    is_plain: bool
+    """Whether no edit was of another kind."""
+    doubt: float = _REORDERED
+    """Of a modelled change, the share that may not come about."""
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether the order of actions changes in a run whose times an edit has moved already."""
+        return bool(self.reordered) and not self.is_plain
+
+    def then(self, tables: TableSet, edit: Edit) -> Edited:
+        """Make one more edit: those of the graph in their order, those of the pipeline behind all of them."""
+        found, recorded = self, layout_of(tables)
+        for part in lowered(edit, recorded):
+            if is_of_pipeline(part, recorded):
+                found = replace(found, reordered=(*found.reordered, part))
+            else:
+                found = _on_the_graph(found, tables, part)
+        return replace(found, edits=(*self.edits, edit))
+
+
+def _on_the_graph(made: Edited, tables: TableSet, edit: Edit) -> Edited:
+    kind = kind_of(edit)
+    cautious = made.graph if made.cautious is None and kind.modelled else made.cautious
+    if cautious is not None:
+        cautious = apply(cautious, Request(edit, tables, made.layout, Lean.CAUTIOUS))
+    return replace(
+        made,
+        graph=apply(made.graph, Request(edit, tables, made.layout)),
+        cautious=cautious,
+        layout=kind.relayout(made.layout, edit),
+        is_plain=False,
+        doubt=max(made.doubt, kind.doubt),
+    )
+
+
+def as_recorded(tables: TableSet) -> Edited:
+    """Begin without any edit."""
+    return Edited((), graph_of(tables), None, layout_of(tables), (), is_plain=True)
+
+
+def edited(tables: TableSet, edits: Iterable[Edit]) -> Edited:
+    """Make edits one after the other."""
+    found = as_recorded(tables)
+    for edit in edits:
+        found = found.then(tables, edit)
+    return found
