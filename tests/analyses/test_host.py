@@ -8,6 +8,7 @@ from tiny import Trace, table_set
 import usp_prof
 from usp_prof.analyses import host
 from usp_prof.model.selection import Selection
+from usp_prof.report.frames import frame_table
 from usp_prof.synth.declaration import Declaration, Fault, FaultKind, Mesh, Work
 from usp_prof.synth.write import write
 
@@ -62,6 +63,15 @@ def test_full_queues_of_every_stream_are_measured() -> None:
     assert values(result)["queue_full_time", 0, 20] == 50_800 - 10_220
     other = trace().meta(deviceProperties=[{"id": 0, "name": "AMD Instinct MI300X"}])
     assert host.compute(table_set(other.kernel("k", at=10, dur=5, launch_at=0))).queues == ((0, 7, 1, 0),)
+
+
+def test_a_rank_without_device_work_has_no_queue() -> None:
+    """Nothing is launched on a CPU: an empty queue would be a claim."""
+    result = host.compute(table_set(Trace(device="cpu").step(1, 0, 1_000).op("aten::mm", 10, 900)))
+    (alone,) = result.ranks
+    assert alone.deepest_queue == -1
+    assert [column.head for column in frame_table(result.to_pandas(), "Ranks").columns] == ["rank", "input"]
+    assert {value.metric.id for value in result.values()} == {"input_time"}
 
 
 def test_ranks_are_apart() -> None:

@@ -18,6 +18,8 @@ from usp_prof.algebra.schedules.simulation import simulate
 from usp_prof.analyses import pipeline
 from usp_prof.contract import Manifest
 from usp_prof.model.selection import Selection
+from usp_prof.report.build import analyse, build
+from usp_prof.report.document import KeyFigures
 from usp_prof.synth.declaration import Declaration, Mesh
 from usp_prof.synth.declaration import Shape as Layers
 from usp_prof.synth.declaration import Work as Plan
@@ -142,6 +144,31 @@ def test_without_marks_nothing_is_claimed() -> None:
     assert pipeline.compute(made.run({0: {}})).notes == ()
     assert np.isnan(result.imbalance)
     assert np.isnan(result.bubble_fraction())
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_one_stage_is_no_pipeline_and_has_no_bubble(count: int) -> None:
+    """A trainer may mark its passes without any pipeline: gaps between them are no bubble, no figure is 0 or NaN."""
+    marks = [
+        {"kind": kind, "stage": 0, "micro_batch": number, "source": "mark", "step": 0,
+         "device_start_ns": 100 * number + at, "device_end_ns": 100 * number + at + 20}
+        for number in range(count) for kind, at in (("F", 0), ("B", 50))
+    ]  # fmt: skip
+    tables = {rank: {"actions": marks, "steps": [step(0, 0, 100 * count)]} for rank in range(2)}
+    result = pipeline.compute(made.run(tables))
+    assert (result.values(), result.notes, result.cells) == ([], (), ())
+
+
+def test_a_run_without_a_pipeline_shows_none(tmp_path: Path) -> None:
+    tables, truth = declared.read(Declaration(mesh=Mesh(dp=2), work=Plan(steps=2, micro_batches=4)), tmp_path)
+    assert len(tables.columns("actions", 0))  # its passes are marked all the same
+    document = build(tables, analyse(tables), name="run", findings=())
+    shown = {metric for metric in document.metrics if "bubble" in metric or "stage" in metric}
+    assert shown == set()
+    assert "pipeline" not in {section.id for section in document.sections}
+    labels = {f.label for block in document.summary.blocks if isinstance(block, KeyFigures) for f in block.figures}
+    assert "bubble" not in labels
+    assert not any(truth["bubble_fraction"].values())
 
 
 def test_missing_stages_give_no_ideal_and_say_so() -> None:

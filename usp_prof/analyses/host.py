@@ -67,7 +67,7 @@ _NO_LIMIT = 2**62
 
 @dataclass(frozen=True, slots=True)
 class RankHost:
-    """One rank's host, per step; a figure that cannot be known is NaN."""
+    """One rank's host, per step; a figure that cannot be known is NaN, a queue that is not known -1."""
 
     rank: int
     launches: float
@@ -200,7 +200,7 @@ def _rank(
         launches=starting / steps if on_gpu else float("nan"),
         launch_delay_ns=float(np.median(delays)) if len(delays) else float("nan"),
         empty_queue_fraction=empty / starting if starting else float("nan"),
-        deepest_queue=max((depth for _, depth, _ in depths), default=0),
+        deepest_queue=max((depth for _, depth, _ in depths), default=-1),
         sync_ns=sum(sync.time_ns for sync in blocked) / steps if on_gpu else float("nan"),
         input_ns=_covered(_INPUT, marks.take(~marks["on_device"]), ops) / steps,
         gc_ns=collected / steps if stacks or collected else float("nan"),
