@@ -21,7 +21,7 @@ def section(error: float, alone: Sequence[Prediction], together: Prediction) -> 
         "whatif",
         "What if: " + " ".join(str(edit) for edit in together.edits),
         (
-            key_figures(together, f"replayed unchanged: within {error:.2%} of it"),
+            key_figures(together, f"mean over ranks; replayed unchanged: within {100 * error:.2f} % of it"),
             *([Chart("", _bars(together))] if together.before_ns > 0 else []),
             _table(alone),
             Text("Gains overlap: they are never added, but replayed together.", quiet=True),

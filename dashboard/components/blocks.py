@@ -12,11 +12,11 @@ from dashboard import state
 from dashboard.components.download import data_table
 from dashboard.components.figure import figure
 from usp_prof.charts import draw
-from usp_prof.charts.theme import DARK, LIGHT
+from usp_prof.charts.theme import DARK, LIGHT, PATTERNS
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Health, KeyFigures, Stack, Text
-from usp_prof.report.format import quantity
+from usp_prof.report.format import quantity, share
 
 if TYPE_CHECKING:
     from usp_prof.charts.theme import Theme
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
 _SIGNS = {Severity.INFO: "○", Severity.ERROR: "▲", Severity.DATA_LOSS: "■"}
 _WIDE = 5
+_LINE = "#7D8691 0 1px,transparent 1px 5px"
+_HATCHES = {
+    "/": f"repeating-linear-gradient(135deg,{_LINE}),",
+    "-": f"repeating-linear-gradient(0deg,{_LINE}),",
+    "x": f"repeating-linear-gradient(45deg,{_LINE}),repeating-linear-gradient(135deg,{_LINE}),",
+    ".": "radial-gradient(#7D8691 1px,transparent 1.5px) 0 0/6px 6px,",
+}
+"""The hatches of the charts, in CSS."""
 
 
 def theme(*, dark: bool) -> Theme:
@@ -61,14 +69,15 @@ def _(block: Stack, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one
     st.markdown(f"**{state.plain(block.title)}**{whole}")
     bars, names = "", ""
     for part in block.worth_a_line:
-        share = part.value / block.total if block.total else 0.0
         color = colors.color(part.role)
         label = html.escape(part.label, quote=True)
         length = "" if block.unit is Unit.FRACTION else f"{quantity(part.value, block.unit)}, "
-        bars += f"<div style='width:{100 * share:.3f}%;background:{color}' title='{label}'></div>"
+        ground = f"{_HATCHES.get(PATTERNS.get(part.role, ''), '')}{color}"
+        bars += f"<div style='width:{100 * part.value / block.total:.3f}%;background:{ground}' title='{label}'></div>"
         names += (
             "<span style='margin-right:14px;display:inline-block'><span style='display:inline-block;width:10px;"
-            f"height:10px;background:{color};margin-right:5px'></span>{label} {length}{share:.1%}</span>"
+            f"height:10px;background:{ground};margin-right:5px'></span>{label} {length}"
+            f"{share(part.value, block.total)}</span>"
         )
     st.html(
         f"<div style='display:flex;height:26px;border-radius:3px;overflow:hidden'>{bars}</div>"
@@ -81,8 +90,6 @@ def _(block: DataTable, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 -
     if block.title:
         st.markdown(f"**{state.plain(block.title)}**")
     data_table(block, key)
-    if block.more:
-        st.caption(f"and {block.more:,} more")
 
 
 @show.register

@@ -21,14 +21,16 @@ _TOO_LONG = 2**63
 def table(frame: pd.DataFrame, name: str) -> None:
     """Show raw values (the first rows where there are many) and offer all of them as CSV."""
     _grid(frame, {})
-    _csv(frame, name)
+    rows = len(frame)
+    _csv(frame, name, f"{rows:,} rows" if rows <= MOST_ROWS else f"the first {MOST_ROWS:,} of {rows:,} rows")
 
 
 def data_table(block: DataTable, name: str, *, raw: pd.DataFrame | None = None) -> None:
     """Show a table of the report, each column on one scale; the CSV holds `raw`, or the block's own values."""
     shown, columns = scaled(block)
     _grid(shown, columns)
-    _csv(plain(block) if raw is None else raw, name)
+    more = f"the first {len(block.rows):,} of {len(block.rows) + block.more:,} rows"
+    _csv(plain(block) if raw is None else raw, name, more if block.more else f"{len(block.rows):,} rows")
 
 
 def plain(block: DataTable) -> pd.DataFrame:
@@ -52,11 +54,12 @@ def _column(head: TableColumn, cells: list[Cell]) -> tuple[str, pd.Series[Any], 
         return head.head, pd.Series([None if cell is None else str(cell) for cell in cells], dtype="object"), None
     if head.unit is None:
         whole = all(cell is None or (isinstance(cell, int) and abs(cell) < _TOO_LONG) for cell in numbers)
-        return head.head, pd.Series(numbers, dtype="Int64" if whole else "float64"), None
+        kind = None if whole else st.column_config.NumberColumn(format="%.4g")
+        return head.head, pd.Series(numbers, dtype="Int64" if whole else "float64"), kind
     scale = column_scale(numbers, head.unit)
     values = pd.Series([None if cell is None else cell / scale.factor for cell in numbers], dtype="float64")
-    kind = st.column_config.NumberColumn(format=f"%.{scale.decimals}f")
-    return head_text(head.head, scale.suffix and f"[{scale.suffix}]"), values, kind
+    written = st.column_config.NumberColumn(format=f"%.{scale.decimals}f")
+    return head_text(head.head, scale.suffix and f"[{scale.suffix}]"), values, written
 
 
 def _grid(frame: pd.DataFrame, columns: dict[str, Any]) -> None:
@@ -65,14 +68,13 @@ def _grid(frame: pd.DataFrame, columns: dict[str, Any]) -> None:
     )
 
 
-def _csv(frame: pd.DataFrame, name: str) -> None:
-    note = f"{len(frame):,} rows" if len(frame) <= MOST_ROWS else f"the first {MOST_ROWS:,} of {len(frame):,} rows"
-    left, right = st.columns([5, 1])
-    left.caption(note)
-    right.download_button(
-        "CSV", lambda: frame.to_csv(index=False).encode(), f"{name}.csv", "text/csv", key=f"csv-{name}",
-        on_click="ignore",
-    )  # fmt: skip
+def _csv(frame: pd.DataFrame, name: str, said: str) -> None:
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
+        st.caption(said, width="content")
+        st.download_button(
+            "CSV", lambda: frame.to_csv(index=False).encode(), f"{name}.csv", "text/csv", key=f"csv-{name}",
+            on_click="ignore",
+        )  # fmt: skip
 
 
 def distinct(heads: list[str]) -> list[str]:

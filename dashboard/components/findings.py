@@ -35,7 +35,7 @@ def sure(finding: Finding) -> str:
     """Say how sure the gain is; a bound without an error of its own is what it is worth at most."""
     if finding.basis is Basis.BOUND and not finding.error_fraction:
         return "at most, a bound"
-    return f"± {finding.error_fraction:.1%}, {finding.basis}"
+    return f"± {quantity(finding.error_fraction, Unit.FRACTION)}, {finding.basis}"
 
 
 def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> None:
@@ -45,7 +45,7 @@ def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> No
     left.markdown(f"**{state.plain(finding.title)}**" + (f"  \n{state.plain(place)}" if place else ""))
     if finding.advice:
         left.caption(state.plain(finding.advice))
-    right.metric("gain", f"{finding.gain_fraction:.1%}" if finding.gain_fraction else "not known")
+    right.metric("gain", quantity(finding.gain_fraction, Unit.FRACTION) if finding.gain_fraction else "not known")
     if finding.gain_fraction:
         right.caption(sure(finding))
     timeline = st.session_state.get("pages", {}).get("timeline")

@@ -141,20 +141,23 @@ def _neighbours(index: int, picked: dict[str, int] | None) -> tuple[list[dict[st
 def _legend(axes: set[str], actions: set[str], kinds: tuple[str, ...]) -> None:
     """Name the colours that are in view."""
     colors = dict(zip(CATEGORIES, category_colors(dark=state.is_dark()), strict=True))
-    named = {"compute": "compute", **{axis: axis for axis in CATEGORIES if axis in axes}, "memcpy": "copies"}
+    groups = {"": {"compute": "compute", "memcpy": "copies"}, "communication": {a: a for a in CATEGORIES if a in axes}}
     if "host" in kinds:
-        named |= {"op": "op", "annotation": "annotation", "runtime": "runtime call"}
+        groups["host"] = {"op": "op", "annotation": "annotation", "runtime": "runtime call"}
     if "actions" in kinds:
-        named |= {kind: name for kind, name in ACTIONS.items() if kind in actions}
+        groups["actions"] = {kind: name for kind, name in ACTIONS.items() if kind in actions}
     if "path" in kinds:
-        named |= {"path": "critical path"}
+        groups[""] |= {"path": "critical path"}
     box = "display:inline-block;width:10px;height:10px;margin:0 5px 0 0"
-    chips = "".join(
-        f"<span style='margin-right:14px;white-space:nowrap'><span style='{box};background:{colors[key]}'></span>"
-        f"{name}</span>"
-        for key, name in named.items()
-    )
-    st.html(f"<div style='font-size:12px;line-height:1.6'>{chips}</div>")
+    said = ""
+    for title, named in groups.items():
+        chips = "".join(
+            f"<span style='margin-right:12px'><span style='{box};background:{colors[key]}'></span>{name}</span>"
+            for key, name in named.items()
+        )
+        head = f"<span style='opacity:.65;margin-right:8px'>{title}</span>" if title else ""
+        said += f"<span style='margin-right:10px;white-space:nowrap'>{head}{chips}</span> " if named else ""
+    st.html(f"<div style='font-size:12px;line-height:1.6'>{said}</div>")
 
 
 def _range(span_ns: int) -> list[int] | None:

@@ -21,7 +21,8 @@ HERE = Path(__file__).resolve().parent.parent
 def _style() -> None:
     st.html(
         "<style>[data-testid='stMainBlockContainer']{padding:4.2rem 2rem 2rem;max-width:none}"
-        "section[data-testid='stSidebar'][aria-expanded='true']{width:232px!important;min-width:232px!important}"
+        "section[data-testid='stSidebar']:is([aria-expanded='true'],[data-collapsed='false'])"
+        "{width:232px!important;min-width:232px!important}"
         "[data-testid='stMetricValue']{font-size:1.5rem}[data-testid='stMetric']{margin-bottom:-0.8rem}</style>"
     )
 

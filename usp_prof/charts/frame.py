@@ -64,6 +64,7 @@ def dress(plot: Figure, theme: Theme) -> None:
         axis.axis_line_color = theme.grid
         axis.major_tick_line_color = theme.grid
         axis.minor_tick_line_color = None
+        axis.major_tick_in = 0  # it would lie over what begins at the axis
         axis.major_label_text_color = theme.muted
         axis.axis_label_text_color = theme.muted
         axis.axis_label_text_font_style = "normal"

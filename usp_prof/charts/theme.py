@@ -17,7 +17,7 @@ HUES: dict[str, str] = {
     "comm": "#D55E00",
     "comm:tp": "#D55E00",
     "comm:dp": "#E69F00",
-    "comm:dp_shard": "#E69F00",
+    "comm:dp_shard": "#FFC766",
     "comm:dp_replicate": "#B87700",
     "comm:pp": "#CC79A7",
     "comm:cp": "#009E73",
