@@ -101,13 +101,18 @@ def _gain(tables: TableSet, made: Edited, known: dict[int, _Known]) -> Gain:
 
 
 def _moved(tables: TableSet, graph: Graph, timeline: Timeline | None) -> TableSet:
-    return retimed(tables, graph, timeline or replay_each(tables, [graph])[0])
+    """Give the tables as a replay moves them; of a long run the steps that stand for all."""
+    recorded = sample_of(tables)
+    steps = None if recorded is None else recorded.sample.labels[recorded.sample.counted]
+    return retimed(tables, graph, timeline or replay_each(tables, [graph])[0], steps)
 
 
 def _known(tables: TableSet, made: Sequence[Edited]) -> dict[int, _Known]:
     """Replay what several edits make, by the graphs' identity."""
     graphs = {id(graph): graph for each in made for graph in (each.graph, each.cautious) if graph is not None}
-    found = _by_sample(tables, [graph for graph in graphs.values() if graph is not graph_of(tables)])
+    # Where stages drift apart their window widens from step to step: what takes another order is replayed as a whole.
+    whole = {id(graph_of(tables)), *(id(each.graph) for each in made if each.is_moved)}
+    found = _by_sample(tables, [graph for key, graph in graphs.items() if key not in whole])
     rest = [graph for key, graph in graphs.items() if key not in found]
     for graph, timeline in zip(rest, replay_each(tables, rest), strict=True):
         found[id(graph)] = _Known(step_times(tables, graph, timeline).mean_replayed_ns, timeline)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from usp_prof.tables import clock
 from usp_prof.tables.table_set import TableSet
-from usp_prof.tables.views import Replaced, table_of
+from usp_prof.tables.views import Chosen, Replaced, table_of
 from usp_prof.whatif.graph import NodeKind
 from usp_prof.whatif.step_times import moved
 
@@ -30,9 +30,9 @@ _ON_DEVICE = ("device_start_ns", "device_end_ns")
 _TIMES = ("start_ns", "end_ns", "dur_ns", "host_start_ns", "host_end_ns", *_ON_DEVICE)
 
 
-def retimed(tables: TableSet, graph: Graph, timeline: Timeline) -> TableSet:
-    """Give the tables of a run as a replay of its graph would have it."""
-    sources = {rank: _MovedTables(tables, _Moves(tables, graph, timeline, rank)) for rank in tables.ranks}
+def retimed(tables: TableSet, graph: Graph, timeline: Timeline, steps: Ints | None = None) -> TableSet:
+    """Give the tables of a run as a replay of its graph would have it; of `steps` alone where not all were replayed."""
+    sources = {rank: _MovedTables(tables, _Moves(tables, graph, timeline, rank), steps) for rank in tables.ranks}
     found = TableSet(sources, manifest=tables.manifest, health=tables.health, topology=tables.topology)
     found.assumptions = tables.assumptions
     clocks = clock.of(tables)
@@ -124,7 +124,7 @@ def _in_order(before: Ints, after: Ints) -> tuple[Ints, Ints]:
     """Put anchors in order, with no moment twice."""
     if not len(before):
         return before, after
-    order = np.lexsort((after, before))
+    order = np.argsort(before, kind="stable")
     before, after = before[order], np.maximum.accumulate(after[order])
     last = np.append(before[1:] != before[:-1], True)
     return before[last], after[last]
@@ -146,8 +146,8 @@ def _warped(when: Ints, before: Ints, after: Ints) -> Ints:
 class _MovedTables:
     """One rank's tables, of which the columns with times are moved when they are asked for."""
 
-    def __init__(self, tables: TableSet, moves: _Moves) -> None:
-        self._tables, self._moves = tables, moves
+    def __init__(self, tables: TableSet, moves: _Moves, steps: Ints | None) -> None:
+        self._tables, self._moves, self._steps = tables, moves, steps
         self._spans: dict[str, tuple[Ints, Ints]] = {}
 
     def table(self, name: str) -> pa.Table:
@@ -159,18 +159,29 @@ class _MovedTables:
         view = self._tables.view(name, self._moves.rank)
         if name in _AS_THEY_ARE:
             return view
+        rows = self._rows(name)
         there = [key for key in _TIMES if key in view.schema.names]
-        return Replaced(view, {key: partial(self._column, name, key) for key in there})
+        kept = view if rows is None else Chosen(view, rows)
+        return Replaced(kept, {key: partial(self._column, name, key) for key in there})
+
+    def _rows(self, name: str) -> Ints | None:
+        """Give the rows of the steps that were replayed; `None` for all."""
+        if self._steps is None or name == "events":
+            return None
+        return np.flatnonzero(np.isin(self._tables.columns(name, self._moves.rank)["step"], self._steps))
 
     def _column(self, name: str, key: str) -> pa.Array:
         return pa.array(self._times(name, key))
 
     def _times(self, name: str, key: str) -> Ints:
-        table, moves = self._tables.columns(name, self._moves.rank), self._moves
+        table, moves, rows = self._tables.columns(name, self._moves.rank), self._moves, self._rows(name)
+        table = table if rows is None else table.take(rows)
         if key in _ON_DEVICE:
             return (moves.host if moves.is_host else moves.work)(table[key])
+        if name == "steps" and key in moves.steps:
+            return moves.steps[key][1] if rows is None else moves.steps[key][1][rows]
         if name == "steps":
-            return moves.steps[key][1] if key in moves.steps else moves.host(table[key])
+            return moves.host(table[key])
         if name not in self._spans:
             self._spans[name] = self._spanned(name, table)
         return self._spans[name][key == "dur_ns"]

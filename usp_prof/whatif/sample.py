@@ -61,6 +61,8 @@ class Sample:
     whole: Flags
     """Marks the nodes here whose call has all its members here."""
     steps: Steps
+    labels: Ints
+    """The run's steps as they call themselves."""
 
     @property
     def counted(self) -> Flags:
@@ -146,7 +148,7 @@ def _sample(tables: TableSet) -> Sample | None:
     of_node = stretch[step]
     nodes, whole = _nodes(graph.nodes, rows, of_node[rows])
     steps = _counted(tables, graph, place, of_node, nth)
-    return Sample(graph, rows, place, step, stretch[:-1], nodes, whole, steps) if len(steps.begin) else None
+    return Sample(graph, rows, place, step, stretch[:-1], nodes, whole, steps, labels[0]) if len(steps.begin) else None
 
 
 def _steps_of(tables: TableSet, graph: Graph) -> Ints:
