@@ -164,6 +164,57 @@ def test_a_cpu_run_is_tallied_by_op_against_its_measured_peak() -> None:
     assert ("small_kernel_fraction", "") not in values(result)
 
 
+def joined(kernel: str) -> Trace:
+    """Concatenate two tensors of 1,024 elements in a list, whose type no profiler records."""
+    run = trace().op("aten::cat", at=0, dur=90, dims=[[[1024], [1024]], []], types=["TensorList", "Scalar"])
+    return run.kernel(kernel, at=1_000, dur=2_000, launch_at=10)
+
+
+def test_a_kernels_name_tells_the_type_of_a_lists_tensors() -> None:
+    told = "void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<OpaqueType<2u>, unsigned int, 1, 64, 64>"
+    result = kernels.compute(table_set(joined(told)))
+    (op,) = result.ops
+    assert (op.name, op.family, op.bytes, op.bound) == ("aten::cat", "elementwise", 2 * 2048 * 2, "memory")
+    assert values(result)["formula_fraction", ""] == 1.0
+    (silent,) = kernels.compute(table_set(joined("some_kernel"))).ops
+    assert (silent.family, silent.bytes) == ("", 0)
+
+
+def test_a_run_in_one_type_tells_the_type_of_its_lists() -> None:
+    run = Trace(device="cpu").step(1, at=0, dur=100_000)
+    run.op("aten::cat", at=0, dur=50_000, dims=[[[8], [8]], []], types=["TensorList", "Scalar"])
+    (op,) = kernels.compute(table_set(run, Manifest(dtype="fp32"))).ops
+    assert op.bytes == 2 * 16 * 4
+    (mixed,) = kernels.compute(table_set(run, Manifest(dtype="bf16"))).ops
+    assert mixed.family == ""
+
+
+def test_views_are_known_to_do_nothing_and_leave_their_time_to_an_op_around_them() -> None:
+    run = Trace(device="cpu").step(1, at=0, dur=100_000)
+    for at, dims in ((0, [[4, 4]]), (10_000, [[8, 8]])):
+        run.op("aten::view", at=at, dur=5_000, dims=dims, types=["float"])
+    run.op("aten::sum", at=20_000, dur=9_000, dims=[[4, 4]], types=["float"])
+    run.op("aten::as_strided", at=20_100, dur=8_000, dims=[[4, 4]], types=["float"])
+    result = kernels.compute(table_set(run))
+    found = {op.name: (op.family, op.dims, op.calls, op.time_ns) for op in result.ops}
+    assert found["aten::view"] == ("views and allocation", "", 2, 10_000)
+    assert found["aten::sum"][0] == "reduction"
+    assert "aten::as_strided" not in found
+    assert values(result)["formula_fraction", ""] == 1.0
+
+
+def test_paced_waits_are_no_ops_work_and_not_in_the_share_of_formulas() -> None:
+    run = Trace(device="cpu").step(1, at=0, dur=100_000).mark("pace::fwd", at=0, dur=60_000)
+    run.op("aten::mm", at=60_000, dur=10_000, dims=[[8, 8], [8, 8]], types=["float", "float"])
+    run.op("mylib::op", at=80_000, dur=10_000)
+    result = kernels.compute(table_set(run))
+    assert {op.name: op.time_ns for op in result.ops}["(paced wait)"] == 60_000
+    assert values(result)["formula_fraction", ""] == 0.5
+    assert "kernels_without_op" not in [note.code for note in result.notes]
+    alone = kernels.compute(table_set(Trace(device="cpu").step(1, at=0, dur=9).mark("pace::fwd", at=0, dur=9)))
+    assert "formula_fraction" not in {value.metric.id for value in alone.values()}
+
+
 def test_only_the_selected_steps_count() -> None:
     run = product(Trace().meta(**H100).step(1, at=0, dur=20_000), at=0, dur=5_000)
     product(run.step(2, at=20_000, dur=20_000), at=20_000, dur=7_000)

@@ -12,6 +12,7 @@ import numpy as np
 from usp_prof.algebra.order import group_codes
 from usp_prof.analyses import _op_work
 from usp_prof.analyses._tensor_cores import rounds_to_tf32, uses_matrix_cores
+from usp_prof.contract import parse_mark
 from usp_prof.model.hardware import Precision
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 SMALL_NS = 10_000
 _NO_OP = "(no CPU op known)"
+PACED = "(paced wait)"
+"""Timed waits that stand for compute: no work, and said so."""
 
 
 @dataclass(slots=True)
@@ -133,7 +136,8 @@ class Tally:
     def _add_ops(self, work: RankWork) -> None:
         matrix = np.array([uses_matrix_cores(name) for name in work.names], dtype=bool)[work.name]
         tf32 = np.array([rounds_to_tf32(name) for name in work.names], dtype=bool)[work.name]
-        group = group_codes(work.kind, tf32.astype(np.int64))
+        paced = np.array([_is_paced(name) for name in work.names], dtype=bool)[work.name] & (work.kind < 0)
+        group = group_codes(work.kind, 2 * paced + tf32.astype(np.int64))
         first = np.unique(group, return_index=True)[1]
         time, on_matrix = np.zeros(len(first), np.int64), np.zeros(len(first), np.int64)
         np.add.at(time, group, work.dur_ns)
@@ -143,7 +147,7 @@ class Tally:
         ideal = np.zeros(len(first))
         for code, row in enumerate(first.tolist()):
             kind = work.kinds[work.kind[row]] if work.kind[row] >= 0 else None
-            stat = self._stat(kind, rounded=bool(tf32[row]))
+            stat = self._stat(kind, rounded=bool(tf32[row]), paced=bool(paced[row]))
             stat.calls += instances[code]
             stat.kernels += int(kernels[code])
             stat.time_ns += int(time[code])
@@ -164,17 +168,17 @@ class Tally:
             before, until = self._steps.get(number, (0.0, 0))
             self._steps[number] = (before + more, until + spent)
 
-    def _stat(self, kind: OpKind | None, *, rounded: bool) -> OpStat:
+    def _stat(self, kind: OpKind | None, *, rounded: bool, paced: bool) -> OpStat:
         cost = kind.cost if kind is not None else None
-        name = kind.name if kind is not None else _NO_OP
+        name = kind.name if kind is not None else PACED if paced else _NO_OP
         precision = cost.precision if cost is not None else None
         if precision is Precision.FP32 and rounded:
             precision = Precision.TF32
-        dims = kind.dims if kind is not None and cost is not None else ""
+        dims = kind.dims if kind is not None and cost is not None and cost.bytes else ""
         key = (name, dims, str(precision or ""), cost is not None)
         if key not in self._ops:
             family = str(cost.family) if cost is not None else ""
-            self._ops[key] = OpStat(name, dims, family, str(precision or ""), known=kind is not None)
+            self._ops[key] = OpStat(name, dims, family, str(precision or ""), known=kind is not None or paced)
         return self._ops[key]
 
     def _bound(self, stat: OpStat, cost: Cost, calls: int) -> float:
@@ -190,6 +194,11 @@ class Tally:
         if by_flop or by_bytes:
             stat.bound = "compute" if by_flop >= by_bytes else "memory"
         return max(by_flop, by_bytes)
+
+
+def _is_paced(name: str) -> bool:
+    mark = parse_mark(name)
+    return mark is not None and mark.area == "pace"
 
 
 def _first_of_each_op(work: RankWork) -> np.ndarray:

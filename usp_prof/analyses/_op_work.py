@@ -2,18 +2,20 @@
 
 A kernel belongs to the innermost op around its launch; where that op has no formula, to the nearest one around it
 that has. An op's FLOP count once however many kernels it launched, and not at all where an op inside it counts them:
-`aten::linear` leaves them to its `aten::mm`.
+`aten::linear` leaves them to its `aten::mm`. Ops that compute and move nothing (views) stand for themselves only where
+no op around them has a formula.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.algebra.order import group_codes
 from usp_prof.analyses import _formulas
+from usp_prof.analyses._formulas.lists import LIST, element_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +35,8 @@ class OpKind:
     name: str
     dims: str
     types: str
-    cost: Cost | None
+    values: str
+    cost: Cost | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,8 +62,9 @@ def _tied(tables: TableSet, rank: int, selection: Selection) -> RankWork:
     wanted = activities.matches("kind", "compute") & _inside(activities["step"], selection)
     chosen = activities.take(wanted)
     ops = tables.columns("ops", rank)
-    kinds, kind_of = _op_kinds(ops)
     name, names = chosen.codes("name")
+    kinds, kind_of = _op_kinds(ops, _one_type(tables))
+    _tell_lists(kinds, np.append(kind_of, -1)[rows_of(ops["event"], chosen["op_event"])], name, names)
     owner = _owners(ops, chosen["op_event"], _counts(ops, kinds, kind_of))
     kind = np.where(owner >= 0, np.append(kind_of, -1)[owner], -1)
     return RankWork(names, name, chosen["dur_ns"], kinds, kind, owner, chosen["step"])
@@ -72,7 +76,29 @@ def _inside(step: Ints, selection: Selection) -> NDArray[np.bool_]:
     return taken[place] if len(numbers) else np.zeros(len(step), dtype=bool)
 
 
-def _op_kinds(ops: Columns) -> tuple[list[OpKind], Ints]:
+def _one_type(tables: TableSet) -> str:
+    """Give the type of all of the run's numbers, where it trains in one and the recorder says so."""
+    said = tables.manifest.dtype if tables.manifest is not None else ""
+    return "float" if said in _FULL else ""
+
+
+_FULL = ("fp32", "float32")
+
+
+def _tell_lists(kinds: list[OpKind], kind: Ints, name: Ints, names: list[str]) -> None:
+    """Cost ops on lists of tensors by the type that their kernels' names tell, where nothing else told it."""
+    open_ = np.array([k.cost is None and LIST in k.types for k in kinds] + [False])
+    for place in np.unique(kind[open_[kind]]).tolist():
+        told = next(filter(None, (element_type(names[code]) for code in np.unique(name[kind == place]).tolist())), "")
+        if told:
+            kinds[place] = replace(kinds[place], cost=_cost(kinds[place], told))
+
+
+def _cost(kind: OpKind, lists: str) -> Cost | None:
+    return _formulas.cost(kind.name, _formulas.parse(kind.dims, kind.types, kind.values, lists))
+
+
+def _op_kinds(ops: Columns, lists: str) -> tuple[list[OpKind], Ints]:
     """Give the distinct ops by name and shape, and each op row's place among them."""
     if not len(ops):
         return [], np.zeros(0, np.int64)
@@ -82,13 +108,14 @@ def _op_kinds(ops: Columns) -> tuple[list[OpKind], Ints]:
     kinds = []
     for row in first.tolist():
         name, dims, types, values = (texts[codes[row]] for codes, texts in coded)
-        kinds.append(OpKind(name, dims, types, _formulas.cost(name, _formulas.parse(dims, types, values))))
+        kind = OpKind(name, dims, types, values)
+        kinds.append(replace(kind, cost=_cost(kind, lists)))
     return kinds, group
 
 
 def _counts(ops: Columns, kinds: list[OpKind], kind_of: Ints) -> NDArray[np.bool_]:
     """Say which ops count by their own formula: those inside which no other op counts the same."""
-    known = np.array([kind.cost is not None for kind in kinds] + [False])[kind_of]
+    known = np.array([kind.cost is not None and kind.cost.bytes > 0 for kind in kinds] + [False])[kind_of]
     multiplies = np.array([kind.cost is not None and kind.cost.flop > 0 for kind in kinds] + [False])[kind_of]
     parent = rows_of(ops["event"], ops["parent"])
     return known & ~np.where(multiplies, _encloses(multiplies, parent), _encloses(known, parent))

@@ -13,7 +13,7 @@ import numpy as np
 
 from usp_prof.analyses import _device
 from usp_prof.analyses._frame import frame
-from usp_prof.analyses._kernel_tally import SMALL_NS, KernelStat, OpStat, Tally
+from usp_prof.analyses._kernel_tally import PACED, SMALL_NS, KernelStat, OpStat, Tally
 from usp_prof.analyses._spread import in_order
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value
@@ -37,7 +37,7 @@ KERNEL_EFFICIENCY = Metric(
 )
 FORMULA_FRACTION = Metric(
     "formula_fraction", Unit.FRACTION, Better.NEITHER, "Covered by formulas",
-    "Share of compute time whose ops have a formula and recorded shapes: how much the efficiency speaks for.",
+    "Share of compute time whose ops have a formula and recorded shapes, or nothing to compute; without paced waits.",
 )  # fmt: skip
 MATRIX_CORE_FRACTION = Metric(
     "matrix_core_fraction", Unit.FRACTION, Better.HIGHER, "On matrix cores",
@@ -73,12 +73,18 @@ class KernelsResult:
         """Compute time of ops with a formula."""
         return sum(op.time_ns for op in self.ops if op.family)
 
+    @property
+    def paced_ns(self) -> int:
+        """Time in waits that stand for compute: it is no op's."""
+        return sum(op.time_ns for op in self.ops if op.name == PACED)
+
     def values(self) -> list[Value]:
         """Give the metric values, sorted by dimension."""
         if not self.total_ns:
             return []
         families = sorted({op.family for op in self.ops if op.family})
-        found = [Value(FORMULA_FRACTION, self.covered_ns / self.total_ns)]
+        real = self.total_ns - self.paced_ns
+        found = [Value(FORMULA_FRACTION, self.covered_ns / real)] if real else []
         found += [Value(KERNEL_EFFICIENCY, share, {"step": step}) for step, share in self.efficiency_by_step.items()]
         for family in ("", *families):
             some = [op for op in self.ops if op.family and family in {"", op.family}]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.analyses import _formulas
-from usp_prof.analyses._formulas import Family
+from usp_prof.analyses._formulas import Family, lists
 from usp_prof.model.hardware import Precision
 
 HALF = "c10::BFloat16"
@@ -194,3 +194,94 @@ def test_unknown_ops_and_unrecorded_or_odd_shapes_have_no_cost() -> None:
     assert cost("triton_poi_fused_0", [[]]) is None
     assert cost("aten::_scaled_dot_product_flash_attention", [QUERY, KEYS, KEYS], values=[""] * 7) is None
     assert _formulas.cost("aten::mm", _formulas.parse("[[1,2]", "{}", "")) is None
+
+
+def listed(name: str, dims: list[Any], types: list[str], *, lists: str = "", values: list[str] | None = None) -> Any:
+    return _formulas.cost(name, _formulas.parse(json.dumps(dims), json.dumps(types), json.dumps(values or []), lists))
+
+
+WEIGHTS = [[4, 8], [8]]
+LISTS = ["TensorList"] * 6
+"""Forty elements in two tensors; profilers give no type of a list's tensors."""
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "elements"),
+    [
+        # Read: parameters, gradients and both moments; written: all of these but the gradients.
+        ("aten::_fused_adamw_", [WEIGHTS, WEIGHTS, WEIGHTS, WEIGHTS, [], [[], []]], 7 * 40),
+        ("aten::_fused_adam_", [WEIGHTS, WEIGHTS, WEIGHTS, WEIGHTS, WEIGHTS, [[], []]], 9 * 40),
+        ("aten::_fused_sgd_", [WEIGHTS, WEIGHTS, WEIGHTS], 5 * 40),
+        ("aten::_fused_sgd_", [WEIGHTS, WEIGHTS, []], 3 * 40),
+        ("aten::_fused_adagrad_", [WEIGHTS, WEIGHTS, WEIGHTS, [[], []]], 5 * 40),
+        ("aten::cat", [WEIGHTS, []], 2 * 40),
+        ("aten::stack", [[[], []], []], 2 * 2),
+        ("aten::_foreach_add_", [WEIGHTS, WEIGHTS, []], 3 * 40),
+        ("aten::_foreach_mul_", [WEIGHTS, []], 2 * 40),
+        ("aten::_foreach_sqrt", [WEIGHTS], 2 * 40),
+        ("aten::_foreach_addcdiv_", [WEIGHTS, WEIGHTS, WEIGHTS, []], 4 * 40),
+        ("aten::_foreach_copy_", [WEIGHTS, WEIGHTS, []], 2 * 40),
+        ("aten::_foreach_zero_", [WEIGHTS], 40),
+        ("aten::_foreach_norm", [WEIGHTS, []], 40),
+    ],
+)
+def test_lists_of_tensors(name: str, dims: list[Any], elements: int) -> None:
+    found = listed(name, dims, LISTS, lists="c10::BFloat16")
+    assert found is not None
+    assert (found.family, found.flop, found.bytes) == (Family.ELEMENTWISE, 0.0, 2 * elements)
+    assert listed(name, dims, LISTS) is None  # nothing says how wide an element is
+
+
+def test_another_input_of_the_op_tells_the_lists_type() -> None:
+    assert listed("fsdp::all_gather_copy_in", [WEIGHTS, [160], []], ["TensorList", "float", ""]).bytes == 2 * 40 * 4
+    padded = listed("fsdp::chunk_cat", [WEIGHTS, [], [], [4, 12]], ["TensorList", "Scalar", "Scalar", "float"])
+    assert padded.bytes == (40 + 48) * 4
+    apart = listed("fsdp::split_with_sizes_copy", [[4, 10], [], [], WEIGHTS], ["float", "", "", "TensorList"])
+    assert apart.bytes == 2 * 40 * 4
+
+
+def test_lists_that_were_not_recorded_have_no_cost() -> None:
+    assert listed("aten::_fused_adamw_", [[]] * 6, LISTS, lists="float") is None
+    assert listed("aten::_fused_adamw_", [WEIGHTS, [[4, 8]], WEIGHTS, WEIGHTS], LISTS, lists="float") is None
+    assert listed("aten::cat", [[], []], LISTS, lists="float") is None
+
+
+@pytest.mark.parametrize(
+    ("kernel", "told"),
+    [
+        ("void at::native::CatArrayBatchedCopy_contig<OpaqueType<2u>, unsigned int, 3>(...)", "c10::BFloat16"),
+        ("void at::native::CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<4u>, int>", "float"),
+        ("multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<float, 4, (ADAM_MODE)1>>", "float"),
+        ("multi_tensor_apply_kernel<..., BinaryOpListAlphaFunctor<c10::BFloat16, 2, 2, 0>, std::plus<float> >",
+         "c10::BFloat16"),
+        ("elementwise_kernel", ""),
+    ],
+)  # fmt: skip
+def test_kernels_tell_their_elements(kernel: str, told: str) -> None:
+    assert lists.element_type(kernel) == told
+
+
+@pytest.mark.parametrize("name", ["aten::view", "aten::t", "aten::empty_strided", "aten::slice", "aten::to"])
+def test_views_and_allocation_have_nothing_to_do(name: str) -> None:
+    found = cost(name, [[4, 8]])
+    assert found is not None
+    assert (found.family, found.flop, found.bytes) == (Family.NOTHING, 0.0, 0.0)
+    assert cost(name, []) == found
+
+
+def test_what_is_scattered_put_sorted_and_given_back_to_a_table() -> None:
+    def moved(name: str, dims: list[Any], types: list[str], values: list[str] | None = None) -> float:
+        found: float = listed(name, dims, types, values=values).bytes
+        return found
+
+    float_long = ["float", "Scalar", "long int", "float"]
+    assert moved("aten::scatter_add_", [[100], [], [6], [6]], float_long) == 3 * 6 * 4 + 6 * 8
+    assert moved("aten::_index_put_impl_", [[100, 8], [], [3, 8]], ["float", "", "float"]) == 2 * 24 * 4
+    assert moved("aten::sort", [[10], [], []], ["float", "Scalar", "Scalar"]) == 2 * 40 + 80
+    table = moved("aten::embedding_dense_backward", [[2, 3, 8], [2, 3], []], ["float", "long int"], ["", "", "50"])
+    assert table == 48 * 4 + 6 * 8 + 50 * 8 * 4
+
+
+@pytest.mark.parametrize("name", ["aten::grouped_mm", "aten::_scaled_grouped_mm_v2"])
+def test_products_of_groups_by_every_name(name: str) -> None:
+    assert cost(name, [[12, 8], [3, 8, 5], [3]]) == cost("aten::_grouped_mm", [[12, 8], [3, 8, 5], [3]])

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from usp_prof.analyses._formulas import attention, bandwidth, convolution, products
+from usp_prof.analyses._formulas import attention, bandwidth, convolution, lists, nothing, products
 from usp_prof.analyses._formulas.cost import Cost, Family, Formula, Shapes, parse
 
 __all__ = ["FORMULAS", "Cost", "Family", "Shapes", "cost", "parse"]
 
 FORMULAS: dict[str, Formula] = {
+    **nothing.FORMULAS,
     **bandwidth.FORMULAS,
+    **lists.FORMULAS,
     **convolution.FORMULAS,
     **attention.FORMULAS,
     **products.FORMULAS,
 }
-"""The formula of each op that has one; fused Triton kernels are recognised by their prefix."""
+"""The formula of each op that has one; fused Triton kernels and foreach ops are recognised by their prefix."""
 
 
 def cost(name: str, shapes: Shapes) -> Cost | None:
     """Give an op's cost; `None` without a formula, and where shapes were not recorded or do not fit it."""
-    formula = bandwidth.fused if name.startswith("triton_") else FORMULAS.get(name)
+    formula = _formula(name)
+    if formula is nothing.cost:
+        return nothing.cost(shapes)
     if formula is None or not any(shapes.dims):
         return None
     try:
@@ -26,3 +30,9 @@ def cost(name: str, shapes: Shapes) -> Cost | None:
     except (IndexError, ValueError, TypeError):  # shapes that the formula does not know: another version of the op
         return None
     return found if found is not None and (found.flop > 0 or found.bytes > 0) else None
+
+
+def _formula(name: str) -> Formula | None:
+    if name.startswith("triton_"):
+        return bandwidth.fused
+    return lists.foreach(name) if name.startswith(lists.FOREACH) else FORMULAS.get(name)

@@ -15,19 +15,20 @@ if TYPE_CHECKING:
 # By the number of tensors that are read; more tensors among the inputs are where the result goes (out=).
 _UNARY = """
 neg abs exp log sqrt rsqrt reciprocal sigmoid tanh relu gelu silu clamp clamp_min clamp_max sin cos pow _to_copy clone
-native_dropout cumsum tril triu
+native_dropout cumsum tril triu roll flip bitwise_not sign round floor
 """.split()  # noqa: SIM905 - words read better than a hundred quoted lines
 _BINARY = """
 add sub mul div maximum minimum bitwise_and bitwise_or masked_fill threshold_backward gelu_backward silu_backward
-sigmoid_backward tanh_backward native_dropout_backward
+sigmoid_backward tanh_backward native_dropout_backward logaddexp bitwise_xor remainder
 """.split()  # noqa: SIM905 - as above
 _COMPARING = ("eq", "ne", "lt", "le", "gt", "ge", "logical_not")
 _TERNARY = ("where", "addcmul", "addcdiv", "lerp")
 _IN_PLACE = """
-add_ sub_ mul_ div_ exp_ sqrt_ sigmoid_ relu_ silu_ clamp_ clamp_min_ masked_fill_ addcmul_ addcdiv_ lerp_
+add_ sub_ mul_ div_ exp_ log_ neg_ sqrt_ sigmoid_ relu_ silu_ clamp_ clamp_min_ masked_fill_ addcmul_ addcdiv_ lerp_
 """.split()  # noqa: SIM905 - as above
-_WRITES_ONLY = ("fill_", "zero_", "normal_", "uniform_")
+_WRITES_ONLY = ("fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_")
 _NORMS = """
+layer_norm rms_norm group_norm
 native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward native_group_norm
 native_group_norm_backward native_batch_norm native_batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward
 miopen_batch_norm miopen_batch_norm_backward batch_norm_backward_reduce _softmax _log_softmax
@@ -80,6 +81,35 @@ def _embedding(shapes: Shapes) -> Cost:
     return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(0))
 
 
+def _embedding_backward(shapes: Shapes) -> Cost:
+    """Read the gradient of each token's row, and write the whole table's."""
+    gradient, rows = shapes.tensor(0), int(shapes.values[2])
+    moved = shapes.size(0) + shapes.size(1) + rows * gradient[-1] * shapes.element(0)
+    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(0))
+
+
+def _scattered(index: int, source: int) -> Callable[[Shapes], Cost]:
+    """Make the formula of an op that adds a source to places that an index names: read both, change the places."""
+
+    def formula(shapes: Shapes) -> Cost:
+        moved = 3 * shapes.size(source) + shapes.size(index)
+        return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(source))
+
+    return formula
+
+
+def _put(shapes: Shapes) -> Cost:
+    """Read the values and write them to their places; the index is not recorded."""
+    moved = 2 * shapes.size(2)
+    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(2))
+
+
+def _sorted(shapes: Shapes) -> Cost:
+    """Read once, write the values and an index of eight bytes for each."""
+    moved = 2 * shapes.size(0) + 8 * prod(shapes.tensor(0))
+    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(0))
+
+
 def _in_place(shapes: Shapes) -> Cost:
     """Read every input, and write the first."""
     return Cost(
@@ -127,6 +157,12 @@ FORMULAS: dict[str, Formula] = {
     "aten::index_select": _selection,
     "aten::gather": _gather,
     "aten::embedding": _embedding,
+    "aten::embedding_dense_backward": _embedding_backward,
+    "aten::scatter_add_": _scattered(2, 3),
+    "aten::index_add_": _scattered(2, 3),
+    "aten::_index_put_impl_": _put,
+    "aten::index_put_": _put,
+    "aten::sort": _sorted,
     **{f"aten::{name}": _write for name in _WRITES_ONLY},
     **{f"aten::{name}": _norm for name in _NORMS},
     **{f"aten::{name}": _reduction for name in _REDUCTIONS},

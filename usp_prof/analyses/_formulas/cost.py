@@ -22,6 +22,7 @@ class Family(StrEnum):
     ELEMENTWISE = "elementwise"
     REDUCTION = "reduction"
     FUSED = "fused"
+    NOTHING = "views and allocation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,15 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """An op's inputs as recorded: dims (of a list of tensors: a list of dims), types, and scalar values as text."""
+    """An op's inputs as recorded: dims (of a list of tensors: a list of dims), types, and scalar values as text.
+
+    `lists` is the type of the tensors in lists, for which profilers record none; empty where it is not known.
+    """
 
     dims: list[Any]
     types: list[str]
     values: list[str]
+    lists: str = ""
 
     def tensor(self, place: int) -> list[int]:
         """Give one tensor's dims; raise where the place holds none."""
@@ -79,9 +84,9 @@ class Shapes:
 Formula = Callable[[Shapes], Cost | None]
 
 
-def parse(dims: str, types: str, values: str) -> Shapes:
+def parse(dims: str, types: str, values: str, lists: str = "") -> Shapes:
     """Read an op's recorded inputs; what is damaged counts as not recorded."""
-    return Shapes(_list(dims), [str(t) for t in _list(types)], [str(v) for v in _list(values)])
+    return Shapes(_list(dims), [str(t) for t in _list(types)], [str(v) for v in _list(values)], lists)
 
 
 def _list(text: str) -> list[Any]:

@@ -92,6 +92,7 @@ FORMULAS: dict[str, Formula] = {
     "aten::matmul": _matmul,
     "aten::_int_mm": _product(0),
     "aten::_scaled_mm": _product(0),
+    "aten::_scaled_mm_v2": _product(0),
     "aten::addmm": _product(1),
     "aten::addmm_": _product(1),
     "aten::_addmm_activation": _product(1),
@@ -107,4 +108,6 @@ FORMULAS: dict[str, Formula] = {
     "aten::dot": _dot,
     "aten::_grouped_mm": _grouped,
     "aten::_scaled_grouped_mm": _grouped,
+    "aten::_scaled_grouped_mm_v2": _grouped,
+    "aten::grouped_mm": _grouped,
 }
