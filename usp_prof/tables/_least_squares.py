@@ -69,8 +69,8 @@ def solve(seen: Observations, pinned: Int, drifting: NDArray[np.bool_]) -> Fit:
         weight = np.minimum(1.0, _HUBER * sigma / np.maximum(np.abs(residual), 1e-9))
     error = np.zeros(seen.clocks * width)
     spare = len(seen.call) - len(np.unique(seen.call)) - int(kept.sum())
-    noise = sigma * np.sqrt(len(seen.call) / spare) if spare > 0 else np.inf
-    error[kept] = noise * np.sqrt(np.maximum(np.diag(np.linalg.pinv(matrix[np.ix_(kept, kept)])), 0.0))
+    spread = np.sqrt(np.maximum(np.diag(np.linalg.pinv(matrix[np.ix_(kept, kept)])), 0.0))
+    error[kept] = sigma * np.sqrt(len(seen.call) / spare) * spread if spare > 0 else np.inf
     drift_error = error[1::width] if width > 1 else np.zeros(seen.clocks)
     return Fit(offset, error[::width], drift, drift_error, residual, sigma)
 
