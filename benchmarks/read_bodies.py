@@ -50,6 +50,9 @@ TABLES = Body(
 from pathlib import Path
 from usp_prof.tables.load import build
 tables, _ = build(Path(path), 0, None)
+for table in tables.values():
+    for _ in table.parts(1 << 17) if hasattr(table, "parts") else ():
+        pass
 events = tables["events"].num_rows
 """,
 )

@@ -6,7 +6,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.algebra.order import group_codes, numbered, occurrence, occurrence_from_end, per_code, rows_by_code
+from usp_prof.algebra.order import (
+    group_codes,
+    numbered,
+    occurrence,
+    occurrence_from_end,
+    per_code,
+    rows_by_code,
+    sorted_rows,
+)
 
 rows = st.lists(st.tuples(st.integers(-2, 3), st.integers(0, 3), st.integers(0, 9)), max_size=30)
 
@@ -29,6 +37,12 @@ def test_values_are_numbered_as_numpy_does(listed: list[int], kind: type[np.inte
     distinct, place = numbered(values)
     expected, inverse = np.unique(values, return_inverse=True)
     assert (distinct.tolist(), place.tolist()) == (expected.tolist(), inverse.tolist())
+
+
+@given(rows)
+def test_rows_are_sorted_by_two_keys_as_numpy_does(listed: list[tuple[int, int, int]]) -> None:
+    a, b, _ = columns(listed)
+    assert sorted_rows(a, b).tolist() == np.lexsort((b, a)).tolist()
 
 
 @given(rows)

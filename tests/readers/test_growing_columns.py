@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from usp_prof.readers import _nanoseconds, argument_texts
 from usp_prof.readers._names import Kinds, Texts, category_text, plain_text
-from usp_prof.readers._numbers import Numbers
+from usp_prof.readers._numbers import NarrowNumbers, Numbers
 from usp_prof.readers.argument_texts import ArgumentTexts
 
 
@@ -19,6 +19,16 @@ def test_numbers(pieces: list[list[int]]) -> None:
     for piece in pieces:
         column.add(np.array(piece, np.int64))
     assert column.array().tolist() == [number for piece in pieces for number in piece]
+
+
+@given(st.lists(st.lists(st.one_of(st.integers(-5, 5), st.integers(-(2**63), 2**63 - 1)))))
+def test_narrow_numbers(pieces: list[list[int]]) -> None:
+    column = NarrowNumbers()
+    for piece in pieces:
+        column.add(np.array(piece, np.int64))
+    numbers = [number for piece in pieces for number in piece]
+    assert column.array().tolist() == numbers
+    assert (column.array().itemsize == 4) == all(-(2**31) <= number < 2**31 for number in numbers)
 
 
 @given(st.lists(st.lists(st.text(alphabet="ab", max_size=2))))

@@ -39,6 +39,21 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return (distinct + low).astype(values.dtype), (np.cumsum(there) - 1)[offset]
 
 
+def sorted_rows(first: NDArray[Any], then: NDArray[Any]) -> NDArray[np.int64]:
+    """Give the rows sorted by one key and, where it is equal, by another (ties of both: as given).
+
+    For a first key that is nearly in order already and rarely equal, as times in traces are.
+    """
+    order = np.argsort(first, kind="stable")
+    ordered = first[order]
+    alike = ordered[1:] == ordered[:-1]
+    if alike.any():
+        tied = np.flatnonzero(np.r_[False, alike] | np.r_[alike, False])
+        rows = order[tied]
+        order[tied] = rows[np.lexsort((then[rows], first[rows]))]
+    return order
+
+
 def occurrence(codes: NDArray[np.int64], order: NDArray[Any]) -> NDArray[np.int64]:
     """Count, within each code and by `order` (ties: as given), how many rows come before each row."""
     rows = np.lexsort((np.arange(len(codes)), order, codes))

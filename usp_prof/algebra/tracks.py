@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import numbered
+from usp_prof.algebra.order import numbered, sorted_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,7 +19,17 @@ _PART = 1 << 16
 """Rows that are looked up at once: what is made on the way stays small and near."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class Nesting:
+    """How ranges lie in each other, by row; in half the room that other integers take."""
+
+    depth: NDArray[np.int32]
+    """How many ranges enclose it."""
+    parent: NDArray[np.int32]
+    """The row of the range that directly encloses it, -1 at the top."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Tracks:
     """Ranges of several tracks (threads), sorted by track and start, with their depth and parent.
 
@@ -29,16 +39,23 @@ class Tracks:
 
     order: Ints
     """Sorted position to the row as given."""
-    depth: Ints
-    """By given row: how many ranges enclose it."""
-    parent: Ints
-    """By given row: the row of the range that directly encloses it, -1 at the top."""
+    nesting: Nesting
     _starts: Ints
     _ends: Ints
     _by_depth: Ints
     _tracks: Ints
     _span: int
     _first: int
+
+    @property
+    def depth(self) -> NDArray[np.int32]:
+        """By given row: how many ranges enclose it."""
+        return self.nesting.depth
+
+    @property
+    def parent(self) -> NDArray[np.int32]:
+        """By given row: the row of the range that directly encloses it, -1 at the top."""
+        return self.nesting.parent
 
     def innermost(self, track: Ints, at: Ints) -> Ints:
         """Give for each moment on a track the row of the innermost range around it; -1 where there is none."""
@@ -79,7 +96,7 @@ def nest(track: Ints, start: Ints, duration: Ints) -> Tracks:
         span = 2**42
     low = place * span + 2 * (start - first)
     high = low + np.maximum(2 * duration, 1)
-    order = _longest_first(low, high)
+    order = sorted_rows(low, -high)
     starts, ends = low[order], np.sort(high, kind="stable")
     del place, low, high
     depth = np.maximum(np.arange(count) - np.searchsorted(ends, starts, side="right"), 0)
@@ -88,21 +105,9 @@ def nest(track: Ints, start: Ints, duration: Ints) -> Tracks:
     above = np.searchsorted(by_depth, by_depth - (count + 1), side="left") - 1
     # What lies just above in that list is the parent, if it is one level up and not the last of another level.
     parent = np.where((above >= 0) & (depth[listed[above]] == depth[listed] - 1), order[listed[above]], -1)
-    row_depth, row_parent = np.empty(count, np.int64), np.empty(count, np.int64)
-    row_depth[order], row_parent[order[listed]] = depth, parent
-    return Tracks(order, row_depth, row_parent, starts, ends, by_depth, tracks, span, first)
-
-
-def _longest_first(low: Ints, high: Ints) -> Ints:
-    """Sort by begin, and of those that begin together the longer before the shorter; traces are mostly in order."""
-    order = np.argsort(low, kind="stable")
-    ordered = low[order]
-    alike = ordered[1:] == ordered[:-1]
-    if alike.any():
-        tied = np.flatnonzero(np.r_[False, alike] | np.r_[alike, False])
-        rows = order[tied]
-        order[tied] = rows[np.lexsort((-high[rows], low[rows]))]
-    return order
+    nesting = Nesting(np.empty(count, np.int32), np.empty(count, np.int32))
+    nesting.depth[order], nesting.parent[order[listed]] = depth, parent
+    return Tracks(order, nesting, starts, ends, by_depth, tracks, span, first)
 
 
 def _by_depth(depth: Ints) -> Ints:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.model.schema import Column, Kind, Schema
+from usp_prof.readers.parted import Parted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,14 +19,29 @@ PLAIN_TEXT = frozenset({"args"})
 
 
 def to_table(schema: Schema, columns: Mapping[str, Any], rows: int) -> pa.Table:
-    """Make a table; an integer column that is not given is -1 (absent)."""
+    """Make a table; an integer column that is not given is -1 (absent). Integers are as wide as they are given."""
     arrays = [_array(column, columns.get(column.name), rows) for column in schema.columns]
     return pa.Table.from_arrays(arrays, names=list(schema.names))
 
 
+def widened(schema: Schema, table: pa.Table, rank: int) -> Parted:
+    """Give a table that a reader made as its schema has it: every integer 64 bits wide, and the rank in its column."""
+    names, place = {column.name: column.kind for column in schema.columns}, schema.names.index("rank")
+    wide = pa.schema(
+        [field.with_type(pa.int64()) if names[field.name] is Kind.INT else field for field in table.schema]
+    )
+
+    def make(begin: int, end: int) -> pa.Table:
+        part = table.slice(begin, end - begin)
+        ranks = pa.array(np.full(part.num_rows, rank, np.int64))
+        return part.set_column(place, "rank", ranks).cast(wide)
+
+    return Parted(wide, table.num_rows, make)
+
+
 def _array(column: Column, value: Any, rows: int) -> Any:  # noqa: ANN401 - an array or chunked array
     if value is None:
-        return pa.array(np.full(rows, -1, np.int64))
+        return pa.array(np.full(rows, -1, np.int8))
     if column.kind is Kind.TEXT and column.name not in PLAIN_TEXT:
         return value if pa.types.is_dictionary(value.type) else value.dictionary_encode().cast(_CODED)
     return pa.array(value) if isinstance(value, np.ndarray) else value

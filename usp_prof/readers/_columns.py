@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 
 from usp_prof.readers import _nanoseconds, _wire
 from usp_prof.readers._names import Kinds, Texts, category_text, plain_text
-from usp_prof.readers._numbers import Numbers
+from usp_prof.readers._numbers import NarrowNumbers, Numbers
 from usp_prof.readers._threads import ThreadNames
 from usp_prof.readers.argument_texts import ArgumentTexts
 from usp_prof.readers.inputs import KEYS, GrowingInputs
@@ -55,9 +55,7 @@ class Columns:
     names: Texts = field(default_factory=Texts)
     starts: Numbers[np.int64] = field(default_factory=lambda: Numbers(np.int64))
     durations: Numbers[np.int64] = field(default_factory=lambda: Numbers(np.int64))
-    links: dict[str, Numbers[np.int64]] = field(
-        default_factory=lambda: {name: Numbers(np.int64) for name in LINK_COLUMNS}
-    )
+    links: dict[str, NarrowNumbers] = field(default_factory=lambda: {name: NarrowNumbers() for name in LINK_COLUMNS})
     args: ArgumentTexts = field(default_factory=ArgumentTexts)
     inputs: GrowingInputs = field(default_factory=GrowingInputs)
     thread_names: ThreadNames = field(default_factory=ThreadNames)

@@ -19,7 +19,8 @@ class RawTrace:
     """One trace file: its events and threads as tables, and the top-level fields beside the events."""
 
     events: pa.Table
-    """By the schema of `readers.events`; times are absolute (`baseTimeNanoseconds` + ts)."""
+    """By the schema of `readers.events`, integers as narrow as they fit (`widened` gives them as the schema has them)
+    and without the rank; times are absolute (`baseTimeNanoseconds` + ts)."""
 
     inputs: Inputs
     """What went into the ops among the events, read on the way."""

@@ -47,9 +47,10 @@ class EventFrame:
         """The file's top-level fields."""
         return self.raw.metadata
 
-    def ints(self, name: str) -> Ints:
-        """Give an integer column."""
-        return self._columns[name]
+    def ints(self, name: str, rows: Ints | None = None) -> Ints:
+        """Give an integer column, of some rows or of all."""
+        column = self._columns[name]
+        return np.asarray(column if rows is None else column[rows], np.int64)
 
     @cached_property
     def event(self) -> Ints:
@@ -110,9 +111,10 @@ class EventFrame:
         """Map the names of rows through a function that sees each distinct name once."""
         codes, values = self.codes("name")
         own = codes[rows]
-        used = np.unique(own)
+        used = np.zeros(len(values), dtype=bool)
+        used[own] = True
         table = np.zeros(len(values), dtype=dtype)
-        for code in used.tolist():
+        for code in np.flatnonzero(used).tolist():
             table[code] = say(values[code])
         return table[own]
 
@@ -135,10 +137,8 @@ class EventFrame:
         column = self.raw.events.column("args")
         return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
 
-    @cached_property
-    def ops(self) -> Tracks:
-        """How the CPU ops nest on their threads; its rows are positions in `rows(*HOST_OPS)`."""
-        rows = self.rows(*HOST_OPS)
+    def nested(self, rows: Ints) -> Tracks:
+        """Nest some rows on their threads; the rows it speaks of are positions in `rows`."""
         return nest(self.track[rows], self.start[rows], self.duration[rows])
 
 

@@ -66,7 +66,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
     args = frame.arguments(rows, _FIELDS)
     kind, library = kinds(frame, rows)
     stream = streams(frame, rows)
-    device = frame.ints("device")[rows]
+    device = frame.ints("device", rows)
     columns = {
         "rank": frame.rank,
         "event": frame.event[rows],
@@ -78,7 +78,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
         "lane": links.lane,
         "start_ns": frame.start[rows],
         "dur_ns": frame.duration[rows],
-        "correlation": frame.ints("correlation")[rows],
+        "correlation": frame.ints("correlation", rows),
         "launch_event": _event(frame, links.call),
         "op_event": _event(frame, links.op),
         "op": _op_names(frame, links.op),

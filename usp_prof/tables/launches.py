@@ -71,7 +71,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
         "thread": frame.text("thread", rows),
         "start_ns": frame.start[rows],
         "dur_ns": frame.duration[rows],
-        "correlation": frame.ints("correlation")[rows],
+        "correlation": frame.ints("correlation", rows),
         "kernels": count,
         "delay_ns": delay,
         "blocking": frame.by_name(rows, lambda name: _BLOCKING.search(name) is not None),

@@ -17,6 +17,7 @@ from usp_prof.tables.streams import lanes_of_work
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.algebra.tracks import Nesting
     from usp_prof.tables.frame import EventFrame
 
     Ints = NDArray[np.int64]
@@ -42,6 +43,8 @@ class Links:
     """Lane of the work within its stream."""
     duplicates: int
     """Host calls that share their correlation id with another (a runtime call and the driver call inside)."""
+    ops: Nesting
+    """How the CPU ops nest on their threads, by place among `rows(*HOST_OPS)`."""
 
 
 def link(frame: EventFrame) -> Links:
@@ -53,16 +56,16 @@ def link(frame: EventFrame) -> Links:
     calls = frame.rows(*HOST_CALLS)
     calls = calls[np.lexsort((calls, frame.start[calls]))]
     op_rows = frame.rows(*HOST_OPS)
-    inner = frame.ops.innermost(frame.track[calls], frame.start[calls])
-    call_ops = _at(op_rows, inner)
-    correlation = frame.ints("correlation")
-    ids, places = _first_of_each(correlation[calls])
-    found = _look_up(ids, places, correlation[work])
+    ops = frame.nested(op_rows)
+    call_ops = _at(op_rows, ops.innermost(frame.track[calls], frame.start[calls]))
+    own = frame.ints("correlation", calls)
+    ids, places = _first_of_each(own)
+    found = _look_up(ids, places, frame.ints("correlation", work))
     call, op = _at(calls, found), _at(call_ops, found)
     op = np.where(op < 0, _by_external_id(frame, work, op_rows), op)
-    tied = int((correlation[calls] > 0).sum()) - int((ids > 0).sum())
+    tied = int((own > 0).sum()) - int((ids > 0).sum())
     before = _before_window(frame, work, call, calls)
-    return Links(work, call, op, calls, call_ops, before, lanes_of_work(frame, work), tied)
+    return Links(work, call, op, calls, call_ops, before, lanes_of_work(frame, work), tied, ops.nesting)
 
 
 def _first_of_each(keys: Ints) -> tuple[Ints, Ints]:
@@ -88,20 +91,21 @@ def _at(rows: Ints, place: Ints) -> Ints:
 
 def _by_external_id(frame: EventFrame, work: Ints, op_rows: Ints) -> Ints:
     """Tie by external id, except where it is only the correlation id again, as traces before 2023 write it."""
-    external = frame.ints("external_id")
-    own = np.where(external[work] == frame.ints("correlation")[work], -1, external[work])
-    found = _at(op_rows, _look_up(*_first_of_each(external[op_rows]), own))
+    external = frame.ints("external_id", work)
+    own = np.where(external == frame.ints("correlation", work), -1, external)
+    if not (own > 0).any():
+        return np.full(len(work), -1, np.int64)
+    found = _at(op_rows, _look_up(*_first_of_each(frame.ints("external_id", op_rows)), own))
     begun = frame.start[np.maximum(found, 0)] <= frame.start[work]
     return np.where((found >= 0) & begun, found, -1)
 
 
 def _before_window(frame: EventFrame, work: Ints, call: Ints, calls: Ints) -> NDArray[np.bool_]:
     """Correlation ids only grow: work with a smaller one than every recorded call was launched before."""
-    correlation = frame.ints("correlation")
-    seen = correlation[calls]
+    seen = frame.ints("correlation", calls)
     seen = seen[seen > 0]
     if not len(seen):
         return np.zeros(len(work), dtype=bool)
-    own = correlation[work]
+    own = frame.ints("correlation", work)
     earlier = (own < seen.min()) | (frame.end[work] < frame.start[calls].min())
     return np.asarray((call < 0) & (own > 0) & earlier, dtype=bool)

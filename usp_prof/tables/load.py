@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 
 from usp_prof._version import __version__
 from usp_prof.contract import TRACE_METADATA_KEY
@@ -29,8 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
+
     from usp_prof.contract import Manifest
     from usp_prof.readers.found import TraceFile
+    from usp_prof.readers.parted import Parted
     from usp_prof.tables.table_set import Source
 
     Progress = Callable[[int, int, str], None]
@@ -56,17 +57,14 @@ def rank_key(file: TraceFile, manifest: Manifest | None) -> str:
     return content_key(file.path, file.path.name, file.rank, told.decode(), __version__, catalogue.fingerprint())
 
 
-def build(path: Path, rank: int, manifest: Manifest | None) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+def build(path: Path, rank: int, manifest: Manifest | None) -> tuple[dict[str, pa.Table | Parted], dict[str, Any]]:
     """Read one file into tables, with the note that is stored beside them."""
     raw = read(path)
     if manifest is None and TRACE_METADATA_KEY in raw.metadata:
         manifest, _ = manifest_from(raw.metadata[TRACE_METADATA_KEY], path.name)
     health = tuple(replace(row, rank=rank, file=path.name) for row in raw.health)
-    place = raw.events.column_names.index("rank")
-    events = raw.events.set_column(place, "rank", pa.array(np.full(raw.events.num_rows, rank)))
-    threads = raw.threads.set_column(0, "rank", pa.array(np.full(raw.threads.num_rows, rank)))
-    raw = replace(raw, events=events, threads=threads, health=health, file=path.name)
-    tables = {**build_rank(raw, rank, manifest), "events": events, "threads": threads}
+    raw = replace(raw, health=health, file=path.name)
+    tables = build_rank(raw, rank, manifest)
     note = {
         "metadata": dict(raw.metadata),
         "health": [asdict(row) for row in health],

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from usp_prof.algebra.order import sorted_rows
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, integer, text
+from usp_prof.readers.parted import Parted
 from usp_prof.tables.arguments import Field, read_arguments
-from usp_prof.tables.build import table
+from usp_prof.tables.build import arrow_schema, table
 from usp_prof.tables.frame import HOST_OPS, compact
-from usp_prof.tables.phases import PHASES, phases
+from usp_prof.tables.phases import PHASES, phases_of
 from usp_prof.tables.views import numbers_of
 
 if TYPE_CHECKING:
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
 
     from usp_prof.readers.inputs import Inputs
     from usp_prof.tables.frame import EventFrame
+    from usp_prof.tables.links import Links
     from usp_prof.tables.steps import Steps
+
+    Ints = NDArray[np.int64]
 
 SCHEMA = Schema(
     "ops",
@@ -51,37 +56,48 @@ _FIELDS = (
 )
 
 
-def build(frame: EventFrame, steps: Steps) -> pa.Table:
+def build(frame: EventFrame, links: Links, steps: Steps) -> Parted:
     """Build the table: every CPU op in order of start, outer ones first."""
-    rows = frame.rows(*HOST_OPS)
-    tracks = frame.ops
-    children = np.zeros(len(rows) + 1, np.int64)
-    np.add.at(children, tracks.parent, frame.duration[rows])  # tops add to the last place, which nothing reads
-    order = np.lexsort((tracks.depth, frame.start[rows]))
-    chosen = rows[order]
-    parent = tracks.parent[order]
-    columns = {
-        "rank": frame.rank,
-        "event": frame.event[chosen],
-        "name": frame.text("name", chosen),
-        "thread": frame.text("thread", chosen),
-        "start_ns": frame.start[chosen],
-        "dur_ns": frame.duration[chosen],
-        "self_ns": np.maximum(frame.duration[chosen] - children[:-1][order], 0),
-        "depth": tracks.depth[order],
-        "parent": np.where(parent >= 0, frame.event[rows[np.maximum(parent, 0)]], -1) if len(rows) else parent,
-        "external_id": frame.ints("external_id")[chosen],
-        "phase": compact(phases(frame, frame.track[chosen], frame.start[chosen]), PHASES),
-        "step": steps.of_host(frame.start[chosen]),
-        "sequence": frame.raw.inputs.sequence[chosen],
-        **_inputs(frame.raw.inputs, chosen),
-    }
-    return table(SCHEMA, columns, len(rows))
+    rows, depth, above = frame.rows(*HOST_OPS), links.ops.depth, links.ops.parent
+    within = np.zeros(len(rows) + 1, np.int64)
+    np.add.at(within, above, frame.duration[rows])  # tops add to the last place, which nothing reads
+    order = sorted_rows(frame.start[rows], depth)
+    finder, inputs = phases_of(frame), _Texts(frame.raw.inputs)
+
+    def make(begin: int, end: int) -> pa.Table:
+        place = order[begin:end]
+        chosen, parent = rows[place], above[place]
+        start, duration = frame.start[chosen], frame.duration[chosen]
+        columns = {
+            "rank": frame.rank,
+            "event": frame.event[chosen],
+            "name": frame.text("name", chosen),
+            "thread": frame.text("thread", chosen),
+            "start_ns": start,
+            "dur_ns": duration,
+            "self_ns": np.maximum(duration - within[place], 0),
+            "depth": depth[place].astype(np.int64),
+            "parent": np.where(parent >= 0, frame.event[rows[np.maximum(parent, 0)]], -1) if len(rows) else parent,
+            "external_id": frame.ints("external_id", chosen),
+            "sequence": frame.raw.inputs.sequence[chosen],
+            "phase": compact(finder.at(frame.track[chosen], start), PHASES),
+            "step": steps.of_host(start),
+            **inputs.of(chosen),
+        }
+        return table(SCHEMA, columns, len(chosen))
+
+    return Parted(arrow_schema(SCHEMA), len(rows), make)
 
 
-def _inputs(inputs: Inputs, rows: NDArray[np.int64]) -> dict[str, pa.DictionaryArray]:
-    """Give the texts of rows: each distinct combination is read once."""
-    texts = pa.chunked_array([inputs.texts])
-    read = read_arguments(texts, np.arange(len(inputs.texts)), _FIELDS)
-    code = inputs.code[rows]
-    return {name: compact(numbers_of(each.indices)[code], each.dictionary.to_pylist()) for name, each in read.items()}
+class _Texts:
+    """The texts of inputs: each distinct combination is read once."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        read = read_arguments(pa.chunked_array([inputs.texts]), np.arange(len(inputs.texts)), _FIELDS)
+        self._code = inputs.code
+        self._read = {name: (numbers_of(each.indices), each.dictionary.to_pylist()) for name, each in read.items()}
+
+    def of(self, rows: Ints) -> dict[str, pa.DictionaryArray]:
+        """Give the texts of some rows."""
+        code = self._code[rows]
+        return {name: compact(codes[code], values) for name, (codes, values) in self._read.items()}

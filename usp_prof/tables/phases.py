@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.tracks import nest
 from usp_prof.contract import parse_mark
 from usp_prof.tables.frame import HOST_OPS, MARKS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.algebra.tracks import Tracks
     from usp_prof.tables.frame import EventFrame
 
     Ints = NDArray[np.int64]
@@ -38,14 +39,32 @@ def phase_of_mark(name: str) -> int:
     return 0
 
 
-def phases(frame: EventFrame, track: Ints, start: Ints) -> Ints:
-    """Say for moments on threads in which phase they lie: inside the autograd engine, else by the marks around them."""
+@dataclass(frozen=True, slots=True, eq=False)
+class PhaseFinder:
+    """Says for moments on threads in which phase they lie: inside the autograd engine, else by the marks around."""
+
+    _marks: Tracks
+    _meaning: Ints
+    _engine: Tracks
+
+    def at(self, track: Ints, start: Ints) -> Ints:
+        """Give the phases of moments (places in `PHASES`)."""
+        inner = self._marks.innermost(track, start)
+        phase = np.where(inner >= 0, np.r_[self._meaning, 0][inner], 0)
+        inside = self._engine.innermost(track, start) >= 0
+        return np.where(inside & (phase != PHASES.index("optimizer")), PHASES.index("backward"), phase)
+
+
+def phases_of(frame: EventFrame) -> PhaseFinder:
+    """Gather what tells phases in a trace."""
     marks = frame.rows(*MARKS)
     meaning = frame.by_name(marks, phase_of_mark, np.int64)
     marks, meaning = marks[meaning > 0], meaning[meaning > 0]
-    inner = nest(frame.track[marks], frame.start[marks], frame.duration[marks]).innermost(track, start)
-    phase = np.where(inner >= 0, meaning[inner], 0) if len(marks) else np.zeros(len(start), np.int64)
     ops = frame.rows(*HOST_OPS)
     engine = ops[frame.by_name(ops, lambda name: name.startswith(_ENGINE))]
-    inside = nest(frame.track[engine], frame.start[engine], frame.duration[engine]).innermost(track, start) >= 0
-    return np.where(inside & (phase != PHASES.index("optimizer")), PHASES.index("backward"), phase)
+    return PhaseFinder(frame.nested(marks), meaning, frame.nested(engine))
+
+
+def phases(frame: EventFrame, track: Ints, start: Ints) -> Ints:
+    """Say for moments on threads in which phase they lie (places in `PHASES`)."""
+    return phases_of(frame).at(track, start)

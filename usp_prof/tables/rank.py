@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.readers import events, threads
+from usp_prof.readers._arrow import widened
 from usp_prof.tables import (
     actions,
     activities,
@@ -27,11 +29,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from usp_prof.contract import Manifest
+    from usp_prof.readers.parted import Parted
     from usp_prof.readers.raw import RawTrace
 
 
-def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str, pa.Table]:
-    """Build all tables of one rank from what its file says; axes that need other ranks are settled at assembly."""
+def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str, pa.Table | Parted]:
+    """Build all tables of one rank from what its file says; axes that need other ranks are settled at assembly.
+
+    The two that have a row for nearly every event come in parts.
+    """
     frame = EventFrame(raw, rank)
     links = link(frame)
     steps = step_table.find(frame, links)
@@ -40,8 +46,8 @@ def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str,
     collective = collectives.build(frame, links, parts, membership, steps)
     kernel = kernels.build(frame, links, steps)
     return {
-        "events": raw.events,
-        "threads": raw.threads,
+        "events": widened(events.SCHEMA, raw.events, rank),
+        "threads": widened(threads.SCHEMA, raw.threads, rank).whole(),
         "ranks": ranks.build(frame, manifest),
         "steps": step_table.build(frame, steps),
         "kernels": kernel,
@@ -52,6 +58,6 @@ def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str,
         "groups": groups.build(rank, membership.groups),
         "actions": actions.build(frame, links, steps),
         "memory": memory.build(frame, steps),
-        "ops": ops.build(frame, steps),  # the largest comes last: what it needs on the way adds to what is there
+        "ops": ops.build(frame, links, steps),
         "health": health.build([*raw.health, *damage.find(frame, links, steps, parts, kernel)]),
     }

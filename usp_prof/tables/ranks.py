@@ -99,7 +99,7 @@ def _properties(frame: EventFrame) -> Mapping[str, Any]:
     """Give the properties of the device that was used; of the first one where none was."""
     properties = frame.metadata.get("deviceProperties")
     listed = [d for d in properties if isinstance(d, dict)] if isinstance(properties, list) else []
-    used = frame.ints("device")[frame.rows("kernel", "gpu_memcpy")]
+    used = frame.ints("device", frame.rows("kernel", "gpu_memcpy"))
     chosen = [d for d in listed if len(used) and d.get("id") == int(used[0])] or listed
     return chosen[0] if chosen else {}
 

@@ -89,12 +89,12 @@ def _work(frame: EventFrame, links: Links) -> _Work:
     linked = kernels & (links.call >= 0)
     if len(links.work):
         rows, begun = links.work[linked], links.call[linked]
-        lane = frame.ints("device")[rows] * (1 << 20) + frame.ints("stream")[rows]
+        lane = frame.ints("device", rows) * (1 << 20) + frame.ints("stream", rows)
         busiest = _most(lane)
         rows, begun = rows[busiest], begun[busiest]
     else:
         rows = frame.rows(*HOST_OPS)
-        rows = rows[(frame.ops.depth == 0) & ~frame.by_name(rows, lambda name: name.startswith(_COMMUNICATION))]
+        rows = rows[(links.ops.depth == 0) & ~frame.by_name(rows, lambda name: name.startswith(_COMMUNICATION))]
         begun = rows
     order = np.lexsort((rows, frame.start[begun]))
     rows, begun = rows[order], begun[order]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def streams(frame: EventFrame, rows: Ints) -> Ints:
     """Give the stream of device work: the argument or, without one, the thread that Kineto files it under."""
-    stream = frame.ints("stream")[rows]
+    stream = frame.ints("stream", rows)
     if (stream >= 0).all():
         return stream
     codes, threads = frame.codes("thread")
@@ -48,7 +48,7 @@ def lane_names(frame: EventFrame, links: Links) -> tuple[Ints, list[str]]:
 
 def _tracks(frame: EventFrame, rows: Ints) -> tuple[list[tuple[int, int]], Ints]:
     """Give the (device, stream) pairs and which of them each row has."""
-    devices, device = np.unique(frame.ints("device")[rows], return_inverse=True)
+    devices, device = np.unique(frame.ints("device", rows), return_inverse=True)
     listed, stream = np.unique(streams(frame, rows), return_inverse=True)
     used, track = np.unique(device * max(len(listed), 1) + stream, return_inverse=True)
     pairs = [(int(devices[code // len(listed)]), int(listed[code % len(listed)])) for code in used.tolist()]

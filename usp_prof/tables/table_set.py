@@ -10,6 +10,7 @@ from usp_prof.model.assumption import NOTHING_ASSUMED
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.topology import Topology
 from usp_prof.tables.columns import Columns
+from usp_prof.tables.views import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -36,8 +37,8 @@ class Source(Protocol):
 class MemorySource:
     """Tables that are already in memory."""
 
-    def __init__(self, tables: Mapping[str, pa.Table]) -> None:
-        self._tables = dict(tables)
+    def __init__(self, tables: Mapping[str, View]) -> None:
+        self._tables = {name: table_of(table) for name, table in tables.items()}
 
     def table(self, name: str) -> pa.Table:
         """Give one table of this rank."""
