@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dashboard.timeline.rows import CATEGORIES, HOST_CATEGORIES
-from usp_prof.charts.theme import DARK, LIGHT
+from usp_prof.charts.theme import DARK, LIGHT, ink_on
 
 if TYPE_CHECKING:
     from usp_prof.charts.theme import Theme
@@ -32,9 +32,4 @@ def _role(theme: Theme, category: str) -> str:
 
 def category_inks(*, dark: bool) -> list[str]:
     """Give the text colour that reads well on each category's colour."""
-    return ["#FFFFFF" if _luminance(color) < 0.45 else "#111111" for color in category_colors(dark=dark)]
-
-
-def _luminance(color: str) -> float:
-    red, green, blue = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return [ink_on(color) for color in category_colors(dark=dark)]

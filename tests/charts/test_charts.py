@@ -11,7 +11,7 @@ from chart_samples import SAMPLES
 
 from usp_prof import charts
 from usp_prof.charts import heat_map, inputs
-from usp_prof.charts.theme import DARK, HUES, LIGHT, THEMES, Theme
+from usp_prof.charts.theme import DARK, HUES, LIGHT, THEMES, Theme, ink_on
 
 if TYPE_CHECKING:
     from bokeh.models import ColumnDataSource
@@ -119,6 +119,24 @@ def test_a_role_has_one_colour_and_falls_back_to_its_family() -> None:
         assert theme.color("comm:new") == HUES["comm"]
         assert theme.color("idle:new") == theme.greys["idle"]
         assert theme.color("nothing") == theme.muted
+
+
+@pytest.mark.parametrize("color", [*HUES.values(), "#FFFFFF", "#000000", "#777777"])
+def test_text_on_a_colour_can_be_read(color: str) -> None:
+    """A contrast of 4.5 is what WCAG asks of small text; black or white always gives it."""
+
+    def light(shade: str) -> float:
+        parts = [int(shade[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+    first, second = sorted((light(color), light(ink_on(color))))
+    assert (second + 0.05) / (first + 0.05) > 4.2
+
+
+def test_axes_are_told_apart_by_colour() -> None:
+    colors = [HUES[f"comm:{axis}"] for axis in ("tp", "dp", "dp_shard", "dp_replicate", "pp", "cp", "ep", "world")]
+    assert len(set(colors)) == len(colors)
 
 
 def test_a_waterfall_goes_from_the_first_to_the_last() -> None:

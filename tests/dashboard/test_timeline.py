@@ -115,6 +115,15 @@ def test_a_tile_of_slices_says_where_each_lies() -> None:
     assert len(body) == 3 * (4 + 4 + 4 + 4 + 1 + 1)
 
 
+def test_a_tile_far_wider_than_the_run_is_written() -> None:
+    """Of two runs that move together the shorter is asked for the range of the longer."""
+    store = store_of(slices_of([[(100, 50), (200, 100)], [(0, 1000)]]))
+    for start, end in ((-(10**15), 10**15), (10**14, 10**15), (-(10**15), -(10**14))):
+        head, _ = decode(tile.encode(store.view([(0, 0), (0, 1)], start, end, (end - start) / 1400), start, end, 1400))
+        assert (head["start_ns"], head["end_ns"]) == (start, end)
+        assert len(head["counts"]) == 2
+
+
 def test_a_crowded_tile_is_painted_here() -> None:
     lanes = [crowd(60_000, seed) for seed in range(20)]
     store = store_of(slices_of(lanes))

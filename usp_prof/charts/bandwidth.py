@@ -46,7 +46,8 @@ def figure(data: BandwidthPoints, theme: Theme) -> Figure:
                     size=7,
                     fill_color=theme.color(f"comm:{axis}"),
                     fill_alpha=0.65,
-                    line_color=theme.color(f"comm:{axis}"),
+                    line_color=theme.ink,  # yellow alone would be lost on white
+                    line_width=0.4,
                     legend_label=f"{axis} {op}",
                 )
     if np.isfinite(data.peak):

@@ -10,6 +10,7 @@ from bokeh.models import ColumnDataSource, FactorRange, LinearColorMapper
 
 from usp_prof.charts.frame import base, hover
 from usp_prof.charts.heat_map import mix
+from usp_prof.charts.theme import ink_on
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
@@ -28,8 +29,8 @@ def figure(data: PlanGrid, theme: Theme) -> Figure:
     mapper = LinearColorMapper(palette=shades, low=low, high=high if high > low else low + 1, nan_color=theme.panel)
     columns, rows = [str(each) for each in data.columns], [str(each) for each in data.rows]
     row, col = np.meshgrid(np.arange(len(rows)), np.arange(len(columns)), indexing="ij")
-    strong = (data.values - low) / (high - low or 1.0) > 0.45
-    light, dark = "#FFFFFF", theme.ink
+    place = np.nan_to_num((data.values - low) / (high - low or 1.0)).clip(0, 1) * (_SHADES - 1)
+    grounds = [shades[int(each)] for each in place.ravel()]
     source = ColumnDataSource(
         {
             "x": [columns[i] for i in col.ravel()],
@@ -37,7 +38,7 @@ def figure(data: PlanGrid, theme: Theme) -> Figure:
             "value": data.values.ravel(),
             "text": list(data.texts),
             "label": list(data.labels),
-            "ink": [light if each else dark for each in strong.ravel()],
+            "ink": [ink_on(each) for each in grounds],
         }
     )
     plot = base(

@@ -9,6 +9,7 @@ from bokeh.core.properties import value
 from bokeh.models import ColumnDataSource, CustomJS, Range1d
 
 from usp_prof.charts.frame import base, hover, legend, time_ticks
+from usp_prof.charts.theme import ink_on
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
@@ -90,7 +91,7 @@ def _draw_kind(plot: Figure, data: PipelineSchedule, theme: Theme, kind: str, ch
         source=source,
         text_align="center",
         text_baseline="middle",
-        text_color="#FFFFFF" if kind in ("F", "B") else "#101010",
+        text_color=ink_on(theme.color(f"action:{kind}")),
         text_font_size="11px",
         text_font=value(theme.font),
     )

@@ -110,4 +110,17 @@ DARK = Theme(
     },
 )
 
+_DARKEST, _LIGHTEST = "#111111", "#FFFFFF"
+_EVEN = 0.179
+"""The luminance on which black and white read equally well."""
+
+
+def ink_on(color: str) -> str:
+    """Give black or white, whichever reads better on a colour."""
+    parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    luminance = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return _DARKEST if luminance > _EVEN else _LIGHTEST
+
+
 THEMES: dict[str, Theme] = {"light": LIGHT, "dark": DARK}
