@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 MOST_ROWS = 5000
 UNKNOWN = "\u2014"
 _TOO_LONG = 2**63
+_CROWDED = 8
+_LONG = 16
+_NARROW = 170
 
 
 def table(frame: pd.DataFrame, name: str) -> None:
     """Show raw values (the first rows where there are many) and offer all of them as CSV."""
     _grid(frame, {})
     rows = len(frame)
-    _csv(frame, name, f"{rows:,} rows" if rows <= MOST_ROWS else f"the first {MOST_ROWS:,} of {rows:,} rows")
+    _csv(frame, name, _counted(rows) if rows <= MOST_ROWS else f"the first {MOST_ROWS:,} of {rows:,} rows")
 
 
 def data_table(block: DataTable, name: str, *, raw: pd.DataFrame | None = None) -> None:
@@ -30,7 +33,7 @@ def data_table(block: DataTable, name: str, *, raw: pd.DataFrame | None = None) 
     shown, columns = scaled(block)
     _grid(shown, columns)
     more = f"the first {len(block.rows):,} of {len(block.rows) + block.more:,} rows"
-    _csv(plain(block) if raw is None else raw, name, more if block.more else f"{len(block.rows):,} rows")
+    _csv(plain(block) if raw is None else raw, name, more if block.more else _counted(len(block.rows)))
 
 
 def plain(block: DataTable) -> pd.DataFrame:
@@ -45,7 +48,14 @@ def scaled(block: DataTable) -> tuple[pd.DataFrame, dict[str, Any]]:
     made = [_column(head, cells) for head, cells in zip(block.columns, columns, strict=True)]
     heads = distinct([head for head, _, _ in made])
     frame = pd.DataFrame({head: cells for head, (_, cells, _) in zip(heads, made, strict=True)})
-    return frame, {head: kind for head, (_, _, kind) in zip(heads, made, strict=True) if kind is not None}
+    kinds = {head: kind for head, (_, _, kind) in zip(heads, made, strict=True) if kind is not None}
+    if len(heads) > _CROWDED:  # long names would push figures out of sight; a click on a cell shows all of it
+        kinds |= {head: st.column_config.TextColumn(width=_NARROW) for head in heads if _is_long(frame[head])}
+    return frame, kinds
+
+
+def _is_long(cells: pd.Series[Any]) -> bool:
+    return cells.dtype == "object" and any(isinstance(cell, str) and len(cell) > _LONG for cell in cells)
 
 
 def _column(head: TableColumn, cells: list[Cell]) -> tuple[str, pd.Series[Any], Any]:
@@ -58,7 +68,7 @@ def _column(head: TableColumn, cells: list[Cell]) -> tuple[str, pd.Series[Any], 
         return head.head, pd.Series(numbers, dtype="Int64" if whole else "float64"), kind
     scale = column_scale(numbers, head.unit)
     values = pd.Series([None if cell is None else cell / scale.factor for cell in numbers], dtype="float64")
-    written = st.column_config.NumberColumn(format=f"%.{scale.decimals}f")
+    written = st.column_config.NumberColumn(format=f"%.{scale.decimals}f" if scale.decimals else "localized")
     return head_text(head.head, scale.suffix and f"[{scale.suffix}]"), values, written
 
 
@@ -66,6 +76,10 @@ def _grid(frame: pd.DataFrame, columns: dict[str, Any]) -> None:
     st.dataframe(
         frame.head(MOST_ROWS), hide_index=True, width="stretch", placeholder=UNKNOWN, column_config=columns or None
     )
+
+
+def _counted(rows: int) -> str:
+    return f"{rows:,} {'row' if rows == 1 else 'rows'}"
 
 
 def _csv(frame: pd.DataFrame, name: str, said: str) -> None:

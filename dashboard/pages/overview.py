@@ -75,10 +75,13 @@ def _head(document: Document) -> None:
 
 def _by_rank(chart: Chart, document: Document, *, dark: bool) -> None:
     """Show each rank's step in the order that the reader chose; many ranks are the strangest and a mean."""
-    left, right = st.columns([3, 2], vertical_alignment="bottom")
-    left.subheader("Each rank's step", anchor="ranks")
     before = state.word("order", tuple(ORDERS))
-    order = right.segmented_control("Order", list(ORDERS), default=before, format_func=ORDERS.__getitem__) or before
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
+        st.subheader("Each rank's step", anchor="ranks", width="content")
+        order = st.segmented_control(
+            "Order", list(ORDERS), default=before, format_func=ORDERS.__getitem__, label_visibility="collapsed"
+        )
+    order = order or before
     state.keep("order", order if order != "rank" else None)
     rows = chart.data
     if isinstance(rows, BreakdownRows):

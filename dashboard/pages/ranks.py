@@ -6,7 +6,7 @@ from dashboard.components.sections import draw_sections
 
 TITLE = "Ranks"
 PATH = "ranks"
-SECTIONS = ("stragglers", "critical_path", "clock", "step_time")
+SECTIONS = ("stragglers", "step_time", "critical_path", "clock")
 
 
 def draw() -> None:

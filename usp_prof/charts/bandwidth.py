@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from usp_prof.charts.inputs import BandwidthPoints
     from usp_prof.charts.theme import Theme
 
+_NEAR = 64
+"""Sizes whose ratio is smaller are marked at each power of two."""
 _MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "plus", "star", "hex", "x")
 
 
@@ -46,20 +48,26 @@ def figure(data: BandwidthPoints, theme: Theme) -> Figure:
                     size=7,
                     fill_color=theme.color(f"comm:{axis}"),
                     fill_alpha=0.65,
-                    line_color=theme.ink,  # yellow alone would be lost on white
-                    line_width=0.4,
+                    line_color=theme.muted,  # yellow alone would be lost on white
+                    line_width=0.5,
                     legend_label=f"{axis} {op}",
                 )
     if np.isfinite(data.peak):
         _draw_peak(plot, data, theme)
     plot.xaxis.formatter = size_ticks()
-    plot.xaxis.ticker = FixedTicker(ticks=[float(4**power) for power in range(22)])
+    plot.xaxis.ticker = FixedTicker(ticks=_ticks(data.bytes[drawable]))
     plot.yaxis.formatter = rate_ticks("B/s")
     plot.xaxis.axis_label = "bytes of a call"
     plot.yaxis.axis_label = "bus bandwidth"
     hover(plot, [("", "@what"), ("size", "@mib{0,0.000} MiB"), ("bus bandwidth", "@gbs{0,0.000} GB/s")])
     legend(plot, theme)
     return plot
+
+
+def _ticks(sizes: np.ndarray) -> list[float]:
+    """Give powers of 4, or of 2 where the sizes are near each other."""
+    near = len(sizes) > 0 and float(sizes.max()) < _NEAR * float(sizes.min())
+    return [float((2 if near else 4) ** power) for power in range(44 if near else 22)]
 
 
 def _draw_peak(plot: Figure, data: BandwidthPoints, theme: Theme) -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from usp_prof.charts.theme import Theme
 
 WIDTH = 1080
+_MOST_A_ROW = 9
+"""Parts of a legend that stand beside each other; more are set in rows of equal length."""
 _NEAR = 4
 """A bound so many times beyond what is drawn is left out, so that what is drawn can be seen."""
 
@@ -89,7 +91,8 @@ def legend(plot: Figure, theme: Theme, place: str = "above") -> None:
         box.padding = 0
         box.margin = 4
         box.spacing = 14
-        box.ncols = 8
+        rows = -(-len(box.items) // _MOST_A_ROW) or 1
+        box.ncols = -(-len(box.items) // rows) or 1
         if place:
             plot.add_layout(box, place)
 
@@ -112,12 +115,17 @@ def size_ticks() -> CustomJSTickFormatter:
     return CustomJSTickFormatter(code=_SIZE_TICKS)
 
 
+def size_ticker() -> AdaptiveTicker:
+    """Place ticks where bytes are round."""
+    return AdaptiveTicker(base=1024, mantissas=[2**power for power in range(10)], desired_num_ticks=8)
+
+
 def size_axis(plot: Figure, most: float, room: float, ink: str) -> None:
     """Lay out an axis of bytes from nothing to `most`, with a line at `room` where that is near enough to be seen."""
     near = room <= _NEAR * most
     plot.x_range.start, plot.x_range.end = 0, 1.05 * max(room if near else 0.0, most)
     plot.xaxis.formatter = size_ticks()
-    plot.xaxis.ticker = AdaptiveTicker(base=1024, mantissas=[2**power for power in range(10)], desired_num_ticks=8)
+    plot.xaxis.ticker = size_ticker()
     if near:
         plot.vspan(x=[room], line_color=ink, line_dash="4 3", line_width=1.5)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from bokeh.models import ColorBar, ColumnDataSource, LinearColorMapper
 
-from usp_prof.charts.frame import base, hover, size_ticks
+from usp_prof.charts.frame import base, hover, size_ticker, size_ticks
 from usp_prof.charts.heat_map import label_ranks, mix
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def figure(data: PeerMatrix, theme: Theme) -> Figure:
         color_mapper=mapper,
         width=10,
         formatter=size_ticks(),
+        ticker=size_ticker(),
         background_fill_color=None,
         major_label_text_color=theme.muted,
         major_label_text_font=theme.font,

@@ -10,6 +10,7 @@ from bokeh.models import ColumnDataSource, LinearColorMapper
 
 from usp_prof.charts.frame import base, hover
 from usp_prof.charts.heat_map import color_bar, diverging
+from usp_prof.charts.theme import ink_on
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
@@ -31,7 +32,9 @@ def figure(data: RankGrid, theme: Theme) -> Figure:
     deviation = known / median - 1 if median > 0 else np.full(len(known), np.nan)
     seen = np.abs(deviation[np.isfinite(deviation)])
     limit = max(_FLOOR, float(seen.max(initial=0.0)))
-    mapper = LinearColorMapper(palette=diverging(theme), low=-limit, high=limit, nan_color=theme.panel)
+    palette = diverging(theme)
+    mapper = LinearColorMapper(palette=palette, low=-limit, high=limit, nan_color=theme.panel)
+    shade = np.nan_to_num((deviation + limit) / (2 * limit), nan=-1.0) * (len(palette) - 1)
     source = ColumnDataSource(
         {
             "x": column.astype(float),
@@ -40,6 +43,7 @@ def figure(data: RankGrid, theme: Theme) -> Figure:
             "name": [str(rank) for rank in data.rank[row, column].tolist()],
             "ms": known / 1e6,
             "deviation": deviation,
+            "ink": [ink_on(theme.panel if at < 0 else palette[int(at)]) for at in shade],
             "place": [f"{data.rows[r]} {data.columns[c]}".strip() for r, c in zip(row, column, strict=True)],
         }
     )
@@ -51,7 +55,7 @@ def figure(data: RankGrid, theme: Theme) -> Figure:
     if len(data.columns) <= _NUMBERED:
         plot.text(
             "x", "y", "name", source=source, text_align="center", text_baseline="middle", text_font_size="10px",
-            text_color=theme.ink, text_font=value(theme.font),
+            text_color="ink", text_font=value(theme.font),
         )  # fmt: skip
     plot.x_range.start, plot.x_range.end = -0.5, len(data.columns) - 0.5
     plot.y_range.start, plot.y_range.end = len(data.rows) - 0.5, -0.5
