@@ -31,6 +31,24 @@ if TYPE_CHECKING:
     from usp_prof.whatif.predict import Prediction
 
 
+class Derived:
+    """What was made of a run's tables and is kept in the cache, under the tables' own keys."""
+
+    def __init__(self, keys: Mapping[int, str], cache: Cache) -> None:
+        self._keys, self._cache = keys, cache
+
+    def derived(self, form: str, write: Callable[[Path], None]) -> Path:
+        """Give the folder of something, made by `write(folder)` when it is not there yet."""
+        key = " ".join([form, *(f"{rank}:{key}" for rank, key in self._keys.items())])
+        try:
+            return self._cache.derive(key, write)
+        except CacheUnwritableError:
+            folder = Path(mkdtemp(prefix="usp-prof-"))
+            finalize(self, rmtree, folder, ignore_errors=True)
+            write(folder)
+            return folder
+
+
 class Run:
     """One run that was opened. `tables` is what analyses take; `table` and `query` are for people."""
 
@@ -50,8 +68,8 @@ class Run:
         self.tables = tables
         self.metadata: dict[int, Mapping[str, Any]] = {rank: one.metadata for rank, one in sorted(loaded.items())}
         self._relations = Relations(tables, _as_they_are(loaded))
-        self._keys = {rank: one.key for rank, one in sorted(loaded.items())}
-        self._cache = cache
+        self._derived = Derived({rank: one.key for rank, one in sorted(loaded.items())}, cache)
+        tables.kept = self._derived
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -103,14 +121,7 @@ class Run:
         `form` names what is made and the version of its form (`timeline-2`). It lies in the cache, within its
         bound, and goes with `usp-prof cache clear`; where no cache can be written it lives as long as this run.
         """
-        key = " ".join([form, *(f"{rank}:{key}" for rank, key in self._keys.items())])
-        try:
-            return self._cache.derive(key, write)
-        except CacheUnwritableError:
-            folder = Path(mkdtemp(prefix="usp-prof-"))
-            finalize(self, rmtree, folder, ignore_errors=True)
-            write(folder)
-            return folder
+        return self._derived.derived(form, write)
 
     def __repr__(self) -> str:
         return f"Run({self.name!r}, ranks={len(self.ranks)}, path={str(self.path)!r})"

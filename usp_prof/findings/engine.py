@@ -5,12 +5,13 @@ Gains overlap, so they are never added: each finding also has the gain of all fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
+from usp_prof.findings import kept
 from usp_prof.findings.inputs import damage
+from usp_prof.findings.kept import Found
 from usp_prof.findings.rules import NAMES
 from usp_prof.findings.together import together
 from usp_prof.model.errors import UspProfError, unknown_name
@@ -22,6 +23,7 @@ from usp_prof.whatif.sample import sample_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from importlib.metadata import EntryPoint
 
     from usp_prof.findings.draft import Draft, Rule
     from usp_prof.tables.table_set import TableSet
@@ -31,19 +33,14 @@ GROUP = "usp_prof.rules"
 """Entry points of this group are rules of one's own: modules with `CODE`, `TITLE`, a docstring and `look`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The findings, most important first, and which rules could not be asked."""
-
-    findings: tuple[Finding, ...]
-    skipped: tuple[HealthRow, ...]
-
-
 def all_rules() -> tuple[Rule, ...]:
     """Give all rules: ours in the order of their list, then those of others by name."""
     ours = [import_module(f"usp_prof.findings.rules.{name}") for name in NAMES]
-    others = [point.load() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)]
-    return (*ours, *others)
+    return (*ours, *(point.load() for point in _others()))
+
+
+def _others() -> list[EntryPoint]:
+    return sorted(entry_points(group=GROUP), key=lambda point: point.name)
 
 
 def rule(code: str) -> Rule:
@@ -55,6 +52,14 @@ def rule(code: str) -> Rule:
 
 
 def find_all(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
+    """Give what `search` finds, as it was found before where nothing that it follows from has changed since."""
+    form = "" if _others() else kept.form(tables, selection)
+    if tables.kept is None or not form:
+        return search(tables, selection)
+    return kept.read(tables.kept.derived(form, lambda folder: kept.write(search(tables, selection), folder)))
+
+
+def search(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
     """Ask every rule and predict what each finding is worth; findings of ranks outside the selection are left out."""
     if not _has_steps(tables):
         detail = "no step is marked: what a change is worth cannot be said in shares of a step"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from usp_prof._version import __version__
 from usp_prof.analyses import NAMES
-from usp_prof.findings.engine import Found, find_all
+from usp_prof.findings.engine import find_all
+from usp_prof.findings.kept import Found
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.report.context import Context

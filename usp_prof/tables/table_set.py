@@ -14,6 +14,7 @@ from usp_prof.tables.views import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
     from usp_prof.contract import Manifest
     from usp_prof.model.health import HealthRow
@@ -31,6 +32,14 @@ class Source(Protocol):
 
     def view(self, name: str) -> View:
         """Give the same, not read before its columns are asked for."""
+        ...
+
+
+class Kept(Protocol):
+    """Where something made of these tables can be kept: beside them in the cache."""
+
+    def derived(self, form: str, write: Callable[[Path], None]) -> Path:
+        """Give the folder of something, made by `write(folder)` when it is not there yet."""
         ...
 
 
@@ -68,6 +77,8 @@ class TableSet:
         self._memo: dict[object, object] = {}
         self.manifest = manifest
         self.assumptions = NOTHING_ASSUMED
+        self.kept: Kept | None = None
+        """Where what is made of the tables is kept; only tables as they were read have such a place."""
         self.topology = topology or Topology()
         self.health: list[HealthRow] = sorted(health)
 

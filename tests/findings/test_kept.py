@@ -1,0 +1,150 @@
+"""Findings are kept beside the tables, and found anew as soon as anything that they follow from is another."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_faults import run_with
+
+from usp_prof.findings import find_all, kept
+from usp_prof.findings.engine import search
+from usp_prof.model.errors import UspProfError
+from usp_prof.model.finding import EMPTY, Basis, Finding, Level
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.memory_snapshot import MemorySnapshot
+from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.run import Run, open_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RULE = """
+from usp_prof.findings.draft import Draft
+from usp_prof.model.edit import Edit
+
+CODE, TITLE = "house-compute", "Compute could be faster"
+
+
+def look(tables):
+    yield Draft(TITLE, {"rank": tables.ranks[0]}, {}, Edit("compute_faster", "2"), "compute faster")
+"""
+NONE = np.zeros(0, np.int64)
+texts = st.text(max_size=20)
+plain = st.dictionaries(
+    texts, st.one_of(texts, st.integers(-(2**62), 2**62), st.floats(allow_nan=False), st.booleans())
+)
+findings = st.builds(
+    Finding,
+    texts, texts, plain, plain, texts, st.floats(0, 1), st.floats(0, 1), st.sampled_from(Basis), st.floats(0, 1),
+    st.sampled_from(Level), texts, st.one_of(plain, st.just(EMPTY)),
+)  # fmt: skip
+rows = st.builds(HealthRow, texts, st.sampled_from(Severity), st.integers(-1, 9), st.integers(0, 9), texts, texts)
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """Give a run's folder that a test may change."""
+    shutil.copytree(run_with("slow_rank").path, tmp_path / "run", ignore=shutil.ignore_patterns("cache"))
+    return tmp_path / "run"
+
+
+def opened(folder: Path, cache: str = "cache") -> Run:
+    """Open a run with a cache of its own."""
+    return open_run(folder, cache_dir=folder.parent / cache)
+
+
+@given(st.lists(findings, max_size=3), st.lists(rows, max_size=3))
+def test_what_is_kept_is_read_back(found: list[Finding], skipped: list[HealthRow]) -> None:
+    whole = kept.Found(tuple(found), tuple(skipped))
+    with TemporaryDirectory() as folder:
+        kept.write(whole, Path(folder))
+        assert kept.read(Path(folder)) == whole
+
+
+def test_numbers_of_arrays_are_kept_as_numbers(tmp_path: Path) -> None:
+    evidence = {"count": np.int64(3), "share": np.float64(0.1)}
+    kept.write(kept.Found((Finding("code", "title", EMPTY, evidence),), ()), tmp_path)
+    assert kept.read(tmp_path).findings[0].evidence == {"count": 3, "share": 0.1}
+
+
+def test_anything_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotImplementedError, match="object"):
+        kept.write(kept.Found((Finding("code", "title", EMPTY, {"what": object()}),), ()), tmp_path)  # type: ignore[dict-item]
+
+
+def test_the_second_time_they_are_read(copied: Path) -> None:
+    first = opened(copied)
+    found = find_all(first.tables)
+    assert found == search(first.tables)
+    (file,) = (copied.parent / "cache").rglob(kept.FILE)
+    file.write_bytes(file.read_bytes().replace(b"slow-rank", b"seen-rank"))  # a mark: what is read comes from there
+    assert find_all(opened(copied).tables).findings[0].code == "seen-rank"
+    assert find_all(opened(copied, "another").tables) == found
+
+
+def test_another_trace_has_findings_of_its_own(copied: Path) -> None:
+    find_all(opened(copied).tables)
+    trace = min(copied.glob("*rank1*"))
+    trace.unlink()
+    find_all(opened(copied).tables)
+    assert len(list((copied.parent / "cache").rglob(kept.FILE))) == 2
+
+
+def test_all_that_findings_follow_from_has_a_part_in_the_form(copied: Path) -> None:
+    tables = opened(copied).tables
+    forms = [kept.form(tables, EVERYTHING), kept.form(tables, Selection(ranks=(0,)))]
+    tables.assumptions = replace(tables.assumptions, device="NVIDIA A100-SXM4-80GB")
+    forms.append(kept.form(tables, EVERYTHING))
+    tables.health.append(HealthRow("truncated", Severity.DATA_LOSS, rank=0))
+    forms.append(kept.form(tables, EVERYTHING))
+    tables.topology = replace(tables.topology, source="none")
+    forms.append(kept.form(tables, EVERYTHING))
+    assert len(set(forms)) == len(forms)
+    assert all(forms)
+    assert kept.form(opened(copied).tables, EVERYTHING) == forms[0]
+
+
+def test_what_has_no_name_is_not_kept(copied: Path) -> None:
+    tables = opened(copied).tables
+    tables.assumptions = replace(tables.assumptions, snapshots=(MemorySnapshot(0, 0, 0, 0, 0, 0, NONE, NONE, NONE),))
+    assert not kept.form(tables, EVERYTHING)
+    tables.assumptions = replace(tables.assumptions, snapshots=())
+    tables.kept = None
+    assert not kept.form(tables, EVERYTHING)
+    assert find_all(tables) == search(tables)
+
+
+def test_a_file_that_holds_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / kept.FILE).write_bytes(b"\x00")
+    with pytest.raises(UspProfError, match="no findings"):
+        kept.read(tmp_path)
+
+
+@pytest.fixture
+def another_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Install a rule that says of every run the same, as pip would leave it."""
+    (tmp_path / "rule_of_kept_tests.py").write_text(RULE)
+    info = tmp_path / "rule_of_kept_tests-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rule-of-kept-tests\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[usp_prof.rules]\nkept = rule_of_kept_tests\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    yield
+    sys.modules.pop("rule_of_kept_tests", None)
+
+
+@pytest.mark.usefixtures("another_rule")
+def test_with_a_rule_of_somebody_elses_nothing_is_kept(copied: Path) -> None:
+    assert "house-compute" in {each.code for each in find_all(opened(copied).tables).findings}
+    assert not list((copied.parent / "cache").rglob(kept.FILE))
