@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import chain, compress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 
 from usp_prof.readers import _nanoseconds, _wire
 from usp_prof.readers._names import Kinds, Texts, category_text, plain_text
-from usp_prof.readers._numbers import NarrowNumbers, Numbers
+from usp_prof.readers._numbers import NarrowNumbers, Numbers, spread
 from usp_prof.readers._threads import ThreadNames
 from usp_prof.readers.argument_texts import ArgumentTexts
 from usp_prof.readers.inputs import KEYS, GrowingInputs
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    _Arguments = tuple[list[NDArray[np.int64]], NDArray[np.int64], Iterable[Sequence[msgspec.Raw | bytes]]]
-    """By row: the links, the sequence number, and the texts behind each of `KEYS`."""
+    _Given = NDArray[np.int64] | None
+    """By row; `None` where it is absent in all of them."""
+    _Arguments = tuple[list[_Given], _Given, Iterable[Sequence[msgspec.Raw | bytes]]]
+    """The links, the sequence number, and the texts behind each of `KEYS`."""
 
 _PASSED_OVER = frozenset({"s", "t", "f", "M"})
 _WITHOUT_LINKS = "python_function"
@@ -72,20 +74,20 @@ class Columns:
         phases, categories, names, processes, threads, times, durations, args = fields
         codes = self.kinds.look_up(phases, categories, processes, threads)
         wanted = self._wanted(codes, events)
-        starts = self._nanoseconds(times)
+        starts, spans = self._nanoseconds(times, durations)
         useless = wanted & (starts == _nanoseconds.ABSENT)
         if useless.any():
             self.counts.unplaced += int(np.count_nonzero(useless))
             wanted &= ~useless
         if not wanted.all():
             chosen = wanted.tolist()
-            names, durations, args = (list(compress(field, chosen)) for field in (names, durations, args))
-            codes, starts = codes[wanted], starts[wanted]
+            names, args = list(compress(names, chosen)), list(compress(args, chosen))
+            codes, starts, spans = codes[wanted], starts[wanted], spans[wanted]
         if not len(codes):
             return
         self.kinds.add(codes)
         self.starts.add(starts)
-        self.durations.add(self._nanoseconds(durations))
+        self.durations.add(spans)
         self.names.add(names)
         self._add_args(args, ~self.kinds.marked(2, codes))
 
@@ -97,13 +99,15 @@ class Columns:
         self.counts.flows += int(np.count_nonzero(passed)) - len(metadata)
         return ~passed
 
-    def _nanoseconds(self, values: Sequence[Any]) -> NDArray[np.int64]:
-        if isinstance(values[0], float):
-            out, finer = _nanoseconds.from_floats(_floats(values))
+    def _nanoseconds(self, times: Sequence[Any], durations: Sequence[Any]) -> tuple[NDArray[np.int64], ...]:
+        if isinstance(durations[0], float):
+            both = np.stack([_floats(times), _floats(durations)])
+            out, finer = _nanoseconds.from_floats(both)
         else:
-            out, finer = _nanoseconds.from_texts([bytes(value) for value in values])
+            out, finer = _nanoseconds.from_texts([bytes(value) for value in chain(times, durations)])
+            out = out.reshape(2, -1)
         self.counts.finer_than_ns += finer
-        return out
+        return out[0], out[1]
 
     def _add_args(self, args: Sequence[msgspec.Raw], linked: NDArray[np.bool_]) -> None:
         sizes = np.fromiter(map(len, args), np.int32, len(args))
@@ -117,9 +121,10 @@ class Columns:
         links, sequence, inputs = self._decode_arguments(joined, args, int(np.count_nonzero(linked)))
         self.inputs.add(linked, inputs, sequence)
         for name, values in zip(LINK_COLUMNS, links, strict=True):
-            column = np.full(len(linked), -1, np.int64)
-            column[linked] = values
-            self.links[name].add(column)
+            if values is None:
+                self.links[name].add_absent(len(linked))
+            else:
+                self.links[name].add(spread(values, linked))
 
     def _decode_arguments(self, joined: bytes, args: Sequence[msgspec.Raw], count: int) -> _Arguments:
         """Read what arguments say that follow each other in a text, `count` of them."""
@@ -127,10 +132,12 @@ class Columns:
             read = _wire.ARGUMENTS.decode_lines(joined)
             if len(read) == count > 0:
                 said, order, concrete, types, dims, *links = zip(*map(astuple, read), strict=True)
-                numbers = [np.fromiter(values, np.int64, count) for values in (said, order, *links)]
-                external, sequence, device, stream, correlation, older = numbers
-                links_of = [device, stream, correlation, np.maximum(external, older)]
-                return links_of, sequence, zip(dims, types, concrete, strict=True)
+                device, stream, correlation, external, sequence, older = map(
+                    _given, (*links[:3], said, order, links[3])
+                )
+                if older is not None:
+                    external = older if external is None else np.maximum(external, older)
+                return [device, stream, correlation, external], sequence, zip(dims, types, concrete, strict=True)
         except (*_wire.DECODE_ERRORS, OverflowError):
             pass
         return self._arguments_one_by_one([text for text in args if len(text)])
@@ -178,6 +185,11 @@ def transposed(events: Sequence[_wire.Event | _wire.ExactEvent]) -> list[Any]:
 def too_large(fields: list[Any]) -> bool:
     """Say whether a start is so large that its float may have lost nanoseconds."""
     return bool(fields) and _nanoseconds.too_large_for_floats(_floats(fields[_TS]))
+
+
+def _given(values: Sequence[int]) -> NDArray[np.int64] | None:
+    """Give numbers as an array; `None` where all are absent, which most columns of most pieces are."""
+    return None if values.count(-1) == len(values) else np.fromiter(values, np.int64, len(values))
 
 
 def _floats(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:

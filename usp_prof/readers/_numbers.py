@@ -47,6 +47,19 @@ class NarrowNumbers:
             self._kept = wide
         self._kept.add(piece)
 
+    def add_absent(self, rows: int) -> None:
+        """Append -1 for so many rows."""
+        self._kept.add(np.full(rows, -1, self._kept.kind))
+
     def array(self) -> NDArray[np.int32] | NDArray[np.int64]:
         """Give the column; nothing can be added afterwards."""
         return self._kept.array()
+
+
+def spread(values: NDArray[Number], rows: NDArray[np.bool_], absent: int = -1) -> NDArray[Number]:
+    """Put values on the marked rows; the others are absent."""
+    if len(values) == len(rows):
+        return values
+    column = np.full(len(rows), absent, values.dtype)
+    column[rows] = values
+    return column

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.readers._names import Codes
-from usp_prof.readers._numbers import Numbers
+from usp_prof.readers._numbers import NarrowNumbers, Numbers, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ class Inputs:
     """Place in `texts`."""
     texts: pa.StringArray
     """Distinct combinations as JSON objects with the keys `KEYS`, as written; the first says nothing."""
-    sequence: NDArray[np.int64]
+    sequence: NDArray[np.int64] | NDArray[np.int32]
     """Autograd's sequence number; -1 without one."""
 
     @classmethod
@@ -53,20 +53,21 @@ class GrowingInputs:
 
     _codes: Codes = field(default_factory=lambda: Codes({_NOTHING: 0}))
     _code: Numbers[np.int32] = field(default_factory=lambda: Numbers(np.int32))
-    _sequence: Numbers[np.int64] = field(default_factory=lambda: Numbers(np.int64))
+    _sequence: NarrowNumbers = field(default_factory=NarrowNumbers)
 
     def add(
-        self, known: NDArray[np.bool_], texts: Iterable[Sequence[msgspec.Raw | bytes]], sequence: NDArray[np.int64]
+        self,
+        known: NDArray[np.bool_],
+        texts: Iterable[Sequence[msgspec.Raw | bytes]],
+        sequence: NDArray[np.int64] | None,
     ) -> None:
-        """Append a piece: for the known rows what stands behind each of `KEYS`, and the sequence number."""
-        code = np.zeros(len(known), np.int32)
-        code[known] = np.fromiter(
-            map(self._codes.__getitem__, map(_BETWEEN.join, texts)), np.int32, np.count_nonzero(known)
-        )
-        self._code.add(code)
-        number = np.full(len(known), -1, np.int64)
-        number[known] = sequence
-        self._sequence.add(number)
+        """Append a piece: for the known rows what stands behind each of `KEYS`, and its sequence number if any."""
+        codes = map(self._codes.__getitem__, map(_BETWEEN.join, texts))
+        self._code.add(spread(np.fromiter(codes, np.int32, np.count_nonzero(known)), known, 0))
+        if sequence is None:
+            self._sequence.add_absent(len(known))
+        else:
+            self._sequence.add(spread(sequence, known))
 
     def whole(self) -> Inputs:
         """Give the columns; nothing can be added afterwards."""

@@ -79,7 +79,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> Parted:
             "depth": depth[place].astype(np.int64),
             "parent": np.where(parent >= 0, frame.event[rows[np.maximum(parent, 0)]], -1) if len(rows) else parent,
             "external_id": frame.ints("external_id", chosen),
-            "sequence": frame.raw.inputs.sequence[chosen],
+            "sequence": frame.raw.inputs.sequence[chosen].astype(np.int64),
             "phase": compact(finder.at(frame.track[chosen], start), PHASES),
             "step": steps.of_host(start),
             **inputs.of(chosen),
