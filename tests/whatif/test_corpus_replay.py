@@ -18,9 +18,11 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(
-    "name", ["gloo/pp4-paced-1F1B-4r", "gloo/dp4-zero3-straggler-r2-4r", "megatron-tp8-a100", "torchrec-4r-v100"]
-)
+SETS = ("megatron-tp2-v100", "megatron-tp8-a100", "param-dlrm-8r", "torchrec-4r-two-runs", "torchrec-4r-v100")
+RUNS = (*sorted(f"gloo/{each.name}" for each in TRACES.glob("gloo/*") if each.is_dir()), *SETS)
+
+
+@pytest.mark.parametrize("name", RUNS)
 def test_replay_of_real_runs(name: str, tmp_path: Path) -> None:
     tables = open_run(TRACES / name, cache_dir=tmp_path).tables
     times = unedited(tables)

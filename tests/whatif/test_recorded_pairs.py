@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from usp_prof.model.edit import parse_edit
@@ -26,3 +27,11 @@ def test_a_recorded_change_is_predicted(before: str, edit: str, after: str, tmp_
     measured = 1 - unedited(other).mean_measured_ns / predicted.before_ns
     assert predicted.gain_fraction * measured > 0
     assert abs(predicted.gain_fraction - measured) <= predicted.error_fraction
+
+
+@pytest.mark.parametrize("name", sorted(each.name for each in TRACES.glob("recorded-*")))
+def test_a_recorded_run_replays_to_its_measured_steps(name: str, tmp_path: Path) -> None:
+    times = unedited(open_run(TRACES / name, cache_dir=tmp_path).tables)
+    assert len(times.error) > 0
+    assert np.median(times.error) <= 0.01
+    assert times.error.max() <= 0.03
