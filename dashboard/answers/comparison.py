@@ -61,7 +61,9 @@ def as_waterfall(pair: Pair) -> Waterfall:
     before = sum(part.before_ns for part in rows)
     rest = sum(part.delta_ns for part in rows if part not in shown)
     named = [(part.name, part.delta_ns) for part in shown] + ([("all else", rest)] if rest else [])
-    return Waterfall("parts before", before, tuple(name for name, _ in named), tuple(delta for _, delta in named), "parts after")
+    return Waterfall(
+        "parts before", before, tuple(name for name, _ in named), tuple(delta for _, delta in named), "parts after"
+    )
 
 
 def metrics(pair: Pair, *, everything: bool) -> Section:

@@ -93,7 +93,7 @@ def _ranks(view: View) -> tuple[int, ...]:
         return ranks
     document = wait(data.ask_document(view.run, EVERYTHING))
     strange = outliers.found(document)
-    said = f"{len(strange)} that are not like the others first; " if strange else ""
+    said = f"not like the others, and first: {len(strange)}; " if strange else ""
     st.caption(f"{FIRST_RANKS} of {len(ranks)} ranks, {said}name others under *Ranks* at the left.")
     return outliers.first(document, ranks)[:FIRST_RANKS]
 

@@ -11,6 +11,7 @@ import pytest
 from dashboard_visit import COLORS, Visit
 
 from dashboard.pages import PAGES
+from dashboard.timeline import perfetto
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,6 +125,15 @@ def test_a_selection_lists_what_ran_and_opens_in_perfetto(visit: Visit) -> None:
     page.keyboard.press("z")
     visit.until_timeline(f"Math.abs(line.start - {selected[0]}) < 2 && Math.abs(line.end - {selected[1]}) < 2")
     visit.check()
+
+
+@pytest.mark.skipif(perfetto.pages() is None, reason="Perfetto's pages are not here: pip install 'usp-prof[perfetto]'")
+def test_perfettos_own_pages_show_a_range_and_nobody_else_answers(visit: Visit) -> None:
+    answered: list[str] = []
+    visit.page.on("response", lambda response: answered.append(response.url))
+    visit.page.goto(perfetto.link(visit.address, perfetto.address(0, (0, 3), 0, 10**9)))
+    visit.page.wait_for_function("() => document.body.innerText.includes('rank 3 (pp 3)')")
+    assert [url for url in answered if not url.startswith((visit.address, "data:", "blob:"))] == []
 
 
 def test_a_box_zooms_and_a_row_is_pinned(visit: Visit) -> None:
