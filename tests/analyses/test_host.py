@@ -116,6 +116,20 @@ def test_without_stacks_collection_is_not_claimed_to_be_nothing() -> None:
     assert [note.code for note in result.notes] == ["no_python_functions"]
 
 
+def test_ops_and_calls_of_all_ranks_come_longest_first() -> None:
+    runs = {
+        rank: trace(rank).op("aten::mm", at=100, dur=500 + 100 * rank).op("aten::add", at=5_000, dur=550)
+        .kernel("k", at=7_000, dur=10, launch_at=6_000 + rank)
+        for rank in (0, 1)
+    }  # fmt: skip
+    result = host.compute(table_set(runs))
+    assert [(op.rank, op.name) for op in result.ops if op.name.startswith("aten")] == [
+        (1, "aten::mm"), (0, "aten::add"), (1, "aten::add"), (0, "aten::mm"),
+    ]  # fmt: skip
+    times = [call.time_ns for call in result.calls]
+    assert times == sorted(times, reverse=True)
+
+
 def test_cpu_time_is_by_op_less_what_is_inside() -> None:
     run = Trace(device="cpu").step(1, at=0, dur=10_000)
     run.op("aten::linear", at=0, dur=1_000).op("aten::addmm", at=100, dur=800)

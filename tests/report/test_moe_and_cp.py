@@ -72,10 +72,11 @@ def test_experts_are_shown_by_expert_by_rank_and_by_routing() -> None:
     bars = chart_of(shown)
     assert bars.labels == ("expert 0", "expert 1", "expert 2", "expert 3")
     assert bars.values == (3.0, 3.0, 7.0, 3.0)
+    assert bars.even == (4.0,) * 4
     tables = tables_of(shown)
     by_rank = tables["By rank, of a step"]
     heads = [column.head for column in by_rank.columns]
-    assert heads == ["rank", "tokens", "over the mean x", "dispatch", "experts", "combine", "all-to-all"]
+    assert heads == ["rank", "tokens", "over its group's mean", "dispatch", "experts", "combine", "all-to-all"]
     assert by_rank.rows[1][:5] == (1, 10.0, 10 / 8, 200.0, 500.0)
     worst = tables["The most uneven routings"]
     assert worst.rows[0] == (3, 0, 1, 8, 6.0, 8 / 6)
@@ -90,6 +91,7 @@ def test_where_experts_are_not_counted_ranks_are_drawn() -> None:
     shown = section(document(lambda rank: routed(rank, [(6, 2)] if rank else [(2, 2)], counted=False)), "moe")
     assert chart_of(shown).labels == ("rank 0", "rank 1")
     assert chart_of(shown).values == (4.0, 8.0)
+    assert chart_of(shown).even == (6.0, 6.0)
 
 
 def test_loads_told_by_sizes_are_bytes() -> None:
@@ -109,10 +111,23 @@ def test_parts_of_the_sequence_stand_beside_their_mean_and_waits_beside_their_ri
     shown = section(document(ringed), "cp")
     bars = chart_of(shown)
     assert (bars.labels, bars.values, bars.is_time) == (("rank 0", "rank 1"), (1_000.0, 3_000.0), True)
+    assert bars.even == (2_000.0, 2_000.0)
     tables = tables_of(shown)
     assert [row[3] for row in tables["By rank, of a step"].rows] == [0.5, 1.5]
     # Ring step, mean, shortest, longest, at rank: the early rank waits.
     assert tables["Waiting by ring step, of one exchange"].rows == ((0, 40.0, 20.0, 60.0, 0), (1, 41.0, 21.0, 61.0, 0))
+
+
+def test_each_group_has_its_own_mean() -> None:
+    def made(rank: int) -> Trace:
+        run = Trace(rank=rank, world=4, device="cpu").step(3, at=0, dur=10_000)
+        for members in ([0, 1], [2, 3]):
+            run.group(f"g{members[0]}", members, "mesh_cp")
+        return run.op("aten::bmm", at=100, dur=1_000 * (rank + 1))
+
+    tables = table_set({rank: made(rank) for rank in range(4)})
+    shown = section(build(tables, analyse(tables), name="run", findings=()), "cp")
+    assert chart_of(shown).even == (1_500.0, 1_500.0, 3_500.0, 3_500.0)
 
 
 def test_without_marks_the_ring_is_said_to_be_unknown() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from html import escape
 from html.parser import HTMLParser
 
 import pytest
 from papers import HOSTILE, document, empty_document, facts
 
-from usp_prof.report.document import Section
+from usp_prof.report.document import DataTable, Section, TableColumn
 from usp_prof.report.writers import webpage
 
 
@@ -54,6 +55,27 @@ def test_every_chart_has_its_data_and_its_dark_patch(page: str) -> None:
     ids = {attributes["id"] for _, attributes in tags if "id" in attributes}
     assert len(charts) == len(set(charts)) == 4
     assert all({f"chart-{chart}", f"dark-{chart}"} <= ids for chart in charts)
+
+
+def test_a_chart_has_its_room_before_it_is_drawn(page: str) -> None:
+    """Else what is below it moves while one reads, and links lead elsewhere."""
+    for tag, attributes in outline(page).tags:
+        if tag == "div" and "data-chart" in attributes:
+            data = json.loads(re.search(rf'id="chart-{attributes["data-chart"]}">(.*?)</script>', page)[1])  # type: ignore[index]
+            height = data["doc"]["roots"][0]["attributes"]["height"]
+            assert height > 60
+            assert attributes["style"] == f"min-height:{height}px"
+
+
+def test_very_long_names_are_cut_to_two_lines_and_sentences_are_not() -> None:
+    name = "void at::native::elementwise_kernel<" + "at::native::BinaryFunctor<float>, " * 9 + ">"
+    why = "because " * 30
+    columns = (TableColumn("name"), TableColumn("why", prose=True), TableColumn("op"))
+    section = Section("s", "S", (DataTable("t", columns, ((name, why, "aten::mm"),)),))
+    text = webpage.write([document(sections=(section,))])
+    assert f'<td class="long"><div title="{escape(name)}">{escape(name)}</div></td>' in text
+    assert f"<td>{why}</td>" in text
+    assert '<td class="whole">aten::mm</td>' in text
 
 
 def test_links_lead_to_sections(page: str) -> None:

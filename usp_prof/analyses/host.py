@@ -174,6 +174,8 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> HostResult:
         ranks.append(_rank(tables, rank, selection, max(1, len(numbers)), launches, blocked, depths))
     notes = [_STACKS] if any(np.isnan(host.gc_ns) for host in ranks) else []
     ordered = tuple(sorted(syncs, key=lambda sync: (-sync.time_ns, sync.rank, sync.name, sync.cause)))
+    calls.sort(key=lambda call: (-call.time_ns, call.rank, call.name))
+    ops.sort(key=lambda op: (-op.self_ns, op.rank, op.name))
     return HostResult(tuple(ranks), tuple(calls), ordered, tuple(ops), tuple(queues), steps, tuple(notes))
 
 

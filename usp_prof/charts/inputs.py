@@ -146,11 +146,12 @@ class RankGrid:
 
 @dataclass(frozen=True, slots=True)
 class RankBars:
-    """One amount for each rank, expert, ...: how evenly it is spread; times are in nanoseconds."""
+    """One amount for each rank, expert, ..., and what an even share of its group would be; times in nanoseconds."""
 
     what: str
     labels: tuple[str, ...]
     values: tuple[float, ...]
+    even: tuple[float, ...]
     role: str
     is_time: bool = False
 

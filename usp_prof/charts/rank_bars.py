@@ -1,4 +1,4 @@
-"""How evenly is something spread over ranks or experts? A bar each, and a line where an even share would end."""
+"""How evenly is something spread over ranks or experts? A bar each, and a mark where an even share would end."""
 
 from __future__ import annotations
 
@@ -16,30 +16,34 @@ if TYPE_CHECKING:
     from usp_prof.charts.theme import Theme
 
 _MOST_HEIGHT = 620
+_REACH = 0.45
 _NAMED = 40
 """Beyond so many bars names would lie on one another: the pointer tells them."""
 
 
 def figure(data: RankBars, theme: Theme) -> Figure:
-    """Draw the bars top down, with the mean as a dashed line."""
-    values = np.asarray(data.values, float)
-    mean = float(values.mean()) if len(values) else 0.0
+    """Draw the bars top down, each with a mark at the mean of its group."""
+    values, even = np.asarray(data.values, float), np.asarray(data.even, float)
     source = ColumnDataSource(
         {
             "label": list(data.labels),
             "value": values,
             "shown": values / 1e6 if data.is_time else values,
-            "ratio": values / mean if mean else np.zeros(len(values)),
+            "even": even,
+            "ratio": np.divide(values, even, out=np.ones(len(values)), where=even > 0),
+            "below": [(label, -_REACH) for label in data.labels],
+            "above": [(label, _REACH) for label in data.labels],
         }
     )
     height = 90 + min(_MOST_HEIGHT, 22 * max(2, len(values)))
     plot = base(theme, height, y_range=FactorRange(*reversed(data.labels)), tools="reset")
-    color = theme.color(data.role)
-    bars = plot.hbar("label", left=0, right="value", height=0.7, source=source, fill_color=color, line_color=None)
-    plot.vspan(x=[mean], line_color=theme.ink, line_dash="4 3", line_width=1.5)
-    plot.x_range = Range1d(0, 1.05 * float(values.max(initial=0.0)) or 1.0)
+    fill = theme.color(data.role)
+    bars = plot.hbar("label", left=0, right="value", height=0.7, source=source, fill_color=fill, line_color=None)
+    for color, width in ((theme.background, 5), (theme.ink, 2)):  # with a rim, to be seen on bars of any colour
+        plot.segment("even", "below", "even", "above", source=source, line_color=color, line_width=width)
+    plot.x_range = Range1d(0, 1.05 * max(float(values.max(initial=0.0)), float(even.max(initial=0.0))) or 1.0)
     plot.xaxis.formatter = time_ticks() if data.is_time else NumeralTickFormatter(format="0,0")
-    plot.xaxis.axis_label = f"{data.what}; dashed: the mean"
+    plot.xaxis.axis_label = f"{data.what}; the mark is the mean of the group"
     plot.ygrid.grid_line_color = None
     if len(values) > _NAMED:
         plot.yaxis.major_label_text_font_size = "0px"

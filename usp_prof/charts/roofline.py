@@ -39,8 +39,9 @@ def figure(data: RooflinePoints, theme: Theme) -> Figure:
         source=source,
         size="size",
         fill_color=theme.color("measured"),
-        fill_alpha=0.5,
-        line_color=theme.color("measured"),
+        fill_alpha=0.65,
+        line_color=theme.ink,
+        line_width=0.5,
     )
     _draw_roof(plot, data, theme, intensity)
     plot.xaxis.axis_label = "arithmetic intensity, FLOP per byte"

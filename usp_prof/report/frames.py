@@ -33,6 +33,8 @@ _NAMES = {
     "share": Unit.FRACTION,
     "efficiency": Unit.FRACTION,
     "ratio": Unit.RATIO,
+    "slowdown": Unit.RATIO,
+    "imbalance": Unit.RATIO,
     "mfu": Unit.FRACTION,
     "hfu": Unit.FRACTION,
     "tokens_per_second": Unit.PER_SECOND,

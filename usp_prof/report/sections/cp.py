@@ -47,20 +47,28 @@ def build(context: Context, title: str) -> Section | None:
 def _bars(result: CpResult) -> Chart:
     labels = tuple(f"rank {row.rank}" for row in result.ranks)
     values = tuple(row.compute_ns for row in result.ranks)
-    bars = RankBars("compute of a step", labels, values, "compute", is_time=True)
+    means = _means(result)
+    bars = RankBars(
+        "compute of a step", labels, values, tuple(means[row.group] for row in result.ranks), "compute", is_time=True
+    )
     return Chart("Compute by rank, group after group", bars)
 
 
-def _by_rank(result: CpResult, kinds: list[str]) -> DataTable:
+def _means(result: CpResult) -> dict[int, float]:
     means = {}
     for group in {row.group for row in result.ranks}:
         times = [row.compute_ns for row in result.ranks if row.group == group]
         means[group] = sum(times) / len(times)
+    return means
+
+
+def _by_rank(result: CpResult, kinds: list[str]) -> DataTable:
+    means = _means(result)
     columns = (
         TableColumn("group"),
         TableColumn("rank"),
         TableColumn("compute", Unit.NS),
-        TableColumn("over the mean x"),
+        TableColumn("over its group's mean", Unit.RATIO),
         *(TableColumn(_NAMES[kind], Unit.NS) for kind in kinds),
     )
     rows = tuple(

@@ -40,9 +40,9 @@ def build(context: Context, title: str) -> Section | None:
     loads = result.experts or result.tokens
     if loads:
         what = "expert" if result.experts else "rank"
-        bars = RankBars(
-            "tokens of a step", tuple(f"{what} {n}" for n in loads), tuple(float(n) for n in loads.values()), "comm:ep"
-        )
+        values = tuple(float(count) for count in loads.values())
+        even = tuple(_even(result, number) for number in loads) if not result.experts else _all_even(values)
+        bars = RankBars("tokens of a step", tuple(f"{what} {n}" for n in loads), values, even, "comm:ep")
         blocks.append(Chart(f"Tokens by {what}", bars))
     if result.times or result.tokens:
         blocks.append(_by_rank(result))
@@ -51,19 +51,31 @@ def build(context: Context, title: str) -> Section | None:
     return Section("moe", title, (*blocks, *notes(result)))
 
 
+def _all_even(values: tuple[float, ...]) -> tuple[float, ...]:
+    return (sum(values) / len(values),) * len(values)
+
+
+def _even(result: MoeResult, rank: int) -> float:
+    """Give the mean of the ranks that share experts with this one."""
+    group = next((load.ranks for load in result.loads if rank in load.ranks), tuple(result.tokens))
+    known = [result.tokens[member] for member in group if member in result.tokens]
+    return sum(known) / len(known)
+
+
 def _by_rank(result: MoeResult) -> DataTable:
     """Set each rank's tokens beside the time of its phases: a full rank's experts work long, its peers combine late."""
     ranks = sorted({*result.tokens, *(rank for _, rank in result.times)})
     phases = [phase for phase in PHASES if any(name == phase for name, _ in result.times)]
     columns = [TableColumn("rank")]
     if result.tokens:
-        columns += [TableColumn("tokens", Unit.COUNT), TableColumn("over the mean x")]
+        columns += [TableColumn("tokens", Unit.COUNT), TableColumn("over its group's mean", Unit.RATIO)]
     columns += [TableColumn(phase.replace("_", "-"), Unit.NS) for phase in phases]
-    mean = sum(result.tokens.values()) / len(result.tokens) if result.tokens else 0.0
     rows: list[tuple[Cell, ...]] = []
     for rank in ranks[:MOST_RANKS]:
         count = result.tokens.get(rank)
-        share: tuple[Cell, ...] = (count, count / mean if count is not None and mean else None) if result.tokens else ()
+        mean = _even(result, rank) if count is not None else 0.0
+        share: tuple[Cell, ...] = (_whole(count), count / mean if count is not None and mean else None)
+        share = share if result.tokens else ()
         rows.append((rank, *share, *(result.times.get((phase, rank)) for phase in phases)))
     return DataTable("By rank, of a step", tuple(columns), tuple(rows), more=max(0, len(ranks) - MOST_RANKS))
 
@@ -79,7 +91,7 @@ def _routings(result: MoeResult) -> DataTable:
         TableColumn("fullest rank"),
         TableColumn("received" if bytes_only else "tokens", unit),
         TableColumn("mean", unit),
-        TableColumn("imbalance x"),
+        TableColumn("imbalance", Unit.RATIO),
     )
     rows = tuple(
         (
@@ -87,12 +99,16 @@ def _routings(result: MoeResult) -> DataTable:
             load.occurrence,
             load.ranks[load.tokens.index(max(load.tokens))],
             max(load.tokens),
-            sum(load.tokens) / len(load.tokens),
+            _whole(sum(load.tokens) / len(load.tokens)),
             load.imbalance,
         )
         for load in worst[:ROWS]
     )
     return DataTable("The most uneven routings", columns, rows, more=max(0, len(worst) - ROWS))
+
+
+def _whole(count: float | None) -> Cell:
+    return int(count) if count is not None and count == int(count) else count
 
 
 def _surplus(load: Load) -> float:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.charts.inputs import AxisCommunication
 from usp_prof.model.metric import Unit
-from usp_prof.report.document import Chart, DataTable, Section, TableColumn
+from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
 from usp_prof.report.frames import ROWS
 from usp_prof.report.partition import axes_in_order
 from usp_prof.report.sections.plain import notes
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from usp_prof.report.document import Block
     from usp_prof.report.figures import Figures
 
+_SUMS = Text(
+    "Total is the time in which any call runs; waiting and transfer are sums over calls, which may run at once. What a "
+    "pipeline's receives wait is a bubble, in no total here.",
+    quiet=True,
+)
+
 
 def build(context: Context, title: str) -> Section | None:
     """Show the axes, as bars and table, then the analysis' own table."""
@@ -29,7 +35,7 @@ def build(context: Context, title: str) -> Section | None:
     blocks: list[Block] = []
     by_axis = communication(context.figures)
     if by_axis is not None:
-        blocks.append(by_axis)
+        blocks += [by_axis, _SUMS]
     bars = axis_bars(context.figures)
     if bars is not None:
         blocks.append(Chart("Communication by axis, mean over ranks", bars))

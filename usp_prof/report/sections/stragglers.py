@@ -22,7 +22,7 @@ _LATENESS = {
     "late": "arrives last",
     "late_by_ns": "late by",
     "own_ns": "its own doing",
-    "slowdown": "slowdown x",
+    "slowdown": "",
 }
 
 
@@ -36,7 +36,8 @@ def build(context: Context, title: str) -> Section | None:
         blocks += [_culprits(result), _evidence(result)]
     frame = result.to_pandas()
     if len(frame):
-        blocks.append(frame_table(frame, "Arrivals by rank and axis, all steps", _LATENESS, rows=64))
+        frame = frame.sort_values(["own_ns", "late_by_ns", "rank"], ascending=[False, False, True], kind="stable")
+        blocks.append(frame_table(frame, "Arrivals by rank and axis, all steps, latest first", _LATENESS, rows=32))
     return Section("stragglers", title, (*blocks, *notes(result)))
 
 

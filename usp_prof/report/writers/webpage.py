@@ -31,6 +31,8 @@ _POLICY = (
 )
 _MODEL_ID = re.compile(r"p\d+\Z")
 _SHORT = 24
+_LONG = 110
+"""Names beyond this are C++ templates: two lines of them, the whole under the pointer."""
 _ID_KEYS = ("id", "root_id")
 
 Path = list[str | int]
@@ -164,8 +166,9 @@ def _data_table(block: doc.DataTable, numbered: _Numbered) -> str:
         heads.append(f"<th{mark}>{escape(head_text(head.head, unit))}</th>")
         columns.append(texts)
         classes.append(mark)
+    prose = [column.prose for column in block.columns]
     rows = "".join(
-        f"<tr>{''.join(_cell(text, mark) for text, mark in zip(row, classes, strict=True))}</tr>"
+        f"<tr>{''.join(_cell(*cell) for cell in zip(row, classes, prose, strict=True))}</tr>"
         for row in zip(*columns, strict=True)
     )
     more = f'<p class="quiet">and {block.more:,} more</p>' if block.more else ""
@@ -175,8 +178,10 @@ def _data_table(block: doc.DataTable, numbered: _Numbered) -> str:
     )
 
 
-def _cell(text: str, mark: str) -> str:
-    """Keep short names on one line; long ones may wrap."""
+def _cell(text: str, mark: str, prose: bool) -> str:  # noqa: FBT001 - from a column's own field
+    """Keep short names on one line; long ones may wrap, very long ones are cut. Sentences are never cut."""
+    if not mark and not prose and len(text) > _LONG:
+        return f'<td class="long"><div title="{escape(text)}">{escape(text)}</div></td>'
     whole = ' class="whole"' if not mark and len(text) <= _SHORT else mark
     return f"<td{whole}>{escape(text)}</td>"
 
@@ -223,8 +228,9 @@ def _chart(block: doc.Chart, numbered: _Numbered) -> str:
 
     number = numbered.next()
     light, dark = (renumbered(json_item(draw(block.data, theme)), {}) for theme in (LIGHT, DARK))
+    height = int(light["doc"]["roots"][0]["attributes"].get("height") or 0)
     return (
-        f'{_title(block.title)}<div class="chart" data-chart="{number}"></div>'
+        f'{_title(block.title)}<div class="chart" data-chart="{number}" style="min-height:{height}px"></div>'
         f'<script type="application/json" id="chart-{number}">{_json(light)}</script>'
         f'<script type="application/json" id="dark-{number}">{_json(list(patch(light, dark)))}</script>'
     )
