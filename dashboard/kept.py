@@ -12,6 +12,9 @@ from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
+
+import numpy as np
 
 import usp_prof
 from usp_prof import UspProfError
@@ -19,7 +22,13 @@ from usp_prof.report.document import Document
 
 FILE = "document.pickle"
 OWN = ("usp_prof.charts.inputs", "usp_prof.model.", "usp_prof.report.document")
-FOREIGN = frozenset({("builtins", "dict"), ("numpy", "dtype"), ("numpy._core.numeric", "_frombuffer")})
+FOREIGN = frozenset(
+    {
+        *(("builtins", kind) for kind in ("dict", "int", "float", "bool", "str")),
+        ("numpy", "dtype"),
+        ("numpy._core.numeric", "_frombuffer"),
+    }
+)
 """What else a document consists of."""
 
 
@@ -37,9 +46,7 @@ def form() -> str:
 def write(document: Document, folder: Path) -> None:
     """Keep a document in a folder."""
     buffer = io.BytesIO()
-    pickler = pickle.Pickler(buffer, protocol=5)
-    pickler.dispatch_table = {MappingProxyType: lambda mapping: (dict, (dict(mapping),))}
-    pickler.dump(document)
+    _Pickler(buffer, protocol=5).dump(document)
     (folder / FILE).write_bytes(buffer.getvalue())
 
 
@@ -50,6 +57,18 @@ def read(folder: Path) -> Document:
     if not isinstance(found, Document):
         raise UspProfError(f"{folder / FILE} holds no report", hint="usp-prof cache clear")
     return found
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, thing: object) -> Any:  # noqa: ANN401 - a reduction, or that there is none
+        """Write what the document's parts are made of in ways that name nothing else when they are read."""
+        if isinstance(thing, MappingProxyType):
+            return dict, (dict(thing),)
+        if isinstance(thing, np.ndarray):  # one that is a view of another would name its own rebuilding
+            return np.ascontiguousarray(thing).__reduce_ex__(5)
+        if isinstance(thing, np.generic):
+            return type(thing.item()), (thing.item(),)
+        return NotImplemented
 
 
 class _Unpickler(pickle.Unpickler):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import pickle
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from dashboard import kept
 from usp_prof import UspProfError, open_run
+from usp_prof.charts.inputs import HeatMap
 from usp_prof.report.build import analyse, build
+from usp_prof.report.document import Chart, DataTable, Section, TableColumn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +30,30 @@ def test_a_report_comes_back_as_it_was(run_folder: Path, tmp_path: Path) -> None
     assert again.findings == document.findings
     assert again.health == document.health
     assert [section.id for section in again.sections] == [section.id for section in document.sections]
+
+
+def test_views_and_single_numbers_come_back_too(run_folder: Path, tmp_path: Path) -> None:
+    """A run of many ranks draws parts of larger arrays."""
+    run = open_run(run_folder, cache_dir=tmp_path / "cache")
+    values = np.arange(24.0).reshape(4, 6).T[::2]
+    part = Section(
+        "views",
+        "Views",
+        (
+            Chart("", HeatMap("compute", (0, 1, 2), (3, 4, 5, 6), values)),
+            DataTable(
+                "", (TableColumn("n"),), ((np.float64(1.5),), (np.int64(7),), (np.bool_(True),), (np.str_("x"),))
+            ),
+        ),
+    )
+    document = build(run.tables, {}, name=run.name, findings=())
+    kept.write(replace(document, sections=(part,)), tmp_path)
+    chart, table = kept.read(tmp_path).sections[0].blocks
+    assert isinstance(chart, Chart)
+    assert isinstance(chart.data, HeatMap)
+    assert isinstance(table, DataTable)
+    assert np.array_equal(chart.data.values_ns, values)
+    assert table.rows == ((1.5,), (7,), (True,), ("x",))
 
 
 class _Command:
