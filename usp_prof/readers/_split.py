@@ -86,7 +86,7 @@ class Feed:
         """Cut off text that should be whole events (without the comma behind them)."""
         while True:
             self.fill(self._least)
-            last = None if self.ended else self._last_seam()
+            last = None if self.ended else last_seam(self.buffer)
             if last is not None:
                 text, self.buffer = self.buffer[: last.start() + 1], self.buffer[last.end() :]
             elif self.ended or len(self.buffer) >= HEAD_LIMIT:
@@ -103,15 +103,16 @@ class Feed:
         self.buffer = text + between + self.buffer
         self._least = max(PIECE, 2 * len(text))
 
-    def _last_seam(self) -> re.Match[bytes] | None:
-        """Find the last seam in the buffer, looking at no more of its end than it takes."""
-        window = _SEAM_LOOK
-        while True:
-            low = max(0, len(self.buffer) - window)
-            seams = deque(_SEAM.finditer(self.buffer, low), maxlen=1)
-            if seams or low == 0:
-                return seams[0] if seams else None
-            window *= 8
+
+def last_seam(text: bytes) -> re.Match[bytes] | None:
+    """Find the last seam between events in a text, looking at no more of its end than it takes."""
+    window = _SEAM_LOOK
+    while True:
+        low = max(0, len(text) - window)
+        seams = deque(_SEAM.finditer(text, low), maxlen=1)
+        if seams or low == 0:
+            return seams[0] if seams else None
+        window *= 8
 
 
 def _cut_small(blocks: Iterator[bytes]) -> Iterator[bytes]:

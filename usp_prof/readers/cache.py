@@ -36,6 +36,10 @@ _DEFAULT_BYTES = 20 << 30
 IN_USE_SECONDS = 600
 """An entry that was used so lately may be open, here or in another process: it stays, also beyond the bound."""
 
+_MEASURED_AFTER = 32
+"""The folder is measured with the first entry, then when a part of its bound this small has been written: to measure it
+with each of many ranks would take longer than to read them."""
+
 _NOTE = "entry.json"
 _ASIDE = "aside-"
 _DERIVED = "derived-"
@@ -90,6 +94,7 @@ class Cache:
     def __init__(self, folder: Path, limit_bytes: int = _DEFAULT_BYTES) -> None:
         self.folder = folder
         self.limit_bytes = limit_bytes
+        self._unmeasured = limit_bytes
 
     def open(self, key: str) -> StoredTables | None:
         """Give an entry, or `None` when there is none that is whole."""
@@ -141,10 +146,13 @@ class Cache:
             aside = Path(tempfile.mkdtemp(prefix=_ASIDE, dir=self.folder))
             try:
                 fill(aside)
+                self._unmeasured += sum(file.stat().st_size for file in _files(aside))
                 self._place(aside, self.folder / name, is_whole)
             finally:
                 shutil.rmtree(aside, ignore_errors=True)
-            self._bound(keep=name)
+            if self._unmeasured * _MEASURED_AFTER >= self.limit_bytes:
+                self._bound(keep=name)
+                self._unmeasured = 0
         except OSError as error:
             raise CacheUnwritableError(
                 f"cannot write to the cache {self.folder}: {error.strerror}",

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from usp_prof.contract import TRACE_METADATA_KEY
+from usp_prof.readers import _wire
 from usp_prof.readers._nanoseconds import ABSENT, from_texts
 from usp_prof.readers._salvage import salvage, salvage_fields
-from usp_prof.readers._split import Feed, parse_head
+from usp_prof.readers._split import Feed, last_seam, parse_head
 from usp_prof.readers.source import Source
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def peek(path: Path, *, whole: bool = False) -> Peek:
     if head is None:
         return Peek(_untraced(feed.buffer, source))
     feed.fill(_EVENTS)
-    first = salvage(feed.buffer[:_EVENTS], exact=True, final=False).events
+    first = _first_events(feed.buffer[:_EVENTS])
     if not first and feed.buffer.strip()[:1] not in {b"]", b""} and b'"ph"' not in feed.buffer:
         return Peek(FileKind.JSON)
     fields = parse_head(head)
@@ -85,6 +86,18 @@ def peek(path: Path, *, whole: bool = False) -> Peek:
     if whole or not _says_rank(fields):
         fields = {**_end_fields(path, source, scan, fields, whole=whole), **fields}
     return _peek(fields, first, scan.step)
+
+
+def _first_events(text: bytes) -> list[_wire.ExactEvent]:
+    """Read the events in the first text: up to the last seam at once where that is sound, else one by one."""
+    seam = last_seam(text)
+    found: list[_wire.ExactEvent] = []
+    if seam is not None:
+        try:
+            found = _wire.EXACT_EVENTS.decode(b"[" + text[: seam.start() + 1] + b"]")
+        except _wire.DECODE_ERRORS:
+            seam = None
+    return found + salvage(text[seam.end() if seam else 0 :], exact=True, final=False).events
 
 
 class _Scan:

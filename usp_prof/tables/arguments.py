@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from usp_prof.model.schema import Kind
 from usp_prof.readers.argument_texts import taken
 from usp_prof.readers.mapped import let_go
+from usp_prof.tables.views import index_of, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,14 +54,14 @@ _SPAN = 16 << 20
 def read_arguments(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple[Field, ...]) -> dict[str, Any]:
     """Read fields; absent ones are -1, NaN, "" or False. Arguments that are no JSON object count as empty."""
     if not len(rows):
-        return {f.name: _whole([_prepared(pa.chunked_array([], pa.string()), f)], f) for f in fields}
+        nothing = pa.array([], pa.string())
+        return {f.name: _whole([_prepared(_typed(nothing, f), f)], f) for f in fields}
     order = None if (rows[1:] >= rows[:-1]).all() else np.argsort(rows, kind="stable")
     ordered = rows if order is None else rows[order]
     batches = []
     for chosen in _taken(args, ordered, len(fields)):
-        read = _read(chosen, fields)
-        batches.append([_prepared(read.column(place), field) for place, field in enumerate(fields)])
-        del read, chosen
+        batches.append([_prepared(read, field) for read, field in zip(_read(chosen, fields), fields, strict=True)])
+        del chosen
         let_go()
     named = {f.name: _whole([batch[place] for batch in batches], f) for place, f in enumerate(fields)}
     return named if order is None else _reordered(named, order)
@@ -97,19 +99,44 @@ def _reordered(columns: dict[str, Any], order: NDArray[np.int64]) -> dict[str, A
     }
 
 
-def _read(chosen: pa.Array, fields: tuple[Field, ...]) -> pa.Table:
-    """Read fields of so few arguments that copies of them weigh nothing."""
-    texts = pa.table({"args": pc.if_else(pc.equal(chosen, ""), None, chosen)})
+def _read(chosen: pa.Array, fields: tuple[Field, ...]) -> list[pa.Array]:
+    """Read fields of so few arguments that copies of them weigh nothing; what is absent is null."""
+    texts = pa.table({"args": pc.if_else(pc.equal(chosen, ""), "{}", chosen)})
     paths = ", ".join("'" + f.path.replace("'", "''") + "'" for f in fields)
-    picks = ", ".join(_pick(place, f) for place, f in enumerate(fields, 1))
-    query = "SELECT {picks} FROM (SELECT json_extract_string({args}, [{paths}]) AS r FROM texts)"
+    with _registered(texts) as connection:
+        try:
+            found = _lists(connection, "args", paths)
+        except duckdb.InvalidInputException:  # some arguments are damaged: leave those out
+            found = _lists(connection, "CASE WHEN json_valid(args) THEN args ELSE '{}' END", paths)
+    flat = pa.concat_arrays([chunk.flatten() for chunk in found.chunks])
+    rows = np.arange(len(chosen)) * len(fields)
+    return [_typed(flat.take(index_of(rows + place)), field) for place, field in enumerate(fields)]
+
+
+def _lists(connection: duckdb.DuckDBPyConnection, args: str, paths: str) -> pa.ChunkedArray:
+    """Give for each text the list of what stands at the paths: a column for each costs more to plan than to read."""
+    query = f"SELECT json_extract_string({args}, [{paths}]) AS r FROM texts"  # noqa: S608 - our own fields
+    return connection.sql(query).to_arrow_table().column("r")
+
+
+def _typed(texts: pa.StringArray, field: Field) -> pa.Array:
+    """Make of texts what the field is; what cannot be made is null."""
+    if field.kind is Kind.TEXT:
+        return texts
+    try:
+        return texts.cast({Kind.INT: pa.int64(), Kind.FLOAT: pa.float64(), Kind.FLAG: pa.bool_()}[field.kind])
+    except pa.ArrowInvalid:  # some are written in another way, or no numbers at all
+        with _registered(pa.table({"args": texts})) as connection:
+            query = f"SELECT TRY_CAST(args AS {_SQL[field.kind]}) AS v FROM texts"  # noqa: S608 - our own types
+            return connection.sql(query).to_arrow_table().column("v").combine_chunks()
+
+
+@contextmanager
+def _registered(texts: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
     connection = _connection(os.getpid(), threading.get_ident())
     connection.register("texts", texts)
     try:
-        return connection.sql(query.format(picks=picks, args="args", paths=paths)).to_arrow_table()
-    except duckdb.InvalidInputException:  # some arguments are damaged: leave those out
-        safe = "CASE WHEN json_valid(args) THEN args END"
-        return connection.sql(query.format(picks=picks, args=safe, paths=paths)).to_arrow_table()
+        yield connection
     finally:
         connection.unregister("texts")
 
@@ -123,33 +150,23 @@ def _connection(process: int, thread: int) -> duckdb.DuckDBPyConnection:  # noqa
     return duckdb.connect(config={"threads": 1})
 
 
-def _pick(place: int, field: Field) -> str:
+def _prepared(found: pa.Array, field: Field) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
+    """Make of a batch what is kept of it until all are read."""
     if field.kind is Kind.TEXT:
-        return f"r[{place}] AS c{place}"
-    return f"TRY_CAST(r[{place}] AS {_SQL[field.kind]}) AS c{place}"
-
-
-def _prepared(found: pa.ChunkedArray, field: Field) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
-    """Make of a batch what is kept of it until all are read.
-
-    Numbers are copied: as long as one column of a batch of DuckDB's lives, the texts of all its columns do.
-    """
-    if field.kind is Kind.TEXT:
-        texts = pc.fill_null(found.cast(pa.string()), "")
+        texts = pc.fill_null(found, "")
         return texts.dictionary_encode() if field.coded else texts
     if field.kind is Kind.FLAG:
-        return pc.fill_null(found.cast(pa.bool_()), fill_value=False).to_numpy().copy()
-    filled = pc.fill_null(found.cast(pa.float64() if field.kind is Kind.FLOAT else pa.int64()), -1)
+        return pc.fill_null(found, fill_value=False).to_numpy(zero_copy_only=False)
     if field.kind is Kind.FLOAT:
-        return np.where(pc.is_null(found).to_numpy(), np.nan, filled.to_numpy())
-    return filled.to_numpy().copy()
+        return np.where(pc.is_null(found).to_numpy(zero_copy_only=False), np.nan, numbers_of(pc.fill_null(found, 0.0)))
+    return numbers_of(pc.fill_null(found, -1))
 
 
 def _whole(parts: list[Any], field: Field) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
     """Put the batches of a column together."""
     if field.kind is not Kind.TEXT:
         return np.concatenate(parts)
-    column = pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
+    column = pa.chunked_array(parts)
     if not field.coded:
         return column
     whole = column.unify_dictionaries().combine_chunks()

@@ -14,8 +14,6 @@ from usp_prof.model.schema import Kind
 from usp_prof.tables.arguments import Field
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from usp_prof.tables.frame import EventFrame
@@ -79,10 +77,13 @@ def describe(frame: EventFrame, rows: Ints) -> pa.Table:
     return _modern(pa.table(columns))
 
 
-def merge(parts: Sequence[pa.Table]) -> pa.Table:
-    """Take each field from the first table that has it."""
-    result = parts[0]
-    for other in parts[1:]:
+def said_of(frame: EventFrame, first: Ints, *others: Ints) -> pa.Table:
+    """Read what several events say of one part each: every field from the first of them that has it."""
+    count = len(first)
+    read = describe(frame, np.concatenate([first, *others]))
+    result = read.slice(0, count)
+    for place in range(1, len(others) + 1):
+        other = read.slice(place * count, count)
         columns = {}
         for name, kind in _KINDS.items():
             own, spare = result.column(name), other.column(name)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.tables.classification import Work, operation
-from usp_prof.tables.described import describe, merge, texts
+from usp_prof.tables.described import said_of, texts
 from usp_prof.tables.frame import HOST_OPS, MARKS
 from usp_prof.tables.kernels import kinds
 from usp_prof.tables.posts import around, operation_of, posts_of_gloo, ranges_of
@@ -99,7 +99,7 @@ def _from_kernels(frame: EventFrame, links: Links, chosen: Ints, library: NDArra
     mark = around(frame, ranges_of(frame, MARKS, lambda name: name.startswith("nccl:")), track, at)
     c10d = around(frame, ranges_of(frame, HOST_OPS, lambda name: name.startswith("c10d::")), track, at)
     # A mark names the tensors themselves; the record around it only their list.
-    said = merge([describe(frame, row), describe(frame, mark), describe(frame, post)])
+    said = said_of(frame, row, mark, post)
     said_names = texts(said, "name")
     told = np.array([operation(text) if text else "other" for text in said_names[1]] + ["other"], dtype=object)
     op = told[said_names[0]]
@@ -134,7 +134,7 @@ def _operation_of_kernel(name: str) -> str:
 def _from_gloo(frame: EventFrame, row: Ints) -> Parts:
     op = frame.by_name(row, lambda name: operation(name.removeprefix("gloo:")), object)
     post = posts_of_gloo(frame, row, op)
-    said = merge([describe(frame, row), describe(frame, post)])
+    said = said_of(frame, row, post)
     names = texts(said, "name")
     told = np.array([operation(text) if text else "other" for text in names[1]] + ["other"], dtype=object)[names[0]]
     posted = operation_of(frame, post)
@@ -155,7 +155,7 @@ def _from_host(frame: EventFrame, *, none: bool) -> Parts:
     row = np.concatenate([post, alone])
     row = row[np.lexsort((row, frame.start[row]))]
     named = np.where(marks_of_post[row] >= 0, marks_of_post[row], row)
-    said = merge([describe(frame, row), describe(frame, named)])
+    said = said_of(frame, row, named)
     names = texts(said, "name")
     told = np.array([operation(text) if text else "other" for text in names[1]] + ["other"], dtype=object)[names[0]]
     op = np.where(told != "other", told, operation_of(frame, named))
