@@ -202,6 +202,47 @@ def test_t1_unlinked_kernels_count_as_busy() -> None:
     assert busy_ns(table_set(trace), "compute") == 10_000
 
 
+def stalled(call: str) -> Trace:
+    """Eight kernels one after the other; the second one's end was written late, 3 s after it."""
+    trace = Trace().step(1, 0, 100_000)
+    for number in range(8):
+        trace.launch(number + 1, 10 + number, name=call)
+        late = 3_000_000_000 if number == 1 else 0
+        trace.kernel("gemm", 1_000 + 1_000 * number, 900 + late, correlation=number + 1)
+    return trace
+
+
+def test_t11_rocms_overrunning_durations_are_cut_where_the_next_work_begins() -> None:
+    tables = table_set(stalled("hipLaunchKernel"))
+    kernels = tables.columns("kernels", 0)
+    assert kernels["dur_ns"].tolist() == [900, 1_000, *[900] * 6]
+    assert set(kernels["lane"].tolist()) == {0}
+    assert busy_ns(tables, "compute") == 7 * 900 + 1_000
+    assert health(tables)["overrunning_durations"] == 1
+    assert tables.columns("steps", 0)["end_ns"].tolist() == [BASE + 8_900]
+
+
+def test_t11_work_that_reaches_into_the_next_alone_and_other_makers_streams_are_left() -> None:
+    overlapping = Trace().step(1, 0, 9_000).launch(1, 10, name="hipLaunchKernel")
+    overlapping.kernel("a", 1_000, 1_500, correlation=1).kernel("b", 2_000, 100).kernel("c", 2_600, 100)
+    assert table_set(overlapping).columns("kernels", 0)["dur_ns"].tolist() == [1_500, 100, 100]
+    nvidia = table_set(stalled("cudaLaunchKernel"))
+    assert nvidia.columns("kernels", 0)["dur_ns"].max() == 3_000_000_900
+    assert health(nvidia)["overlapping_kernels"] == 6
+    assert "overrunning_durations" not in health(nvidia)
+
+
+def test_t11_a_graphs_kernels_all_count_and_leave_no_idle_time() -> None:
+    trace = Trace().step(1, 0, 50_000).launch(7, 100, name="cudaGraphLaunch")
+    for number in range(10):
+        trace.kernel(f"k{number}", 1_000 + 700 * number, 700, correlation=7)
+    tables = table_set(trace)
+    assert busy_ns(tables, "compute") == 7_000
+    assert tables.columns("launches", 0)["kernels"].tolist() == [10]
+    window = tables.columns("steps", 0)
+    assert int(window["end_ns"][0] - window["start_ns"][0]) == 7_000
+
+
 def test_t2_links_rest_on_correlation_not_on_arrows() -> None:
     trace = Trace().step(1, 0, 9_000).op("aten::add", 50, 100).kernel("add", 1_000, 100, launch_at=60)
     arrow = {"cat": "async_cpu_to_gpu", "id": 1001, "name": "async_cpu_to_gpu", "pid": 1, "tid": 100, "ts": 60}

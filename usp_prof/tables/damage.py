@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from usp_prof.tables.steps import Steps
 
 
-def find(frame: EventFrame, links: Links, steps: Steps, parts: Parts, kernels: pa.Table) -> list[HealthRow]:
+def find(
+    frame: EventFrame, links: Links, steps: Steps, parts: Parts, kernels: pa.Table, overrunning: int
+) -> list[HealthRow]:
     """List the rows of health of one rank."""
-    found = [*_launches(links, kernels), *_steps(frame, links, steps), *_parts(parts)]
+    found = [*_launches(links, kernels), _durations(overrunning), *_steps(frame, links, steps), *_parts(parts)]
     return [
         HealthRow(code, severity, frame.rank, count, detail, frame.raw.file)
         for code, severity, count, detail in found
@@ -31,6 +33,13 @@ def find(frame: EventFrame, links: Links, steps: Steps, parts: Parts, kernels: p
 
 
 Row = tuple[str, Severity, int, str]
+
+
+def _durations(overrunning: int) -> Row:
+    return (
+        "overrunning_durations", Severity.ERROR, overrunning,
+        "device work that would outlast what ran after it on its stream (ROCm's late time stamps); cut at the next's start",
+    )  # fmt: skip
 
 
 def _launches(links: Links, kernels: pa.Table) -> Iterator[Row]:

@@ -17,6 +17,7 @@ from usp_prof.tables import (
     launches,
     memory,
     ops,
+    overruns,
     ranks,
 )
 from usp_prof.tables import annotations as annotation_table
@@ -39,6 +40,7 @@ def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str,
     The two that have a row for nearly every event come in parts.
     """
     frame = EventFrame(raw, rank)
+    overrunning = overruns.cut(frame)
     links = link(frame)
     steps = step_table.find(frame, links)
     parts = find_parts(frame, links)
@@ -59,5 +61,5 @@ def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str,
         "actions": actions.build(frame, links, steps),
         "memory": memory.build(frame, steps),
         "ops": ops.build(frame, links, steps),
-        "health": health.build([*raw.health, *damage.find(frame, links, steps, parts, kernel)]),
+        "health": health.build([*raw.health, *damage.find(frame, links, steps, parts, kernel, overrunning)]),
     }

@@ -27,6 +27,11 @@ def streams(frame: EventFrame, rows: Ints) -> Ints:
     return np.where(stream >= 0, stream, numbers[codes[rows]])
 
 
+def tracks(frame: EventFrame, rows: Ints) -> Ints:
+    """Give the number of the (device, stream) pair of device work."""
+    return _tracks(frame, rows)[1]
+
+
 def lanes_of_work(frame: EventFrame, rows: Ints) -> Ints:
     """Give each piece of device work its lane within its stream: 0, and more where work of one stream overlaps."""
     _, track = _tracks(frame, rows)
