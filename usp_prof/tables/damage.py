@@ -38,7 +38,7 @@ Row = tuple[str, Severity, int, str]
 def _durations(overrunning: int) -> Row:
     return (
         "overrunning_durations", Severity.ERROR, overrunning,
-        "device work that would outlast what ran after it on its stream (ROCm's late time stamps); cut at the next's start",
+        "device work that outlasts what ran after it on its stream (ROCm's late time stamps); cut at the next start",
     )  # fmt: skip
 
 
