@@ -214,9 +214,9 @@ def test_accumulation_rounds_repeat_micro_batches() -> None:
     assert pipeline.compute(made.run(tables)).micro_batches == 8
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "interleaved-zb", "zbv", "dualpipev"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "interleaved", "interleaved-zb", "zbv", "dualpipev"])
 def test_simulated_traces_give_the_bubble_back(schedule: str, tmp_path: Path) -> None:
-    chunks = 1 if schedule in {"gpipe", "1f1b"} else 2
+    chunks = 1 if schedule in {"gpipe", "1f1b", "zb-h1"} else 2
     plan = Plan(schedule=schedule, virtual_stages=chunks, micro_batches=8, steps=2)
     tables, truth = declared.read(Declaration(mesh=Mesh(pp=4), shape=Layers(layers=8), work=plan), tmp_path)
     result = pipeline.compute(tables)
