@@ -155,6 +155,9 @@ def test_convolution_forward_and_backward() -> None:
         ("aten::sum", [[4, 8]], Family.REDUCTION, 32),
         ("aten::native_layer_norm", [[4, 8], [], [8], [8], []], Family.NORM, 32 + 16 + 32),
         ("triton_poi_fused_add_mul_0", [[4, 8], [4, 8], [8]], Family.FUSED, 72),
+        ("FusedLayerNormAffineFunction", [[4, 8], [8], [8]], Family.NORM, 32 + 16 + 32),
+        ("ScaledUpperTriangMaskedSoftmax", [[2, 4, 4]], Family.NORM, 16 + 32),
+        ("ScaledMaskedSoftmax", [[2, 4, 4]], Family.NORM, 64),
     ],
 )
 def test_what_must_be_moved(name: str, dims: list[Any], family: Family, elements: int) -> None:

@@ -34,6 +34,11 @@ native_group_norm_backward native_batch_norm native_batch_norm_backward cudnn_ba
 miopen_batch_norm miopen_batch_norm_backward batch_norm_backward_reduce _softmax _log_softmax
 _softmax_backward_data _log_softmax_backward_data
 """.split()  # noqa: SIM905 - words read better than a hundred quoted lines
+# Apex', Megatron-LM's and Transformer Engine's own functions, under the names of their classes.
+_FUSED_NORMS = """
+FusedLayerNormAffineFunction FusedLayerNormFunction FusedRMSNormAffineFunction FusedRMSNormFunction
+FastLayerNormFN FusedScaleMaskSoftmax ScaledMaskedSoftmax ScaledSoftmax GenericScaledMaskedSoftmax
+""".split()  # noqa: SIM905 - words read better than a hundred quoted lines
 _REDUCTIONS = """
 sum mean amax amin max min argmax any all norm linalg_vector_norm nll_loss_forward var var_mean topk
 """.split()  # noqa: SIM905 - words read better than a hundred quoted lines
@@ -136,6 +141,11 @@ def _norm(shapes: Shapes) -> Cost:
     return Cost(Family.NORM, 0.0, float(sum(sizes) + max(sizes)), shapes.precision(0))
 
 
+def _causal_softmax(shapes: Shapes) -> Cost:
+    """Read what a causal mask leaves, half of the square, and write all of it."""
+    return Cost(Family.NORM, 0.0, 1.5 * shapes.size(0), shapes.precision(0))
+
+
 def fused(shapes: Shapes) -> Cost | None:
     """Count every tensor that a generated kernel takes once: it reads or writes each."""
     moved = float(sum(size for _, size in tensors(shapes)))
@@ -165,6 +175,8 @@ FORMULAS: dict[str, Formula] = {
     "aten::sort": _sorted,
     **{f"aten::{name}": _write for name in _WRITES_ONLY},
     **{f"aten::{name}": _norm for name in _NORMS},
+    **dict.fromkeys(_FUSED_NORMS, _norm),
+    "ScaledUpperTriangMaskedSoftmax": _causal_softmax,
     **{f"aten::{name}": _reduction for name in _REDUCTIONS},
     "aten::copy_": _copy,
 }

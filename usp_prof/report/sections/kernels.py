@@ -29,8 +29,8 @@ _OPS = {
     "mean_ns": "",
     "intensity": "FLOP/byte",
     "precision": "",
-    "total_flop": "FLOP",
-    "total_bytes": "bytes",
+    "total_flop": "work",
+    "total_bytes": "moved",
 }
 _KERNELS = {
     "name": "",
