@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_faults import long_run_with, run_with
 
+from usp_prof.tables.catalogue import RUN_TABLES, SCHEMAS
+from usp_prof.tables.table_set import MemorySource, TableSet
 from usp_prof.whatif.build import graph_of
 from usp_prof.whatif.edited import as_recorded
 from usp_prof.whatif.graph import EdgeKind, Graph, NodeKind
@@ -18,6 +22,9 @@ from usp_prof.whatif.replay import replay
 from usp_prof.whatif.sample import COUNTED, LEAD, LONG, STRETCHES, WIDTH, Recorded, sample_of
 from usp_prof.whatif.steady import SURE, saving
 from usp_prof.whatif.step_times import step_times
+
+if TYPE_CHECKING:
+    from usp_prof.run import Run
 
 FAULTS = ["slow_rank", "late_input"]
 
@@ -98,6 +105,27 @@ def test_what_a_sample_says_all_steps_say(
         mean = unedited(long_run_with(fault).tables).mean_measured_ns
         ends = 2 * abs(found) / len(sample.stretch)
         assert abs(found - wholly(fault, changed)) <= 2 * SURE * mean + ends
+
+
+def test_steps_that_one_rank_alone_has_are_left_out() -> None:
+    run = long_run_with("slow_rank")
+    short = {rank: run.tables.arrow("steps", [rank]) for rank in run.ranks}
+    short[2] = short[2].slice(0, len(short[2]) - 4)
+    found = sample_of(_with_steps(run, short))
+    assert found is not None
+    assert len(found.sample.labels) == len(found.sample.stretch) == 56
+    np.testing.assert_array_equal(found.timeline.end, found.graph.nodes.end)
+    short[1] = pa.concat_tables([short[1].slice(0, 30), short[1].slice(31)])
+    assert sample_of(_with_steps(run, short)) is None  # rank 1 has a hole where the others have a step
+
+
+def _with_steps(run: Run, steps: dict[int, pa.Table]) -> TableSet:
+    names = [schema.name for schema in SCHEMAS if schema.name not in {*RUN_TABLES, "steps"}]
+    sources = {
+        rank: MemorySource({"steps": steps[rank]} | {name: run.tables.arrow(name, [rank]) for name in names})
+        for rank in run.ranks
+    }
+    return TableSet(sources, manifest=run.manifest, topology=run.tables.topology)
 
 
 def test_a_change_of_all_steps_alike_is_told_by_the_sample() -> None:

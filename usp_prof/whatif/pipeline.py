@@ -55,7 +55,11 @@ class Pipeline:
 
 
 def pipeline_of(tables: TableSet) -> Pipeline:
-    """Gather the pipeline's actions; raises where the run has none."""
+    """Gather the pipeline's actions, once; raises where the run has none."""
+    return tables.memo("whatif pipeline", lambda: _gathered(tables))
+
+
+def _gathered(tables: TableSet) -> Pipeline:
     clocks = clock.of(tables)
     rows = []
     for rank in tables.ranks:

@@ -74,8 +74,9 @@ class _Moves:
         node = self._node_of_event[row]
         held, start, end = node >= 0, np.empty_like(was), np.empty_like(was)
         # A posted transfer's range ends when it is asked for, later than its node: by what the node moves, it moves.
-        start[held] = was[held] + (self._timeline.start - nodes.start)[node[held]]
-        end[held] = ends[held] + (self._timeline.end - nodes.end)[node[held]]
+        node = node[held]
+        start[held] = was[held] + self._timeline.start[node] - nodes.start[node]
+        end[held] = ends[held] + self._timeline.end[node] - nodes.end[node]
         ranges = ~held & events.matches("category", *_DEVICE_RANGES)[row]
         for rows, move in ((ranges, self.work), (~held & ~ranges, self.host)):
             start[rows], end[rows] = move(was[rows]), move(ends[rows])
@@ -116,7 +117,7 @@ class _Moves:
         rows, nodes, clocks = self._rows[chosen], self._graph.nodes, clock.of(self._tables)
         pairs = ((nodes.start, self._timeline.start), (nodes.end, self._timeline.end))
         before = [clocks.local(self.rank, was[rows]) for was, _ in pairs]
-        after = [own + (now - was)[rows] for own, (was, now) in zip(before, pairs, strict=True)]
+        after = [own + now[rows] - was[rows] for own, (was, now) in zip(before, pairs, strict=True)]
         return np.concatenate(before), np.concatenate(after)
 
 

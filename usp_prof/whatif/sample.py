@@ -133,11 +133,11 @@ def _recorded(sample: Sample | None) -> Recorded | None:
 
 def _sample(tables: TableSet) -> Sample | None:
     graph = graph_of(tables)
-    labels = [tables.columns("steps", rank)["step"] for rank in tables.ranks]
-    count = min((len(each) for each in labels), default=0)
-    if count < LONG or any(not np.array_equal(each, labels[0]) for each in labels):
+    labels = _shared(tables)
+    count = len(labels)
+    if count < LONG:
         return None
-    step = _steps_of(tables, graph)
+    step = _steps_of(tables, graph, labels)
     stretch, nth = np.full(count + 1, -1, np.int64), np.full(count, -1, np.int64)
     for number, low in enumerate(np.rint(np.linspace(0, count - WIDTH, STRETCHES)).astype(int).tolist()):
         stretch[low : low + WIDTH] = number
@@ -147,17 +147,32 @@ def _sample(tables: TableSet) -> Sample | None:
     place[rows] = np.arange(len(rows))
     of_node = stretch[step]
     nodes, whole = _nodes(graph.nodes, rows, of_node[rows])
-    steps = _counted(tables, graph, place, of_node, nth)
-    return Sample(graph, rows, place, step, stretch[:-1], nodes, whole, steps, labels[0]) if len(steps.begin) else None
+    steps = _counted(tables, graph, place, of_node, dict(zip(labels.tolist(), nth.tolist(), strict=True)))
+    return Sample(graph, rows, place, step, stretch[:-1], nodes, whole, steps, labels) if len(steps.begin) else None
 
 
-def _steps_of(tables: TableSet, graph: Graph) -> Ints:
+def _shared(tables: TableSet) -> Ints:
+    """Give the steps that all ranks have, in order; none where a rank has others in between."""
+    every = [tables.columns("steps", rank)["step"] for rank in tables.ranks]
+    shared = every[0] if every else np.zeros(0, np.int64)
+    for each in every[1:]:
+        shared = shared[np.isin(shared, each)]
+    for each in every:
+        place = np.flatnonzero(np.isin(each, shared))
+        if not np.array_equal(each[place], shared) or (np.diff(place) != 1).any():
+            return shared[:0]
+    return shared
+
+
+def _steps_of(tables: TableSet, graph: Graph, labels: Ints) -> Ints:
     """Give the number of the step in which each node begins, by its time: not all say it."""
     clocks, found = clock.of(tables), np.full(len(graph.nodes), -1, np.int64)
     for rank in tables.ranks:
-        rows = graph.nodes.of_rank(rank)
-        opened = clocks.align(rank, tables.columns("steps", rank)["start_ns"])
-        found[rows] = np.searchsorted(opened, graph.nodes.start[rows], side="right") - 1
+        rows, steps = graph.nodes.of_rank(rank), tables.columns("steps", rank)
+        mine = np.isin(steps["step"], labels)
+        opened, closed = (clocks.align(rank, steps[name][mine]) for name in ("start_ns", "end_ns"))
+        number = np.searchsorted(opened, graph.nodes.start[rows], side="right") - 1
+        found[rows] = np.where(graph.nodes.start[rows] < closed[-1], number, -1)
     return found
 
 
@@ -184,10 +199,11 @@ def _nodes(nodes: Nodes, rows: Ints, stretch: Ints) -> tuple[Nodes, Flags]:
     )
 
 
-def _counted(tables: TableSet, graph: Graph, place: Ints, of_node: Ints, nth: Ints) -> Steps:
+def _counted(tables: TableSet, graph: Graph, place: Ints, of_node: Ints, numbers: dict[int, int]) -> Steps:
     """Find the nodes with which the counted steps begin and end; those of ranks without work there are left out."""
     found = []
-    for _, _, begin, end in bounds_of(tables, graph):
+    for _, labels, begin, end in bounds_of(tables, graph):
+        nth = np.array([numbers.get(label, -1) for label in labels.tolist()], np.int64)
         counts = (nth >= 0) & begin.inside & end.inside
         counts &= (of_node[begin.first] >= 0) & (of_node[begin.first] == of_node[end.first])
         first, last = begin.first[counts], end.first[counts]

@@ -56,7 +56,8 @@ def _copying(graph: Graph, tables: TableSet) -> Flags:
     host = np.isin(graph.nodes.kind, (NodeKind.HOST, NodeKind.RETURN))
     for rank in tables.ranks:
         launches = tables.columns("launches", rank)
-        rows = host & (graph.nodes.rank == rank)
+        mine = graph.nodes.of_rank(rank)
+        rows = mine[host[mine]]
         ops = tables.columns("ops", rank)
         copies = ops.matches("name", *_COPY_OPS)
         begin, end = ops["start_ns"][copies], (ops["start_ns"] + ops["dur_ns"])[copies]
@@ -70,10 +71,11 @@ def pinned_copies(graph: Graph, request: Request) -> Graph:
     """Let copies come from pinned memory: as fast as PCIe 4 moves them, and the host goes on at once."""
     freed = blocks(graph, request.tables, copies_only=True)
     edges, rate = graph.edges, PINNED_BYTES_PER_NS / (2 if request.cautious else 1)
-    duration, events = graph.duration.copy(), events_of(graph)
+    duration, events, copied = graph.duration.copy(), events_of(graph), pageable(graph)
     for rank in request.tables.ranks:
         kernels = request.tables.columns("kernels", rank)
-        rows = np.flatnonzero((graph.nodes.rank == rank) & pageable(graph))
+        mine = graph.nodes.of_rank(rank)
+        rows = mine[copied[mine]]
         place = rows_of(kernels["event"], events[rows])
         size = np.append(kernels["bytes"], -1)[place]
         known = size >= 0
@@ -111,8 +113,9 @@ def host_slowness(graph: Graph) -> dict[int, float]:
     rows = _issuing(graph)
     usual = {}
     for rank in np.unique(graph.nodes.rank[rows]).tolist():
-        mine = rows & (graph.nodes.rank == rank)
-        times = (np.maximum(graph.gap, 0) + graph.duration)[mine]
+        mine = graph.nodes.of_rank(rank)
+        mine = mine[rows[mine]]
+        times = np.maximum(graph.gap[mine], 0) + graph.duration[mine]
         if len(times) > 1:
             usual[rank] = float(np.median(times))
     found = {}
@@ -133,7 +136,8 @@ def no_allocator_calls(graph: Graph, request: Request) -> Graph:
     clocks, before = clock.of(request.tables), lane_before(graph)
     for rank in request.tables.ranks:
         begin, end = (clocks.align(rank, when) for when in allocating(request.tables.columns("launches", rank)))
-        rows = np.flatnonzero(np.isin(graph.nodes.kind, (NodeKind.HOST, NodeKind.RETURN)) & (graph.nodes.rank == rank))
+        rows = graph.nodes.of_rank(rank)
+        rows = rows[np.isin(graph.nodes.kind[rows], (NodeKind.HOST, NodeKind.RETURN))]
         covered = overlap(begin, end, before[rows], graph.nodes.start[rows])
         gap[rows] -= np.minimum(covered, np.maximum(gap[rows], 0))
     return graph.with_changes(gap=gap)
@@ -176,10 +180,10 @@ def optimizing(graph: Graph, tables: TableSet) -> Flags:
         start = work["start_ns"]
         launched = np.isin(work["launch_event"], inside) & (work["launch_event"] >= 0)
         alone = (work["launch_event"] < 0) & (overlap(begin, end, start, start + 1) > 0)
-        rows = graph.nodes.rank == rank
-        issued = np.isin(graph.nodes.kind, (NodeKind.HOST, NodeKind.RETURN))
-        found |= rows & issued & np.isin(events, inside)
-        found |= rows & ~issued & np.isin(events, work["event"][launched | alone])
+        rows = graph.nodes.of_rank(rank)
+        issued = np.isin(graph.nodes.kind[rows], (NodeKind.HOST, NodeKind.RETURN))
+        by_host, by_device = np.isin(events[rows], inside), np.isin(events[rows], work["event"][launched | alone])
+        found[rows] = np.where(issued, by_host, by_device)
     return found
 
 

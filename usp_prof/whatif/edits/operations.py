@@ -51,8 +51,9 @@ def of_op(graph: Graph, tables: TableSet, name: str, word: str = "", size: str =
         ops, work = tables.columns("ops", rank), tables.columns("activities", rank)
         wanted = _wanted(ops, name, word, size)
         hits = np.isin(work["op_event"], wanted) & (work["op_event"] >= 0) & work.matches("kind", "compute")
-        device = np.isin(graph.nodes.kind, (NodeKind.COMPUTE,)) & (graph.nodes.rank == rank)
-        found |= device & np.isin(events, work["event"][hits])
+        mine = graph.nodes.of_rank(rank)
+        mine = mine[graph.nodes.kind[mine] == NodeKind.COMPUTE]
+        found[mine] = np.isin(events[mine], work["event"][hits])
     return found
 
 

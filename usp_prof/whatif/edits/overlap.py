@@ -100,7 +100,8 @@ def _last_backward(graph: Graph, compute: Ints, phase: Ints) -> Ints:
 
 def _ready(graph: Graph, tables: TableSet, work: Work, mine: Ints, last: Ints) -> Ints:
     """Give for each bucket the compute that completes it: by accumulated gradients, else by backward's course."""
-    size = np.append(work.bytes, np.zeros(graph.added, np.int64))[mine]
+    known = mine < len(work.bytes)  # what an edit put in has no bytes
+    size = np.where(known, work.bytes[np.where(known, mine, 0)], 0)
     size = size if (size > 0).all() else np.ones_like(size)
     share = np.cumsum(size) / size.sum()
     issued = work.issued_ns[last]
