@@ -11,7 +11,7 @@ from usp_prof.planner.calibration import calibrate
 TRACES = Path(__file__).parents[2] / "traces"
 
 
-@pytest.mark.parametrize(("run", "bound"), [("recorded-1f1b", 0.05), ("recorded-interleaved", 0.1)])
+@pytest.mark.parametrize(("run", "bound"), [("recorded-1f1b", 0.1), ("recorded-interleaved", 0.1)])
 def test_a_paced_pipeline_is_predicted_from_its_own_efficiency(run: str, bound: float, tmp_path: Path) -> None:
     found = calibrate(open_run(TRACES / run, cache_dir=tmp_path).tables)
     assert found.configuration.pp == 4
