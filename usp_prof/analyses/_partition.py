@@ -82,7 +82,7 @@ class Sets:
 def of_run(tables: TableSet, selection: Selection = EVERYTHING) -> Partition:
     """Partition the selected steps of the selected ranks."""
     whole = tables.memo("partition", lambda: _whole(tables))
-    kept = np.array([selection.takes_step(step) for step in whole.step.tolist()], bool)
+    kept = selection.takes_steps(whole.step)
     if selection.ranks is not None:
         kept &= np.isin(whole.rank, selection.ranks)
     return whole.take(kept)

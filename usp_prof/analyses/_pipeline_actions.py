@@ -70,7 +70,7 @@ def gather(tables: TableSet, selection: Selection) -> Actions:
         sources |= set(columns.codes("source")[1])
         start, end = _on_device(tables, rank)
         known = (start >= 0) & (end >= start)
-        known &= np.array([step >= 0 and selection.takes_step(step) for step in columns["step"].tolist()], bool)
+        known &= (columns["step"] >= 0) & selection.takes_steps(columns["step"])
         busy = end - start
         if _WAITS_INSIDE in sources:
             sets = _partition.sets_of(tables, rank)

@@ -195,7 +195,7 @@ def bus_factor(op: str, members: int) -> float:
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CollectivesResult:
     """Measure the calls of the selected steps (with any member among the selected ranks)."""
     calls, parts = call_table.of(tables).columns(), call_table.of(tables).part_columns()
-    chosen = np.array([selection.takes_step(step) for step in calls["step"].tolist()], bool)
+    chosen = selection.takes_steps(calls["step"])
     if selection.ranks is not None:
         touched = np.unique(parts["call"][np.isin(parts["rank"], selection.ranks)])
         chosen &= np.isin(calls["call"], touched)
@@ -278,7 +278,7 @@ def _waiting(tables: TableSet, calls: Columns, parts: Columns, selection: Select
     step, axis = calls["step"][of_call], calls.codes("axis")[0][of_call]
     rows = np.flatnonzero(calls["complete"][of_call] & (step >= 0) & (parts["wait_ns"] >= 0))
     numbers, which = np.unique(step[rows], return_inverse=True)
-    rows = rows[np.array([selection.takes_step(s) for s in numbers.tolist()], bool)[which]] if len(rows) else rows
+    rows = rows[selection.takes_steps(numbers)[which]] if len(rows) else rows
     if selection.ranks is not None:
         rows = rows[np.isin(parts["rank"][rows], selection.ranks)]
     cells = [

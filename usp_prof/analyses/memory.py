@@ -189,7 +189,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult
     peaks, calls, copies = [], {}, dict[str, list[int]]()
     for rank in ranks:
         rows = _live_memory.device_rows(tables, rank)
-        inside = np.array([selection.takes_step(step) for step in rows["step"].tolist()], dtype=bool)
+        inside = selection.takes_steps(rows["step"])
         found = _live_memory.peak(tables, rank, rows, inside)
         peaks += [found] if found is not None else []
         _add_copies(copies, tables, rank, selection)

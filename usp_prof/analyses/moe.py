@@ -230,7 +230,7 @@ def _times(tables: TableSet, ranks: list[int], selection: Selection) -> dict[tup
                 found[name, rank] = int(marks.dur_ns[phase == name].sum()) / steps
         parts = tables.columns("collectives", rank)
         rows = parts.matches("axis", Axis.EP) & parts.matches("op", "all_to_all")
-        inside = np.array([step >= 0 and selection.takes_step(step) for step in parts["step"].tolist()], dtype=bool)
+        inside = (parts["step"] >= 0) & selection.takes_steps(parts["step"])
         if (rows & inside).any():
             found["all_to_all", rank] = int(parts["dur_ns"][rows & inside].sum()) / steps
     return found

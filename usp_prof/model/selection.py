@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +23,15 @@ class Selection:
         """Say whether a step lies inside."""
         after = self.first_step is None or step >= self.first_step
         return after and (self.last_step is None or step <= self.last_step)
+
+    def takes_steps(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Say of each of many steps whether it lies inside."""
+        found = np.ones(len(steps), bool)
+        if self.first_step is not None:
+            found &= steps >= self.first_step
+        if self.last_step is not None:
+            found &= steps <= self.last_step
+        return found
 
 
 EVERYTHING = Selection()
