@@ -14,6 +14,9 @@ from dashboard import data
 from usp_prof.model.selection import Selection
 
 MOST_DIGITS = 9
+SHARED = frozenset({"run", "ranks", "steps"})
+"""What every page selects by; all else in an address is of its page."""
+_PAGE, _SHARED, _OWN = "page at", "shared address", "own addresses"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,29 @@ def current() -> View:
     ranks = parse_ranks(st.query_params.get("ranks", ""), known)
     first, _, last = st.query_params.get("steps", "").partition("-")
     return View(run, ranks, _step(first), _step(last or first))
+
+
+def carry(page: str) -> None:
+    """Take the selection along to another page, and what was last chosen there: a change of page empties the address.
+
+    What a link says comes first: of a page's own choices none is added to those that it brings.
+    """
+    before = st.session_state.get(_PAGE)
+    if before is not None and before != page:
+        brings_own = bool(st.query_params.keys() - SHARED)
+        own = {} if brings_own else st.session_state.get(_OWN, {}).get(page, {})
+        for name, value in (st.session_state.get(_SHARED, {}) | own).items():
+            if name not in st.query_params:
+                st.query_params[name] = value
+    st.session_state[_PAGE] = page
+
+
+def remember(page: str) -> None:
+    """Keep the address of a page for when the reader comes back to it."""
+    address = st.query_params.to_dict()
+    st.session_state[_SHARED] = {name: value for name, value in address.items() if name in SHARED}
+    own = {name: value for name, value in address.items() if name not in SHARED}
+    st.session_state.setdefault(_OWN, {})[page] = own
 
 
 def _step(text: str) -> int | None:

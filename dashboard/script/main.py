@@ -61,22 +61,19 @@ def main() -> None:
         st.error("No run was named.")
         st.code("usp-prof dashboard traces/my-run")
         st.stop()
-    try:
-        wait(data.ask_run(state.number("run", 0, data.run_count() - 1) or 0))
-    except UspProfError as error:
-        st.error(error.message)
-        st.info(error.hint or "usp-prof info PATH says what is there")
-        st.stop()
     pages = [st.Page(page.draw, title=page.TITLE, url_path=page.PATH, default=i == 0) for i, page in enumerate(PAGES)]
     st.session_state["pages"] = {page.PATH: made for page, made in zip(PAGES, pages, strict=True)}
     chosen = st.navigation(pages, position="top")
-    _sidebar()
+    state.carry(chosen.title)
     try:
+        wait(data.ask_run(state.number("run", 0, data.run_count() - 1) or 0))
+        _sidebar()
         chosen.run()
     except UspProfError as error:
         st.error(error.message)
-        if error.hint:
-            st.info(error.hint)
+        st.info(error.hint or "usp-prof info PATH says what is there")
+    finally:
+        state.remember(chosen.title)
 
 
 main()

@@ -220,6 +220,18 @@ def test_hostile_addresses_do_no_harm(visit: Visit) -> None:
         assert "root:" not in visit.page.inner_text("body")
 
 
+def test_a_selection_goes_along_from_page_to_page(visit: Visit) -> None:
+    visit.go("pipeline?run=1&ranks=1-2&schedule=gpipe")
+    visit.turn_to("Overview")
+    visit.page.wait_for_url(lambda url: "run=1" in url and "ranks=1-2" in url and "schedule" not in url)
+    assert "recorded-interleaved" in visit.page.inner_text("[data-testid='stMain']")
+    assert "2 of 4 ranks" in visit.page.inner_text("[data-testid='stMain']")
+    visit.turn_to("Pipeline")
+    visit.page.wait_for_url(lambda url: "schedule=gpipe" in url and "ranks=1-2" in url)
+    visit.page.wait_for_selector("text=window under gpipe")
+    visit.check()
+
+
 def test_two_tabs_have_a_selection_each(visit: Visit) -> None:
     other = Visit(visit.page.context.new_page(), visit.address)
     visit.go("?ranks=1")
@@ -227,7 +239,7 @@ def test_two_tabs_have_a_selection_each(visit: Visit) -> None:
     assert "1 of 4 ranks" in visit.page.inner_text("[data-testid='stMain']")
     visit.turn_to("Kernels")
     other.turn_to("Overview")
-    assert "ranks=1" in visit.page.url
+    visit.page.wait_for_url(re.compile("ranks=1$"))
     assert "2 of 4 ranks" in other.page.inner_text("[data-testid='stMain']")
     visit.check()
     other.check()
