@@ -74,6 +74,7 @@ def test_experts_are_shown_by_expert_by_rank_and_by_routing() -> None:
     assert bars.values == (3.0, 3.0, 7.0, 3.0)
     assert bars.even == (4.0,) * 4
     tables = tables_of(shown)
+    assert tables["By expert, of a step, fullest first"].rows[0] == (2, 7, 7 / 4)
     by_rank = tables["By rank, of a step"]
     heads = [column.head for column in by_rank.columns]
     assert heads == ["rank", "tokens", "over its group's mean", "dispatch", "experts", "combine", "all-to-all"]

@@ -44,11 +44,21 @@ def build(context: Context, title: str) -> Section | None:
         even = tuple(_even(result, number) for number in loads) if not result.experts else _all_even(values)
         bars = RankBars("tokens of a step", tuple(f"{what} {n}" for n in loads), values, even, "comm:ep")
         blocks.append(Chart(f"Tokens by {what}", bars))
+    if result.experts:
+        blocks.append(_by_expert(result))
     if result.times or result.tokens:
         blocks.append(_by_rank(result))
     if result.loads:
         blocks.append(_routings(result))
     return Section("moe", title, (*blocks, *notes(result)))
+
+
+def _by_expert(result: MoeResult) -> DataTable:
+    mean = sum(result.experts.values()) / len(result.experts)
+    fullest = sorted(result.experts.items(), key=lambda item: (-item[1], item[0]))
+    columns = (TableColumn("expert"), TableColumn("tokens", Unit.COUNT), TableColumn("over the mean", Unit.RATIO))
+    rows = tuple((expert, _whole(count), count / mean if mean else None) for expert, count in fullest[:ROWS])
+    return DataTable("By expert, of a step, fullest first", columns, rows, more=max(0, len(fullest) - ROWS))
 
 
 def _all_even(values: tuple[float, ...]) -> tuple[float, ...]:
