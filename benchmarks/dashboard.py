@@ -100,7 +100,7 @@ COUNTS = """() => ({ documents: window.Bokeh ? window.Bokeh.documents.length : 0
   heap: performance.memory.usedJSHeapSize / 1e6 })"""
 PLACES = {
     "Overview": "Where the step goes", "Communication": "Communication by axis", "Kernels": "Kernels",
-    "Ranks": "Steps", "Host": "Host", "Query": "Tables and columns",
+    "Ranks": "Stragglers", "Host": "Host", "Query": "Tables and columns",
 }  # fmt: skip
 
 
@@ -433,14 +433,17 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
     parts = set(args.parts)
     if "prepare" in parts:
         prepare_one(folder, args.slices)
-    if parts <= {"prepare"}:
+    if "ranks" in parts:
+        with chromium() as browser:
+            many(folder, browser)
+    if parts <= {"prepare", "ranks"}:
         return
     traces = fill(folder, args.ranks, args.slices)
     if "tile" in parts:
         times, busy = tiles(traces)
         spread("tile of 128 rows on the server (bar p50 10 ms)", times)
         spread("  the same, CPU", busy)
-    if not parts - {"prepare", "tile", "fill"}:
+    if not parts - {"prepare", "ranks", "tile", "fill"}:
         return
     with chromium() as browser:
         if parts & {"wheel", "switches", "users", "use"}:
@@ -455,8 +458,6 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
                         measured()
         if "paint" in parts:
             paint(traces, browser)
-        if "ranks" in parts:
-            many(folder, browser)
 
 
 if __name__ == "__main__":

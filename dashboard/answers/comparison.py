@@ -124,8 +124,10 @@ def work(pair: Pair) -> Section:
 
 def conditions(pair: Pair) -> Section:
     """Tell what makes the comparison doubtful, and under what other conditions the runs were made."""
-    said = [Text(str(doubt)) for doubt in pair.doubts] + [Text(str(each), quiet=True) for each in pair.differences]
-    return Section("conditions", "What else differs", tuple(said))
+    heads = tuple(TableColumn(name) for name in ("kind", "condition", "before", "after"))
+    rows = tuple((str(each.kind), each.name, each.before or None, each.after or None) for each in pair.differences)
+    doubts = tuple(Text(str(doubt)) for doubt in pair.doubts)
+    return Section("conditions", "What else differs", (*doubts, *([DataTable("", heads, rows)] if rows else ())))
 
 
 def timelines(runs: Sequence[tuple[str, TableSet, int]]) -> Section:
