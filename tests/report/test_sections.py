@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tiny import Trace, table_set
 
 from usp_prof.charts import inputs
 from usp_prof.model.metric import Unit
@@ -103,7 +104,31 @@ def test_overlap_names_what_hides_it(document: Document) -> None:
 
 
 def test_host_shows_what_blocks(document: Document) -> None:
-    assert {"Ranks", "What blocks the host", "Runtime calls"} <= set(tables(document, "host"))
+    found = tables(document, "host")
+    assert [column.head for column in found["Runtime calls, all ranks together"].columns][:3] == [
+        "name",
+        "kind",
+        "count",
+    ]
+    blocking = found["What blocks the host, all ranks together"]
+    assert [column.head for column in blocking.columns] == ["name", "cause", "count", "time", "longest", "most at rank"]
+    assert len({row[:2] for row in blocking.rows}) == len(blocking.rows)
+
+
+def test_the_hosts_calls_are_added_up_over_ranks_with_the_one_that_has_most() -> None:
+    def made(rank: int) -> Trace:
+        run = Trace(rank, 2).step(1, 0, 90_000).op("aten::item", 100, 5_000 + rank)
+        run.launch(1, 200, 3_000 + rank, name="cudaStreamSynchronize")
+        return run.launch(2, 10_000, 10).kernel("k", 10_100 + 50 * rank, 500, correlation=2)
+
+    run = table_set({rank: made(rank) for rank in range(2)})
+    host = next(s for s in build(run, analyse(run, only=["host"]), name="x", findings=()).sections if s.id == "host")
+    found = {block.title: block for block in host.blocks if isinstance(block, DataTable)}
+    blocking = found["What blocks the host, all ranks together"].rows
+    assert blocking == (("cudaStreamSynchronize", "aten::item", 2, 6_001, 3_001, 1),)
+    calls = {row[0]: row for row in found["Runtime calls, all ranks together"].rows}
+    assert calls["cudaLaunchKernel"] == ("cudaLaunchKernel", "launch", 2, 20, 2, 125, 150, 0)
+    assert found["Ops by the host's own time, all ranks together"].rows[0][:2] == ("aten::item", 2)
 
 
 def test_the_first_screen_holds_bubble_and_mfu(document: Document) -> None:

@@ -40,6 +40,9 @@ _NAMES = {
     "tokens_per_second": Unit.PER_SECOND,
     "count": Unit.COUNT,
     "calls": Unit.COUNT,
+    "kernels": Unit.COUNT,
+    "blocks": Unit.COUNT,
+    "events": Unit.COUNT,
 }
 _PROSE = frozenset({"why", "detail", "reason"})
 
