@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from made_faults import run_with
 
 from usp_prof.findings import find_all, kept
-from usp_prof.findings.engine import search
+from usp_prof.findings.search import search
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import EMPTY, Basis, Finding, Level
 from usp_prof.model.health import HealthRow, Severity
@@ -148,3 +149,8 @@ def another_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 def test_with_a_rule_of_somebody_elses_nothing_is_kept(copied: Path) -> None:
     assert "house-compute" in {each.code for each in find_all(opened(copied).tables).findings}
     assert not list((copied.parent / "cache").rglob(kept.FILE))
+
+
+def test_neither_rules_nor_the_replay_are_loaded_to_ask() -> None:
+    code = "import sys, usp_prof.report.build; print([m for m in sys.modules if '.whatif' in m or '.rules.' in m])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

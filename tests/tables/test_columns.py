@@ -113,6 +113,14 @@ def test_what_lies_in_arrow_cannot_be_written_to() -> None:
     assert not numbers_of(pa.array([1, 2], pa.int64())).flags.writeable
 
 
+@given(st.lists(st.booleans(), max_size=40), st.integers(0, 11), st.integers(0, 11))
+def test_flags_reach_numpy_unchanged(flags: list[bool], skipped: int, parted: int) -> None:
+    whole = pa.array(flags, pa.bool_())
+    column = pa.chunked_array([whole.slice(0, parted), whole.slice(parted)], pa.bool_()).slice(skipped)
+    assert numbers_of(column).tolist() == flags[skipped:]
+    assert numbers_of(whole.slice(skipped)).tolist() == flags[skipped:]
+
+
 def test_flags_and_missing_numbers_reach_numpy() -> None:
-    assert numbers_of(pa.array([True, False])).tolist() == [True, False]
+    assert numbers_of(pa.array([True, False, None])).tolist() == [True, False, None]
     assert np.isnan(numbers_of(pa.array([1.0, None]))[1])

@@ -1,155 +1,37 @@
-"""What is wrong, and what is each thing worth? Rules look, the engine replays their edits and puts them in order.
+"""What is wrong with a run, and what is each thing worth? As it was found before, else by a search.
 
-Gains overlap, so they are never added: each finding also has the gain of all findings up to it, replayed together.
+The search, with all rules and the replay, is loaded only when it is needed.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from usp_prof.findings import kept
-from usp_prof.findings.inputs import damage
-from usp_prof.findings.kept import Found
-from usp_prof.findings.rules import NAMES
-from usp_prof.findings.together import together
-from usp_prof.model.errors import UspProfError, unknown_name
-from usp_prof.model.finding import Finding, Level
-from usp_prof.model.health import HealthRow, Severity
+from usp_prof.findings.catalogue import others
 from usp_prof.model.selection import EVERYTHING, Selection
-from usp_prof.whatif.gains import Gain, gains
-from usp_prof.whatif.sample import sample_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from importlib.metadata import EntryPoint
-
-    from usp_prof.findings.draft import Draft, Rule
+    from usp_prof.findings.kept import Found
+    from usp_prof.model.finding import Finding
     from usp_prof.tables.table_set import TableSet
-
-CRITICAL_GAIN = 0.1
-GROUP = "usp_prof.rules"
-"""Entry points of this group are rules of one's own: modules with `CODE`, `TITLE`, a docstring and `look`."""
-
-
-def all_rules() -> tuple[Rule, ...]:
-    """Give all rules: ours in the order of their list, then those of others by name."""
-    ours = [import_module(f"usp_prof.findings.rules.{name}") for name in NAMES]
-    return (*ours, *(point.load() for point in _others()))
-
-
-def _others() -> list[EntryPoint]:
-    return sorted(entry_points(group=GROUP), key=lambda point: point.name)
-
-
-def rule(code: str) -> Rule:
-    """Give one rule by its code."""
-    known = {each.CODE: each for each in all_rules()}
-    if code not in known:
-        raise unknown_name("finding", code, known)
-    return known[code]
 
 
 def find_all(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
-    """Give what `search` finds, as it was found before where nothing that it follows from has changed since."""
-    form = "" if _others() else kept.form(tables, selection)
+    """Give what a search finds, as it was found before where nothing that it follows from has changed since."""
+    form = "" if others() else kept.form(tables, selection)
     if tables.kept is None or not form:
-        return search(tables, selection)
-    return kept.read(tables.kept.derived(form, lambda folder: kept.write(search(tables, selection), folder)))
+        return _searched(tables, selection)
+    return kept.read(tables.kept.derived(form, lambda folder: kept.write(_searched(tables, selection), folder)))
 
 
-def search(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
-    """Ask every rule and predict what each finding is worth; findings of ranks outside the selection are left out."""
-    if not _has_steps(tables):
-        detail = "no step is marked: what a change is worth cannot be said in shares of a step"
-        return Found((), (HealthRow("rules_skipped", Severity.INFO, detail=detail),))
-    drafts: list[tuple[Rule, Draft]] = []
-    failed: dict[str, str] = {}
-    for each in all_rules():
-        if reason := damage(tables, getattr(each, "NEEDS", ())):
-            failed[each.CODE] = reason
-            continue
-        try:
-            for draft in each.look(tables):
-                drafts.append((each, draft))  # noqa: PERF401 - those before an error count
-        except UspProfError as error:
-            failed[each.CODE] = error.message
-    judged: list[tuple[Rule, Draft, Gain]] = []
-    refused: set[str] = set()
-    for (each, draft), gain in zip(drafts, gains(tables, [draft.edit for _, draft in drafts]), strict=True):
-        if each.CODE in refused:
-            continue
-        if isinstance(gain, UspProfError):
-            refused.add(each.CODE)
-            failed[each.CODE] = gain.message
-        elif _counts(draft, gain, selection):
-            judged.append((each, draft, gain))
-    judged.sort(key=lambda item: (item[1].opportunity, -item[2].gain_fraction, item[0].CODE, str(item[1].edit)))
-    edits = [draft.edit for _, draft, _ in judged]
-    joined = together(tables, edits, judged[0][2].gain_fraction if judged else 0.0)
-    findings = [_finding(*item, gain) for item, gain in zip(judged, joined.gains, strict=True)]
-    skipped = [_skipped(code, reason) for code, reason in failed.items()]
-    skipped += [_apart(judged[place][0].CODE, reason) for place, reason in joined.left_out.items()]
-    skipped += _sampled(tables, [gain for _, _, gain in judged])
-    return Found(tuple(findings), tuple(sorted(skipped)))
+def _searched(tables: TableSet, selection: Selection) -> Found:
+    from usp_prof.findings.search import search  # noqa: PLC0415 - the replay and all edits come with it
 
-
-def _counts(draft: Draft, gain: Gain, selection: Selection) -> bool:
-    return gain.gain_fraction >= draft.least_gain and _selected(draft, selection)
+    return search(tables, selection)
 
 
 def find(tables: TableSet, selection: Selection = EVERYTHING) -> list[Finding]:
     """Give the findings, most important first: what is wrong before what could be chosen otherwise, then by gain."""
     found: Found = tables.memo(("findings", selection), lambda: find_all(tables, selection))
     return list(found.findings)
-
-
-def _finding(each: Rule, draft: Draft, gain: Gain, cumulative: float) -> Finding:
-    level = Level.CRITICAL if gain.gain_fraction >= CRITICAL_GAIN else Level.WARNING
-    return Finding(
-        code=each.CODE,
-        title=draft.title,
-        where=draft.where,
-        evidence=draft.evidence,
-        edit=str(draft.edit),
-        gain_fraction=gain.gain_fraction,
-        cumulative_gain_fraction=cumulative,
-        basis=draft.basis or gain.basis,
-        error_fraction=gain.error_fraction,
-        level=Level.NOTE if draft.opportunity else level,
-        advice=draft.advice,
-        settings=draft.settings,
-    )
-
-
-def _skipped(code: str, reason: str) -> HealthRow:
-    return HealthRow("rule_skipped", Severity.INFO, detail=f"{code}: {reason}")
-
-
-def _apart(code: str, reason: str) -> HealthRow:
-    detail = f"{code} adds nothing to the gain of all, its change cannot be made with those before it: {reason}"
-    return HealthRow("edits_apart", Severity.INFO, detail=detail)
-
-
-def _sampled(tables: TableSet, shown: Sequence[Gain]) -> list[HealthRow]:
-    """Say for how many of the gains that are shown some steps stand for all."""
-    number, found = sum(gain.sampled for gain in shown), sample_of(tables)
-    if not number or found is None:
-        return []
-    counted = found.sample.counted
-    detail = (
-        f"{number} of {len(shown)} gains were predicted from {int(counted.sum())} of {len(counted)} steps, spread over "
-        "the run; a change that is not alike in all steps was replayed in all"
-    )
-    return [HealthRow("gains_sampled", Severity.INFO, count=number, detail=detail)]
-
-
-def _has_steps(tables: TableSet) -> bool:
-    sources = {source for rank in tables.ranks for source in tables.columns("steps", rank).codes("source")[1]}
-    return bool(sources - {"window"})
-
-
-def _selected(draft: Draft, selection: Selection) -> bool:
-    rank = draft.where.get("rank")
-    return selection.ranks is None or not isinstance(rank, int) or rank in selection.ranks

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_NUMBERS = {"int64": np.int64, "int32": np.int32, "double": np.float64}
+_NUMBERS: dict[str, type[np.generic]] = {
+    "int8": np.int8, "int16": np.int16, "int32": np.int32, "int64": np.int64, "double": np.float64,
+}  # fmt: skip
 
 
 class View(Protocol):
@@ -91,16 +93,26 @@ class Replaced:
 
 def numbers_of(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
     """Give a column of numbers to NumPy, without a copy where it can be; Arrow's `to_numpy` would load pandas first."""
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    kind = _NUMBERS.get(str(column.type))
-    if len(chunks) != 1 or kind is None or column.null_count or not len(column):
+    chunks = [chunk for chunk in column.chunks if len(chunk)] if isinstance(column, pa.ChunkedArray) else [column]
+    kind = str(column.type)
+    if column.null_count or not len(column) or (kind not in _NUMBERS and kind != "bool"):
         return np.asarray(
             column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
         )
-    array = chunks[0]
-    found = np.frombuffer(array.buffers()[1], kind)[array.offset : array.offset + len(array)]
+    read = [_flags(chunk) if kind == "bool" else _numbers(chunk, _NUMBERS[kind]) for chunk in chunks]
+    found = read[0] if len(read) == 1 else np.concatenate(read)
     found.setflags(write=False)
     return found
+
+
+def _numbers(array: pa.Array, kind: type[np.generic]) -> NDArray[Any]:
+    return np.frombuffer(array.buffers()[1], kind)[array.offset : array.offset + len(array)]
+
+
+def _flags(array: pa.Array) -> NDArray[Any]:
+    """Read flags, of which Arrow keeps eight in a byte."""
+    packed = np.frombuffer(array.buffers()[1], np.uint8)
+    return np.unpackbits(packed, count=array.offset + len(array), bitorder="little")[array.offset :].view(np.bool_)
 
 
 def index_of(rows: NDArray[Any]) -> pa.Array:
