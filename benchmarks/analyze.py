@@ -5,7 +5,8 @@
     python benchmarks/analyze.py --source FOLDER                   made of another run's ranks
 
 The run is a made-up one (GPU, dp 2 x tp 2 x pp 2) repeated to size. Each measurement is a process of its own with its
-children's CPU time; imports are not counted. Medians of several rounds; exits with 1 when a bar is missed.
+children's CPU time; imports are not counted. A warm report reads the findings that the cold one kept; `anew` is a warm
+report that finds them again. Medians of several rounds; exits with 1 when a bar is missed.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ checking.text(report)
 lap("check")
 '''
 """
+ANEW = OURS.replace('lap("open")', 'run.tables.kept = None\nlap("open")')
+"""The same with findings that were not kept."""
 HTA = """
 import logging
 logging.disable(logging.CRITICAL)
@@ -97,13 +100,15 @@ def measure(python: str, body: str, folder: Path, cache: Path) -> dict[str, obje
 
 
 def enlarge(source: Path, folder: Path, megabytes: float) -> int:
-    """Repeat each rank of a run to its share of the size; give the bytes written."""
+    """Repeat each rank of a run to its share of the size, copy upon copy; give the bytes written."""
     files = sorted(
         path for path in source.iterdir() if path.name.endswith((".json", ".json.gz")) and "rank" in path.name
     )
     folder.mkdir()
+    apart = large_trace.span_us(files)
     for path in files:
-        large_trace.build(path, folder / path.name.removesuffix(".gz"), megabytes=megabytes / len(files))
+        name, share = path.name.removesuffix(".gz"), megabytes / len(files)
+        large_trace.build(path, folder / name, megabytes=share, apart_us=apart)
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
@@ -137,12 +142,13 @@ def main() -> int:
         print(f"{len(list((place / 'run').iterdir()))} ranks, {size / 1e6:.0f} MB")
         caches = [place / f"cache{number}" for number in range(args.rounds)]
         cold = median(show("cold", measure(sys.executable, OURS, place / "run", cache)) for cache in caches)
-        for kind, body, most in (("report", OURS, 3), ("check", CHECK, 5)):
+        for kind, body, most in (("report", OURS, 3), ("check", CHECK, 5), ("anew", ANEW, None)):
             took = [measure(sys.executable, body, place / "run", caches[0]) for _ in range(args.rounds)]
             for got in took:
                 show(kind, got)
             usual = median(float(str(got["wall"])) for got in took)
-            bars.append((f"a warm {kind} takes {usual:.2f} s (at most {most})", usual <= most))
+            if most is not None:
+                bars.append((f"a warm {kind} takes {usual:.2f} s (at most {most})", usual <= most))
         if args.hta_python:
             hta = show("HTA", measure(args.hta_python, HTA, place / "run", caches[0]))
             bars.append((f"a cold report takes 1/{hta / cold:.1f} of the CPU of HTA (at most 1/10)", hta >= 10 * cold))

@@ -25,7 +25,7 @@ MESHES = {8: "dp=2,tp=2,pp=2", 64: "dp=8,tp=2,pp=4"}
 MEASURE = """
 import json, os, resource, sys, time
 from usp_prof import open_run
-from usp_prof.findings.engine import find_all
+from usp_prof.findings.search import search
 from usp_prof.whatif.build import graph_of
 from usp_prof.whatif.plan import make_plan
 from usp_prof.whatif.replay import replay
@@ -45,7 +45,7 @@ if sys.argv[3] == "replay":
     found = lap("replay", lambda: replay(graph, plan))
     said = f"{len(graph.nodes):,} nodes in {len(plan.heads):,} segments and {len(plan.rounds):,} rounds"
 else:
-    found = lap("findings", lambda: find_all(run.tables))
+    found = lap("findings", lambda: search(run.tables))
     said = f"{len(found.findings)} findings, {len(found.skipped)} rules skipped"
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(json.dumps({"laps": laps, "said": said, "peak": peak}))
@@ -58,8 +58,10 @@ def made_up(place: Path, ranks: int) -> Path:
     words = ["-m", "usp_prof.cli.app", "synth", str(small), "--mesh", MESHES[ranks], "--micro-batches", "8", "-q"]
     subprocess.run([sys.executable, *words], check=True)
     large.mkdir()
-    for path in sorted(small.glob("*rank*.json*")):
-        large_trace.build(path, large / path.name.removesuffix(".gz"), events=EVENTS)
+    files = sorted(small.glob("*rank*.json*"))
+    apart = large_trace.span_us(files)
+    for path in files:
+        large_trace.build(path, large / path.name.removesuffix(".gz"), events=EVENTS, apart_us=apart)
     return large
 
 

@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _NUMBERS = re.compile(
     rb'("ts": ?|"(?:External id|correlation|id|Ev Idx|Python (?:parent )?id|Record function id)": ?|ProfilerStep#)'
@@ -17,6 +22,7 @@ _NUMBERS = re.compile(
 _DISTRIBUTED = re.compile(rb'"distributedInfo": ?\{[^{}\[]*"rank": ?\d+[^{}\[]*')
 APART_US = 10_000_000
 """Each copy begins so much after the one before, unless it is said otherwise."""
+_BETWEEN_US = 200
 _IDS = 10_000_000
 
 
@@ -53,6 +59,17 @@ def build(small: Path, large: Path, *, megabytes: float = 0, events: int = 0, ap
             out.write((b",\n  " if number else b"  ") + copy(body, number, apart_us))
         out.write(tail)
     return copies * each
+
+
+def span_us(files: Iterable[Path]) -> int:
+    """Give how long a run lasts, from the first begin to the last end of all its traces, and a little more."""
+    begin, end = [], []
+    for path in files:
+        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        slices = [each for each in json.loads(text)["traceEvents"] if each.get("ph") == "X"]
+        begin.append(min(each["ts"] for each in slices))
+        end.append(max(each["ts"] + each.get("dur", 0) for each in slices))
+    return int(max(end) - min(begin)) + _BETWEEN_US
 
 
 def of_rank(text: bytes, rank: int, world: int) -> bytes:
