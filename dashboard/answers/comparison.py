@@ -25,7 +25,8 @@ MOST_RANKS = 4
 """Ranks whose timelines are set over each other."""
 SMALL = 0.01
 """Parts that changed by less than this share of the largest change are put together."""
-_BEFORE_AFTER = (TableColumn("before", Unit.NS), TableColumn("after", Unit.NS), TableColumn("difference", Unit.NS))
+_BEFORE_AFTER = (TableColumn("before [ms]"), TableColumn("after [ms]"), TableColumn("difference [ms]"))
+"""One scale for what is compared, whatever each column holds."""
 
 
 def sections(pair: Pair, before: str, after: str, *, everything: bool) -> tuple[Section, ...]:
@@ -48,7 +49,7 @@ def waterfall(pair: Pair, before: str, after: str) -> Section:
     table = DataTable(
         "",
         (TableColumn("part of the step"), *_BEFORE_AFTER),
-        tuple((part.name, part.before_ns, part.after_ns, part.delta_ns) for part in rows),
+        tuple((part.name, *_ms(part.before_ns, part.after_ns)) for part in rows),
     )
     return Section("waterfall", "Why the step is longer or shorter", (key, Chart("", as_waterfall(pair)), table))
 
@@ -113,7 +114,7 @@ def work(pair: Pair) -> Section:
     )  # fmt: skip
     rows = tuple(
         (
-            each.sort, each.name, each.shape or None, each.before_ns, each.after_ns, each.delta_ns,
+            each.sort, each.name, each.shape or None, *_ms(each.before_ns, each.after_ns),
             each.before_count, each.after_count,
         )
         for each in pair.why.work
@@ -135,6 +136,10 @@ def timelines(runs: Sequence[tuple[str, TableSet, int]]) -> Section:
     drawn = [(name, step, slices_of(tables, tables.ranks[:MOST_RANKS], step)) for name, tables, step in runs]
     charts = tuple(Chart(f"{name}, step {step}", found) for name, step, found in drawn if found is not None)
     return Section("timelines", "The timelines, aligned by step", charts)
+
+
+def _ms(before_ns: float, after_ns: float) -> tuple[float, float, float]:
+    return before_ns / 1e6, after_ns / 1e6, (after_ns - before_ns) / 1e6
 
 
 def _judged(pair: Pair, *, everything: bool) -> list[Judgement]:

@@ -18,7 +18,7 @@ UNKNOWN = "\u2014"
 _TOO_LONG = 2**63
 _CROWDED = 8
 _LONG = 16
-_NARROW = 170
+_NARROW = 130
 
 
 def table(frame: pd.DataFrame, name: str) -> None:
