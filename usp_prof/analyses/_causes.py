@@ -16,7 +16,7 @@ from usp_prof.model.selection import EVERYTHING
 from usp_prof.tables import calls as call_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -106,20 +106,26 @@ def peers_of(tables: TableSet) -> dict[int, tuple[int, ...]]:
 
 def excess_by_row(own: OwnTime, peers: Mapping[int, tuple[int, ...]]) -> NDArray[np.int64]:
     """Give for each (rank, step) how much longer its own parts take than its peers' medians; -1 without peers."""
-    p = own.parts
-    found = np.full(len(p.rank), -1, np.int64)
-    for row, theirs in enumerate(peer_rows(p, peers)):
-        if len(theirs):
-            found[row] = np.maximum(own.columns[row] - np.median(own.columns[theirs], axis=0), 0).sum()
+    usual = peer_medians(own.parts, peers, own.columns)
+    over = np.maximum(own.columns - usual, 0).sum(axis=1)
+    return np.where(np.isnan(over), -1, over).astype(np.int64)
+
+
+def peer_medians(parts: Partition, peers: Mapping[int, tuple[int, ...]], figures: NDArray[Any]) -> NDArray[np.float64]:
+    """Give for each (rank, step), a row of `figures`, the medians over its peers in that step; NaN without any."""
+    ranks, rank = np.unique(parts.rank, return_inverse=True)
+    steps, step = np.unique(parts.step, return_inverse=True)
+    row_of = np.full((len(ranks), len(steps)), -1, np.int64)
+    row_of[rank, step] = np.arange(len(rank))
+    found = np.full(figures.shape, np.nan)
+    for place, own in enumerate(ranks.tolist()):
+        mine, theirs = row_of[place], row_of[np.isin(ranks, peers[own])]
+        number = np.where(mine >= 0, (theirs >= 0).sum(axis=0), 0)
+        for count in np.unique(number[number > 0]).tolist():  # steps with as many peers are looked at together
+            there = np.flatnonzero(number == count)
+            rows = np.sort(theirs[:, there], axis=0)[-count:]  # those that are missing are sorted to the front
+            found[mine[there]] = np.median(figures[rows], axis=0)
     return found
-
-
-def peer_rows(parts: Partition, peers: Mapping[int, tuple[int, ...]]) -> Iterator[NDArray[np.int64]]:
-    """Give for each (rank, step) the rows of its peers in that step."""
-    by_step = {step: (rows, parts.rank[rows]) for step, rows in rows_by_code(parts.step).items()}
-    for rank, step in zip(parts.rank.tolist(), parts.step.tolist(), strict=True):
-        rows, ranks = by_step[step]
-        yield rows[np.isin(ranks, peers[rank])]
 
 
 def slow_axis(tables: TableSet, rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]) -> str:

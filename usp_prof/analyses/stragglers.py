@@ -19,7 +19,7 @@ from usp_prof.analyses._causes import (
     excess,
     excess_by_row,
     own_time,
-    peer_rows,
+    peer_medians,
     peers_of,
     slow_axis,
     why,
@@ -187,12 +187,9 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
 
 
 def _slowdown(parts: Partition, peers: Mapping[int, tuple[int, ...]]) -> NDArray[np.float64]:
-    found = np.full(len(parts.rank), np.nan)
-    for row, rows in enumerate(peer_rows(parts, peers)):
-        theirs = parts.compute[rows]
-        if len(theirs) and np.median(theirs) > 0:
-            found[row] = parts.compute[row] / np.median(theirs)
-    return found
+    usual = peer_medians(parts, peers, parts.compute)
+    known = usual > 0  # not where no peer is known, which is NaN
+    return np.where(known, parts.compute / np.where(known, usual, 1.0), np.nan)
 
 
 def _cost(
