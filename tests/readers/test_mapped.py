@@ -6,6 +6,7 @@ import errno
 import tempfile
 from typing import IO, TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,3 +76,11 @@ def test_text_is_taken_back_where_it_cannot_be_mapped(monkeypatch: pytest.Monkey
     monkeypatch.setattr(mapped.mmap, "mmap", refuse)
     monkeypatch.setattr(mapped, "_mapped", set())
     assert _grown([b"abc"]).buffer().to_pybytes() == b"abc"
+
+
+def test_memory_comes_from_the_system_only_meanwhile() -> None:
+    usual = pa.default_memory_pool().backend_name
+    with mapped.from_the_system():
+        assert pa.default_memory_pool().backend_name == "system"
+        let_go()
+    assert pa.default_memory_pool().backend_name == usual

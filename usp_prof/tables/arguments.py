@@ -73,12 +73,16 @@ def _taken(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: int) -> Itera
     for part in _parts(args, rows, fields):
         gathered.append(taken(args, part))
         if sum(map(len, gathered)) * fields >= _BATCH or sum(part.nbytes for part in gathered) >= _SPAN:
-            yield pa.concat_arrays(gathered)
+            yield _joined(gathered)
             gathered.clear()
         else:
             let_go()
     if gathered:
-        yield pa.concat_arrays(gathered)
+        yield _joined(gathered)
+
+
+def _joined(arrays: list[pa.Array]) -> pa.Array:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def _parts(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: int) -> Iterator[NDArray[np.int64]]:
@@ -108,7 +112,7 @@ def _read(chosen: pa.Array, fields: tuple[Field, ...]) -> list[pa.Array]:
             found = _lists(connection, "args", paths)
         except duckdb.InvalidInputException:  # some arguments are damaged: leave those out
             found = _lists(connection, "CASE WHEN json_valid(args) THEN args ELSE '{}' END", paths)
-    flat = pa.concat_arrays([chunk.flatten() for chunk in found.chunks])
+    flat = _joined([chunk.flatten() for chunk in found.chunks])
     rows = np.arange(len(chosen)) * len(fields)
     return [_typed(flat.take(index_of(rows + place)), field) for place, field in enumerate(fields)]
 

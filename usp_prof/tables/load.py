@@ -18,6 +18,7 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.readers.cache import Cache, CacheUnwritableError, StoredTables, content_key
 from usp_prof.readers.kineto import read
 from usp_prof.readers.manifest import manifest_from
+from usp_prof.readers.mapped import from_the_system
 from usp_prof.tables import catalogue
 from usp_prof.tables._side_by_side import Job, read_side_by_side
 from usp_prof.tables.rank import build_rank
@@ -125,12 +126,15 @@ class _Loading:
     def here(self, job: Job) -> None:
         """Read one file in this process."""
         try:
-            tables, note = build(job.path, job.rank, self._manifest)
+            with from_the_system():
+                tables, note = build(job.path, job.rank, self._manifest)
         except UspProfError as error:
             self._lose(job, error.message)
             return
         try:
-            self.loaded[job.rank] = _loaded(job, self._cache.store(job.key, tables, note), note)
+            with from_the_system():
+                stored = self._cache.store(job.key, tables, note)
+            self.loaded[job.rank] = _loaded(job, stored, note)
         except CacheUnwritableError as error:
             detail = f"{error.message}: it is read anew each time"
             row = HealthRow("not_cached", Severity.INFO, rank=job.rank, detail=detail)
@@ -157,8 +161,9 @@ class _Loading:
 
 def store(job: Job, manifest: Manifest | None, cache: Cache) -> StoredTables:
     """Read one file and store its tables."""
-    tables, note = build(job.path, job.rank, manifest)
-    return cache.store(job.key, tables, note)
+    with from_the_system():
+        tables, note = build(job.path, job.rank, manifest)
+        return cache.store(job.key, tables, note)
 
 
 def _loaded(job: Job, source: Source, note: Mapping[str, Any], *more: HealthRow) -> LoadedRank:
