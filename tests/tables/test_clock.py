@@ -124,6 +124,18 @@ def test_aligned_clocks_are_never_worse_than_clocks_left_alone(
     assert worst <= max(alone, clock.SAME_CLOCK_TOLERANCE_NS) + world.jitter_ns / calls**0.5
 
 
+@pytest.mark.parametrize(("skew", "solved"), [(70_000_000, 70_000_000), (5_000, 0)])
+def test_a_single_tie_tells_what_lies_beyond_the_noise_of_a_call(skew: int, solved: int) -> None:
+    rows = {
+        rank: {
+            "collectives": [part("all_reduce", 0, 900_000 - rank * skew, sequence=0, group="g@0,1")],
+            "ranks": [{"host": f"h{rank}", "base_ns": 1}],
+        }
+        for rank in range(2)
+    }
+    assert clock.of(made.run(rows)).offset_ns.tolist() == [0, solved]
+
+
 def test_files_without_a_host_share_a_clock_while_nothing_contradicts_it() -> None:
     world = World(offset_ns=(0,) * 4, drift_ppm=(0.0,) * 4, jitter_ns=50_000, wild=0)
     rows = world.rows(ALL)

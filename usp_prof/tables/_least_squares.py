@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _ROUNDS = 12
 _HUBER = 1.345
 _FLOOR_NS = 100.0
+_ASSUMED_NS = 20_000.0
+"""How far apart members of a call end, where there are too few calls to see it."""
 _CHUNK = 512
 
 
@@ -70,7 +72,7 @@ def solve(seen: Observations, pinned: Int, drifting: NDArray[np.bool_]) -> Fit:
     error = np.zeros(seen.clocks * width)
     spare = len(seen.call) - len(np.unique(seen.call)) - int(kept.sum())
     spread = np.sqrt(np.maximum(np.diag(np.linalg.pinv(matrix[np.ix_(kept, kept)])), 0.0))
-    error[kept] = sigma * np.sqrt(len(seen.call) / spare) * spread if spare > 0 else np.inf
+    error[kept] = spread * (sigma * np.sqrt(len(seen.call) / spare) if spare > 0 else _ASSUMED_NS)
     drift_error = error[1::width] if width > 1 else np.zeros(seen.clocks)
     return Fit(offset, error[::width], drift, drift_error, residual, sigma)
 
