@@ -10,6 +10,7 @@ from usp_prof.findings import find, find_all
 from usp_prof.findings.rules import small_messages, stage_imbalance
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
+from usp_prof.tables import calls
 from usp_prof.whatif.predict import predict, unedited
 
 NO_OVERLAP = '{"work": {"overlap_dp": false}, "mesh": {"dp": 4}, "network": {"axis_bytes_per_second": {"dp": 2e10}}}'
@@ -58,6 +59,12 @@ def test_a_window_without_steps_has_no_findings_and_says_so() -> None:
     found = find_all(tables)
     assert found.findings == ()
     assert "no step is marked" in found.skipped[0].detail
+
+
+def test_what_each_layer_waits_for_cannot_be_bucketed() -> None:
+    tables = run_of('{"mesh": {"tp": 2, "dp": 2}}').tables
+    assert calls.of(tables).columns().matches("axis", "tp").sum() > 10 * len(tables.columns("steps", 0))
+    assert [draft for draft in small_messages.look(tables) if draft.where == {"axis": "tp"}] == []
 
 
 def test_few_small_messages_are_fine() -> None:

@@ -1,8 +1,9 @@
 """Many small collectives pay for latency instead of bandwidth.
 
 What it finds
-    An axis with at least ten collectives of less than 1 MB in a step whose transfer takes so much longer than their
-    bytes at the bandwidth of the axis' large collectives that bucketing them would shorten the step by 2 % or more.
+    An axis of data or expert parallelism with at least ten collectives of less than 1 MB in a step whose transfer takes
+    so much longer than their bytes at the bandwidth of the axis' large collectives (without such, than one latency for
+    all) that bucketing them would shorten the step by 2 % or more.
 
 Why it costs time
     Below about a megabyte the time of a collective hardly depends on its size: it is launches, hops and handshakes.
@@ -27,7 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof.findings.draft import Draft
-from usp_prof.model.axis import PARALLEL_AXES, Axis
+from usp_prof.model.axis import Axis
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
 from usp_prof.tables import calls
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 CODE = "small-messages"
 TITLE = "Many small collectives pay for latency"
+AXES = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD, Axis.EP)
+"""Tensor and context parallelism need each message before the next can be made: there is nothing to bucket."""
 SMALL_BYTES = 1_000_000
 FEWEST = 10
 
@@ -47,10 +50,10 @@ def look(tables: TableSet) -> Iterable[Draft]:
     """Count each axis' small collectives."""
     found = calls.of(tables).columns()
     steps = max((len(tables.columns("steps", rank)) for rank in tables.ranks), default=0)
-    for axis in PARALLEL_AXES:
+    for axis in AXES:
         rows = found.matches("axis", str(axis)) & (found["bytes"] > 0) & (found["bytes"] < SMALL_BYTES)
         number = int(rows.sum()) / max(steps, 1)
-        if axis is Axis.PP or number < FEWEST:
+        if number < FEWEST:
             continue
         yield Draft(
             f"{number:.0f} small {axis} collectives in a step",
