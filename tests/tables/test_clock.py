@@ -112,7 +112,7 @@ def test_aligned_clocks_are_never_worse_than_clocks_left_alone(
     groups: tuple[tuple[int, ...], ...],
     seed: int,
 ) -> None:
-    """From a dozen noisy calls to many good ones, from clocks that agree to 5 ms apart; but for the mean's noise."""
+    """From a dozen noisy calls to many good ones, from clocks that agree to 5 ms apart; but for 3 standard errors."""
     random = np.random.default_rng(seed)
     world = World(
         offset_ns=(0, *(int(offset) for offset in random.normal(0, 10**scale, 3))),
@@ -121,7 +121,7 @@ def test_aligned_clocks_are_never_worse_than_clocks_left_alone(
     )  # fmt: skip
     solved = clock.of(made.run(world.rows(groups)))
     worst, alone = (np.quantile(np.abs(e), 0.99) for e in (world.errors(solved, tuple(range(8))), left_alone(world)))
-    assert worst <= max(alone, clock.SAME_CLOCK_TOLERANCE_NS) + world.jitter_ns / calls**0.5
+    assert worst <= max(alone, clock.SAME_CLOCK_TOLERANCE_NS) + 3 * world.jitter_ns / calls**0.5
 
 
 @pytest.mark.parametrize(("skew", "solved"), [(70_000_000, 70_000_000), (5_000, 0)])

@@ -24,7 +24,7 @@ _CONTRADICTED_AT_MOST = 0.005
 _NOTHING_NS = 20_000  # members of one call end this far apart with the best of clocks
 _BEST_DRIFT_PPM = 1_000.0
 _SURE = 4.0  # a drift is believed when it is this many times its standard error
-_TOLD = 3.0  # an offset is told from none when it is this many times its standard error
+_TOLD = 4.0  # an offset is told from none when it is this many times its standard error
 _BETTER = 0.98  # and when it brings the residual below this share
 
 
