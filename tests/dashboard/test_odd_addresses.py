@@ -31,12 +31,10 @@ GARBAGE = (
     "0",
     "99999999999999999999",
     "1e309",
-    "nan",
     "\u00b2",
     "\u202e\u05e9\u05dc\u05d5\u05dd\u0000",
     "x" * 10_000,
-    "../../etc/passwd",
-    "1,2-3=4 5",
+    "../../etc/passwd,2-3=4",
 )
 EDITS = (
     "dp=99999999999",
@@ -44,14 +42,12 @@ EDITS = (
     "tp=-1",
     "micro_batches=\u00b2",
     "comm_faster=nan",
-    "comm_faster=-3",
     "comm_faster=0",
     "compute_faster=inf,axis=",
     "comm_faster=1e308,axis=pp",
     "schedule=<b>",
     "zero=9",
     "recompute=",
-    "rank_as_peers=-1",
     "rank_as_peers=99999999999999999999",
     "bandwidth=0,axis=pp",
     "schedule=gpipe,m=-4,v=1e9",
@@ -116,7 +112,7 @@ def test_an_odd_question_is_answered_or_refused(sql: str) -> None:
 
 
 def test_a_sum_is_a_number_and_heads_differ() -> None:
-    sql = "SELECT sum(dur_ns) AS n, 2 AS n, sum(0.5::DECIMAL(9, 2)) AS half FROM kernels"
+    sql = "SELECT sum(dur_ns) AS n, 2 AS n, sum(0.5::DECIMAL(9, 2)) AS half FROM events"
     shown = tried("query", sql=sql).dataframe[0].value
     assert len(set(shown)) == 3
     assert [str(kind) for kind in shown.dtypes] == ["int64", "int32", "float64"]
