@@ -52,7 +52,7 @@ def figure(data: HeatMap, theme: Theme) -> Figure:
     label_ranks(
         plot.yaxis, data.ranks, "rank" if (each == each[:, :1]).all() else "from rank, the strangest of each", 48
     )
-    color_bar(plot, theme, mapper, f"{data.what} vs median", "+0 %" if limit >= _COARSE else "+0.0 %")
+    color_bar(plot, theme, mapper, f"{data.what} vs median")
     hover(
         plot,
         [("rank", "@rank"), ("step", "@step"), (data.what, "@ms{0,0.000} ms"), ("deviation", "@deviation{+0.0 %}")],
@@ -79,8 +79,9 @@ def folded(data: HeatMap, most: int = _MOST_ROWS) -> tuple[HeatMap, NDArray[np.f
     return kept, deviation[pick, at], ranks[pick]
 
 
-def color_bar(plot: Figure, theme: Theme, mapper: LinearColorMapper, title: str, form: str) -> None:
-    """Set the scale of a map's colours beside it."""
+def color_bar(plot: Figure, theme: Theme, mapper: LinearColorMapper, title: str) -> None:
+    """Set the scale of a map's colours beside it, in whole percents where it is wide."""
+    form = "+0 %" if float(mapper.high or 0) >= _COARSE else "+0.0 %"
     bar = ColorBar(
         color_mapper=mapper,
         width=10,

@@ -64,7 +64,7 @@ def figure(data: RankGrid, theme: Theme) -> Figure:
         every = max(1, -(-len(names) // most))
         axis[0].ticker = list(range(0, len(names), every))
         axis[0].major_label_overrides = dict(enumerate(names))
-    color_bar(plot, theme, mapper, f"{data.what} vs median", "+0.0 %")
+    color_bar(plot, theme, mapper, f"{data.what} vs median")
     tips = [("rank", "@rank"), ("", "@place"), (data.what, "@ms{0,0.000} ms"), ("deviation", "@deviation{+0.0 %}")]
     hover(plot, tips)
     return plot
