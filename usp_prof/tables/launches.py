@@ -88,6 +88,6 @@ def _work_of_each(frame: EventFrame, links: Links) -> tuple[np.ndarray, np.ndarr
     place, start = place_of_row[links.call[linked]], frame.start[links.work[linked]]
     count = np.bincount(place, minlength=len(links.calls))
     first = np.full(len(links.calls), np.iinfo(np.int64).max)
-    np.minimum.at(first, place, start)
+    first[place[::-1]] = start[::-1]  # sorted by start: the first one is written last
     delay = np.where(count > 0, np.maximum(first - frame.start[links.calls], 0), -1)
     return count, delay

@@ -174,7 +174,7 @@ def _with_windows(frame: EventFrame, links: Links, number: Ints, start: Ints, en
     if not len(work):
         return Steps(number, start, end, start, end, source)
     first = np.full(len(number), np.iinfo(np.int64).max)
-    np.minimum.at(first, mark, frame.start[work])
+    first[mark[::-1]] = frame.start[work][::-1]  # sorted by start: the first one is written last
     idle = first == np.iinfo(np.int64).max
     last = int(frame.end[work].max())
     # A mark that launched nothing (recording began or ended inside it) has no window; health counts those.
