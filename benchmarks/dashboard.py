@@ -385,6 +385,8 @@ def use(browser: Browser, address: str, ranks: int, minutes: float) -> None:
         for share in ZOOMS:
             page.evaluate(DRIVE, {"share": share, "turns": 6, "pause": 300})
         page.mouse.click(900, 400)
+        page.wait_for_timeout(1500)  # a click on a page's name in the same moment would be lost
+        page.wait_for_selector("[data-test-script-state='notRunning']")
         for name, text in [*_tour(), ("Timeline", "wheel: zoom")]:
             page.evaluate(SWITCH, {"name": name, "text": text})
             page.wait_for_timeout(400)
@@ -392,6 +394,7 @@ def use(browser: Browser, address: str, ranks: int, minutes: float) -> None:
             "() => {" + LOOK + "const host = find(document); return host && host.dataset.sharp === 'true'; }"
         )
         rounds += 1
+        say(f"  after round {rounds}, the page's process, resident", _resident_mb(), "MB")
     counts = _counts(page)
     say(f"heap after {minutes:g} minutes and {rounds} rounds (bar 400 MB)", counts["heap"], "MB")
     say("  the page's whole process, resident", _resident_mb(), "MB")

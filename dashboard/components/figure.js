@@ -17,8 +17,17 @@ function library() {
   return loading;
 }
 
+// A canvas that nobody holds keeps its pixels until the next collection, which small objects do not bring about.
+function blank(root) {
+  for (const element of root.querySelectorAll("*")) {
+    if (element.shadowRoot) blank(element.shadowRoot);
+    if (element instanceof HTMLCanvasElement) { element.width = 0; element.height = 0; }
+  }
+}
+
 function dispose(host) {
   if (!host.views) return;
+  blank(host);
   for (const view of [...host.views.roots]) {
     const document_ = view.model.document;
     view.remove();
