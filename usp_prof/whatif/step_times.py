@@ -1,4 +1,9 @@
-"""How long are the steps of a timeline? Each rank's windows, moved as the nodes at their begin moved."""
+"""How long are the steps of a timeline? Each rank's windows, moved as the work around their bounds moved.
+
+A bound within work moves with the work that begins next. Where a rank is idle at a bound, as when it waits for its
+input behind it, the bound keeps its distance from the work before: what an edit takes out of the wait is then taken
+from the step that waited.
+"""
 
 from __future__ import annotations
 
@@ -97,11 +102,21 @@ class Anchored:
     when: Ints
     first: Ints
     inside: Flags
+    place: Ints
+    """How many nodes begin before each moment."""
+    ended: Ints
+    """When the last of these had ended."""
     rows: Ints
+    """The nodes, by their measured start."""
 
     def moved(self, graph: Graph, timeline: Timeline) -> Ints:
         """Move the moments as a timeline moves the nodes."""
-        moments = self.when + timeline.start[self.first] - graph.nodes.start[self.first]
+        begins = timeline.start[self.first]
+        moments = self.when + begins - graph.nodes.start[self.first]
+        idle = (self.place > 0) & (self.ended <= self.when)
+        if idle.any():
+            ended = np.maximum.accumulate(timeline.end[self.rows])[self.place - 1]
+            moments = np.where(idle, np.minimum(ended + self.when - self.ended, begins), moments)
         if self.inside.all():
             return moments
         last = int(timeline.end[self.rows].max())
@@ -123,5 +138,6 @@ def _by_start(rows: Ints, graph: Graph) -> Ints:
 
 def _anchored(when: Ints, by_start: Ints, graph: Graph) -> Anchored:
     place = np.searchsorted(graph.nodes.start[by_start], when)
+    ended = np.maximum.accumulate(graph.nodes.end[by_start])[place - 1]
     inside = place < len(by_start)
-    return Anchored(when, by_start[np.minimum(place, len(by_start) - 1)], inside, by_start)
+    return Anchored(when, by_start[np.minimum(place, len(by_start) - 1)], inside, place, ended, by_start)

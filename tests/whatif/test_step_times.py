@@ -1,0 +1,36 @@
+"""Which step does a wait belong to? To the one that waited, also where the run ends with it."""
+
+from __future__ import annotations
+
+import pytest
+from tiny import Trace, table_set
+
+from usp_prof.model.edit import parse_edit
+from usp_prof.whatif.predict import predict, unedited
+
+US = 1_000
+STEP, WAIT = 1_000 * US, 100 * US
+
+
+def _trace(rank: int) -> Trace:
+    """Three steps, each of which begins with waiting for its input."""
+    trace = Trace(rank=rank, world=2, device="cpu")
+    for number in range(3):
+        at = number * STEP
+        trace.step(number, at, STEP)
+        trace.mark("train::input", at, WAIT)
+        trace.mark("train::forward", at + WAIT, 300 * US).op("aten::mm", at + WAIT, 300 * US)
+        trace.mark("train::backward", at + 400 * US, 590 * US).op("aten::mm", at + 400 * US, 590 * US)
+    return trace
+
+
+def test_each_step_is_freed_of_its_own_wait() -> None:
+    tables = table_set({rank: _trace(rank) for rank in range(2)})
+    found = predict(tables, [parse_edit("no_input_wait")])
+    assert found.before_ns == STEP
+    assert found.after_ns == pytest.approx(STEP - WAIT, abs=US)
+
+
+def test_bounds_of_a_run_as_it_was_are_where_they_were() -> None:
+    times = unedited(table_set({rank: _trace(rank) for rank in range(2)}))
+    assert times.replayed_ns.tolist() == times.measured_ns.tolist() == [STEP] * 6
