@@ -37,3 +37,19 @@ def test_changes() -> None:
     assert interval(bytes_) == "-"
     assert signed(math.nan, bytes_) == "-"
     assert signed_duration(-1500) == "-1.5 us"
+
+
+@pytest.mark.parametrize(
+    ("scale", "unit", "low", "high", "text"),
+    [
+        (Scale.RELATIVE, Unit.NS, -0.02, 0.03, "-2.00 % .. +3.00 %"),
+        (Scale.RELATIVE, Unit.NS, -0.999, 24e9, "-99.90 % .. > +1000.00 %"),
+        (Scale.ABSOLUTE, Unit.FRACTION, -1.7, 1.2, "-100.00 pp .. +100.00 pp"),
+        (Scale.ABSOLUTE, Unit.BYTES, -2048, 2048, "-2.00 KiB .. +2.00 KiB"),
+    ],
+)
+def test_an_interval_is_no_wider_than_what_it_says(
+    scale: Scale, unit: Unit, low: float, high: float, text: str
+) -> None:
+    found = Judgement("m", "m", unit, Better.LOWER, Verdict.INCONCLUSIVE, scale=scale, low=low, high=high)
+    assert interval(found) == text

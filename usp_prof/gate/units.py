@@ -11,6 +11,8 @@ from usp_prof.model.metric import Unit
 if TYPE_CHECKING:
     from usp_prof.gate.judgement import Judgement
 
+_WIDEST = 10.0
+"""A relative change beyond ten times is written as beyond it."""
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _NAMES = {
     Unit.BYTES_PER_SECOND: "B/s",
@@ -63,10 +65,14 @@ def change(found: Judgement) -> str:
 
 
 def interval(found: Judgement) -> str:
-    """Write the interval of a change."""
+    """Write the interval of a change, no wider than a figure says anything: few steps leave it open."""
     if not (math.isfinite(found.low) and math.isfinite(found.high)):
         return "-"
-    return f"{signed(found.low, found)} .. {signed(found.high, found)}"
+    if found.scale is Scale.RELATIVE:
+        top = f"> {signed(_WIDEST, found)}" if found.high > _WIDEST else signed(found.high, found)
+        return f"{signed(found.low, found)} .. {top}"
+    low, high = (max(found.low, -1.0), min(found.high, 1.0)) if found.unit is Unit.FRACTION else (found.low, found.high)
+    return f"{signed(low, found)} .. {signed(high, found)}"
 
 
 def signed(value: float, found: Judgement) -> str:
