@@ -46,13 +46,15 @@ def sync_overlapped(graph: Graph, request: Request) -> Graph:
         after[last] = True
         late = nodes.start[mine] >= nodes.end[last[-1]]
         late[-1:] = False  # the last to be ready has nothing to hide behind
+        if not late.any():
+            continue
         moved.append(mine[late])
         ready.append(_ready(graph, request.tables, work, mine, last)[late])
         before.append(mine[:-1][late[:-1]])
         behind.append(mine[1:][late[:-1]])
         queued = late | np.append(False, late[:-1])
         transfer[mine[queued]] = fair_shares(nodes.end[mine] - graph.transfer[mine], nodes.end[mine])[queued]
-    if len(moved) == 1:
+    if not after.any():
         return graph
     target, at, first, second = (np.concatenate(each) for each in (moved, ready, before, behind))
     parts = np.zeros(len(nodes), dtype=bool)
