@@ -21,6 +21,8 @@ from statistics import median
 
 import large_trace
 
+from usp_prof.readers.discovery import discover
+
 OURS = """
 import io
 from rich.console import Console
@@ -101,9 +103,7 @@ def measure(python: str, body: str, folder: Path, cache: Path) -> dict[str, obje
 
 def enlarge(source: Path, folder: Path, megabytes: float) -> int:
     """Repeat each rank of a run to its share of the size, copy upon copy; give the bytes written."""
-    files = sorted(
-        path for path in source.iterdir() if path.name.endswith((".json", ".json.gz")) and "rank" in path.name
-    )
+    files = [each.path for each in discover(source).runs[0].files]
     folder.mkdir()
     apart = large_trace.span_us(files)
     for path in files:
