@@ -42,9 +42,9 @@ def test_changes() -> None:
 @pytest.mark.parametrize(
     ("scale", "unit", "low", "high", "text"),
     [
-        (Scale.RELATIVE, Unit.NS, -0.02, 0.03, "-2.00 % .. +3.00 %"),
-        (Scale.RELATIVE, Unit.NS, -0.999, 24e9, "-99.90 % .. > +1000.00 %"),
-        (Scale.ABSOLUTE, Unit.FRACTION, -1.7, 1.2, "-100.00 pp .. +100.00 pp"),
+        (Scale.RELATIVE, Unit.NS, -0.02, 0.03, "-2.00 .. +3.00 %"),
+        (Scale.RELATIVE, Unit.NS, -0.999, 24e9, "-99.9 .. > +1000 %"),
+        (Scale.ABSOLUTE, Unit.FRACTION, -1.7, 1.2, "-100 .. +100 pp"),
         (Scale.ABSOLUTE, Unit.BYTES, -2048, 2048, "-2.00 KiB .. +2.00 KiB"),
     ],
 )

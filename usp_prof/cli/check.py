@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from usp_prof.cli.console import output
 from usp_prof.cli.opening import open_from, run_options
 from usp_prof.gate import check as checking
 from usp_prof.gate import history
@@ -66,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
     opened = open_from(args)
     after = checking.measured(opened, args.path) if args.history else None
     report = checking.check_measured(after, terms) if after else checking.check_run(opened, terms, args.path)
-    color = sys.stdout.isatty() and not args.no_color and "NO_COLOR" not in os.environ
-    sys.stdout.write(checking.render(report, args.format, color=color))
+    screen = output(args)
+    sys.stdout.write(checking.render(report, args.format, color=not screen.no_color, width=screen.width))
     for form, file in copies.items():
         _write(report, form, file)
     if after:

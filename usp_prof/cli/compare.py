@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
+from usp_prof.cli.console import output
 from usp_prof.gate import check as checking
 from usp_prof.gate import write_comparison
 from usp_prof.gate.comparison import compare
@@ -40,6 +40,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("one run cannot be compared", hint="usp-prof compare BEFORE AFTER")
     runs = [checking.measured(open_run(path, cache_dir=args.cache_dir), path) for path in args.paths]
     found = compare(runs, tuple(FactKind(kind) for kind in args.across))
-    color = sys.stdout.isatty() and not args.no_color and "NO_COLOR" not in os.environ
-    sys.stdout.write(write_comparison.render(found, args.format, color=color, everything=args.all))
+    screen = output(args)
+    text = write_comparison.render(
+        found, args.format, color=not screen.no_color, everything=args.all, width=screen.width
+    )
+    sys.stdout.write(text)
     return 0

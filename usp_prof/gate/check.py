@@ -84,10 +84,10 @@ def text(report: Report) -> str:
     return write_terminal.render(report, color=False)
 
 
-def render(report: Report, form: str, *, color: bool = False) -> str:
+def render(report: Report, form: str, *, color: bool = False, width: int = 120) -> str:
     """Write a report in one of `FORMATS`."""
     if form == "terminal":
-        return write_terminal.render(report, color=color)
+        return write_terminal.render(report, color=color, width=width)
     writers = {
         "json": write_json.render,
         "markdown": write_markdown.render,

@@ -69,10 +69,17 @@ def interval(found: Judgement) -> str:
     if not (math.isfinite(found.low) and math.isfinite(found.high)):
         return "-"
     if found.scale is Scale.RELATIVE:
-        top = f"> {signed(_WIDEST, found)}" if found.high > _WIDEST else signed(found.high, found)
-        return f"{signed(found.low, found)} .. {top}"
-    low, high = (max(found.low, -1.0), min(found.high, 1.0)) if found.unit is Unit.FRACTION else (found.low, found.high)
-    return f"{signed(low, found)} .. {signed(high, found)}"
+        beyond = "> " if found.high > _WIDEST else ""
+        return f"{_bound(found.low)} .. {beyond}{_bound(min(found.high, _WIDEST))} %"
+    if found.unit is Unit.FRACTION:
+        return f"{_bound(max(found.low, -1.0))} .. {_bound(min(found.high, 1.0))} pp"
+    return f"{signed(found.low, found)} .. {signed(found.high, found)}"
+
+
+def _bound(value: float) -> str:
+    """Write one end of an interval in hundredths: two places where it is narrow, none where it is wide."""
+    places = 2 if abs(value) < 0.1 else 1 if abs(value) < 0.9995 else 0
+    return f"{value * 100:+.{places}f}"
 
 
 def signed(value: float, found: Judgement) -> str:

@@ -9,15 +9,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from usp_prof.gate.comparison import direction
+from usp_prof.gate.terminal_table import bare_table, metric_cell
 from usp_prof.gate.units import change, duration, figure, interval, signed_duration
 from usp_prof.gate.wording import why_lines
 from usp_prof.gate.write_json import plain
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from usp_prof.gate.comparison import Comparison, Pair
     from usp_prof.gate.judgement import Judgement
 
@@ -25,7 +27,7 @@ FORMATS = ("terminal", "markdown", "json")
 _STYLES = {"better": "green", "worse": "red", "changed": "yellow"}
 
 
-def render(found: Comparison, form: str, *, color: bool = False, everything: bool = False, width: int = 140) -> str:
+def render(found: Comparison, form: str, *, color: bool = False, everything: bool = False, width: int = 120) -> str:
     """Write a comparison in one of `FORMATS`; places of metrics (axes, causes) only with `everything`."""
     if form == "json":
         data = {"format": "usp-prof-compare", "version": 1, **plain(asdict(found))}
@@ -38,9 +40,9 @@ def render(found: Comparison, form: str, *, color: bool = False, everything: boo
         console.print(Text(f"{found.label} -> {pair.label}", style="bold"), soft_wrap=True)
         for line in _said_first(pair):
             console.print(Text(f"  {line}"), soft_wrap=True)
-        console.print(_metrics(pair, everything=everything))
+        console.print(_metrics(pair, width, everything=everything))
         if pair.waterfall:
-            console.print(_waterfall(pair))
+            console.print(_waterfall(pair, width))
         for line in why_lines(pair.why):
             console.print(Text(f"  {line}"), soft_wrap=True)
         console.print()
@@ -55,8 +57,8 @@ def _shown(pair: Pair, *, everything: bool) -> list[Judgement]:
     return [each for each in pair.judgements if everything or "[" not in each.key]
 
 
-def _metrics(pair: Pair, *, everything: bool) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def _metrics(pair: Pair, width: int, *, everything: bool) -> Table:
+    table = bare_table(width)
     table.add_column("metric", overflow="fold")
     for name in ("before", "after", "change", "interval"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -64,7 +66,8 @@ def _metrics(pair: Pair, *, everything: bool) -> Table:
     for each in _shown(pair, everything=everything):
         word = direction(each)
         note = Text(word or each.reason, style=_STYLES.get(word, "dim"))
-        table.add_row(*(Text(cell) for cell in _cells(each)), note)
+        key, *figures = _cells(each)
+        table.add_row(metric_cell(key, width), *(Text(cell) for cell in figures), note)
     return table
 
 
@@ -73,8 +76,8 @@ def _cells(each: Judgement) -> tuple[str, str, str, str, str]:
     return (each.key, before, after, change(each), interval(each))
 
 
-def _waterfall(pair: Pair) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title="where the step goes", title_justify="left")
+def _waterfall(pair: Pair, width: int) -> Table:
+    table = bare_table(width, title="where the step goes")
     table.add_column("part")
     for name in ("before", "after", "difference"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -6,14 +6,16 @@ import io
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from usp_prof.gate.judgement import Verdict
+from usp_prof.gate.terminal_table import bare_table, metric_cell
 from usp_prof.gate.units import change, figure, interval
 from usp_prof.gate.wording import headline, removed, why_lines, worst_first
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from usp_prof.gate.judgement import Judgement
     from usp_prof.gate.verdict import Report
 
@@ -38,7 +40,7 @@ def render(report: Report, *, color: bool, width: int = 120) -> str:
         console.print(Text(f"  {reason}"), soft_wrap=True)
     for difference in report.differences:
         console.print(Text(f"  differs: {difference}"), soft_wrap=True)
-    console.print(_table(report))
+    console.print(_table(report, width))
     for found in report.judgements:
         if found.reason and found.verdict is not Verdict.PASS:
             console.print(Text(f"  {found.key}: {found.reason}"), soft_wrap=True)
@@ -55,22 +57,22 @@ def render(report: Report, *, color: bool, width: int = 120) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def _table(report: Report) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def _table(report: Report, width: int) -> Table:
+    table = bare_table(width)
     table.add_column("verdict")
     table.add_column("metric", overflow="fold")
     for name in ("before", "after", "change", "interval"):
         table.add_column(name, justify="right", no_wrap=True)
     for verdict in _ORDER:
         for each in worst_first(report.of(verdict)) if verdict is Verdict.REGRESSED else report.of(verdict):
-            table.add_row(*_row(each))
+            table.add_row(*_row(each, width))
     return table
 
 
-def _row(each: Judgement) -> tuple[Text, ...]:
+def _row(each: Judgement, width: int) -> tuple[Text, ...]:
     return (
         Text(each.verdict, style=_STYLES[each.verdict]),
-        Text(each.key),
+        metric_cell(each.key, width),
         Text(figure(each.before, each.unit)),
         Text(figure(each.after, each.unit)),
         Text(change(each)),

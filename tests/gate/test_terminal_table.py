@@ -1,0 +1,27 @@
+"""Do the gate's tables fit a narrow terminal?"""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from usp_prof.gate.terminal_table import bare_table, metric_cell
+
+
+@pytest.mark.parametrize(("width", "lines"), [(80, 2), (120, 1)])
+def test_dimensions_go_to_their_own_line_where_it_is_narrow(width: int, lines: int) -> None:
+    assert len(metric_cell("exposed_comm_fraction[axis=dp]", width).plain.splitlines()) == lines
+
+
+@pytest.mark.parametrize(("width", "blanks"), [(80, 1), (120, 2)])
+def test_columns_move_together_where_it_is_narrow(width: int, blanks: int) -> None:
+    table = bare_table(width)
+    table.add_column("a")
+    table.add_column("b")
+    table.add_row("1", "2")
+    out = io.StringIO()
+    Console(file=out, width=width).print(table)
+    assert out.getvalue().split() == ["a", "b", "1", "2"]
+    assert f"1{' ' * blanks}2" in out.getvalue()
