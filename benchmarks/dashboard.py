@@ -30,7 +30,7 @@ import tempfile
 import time
 import urllib.request
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -378,9 +378,9 @@ def many(folder: Path, browser: Browser) -> None:
 
 
 def use(browser: Browser, address: str, ranks: int, minutes: float) -> None:
-    """Use the dashboard for some minutes; prints the page's heap and the memory of its process."""
+    """Use the dashboard for some minutes; prints the memory of the page's process, and what of it can be collected."""
     page = visit(browser, f"{address}/timeline?ranks=0-{ranks - 1}")
-    end, rounds = time.monotonic() + 60 * minutes, 0
+    end, rounds, seen = time.monotonic() + 60 * minutes, 0, [memory()]
     while time.monotonic() < end:
         for share in ZOOMS:
             page.evaluate(DRIVE, {"share": share, "turns": 6, "pause": 300})
@@ -394,23 +394,40 @@ def use(browser: Browser, address: str, ranks: int, minutes: float) -> None:
             "() => {" + LOOK + "const host = find(document); return host && host.dataset.sharp === 'true'; }"
         )
         rounds += 1
-        say(f"  after round {rounds}, the page's process, resident", _resident_mb(), "MB")
+        seen.append(memory())
+        say(f"  after round {rounds}, the page's process alone", seen[-1].own_mb, "MB")
+    say(f"memory after {minutes:g} minutes and {rounds} rounds (bar 400 MB)", seen[-1].own_mb, "MB")
+    say("  the most after any round", max(each.own_mb for each in seen), "MB")
+    say("  with the program's code, which all of its processes share", seen[-1].resident_mb, "MB")
+    say("  the page's heap of that", float(page.evaluate(COUNTS)["heap"]), "MB")
     counts = _counts(page)
-    say(f"heap after {minutes:g} minutes and {rounds} rounds (bar 400 MB)", counts["heap"], "MB")
-    say("  the page's whole process, resident", _resident_mb(), "MB")
+    say("after a collection: the page's process alone", memory().own_mb, "MB")
+    say("  the page's heap of that", counts["heap"], "MB")
 
 
-def _resident_mb() -> float:
-    """Measure the largest renderer process of our browser."""
-    found = [0.0]
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the largest renderer process of a browser holds, in MB."""
+
+    own_mb: float
+    """Anonymous and shared memory and swap: what Chromium's task manager shows (its private footprint), and pixels."""
+    resident_mb: float
+    """All pages that are mapped, the program's own code too."""
+
+
+def memory() -> Memory:
+    """Measure the largest renderer process."""
+    found = [Memory(0.0, 0.0)]
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if b"--type=renderer" in (folder / "cmdline").read_bytes():
-                pages = int((folder / "statm").read_text().split()[1])
-                found.append(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
-        except (OSError, ValueError, IndexError):
+                lines = (line.split() for line in (folder / "status").read_text().splitlines())
+                sizes = {words[0]: int(words[1]) * 1024 / 1e6 for words in lines if words[-1] == "kB"}
+                own = sizes["RssAnon:"] + sizes["RssShmem:"] + sizes["VmSwap:"]
+                found.append(Memory(own, sizes["VmRSS:"]))
+        except (OSError, ValueError, KeyError):
             continue
-    return max(found)
+    return max(found, key=lambda each: each.own_mb)
 
 
 def main() -> None:

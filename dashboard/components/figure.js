@@ -1,6 +1,6 @@
 // Shows one Bokeh figure: BokehJS comes from this server, and what was drawn before is disposed of.
 
-let loading = null;
+let loading = null, drawn = null;
 
 function script(name) {
   return new Promise((done, failed) => {
@@ -25,8 +25,18 @@ function blank(root) {
   }
 }
 
+// Bokeh's plots listen to the visual viewport and never stop, which would keep each of them for as long as the window is
+// open. What listens while a figure is drawn is let go with it; figures are drawn one after another so that it is known.
+async function listening(signal, work) {
+  const viewport = window.visualViewport;
+  if (!viewport) return work();
+  viewport.addEventListener = (name, heard) => EventTarget.prototype.addEventListener.call(viewport, name, heard, { signal });
+  try { return await work(); } finally { delete viewport.addEventListener; }
+}
+
 function dispose(host) {
   if (!host.views) return;
+  host.gone.abort();
   blank(host);
   for (const view of [...host.views.roots]) {
     const document_ = view.model.document;
@@ -45,12 +55,13 @@ export default function ({ data, parentElement }) {
   if (host.stamp === data.stamp) return () => { if (!host.isConnected) dispose(host); };
   host.stamp = data.stamp;
   host.style.minHeight = `${data.height || 0}px`;
-  library().then(async (Bokeh) => {
+  drawn = Promise.all([library(), drawn]).then(async ([Bokeh]) => {
     if (host.stamp !== data.stamp) return;
     dispose(host);
     host.replaceChildren();
-    host.views = await Bokeh.embed.embed_item(JSON.parse(data.item), host);
-    host.dataset.ready = data.stamp;
+    host.gone = new AbortController();
+    host.views = await listening(host.gone.signal, () => Bokeh.embed.embed_item(JSON.parse(data.item), host));
+    if (host.stamp === data.stamp) host.dataset.ready = data.stamp; else dispose(host);
   }).catch((error) => { host.textContent = `the chart could not be drawn: ${error.message}`; });
   return () => { if (!host.isConnected) { dispose(host); host.stamp = null; } };
 }
