@@ -23,6 +23,8 @@ UNEXPLAINED_NS = 3_000
 """A device's gap of this much that neither lane nor launch explains is a wait for another stream."""
 CLOSED_NS = 300_000
 """On CPU traces another thread closes a communication's range, up to so long after the one that waited goes on."""
+_SEEMINGLY_EARLY = 256
+"""So many pieces of work that seem to have ended before their launch are passed over; beyond it nothing is known."""
 HOST_WAIT_NS = 20_000
 """On CPU traces Python runs between ops all the time: only a longer gap in which a communication ends is a wait."""
 
@@ -89,7 +91,7 @@ def waits_of(tables: TableSet, n: RankNodes) -> RankWaits:
     by_lane = lane_end >= last
     gap = np.where(by_lane | (gap < 0), gap, 0)
     _boundaries(n, found)
-    _returns(n, found, gap)
+    _returns(n, found, gap, np.where(launched, n.start[launch_source], NEVER))
     nothing = first & ~launched & ~issued & ~waiting
     source, at_end, target, lag, kind = (np.concatenate(column) for column in zip(*found.rows, strict=True))
     return RankWaits(source, at_end, target, lag, kind, gap, np.where(nothing, n.start, NEVER))
@@ -207,15 +209,23 @@ def _boundaries(n: RankNodes, found: _Collector) -> None:
     found.add(tails[good], following[good], np.zeros(int(good.sum()), np.int64), EdgeKind.BOUNDARY)
 
 
-def _returns(n: RankNodes, found: _Collector, gap: Ints) -> None:
-    """Let a host call that waits come back when the device work that it waited for has ended."""
+def _returns(n: RankNodes, found: _Collector, gap: Ints, launched_at: Ints) -> None:
+    """Let a host call that waits come back when the device work that it waited for has ended: what it had launched.
+
+    Where the clocks of host and device differ, work seems to end before its launch: no call before that waited for it.
+    """
     back = np.flatnonzero(n.kind == NodeKind.RETURN)
     device = np.flatnonzero((n.kind != NodeKind.HOST) & (n.kind != NodeKind.RETURN))
     if not len(back) or not len(device):
         return
     ended = device[np.argsort(n.end[device], kind="stable")]
     place = np.searchsorted(n.end[ended], n.start[back], side="right") - 1
-    before = np.where(place >= 0, ended[np.maximum(place, 0)], -1)
+    for _ in range(_SEEMINGLY_EARLY):
+        early = (place >= 0) & (launched_at[ended[place]] >= n.start[back])
+        if not early.any():
+            break
+        place[early] -= 1
+    before = np.where((place >= 0) & (launched_at[ended[place]] < n.start[back]), ended[place], -1)
     called = n.start[back] - gap[back]
     good = (before >= 0) & (n.end[before] > called)
     rows, source = back[good], before[good]
