@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import checkpoint
 
-from trainer.errors import OptionError
-from trainer.model.shape import describe
+from trainer.errors import refuse
 from trainer.parallel.mesh import ORDER
 from trainer.rules import Settled
 from trainer.step import Update
@@ -37,15 +37,13 @@ def save(folder: Path, step: int, settled: Settled, update: Update) -> None:
 def load(folder: Path, settled: Settled, update: Update) -> int:
     """Read the newest state in place; gives the number of updates made so far."""
     newest = max(folder.glob("step-*"), default=None)
-    if newest is None:
-        raise OptionError(f"--checkpoint {folder}: there is none to resume from", hint="leave --resume out")
+    refuse(newest is None, f"--checkpoint {folder}: there is none to resume from", "leave --resume out")
     written = json.loads((newest / IDENTITY).read_text())
-    now = _identity(settled)
-    if differing := [key for key in now if written.get(key) != now[key]]:
-        key = differing[0]
-        raise OptionError(
-            f"{newest} was written with {key} = {written.get(key)}, this run has {now[key]}",
-            hint="resume with the options that it was written with, or train anew into another --checkpoint",
+    for key, now in _identity(settled).items():
+        refuse(
+            written.get(key) != now,
+            f"{newest} was written with {key} = {written.get(key)}, this run has {now}",
+            "resume with the options that it was written with, or train anew into another --checkpoint",
         )
     update.prime()
     state = _state(update)
@@ -63,8 +61,8 @@ def _identity(settled: Settled) -> dict[str, Any]:
     options = settled.options
     return {
         "mesh": {**dict(zip(ORDER, settled.layout.sizes, strict=True)), "ep": settled.layout.ep},
-        "model": describe(settled.shape),
+        "model": asdict(settled.shape),
         "zero": options.zero,
-        "schedule": options.schedule if settled.layout.pp > 1 else "",
+        "schedule": settled.schedule,
         "dtype": options.dtype,
     }

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from trainer.errors import OptionError
+from trainer.errors import OptionError, refuse
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "interleaved-zb", "zbv", "dualpipev")
 
@@ -88,6 +88,11 @@ def default(item: Field[Any]) -> Any:  # noqa: ANN401 - an option's own type
     return item.default if item.default is not MISSING else item.default_factory()  # type: ignore[misc]
 
 
+def flag_of(item: Field[Any]) -> str:
+    """Give an option as it is typed."""
+    return "--" + item.name.replace("_", "-")
+
+
 def parser() -> argparse.ArgumentParser:
     """Make the command line from `Options`."""
     made = argparse.ArgumentParser(
@@ -100,22 +105,19 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--config", metavar="FILE", help="a TOML file of options; the command line wins")
     hints = get_type_hints(Options)
     for item in fields(Options):
-        flag = "--" + item.name.replace("_", "-")
         settings: dict[str, Any] = {"help": item.metadata["help"]}
         if hints[item.name] is bool:
-            made.add_argument(flag, action=argparse.BooleanOptionalAction, **settings)
+            made.add_argument(flag_of(item), action=argparse.BooleanOptionalAction, **settings)
             continue
         if item.metadata["choices"]:
             settings["choices"] = item.metadata["choices"]
         else:
             settings["metavar"] = item.metadata["metavar"] or item.name.split("_")[0].upper()
-        if item.name == "metrics":
-            # torchrun itself stumbles over --log on Python 3.11: it takes it for an abbreviation of its own options.
-            made.add_argument(flag, "--log", dest="metrics", **settings)
-        elif get_args(hints[item.name]):
-            made.add_argument(flag, action="append", type=str, **settings)
-        else:
-            made.add_argument(flag, type=hints[item.name], **settings)
+        several = bool(get_args(hints[item.name]))
+        settings |= {"action": "append"} if several else {"type": hints[item.name]}
+        # torchrun itself stumbles over --log on Python 3.11: it takes it for an abbreviation of its own options.
+        names = ["--metrics", "--log"] if item.name == "metrics" else [flag_of(item)]
+        made.add_argument(*names, **settings)
     return made
 
 
@@ -123,16 +125,22 @@ def parse(arguments: Sequence[str]) -> Options:
     """Read the command line, over a TOML file if one is given, over the defaults."""
     given = vars(parser().parse_args(arguments))
     path = given.pop("config", None)
-    return Options(**{**(_read(Path(path)) if path else {}), **given})
+    written = vars(parser().parse_args(list(_typed(Path(path))))) if path else {}
+    return Options(**{**written, **given})
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _typed(path: Path) -> Iterator[str]:
+    """Give a file's options as they would be typed, so that they are checked alike."""
     try:
         data = tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise OptionError(f"--config {path}: {error}", hint="a TOML file of lines such as: tp = 2") from error
-    data = {key.replace("-", "_"): value for key, value in data.items()}
-    known = {item.name for item in fields(Options)}
-    if unknown := sorted(set(data) - known):
-        raise OptionError(f"--config {path}: no option {unknown[0]!r}", hint=f"one of {', '.join(sorted(known))}")
-    return data
+    known = {flag_of(item): item for item in fields(Options)}
+    for key, value in data.items():
+        flag = "--" + key.replace("_", "-")
+        names = ", ".join(sorted(name.removeprefix("--") for name in known))
+        refuse(flag not in known, f"--config {path}: no option {key!r}", f"one of {names}")
+        if isinstance(value, bool):
+            yield flag if value else flag.replace("--", "--no-", 1)
+        else:
+            yield from (f"{flag}={each}" for each in (value if isinstance(value, list) else [value]))

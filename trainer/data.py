@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from trainer.errors import OptionError
+from trainer.errors import OptionError, refuse
 from trainer.parallel.context import positions
 from trainer.rules import Settled
 
@@ -33,9 +33,8 @@ class Batches:
         self.text = _read(options.data, self.sequence) if options.data else None
         self.powers = _recurrence(self.sequence + 2, self.vocab)
         share = settled.local_batch
-        first = (place["dp_replicate"] * layout.dp_shard + place["dp_shard"]) * share
-        self.mine = range(first, first + share)
-        self.rounds = settled.rounds
+        self.mine = range(place["dp"] * share, (place["dp"] + 1) * share)
+        self.rounds = options.accumulate
         self.held = positions(self.sequence, layout.cp, place["cp"], options.cp_layout)
 
     def ahead(self, steps: range) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
@@ -91,8 +90,6 @@ def _read(path: str, sequence: int) -> np.ndarray:
         text = np.fromfile(Path(path), dtype=np.uint8)
     except OSError as error:
         raise OptionError(f"--data {path}: {error.strerror}", hint="a text file") from error
-    if len(text) <= sequence + 1:
-        raise OptionError(
-            f"--data {path}: {len(text)} bytes are fewer than a sequence", hint=f"--sequence {len(text) // 2}"
-        )
+    short = len(text) <= sequence + 1
+    refuse(short, f"--data {path}: {len(text)} bytes are fewer than a sequence", f"--sequence {len(text) // 2}")
     return text

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import torch
+
+from trainer.both_ways import in_passing
 
 
 class Edges:
@@ -27,34 +28,8 @@ class Edges:
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:
         """Stand before the layer."""
-        return _Enter.apply(x, self)
+        return in_passing(x, self.start, self.backward_ends)
 
     def leave(self, x: torch.Tensor) -> torch.Tensor:
         """Stand behind the layer."""
-        return _Leave.apply(x, self)
-
-
-class _Enter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, edges: Edges) -> torch.Tensor:  # noqa: ANN401 - torch's context
-        ctx.edges = edges
-        edges.start()
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
-        ctx.edges.backward_ends()
-        return grad, None
-
-
-class _Leave(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, edges: Edges) -> torch.Tensor:  # noqa: ANN401
-        ctx.edges = edges
-        edges.forward_ends()
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
-        ctx.edges.start()
-        return grad, None
+        return in_passing(x, self.forward_ends, self.start)

@@ -9,3 +9,9 @@ class OptionError(Exception):
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
+
+
+def refuse(broken: object, rule: str, hint: str) -> None:
+    """Raise `OptionError` where a rule is broken."""
+    if broken:
+        raise OptionError(rule, hint)

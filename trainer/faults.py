@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from trainer.errors import OptionError
+from trainer.errors import OptionError, refuse
 from trainer.parallel.mesh import Layout
 from usp_prof import record
 
@@ -59,40 +61,32 @@ class Fault:
         chance = self.settings.get("probability", 1.0)
         return chance >= 1 or random.Random(f"{seed} {step} {self.kind}").random() < chance  # noqa: S311 - no secret
 
-    def ranks(self, layout: Layout, stage_ranks: Callable[[int], int]) -> list[int]:
-        """Give the ranks that it strikes; all of them where it names none."""
-        places = {rank: layout.coordinates(rank) for rank in range(layout.world)}
-        if self.settings.get("rank", -1) >= 0:
-            return [self["rank"]]
-        if self.kind == "slow-host":
-            return [rank for rank in places if rank * self["hosts"] // layout.world == self["host"]]
-        if self.kind == "slow-stage":
-            return [rank for rank, place in places.items() if place["pp"] == stage_ranks(self["stage"])]
-        if self.kind == "unequal-lengths":
-            shards = layout.dp_shard
-            return [rank for rank, at in places.items() if at["dp_replicate"] * shards + at["dp_shard"] == self["dp"]]
-        return list(places)
+    def ranks(self, layout: Layout, held: Callable[[int], list[int]]) -> list[int]:
+        """Give the ranks that it strikes, all of them where it names none; `held` are the stages of a pipeline rank."""
+        named = self.settings.get("rank", -1)
+        strikes: Callable[[int, dict[str, int]], bool] = {
+            "slow-host": lambda rank, _: rank * self["hosts"] // layout.world == self["host"],
+            "slow-stage": lambda _, place: self["stage"] in held(place["pp"]),
+            "unequal-lengths": lambda _, place: place["dp"] == self["dp"],
+        }.get(self.kind, lambda rank, _: named in {rank, -1})
+        return [rank for rank in range(layout.world) if strikes(rank, layout.coordinates(rank))]
 
 
-def parse_faults(texts: list[str]) -> list[Fault]:
+def parse_fault(text: str) -> Fault:
     """Read ``kind:key=value,...``; an unknown word is refused with the known ones."""
-    return [_parse(text) for text in texts]
-
-
-def _parse(text: str) -> Fault:
     kind, _, rest = text.partition(":")
-    if kind not in KINDS:
-        raise OptionError(f"--fault {text}: no fault {kind!r}", hint=f"one of {', '.join(KINDS)}")
+    refuse(kind not in KINDS, f"--fault {text}: no fault {kind!r}", f"one of {', '.join(KINDS)}")
     settings = dict(KINDS[kind])
     for pair in filter(None, rest.split(",")):
         key, _, value = pair.partition("=")
-        if key not in settings:
-            known = ", ".join(KINDS[kind]) or "nothing"
-            raise OptionError(f"--fault {text}: {kind} has no setting {key!r}", hint=f"it takes {known}")
+        known = ", ".join(settings) or "nothing"
+        refuse(key not in settings, f"--fault {text}: {kind} has no setting {key!r}", f"it takes {known}")
+        rule, hint = f"--fault {text}: {value!r} does not fit {key}", f"{key}={settings[key] or '2-4'}"
         try:
             settings[key] = type(settings[key])(value)
         except ValueError as error:
-            raise OptionError(f"--fault {text}: {value!r} does not fit {key}", hint=f"{key}={settings[key]}") from error
+            raise OptionError(rule, hint) from error
+        refuse(key == "steps" and not re.fullmatch(r"\d+(-\d+)?", value), rule, hint)
     return Fault(kind, settings)
 
 
@@ -140,25 +134,19 @@ class Faults:
 
     def begin(self, step: int) -> None:
         """Set what acts in this step, and stand still where a pause is due."""
+        acting = {kind: [fault for fault in self.of_kind(kind) if fault.acts(step, self.seed)] for kind in KINDS}
         for chunk, drag in self.drags.items():
-            drag.factor = 1.0
-            for fault in self.faults:
-                aimed = fault.kind in {"slow-rank", "slow-host"} or (
-                    fault.kind == "slow-stage" and fault["stage"] == chunk
-                )
-                if aimed and fault in self.of_kind(fault.kind) and fault.acts(step, self.seed):
-                    drag.factor *= fault["factor"]
-        for fault in self.of_kind("pause"):
-            if step % fault["every"] == 0 and fault.acts(step, self.seed):
-                with record.mark("fault", "pause"):
-                    time.sleep(fault["ms"] / 1e3)
+            stage = [fault for fault in acting["slow-stage"] if fault["stage"] == chunk]
+            drag.factor = prod(fault["factor"] for fault in (*stage, *acting["slow-rank"], *acting["slow-host"]))
+        for fault in acting["pause"]:
+            if step % fault["every"] == 0:
+                _sleep("pause", fault["ms"])
 
     def input(self, step: int) -> None:
         """Be late with the input."""
         for fault in self.of_kind("late-input"):
             if fault.acts(step, self.seed):
-                with record.mark("fault", "late_input"):
-                    time.sleep(fault["ms"] / 1e3)
+                _sleep("late_input", fault["ms"])
 
     def crowd(self, experts: int, device: torch.device) -> torch.Tensor | float:
         """Give what the router adds to its preferences."""
@@ -187,6 +175,11 @@ class Faults:
                     with socket.socket(fileno=os.dup(int(name.split()[0]))) as link:
                         link.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, int(fault["mbps"] * 1e6 / 8))
         return sum(fault["delay_ms"] / 1e3 for fault in self.of_kind("slow-link") if fault["axis"] in axes)
+
+
+def _sleep(what: str, milliseconds: float) -> None:
+    with record.mark("fault", what):
+        time.sleep(milliseconds / 1e3)
 
 
 def _sockets() -> set[str]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import torch
 
+from trainer.both_ways import in_passing
 from trainer.edges import Edges
 from trainer.errors import OptionError
 from trainer.faults import Drag
@@ -41,7 +42,7 @@ class Pace(Edges):
     def of(cls, device: str, shape: ModelShape, tokens: int, documents: int = 1) -> Pace:
         """Derive the waits from a layer's arithmetic, or take ``F,I,W[,A[,E]]`` in milliseconds as given."""
         if device in ACHIEVED:
-            projections = 2.0 * (shape.active_layer_parameters - 2 * shape.hidden) * tokens
+            projections = 2.0 * (shape.layer_parameters(shape.top_k) - 2 * shape.hidden) * tokens
             attention = 2.0 * shape.hidden * shape.sequence * tokens / documents
             second = ACHIEVED[device]
             return cls((projections + attention) / second, (projections + 2 * attention) / second, projections / second)
@@ -56,7 +57,7 @@ class Pace(Edges):
 
     def work(self, x: torch.Tensor, seconds: float) -> torch.Tensor:
         """Wait for work that differs from rank to rank, forward once and backward twice as long."""
-        return _Work.apply(x, self, seconds)
+        return in_passing(x, partial(self.wait, "fwd", seconds), partial(self.wait, "dgrad", 2 * seconds))
 
     def forward_ends(self) -> None:
         """Wait for the rest of the layer's forward."""
@@ -68,7 +69,12 @@ class Pace(Edges):
 
     def weight(self, weight: torch.Tensor) -> torch.Tensor:
         """Wait for the gradients of a layer's weights when that of this one is computed."""
-        return _PacedWeight.apply(weight, self)
+        return in_passing(weight, lambda: None, self.weight_ends)
+
+    def weight_ends(self) -> None:
+        """Wait for the gradients of its weights."""
+        self.start()
+        self.wait("wgrad", self.weight_gradient)
 
     def wait(self, what: str, seconds: float) -> None:
         """Stand still, under a mark, until the layer has taken as long as on the device that is played.
@@ -79,29 +85,3 @@ class Pace(Edges):
         self.start()
         with record.mark("pace", what):
             time.sleep(max(seconds * (self.drag.factor if self.drag is not None else 1.0) - spent, 0.0))
-
-
-class _Work(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, pace: Pace, seconds: float) -> torch.Tensor:  # noqa: ANN401
-        ctx.pace, ctx.seconds = pace, seconds
-        pace.wait("fwd", seconds)
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # noqa: ANN401
-        ctx.pace.wait("dgrad", 2 * ctx.seconds)
-        return grad, None, None
-
-
-class _PacedWeight(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, weight: torch.Tensor, pace: Pace) -> torch.Tensor:  # noqa: ANN401
-        ctx.pace = pace
-        return weight.view_as(weight)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
-        ctx.pace.start()
-        ctx.pace.wait("wgrad", ctx.pace.weight_gradient)
-        return grad, None

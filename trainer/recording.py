@@ -7,39 +7,35 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from trainer.build import COMPUTE
 from trainer.faults import Faults
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.pipeline import stages_of
 from trainer.rules import Settled
 from usp_prof import record
 
 
 def open_session(settled: Settled, mesh: Mesh, faults: Faults) -> record.Session:
     """Open the recording of this run; all ranks agree on its folder."""
-    options, layout = settled.options, settled.layout
-    pipelined = layout.pp > 1
-    axes = {axis: size for axis, size in layout.axes().items() if axis != "ep" or size > 1}
+    options, layout, axes = settled.options, settled.layout, settled.layout.axes()
     return record.session(
         folder_of(settled),
         mesh=axes,
         model=settled.shape.entry(),
         groups=served(mesh),
-        coordinates=coordinates(settled, mesh),
-        stages=stages_of(options.schedule, layout.pp, mesh.place["pp"], options.stages_per_rank) if pipelined else [0],
+        coordinates={axis: mesh.place[axis] for axis in axes},
+        stages=settled.held(mesh.place["pp"]),
         skip=options.profile_skip,
         wait=0,
         warmup=1,
         active=options.profile_steps,
         memory=options.profile_memory,
         name=layout.title(),
-        schedule=options.schedule if pipelined else "",
+        schedule=settled.schedule,
         micro_batches=options.micro_batches,
-        gradient_accumulation=settled.rounds,
+        gradient_accumulation=options.accumulate,
         tokens_per_step=settled.tokens,
         micro_batch_tokens=settled.micro_batch * settled.shape.sequence,
         recompute=options.recompute,
-        dtype=COMPUTE[options.dtype],
+        dtype=settled.compute,
         zero_stage=options.zero,
         paced=bool(options.pace),
         faults=faults.truth(),
@@ -53,14 +49,6 @@ def served(mesh: Mesh) -> dict[tuple[str, ...], list[dist.ProcessGroup]]:
     for group in mesh.open_groups():
         groups.setdefault(group.axes, []).append(group.handle)
     return groups
-
-
-def coordinates(settled: Settled, mesh: Mesh) -> dict[str, int]:
-    """Give this rank's place under the names of the manifest's mesh."""
-    place = dict(mesh.place)
-    if settled.layout.dp_replicate == 1:
-        place["dp"] = place["dp_shard"]
-    return {axis: place[axis] for axis, size in settled.layout.axes().items() if axis != "ep" or size > 1}
 
 
 def folder_of(settled: Settled) -> Path:

@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, fields, replace
 
 import torch
 
-from trainer.config import Options
-from trainer.errors import OptionError
-from trainer.faults import KINDS, Fault, parse_faults
+from trainer.config import Options, default, flag_of
+from trainer.errors import refuse
+from trainer.faults import KINDS, Fault, parse_fault
 from trainer.model.shape import ModelShape, load_shape
 from trainer.pace import Pace
 from trainer.parallel.mesh import Layout
@@ -30,6 +28,7 @@ DEFAULT_MESHES = {
 V_SHAPED = ("zbv", "dualpipev")
 SPLIT_BACKWARD = ("interleaved-zb", *V_SHAPED)
 """Schedules that compute weight gradients apart from input gradients."""
+COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp64": torch.float64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +38,41 @@ class Settled:
     options: Options
     layout: Layout
     shape: ModelShape
-    rounds: int
-    """Passes before an update."""
     micro_batch: int
     """Sequences in a micro-batch."""
     faults: tuple[Fault, ...] = ()
 
     @property
+    def schedule(self) -> str:
+        """The pipeline's schedule; nothing where there is no pipeline."""
+        return self.options.schedule if self.layout.pp > 1 else ""
+
+    @property
     def stages(self) -> int:
         """Pipeline stages over all ranks."""
-        options = self.options
-        return self.layout.pp * stages_per_rank(options.schedule, options.stages_per_rank) if self.layout.pp > 1 else 1
+        return self.layout.pp * stages_per_rank(self.schedule, self.options)
+
+    def held(self, rank: int) -> list[int]:
+        """Give the stages of a rank of the pipeline: one, every pp-th, or one from each end."""
+        if self.schedule in V_SHAPED:
+            return [rank, self.stages - 1 - rank]
+        return list(range(rank, self.stages, self.layout.pp))
+
+    @property
+    def compute(self) -> torch.dtype:
+        """In what the layers compute."""
+        return COMPUTE[self.options.dtype]
 
     @property
     def on_cuda(self) -> bool:
         """Whether it computes on GPUs; paced compute is waits of the host and asks for none."""
         wanted = self.options.device or ("cpu" if self.options.pace else "cuda")
         return wanted == "cuda" and torch.cuda.is_available()
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether some processes here have to share a GPU."""
+        return self.on_cuda and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > torch.cuda.device_count()
 
     @property
     def local_batch(self) -> int:
@@ -68,13 +85,20 @@ class Settled:
         return self.options.batch * self.shape.sequence
 
 
-def stages_per_rank(schedule: str, virtual: int) -> int:
+def stages_per_rank(schedule: str, options: Options) -> int:
     """Say how many stages a rank holds under a schedule."""
-    return 2 if schedule in V_SHAPED else virtual if schedule.startswith("interleaved") else 1
+    return 2 if schedule in V_SHAPED else options.stages_per_rank if schedule.startswith("interleaved") else 1
 
 
 def settle(options: Options, world: int) -> Settled:
     """Choose what was left open; raise `OptionError` for what cannot be."""
+    for item in fields(options):
+        value, flag = getattr(options, item.name), flag_of(item)
+        refuse(
+            isinstance(value, (int, float)) and value < 0,
+            f"{flag} {value} is below zero",
+            f"{flag} {default(item) or 1}",
+        )
     layout = _layout(options, world)
     if layout.ep > 1 and not options.experts:
         options.experts = max(4, layout.ep)
@@ -85,101 +109,185 @@ def settle(options: Options, world: int) -> Settled:
         experts=options.experts or None,
         top_k=options.top_k if options.experts else None,
     )
-    if not options.layers and options.model == "tiny" and layout.pp > 1:
-        needed = layout.pp * stages_per_rank(options.schedule, options.stages_per_rank)
-        shape = load_shape(shape.name, **{**_sizes(shape), "layers": max(shape.layers, needed)})
-    unit = _settle_batch(options, layout)
-    faults = tuple(parse_faults(options.fault))
-    if options.micro_batch and options.batch != unit * options.micro_batch:
-        raise OptionError(
-            f"--batch {options.batch} is not dp x micro-batches x accumulate x micro-batch "
-            f"= {unit * options.micro_batch}",
-            hint=f"--batch {unit * options.micro_batch}",
-        )
-    settled = Settled(options, layout, shape, options.accumulate, options.batch // unit, faults)
+    if options.model == "tiny" and layout.pp > 1 and not options.layers:
+        shape = replace(shape, layers=max(shape.layers, layout.pp * stages_per_rank(options.schedule, options)))
+    micro_batch = _settle_batch(options, layout)
+    faults = tuple(parse_fault(text) for text in options.fault)
     if options.pace:
         Pace.of(options.pace, load_shape(options.pace_model), tokens=1)  # says itself what it does not know
-    for message, hint in _broken(settled):
-        raise OptionError(message, hint)
+    settled = Settled(options, layout, shape, micro_batch, faults)
+    _check_model(settled)
+    if layout.pp > 1:
+        _check_pipeline(settled)
+    for fault in faults:
+        _check_fault(fault, settled)
+    _check_device(settled)
     return settled
 
 
+def _layout(options: Options, world: int) -> Layout:
+    asked = {axis: getattr(options, axis) for axis in ("dp", "tp", "cp", "pp", "ep")}
+    if not any(asked.values()) and options.dp_replicate == 1:
+        asked.update(DEFAULT_MESHES.get(world, {}))
+    pp, cp, tp, ep = (asked[axis] or 1 for axis in ("pp", "cp", "tp", "ep"))
+    others, replicas = pp * cp * tp, options.dp_replicate
+    refuse(
+        not asked["dp"] and world % others,
+        f"pp x cp x tp = {others} must divide the {world} processes",
+        f"torchrun --nproc-per-node {_nearest_multiple(world, others)}, or smaller axes",
+    )
+    dp = asked["dp"] or world // others
+    refuse(
+        others * dp != world,
+        f"pp x dp x cp x tp = {others * dp}, but there are {world} processes",
+        f"torchrun --nproc-per-node {others * dp}" + ("" if world % others else f", or --dp {world // others}"),
+    )
+    refuse(
+        replicas < 1 or dp % replicas,
+        f"--dp-replicate {replicas} must divide dp = {dp}",
+        f"--dp-replicate {_nearest_divisor(dp, replicas)}",
+    )
+    layout = Layout(pp, replicas, dp // replicas, cp, tp, ep, ep_outer=options.ep_layout == "outer")
+    pool = layout.expert_pool
+    refuse(
+        pool % ep,
+        f"--ep {ep} borrows ranks of dp_shard x cp x tp = {pool} and must divide it",
+        f"--ep {_nearest_divisor(pool, ep)}",
+    )
+    return layout
+
+
 def _settle_batch(options: Options, layout: Layout) -> int:
-    """Choose micro-batches, passes and the batch; gives how many micro-batches an update has over all dp ranks."""
+    """Choose micro-batches, passes and the batch; gives the sequences in a micro-batch."""
     if not options.micro_batches:
         options.micro_batches = 2 * layout.pp if layout.pp > 1 else 1
     if layout.pp == 1 and options.micro_batches > 1:
         # Without a pipeline a micro-batch is a pass.
         options.accumulate, options.micro_batches = options.micro_batches * max(options.accumulate, 1), 1
-    pass_size = layout.dp * options.micro_batches
-    if not options.batch:
-        options.batch = (options.micro_batch or 2) * pass_size * max(options.accumulate, 1)
-    if options.micro_batch and not options.accumulate:
-        options.accumulate = max(options.batch // (pass_size * options.micro_batch), 1)
+    in_a_pass = layout.dp * options.micro_batches
     if not options.accumulate:
-        options.accumulate = 1
-    unit = pass_size * options.accumulate
-    if options.batch % unit:
-        below = max(options.batch // unit, 1) * unit
-        raise OptionError(
-            f"--batch {options.batch} must be a multiple of dp x micro-batches x accumulate = {unit}",
-            hint=f"--batch {below}",
-        )
-    return unit
+        fitting = options.batch // (in_a_pass * options.micro_batch) if options.micro_batch else 1
+        options.accumulate = max(fitting, 1)
+    unit = in_a_pass * options.accumulate
+    if not options.batch:
+        options.batch = (options.micro_batch or 2) * unit
+    refuse(
+        options.batch % unit,
+        f"--batch {options.batch} must be a multiple of dp x micro-batches x accumulate = {unit}",
+        f"--batch {max(options.batch // unit, 1) * unit}",
+    )
+    refuse(
+        options.micro_batch and options.batch != unit * options.micro_batch,
+        f"--batch {options.batch} is not dp x micro-batches x accumulate x micro-batch = {unit * options.micro_batch}",
+        f"--batch {unit * options.micro_batch}",
+    )
+    return options.batch // unit
 
 
-def rank_of_stage(settled: Settled, stage: int) -> int:
-    """Give the pipeline coordinate that holds a stage."""
-    if settled.options.schedule in V_SHAPED:
-        return min(stage, 2 * settled.layout.pp - 1 - stage)
-    return stage % settled.layout.pp
+def _check_model(settled: Settled) -> None:
+    options, layout, shape = settled.options, settled.layout, settled.shape
+    tp, cp, ep = layout.tp, layout.cp, layout.ep
+    for what in ("heads", "kv_heads", "ffn", "vocab"):
+        size = getattr(shape, what)
+        refuse(size % tp, f"--tp {tp} must divide the model's {what} = {size}", f"--tp {_nearest_divisor(size, tp)}")
+    unit = tp * cp * (2 if options.cp_layout == "zigzag" and cp > 1 else 1)
+    refuse(
+        shape.sequence % unit,
+        f"the sequence of {shape.sequence} must be a multiple of tp x cp (x 2 for zigzag) = {unit}",
+        f"--sequence {_nearest_multiple(shape.sequence, unit)}",
+    )
+    heads = shape.heads // tp
+    refuse(
+        cp > 1 and options.cp_method == "ulysses" and heads % cp,
+        f"--cp-method ulysses splits heads / tp = {heads} over cp = {cp}",
+        f"--cp {_nearest_divisor(heads, cp)}, or --cp-method ring",
+    )
+    refuse(
+        shape.experts % ep,
+        f"--ep {ep} must divide the {shape.experts} experts",
+        f"--experts {_nearest_multiple(shape.experts, ep)}",
+    )
+    refuse(
+        shape.experts and not 1 <= shape.top_k <= shape.experts,
+        f"--top-k {shape.top_k} of {shape.experts} experts",
+        f"--top-k {min(max(shape.top_k, 1), shape.experts)}",
+    )
+    refuse(
+        options.data and shape.vocab < 256,
+        f"a text is bytes, but the model's vocabulary is {shape.vocab}",
+        "a model whose vocab is at least 256",
+    )
 
 
-def _sizes(shape: ModelShape) -> dict[str, int]:
-    return {"sequence": shape.sequence, "experts": shape.experts, "top_k": shape.top_k}
+def _check_pipeline(settled: Settled) -> None:
+    options, pp, stages = settled.options, settled.layout.pp, settled.stages
+    layers, micro, title = settled.shape.layers, options.micro_batches, f"--schedule {options.schedule}"
+    interleaved = options.schedule.startswith("interleaved")
+    refuse(layers < stages, f"{stages} pipeline stages need a layer each, the model has {layers}", f"--layers {stages}")
+    least = {"dualpipev": stages, "gpipe": 1}.get(options.schedule, pp)
+    refuse(micro < least, f"{title} over {pp} ranks needs at least {least} micro-batches", f"--micro-batches {least}")
+    rounds = max(1, micro // pp)
+    refuse(
+        interleaved and micro % rounds,
+        f"{title}: {micro} micro-batches do not split into {rounds} rounds of one size",
+        f"--micro-batches {rounds * pp}",
+    )
+    refuse(
+        options.compile and options.schedule in SPLIT_BACKWARD,
+        f"{title} splits a backward that --compile makes one piece",
+        "--schedule 1f1b",
+    )
+    refuse(
+        interleaved and options.stages_per_rank < 2, f"{title} needs several stages on each rank", "--stages-per-rank 2"
+    )
 
 
-def _layout(options: Options, world: int) -> Layout:
-    asked = {axis: getattr(options, axis) for axis in ("dp", "tp", "cp", "pp", "ep")}
-    for axis, size in asked.items():
-        if size < 0:
-            raise OptionError(f"--{axis} {size}: an axis has at least one rank", hint=f"--{axis} 1")
-    if not any(asked.values()) and options.dp_replicate == 1:
-        asked.update(DEFAULT_MESHES.get(world, {}))
-    sizes = {axis: size or 1 for axis, size in asked.items()}
-    others = prod(sizes[axis] for axis in ("tp", "cp", "pp"))
-    if not asked["dp"]:
-        if world % others:
-            raise OptionError(
-                f"pp x cp x tp = {others} must divide the {world} processes",
-                hint=f"torchrun --nproc-per-node {max(round(world / others), 1) * others}, or smaller axes",
+def _check_fault(fault: Fault, settled: Settled) -> None:
+    layout, shape = settled.layout, settled.shape
+    title = f"--fault {fault.kind}"
+    limits = {"rank": layout.world, "stage": settled.stages, "dp": layout.dp, "host": fault.settings.get("hosts")}
+    for key, limit in limits.items():
+        if key in fault.settings:
+            within = min(0, KINDS[fault.kind][key]) <= fault[key] < limit
+            refuse(not within, f"{title}: {key}={fault[key]} is none of 0 to {limit - 1}", f"{key}={limit - 1}")
+    match fault.kind:
+        case "expert-imbalance":
+            refuse(not shape.experts, f"{title} needs routed experts", "--experts 8")
+        case "slow-link":
+            axes = {axis for axis, size in layout.axes().items() if size > 1} | {"dp", "dp_shard", "dp_replicate"}
+            refuse(fault["axis"] not in axes, f"{title}: axis={fault['axis']} has one rank here", f"axis={min(axes)}")
+        case "unequal-lengths":
+            parts = fault["documents"]
+            refuse(layout.cp > 1, f"{title} cuts sequences that cp holds together", "--cp 1")
+            refuse(
+                parts < 1 or shape.sequence % parts,
+                f"{title}: {parts} documents in {shape.sequence} tokens",
+                f"documents={_nearest_divisor(shape.sequence, parts)}",
             )
-        sizes["dp"] = world // others
-    if others * sizes["dp"] != world:
-        raise OptionError(
-            f"pp x dp x cp x tp = {others * sizes['dp']}, but there are {world} processes",
-            hint=f"torchrun --nproc-per-node {others * sizes['dp']}"
-            + (f", or --dp {world // others}" if world % others == 0 else ""),
-        )
-    if options.dp_replicate < 1 or sizes["dp"] % options.dp_replicate:
-        raise OptionError(
-            f"--dp-replicate {options.dp_replicate} must divide dp = {sizes['dp']}",
-            hint=f"--dp-replicate {_nearest_divisor(sizes['dp'], options.dp_replicate)}",
-        )
-    pool = sizes["dp"] // options.dp_replicate * sizes["cp"] * sizes["tp"]
-    if pool % sizes["ep"]:
-        raise OptionError(
-            f"--ep {sizes['ep']} borrows ranks of dp_shard x cp x tp = {pool} and must divide it",
-            hint=f"--ep {_nearest_divisor(pool, sizes['ep'])}",
-        )
-    return Layout(
-        pp=sizes["pp"],
-        dp_replicate=options.dp_replicate,
-        dp_shard=sizes["dp"] // options.dp_replicate,
-        cp=sizes["cp"],
-        tp=sizes["tp"],
-        ep=sizes["ep"],
-        ep_outer=options.ep_layout == "outer",
+        case "unbucketed" | "unoverlapped":
+            rule = f"{title} is about gradient buckets, which ZeRO-2 and -3 do not have"
+            refuse(settled.options.zero >= 2, rule, "--zero 1")
+        case "pause":
+            refuse(fault["every"] < 1, f"{title}: every={fault['every']} steps", "every=1")
+
+
+def _check_device(settled: Settled) -> None:
+    options, layout = settled.options, settled.layout
+    refuse(options.device == "cuda" and not settled.on_cuda, "--device cuda: torch finds no GPU here", "--device cpu")
+    refuse(
+        settled.shares_gpus and (layout.pp > 1 or (layout.cp > 1 and options.cp_method == "ring")),
+        "processes that share a GPU talk through gloo, which sends nothing of a GPU to one rank alone",
+        "--device cpu, or --pp 1 and --cp-method allgather",
+    )
+    refuse(
+        options.dtype == "fp8" and not (settled.on_cuda and torch.cuda.get_device_capability() >= (8, 9)),
+        "--dtype fp8 needs a GPU that multiplies in fp8 (Ada, Hopper, Blackwell or later)",
+        "--dtype bf16",
+    )
+    refuse(
+        options.resume and not options.checkpoint,
+        "--resume needs the folder of the checkpoints",
+        "--checkpoint FOLDER",
     )
 
 
@@ -187,111 +295,5 @@ def _nearest_divisor(number: int, wanted: int) -> int:
     return min((part for part in range(1, number + 1) if number % part == 0), key=lambda part: abs(part - wanted))
 
 
-def _broken(settled: Settled) -> Iterator[tuple[str, str]]:
-    """Give each broken rule with the nearest legal choice."""
-    yield from _model_rules(settled)
-    if settled.layout.pp > 1:
-        yield from _pipeline_rules(settled)
-    yield from _fault_rules(settled)
-    yield from _device_rules(settled)
-
-
-def _model_rules(settled: Settled) -> Iterator[tuple[str, str]]:
-    options, layout, shape = settled.options, settled.layout, settled.shape
-    for what, size in (
-        ("heads", shape.heads),
-        ("kv_heads", shape.kv_heads),
-        ("ffn", shape.ffn),
-        ("vocab", shape.vocab),
-    ):
-        if size % layout.tp:
-            yield (
-                f"--tp {layout.tp} must divide the model's {what} = {size}",
-                f"--tp {_nearest_divisor(size, layout.tp)}",
-            )
-    runs = layout.cp * (2 if options.cp_layout == "zigzag" and layout.cp > 1 else 1)
-    unit = runs * layout.tp
-    if shape.sequence % unit:
-        rule = "tp x cp (x 2 for zigzag)"
-        yield (
-            f"the sequence of {shape.sequence} must be a multiple of {rule} = {unit}",
-            (f"--sequence {max(round(shape.sequence / unit), 1) * unit}"),
-        )
-    if layout.cp > 1 and options.cp_method == "ulysses" and shape.heads // layout.tp % layout.cp:
-        local = shape.heads // layout.tp
-        yield (
-            f"--cp-method ulysses splits heads / tp = {local} over cp = {layout.cp}",
-            (f"--cp {_nearest_divisor(local, layout.cp)}, or --cp-method ring"),
-        )
-    if shape.experts % layout.ep:
-        fit = max(round(shape.experts / layout.ep), 1) * layout.ep
-        yield f"--ep {layout.ep} must divide the {shape.experts} experts", f"--experts {fit}"
-    if shape.experts and not 1 <= options.top_k <= shape.experts:
-        yield (
-            f"--top-k {options.top_k} of {shape.experts} experts",
-            f"--top-k {min(max(options.top_k, 1), shape.experts)}",
-        )
-    if options.data and shape.vocab < 256:
-        yield f"a text is bytes, but the model's vocabulary is {shape.vocab}", "a model whose vocab is at least 256"
-
-
-def _pipeline_rules(settled: Settled) -> Iterator[tuple[str, str]]:
-    options, layout, shape = settled.options, settled.layout, settled.shape
-    stages, micro = settled.stages, options.micro_batches
-    if shape.layers < stages:
-        yield f"{stages} pipeline stages need a layer each, the model has {shape.layers}", f"--layers {stages}"
-    least = stages if options.schedule == "dualpipev" else 1 if options.schedule == "gpipe" else layout.pp
-    if micro < least:
-        yield (
-            f"--schedule {options.schedule} over {layout.pp} ranks needs at least {least} micro-batches",
-            (f"--micro-batches {least}"),
-        )
-    rounds = max(1, micro // layout.pp)
-    if options.schedule.startswith("interleaved") and micro % rounds:
-        yield (
-            f"--schedule {options.schedule}: {micro} micro-batches do not split into {rounds} rounds of one size",
-            (f"--micro-batches {rounds * layout.pp}"),
-        )
-    if options.compile and options.schedule in SPLIT_BACKWARD:
-        yield f"--schedule {options.schedule} splits a backward that --compile makes one piece", "--schedule 1f1b"
-    if options.schedule.startswith("interleaved") and options.stages_per_rank < 2:
-        yield f"--schedule {options.schedule} needs several stages on each rank", "--stages-per-rank 2"
-
-
-def _fault_rules(settled: Settled) -> Iterator[tuple[str, str]]:
-    layout, shape = settled.layout, settled.shape
-    axes = {axis for axis, size in layout.axes().items() if size > 1} | {"dp", "dp_shard", "dp_replicate"}
-    for fault in settled.faults:
-        limits = {"rank": layout.world, "stage": settled.stages, "dp": layout.dp, "host": fault.settings.get("hosts")}
-        for key, limit in limits.items():
-            if key in fault.settings and not min(0, KINDS[fault.kind][key]) <= fault[key] < limit:
-                yield f"--fault {fault.kind}: {key}={fault[key]} is none of 0 to {limit - 1}", f"{key}={limit - 1}"
-        if fault.kind == "expert-imbalance" and not shape.experts:
-            yield "--fault expert-imbalance needs routed experts", "--experts 8"
-        if fault.kind == "slow-link" and fault["axis"] not in axes:
-            yield f"--fault slow-link: axis={fault['axis']} has one rank here", f"axis={min(axes)}"
-        if fault.kind == "unequal-lengths":
-            if layout.cp > 1:
-                yield "--fault unequal-lengths cuts sequences that cp holds together", "--cp 1"
-            if shape.sequence % fault["documents"]:
-                fit = _nearest_divisor(shape.sequence, fault["documents"])
-                yield (
-                    f"--fault unequal-lengths: {fault['documents']} documents in {shape.sequence} tokens",
-                    f"documents={fit}",
-                )
-        if fault.kind in {"unbucketed", "unoverlapped"} and settled.options.zero >= 2:
-            yield f"--fault {fault.kind} is about gradient buckets, which ZeRO-2 and -3 do not have", "--zero 1"
-
-
-def _device_rules(settled: Settled) -> Iterator[tuple[str, str]]:
-    options = settled.options
-    if options.device == "cuda" and not settled.on_cuda:
-        yield "--device cuda: torch finds no GPU here", "--device cpu"
-    shared = settled.on_cuda and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > torch.cuda.device_count()
-    if shared and (settled.layout.pp > 1 or (settled.layout.cp > 1 and options.cp_method == "ring")):
-        rule = "processes that share a GPU talk through gloo, which sends nothing of a GPU to one rank alone"
-        yield rule, "--device cpu, or --pp 1 and --cp-method allgather"
-    if options.dtype == "fp8" and not (settled.on_cuda and torch.cuda.get_device_capability() >= (8, 9)):
-        yield "--dtype fp8 needs a GPU that multiplies in fp8 (Ada, Hopper, Blackwell or later)", "--dtype bf16"
-    if options.resume and not options.checkpoint:
-        yield "--resume needs the folder of the checkpoints", "--checkpoint FOLDER"
+def _nearest_multiple(number: int, unit: int) -> int:
+    return max(round(number / unit), 1) * unit

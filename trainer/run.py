@@ -12,7 +12,6 @@ import sys
 import time
 from contextlib import nullcontext
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 # torchrun puts this folder first on the path, where its modules would hide others of the same name.
@@ -26,7 +25,7 @@ import torch.distributed as dist
 
 from trainer import checkpoint
 from trainer.alive import watched
-from trainer.build import build, layout_title, wanted_groups
+from trainer.build import build, wanted_groups
 from trainer.config import parse
 from trainer.data import Batches
 from trainer.errors import OptionError
@@ -34,7 +33,7 @@ from trainer.faults import Faults
 from trainer.metrics import Reporter, mesh_peak
 from trainer.parallel.mesh import Mesh
 from trainer.recording import open_session
-from trainer.rules import Settled, rank_of_stage, settle
+from trainer.rules import Settled, settle
 from trainer.step import Update
 from usp_prof import record
 
@@ -75,9 +74,7 @@ def connect(settled: Settled, rank: int, world: int, device: torch.device) -> No
     """Join the other processes; several on one GPU talk through gloo, since NCCL wants a GPU each."""
     if settled.options.profile:
         record.prepare()
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    shared = device.type == "cuda" and local > torch.cuda.device_count()
-    backend = "gloo" if device.type == "cpu" or shared else "nccl"
+    backend = "gloo" if device.type == "cpu" or settled.shares_gpus else "nccl"
     timeout = timedelta(seconds=settled.options.timeout)
     store = None if "RANK" in os.environ else dist.HashStore()
     dist.init_process_group(backend, rank=rank, world_size=world, timeout=timeout, store=store)
@@ -86,17 +83,19 @@ def connect(settled: Settled, rank: int, world: int, device: torch.device) -> No
 def train(settled: Settled, rank: int, device: torch.device) -> None:
     """Build everything and loop over the steps."""
     options = settled.options
-    faults = strike(settled, rank)
+    struck = [fault.ranks(settled.layout, settled.held) for fault in settled.faults]
+    faults = Faults(list(settled.faults), rank, options.seed, struck)
     mesh = Mesh.build(settled.layout, rank, wanted_groups(settled), faults.before_groups, faults.opened)
     if rank == 0:
-        print(f"mesh: {layout_title(settled.layout)}", flush=True)
-        print(f"model: {settled.shape.name}, {settled.shape.parameters:,} parameters, {settled.tokens:,} tokens a step")
+        shape = settled.shape
+        print(f"mesh: {settled.layout}", flush=True)
+        print(f"model: {shape.name}, {shape.parameters:,} parameters, {settled.tokens:,} tokens a step")
     meet(mesh, device)
     update = build(settled, mesh, device, faults)
     batches = Batches(settled, mesh.place, device)
     first = checkpoint.load(Path(options.checkpoint), settled, update) if options.resume else 0
     session = open_session(settled, mesh, faults) if options.profile else None
-    reporter = Reporter(settled, mesh_peak(settled, device) if rank == 0 else 0.0, quiet=rank != 0)
+    reporter = Reporter(settled, mesh_peak(settled, device)) if rank == 0 else None
     steps = range(first, options.steps)
     inputs = batches.ahead(steps)
     with session or nullcontext():
@@ -110,9 +109,11 @@ def train(settled: Settled, rank: int, device: torch.device) -> None:
                 faults.begin(step)
                 outcome = update(step, passes)
                 with record.phase("log"):
-                    reporter.report(step, outcome, began, waited)
+                    if reporter:
+                        reporter.report(step, outcome, began, waited)
                 save_if_due(step + 1, settled, update)
-    reporter.close()
+    if reporter:
+        reporter.close()
     if rank == 0 and session:
         print(f"traces: {session.folder}")
 
@@ -122,12 +123,6 @@ def meet(mesh: Mesh, device: torch.device) -> None:
     if device.type == "cuda" and dist.get_backend() == "nccl":
         for group in mesh.open_groups():
             dist.all_reduce(torch.zeros(1, device=device), group=group.handle)
-
-
-def strike(settled: Settled, rank: int) -> Faults:
-    """Work out which faults strike this rank."""
-    struck = [fault.ranks(settled.layout, partial(rank_of_stage, settled)) for fault in settled.faults]
-    return Faults(list(settled.faults), rank, settled.options.seed, struck)
 
 
 def save_if_due(done: int, settled: Settled, update: Update) -> None:

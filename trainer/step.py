@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainer.faults import Faults
 from trainer.model.decoder import Decoder
 from trainer.model.experts import Experts
 from trainer.parallel.data import DataParallel
@@ -40,17 +41,13 @@ class Update:
     """One update of the weights, repeated."""
 
     def __init__(
-        self,
-        settled: Settled,
-        mesh: Mesh,
-        chunks: dict[int, Decoder],
-        data: DataParallel,
-        pipeline: Pipeline | None,
+        self, settled: Settled, mesh: Mesh, chunks: dict[int, Decoder], data: DataParallel, faults: Faults
     ) -> None:
-        self.settled, self.mesh, self.chunks, self.data, self.pipeline = settled, mesh, chunks, data, pipeline
+        self.settled, self.mesh, self.chunks, self.data = settled, mesh, chunks, data
         options = settled.options
-        self.blocking = False
-        """Whether each pass waits for its loss on all ranks, as some loops do to print it (a fault)."""
+        self.pipeline = Pipeline(settled, mesh["pp"], chunks, self.loss) if settled.schedule else None
+        self.blocking = bool(faults.of_kind("blocking-sync"))
+        """Whether each pass waits for its loss on all ranks, as some loops do to print it."""
         self.slices = data.slices()
         self.optimizer = torch.optim.AdamW(
             [part.tensor for part in self.slices],
@@ -103,15 +100,10 @@ class Update:
         return {"weights": weights, "moments": moments, "biases": biases}
 
     def prime(self) -> None:
-        """Let the optimizer make its state, so that a checkpoint can be read into it."""
-        rates = [group["lr"] for group in self.optimizer.param_groups]
+        """Let the optimizer make its state, so that a checkpoint can be read into it and over the weights."""
         for part in self.slices:
             part.tensor.grad = torch.zeros_like(part.tensor)
-        for group in self.optimizer.param_groups:
-            group["lr"] = 0.0
         self.optimizer.step()
-        for group, before in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = before
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:

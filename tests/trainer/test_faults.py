@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from trainer.faults import SO_MAX_PACING_RATE, Drag, Faults, parse_faults
+from trainer.faults import SO_MAX_PACING_RATE, Drag, Faults, parse_fault
 from trainer.model.shape import load_shape
 from trainer.pace import ACHIEVED, Pace
 from trainer.parallel.mesh import Layout
@@ -18,8 +18,8 @@ LAYOUT = Layout(pp=2, dp_shard=2, tp=2)
 
 
 def faults(text: str, rank: int = 0) -> Faults:
-    parsed = parse_faults([text])
-    return Faults(parsed, rank, 0, [fault.ranks(LAYOUT, lambda stage: stage % 2) for fault in parsed])
+    fault = parse_fault(text)
+    return Faults([fault], rank, 0, [fault.ranks(LAYOUT, lambda rank: [rank, rank + 2])])
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ def test_whom_a_fault_strikes(text: str, ranks: list[int]) -> None:
 
 
 def test_when_a_fault_acts() -> None:
-    (fault,) = parse_faults(["slow-rank:steps=2-3"])
+    fault = parse_fault("slow-rank:steps=2-3")
     assert [fault.acts(step, 0) for step in range(5)] == [False, False, True, True, False]
-    (fault,) = parse_faults(["slow-rank:probability=0.5"])
+    fault = parse_fault("slow-rank:probability=0.5")
     acted = [fault.acts(step, 7) for step in range(400)]
     assert 150 < sum(acted) < 250
     assert acted == [fault.acts(step, 7) for step in range(400)]

@@ -45,6 +45,10 @@ REFUSED = (
     (4, "--pp 2 --schedule zbv --compile", "one piece", "--schedule 1f1b"),
     (2, "--dp 2 --zero 3 --fault unbucketed", "buckets", "--zero 1"),
     (1, "--pace fast", "no such device", "h100, a100, b200"),
+    (1, "--tp -2", "below zero", "--tp 1"),
+    (1, "--lr -1", "below zero", "--lr 0.003"),
+    (1, "--fault slow-rank:steps=some", "does not fit", "steps=2-4"),
+    (1, "--fault pause:every=0", "every=0", "every=1"),
 )
 
 
@@ -58,16 +62,16 @@ def test_refused_with_the_nearest_legal_choice(world: int, options: str, message
 @pytest.mark.parametrize(
     ("world", "axes"),
     [
-        (1, {"pp": 1, "dp": 1, "cp": 1, "tp": 1, "ep": 1}),
-        (3, {"pp": 1, "dp": 3, "cp": 1, "tp": 1, "ep": 1}),
-        (8, {"pp": 2, "dp": 2, "cp": 1, "tp": 2, "ep": 1}),
+        (1, {"pp": 1, "dp": 1, "cp": 1, "tp": 1}),
+        (3, {"pp": 1, "dp": 3, "cp": 1, "tp": 1}),
+        (8, {"pp": 2, "dp": 2, "cp": 1, "tp": 2}),
         (16, {"pp": 2, "dp": 2, "cp": 2, "tp": 2, "ep": 2}),
     ],
 )
 def test_the_default_mesh(world: int, axes: dict[str, int]) -> None:
     settled = settle(parse([]), world)
     assert settled.layout.axes() == axes
-    assert bool(settled.shape.experts) == (axes["ep"] > 1)
+    assert bool(settled.shape.experts) == ("ep" in axes)
 
 
 def test_processes_that_share_a_gpu_cannot_pass_on_what_is_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,9 +89,9 @@ def test_processes_that_share_a_gpu_cannot_pass_on_what_is_on_it(monkeypatch: py
 
 def test_accumulation_reaches_the_target_batch() -> None:
     settled = settle(parse(["--dp", "2", "--batch", "64", "--micro-batch", "4"]), 2)
-    assert (settled.rounds, settled.micro_batch, settled.local_batch) == (8, 4, 32)
+    assert (settled.options.accumulate, settled.micro_batch, settled.local_batch) == (8, 4, 32)
     settled = settle(parse(["--pp", "2", "--micro-batches", "4", "--batch", "64", "--micro-batch", "4"]), 2)
-    assert (settled.rounds, settled.micro_batch, settled.options.micro_batches) == (4, 4, 4)
+    assert (settled.options.accumulate, settled.micro_batch, settled.options.micro_batches) == (4, 4, 4)
 
 
 def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
@@ -95,6 +99,12 @@ def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
     file.write_text('tp = 2\nmicro-batches = 4\nschedule = "gpipe"\n')
     options = parse(["--config", str(file), "--tp", "1"])
     assert (options.tp, options.micro_batches, options.schedule) == (1, 4, "gpipe")
+    file.write_text('compile = true\nprefetch = false\nfault = ["pause", "slow-rank:rank=1"]\n')
+    options = parse(["--config", str(file)])
+    assert (options.compile, options.prefetch, options.fault) == (True, False, ["pause", "slow-rank:rank=1"])
+    file.write_text('schedule = "some"\n')
+    with pytest.raises(SystemExit):
+        parse(["--config", str(file)])
     file.write_text("tpp = 2\n")
     with pytest.raises(OptionError, match="no option 'tpp'"):
         parse(["--config", str(file)])
@@ -114,12 +124,10 @@ def test_coordinates_and_groups(
     assert len({tuple(place[axis] for axis in ORDER) for place in places}) == layout.world
     expert = [(place["pp"], place["dp_replicate"], place["ep"], place["efsdp"]) for place in places]
     assert len(set(expert)) == layout.world
-    for name, varying in SERVED.items():
+    for varying in SERVED.values():
         groups = layout.groups(*varying)
         assert sorted(rank for group in groups for rank in group) == list(range(layout.world))
         assert len({len(group) for group in groups}) == 1
         for group in groups:
             for axis in {"pp", "dp_replicate"} - set(varying):
                 assert len({places[rank][axis] for rank in group}) == 1
-        if name != "log":
-            assert all(len(group) == layout.group_size(name) for group in groups)

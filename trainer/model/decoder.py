@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
@@ -13,10 +12,11 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from trainer.model.experts import Experts
 from trainer.model.shape import ModelShape
 from trainer.pace import Pace
-from trainer.parallel.collectives import gather
+from trainer.parallel.collectives import gather, reduce_scatter
 from trainer.parallel.context import ContextAttention, positions
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.tensor import ColumnLinear, Multiply, RowLinear, VocabEmbedding, replicated
+from trainer.parallel.tensor import Multiply, SplitLinear, VocabEmbedding, replicated
+from trainer.rules import Settled
 from trainer.slow import Brake
 
 
@@ -24,32 +24,29 @@ from trainer.slow import Brake
 class Plan:
     """Everything that the layers need to know beside their sizes."""
 
-    shape: ModelShape
+    settled: Settled
     mesh: Mesh
-    seed: int
     device: torch.device
     dtype: torch.dtype
-    cp_method: str
-    cp_layout: str
-    recompute: str
-    documents: int
-    """Into how many documents a sequence is cut on this rank; attention does not look across them."""
-    pace: Pace | None
-    brake: Brake | None
+    """Of the weights."""
     multiply: Multiply
     """How the layers' projections multiply; the head stays in the wider type."""
-    crowd: torch.Tensor | float = 0.0
+    attention: ContextAttention
+    documents: int
+    """Into how many documents a sequence is cut on this rank; attention does not look across them."""
+    crowd: torch.Tensor | float
     """Added to the router's preferences, to send too many tokens to some experts (a fault)."""
+    pace: Pace | None
+    brake: Brake | None
 
 
 class Norm(nn.Module):
     """RMS norm; on each tensor-parallel rank it sees a slice of the sequence."""
 
-    def __init__(self, hidden: int, eps: float, pace: Pace | None = None) -> None:
+    def __init__(self, shape: ModelShape, pace: Pace | None = None) -> None:
         super().__init__()
-        self.weight = replicated(torch.ones(hidden))
-        self.eps = eps
-        self.pace = pace
+        self.weight = replicated(torch.ones(shape.hidden))
+        self.eps, self.pace = shape.norm_eps, pace
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Scale each token to unit root mean square."""
@@ -62,16 +59,15 @@ class Attention(nn.Module):
 
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
-        shape, tp = plan.shape, plan.mesh["tp"]
-        self.tp, self.width, self.documents = tp, shape.head_dim, plan.documents
+        shape = plan.settled.shape
+        self.tp, self.width, self.documents = plan.mesh["tp"], shape.head_dim, plan.documents
         queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        self.q = ColumnLinear(f"{name}.q", shape.hidden, queries, plan.seed, tp, plan.multiply)
-        self.k = ColumnLinear(f"{name}.k", shape.hidden, keys, plan.seed, tp, plan.multiply)
-        self.v = ColumnLinear(f"{name}.v", shape.hidden, keys, plan.seed, tp, plan.multiply)
-        self.out = RowLinear(f"{name}.out", queries, shape.hidden, plan.seed, tp, plan.multiply)
-        self.core = ContextAttention(plan.mesh["cp"], shape.sequence, plan.cp_method, plan.cp_layout, plan.device)
-        self.core.ring.pace = plan.pace
-        self.recompute = plan.recompute == "selective"
+        self.q = SplitLinear(plan, f"{name}.q", shape.hidden, queries)
+        self.k = SplitLinear(plan, f"{name}.k", shape.hidden, keys)
+        self.v = SplitLinear(plan, f"{name}.v", shape.hidden, keys)
+        self.out = SplitLinear(plan, f"{name}.out", queries, shape.hidden, dim=1)
+        self.core = plan.attention
+        self.recompute = plan.settled.options.recompute == "selective"
 
     def forward(self, x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
         """Attend; takes and gives a slice of the sequence."""
@@ -80,7 +76,7 @@ class Attention(nn.Module):
         q, k = rotate(q, rotary), rotate(k, rotary)
         again = self.recompute
         out = checkpoint(self._attend, q, k, v, use_reentrant=False) if again else self._attend(q, k, v)
-        return self.out(out.permute(2, 0, 1, 3).flatten(2))
+        return reduce_scatter(self.out(out.permute(2, 0, 1, 3).flatten(2)), self.tp)
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         return x.unflatten(2, (-1, self.width)).permute(1, 2, 0, 3)
@@ -112,15 +108,15 @@ class FeedForward(nn.Module):
 
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
-        shape, self.tp = plan.shape, plan.mesh["tp"]
-        self.gate = ColumnLinear(f"{name}.gate", shape.hidden, shape.ffn, plan.seed, self.tp, plan.multiply)
-        self.up = ColumnLinear(f"{name}.up", shape.hidden, shape.ffn, plan.seed, self.tp, plan.multiply)
-        self.down = RowLinear(f"{name}.down", shape.ffn, shape.hidden, plan.seed, self.tp, plan.multiply)
+        shape, self.tp = plan.settled.shape, plan.mesh["tp"]
+        self.gate = SplitLinear(plan, f"{name}.gate", shape.hidden, shape.ffn)
+        self.up = SplitLinear(plan, f"{name}.up", shape.hidden, shape.ffn)
+        self.down = SplitLinear(plan, f"{name}.down", shape.ffn, shape.hidden, dim=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the network; takes and gives a slice of the sequence."""
         x = gather(x, self.tp)
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        return reduce_scatter(self.down(F.silu(self.gate(x)) * self.up(x)), self.tp)
 
 
 class Block(nn.Module):
@@ -128,12 +124,12 @@ class Block(nn.Module):
 
     def __init__(self, plan: Plan, index: int) -> None:
         super().__init__()
-        name = f"layers.{index}"
-        self.attention_norm = Norm(plan.shape.hidden, plan.shape.norm_eps, plan.pace)
+        shape, name = plan.settled.shape, f"layers.{index}"
+        self.attention_norm = Norm(shape, plan.pace)
         self.attention = Attention(plan, f"{name}.attention")
-        self.ffn_norm = Norm(plan.shape.hidden, plan.shape.norm_eps)
-        self.ffn = Experts(plan, f"{name}.experts") if plan.shape.experts else FeedForward(plan, f"{name}.ffn")
-        self.recompute = plan.recompute == "full"
+        self.ffn_norm = Norm(shape)
+        self.ffn = Experts(plan, f"{name}.experts") if shape.experts else FeedForward(plan, f"{name}.ffn")
+        self.recompute = plan.settled.options.recompute == "full"
         self.pace, self.brake = plan.pace, plan.brake
 
     def forward(self, x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
@@ -153,27 +149,34 @@ class Block(nn.Module):
         return x + more
 
 
+def layers_of(stage: int, stages: int, layers: int) -> range:
+    """Give the layers of a stage: as even as can be, the longer ones first."""
+    each, more = divmod(layers, stages)
+    start = stage * each + min(stage, more)
+    return range(start, start + each + (stage < more))
+
+
 class Decoder(nn.Module):
     """The layers of one stage; takes ``[batch, sequence]`` tokens first, gives logits last, hidden states between."""
 
-    def __init__(self, plan: Plan, layers: Sequence[int], *, first: bool, last: bool) -> None:
+    def __init__(self, plan: Plan, stage: int) -> None:
         super().__init__()
-        shape, tp, cp = plan.shape, plan.mesh["tp"], plan.mesh["cp"]
-        self.tp, self.first, self.last = tp, first, last
-        self.vocabulary = shape.vocab // tp.size
-        if first:
-            self.embedding = VocabEmbedding("embedding", shape.vocab, shape.hidden, plan.seed, tp)
+        settled, shape, tp, cp = plan.settled, plan.settled.shape, plan.mesh["tp"], plan.mesh["cp"]
+        self.tp, self.vocabulary = tp, shape.vocab // tp.size
+        self.first, self.last = stage == 0, stage + 1 == settled.stages
+        if self.first:
+            self.embedding = VocabEmbedding(plan, "embedding", shape.vocab, shape.hidden)
+        layers = layers_of(stage, settled.stages, shape.layers)
         self.layers = nn.ModuleDict({str(index): Block(plan, index) for index in layers})
-        if last:
-            self.norm = Norm(shape.hidden, shape.norm_eps)
-            self.head = ColumnLinear("head", shape.hidden, shape.vocab, plan.seed, tp)
+        if self.last:
+            self.norm = Norm(shape)
+            self.head = SplitLinear(replace(plan, multiply=F.linear), "head", shape.hidden, shape.vocab)
         self.to(plan.device)
         for parameter in self.parameters():  # only these: counters and biases of the experts keep their precision
             parameter.data = parameter.data.to(plan.dtype)
         # Documents of equal length start their positions anew.
-        length = shape.sequence // max(plan.documents, 1)
-        where = positions(shape.sequence, cp.size, cp.rank, plan.cp_layout) % length
-        self.rotary = rotary_table(shape, where, plan.dtype).to(plan.device)
+        where = positions(shape.sequence, cp.size, cp.rank, settled.options.cp_layout)
+        self.rotary = rotary_table(shape, where % (shape.sequence // plan.documents), plan.dtype).to(plan.device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run the stage."""

@@ -13,10 +13,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import nn
 
-from trainer.parallel.expert import Route, combine, dispatch
+from trainer.parallel.collectives import exchange
+from trainer.parallel.expert import Route
 from trainer.parallel.tensor import replicated, weight
 from trainer.torch_private import grouped_product
-from usp_prof.record import expert_load
+from usp_prof.record import expert_combine, expert_dispatch, expert_load
 
 if TYPE_CHECKING:
     from trainer.model.decoder import Plan
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 
 def expert_weight(name: str, plan: Plan, rows: int, columns: int) -> nn.Parameter:
     """Draw this rank's experts' matrices, ``[local experts, rows, columns]``."""
-    group = plan.mesh["ep"]
-    local = plan.shape.experts // group.size
+    group, seed = plan.mesh["ep"], plan.settled.options.seed
+    local = plan.settled.shape.experts // group.size
     mine = range(group.rank * local, (group.rank + 1) * local)
-    parameter = nn.Parameter(torch.stack([weight(f"{name}.{index}", (rows, columns), plan.seed) for index in mine]))
+    parameter = nn.Parameter(torch.stack([weight(f"{name}.{index}", (rows, columns), seed) for index in mine]))
     parameter.expert = True  # type: ignore[attr-defined] # read by parallel.data
     return parameter
 
@@ -37,7 +38,7 @@ class ExpertWeights(nn.Module):
 
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
-        hidden, ffn = plan.shape.hidden, plan.shape.ffn
+        hidden, ffn = plan.settled.shape.hidden, plan.settled.shape.ffn
         self.gate = expert_weight(f"{name}.gate", plan, hidden, ffn)
         self.up = expert_weight(f"{name}.up", plan, hidden, ffn)
         self.down = expert_weight(f"{name}.down", plan, ffn, hidden)
@@ -62,9 +63,9 @@ class Experts(nn.Module):
 
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
-        shape = plan.shape
+        shape, seed = plan.settled.shape, plan.settled.options.seed
         self.group, self.top_k, self.count = plan.mesh["ep"], shape.top_k, shape.experts
-        self.router = replicated(weight(f"{name}.router", (shape.experts, shape.hidden), plan.seed))
+        self.router = replicated(weight(f"{name}.router", (shape.experts, shape.hidden), seed))
         self.weights = ExpertWeights(plan, name)
         self.register_buffer("bias", torch.zeros(shape.experts))
         self.register_buffer("load", torch.zeros(shape.experts, dtype=torch.int64), persistent=False)
@@ -83,10 +84,13 @@ class Experts(nn.Module):
         gates = scores.gather(-1, chosen)
         gates = (gates / gates.sum(-1, keepdim=True)).to(x.dtype)
         route = Route.plan(chosen, load, self.group)
-        arrived = dispatch(tokens[route.order // self.top_k], route, self.group)
+        with expert_dispatch():
+            arrived = exchange(tokens[route.order // self.top_k], self.group, route.sends, route.receives)
         with expert_load(arrived.shape[0], route.experts):
-            results = self.weights(arrived[route.by_expert], route.local_counts)[route.by_source]
+            results = self.weights(arrived[route.by_expert], route.counts)[route.by_expert.argsort()]
             if self.pace is not None and self.pace.experts:
                 results = self.pace.work(results, self.pace.experts * arrived.shape[0] / chosen.numel())
-        back = combine(results, route, self.group)[route.inverse]
+        with expert_combine():
+            results = exchange(results, self.group, route.receives, route.sends)
+        back = results[route.order.argsort()]
         return (back.unflatten(0, (-1, self.top_k)) * gates.unsqueeze(-1)).sum(1).view_as(x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,59 +34,36 @@ class ModelShape:
         """Width of one attention head."""
         return self.hidden // self.heads
 
-    @property
-    def attention_parameters(self) -> int:
-        """Weights of one layer's projections."""
-        return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-
-    @property
-    def expert_parameters(self) -> int:
-        """Weights of one feed-forward network: gate, up and down."""
-        return 3 * self.hidden * self.ffn
-
     def layer_parameters(self, experts: int) -> int:
-        """All weights of one layer, counting `experts` of its routed experts."""
-        router = self.experts * self.hidden
-        return self.attention_parameters + max(experts, 1) * self.expert_parameters + router + 2 * self.hidden
+        """Weights of one layer, counting `experts` of its routed experts: all there are, or those a token meets."""
+        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        ffn = max(min(experts, self.experts), 1) * 3 * self.hidden * self.ffn
+        return attention + ffn + self.experts * self.hidden + 2 * self.hidden
 
     @property
     def parameters(self) -> int:
         """All weights: embedding, layers, last norm, head."""
-        return self.layers * self.layer_parameters(self.experts) + 2 * self.vocab * self.hidden + self.hidden
-
-    @property
-    def active_layer_parameters(self) -> int:
-        """The weights of a layer that one token meets."""
-        return self.layer_parameters(min(self.top_k, self.experts))
+        return self._with(self.experts)
 
     @property
     def active_parameters(self) -> int:
         """The weights that one token meets; all of them in a dense model."""
-        return self.layers * self.active_layer_parameters + 2 * self.vocab * self.hidden + self.hidden
+        return self._with(self.top_k)
 
-    def flop_per_token(self) -> dict[str, float]:
-        """FLOP of one trained token by named convention."""
-        return self.entry().flop_per_token
+    def _with(self, experts: int) -> int:
+        return self.layers * self.layer_parameters(experts) + 2 * self.vocab * self.hidden + self.hidden
 
     def entry(self) -> ModelEntry:
         """Describe the model for the manifest."""
+        alike = ("name", "layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "sequence", "experts")
         entry = ModelEntry(
-            name=self.name,
-            layers=self.layers,
-            hidden=self.hidden,
-            heads=self.heads,
-            kv_heads=self.kv_heads,
-            head_dim=self.head_dim,
+            **{field: getattr(self, field) for field in alike},
             ffn_hidden=self.ffn,
-            vocab=self.vocab,
-            sequence=self.sequence,
-            experts=self.experts,
             experts_per_token=self.top_k if self.experts else 0,
             expert_ffn_hidden=self.ffn if self.experts else 0,
             moe_layers=self.layers if self.experts else 0,
             parameters=self.parameters,
             active_parameters=self.active_parameters,
-            embedding_parameters=self.vocab * self.hidden,
         )
         return complete(entry)
 
@@ -137,8 +114,3 @@ def _read_config(path: Path) -> ModelShape:
             f"--model {path}: no decoder's configuration ({type(error).__name__}: {error})",
             hint=f"a Hugging Face config.json of a Llama-like model; it must give {known}",
         ) from error
-
-
-def describe(shape: ModelShape) -> dict[str, Any]:
-    """Give the shape as plain data."""
-    return asdict(shape)

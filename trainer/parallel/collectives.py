@@ -6,11 +6,12 @@ contiguous memory and a gather needs no copy.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
+from trainer.both_ways import both_ways
 from trainer.parallel.mesh import Group
 from trainer.torch_private import all_gather_single, reduce_scatter_single
 
@@ -40,57 +41,20 @@ def exchange_rows(x: torch.Tensor, sends: list[int] | None, receives: list[int] 
     return out
 
 
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:  # noqa: ANN401 - torch's context
-        ctx.group = group
-        return gather_rows(x, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
-        return reduce_rows(grad, ctx.group), None
-
-
-class _ReduceScatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:  # noqa: ANN401
-        ctx.group = group
-        return reduce_rows(x, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
-        return gather_rows(grad, ctx.group), None
-
-
-class _Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        x: torch.Tensor,
-        sends: list[int] | None,
-        receives: list[int] | None,
-        group: Group,
-    ) -> torch.Tensor:
-        ctx.group, ctx.sends, ctx.receives = group, sends, receives
-        return exchange_rows(x, sends, receives, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # noqa: ANN401
-        return exchange_rows(grad, ctx.receives, ctx.sends, ctx.group), None, None, None
-
-
 def gather(x: torch.Tensor, group: Group) -> torch.Tensor:
     """Gather along the first dimension; the gradient is reduced and scattered."""
-    return x if group.size == 1 else _Gather.apply(x, group)
+    return x if group.size == 1 else both_ways(x, partial(gather_rows, group=group), partial(reduce_rows, group=group))
 
 
 def reduce_scatter(x: torch.Tensor, group: Group) -> torch.Tensor:
     """Reduce and scatter along the first dimension; the gradient is gathered."""
-    return x if group.size == 1 else _ReduceScatter.apply(x, group)
+    return x if group.size == 1 else both_ways(x, partial(reduce_rows, group=group), partial(gather_rows, group=group))
 
 
 def exchange(
     x: torch.Tensor, group: Group, sends: list[int] | None = None, receives: list[int] | None = None
 ) -> torch.Tensor:
     """All-to-all along the first dimension, runs of any length; the gradient goes the way back."""
-    return x if group.size == 1 else _Exchange.apply(x, sends, receives, group)
+    there = partial(exchange_rows, sends=sends, receives=receives, group=group)
+    back = partial(exchange_rows, sends=receives, receives=sends, group=group)
+    return x if group.size == 1 else both_ways(x, there, back)

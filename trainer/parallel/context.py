@@ -12,9 +12,11 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
+from trainer.pace import Pace
 from trainer.parallel.collectives import exchange, gather
 from trainer.parallel.mesh import Group
 from trainer.parallel.ring import Ring
+from trainer.rules import Settled
 from usp_prof.record import mark
 
 
@@ -29,32 +31,34 @@ def positions(sequence: int, size: int, rank: int, layout: str) -> torch.Tensor:
 class ContextAttention:
     """Causal attention over ``[batch, heads, local sequence, head width]``, by one of the three methods."""
 
-    def __init__(self, group: Group, sequence: int, method: str, layout: str, device: torch.device) -> None:
-        self.group = group
-        self.method = method
-        held = [positions(sequence, group.size, rank, layout) for rank in range(group.size)]
+    def __init__(self, group: Group, settled: Settled, device: torch.device, pace: Pace | None) -> None:
+        options = settled.options
+        self.group, self.method = group, options.cp_method if group.size > 1 else "whole"
+        held = [positions(settled.shape.sequence, group.size, rank, options.cp_layout) for rank in range(group.size)]
+        self.mine = held[group.rank].to(device)
         self.gathered = torch.cat(held).to(device)
         """The position of each token once all ranks' tokens stand one after another."""
         self.in_order = self.gathered.argsort()
-        self.visible = self.gathered.unsqueeze(0) <= held[group.rank].to(device).unsqueeze(1)
-        runs = 2 if layout == "zigzag" and group.size > 1 else 1
-        self.ring = Ring(group, [positions.chunk(runs) for positions in held], device)
+        if self.method == "ring":
+            runs = 2 if options.cp_layout == "zigzag" else 1
+            self.ring = Ring(group, [positions.chunk(runs) for positions in held], device, pace)
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attend from this rank's queries to the whole sequence before them."""
-        if self.group.size == 1:
-            return _attend(q, k, v)
-        if self.method == "ulysses":
-            return self._ulysses(q, k, v)
-        if self.method == "allgather":
-            return self._all_gather(q, k, v)
-        return self.ring(q, k, v)
+        match self.method:
+            case "ring":
+                return self.ring(q, k, v)
+            case "ulysses":
+                return self._ulysses(q, k, v)
+            case "allgather":
+                return self._all_gather(q, k, v)
+        return _attend(q, k, v)
 
     def _all_gather(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         with mark("cp", "all_gather_kv"):
             pair = gather(torch.stack([k, v]).movedim(3, 0).contiguous(), self.group)
         k, v = pair.movedim(0, 3).unbind(0)
-        return _attend(q, k, v, self.visible)
+        return _attend(q, k, v, self.gathered.unsqueeze(0) <= self.mine.unsqueeze(1))
 
     def _ulysses(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         if k.shape[1] % self.group.size:

@@ -1,7 +1,8 @@
 """How do data-parallel ranks agree on one gradient, and who keeps which part of the optimizer's state?
 
 ZeRO-0 and ZeRO-1 are written here: gradients are gathered into flat buckets, and a bucket's all-reduce (ZeRO-0) or
-reduce-scatter (ZeRO-1) starts from a backward hook as soon as its last gradient is there, while backward runs on.
+reduce-scatter (ZeRO-1) starts from a backward hook as soon as its last gradient is there, while backward runs on;
+buckets start in one order on all ranks, whatever order gradients come in.
 Under ZeRO-1 each rank then updates its part of the flat weights and the parts are gathered again. ZeRO-2 and ZeRO-3
 are PyTorch's FSDP2 (`sharding.py`). Both give the optimizer plain local tensors: `Slice`.
 
@@ -12,6 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+from math import prod
 from typing import Protocol
 
 import torch
@@ -27,7 +31,6 @@ from usp_prof.record import mark
 class Slice:
     """What the optimizer sees: a leaf tensor whose `grad` is set when the gradients are complete."""
 
-    name: str
     tensor: torch.Tensor
     copies: int
     """How many ranks of the world hold this very slice; a norm over all ranks must count it once."""
@@ -65,19 +68,18 @@ def kind(parameter: nn.Parameter) -> str:
 class Bucket:
     """Some parameters of one kind laid out in one flat buffer, with a flat gradient beside it."""
 
-    def __init__(self, name: str, parameters: list[nn.Parameter], mesh: Mesh, *, sharded: bool) -> None:
-        self.name = name
-        self.parameters = parameters
-        expert = kind(parameters[0]) == "expert"
-        everybody, shard = (mesh["edata"], mesh["efsdp"]) if expert else (mesh["data"], mesh["fsdp"])
-        self.group = shard if sharded else everybody
-        self.replicas = mesh["dp_replicate"] if sharded else None
-        self.tp = mesh["tp"] if kind(parameters[0]) == "partial" and mesh["tp"].size > 1 else None
-        self.sharded = sharded and self.group.size > 1
+    def __init__(self, parameters: list[nn.Parameter], mesh: Mesh, *, sharded: bool) -> None:
         first = parameters[0]
+        shard, everybody = ("efsdp", "edata") if kind(first) == "expert" else ("fsdp", "data")
+        self.group = group = mesh[shard if sharded else everybody]
+        self.sharded = sharded and group.size > 1
+        # What is summed beside the bucket's own group: replicas of the shards, and slices of the sequence.
+        others = {"dp_replicate": sharded, "tp": kind(first) == "partial"}
+        self.others = [mesh[name] for name, summed in others.items() if summed and mesh[name].size > 1]
+        self.copies = prod([1 if self.sharded else group.size, *(other.size for other in self.others)])
         accurate = torch.promote_types(first.dtype, torch.float32)
         length = sum(parameter.numel() for parameter in parameters)
-        length += -length % self.group.size
+        length += -length % group.size
         self.flat = torch.zeros(length, dtype=first.dtype, device=first.device)
         self.grad = torch.zeros(length, dtype=accurate, device=first.device)
         self.places: dict[nn.Parameter, slice] = {}
@@ -87,19 +89,16 @@ class Bucket:
             self.flat[place] = parameter.data.flatten()
             parameter.data = self.flat[place].view_as(parameter)
             start = place.stop
-        part = length // self.group.size
-        mine = slice(self.group.rank * part, (self.group.rank + 1) * part) if self.sharded else slice(0, length)
-        self.local = self.flat[mine]
+        self.local = self.flat.chunk(group.size)[group.rank] if self.sharded else self.flat
         self.master = self.local if first.dtype == accurate else self.local.to(accurate)
         self.reduced = torch.empty_like(self.master) if self.sharded else self.grad
-        self.copies = (1 if self.sharded else self.group.size) * (self.replicas.size if self.replicas else 1)
-        self.copies *= self.tp.size if self.tp else 1
         self.missing: set[nn.Parameter] = set()
         self.work: dist.Work | None = None
         self.launched = False
 
     def take(self, parameter: nn.Parameter) -> None:
         """Move a parameter's fresh gradient into the flat one."""
+        self.missing.discard(parameter)
         if parameter.grad is not None:
             self.grad[self.places[parameter]] += parameter.grad.flatten()
             parameter.grad = None
@@ -119,18 +118,12 @@ class Bucket:
 
     def finish(self) -> None:
         """Wait for the sum; add what replicas and tensor-parallel ranks have."""
-        if not self.launched:
-            self.launch()
         if self.work is not None:
             self.work.wait()
-            self.work = None
-        reduced = self.reduced if self.sharded else self.grad
-        if self.replicas is not None and self.replicas.size > 1:
-            dist.all_reduce(reduced, group=self.replicas.handle)
-        if self.tp is not None:
-            dist.all_reduce(reduced, group=self.tp.handle)
-        self.master.grad = reduced
-        self.launched = False
+        for group in self.others:
+            dist.all_reduce(self.reduced, group=group.handle)
+        self.master.grad = self.reduced
+        self.work, self.launched = None, False
 
     def publish(self) -> dist.Work | None:
         """Bring the updated weights to the model: from the master copy, and from the other ranks' parts."""
@@ -154,35 +147,32 @@ class Buckets:
         self.armed: set[int] = set()
         self.buckets: dict[int, list[Bucket]] = {}
         for chunk, module in chunks.items():
-            groups = _fill(reversed(list(module.named_parameters())), limit)
-            self.buckets[chunk] = [Bucket(name, members, mesh, sharded=sharded) for name, members in groups]
+            runs = _fill(reversed(list(module.parameters())), limit)
+            self.buckets[chunk] = [Bucket(parameters, mesh, sharded=sharded) for parameters in runs]
             for bucket in self.buckets[chunk]:
-                for parameter in bucket.parameters:
-                    parameter.register_post_accumulate_grad_hook(self._hook(chunk, bucket))
+                for parameter in bucket.places:
+                    parameter.register_post_accumulate_grad_hook(partial(self._arrived, chunk, bucket))
 
     def __iter__(self) -> Iterator[Bucket]:
         return (bucket for buckets in self.buckets.values() for bucket in buckets)
 
-    def _hook(self, chunk: int, bucket: Bucket):  # noqa: ANN202 - torch's hook type
-        def arrived(parameter: torch.Tensor) -> None:
-            bucket.take(parameter)
-            if chunk in self.armed:
-                bucket.missing.discard(parameter)
-                if not bucket.missing and not bucket.launched:
-                    bucket.launch()
-
-        return arrived
+    def _arrived(self, chunk: int, bucket: Bucket, parameter: nn.Parameter) -> None:
+        bucket.take(parameter)
+        if chunk in self.armed:
+            for full in takewhile(lambda bucket: not bucket.missing, self.buckets[chunk]):
+                if not full.launched:
+                    full.launch()
 
     def slices(self) -> list[Slice]:
         """Give the master weights of this rank."""
-        return [Slice(bucket.name, bucket.master, bucket.copies) for bucket in self]
+        return [Slice(bucket.master, bucket.copies) for bucket in self]
 
     def begin(self, chunk: int, *, last: bool) -> None:
         """Let the hooks of this chunk start communication when this is its last backward of the step."""
         if last and self.overlap:
             self.armed.add(chunk)
             for bucket in self.buckets[chunk]:
-                bucket.missing = set(bucket.parameters)
+                bucket.missing = set(bucket.places)
 
     def begin_half(self, chunk: int) -> None:
         """Nothing: no hook starts communication but in a whole backward."""
@@ -190,7 +180,7 @@ class Buckets:
     def end(self, chunk: int) -> None:
         """Take up the gradients that a split backward left on the parameters."""
         for bucket in self.buckets[chunk]:
-            for parameter in bucket.parameters:
+            for parameter in bucket.places:
                 bucket.take(parameter)
 
     def finish(self) -> None:
@@ -209,16 +199,14 @@ class Buckets:
                 work.wait()
 
 
-def _fill(parameters: Iterable[tuple[str, nn.Parameter]], limit: int) -> list[tuple[str, list[nn.Parameter]]]:
+def _fill(parameters: Iterable[nn.Parameter], limit: int) -> list[list[nn.Parameter]]:
     """Fill buckets in the order in which gradients come, one open bucket for each kind, up to `limit` bytes."""
-    closed: list[tuple[str, list[nn.Parameter]]] = []
-    open_buckets: dict[str, tuple[str, list[nn.Parameter], int]] = {}
-    for name, parameter in parameters:
-        size = parameter.numel() * parameter.element_size()
-        which = kind(parameter)
-        first, members, held = open_buckets.get(which, (name, [], 0))
-        if members and held + size > limit:
-            closed.append((first, members))
-            first, members, held = name, [], 0
-        open_buckets[which] = (first, [*members, parameter], held + size)
-    return closed + [(first, members) for first, members, _ in open_buckets.values()]
+    full: list[list[nn.Parameter]] = []
+    filling: dict[str, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        bucket = filling.setdefault(kind(parameter), [])
+        if bucket and sum(held.nbytes for held in bucket) + parameter.nbytes > limit:
+            full.append(bucket)
+            bucket = filling[kind(parameter)] = []
+        bucket.append(parameter)
+    return full + list(filling.values())

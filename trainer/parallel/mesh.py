@@ -52,12 +52,12 @@ class Layout:
         return self.dp_shard * self.cp * self.tp
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Give the place of a rank on each axis, `ep` and `efsdp` (experts' data parallelism) among them."""
+        """Give the place of a rank on each axis; `dp` counts replicas and shards, `efsdp` is what `ep` leaves."""
+        index, efsdp = rank % self.expert_pool, self.expert_pool // self.ep
         place = {}
         for name, size in zip(reversed(ORDER), reversed(self.sizes), strict=True):
             rank, place[name] = divmod(rank, size)
-        index = (place["dp_shard"] * self.cp + place["cp"]) * self.tp + place["tp"]
-        efsdp = self.expert_pool // self.ep
+        place["dp"] = place["dp_replicate"] * self.dp_shard + place["dp_shard"]
         place["ep"], place["efsdp"] = divmod(index, efsdp) if self.ep_outer else reversed(divmod(index, self.ep))
         return place
 
@@ -70,22 +70,20 @@ class Layout:
             members.setdefault(tuple(place[axis] for axis in sorted(fixed)), []).append(rank)
         return list(members.values())
 
-    def group_size(self, name: str) -> int:
-        """Say how many ranks a group of this name has."""
-        return len(self.groups(*SERVED[name])[0])
-
     def axes(self) -> dict[str, int]:
-        """Give the mesh as the manifest names it; plain `dp` unless it is split into replicas and shards."""
-        dp = (
-            {"dp": self.dp}
-            if self.dp_replicate == 1
-            else {"dp_replicate": self.dp_replicate, "dp_shard": self.dp_shard}
-        )
-        return {"pp": self.pp, **dp, "cp": self.cp, "tp": self.tp, "ep": self.ep}
+        """Give the mesh as the manifest names it: `dp` unless it is split, and `ep` where ranks are borrowed."""
+        dp = {"dp": self.dp}
+        if self.dp_replicate > 1:
+            dp = {"dp_replicate": self.dp_replicate, "dp_shard": self.dp_shard}
+        return {"pp": self.pp, **dp, "cp": self.cp, "tp": self.tp} | ({"ep": self.ep} if self.ep > 1 else {})
 
     def title(self) -> str:
         """Name the mesh in a folder's name: the axes above one."""
         return "-".join(f"{axis}{size}" for axis, size in self.axes().items() if size > 1) or "single"
+
+    def __str__(self) -> str:
+        sizes = " x ".join(f"{axis} {size}" for axis, size in self.axes().items() if size > 1 and axis != "ep")
+        return (sizes or "one process") + (f", ep {self.ep} borrowed" if self.ep > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +159,9 @@ class Mesh:
             axes = served_axes(name, layout)
             handle, delay = None, 0.0
             if name in wanted:
-                handle, _ = dist.new_subgroups_by_enumeration(partition, group_desc=description(name, layout))
+                # The description is what a trace says of the group; the experts' data parallelism says that it is.
+                served = {"log": ["log"], "efsdp": ["efsdp"], "edata": ["efsdp"]}.get(name, axes)
+                handle, _ = dist.new_subgroups_by_enumeration(partition, group_desc="_".join(["mesh", *served]))
                 delay = opened(axes)
             groups[name] = Group(name, axes, tuple(mine), mine.index(rank), handle, delay)
         return cls(layout, rank, layout.coordinates(rank), groups)
@@ -172,24 +172,9 @@ class Mesh:
 
 
 def served_axes(name: str, layout: Layout) -> tuple[str, ...]:
-    """Name the mesh axes above one that a group spans, as the manifest does."""
-    if name == "log":
-        return ("world",)
-    varying = SERVED[name]
-    if "efsdp" in varying:
-        # What expert parallelism did not borrow: whatever axes the members of such a group really differ in.
-        first = layout.groups(*varying)[0]
-        places = [layout.coordinates(rank) for rank in first]
-        varying = tuple(axis for axis in ORDER if len({place[axis] for place in places}) > 1)
-    names = ["dp" if axis == "dp_shard" and layout.dp_replicate == 1 else axis for axis in varying]
-    sizes = {**layout.axes(), "dp_shard": layout.dp_shard}
-    return tuple(axis for axis in names if sizes.get(axis, 1) > 1)
-
-
-def description(name: str, layout: Layout) -> str:
-    """Write the group's description, which the trace carries: ``mesh_<axis>``, several joined."""
+    """Name the mesh axes in which the members of a group really differ, as the manifest does."""
     if name in {"log", "ep"}:
-        return f"mesh_{name}"
-    if name in {"efsdp", "edata"}:
-        return "mesh_efsdp"
-    return "mesh_" + "_".join(served_axes(name, layout))
+        return ("world",) if name == "log" else ("ep",)
+    places = [layout.coordinates(rank) for rank in layout.groups(*SERVED[name])[0]]
+    varying = [axis for axis in ORDER if len({place[axis] for place in places}) > 1]
+    return tuple("dp" if axis == "dp_shard" and layout.dp_replicate == 1 else axis for axis in varying)

@@ -1,4 +1,4 @@
-"""Which stages does a rank hold, in which order does it work on them, and how does the trace say so?
+"""In which order does a rank work on its stages, and how does the trace say so?
 
 Schedules are those of ``torch.distributed.pipelining``. Its own labels do not tell work from waiting, so the stage
 here marks each action (F, B, I, W) around the arithmetic alone, and each transfer where it is posted.
@@ -7,6 +7,7 @@ here marks each action (F, B, I, W) around the arithmetic alone, and each transf
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,30 +17,19 @@ from torch.distributed import pipelining
 from trainer.model.decoder import Decoder
 from trainer.parallel.data import DataParallel
 from trainer.parallel.mesh import Group
-from trainer.rules import stages_per_rank
+from trainer.rules import Settled
 from trainer.torch_private import DualPipeV, Stage
 from usp_prof import record
 
-SINGLE = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}
-LOOPED = {
+TakeLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+SCHEDULES = {
+    "gpipe": pipelining.ScheduleGPipe,
+    "1f1b": pipelining.Schedule1F1B,
     "interleaved": pipelining.ScheduleInterleaved1F1B,
     "interleaved-zb": pipelining.ScheduleInterleavedZeroBubble,
+    "zbv": pipelining.ScheduleZBVZeroBubble,
+    "dualpipev": DualPipeV,
 }
-V_SHAPED = {"zbv": pipelining.ScheduleZBVZeroBubble, "dualpipev": DualPipeV}
-
-
-def stages_of(schedule: str, size: int, rank: int, virtual: int) -> list[int]:
-    """Give the stages of a rank: one, every `size`-th, or one from each end."""
-    if schedule in V_SHAPED:
-        return [rank, 2 * size - 1 - rank]
-    return [rank + size * turn for turn in range(stages_per_rank(schedule, virtual))]
-
-
-def layers_of(stage: int, stages: int, layers: int) -> range:
-    """Give the layers of a stage: as even as can be, the longer ones first."""
-    each, more = divmod(layers, stages)
-    start = stage * each + min(stage, more)
-    return range(start, start + each + (stage < more))
 
 
 class MarkedStage(Stage):
@@ -47,23 +37,23 @@ class MarkedStage(Stage):
 
     data: DataParallel
     last_round = True
-    take_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     targets: Sequence[torch.Tensor] = ()
 
-    def __init__(self, module: Decoder, index: int, count: int, group: Group, between: torch.Tensor) -> None:
-        """`between` is like the hidden states between stages: sequence slice, micro-batch, hidden; without memory."""
-        device, sizes, dtype = module.rotary.device, between.shape, between.dtype
-        batch, sequence = sizes[1], module.tp.size * sizes[0]
-        tokens = torch.empty(batch, sequence, dtype=torch.int64, device="meta")
-        logits = torch.empty(sequence, batch, module.vocabulary, device="meta") if module.last else between
-        self.links = group
+    def __init__(self, settled: Settled, module: Decoder, index: int, group: Group, take_loss: TakeLoss) -> None:
+        self.links, self.take_loss = group, take_loss
+        batch, sequence = settled.micro_batch, settled.shape.sequence // settled.layout.cp
+        like = partial(torch.empty, device="meta")
+        tokens = like(batch, sequence, dtype=torch.int64)
+        sizes = (sequence // settled.layout.tp, batch, settled.shape.hidden)
+        between = like(sizes, dtype=settled.compute, requires_grad=True)
+        logits = like(sequence, batch, module.vocabulary, dtype=settled.compute)
         super().__init__(
             module,
             index,
-            count,
-            device,
+            settled.stages,
+            module.rotary.device,
             input_args=(tokens if module.first else between,),
-            output_args=(logits.to(dtype),),
+            output_args=(logits if module.last else between,),
             group=group.handle,
         )
 
@@ -119,19 +109,20 @@ class MarkedStage(Stage):
 
     def _marked(self, operations: list[dist.P2POp], what: str, mb: int) -> list[dist.P2POp]:
         for operation in operations:
-            operation.op = _marking(operation, self.links, (what, self.stage_index, mb))
+            mark = record.pipeline_transfer(what, stage=self.stage_index, micro_batch=mb, peer=operation.peer)
+            operation.op = _posting(operation, mark, self.links)
         return operations
 
 
-def _marking(operation: dist.P2POp, links: Group, mark_values: tuple[str, int, int]) -> Callable[..., Any]:
+def _posting(operation: dist.P2POp, mark: record.Mark, links: Group) -> Callable[..., Any]:
     """Post an operation as it is, under a mark; the caller's arguments are the operation's own and are passed over."""
-    post, (what, stage, mb) = operation.op, mark_values
-    peer = {"group_dst" if post is dist.isend else "group_src": operation.group_peer}
+    post, sends = operation.op, operation.op is dist.isend
+    peer = {"group_dst" if sends else "group_src": operation.group_peer}
 
     def marked(*_: Any, **__: Any) -> Any:  # noqa: ANN401 - isend or irecv
-        if what.startswith("send"):
+        if sends:
             links.leave()
-        with record.pipeline_transfer(what, stage=stage, micro_batch=mb, peer=operation.peer):
+        with mark:
             return post(operation.tensor, group=operation.group, tag=operation.tag, **peer)
 
     return marked
@@ -144,25 +135,11 @@ def _loss_is_output(loss: torch.Tensor, targets: torch.Tensor) -> torch.Tensor: 
 class Pipeline:
     """The stages of this rank under one schedule."""
 
-    def __init__(
-        self,
-        chunks: dict[int, Decoder],
-        group: Group,
-        schedule: str,
-        micro_batches: int,
-        between: torch.Tensor,
-        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    ) -> None:
-        count = group.size * len(chunks)
-        self.micro_batches = micro_batches
-        self.stages = [MarkedStage(module, index, count, group, between) for index, module in chunks.items()]
-        if schedule in SINGLE:
-            self.schedule = SINGLE[schedule](self.stages[0], micro_batches, loss_fn=_loss_is_output, scale_grads=False)
-        else:
-            made = {**LOOPED, **V_SHAPED}[schedule]
-            self.schedule = made(self.stages, micro_batches, loss_fn=_loss_is_output, scale_grads=False)
-        for stage in self.stages:
-            stage.take_loss = loss
+    def __init__(self, settled: Settled, group: Group, chunks: dict[int, Decoder], loss: TakeLoss) -> None:
+        name, self.micro_batches = settled.schedule, settled.options.micro_batches
+        self.stages = [MarkedStage(settled, module, index, group, loss) for index, module in chunks.items()]
+        mine = self.stages[0] if name in {"gpipe", "1f1b"} else self.stages
+        self.schedule = SCHEDULES[name](mine, self.micro_batches, loss_fn=_loss_is_output, scale_grads=False)
         self.first = any(stage.is_first for stage in self.stages)
         self.last = any(stage.is_last for stage in self.stages)
 

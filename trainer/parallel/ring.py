@@ -39,11 +39,12 @@ class Tile:
 class Ring:
     """The ranks that pass blocks on, and the tiles of each rank's block that this rank's queries see."""
 
-    def __init__(self, group: Group, runs: Sequence[Sequence[torch.Tensor]], device: torch.device) -> None:
-        self.group = group
+    def __init__(
+        self, group: Group, runs: Sequence[Sequence[torch.Tensor]], device: torch.device, pace: Pace | None
+    ) -> None:
+        self.group, self.pace = group, pace
         self.next = group.ranks[(group.rank + 1) % group.size]
         self.previous = group.ranks[(group.rank - 1) % group.size]
-        self.pace: Pace | None = None
         self.tiles = [_tiles(runs[group.rank], source, device) for source in runs]
         held = sum(len(run) for run in runs[group.rank])
         self.shares = [sum(tile.area for tile in tiles) / (held * held * group.size / 2) for tiles in self.tiles]

@@ -7,7 +7,9 @@ backward. With prefetch a layer's gather is issued while the one before it compu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from trainer.model.decoder import Decoder
-from trainer.model.experts import ExpertWeights
+from trainer.model.experts import Experts, ExpertWeights
 from trainer.parallel.data import Slice, kind
 from trainer.parallel.mesh import Group, Mesh
 from trainer.torch_private import all_gather_single, gather_asynchronously, reduce_scatter_single
@@ -29,39 +31,37 @@ class Sharded:
         self, chunks: dict[int, Decoder], mesh: Mesh, compute: torch.dtype, *, free_after_forward: bool, prefetch: bool
     ) -> None:
         self.mesh, self.chunks, self.free_after_forward = mesh, chunks, free_after_forward
-        self.units: dict[int, list[FSDPModule]] = {}
-        self.kinds: list[tuple[str, nn.Parameter, str]] = []
-        device = next(iter(chunks.values())).rotary.device.type
-        dense = _device_mesh(mesh, mesh["fsdp"], device)
-        experts = _device_mesh(mesh, mesh["efsdp"], device) if mesh["efsdp"].handle is not None else dense
+        self.parameters: list[tuple[nn.Parameter, bool]] = []
+        """Each with whether its gradient is partial over tp."""
         policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.promote_types(compute, torch.float32))
-        for chunk, module in chunks.items():
+        shard = partial(fully_shard, mp_policy=policy, reshard_after_forward=free_after_forward)
+        device = next(iter(chunks.values())).rotary.device.type
+        meshes = {name: _device_mesh(mesh, mesh[name], device) for name in ("fsdp", "efsdp") if mesh[name].handle}
+        for module in chunks.values():
             kinds = {name: kind(parameter) for name, parameter in module.named_parameters()}
-            options = {"mp_policy": policy, "reshard_after_forward": free_after_forward}
             for layer in module.layers.values():
-                if isinstance(getattr(layer.ffn, "weights", None), ExpertWeights):
-                    fully_shard(layer.ffn.weights, mesh=experts, **options)
-                fully_shard(layer, mesh=dense, **options)
-            fully_shard(module, mesh=dense, **options)
-            self.units[chunk] = [unit for unit in module.modules() if isinstance(unit, FSDPModule)]
-            for unit in self.units[chunk]:
+                if isinstance(layer.ffn, Experts):
+                    shard(layer.ffn.weights, mesh=meshes["efsdp"])
+                shard(layer, mesh=meshes["fsdp"])
+            shard(module, mesh=meshes["fsdp"])
+            for unit in _units(module):
                 unit.set_gradient_divide_factor(1.0)
                 unit.set_force_sum_reduction_for_comms(enable=True)
-                group = mesh["efsdp"] if isinstance(unit, ExpertWeights) and experts is not dense else mesh["fsdp"]
+                group = mesh["efsdp" if isinstance(unit, ExpertWeights) else "fsdp"]
                 if group.delay:
-                    unit.set_custom_all_gather(SlowAllGather(group))
-                    unit.set_custom_reduce_scatter(SlowReduceScatter(group))
+                    unit.set_custom_all_gather(SlowMessage(group))
+                    unit.set_custom_reduce_scatter(SlowMessage(group))
             if prefetch:
                 _prefetch(module)
-            self.kinds += [(name, parameter, kinds[name]) for name, parameter in module.named_parameters()]
-        self.local = [parameter.to_local().detach() for _, parameter, _ in self.kinds]
+            self.parameters += [(one, kinds[name] == "partial") for name, one in module.named_parameters()]
+        self.local = [parameter.to_local().detach() for parameter, _ in self.parameters]
 
     def slices(self) -> list[Slice]:
         """Give this rank's shards as plain tensors that share their memory."""
         replicas, tp = self.mesh.layout.dp_replicate, self.mesh["tp"].size
         return [
-            Slice(name, local, replicas * (tp if which == "partial" else 1))
-            for (name, _, which), local in zip(self.kinds, self.local, strict=True)
+            Slice(local, replicas * (tp if summed else 1))
+            for (_, summed), local in zip(self.parameters, self.local, strict=True)
         ]
 
     def begin(self, chunk: int, *, last: bool) -> None:
@@ -75,32 +75,31 @@ class Sharded:
         Weights that are not there then get no gradient, and nothing says so.
         """
         if self.free_after_forward:
-            for unit in self.units[chunk]:
+            for unit in _units(self.chunks[chunk]):
                 unit.unshard()
 
     def end(self, chunk: int) -> None:
         """Free the weights again, which torch's pipelines keep; gradients stay until they are summed."""
         if self.free_after_forward:
-            for unit in self.units[chunk]:
+            for unit in _units(self.chunks[chunk]):
                 unit.reshard()
 
     def finish(self) -> None:
         """Add what tensor-parallel ranks have of the weights that see slices of the sequence."""
         tp = self.mesh["tp"]
-        for (_, parameter, which), local in zip(self.kinds, self.local, strict=True):
-            grad = parameter.grad.to_local()
-            if which == "partial" and tp.size > 1 and grad.numel():
-                dist.all_reduce(grad, group=tp.handle)
-            local.grad = grad
+        for (parameter, summed), local in zip(self.parameters, self.local, strict=True):
+            local.grad = parameter.grad.to_local()
+            if summed and tp.size > 1 and local.numel():
+                dist.all_reduce(local.grad, group=tp.handle)
 
     def publish(self) -> None:
         """Drop gradients; FSDP2 gathers from the updated shards when it needs them."""
-        for (_, parameter, _), local in zip(self.kinds, self.local, strict=True):
+        for (parameter, _), local in zip(self.parameters, self.local, strict=True):
             parameter.grad = local.grad = None
 
 
-class _Slow:
-    """FSDP2's own message over a slow link (a fault)."""
+class SlowMessage:
+    """FSDP2's own gather of weights, or sum of gradients, over a slow link (a fault)."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -109,38 +108,20 @@ class _Slow:
         """Make room for a message, as FSDP2 asks."""
         return torch.empty(*size, dtype=dtype, device=device)
 
-
-class SlowAllGather(_Slow):
-    """A gather of weights that leaves late."""
-
     def __call__(
         self,
         output_tensor: torch.Tensor,
         input_tensor: torch.Tensor,
-        group: dist.ProcessGroup,
-        *,
-        async_op: bool = False,
+        **how: Any,  # noqa: ANN401 - as FSDP2 has it
     ) -> dist.Work | None:
-        """Gather."""
+        """Leave late; a sum says which `op`, a gather has none."""
         self.group.leave()
-        return all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
+        send = reduce_scatter_single if "op" in how else all_gather_single
+        return send(output_tensor, input_tensor, **how)
 
 
-class SlowReduceScatter(_Slow):
-    """A sum of gradients that leaves late."""
-
-    def __call__(
-        self,
-        output_tensor: torch.Tensor,
-        input_tensor: torch.Tensor,
-        group: dist.ProcessGroup,
-        op: dist.ReduceOp,
-        *,
-        async_op: bool = False,
-    ) -> dist.Work | None:
-        """Reduce and scatter."""
-        self.group.leave()
-        return reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+def _units(module: nn.Module) -> list[FSDPModule]:
+    return [unit for unit in module.modules() if isinstance(unit, FSDPModule)]
 
 
 def _device_mesh(mesh: Mesh, shard: Group, device: str) -> DeviceMesh:
@@ -148,16 +129,12 @@ def _device_mesh(mesh: Mesh, shard: Group, device: str) -> DeviceMesh:
     replicas = mesh["dp_replicate"]
     if replicas.size == 1:
         return DeviceMesh.from_group(shard.handle, device, mesh_dim_names=("dp_shard",))
-    span = _members(replicas, shard)
+    # One row for each replica; replicas stand a constant stride apart.
+    span = torch.tensor(
+        [[rank + other - replicas.ranks[replicas.rank] for rank in shard.ranks] for other in replicas.ranks]
+    )
     groups = [replicas.handle, shard.handle]
     return DeviceMesh.from_group(groups, device, mesh=span, mesh_dim_names=("dp_replicate", "dp_shard"))
-
-
-def _members(replicas: Group, shard: Group) -> torch.Tensor:
-    """Lay out the ranks of all replicas, one row each; replicas stand a constant stride apart."""
-    stride = replicas.ranks[1] - replicas.ranks[0]
-    offsets = [(index - replicas.rank) * stride for index in range(replicas.size)]
-    return torch.tensor([[rank + offset for rank in shard.ranks] for offset in offsets])
 
 
 def _prefetch(module: Decoder) -> None:
@@ -166,8 +143,7 @@ def _prefetch(module: Decoder) -> None:
     if module.rotary.device.type == "cpu":
         for unit in (module, *layers):
             gather_asynchronously(unit)
-    if layers:
-        module.set_modules_to_forward_prefetch(layers[:1])
+    module.set_modules_to_forward_prefetch(layers[:1])
     for one, following in pairwise(layers):
         one.set_modules_to_forward_prefetch([following])
         following.set_modules_to_backward_prefetch([one])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,9 @@ from torch import nn
 
 from trainer.parallel.collectives import reduce_scatter
 from trainer.parallel.mesh import Group
+
+if TYPE_CHECKING:
+    from trainer.model.decoder import Plan
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Gives a tensor times a weight, in whatever precision."""
@@ -43,53 +46,39 @@ def replicated(full: torch.Tensor) -> nn.Parameter:
     return parameter
 
 
-class ColumnLinear(nn.Module):
-    """A linear layer whose outputs are split over the group."""
+class SplitLinear(nn.Module):
+    """A linear layer split over the group: by outputs (`dim` 0), or by inputs (1), which leaves partial sums."""
 
-    def __init__(
-        self, name: str, inputs: int, outputs: int, seed: int, group: Group, multiply: Multiply = F.linear
-    ) -> None:
+    def __init__(self, plan: Plan, name: str, inputs: int, outputs: int, dim: int = 0) -> None:
         super().__init__()
-        self.weight = sharded(weight(name, (outputs, inputs), seed), 0, group)
-        self.multiply = multiply
+        self.weight = sharded(weight(name, (outputs, inputs), plan.settled.options.seed), dim, plan.mesh["tp"])
+        self.multiply = plan.multiply
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Multiply a whole sequence by this rank's columns."""
+        """Multiply by this rank's part, in the layers' precision."""
         return self.multiply(x, self.weight)
-
-
-class RowLinear(nn.Module):
-    """A linear layer whose inputs are split over the group; gives a slice of the sequence."""
-
-    def __init__(
-        self, name: str, inputs: int, outputs: int, seed: int, group: Group, multiply: Multiply = F.linear
-    ) -> None:
-        super().__init__()
-        self.weight = sharded(weight(name, (outputs, inputs), seed), 1, group)
-        self.group, self.multiply = group, multiply
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Multiply by this rank's rows, add the parts of all ranks and keep a slice of the sequence."""
-        return reduce_scatter(self.multiply(x, self.weight), self.group)
 
 
 class VocabEmbedding(nn.Module):
     """The embedding, rows split over the group; gives a slice of the sequence."""
 
-    def __init__(self, name: str, vocab: int, hidden: int, seed: int, group: Group) -> None:
+    def __init__(self, plan: Plan, name: str, vocab: int, hidden: int) -> None:
         super().__init__()
-        self.weight = sharded(weight(name, (vocab, hidden), seed), 0, group)
-        self.group = group
-        self.first = group.rank * (vocab // group.size)
+        self.group = plan.mesh["tp"]
+        self.weight = sharded(weight(name, (vocab, hidden), plan.settled.options.seed), 0, self.group)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Look up ``[sequence, batch]`` tokens; rows of other ranks count as zero before the sum."""
         if self.group.size == 1:
             return F.embedding(tokens, self.weight)
-        local = tokens - self.first
-        mine = (local >= 0) & (local < self.weight.shape[0])
-        rows = F.embedding(local.clamp(0, self.weight.shape[0] - 1), self.weight) * mine.unsqueeze(-1)
-        return reduce_scatter(rows, self.group)
+        index, mine = _own(tokens, self.weight.shape[0], self.group)
+        return reduce_scatter(F.embedding(index, self.weight) * mine.unsqueeze(-1), self.group)
+
+
+def _own(tokens: torch.Tensor, rows: int, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
+    """Give the row of each token among this rank's, any row for those of other ranks, and which are this rank's."""
+    local = tokens - group.rank * rows
+    return local.clamp(0, rows - 1), (local >= 0) & (local < rows)
 
 
 class _VocabCrossEntropy(torch.autograd.Function):
@@ -98,9 +87,8 @@ class _VocabCrossEntropy(torch.autograd.Function):
         top = logits.amax(-1, keepdim=True)
         dist.all_reduce(top, dist.ReduceOp.MAX, group=group.handle)
         exponents = (logits - top).exp()
-        local = targets - group.rank * logits.shape[-1]
-        mine = (local >= 0) & (local < logits.shape[-1])
-        index = local.clamp(0, logits.shape[-1] - 1).unsqueeze(-1)
+        index, mine = _own(targets, logits.shape[-1], group)
+        index = index.unsqueeze(-1)
         picked = (logits - top).gather(-1, index).squeeze(-1) * mine
         sums = torch.stack([exponents.sum(-1), picked])
         dist.all_reduce(sums, group=group.handle)
