@@ -10,6 +10,9 @@ import pytest
 from tiny import Trace, write
 
 from usp_prof.cli.app import main
+from usp_prof.report.build import analyse, build
+from usp_prof.report.writers import json_text
+from usp_prof.run import open_run
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report.schema.json").read_text())
 MS = 1_000_000
@@ -31,6 +34,18 @@ def trace(rank: int) -> Trace:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("USP_PROF_CACHE", str(tmp_path / "cache"))
     return write({rank: trace(rank) for rank in range(2)}, tmp_path / "run")
+
+
+def test_the_command_says_no_less_than_the_library(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    next(path for path in run.iterdir() if "1" in path.stem).unlink()
+    assert main(["analyze", str(run), "--format", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    opened = open_run(run)
+    own = json.loads(json_text.write(build(opened.tables, analyse(opened.tables), name=opened.name)))
+    assert said == own
+    assert any(row["code"] == "rules_skipped" for row in said["health"])
+    assert main(["analyze", str(run)]) == 0
+    assert "rules that could not look: " in capsys.readouterr().out
 
 
 def test_the_terminal_tells_run_step_and_parts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

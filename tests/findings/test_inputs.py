@@ -6,7 +6,7 @@ import pytest
 from made import run, step, work
 from made_faults import run_with
 
-from usp_prof.findings import find_all
+from usp_prof.findings import find_all, unasked
 from usp_prof.findings.inputs import DAMAGES, Input, damage
 from usp_prof.model.health import HealthRow, Severity
 
@@ -54,7 +54,10 @@ def test_a_skipped_rule_says_why_and_the_others_are_asked() -> None:
     tables = run({0: STEP, 1: STEP})
     tables.health.append(HealthRow("truncated", Severity.DATA_LOSS, rank=1, detail="cut short"))
     found = find_all(tables)
-    skipped = [row.detail.partition(":")[0] for row in found.skipped]
+    rows = [row for row in found.skipped if "rank 1: truncated" in row.detail]
+    skipped = [rule for row in rows for rule in row.detail.partition("; not asked: ")[2].split(", ")]
     assert {"slow-rank", "uneven-experts", "few-micro-batches"} <= set(skipped)
     assert "host-pause" not in skipped
-    assert all("rank 1: truncated" in row.detail for row in found.skipped)
+    assert sum(row.count for row in rows) == len(skipped)
+    assert unasked.sentence(found.skipped).startswith(f"rules that could not look: {len(skipped)} (needs all ranks")
+    assert not unasked.sentence(())

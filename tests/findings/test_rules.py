@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from made import run, step, work
 from made_faults import run_of, run_with
+from tiny import Trace, table_set
 
-from usp_prof.findings import find, find_all
+from usp_prof.findings import find
 from usp_prof.findings.rules import small_messages, stage_imbalance
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
@@ -54,11 +54,15 @@ def test_another_schedule_is_predicted_as_it_runs(ran: str, other: str) -> None:
     assert predicted.after_ns == pytest.approx(unedited(runs[other].tables).mean_measured_ns, rel=0.03)
 
 
-def test_a_window_without_steps_has_no_findings_and_says_so() -> None:
-    tables = run({0: {"activities": [work("compute", 0, 100)], "steps": [step(0, 0, 100, source="window")]}})
-    found = find_all(tables)
-    assert found.findings == ()
-    assert "no step is marked" in found.skipped[0].detail
+def test_a_trace_without_steps_is_one_step() -> None:
+    trace = Trace()
+    for number in range(20):
+        trace.kernel("gemm", number * 100_000 + 10_000, 10_000, launch_at=number * 100_000)
+    tables = table_set({0: trace})
+    assert set(tables.columns("steps", 0).codes("source")[1]) == {"window"}
+    (found,) = find(tables)
+    assert found.code == "host-bound"
+    assert found.gain_fraction == pytest.approx(19 * 90 / (19 * 100 + 10), abs=0.02)
 
 
 def test_what_each_layer_waits_for_cannot_be_bucketed() -> None:

@@ -14,7 +14,6 @@ from usp_prof.analyses import NAMES
 from usp_prof.cli.console import note, output
 from usp_prof.cli.opening import open_from, parse_numbers
 from usp_prof.cli.snapshots import read_snapshots
-from usp_prof.findings import find
 from usp_prof.model.assumption import Assumptions
 from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.flops import load as load_model
@@ -137,14 +136,13 @@ def _document(
         )
     opened.tables.assumptions = assumptions
     results = analyse(opened.tables, selection, only)
-    findings = () if only else find(opened.tables, selection)
     return build(
         opened.tables,
         results,
         name=opened.name,
         selection=selection,
         others=opened.others,
-        findings=findings,
+        findings=() if only else None,
         without=unseen,
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.findings import unasked
 from usp_prof.findings.catalogue import all_rules
 from usp_prof.findings.inputs import damage
 from usp_prof.findings.kept import Found
@@ -29,9 +30,6 @@ CRITICAL_GAIN = 0.1
 
 def search(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
     """Ask every rule and predict what each finding is worth; findings of ranks outside the selection are left out."""
-    if not _has_steps(tables):
-        detail = "no step is marked: what a change is worth cannot be said in shares of a step"
-        return Found((), (HealthRow("rules_skipped", Severity.INFO, detail=detail),))
     drafts: list[tuple[Rule, Draft]] = []
     failed: dict[str, str] = {}
     for each in all_rules():
@@ -57,7 +55,7 @@ def search(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
     edits = [draft.edit for _, draft, _ in judged]
     joined = together(tables, edits, judged[0][2].gain_fraction if judged else 0.0)
     findings = [_finding(*item, gain) for item, gain in zip(judged, joined.gains, strict=True)]
-    skipped = [_skipped(code, reason) for code, reason in failed.items()]
+    skipped = unasked.rows(failed)
     skipped += [_apart(judged[place][0].CODE, reason) for place, reason in joined.left_out.items()]
     skipped += _sampled(tables, [gain for _, _, gain in judged])
     return Found(tuple(findings), tuple(sorted(skipped)))
@@ -85,10 +83,6 @@ def _finding(each: Rule, draft: Draft, gain: Gain, cumulative: float) -> Finding
     )
 
 
-def _skipped(code: str, reason: str) -> HealthRow:
-    return HealthRow("rule_skipped", Severity.INFO, detail=f"{code}: {reason}")
-
-
 def _apart(code: str, reason: str) -> HealthRow:
     detail = f"{code} adds nothing to the gain of all, its change cannot be made with those before it: {reason}"
     return HealthRow("edits_apart", Severity.INFO, detail=detail)
@@ -105,11 +99,6 @@ def _sampled(tables: TableSet, shown: Sequence[Gain]) -> list[HealthRow]:
         "the run; a change that is not alike in all steps was replayed in all"
     )
     return [HealthRow("gains_sampled", Severity.INFO, count=number, detail=detail)]
-
-
-def _has_steps(tables: TableSet) -> bool:
-    sources = {source for rank in tables.ranks for source in tables.columns("steps", rank).codes("source")[1]}
-    return bool(sources - {"window"})
 
 
 def _selected(draft: Draft, selection: Selection) -> bool:

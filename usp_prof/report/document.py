@@ -123,6 +123,8 @@ class Findings:
     findings: tuple[Finding, ...]
     more: int = 0
     title: str = "Findings"
+    unasked: str = ""
+    """How many rules could not look, and what they miss."""
 
 
 @dataclass(frozen=True, slots=True)

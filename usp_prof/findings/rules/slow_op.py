@@ -56,8 +56,8 @@ def look(tables: TableSet) -> Iterable[Draft]:
             return
         graph, word = graph_of(tables), shape_word(op.dims)
         yield Draft(
-            f"{op.name} of {word} takes {share:.0%} of compute at {op.efficiency:.0%} of the roofline",
-            {"op": op.name, "dims": word},
+            f"{op.name} takes {share:.0%} of compute at {op.efficiency:.0%} of the roofline",
+            {"op": op.name, "dims": word.rstrip(".")},  # what is no tensor has no shape
             {
                 "share_of_compute": share,
                 "efficiency": op.efficiency,

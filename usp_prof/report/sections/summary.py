@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.findings import unasked
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import (
@@ -205,7 +206,8 @@ def _findings(context: Context) -> Findings | None:
     """Show the worst; that there are none is said only where something looked for them."""
     if not context.findings and "stragglers" not in context.results:
         return None
-    return Findings(context.findings[:_TOP_FINDINGS], max(0, len(context.findings) - _TOP_FINDINGS))
+    more = max(0, len(context.findings) - _TOP_FINDINGS)
+    return Findings(context.findings[:_TOP_FINDINGS], more, unasked=unasked.sentence(context.health))
 
 
 def _health(context: Context) -> Health:

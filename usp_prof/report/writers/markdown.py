@@ -87,12 +87,14 @@ def _text(block: doc.Text) -> str:
 @_set.register(doc.Findings)
 def _findings(block: doc.Findings) -> str:
     if not block.findings:
-        return f"**{block.title or 'Findings'}**: none"
+        return f"**{block.title or 'Findings'}**: none" + (f"; {_escape(block.unasked)}" if block.unasked else "")
     lines = [f"**{block.title}**", ""] if block.title else []
     for number, finding in enumerate(block.findings, 1):
         first, *rest = finding_lines(finding)
         lines.append(f"{number}. `{finding.code}` {_escape(first)}" + "".join(f"  \n   {_escape(x)}" for x in rest))
-    return "\n".join(lines + ([f"\nand {block.more} more"] if block.more else []))
+    last = [f"and {block.more} more"] if block.more else []
+    last += [_escape(block.unasked)] if block.unasked else []
+    return "\n".join(lines + ([f"\n{'; '.join(last)}"] if last else []))
 
 
 @_set.register(doc.Health)

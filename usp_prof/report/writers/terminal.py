@@ -234,6 +234,8 @@ def _findings(block: doc.Findings, console: Console) -> None:
             _put(Line(_plain(line, console), style="dim"), console, _INDENT + 3)
     if block.more:
         _put(Line(f"and {block.more} more (--section findings)", style="dim"), console)
+    if block.unasked:
+        _put(Line(f"{block.unasked} (--section health)", style="dim"), console)
 
 
 @_print.register(doc.Health)

@@ -195,8 +195,9 @@ def _text(block: doc.Text, numbered: _Numbered) -> str:
 @_set.register(doc.Findings)
 def _findings(block: doc.Findings, numbered: _Numbered) -> str:
     del numbered
+    unasked = f'<p class="quiet">{escape(block.unasked)}</p>' if block.unasked else ""
     if not block.findings:
-        return f'{_title(block.title)}<p class="quiet">none</p>'
+        return f'{_title(block.title)}<p class="quiet">none</p>{unasked}'
     items = []
     for finding in block.findings:
         first, *rest = finding_lines(finding)
@@ -205,7 +206,7 @@ def _findings(block: doc.Findings, numbered: _Numbered) -> str:
             f'<li><span class="code {finding.level}">{escape(finding.code)}</span> {escape(first)}{lines}</li>'
         )
     more = f'<p class="quiet">and {block.more} more</p>' if block.more else ""
-    return f'{_title(block.title)}<ol class="findings">{"".join(items)}</ol>{more}'
+    return f'{_title(block.title)}<ol class="findings">{"".join(items)}</ol>{more}{unasked}'
 
 
 @_set.register(doc.Health)
