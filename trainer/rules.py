@@ -94,11 +94,8 @@ def settle(options: Options, world: int) -> Settled:
     """Choose what was left open; raise `OptionError` for what cannot be."""
     for item in fields(options):
         value, flag = getattr(options, item.name), flag_of(item)
-        refuse(
-            isinstance(value, (int, float)) and value < 0,
-            f"{flag} {value} is below zero",
-            f"{flag} {default(item) or 1}",
-        )
+        below = isinstance(value, (int, float)) and value < 0
+        refuse(below, f"{flag} {value} is below zero", f"{flag} {default(item) or 1}")
     layout = _layout(options, world)
     if layout.ep > 1 and not options.experts:
         options.experts = max(4, layout.ep)
@@ -131,29 +128,15 @@ def _layout(options: Options, world: int) -> Layout:
         asked.update(DEFAULT_MESHES.get(world, {}))
     pp, cp, tp, ep = (asked[axis] or 1 for axis in ("pp", "cp", "tp", "ep"))
     others, replicas = pp * cp * tp, options.dp_replicate
-    refuse(
-        not asked["dp"] and world % others,
-        f"pp x cp x tp = {others} must divide the {world} processes",
-        f"torchrun --nproc-per-node {_nearest_multiple(world, others)}, or smaller axes",
-    )
+    if not asked["dp"]:
+        fitting = f"torchrun --nproc-per-node {_nearest_multiple(world, others)}, or smaller axes"
+        refuse(world % others, f"pp x cp x tp = {others} must divide the {world} processes", fitting)
     dp = asked["dp"] or world // others
-    refuse(
-        others * dp != world,
-        f"pp x dp x cp x tp = {others * dp}, but there are {world} processes",
-        f"torchrun --nproc-per-node {others * dp}" + ("" if world % others else f", or --dp {world // others}"),
-    )
-    refuse(
-        replicas < 1 or dp % replicas,
-        f"--dp-replicate {replicas} must divide dp = {dp}",
-        f"--dp-replicate {_nearest_divisor(dp, replicas)}",
-    )
+    hint = f"torchrun --nproc-per-node {others * dp}" + ("" if world % others else f", or --dp {world // others}")
+    refuse(others * dp != world, f"pp x dp x cp x tp = {others * dp}, but there are {world} processes", hint)
+    _divides("--dp-replicate", replicas, "dp", dp)
     layout = Layout(pp, replicas, dp // replicas, cp, tp, ep, ep_outer=options.ep_layout == "outer")
-    pool = layout.expert_pool
-    refuse(
-        pool % ep,
-        f"--ep {ep} borrows ranks of dp_shard x cp x tp = {pool} and must divide it",
-        f"--ep {_nearest_divisor(pool, ep)}",
-    )
+    _divides("--ep", ep, "dp_shard x cp x tp, whose ranks it borrows,", layout.expert_pool)
     return layout
 
 
@@ -171,80 +154,50 @@ def _settle_batch(options: Options, layout: Layout) -> int:
     unit = in_a_pass * options.accumulate
     if not options.batch:
         options.batch = (options.micro_batch or 2) * unit
-    refuse(
-        options.batch % unit,
-        f"--batch {options.batch} must be a multiple of dp x micro-batches x accumulate = {unit}",
-        f"--batch {max(options.batch // unit, 1) * unit}",
-    )
-    refuse(
-        options.micro_batch and options.batch != unit * options.micro_batch,
-        f"--batch {options.batch} is not dp x micro-batches x accumulate x micro-batch = {unit * options.micro_batch}",
-        f"--batch {unit * options.micro_batch}",
-    )
+    _multiple("--batch", options.batch, "dp x micro-batches x accumulate", unit)
+    if size := options.micro_batch:
+        rule = f"--batch {options.batch} is not dp x micro-batches x accumulate x micro-batch = {unit * size}"
+        refuse(options.batch != unit * size, rule, f"--batch {unit * size}")
     return options.batch // unit
 
 
 def _check_model(settled: Settled) -> None:
     options, layout, shape = settled.options, settled.layout, settled.shape
-    tp, cp, ep = layout.tp, layout.cp, layout.ep
+    tp, cp = layout.tp, layout.cp
     for what in ("heads", "kv_heads", "ffn", "vocab"):
-        size = getattr(shape, what)
-        refuse(size % tp, f"--tp {tp} must divide the model's {what} = {size}", f"--tp {_nearest_divisor(size, tp)}")
+        _divides("--tp", tp, f"the model's {what}", getattr(shape, what))
     unit = tp * cp * (2 if options.cp_layout == "zigzag" and cp > 1 else 1)
-    refuse(
-        shape.sequence % unit,
-        f"the sequence of {shape.sequence} must be a multiple of tp x cp (x 2 for zigzag) = {unit}",
-        f"--sequence {_nearest_multiple(shape.sequence, unit)}",
-    )
-    heads = shape.heads // tp
-    refuse(
-        cp > 1 and options.cp_method == "ulysses" and heads % cp,
-        f"--cp-method ulysses splits heads / tp = {heads} over cp = {cp}",
-        f"--cp {_nearest_divisor(heads, cp)}, or --cp-method ring",
-    )
-    refuse(
-        shape.experts % ep,
-        f"--ep {ep} must divide the {shape.experts} experts",
-        f"--experts {_nearest_multiple(shape.experts, ep)}",
-    )
-    refuse(
-        shape.experts and not 1 <= shape.top_k <= shape.experts,
-        f"--top-k {shape.top_k} of {shape.experts} experts",
-        f"--top-k {min(max(shape.top_k, 1), shape.experts)}",
-    )
-    refuse(
-        options.data and shape.vocab < 256,
-        f"a text is bytes, but the model's vocabulary is {shape.vocab}",
-        "a model whose vocab is at least 256",
-    )
+    _multiple("--sequence", shape.sequence, "tp x cp (x 2 for zigzag)", unit)
+    if options.cp_method == "ulysses":
+        _divides(
+            "--cp", cp, "heads / tp, which --cp-method ulysses splits,", shape.heads // tp, ", or --cp-method ring"
+        )
+    _multiple("--experts", shape.experts, "ep", layout.ep)
+    if shape.experts:
+        fitting = min(max(shape.top_k, 1), shape.experts)
+        refuse(shape.top_k != fitting, f"--top-k {shape.top_k} of {shape.experts} experts", f"--top-k {fitting}")
+    rule = f"a text is bytes, but the model's vocabulary is {shape.vocab}"
+    refuse(options.data and shape.vocab < 256, rule, "a model whose vocab is at least 256")
 
 
 def _check_pipeline(settled: Settled) -> None:
     options, pp, stages = settled.options, settled.layout.pp, settled.stages
     layers, micro, title = settled.shape.layers, options.micro_batches, f"--schedule {options.schedule}"
-    interleaved = options.schedule.startswith("interleaved")
     refuse(layers < stages, f"{stages} pipeline stages need a layer each, the model has {layers}", f"--layers {stages}")
     least = {"dualpipev": stages, "gpipe": 1}.get(options.schedule, pp)
-    refuse(micro < least, f"{title} over {pp} ranks needs at least {least} micro-batches", f"--micro-batches {least}")
-    rounds = max(1, micro // pp)
-    refuse(
-        interleaved and micro % rounds,
-        f"{title}: {micro} micro-batches do not split into {rounds} rounds of one size",
-        f"--micro-batches {rounds * pp}",
-    )
-    refuse(
-        options.compile and options.schedule in SPLIT_BACKWARD,
-        f"{title} splits a backward that --compile makes one piece",
-        "--schedule 1f1b",
-    )
-    refuse(
-        interleaved and options.stages_per_rank < 2, f"{title} needs several stages on each rank", "--stages-per-rank 2"
-    )
+    rule = f"{title} over {pp} ranks needs at least {least} micro-batches"
+    refuse(micro < least, rule, f"--micro-batches {least}")
+    if options.schedule.startswith("interleaved"):
+        rounds = max(1, micro // pp)
+        rule = f"{title}: {micro} micro-batches do not split into {rounds} rounds of one size"
+        refuse(micro % rounds, rule, f"--micro-batches {rounds * pp}")
+        refuse(options.stages_per_rank < 2, f"{title} needs several stages on each rank", "--stages-per-rank 2")
+    rule = f"{title} splits a backward that --compile makes one piece"
+    refuse(options.compile and options.schedule in SPLIT_BACKWARD, rule, "--schedule 1f1b")
 
 
 def _check_fault(fault: Fault, settled: Settled) -> None:
-    layout, shape = settled.layout, settled.shape
-    title = f"--fault {fault.kind}"
+    layout, shape, title = settled.layout, settled.shape, f"--fault {fault.kind}"
     limits = {"rank": layout.world, "stage": settled.stages, "dp": layout.dp, "host": fault.settings.get("hosts")}
     for key, limit in limits.items():
         if key in fault.settings:
@@ -257,13 +210,10 @@ def _check_fault(fault: Fault, settled: Settled) -> None:
             axes = {axis for axis, size in layout.axes().items() if size > 1} | {"dp", "dp_shard", "dp_replicate"}
             refuse(fault["axis"] not in axes, f"{title}: axis={fault['axis']} has one rank here", f"axis={min(axes)}")
         case "unequal-lengths":
-            parts = fault["documents"]
+            parts, fitting = fault["documents"], _nearest_divisor(shape.sequence, fault["documents"])
             refuse(layout.cp > 1, f"{title} cuts sequences that cp holds together", "--cp 1")
-            refuse(
-                parts < 1 or shape.sequence % parts,
-                f"{title}: {parts} documents in {shape.sequence} tokens",
-                f"documents={_nearest_divisor(shape.sequence, parts)}",
-            )
+            rule = f"{title}: {parts} documents in {shape.sequence} tokens"
+            refuse(parts != fitting, rule, f"documents={fitting}")
         case "unbucketed" | "unoverlapped":
             rule = f"{title} is about gradient buckets, which ZeRO-2 and -3 do not have"
             refuse(settled.options.zero >= 2, rule, "--zero 1")
@@ -274,21 +224,25 @@ def _check_fault(fault: Fault, settled: Settled) -> None:
 def _check_device(settled: Settled) -> None:
     options, layout = settled.options, settled.layout
     refuse(options.device == "cuda" and not settled.on_cuda, "--device cuda: torch finds no GPU here", "--device cpu")
-    refuse(
-        settled.shares_gpus and (layout.pp > 1 or (layout.cp > 1 and options.cp_method == "ring")),
-        "processes that share a GPU talk through gloo, which sends nothing of a GPU to one rank alone",
-        "--device cpu, or --pp 1 and --cp-method allgather",
-    )
-    refuse(
-        options.dtype == "fp8" and not (settled.on_cuda and torch.cuda.get_device_capability() >= (8, 9)),
-        "--dtype fp8 needs a GPU that multiplies in fp8 (Ada, Hopper, Blackwell or later)",
-        "--dtype bf16",
-    )
-    refuse(
-        options.resume and not options.checkpoint,
-        "--resume needs the folder of the checkpoints",
-        "--checkpoint FOLDER",
-    )
+    if settled.shares_gpus:
+        rule = "processes that share a GPU talk through gloo, which sends nothing of a GPU to one rank alone"
+        passed_on = layout.pp > 1 or (layout.cp > 1 and options.cp_method == "ring")
+        refuse(passed_on, rule, "--device cpu, or --pp 1 and --cp-method allgather")
+    if options.dtype == "fp8":
+        able = settled.on_cuda and torch.cuda.get_device_capability() >= (8, 9)
+        refuse(not able, "--dtype fp8 needs a GPU that multiplies in fp8 (Ada, Hopper or later)", "--dtype bf16")
+    if options.resume:
+        refuse(not options.checkpoint, "--resume needs the folder of the checkpoints", "--checkpoint FOLDER")
+
+
+def _divides(flag: str, size: int, what: str, number: int, otherwise: str = "") -> None:
+    fitting = _nearest_divisor(number, size)
+    refuse(size != fitting, f"{flag} {size} must divide {what} = {number}", f"{flag} {fitting}{otherwise}")
+
+
+def _multiple(flag: str, number: int, what: str, unit: int) -> None:
+    rule = f"{flag} {number} must be a multiple of {what} = {unit}"
+    refuse(number % unit, rule, f"{flag} {_nearest_multiple(number, unit)}")
 
 
 def _nearest_divisor(number: int, wanted: int) -> int:

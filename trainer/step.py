@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from trainer.faults import Faults
 from trainer.model.decoder import Decoder
 from trainer.model.experts import Experts
+from trainer.parallel.collectives import all_reduce
 from trainer.parallel.data import DataParallel
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.pipeline import Pipeline
@@ -126,8 +126,7 @@ class Update:
     def _print_early(self, loss: torch.Tensor) -> None:
         with record.mark("fault", "blocking_sync"):
             seen = loss.clone()
-            if self.mesh["log"].size > 1:
-                dist.all_reduce(seen, group=self.mesh["log"].handle)
+            all_reduce(seen, self.mesh["log"])
             seen.item()
 
     def _agree(self, loss: torch.Tensor, step: int) -> Outcome:
@@ -143,8 +142,7 @@ class Update:
         message = torch.cat(
             [torch.stack([torch.stack(squares).sum(), loss.to(accurate) / self.mesh["tp"].size]), load.flatten()]
         )
-        if self.mesh["log"].size > 1:
-            dist.all_reduce(message, group=self.mesh["log"].handle)
+        all_reduce(message, self.mesh["log"])
         return Outcome(message[1], message[0].sqrt(), message[2:].view_as(load), rate(self.settled, step))
 
     def _clip(self, norm: torch.Tensor) -> None:

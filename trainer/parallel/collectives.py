@@ -7,6 +7,7 @@ contiguous memory and a gather needs no copy.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -39,6 +40,13 @@ def exchange_rows(x: torch.Tensor, sends: list[int] | None, receives: list[int] 
     group.leave()
     dist.all_to_all_single(out, x.contiguous(), receives, sends, group=group.handle)
     return out
+
+
+def all_reduce(x: torch.Tensor, group: Group, operation: Any = dist.ReduceOp.SUM) -> None:  # noqa: ANN401 - an enum of C
+    """Add the group's tensors in place, or combine them in another way."""
+    if group.size > 1:
+        group.leave()
+        dist.all_reduce(x, operation, group=group.handle)
 
 
 def gather(x: torch.Tensor, group: Group) -> torch.Tensor:

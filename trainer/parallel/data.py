@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from trainer.parallel.collectives import all_reduce
 from trainer.parallel.mesh import Mesh
 from trainer.torch_private import all_gather_single, reduce_scatter_single
 from usp_prof.record import mark
@@ -75,7 +76,7 @@ class Bucket:
         self.sharded = sharded and group.size > 1
         # What is summed beside the bucket's own group: replicas of the shards, and slices of the sequence.
         others = {"dp_replicate": sharded, "tp": kind(first) == "partial"}
-        self.others = [mesh[name] for name, summed in others.items() if summed and mesh[name].size > 1]
+        self.others = [mesh[name] for name, summed in others.items() if summed]
         self.copies = prod([1 if self.sharded else group.size, *(other.size for other in self.others)])
         accurate = torch.promote_types(first.dtype, torch.float32)
         length = sum(parameter.numel() for parameter in parameters)
@@ -121,7 +122,7 @@ class Bucket:
         if self.work is not None:
             self.work.wait()
         for group in self.others:
-            dist.all_reduce(self.reduced, group=group.handle)
+            all_reduce(self.reduced, group)
         self.master.grad = self.reduced
         self.work, self.launched = None, False
 

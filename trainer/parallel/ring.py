@@ -9,7 +9,7 @@ its owner.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from trainer.pace import Pace
 from trainer.parallel.mesh import Group
-from usp_prof.record import mark
+from usp_prof.record import ring_step, ring_wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,22 @@ class Tile:
         """How many pairs of a query and a key it computes with, about."""
         pairs = (self.rows.stop - self.rows.start) * (self.columns.stop - self.columns.start)
         return pairs / 2 if self.mask is not None else pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A tensor on its way to the next rank, kept until it has left, and the one that comes for it."""
+
+    leaving: torch.Tensor
+    arriving: torch.Tensor
+    works: list[dist.Work]
+
+    def arrived(self, step: int) -> torch.Tensor:
+        """Wait for both; gives what has come."""
+        with ring_wait(step):
+            for work in self.works:
+                work.wait()
+        return self.arriving
 
 
 class Ring:
@@ -63,25 +79,22 @@ class Ring:
         if self.pace is not None and self.pace.attention:
             self.pace.wait(what, times * self.pace.attention * self.shares[self.source(step)])
 
-    def shift(self, x: torch.Tensor, step: int) -> tuple[torch.Tensor, list[dist.Work]]:
-        """Start passing a tensor on; gives the one that will have arrived after `wait`."""
+    def shift(self, x: torch.Tensor, step: int) -> Passage:
+        """Start passing a tensor on to the next rank, and receiving one from the rank before."""
         arriving = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         self.group.leave()
-        with mark("cp", "ring_send_recv", step=step):
-            works = dist.batch_isend_irecv(
-                [
-                    dist.P2POp(dist.isend, x, self.next, self.group.handle),
-                    dist.P2POp(dist.irecv, arriving, self.previous, self.group.handle),
-                ]
-            )
-        return arriving, works
+        with ring_step(step):
+            out = dist.P2POp(dist.isend, x, self.next, self.group.handle)
+            into = dist.P2POp(dist.irecv, arriving, self.previous, self.group.handle)
+            return Passage(x, arriving, dist.batch_isend_irecv([out, into]))
 
-    @staticmethod
-    def wait(works: list[dist.Work], step: int) -> None:
-        """Wait until what was passed on has left and what was awaited is here."""
-        with mark("cp", "ring_wait", step=step):
-            for work in works:
-                work.wait()
+    def rounds(self, block: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, list[Tile]]]:
+        """Give each step with a rank's block and its tiles, mine first; meanwhile the next block is on its way."""
+        for step in range(self.group.size):
+            passage = self.shift(block, step) if step < self.group.size - 1 else None
+            yield step, block, self.tiles[self.source(step)]
+            if passage is not None:
+                block = passage.arrived(step)
 
 
 def _tiles(mine: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], device: torch.device) -> list[Tile]:
@@ -120,11 +133,8 @@ class _RingAttention(torch.autograd.Function):
         scale = 1 / math.sqrt(q.shape[-1])
         out = torch.zeros(q.shape, dtype=accurate, device=q.device)
         lse = torch.full(q.shape[:-1], -torch.inf, dtype=accurate, device=q.device)
-        block, last = torch.stack([k, v]).contiguous(), ring.group.size - 1
-        for step in range(ring.group.size):
-            if step < last:
-                arriving, works = ring.shift(block, step)
-            for tile in ring.tiles[ring.source(step)]:
+        for step, block, tiles in ring.rounds(torch.stack([k, v])):
+            for tile in tiles:
                 keys, values = (_expand(x[:, :, tile.columns], q.shape[1]) for x in block)
                 scores = (q[:, :, tile.rows] @ keys.mT).to(accurate) * scale
                 if tile.mask is not None:
@@ -136,9 +146,6 @@ class _RingAttention(torch.autograd.Function):
                 out[:, :, tile.rows] = kept + (shares @ values).to(accurate)
                 lse[:, :, tile.rows] = after
             ring.stand(step, "fwd", 1)
-            if step < last:
-                ring.wait(works, step)
-                block = arriving
         out = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.ring = ring
@@ -148,27 +155,18 @@ class _RingAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
         q, k, v, out, lse = ctx.saved_tensors
         ring: Ring = ctx.ring
-        last = ring.group.size - 1
         delta = (grad * out).to(lse.dtype).sum(-1, keepdim=True)
         dq = torch.zeros_like(q, dtype=lse.dtype)
-        block = torch.stack([k, v]).contiguous()
-        travelling: tuple[torch.Tensor, list[dist.Work]] | None = None
-        for step in range(ring.group.size):
-            if step < last:
-                arriving, works = ring.shift(block, step)
+        travelling: Passage | None = None
+        for step, block, tiles in ring.rounds(torch.stack([k, v])):
             own = torch.zeros(block.shape, dtype=lse.dtype, device=q.device)
-            for tile in ring.tiles[ring.source(step)]:
+            for tile in tiles:
                 _tile_backward(tile, block, own, (q, lse, grad, delta, dq))
             ring.stand(step, "dgrad", 2)
             if travelling is not None:
-                ring.wait(travelling[1], step)
-                own += travelling[0]
+                own += travelling.arrived(step)
             travelling = ring.shift(own, step)
-            if step < last:
-                ring.wait(works, step)
-                block = arriving
-        ring.wait(travelling[1], ring.group.size)
-        dk, dv = travelling[0].to(k.dtype).unbind(0)
+        dk, dv = travelling.arrived(ring.group.size).to(k.dtype).unbind(0)
         return dq.to(q.dtype), dk, dv, None
 
 

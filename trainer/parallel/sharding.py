@@ -19,6 +19,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from trainer.model.decoder import Decoder
 from trainer.model.experts import Experts, ExpertWeights
+from trainer.parallel.collectives import all_reduce
 from trainer.parallel.data import Slice, kind
 from trainer.parallel.mesh import Group, Mesh
 from trainer.torch_private import all_gather_single, gather_asynchronously, reduce_scatter_single
@@ -86,11 +87,10 @@ class Sharded:
 
     def finish(self) -> None:
         """Add what tensor-parallel ranks have of the weights that see slices of the sequence."""
-        tp = self.mesh["tp"]
         for (parameter, summed), local in zip(self.parameters, self.local, strict=True):
             local.grad = parameter.grad.to_local()
-            if summed and tp.size > 1 and local.numel():
-                dist.all_reduce(local.grad, group=tp.handle)
+            if summed and local.numel():
+                all_reduce(local.grad, self.mesh["tp"])
 
     def publish(self) -> None:
         """Drop gradients; FSDP2 gathers from the updated shards when it needs them."""

@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import nn
 
-from trainer.parallel.collectives import reduce_scatter
+from trainer.parallel.collectives import all_reduce, reduce_scatter
 from trainer.parallel.mesh import Group
 
 if TYPE_CHECKING:
@@ -85,13 +85,13 @@ class _VocabCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor, group: Group) -> torch.Tensor:  # noqa: ANN401
         top = logits.amax(-1, keepdim=True)
-        dist.all_reduce(top, dist.ReduceOp.MAX, group=group.handle)
+        all_reduce(top, group, dist.ReduceOp.MAX)
         exponents = (logits - top).exp()
         index, mine = _own(targets, logits.shape[-1], group)
         index = index.unsqueeze(-1)
         picked = (logits - top).gather(-1, index).squeeze(-1) * mine
         sums = torch.stack([exponents.sum(-1), picked])
-        dist.all_reduce(sums, group=group.handle)
+        all_reduce(sums, group)
         ctx.save_for_backward(exponents / sums[0].unsqueeze(-1), index, mine)
         return sums[0].log() - sums[1]
 
