@@ -10,7 +10,7 @@ import pytest
 import tiny
 
 from usp_prof.contract import Manifest
-from usp_prof.model.errors import InputError
+from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.readers.cache import Cache, StoredTables
 from usp_prof.readers.discovery import discover
 from usp_prof.tables import _rank_process, _side_by_side, load
@@ -86,10 +86,19 @@ class TestSideBySide:
     def jobs(self, tmp_path: Path) -> list[Job]:
         return [Job(file.path, file.rank, f"key{file.rank}") for file in run_of(tmp_path / "run")]
 
+    def ours(self, job: Job, cache: Cache) -> str:
+        try:
+            load.store(job, Manifest(), cache)
+        except UspProfError as error:
+            return error.message
+        return ""
+
     def test_all_jobs_are_done_and_damage_is_told(self, tmp_path: Path) -> None:
         jobs, cache = self.jobs(tmp_path), Cache(tmp_path / "cache")
         jobs[1].path.write_bytes(b"{}")
-        done = {job.rank: error for job, error in read_side_by_side(jobs, Manifest(), cache)}
+        done = {}
+        for job, error in read_side_by_side(jobs, Manifest(), cache):
+            done[job.rank] = self.ours(job, cache) if error is None else error
         assert sorted(done) == [0, 1, 2]
         assert "no list of trace events" in done[1]
         assert not done[0]

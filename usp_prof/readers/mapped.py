@@ -18,7 +18,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HELD = 32 << 20
+HELD = 64 << 20
 """Bytes that are held in memory before a file is begun."""
 
 _PART = 1 << 20

@@ -113,15 +113,16 @@ class _Loading:
         return jobs
 
     def side_by_side(self, jobs: Sequence[Job]) -> list[Job]:
-        """Read in several processes; gives the jobs that they could not do."""
-        left = {job.rank: job for job in jobs}
+        """Read in several processes; gives the jobs that are not done."""
+        left = []
         for job, error in read_side_by_side(jobs, self._manifest, self._cache):
-            if error:
+            if error is None:
+                self.here(job)
+            elif error:
                 self._lose(job, error)
             elif not self._take(job):
-                continue
-            del left[job.rank]
-        return list(left.values())
+                left.append(job)
+        return left
 
     def here(self, job: Job) -> None:
         """Read one file in this process."""
