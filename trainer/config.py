@@ -41,7 +41,7 @@ class Options:
     pp: int = option(0, "pipeline stages' ranks")
     schedule: str = option("1f1b", "order of the pipeline's work", choices=SCHEDULES)
     stages_per_rank: int = option(2, "stages on each rank under the interleaved schedules")
-    micro_batches: int = option(0, "micro-batches of a pipeline pass (default: twice the stages)")
+    micro_batches: int = option(0, "micro-batches of a pipeline pass (default: twice --pp)")
     ep: int = option(0, "expert-parallel ranks, borrowed from dp, cp and tp")
     ep_layout: str = option("outer", "borrow ranks far apart (dp first) or neighbours", choices=("outer", "inner"))
     experts: int = option(0, "routed experts in each layer; 0 is a dense model")
@@ -62,7 +62,7 @@ class Options:
     clip: float = option(1.0, "largest gradient norm over the mesh; 0 for none")
     weight_decay: float = option(0.1, "AdamW's weight decay")
     seed: int = option(0, "of weights and data")
-    device: str = option("", "cpu or cuda (default: cuda where there is one)", choices=("", "cpu", "cuda"))
+    device: str = option("", "where to compute (default: cuda where there is one)", choices=("cpu", "cuda"))
     output: str = option("", "folder of the run (default: traces/<time>-<mesh>)", metavar="FOLDER")
     profile: bool = option(default=False, text="record a trace of every rank")
     profile_skip: int = option(1, "steps before recording starts")
@@ -93,26 +93,32 @@ def flag_of(item: Field[Any]) -> str:
     return "--" + item.name.replace("_", "-")
 
 
+def described(item: Field[Any]) -> str:
+    """Say what an option is for, and its default where that says anything."""
+    text, value = item.metadata["help"], default(item)
+    silent = "default:" in text or value in ("", [], False) if not item.metadata["choices"] else value == ""
+    return text if silent else f"{text} (default: {value})"
+
+
 def parser() -> argparse.ArgumentParser:
     """Make the command line from `Options`."""
     made = argparse.ArgumentParser(
         prog="torchrun trainer/run.py",
         description="Train a small decoder on a five-axis mesh, and record where each step goes.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
     made.add_argument("--config", metavar="FILE", help="a TOML file of options; the command line wins")
     hints = get_type_hints(Options)
     for item in fields(Options):
-        settings: dict[str, Any] = {"help": item.metadata["help"]}
+        settings: dict[str, Any] = {"help": described(item)}
         if hints[item.name] is bool:
             made.add_argument(flag_of(item), action=argparse.BooleanOptionalAction, **settings)
             continue
         if item.metadata["choices"]:
             settings["choices"] = item.metadata["choices"]
         else:
-            settings["metavar"] = item.metadata["metavar"] or item.name.split("_")[0].upper()
+            settings["metavar"] = item.metadata["metavar"] or {int: "N", float: "X"}.get(hints[item.name], "TEXT")
         several = bool(get_args(hints[item.name]))
         settings |= {"action": "append"} if several else {"type": hints[item.name]}
         # torchrun itself stumbles over --log on Python 3.11: it takes it for an abbreviation of its own options.

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
-from trainer.torch_private import scaled_product
+import torch.nn.functional as F  # noqa: N812 - its usual name
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
 UNIT = 16
@@ -21,7 +20,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Multiply by a weight in fp8; in the tensor's own type where sizes do not fit the kernels."""
     rows = x.numel() // x.shape[-1]
     if any(size % UNIT for size in (rows, *weight.shape)):
-        return torch.nn.functional.linear(x, weight)
+        return F.linear(x, weight)
     return _Linear.apply(x, weight)
 
 
@@ -34,7 +33,15 @@ def quantize(x: torch.Tensor, kind: torch.dtype) -> tuple[torch.Tensor, torch.Te
 def product(left: torch.Tensor, right: torch.Tensor, kinds: tuple[torch.dtype, torch.dtype]) -> torch.Tensor:
     """Multiply ``[m, k]`` by ``[n, k]`` transposed."""
     (one, one_scale), (other, other_scale) = quantize(left, kinds[0]), quantize(right, kinds[1])
-    return scaled_product(one.contiguous(), other.contiguous().t(), one_scale, other_scale, left.dtype)
+    return F.scaled_mm(
+        one.contiguous(),  # kernels want rows of the first and columns of the second together
+        other.contiguous().t(),
+        one_scale,
+        F.ScalingType.TensorWise,
+        other_scale,
+        F.ScalingType.TensorWise,
+        output_dtype=left.dtype,
+    )
 
 
 class _Linear(torch.autograd.Function):

@@ -92,7 +92,8 @@ def mesh_peak(settled: Settled, device: torch.device) -> float:
     if device.type == "cpu":
         return record.cpu_peak(dtype).flops * settled.layout.world / here
     name = torch.cuda.get_device_name(device)
-    known = max((flops for part, flops in PEAKS.items() if part in name), default=0.0)
+    slower = "PCIe" in name or "NVL" in name
+    known = 0.0 if slower else max((flops for part, flops in PEAKS.items() if part in name), default=0.0)
     gpus = min(here, torch.cuda.device_count()) * settled.layout.world / here
     eight_bits = 2.0 if settled.options.dtype == "fp8" else 1.0
     return known * gpus * (eight_bits if dtype == torch.bfloat16 else 0.0)

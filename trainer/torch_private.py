@@ -52,25 +52,7 @@ def gather_asynchronously(module: torch.nn.Module) -> bool:
     return True
 
 
-def grouped_product(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor | None:
-    """Multiply runs of rows by one matrix each, in one kernel; `None` where torch has none for this dtype."""
-    kernel: Any = getattr(torch, "_grouped_mm", None)
-    if kernel is None or x.dtype not in {torch.bfloat16, torch.float32} or x.shape[-1] * x.element_size() % 16:
-        return None
-    return kernel(x, weights, offs=ends)
-
-
 def default_store() -> dist.Store | None:
     """Give the key-value store through which the processes found each other; `None` where torch hides it."""
     getter: Any = getattr(dist.distributed_c10d, "_get_default_store", None)
     return None if getter is None else getter()
-
-
-def scaled_product(
-    left: torch.Tensor, right: torch.Tensor, left_scale: torch.Tensor, right_scale: torch.Tensor, out: torch.dtype
-) -> torch.Tensor:
-    """Multiply two fp8 matrices, each with its scale; the long way where torch has no kernel of that name."""
-    kernel: Any = getattr(torch, "_scaled_mm", None)
-    if kernel is None:
-        return (left.to(out) @ right.to(out)) * (left_scale * right_scale).to(out)
-    return kernel(left, right, scale_a=left_scale, scale_b=right_scale, out_dtype=out)

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch.distributed.pipelining import schedules
 
 from trainer import alive, torch_private
-from trainer.model import experts
 
 FILE = Path(torch_private.__file__)
 
@@ -51,26 +50,6 @@ def test_gathers_stay_where_they_are_without_the_setter() -> None:
     assert torch_private.gather_asynchronously(unit)
     assert unit.asynchronous
     assert not torch_private.gather_asynchronously(torch.nn.Linear(1, 1))
-
-
-def test_experts_multiply_one_by_one_without_the_grouped_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, weights, ends = torch.randn(6, 8), torch.randn(3, 8, 4), torch.tensor([1, 1, 6], dtype=torch.int32)
-    expected = torch.cat([x[:1] @ weights[0], x[1:] @ weights[2]])
-    assert torch.allclose(experts._grouped(x, weights, ends), expected, atol=1e-6)
-    monkeypatch.delattr(torch, "_grouped_mm")
-    assert torch_private.grouped_product(x, weights, ends) is None
-    assert torch.allclose(experts._grouped(x, weights, ends), expected, atol=1e-6)
-
-
-def test_eight_bits_are_multiplied_the_long_way_without_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    left, right = torch.randn(16, 32).to(torch.float8_e4m3fn), torch.randn(16, 32).to(torch.float8_e4m3fn).t()
-    scales = torch.tensor(0.5), torch.tensor(2.0)
-    exact = (left.float() @ right.float()).to(torch.bfloat16)
-    near = torch_private.scaled_product(left, right, *scales, torch.bfloat16)
-    monkeypatch.delattr(torch, "_scaled_mm")
-    far = torch_private.scaled_product(left, right, *scales, torch.bfloat16)
-    for found in (near, far):
-        assert torch.allclose(found.float(), exact.float(), rtol=0.02, atol=0.1)
 
 
 def test_nobody_is_watched_without_a_store(monkeypatch: pytest.MonkeyPatch) -> None:

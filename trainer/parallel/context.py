@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from trainer.pace import Pace
 from trainer.parallel.collectives import exchange, gather
 from trainer.parallel.mesh import Group
-from trainer.parallel.ring import Ring
+from trainer.parallel.ring import Ring, expand
 from trainer.rules import Settled
 from usp_prof.record import mark
 
@@ -62,7 +62,7 @@ class ContextAttention:
 
     def _ulysses(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         if k.shape[1] % self.group.size:
-            k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+            k, v = (expand(x, q.shape[1]) for x in (k, v))
         return self._heads_back(_attend(*(self._heads_out(x) for x in (q, k, v))))
 
     def _heads_out(self, x: torch.Tensor) -> torch.Tensor:
@@ -82,5 +82,7 @@ class ContextAttention:
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor | None = None) -> torch.Tensor:
+    if visible is not None:  # on a GPU no lean kernel takes both a mask and fewer heads of keys
+        k, v = (expand(x, q.shape[1]) for x in (k, v))
     grouped = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None, enable_gqa=grouped)

@@ -112,7 +112,8 @@ def _tiles(mine: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], device:
     return tiles
 
 
-def _expand(x: torch.Tensor, heads: int) -> torch.Tensor:
+def expand(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """Give each of so many heads of queries its own keys or values."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
@@ -135,7 +136,7 @@ class _RingAttention(torch.autograd.Function):
         lse = torch.full(q.shape[:-1], -torch.inf, dtype=accurate, device=q.device)
         for step, block, tiles in ring.rounds(torch.stack([k, v])):
             for tile in tiles:
-                keys, values = (_expand(x[:, :, tile.columns], q.shape[1]) for x in block)
+                keys, values = (expand(x[:, :, tile.columns], q.shape[1]) for x in block)
                 scores = (q[:, :, tile.rows] @ keys.mT).to(accurate) * scale
                 if tile.mask is not None:
                     scores = scores.masked_fill(~tile.mask, -torch.inf)
@@ -174,7 +175,7 @@ def _tile_backward(tile: Tile, block: torch.Tensor, own: torch.Tensor, saved: tu
     """Add one tile's share to the gradients of queries (`dq`) and of the block (`own`)."""
     q, lse, grad, delta, dq = saved
     heads, scale = block.shape[2], 1 / math.sqrt(q.shape[-1])
-    keys, values = (_expand(x[:, :, tile.columns], q.shape[1]) for x in block)
+    keys, values = (expand(x[:, :, tile.columns], q.shape[1]) for x in block)
     queries, out_grad = q[:, :, tile.rows], grad[:, :, tile.rows]
     shares = ((queries @ keys.mT).to(lse.dtype) * scale - lse[:, :, tile.rows].unsqueeze(-1)).exp()
     if tile.mask is not None:
