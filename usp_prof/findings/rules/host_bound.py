@@ -15,7 +15,8 @@ What to do
     our trainer: `--compile`.
 
 How the gain is predicted
-    The run is replayed with kernels waiting for each other and for communication only (`no_launch_gaps`).
+    The run is replayed with kernels waiting for each other and for communication only, and a host that no longer thinks
+    before each launch (`no_launch_gaps`). The stated error reaches to a host whose launches take half as long.
 
 When it is wrong
     When the host waits for data or a value from the device that the graph would need as well.

@@ -17,24 +17,37 @@ if TYPE_CHECKING:
 
 GRAPH_GAP_NS = 1_000
 """Between kernels of a CUDA graph about a microsecond passes."""
+UNCAPTURED = 0.5
+"""A cautious reading leaves the host this share of what its launches and the thinking before them take: fewer and
+larger kernels, as a compiler makes them, in place of graphs."""
 SURE = 0.9
 """A cautious reading takes this share of a pause or of the data loader's time out."""
 
 
 def no_launch_gaps(graph: Graph, request: Request) -> Graph:
-    """Let the device run without waiting for launches, as CUDA graphs do; the host's waits and pauses stay."""
-    captured = [NodeKind.COMPUTE, NodeKind.COPY]  # whether collectives are captured too is the framework's choice
-    captured += [] if request.cautious else [NodeKind.COMMUNICATION]
-    device = np.isin(graph.nodes.kind, captured)
+    """Let the device run without waiting for launches, as CUDA graphs do; the host's waits and pauses stay.
+
+    The host no longer thinks before each launch either: one that is always behind would hold up each step as before.
+    A cautious reading captures nothing, and leaves the host `UNCAPTURED` of the time that its launches take.
+    """
+    device = np.isin(graph.nodes.kind, (NodeKind.COMPUTE, NodeKind.COPY, NodeKind.COMMUNICATION))
     first = np.ones(len(device), dtype=bool)
     first[1:] = graph.nodes.lane[1:] != graph.nodes.lane[:-1]
     begins = np.zeros(len(device), dtype=bool)  # a graph is launched after the host has waited, loaded or paused
     begins[pauses(graph, request.tables)] = True
     begins |= loads_data(graph, request.tables) | np.roll(graph.nodes.kind == NodeKind.RETURN, 1)
-    kept = ~((graph.edges.kind == EdgeKind.LAUNCH) & (device & ~first)[graph.edges.target])
-    kept |= begins[graph.edges.source]
-    gap = np.where(device, np.minimum(graph.gap, GRAPH_GAP_NS), graph.gap)
-    return graph.with_changes(gap=gap, edges=graph.edges.take(kept))
+    launch = graph.edges.kind == EdgeKind.LAUNCH
+    gone = launch & (device & ~first)[graph.edges.target] & ~begins[graph.edges.source]
+    launching = np.zeros(len(device), dtype=bool)
+    launching[graph.edges.source[gone]] = True
+    launching[graph.edges.source[launch & ~gone]] = False
+    share = UNCAPTURED if request.cautious else 0.0
+    gap = np.where(launching & (graph.gap > 0), (share * graph.gap).astype(np.int64), graph.gap)
+    duration = np.where(launching, (share * graph.duration).astype(np.int64), graph.duration)
+    if request.cautious:
+        return graph.with_changes(gap=gap, duration=duration)
+    gap = np.where(device, np.minimum(gap, GRAPH_GAP_NS), gap)
+    return graph.with_changes(gap=gap, duration=duration, edges=graph.edges.take(~gone))
 
 
 def no_input_wait(graph: Graph, request: Request) -> Graph:
