@@ -69,9 +69,9 @@ def launch(processes: int, cases: list[str], seconds: float) -> dict[str, Any]:
 def curve(case: str) -> dict[str, list[float]]:
     """Train one case in the process group that there is."""
     settled = settle(parse([*COMMON.split(), *case.split()]), dist.get_world_size())
-    mesh = Mesh.build(settled.layout, dist.get_rank(), wanted_groups(settled))
+    faults = Faults(settled, dist.get_rank())
+    mesh = Mesh.build(settled.layout, dist.get_rank(), wanted_groups(settled), faults)
     device = torch.device(settled.options.device)
-    faults = Faults([], dist.get_rank(), 0, [])
     update = build(settled, mesh, device, faults)
     batches = Batches(settled, mesh.place, device)
     losses, norms = [], []

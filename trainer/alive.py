@@ -27,6 +27,7 @@ GRACE = 5.0
 """Seconds that the main thread has to hear that it is told to stop."""
 PATIENCE = 10.0
 """Seconds that a beat on its way may take at the end."""
+LEFT = "left"
 LOST = 3
 """Exit status of a rank that gives up because of another."""
 
@@ -40,29 +41,29 @@ class Pulse:
 
     def __init__(self, rank: int, world: int, store: dist.Store) -> None:
         self.rank, self.world, self.store = rank, world, store
+        self.count, self.leaving = 0, False
         self.stopped, self.heard = threading.Event(), threading.Event()
         # Python leaves the number of each signal in this pipe at once, whatever its main thread waits for.
         self.ear, self.mouth = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self.mouth, warn_on_full_buffer=False)
-        self.store.set(f"pulse/who/{rank}", f"pid {os.getpid()} on {socket.gethostname()}")
-        self.store.set(f"pulse/{rank}", "0")
+        self._say()
         self.thread = threading.Thread(target=self._beat, daemon=True, name="pulse")
         self.thread.start()
 
+    def _say(self) -> None:
+        """Tell the others that this rank is here, and which process it is, or that it leaves of its own accord."""
+        self.count += 1
+        word = LEFT if self.leaving else f"{self.count} pid {os.getpid()} on {socket.gethostname()}"
+        self.store.set(f"pulse/{self.rank}", word)
+
     def _beat(self) -> None:
-        count = 0
-        while not self.stopped.is_set():
-            if select.select([self.ear], [], [], BEAT)[0]:
-                if signal.SIGTERM in os.read(self.ear, 64):
-                    self._leave_openly()
+        with suppress(RuntimeError):  # the store goes away with the job
+            while not self.stopped.is_set():
+                if select.select([self.ear], [], [], BEAT)[0] and signal.SIGTERM in os.read(self.ear, 64):
+                    self.leaving = True
                     if not self.heard.wait(GRACE):
                         self.give_up("told to stop")
-                continue
-            count += 1
-            try:
-                self.store.set(f"pulse/{self.rank}", str(count))
-            except RuntimeError:  # the store went away with the job
-                return
+                self._say()
 
     def stop(self) -> None:
         """Beat no more; this rank leaves in order. A thread caught in the store as Python ends would abort it."""
@@ -74,39 +75,30 @@ class Pulse:
 
     def give_up(self, reason: str) -> None:
         """Name those that are gone and end this process; comes back where nobody is."""
-        try:
-            gone = self.gone()
-        except RuntimeError:
-            gone = []
-        if not gone:
-            return
-        print(
-            f"error: {', '.join(gone)} is gone; rank {self.rank} gives up ({reason})\n"
-            "hint: look at its last output; with --checkpoint FOLDER --resume the run continues where it was saved",
-            file=sys.stderr,
-            flush=True,
-        )
-        os._exit(LOST)  # process groups with a dead member cannot be closed in order
-
-    def _leave_openly(self) -> None:
         with suppress(RuntimeError):  # the store may be gone
-            self.store.set(f"pulse/left/{self.rank}", "1")
+            if gone := self.gone():
+                print(
+                    f"error: {', '.join(gone)} is gone; rank {self.rank} gives up ({reason})\n"
+                    "hint: look at its last output; with --checkpoint FOLDER --resume the run continues where it was "
+                    "saved",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                os._exit(LOST)  # process groups with a dead member cannot be closed in order
 
     def gone(self) -> list[str]:
         """Name the ranks whose beat stands still though they never said that they leave."""
-        self._leave_openly()
+        self.leaving = True
+        self._say()
         before = self._beats()
         threading.Event().wait(2.5 * BEAT)
         after = self._beats()
-        return [
-            f"rank {rank} ({self.store.get(f'pulse/who/{rank}').decode()})"
-            for rank, beat in before.items()
-            if beat == after[rank] and not self.store.check([f"pulse/left/{rank}"])
-        ]
+        still = [(rank, beat) for rank, beat in before.items() if beat == after[rank] != LEFT]
+        return [f"rank {rank} ({beat.partition(' ')[2]})" for rank, beat in still]
 
-    def _beats(self) -> dict[int, bytes]:
-        others = [rank for rank in range(self.world) if rank != self.rank]
-        return {rank: self.store.get(f"pulse/{rank}") for rank in others if self.store.check([f"pulse/{rank}"])}
+    def _beats(self) -> dict[int, str]:
+        keys = {rank: f"pulse/{rank}" for rank in range(self.world) if rank != self.rank}
+        return {rank: self.store.get(key).decode() for rank, key in keys.items() if self.store.check([key])}
 
 
 @contextmanager

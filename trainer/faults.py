@@ -12,16 +12,18 @@ import re
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from trainer.errors import OptionError, refuse
-from trainer.parallel.mesh import Layout
 from usp_prof import record
+
+if TYPE_CHECKING:
+    from trainer.rules import Settled
 
 SO_MAX_PACING_RATE = 47
 """Linux: the most bytes per second that a socket sends."""
@@ -61,15 +63,15 @@ class Fault:
         chance = self.settings.get("probability", 1.0)
         return chance >= 1 or random.Random(f"{seed} {step} {self.kind}").random() < chance  # noqa: S311 - no secret
 
-    def ranks(self, layout: Layout, held: Callable[[int], list[int]]) -> list[int]:
-        """Give the ranks that it strikes, all of them where it names none; `held` are the stages of a pipeline rank."""
-        named = self.settings.get("rank", -1)
+    def ranks(self, settled: Settled) -> list[int]:
+        """Give the ranks that it strikes, all of them where it names none."""
+        world, named = settled.layout.world, self.settings.get("rank", -1)
         strikes: Callable[[int, dict[str, int]], bool] = {
-            "slow-host": lambda rank, _: rank * self["hosts"] // layout.world == self["host"],
-            "slow-stage": lambda _, place: self["stage"] in held(place["pp"]),
+            "slow-host": lambda rank, _: rank * self["hosts"] // world == self["host"],
+            "slow-stage": lambda _, place: self["stage"] in settled.held(place["pp"]),
             "unequal-lengths": lambda _, place: place["dp"] == self["dp"],
         }.get(self.kind, lambda rank, _: named in {rank, -1})
-        return [rank for rank in range(layout.world) if strikes(rank, layout.coordinates(rank))]
+        return [rank for rank in range(world) if strikes(rank, settled.layout.coordinates(rank))]
 
 
 def parse_fault(text: str) -> Fault:
@@ -97,32 +99,25 @@ class Drag:
     factor: float = 1.0
 
 
-@dataclass(slots=True)
 class Faults:
     """The faults of a run, as they strike this rank."""
 
-    faults: list[Fault]
-    rank: int
-    seed: int
-    struck: list[list[int]]
-    """The ranks that each fault strikes."""
-    drags: dict[int, Drag] = field(default_factory=dict)
-    """By model chunk."""
-    _sockets: set[str] = field(default_factory=set)
+    def __init__(self, settled: Settled, rank: int) -> None:
+        self.seed = settled.options.seed
+        self.struck = [(fault, fault.ranks(settled)) for fault in settled.faults]
+        self.mine = [fault for fault, ranks in self.struck if rank in ranks]
+        self.drags: dict[int, Drag] = {}
+        """By stage."""
+        self._sockets = _sockets()
 
     def of_kind(self, kind: str) -> list[Fault]:
         """Give the faults of a kind that strike this rank."""
-        return [
-            fault
-            for fault, ranks in zip(self.faults, self.struck, strict=True)
-            if fault.kind == kind and self.rank in ranks
-        ]
+        return [fault for fault in self.mine if fault.kind == kind]
 
     def truth(self) -> list[dict[str, Any]]:
         """Say what was injected, for the manifest."""
         return [
-            {"kind": fault.kind.replace("-", "_"), **fault.settings, "ranks": ranks}
-            for fault, ranks in zip(self.faults, self.struck, strict=True)
+            {"kind": fault.kind.replace("-", "_"), **fault.settings, "ranks": ranks} for fault, ranks in self.struck
         ]
 
     def drag(self, chunk: int) -> Drag | None:
@@ -159,12 +154,8 @@ class Faults:
         """Say into how many documents this rank's sequences are cut."""
         return max([fault["documents"] for fault in self.of_kind("unequal-lengths")], default=1)
 
-    def before_groups(self) -> None:
-        """Note which sockets there are, so that the next group's can be told apart."""
-        self._sockets = _sockets()
-
     def opened(self, axes: tuple[str, ...]) -> float:
-        """Slow the links of the group just opened, if it serves a slow axis; gives the delay of its messages.
+        """Slow the links opened since the last call, if they serve a slow axis; gives the delay of their messages.
 
         Bandwidth is limited by the kernel, which paces the group's sockets; on NCCL only the delay acts.
         """

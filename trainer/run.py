@@ -83,9 +83,8 @@ def connect(settled: Settled, rank: int, world: int, device: torch.device) -> No
 def train(settled: Settled, rank: int, device: torch.device) -> None:
     """Build everything and loop over the steps."""
     options = settled.options
-    struck = [fault.ranks(settled.layout, settled.held) for fault in settled.faults]
-    faults = Faults(list(settled.faults), rank, options.seed, struck)
-    mesh = Mesh.build(settled.layout, rank, wanted_groups(settled), faults.before_groups, faults.opened)
+    faults = Faults(settled, rank)
+    mesh = Mesh.build(settled.layout, rank, wanted_groups(settled), faults)
     if rank == 0:
         shape = settled.shape
         print(f"mesh: {settled.layout}", flush=True)

@@ -8,18 +8,17 @@ import time
 import pytest
 import torch
 
+from trainer.config import parse
 from trainer.faults import SO_MAX_PACING_RATE, Drag, Faults, parse_fault
 from trainer.model.shape import load_shape
 from trainer.pace import ACHIEVED, Pace
-from trainer.parallel.mesh import Layout
+from trainer.rules import settle
 from trainer.slow import Brake
-
-LAYOUT = Layout(pp=2, dp_shard=2, tp=2)
 
 
 def faults(text: str, rank: int = 0) -> Faults:
-    fault = parse_fault(text)
-    return Faults([fault], rank, 0, [fault.ranks(LAYOUT, lambda rank: [rank, rank + 2])])
+    options = ["--pp", "2", "--dp", "2", "--tp", "2", "--schedule", "interleaved", "--fault", text]
+    return Faults(settle(parse(options), 8), rank)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +33,6 @@ def faults(text: str, rank: int = 0) -> Faults:
 )
 def test_whom_a_fault_strikes(text: str, ranks: list[int]) -> None:
     struck = faults(text)
-    assert struck.struck == [ranks]
     kind = text.split(":", maxsplit=1)[0]
     assert struck.truth()[0]["ranks"] == ranks
     assert [bool(faults(text, rank).of_kind(kind)) for rank in range(8)] == [rank in ranks for rank in range(8)]
@@ -61,9 +59,8 @@ def test_drags_follow_the_steps() -> None:
 
 
 def test_a_slow_link_is_the_kernels_doing() -> None:
-    struck = faults("slow-link:axis=tp,mbps=8,delay_ms=5")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        struck.before_groups()
+        struck = faults("slow-link:axis=tp,mbps=8,delay_ms=5")
         with socket.create_connection(server.getsockname()) as healthy:
             assert struck.opened(("dp",)) == 0
             before = healthy.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE)

@@ -21,6 +21,7 @@ EXPERTS = "--experts 4"
 TWO = (
     "--dp 2",
     "--dp 2 --accumulate 4",
+    "--dp 2 --fault unbucketed --fault blocking-sync --fault slow-rank:rank=1,factor=1.5",
     "--dp 2 --zero 1",
     "--dp 2 --zero 2 --accumulate 2",
     "--dp 2 --zero 3",

@@ -26,7 +26,7 @@ def test_one_process_trains_as_the_reference_does(name: str, options: str) -> No
     settled = settle(parse([*COMMON.split(), *options.split()]), 1)
     mesh = Mesh.build(settled.layout, 0, wanted_groups(settled) - {"log"})
     cpu = torch.device("cpu")
-    update = build(settled, mesh, cpu, Faults([], 0, 0, []))
+    update = build(settled, mesh, cpu, Faults(settled, 0))
     reference = Reference(settled.shape, dict(update.chunks[0].named_parameters()))
     batches = Batches(settled, mesh.place, cpu)
     chosen = settled.options

@@ -7,13 +7,16 @@ Expert parallelism has no ranks of its own: it borrows them from ``dp_shard x cp
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
 from usp_prof import record
+
+if TYPE_CHECKING:
+    from trainer.faults import Faults
 
 ORDER = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
@@ -138,21 +141,9 @@ class Mesh:
         return self.groups[name]
 
     @classmethod
-    def build(
-        cls,
-        layout: Layout,
-        rank: int,
-        wanted: set[str],
-        before: Callable[[], None] = lambda: None,
-        opened: Callable[[tuple[str, ...]], float] = lambda _: 0.0,
-    ) -> Mesh:
-        """Open the wanted groups on all ranks, in one order; the others stay closed (each costs sockets and threads).
-
-        `before` is called before the first, `opened` with the axes of each new group of this rank; it gives the delay
-        of the group's messages.
-        """
+    def build(cls, layout: Layout, rank: int, wanted: set[str], faults: Faults | None = None) -> Mesh:
+        """Open the wanted groups on all ranks, in one order; the others stay closed: each costs sockets and threads."""
         groups = {}
-        before()
         for name, varying in SERVED.items():
             partition = layout.groups(*varying)
             mine = next(ranks for ranks in partition if rank in ranks)
@@ -162,7 +153,7 @@ class Mesh:
                 # The description is what a trace says of the group; the experts' data parallelism says that it is.
                 served = {"log": ["log"], "efsdp": ["efsdp"], "edata": ["efsdp"]}.get(name, axes)
                 handle, _ = dist.new_subgroups_by_enumeration(partition, group_desc="_".join(["mesh", *served]))
-                delay = opened(axes)
+                delay = faults.opened(axes) if faults else 0.0
             groups[name] = Group(name, axes, tuple(mine), mine.index(rank), handle, delay)
         return cls(layout, rank, layout.coordinates(rank), groups)
 
