@@ -46,9 +46,8 @@ def load(folder: Path, settled: Settled, update: Update) -> int:
             "resume with the options that it was written with, or train anew into another --checkpoint",
         )
     update.prime()
-    state = _state(update)
-    checkpoint.load(state, checkpoint_id=newest)
-    update.restore(state[f"rank{dist.get_rank()}"])
+    checkpoint.load(_state(update), checkpoint_id=newest)
+    update.data.publish()
     return int(newest.name.removeprefix("step-"))
 
 

@@ -45,7 +45,7 @@ class Update:
     ) -> None:
         self.settled, self.mesh, self.chunks, self.data = settled, mesh, chunks, data
         options = settled.options
-        self.pipeline = Pipeline(settled, mesh["pp"], chunks, self.loss) if settled.schedule else None
+        self.pipeline = Pipeline(settled, mesh["pp"], chunks, data, self.loss) if settled.schedule else None
         self.blocking = bool(faults.of_kind("blocking-sync"))
         """Whether each pass waits for its loss on all ranks, as some loops do to print it."""
         self.slices = data.slices()
@@ -89,14 +89,10 @@ class Update:
         return outcome
 
     def state(self) -> dict[str, Any]:
-        """Give everything that the next update depends on, as tensors of this rank."""
-        moments = {
-            f"{index}.{name}": value
-            for index, part in enumerate(self.slices)
-            for name, value in self.optimizer.state.get(part.tensor, {}).items()
-        }
+        """Give everything that the next update depends on: the very tensors, so that reading into them counts."""
         weights = {str(index): part.tensor for index, part in enumerate(self.slices)}
         biases = {str(layer): experts.bias for layer, experts in self.experts.items()}
+        moments = {str(index): values for index, values in self.optimizer.state_dict()["state"].items()}
         return {"weights": weights, "moments": moments, "biases": biases}
 
     def prime(self) -> None:
@@ -105,17 +101,9 @@ class Update:
             part.tensor.grad = torch.zeros_like(part.tensor)
         self.optimizer.step()
 
-    @torch.no_grad()
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take over what was read, and show it to the model."""
-        for kind, now in self.state().items():
-            for name, tensor in now.items():
-                tensor.copy_(state[kind][name])
-        self.data.publish()
-
     def _pass(self, tokens: torch.Tensor, targets: torch.Tensor, *, last: bool) -> torch.Tensor:
         if self.pipeline is not None:
-            return self.pipeline.run(tokens, targets, self.data, last_round=last)
+            return self.pipeline.run(tokens, targets, last_round=last)
         with record.phase("forward"):
             loss = self.loss(self.chunks[0](tokens), targets)
         self.data.begin(0, last=last)

@@ -35,12 +35,13 @@ SCHEDULES = {
 class MarkedStage(Stage):
     """A pipeline stage that marks what it does and tells data parallelism when its last backward begins."""
 
-    data: DataParallel
     last_round = True
     targets: Sequence[torch.Tensor] = ()
 
-    def __init__(self, settled: Settled, module: Decoder, index: int, group: Group, take_loss: TakeLoss) -> None:
-        self.links, self.take_loss = group, take_loss
+    def __init__(
+        self, settled: Settled, module: Decoder, index: int, group: Group, data: DataParallel, take_loss: TakeLoss
+    ) -> None:
+        self.links, self.data, self.take_loss = group, data, take_loss
         batch, sequence = settled.micro_batch, settled.shape.sequence // settled.layout.cp
         like = partial(torch.empty, device="meta")
         tokens = like(batch, sequence, dtype=torch.int64)
@@ -135,19 +136,20 @@ def _loss_is_output(loss: torch.Tensor, targets: torch.Tensor) -> torch.Tensor: 
 class Pipeline:
     """The stages of this rank under one schedule."""
 
-    def __init__(self, settled: Settled, group: Group, chunks: dict[int, Decoder], loss: TakeLoss) -> None:
+    def __init__(
+        self, settled: Settled, group: Group, chunks: dict[int, Decoder], data: DataParallel, loss: TakeLoss
+    ) -> None:
         name, self.micro_batches = settled.schedule, settled.options.micro_batches
-        self.stages = [MarkedStage(settled, module, index, group, loss) for index, module in chunks.items()]
+        self.stages = [MarkedStage(settled, module, index, group, data, loss) for index, module in chunks.items()]
         mine = self.stages[0] if name in {"gpipe", "1f1b"} else self.stages
         self.schedule = SCHEDULES[name](mine, self.micro_batches, loss_fn=_loss_is_output, scale_grads=False)
         self.first = any(stage.is_first for stage in self.stages)
         self.last = any(stage.is_last for stage in self.stages)
 
-    def run(self, tokens: torch.Tensor, targets: torch.Tensor, data: DataParallel, *, last_round: bool) -> torch.Tensor:
+    def run(self, tokens: torch.Tensor, targets: torch.Tensor, *, last_round: bool) -> torch.Tensor:
         """Run all micro-batches forward and backward; gives the summed loss (zero on ranks without the last stage)."""
         for stage in self.stages:
-            stage.data, stage.last_round = data, last_round
-            stage.targets = targets.chunk(self.micro_batches)
+            stage.last_round, stage.targets = last_round, targets.chunk(self.micro_batches)
         losses: list[torch.Tensor] = []
         self.schedule.step(
             *((tokens,) if self.first else ()),
