@@ -7,13 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.algebra.order import (
+    distinct,
+    first_rows,
     group_codes,
     numbered,
     occurrence,
     occurrence_from_end,
     per_code,
+    places_of,
     rows_by_code,
     sorted_rows,
+    sorted_within,
 )
 
 rows = st.lists(st.tuples(st.integers(-2, 3), st.integers(0, 3), st.integers(0, 9)), max_size=30)
@@ -37,6 +41,35 @@ def test_values_are_numbered_as_numpy_does(listed: list[int], kind: type[np.inte
     distinct, place = numbered(values)
     expected, inverse = np.unique(values, return_inverse=True)
     assert (distinct.tolist(), place.tolist()) == (expected.tolist(), inverse.tolist())
+
+
+WHOLE = st.lists(st.one_of(st.integers(-3, 6), st.integers(-(2**60), 2**60)))
+
+
+@given(WHOLE)
+def test_distinct_values_are_those_of_numpy(listed: list[int]) -> None:
+    values = np.array(listed, np.int64)
+    assert distinct(values).tolist() == np.unique(values).tolist()
+    assert first_rows(values).tolist() == np.unique(values, return_index=True)[1].tolist()
+
+
+@given(WHOLE, WHOLE)
+def test_places_are_the_first_rows_of_keys(keys: list[int], wanted: list[int]) -> None:
+    found = places_of(np.array(keys, np.int64), np.array(wanted, np.int64)).tolist()
+    assert found == [keys.index(each) if each in keys else -1 for each in wanted]
+
+
+@given(rows, st.sampled_from([1, 1 << 20]))
+def test_rows_are_sorted_within_a_code(listed: list[tuple[int, int, int]], apart: int) -> None:
+    codes, _, times = columns(listed)
+    expected = sorted(range(len(listed)), key=lambda r: (codes[r], times[r], r))
+    assert sorted_within(codes * apart, times).tolist() == expected
+
+
+def test_narrow_codes_and_flags_are_numbered_without_overflow() -> None:
+    narrow = np.array([-100, 120, 7, -100], np.int8)
+    assert [each.tolist() for each in numbered(narrow)] == [[-100, 7, 120], [0, 2, 1, 0]]
+    assert group_codes(np.array([True, False, True]), narrow[:3]).tolist() == [1, 0, 2]
 
 
 @given(rows)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from made_faults import long_run_with, run_with
 
 from usp_prof.findings import find_all
+from usp_prof.findings.catalogue import all_rules
+from usp_prof.findings.inputs import damage
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UspProfError
 from usp_prof.whatif.gains import Gain, gains, gains_in_turn
@@ -43,6 +48,35 @@ def test_what_cannot_be_predicted_is_an_error_among_gains() -> None:
     assert [isinstance(found, UspProfError) for found in alone] == [True, False, True]
     assert [isinstance(found, UspProfError) for found in in_turn] == [True, False, True]
     assert in_turn[1] == alone[1]
+
+
+@settings(max_examples=8, deadline=None)
+@given(least=st.lists(st.sampled_from([-1.0, 0.0, 0.01, 0.05, 0.5, 2.0]), min_size=len(EDITS), max_size=len(EDITS)))
+def test_gains_that_are_too_small_lack_nothing_but_their_error(least: list[float]) -> None:
+    tables, edits = run_with("slow_rank").tables, [parse_edit(text) for text in EDITS]
+    for how in (gains, gains_in_turn):
+        for wanted, full, found in zip(least, how(tables, edits), how(tables, edits, least), strict=True):
+            assert isinstance(full, Gain)
+            assert isinstance(found, Gain)
+            assert found == (
+                full if full.gain_fraction >= wanted else replace(full, error_fraction=found.error_fraction)
+            )
+
+
+def test_findings_are_those_of_all_drafts_whose_gains_are_worked_out_in_full() -> None:
+    """What `search` leaves out of its replays is below what a rule wants at least."""
+    tables = run_with("slow_rank").tables
+    drafts = [
+        draft for rule in all_rules() if not damage(tables, getattr(rule, "NEEDS", ())) for draft in rule.look(tables)
+    ]
+    worth = {
+        str(draft.edit): gain
+        for draft, gain in zip(drafts, gains(tables, [draft.edit for draft in drafts]), strict=True)
+        if isinstance(gain, Gain) and gain.gain_fraction >= draft.least_gain
+    }
+    found = {each.edit: (each.gain_fraction, each.error_fraction) for each in find_all(tables).findings}
+    assert found == {edit: (gain.gain_fraction, gain.error_fraction) for edit, gain in worth.items()}
+    assert len(worth) < len(drafts)
 
 
 @pytest.mark.parametrize("fault", ["slow_rank", "late_input"])

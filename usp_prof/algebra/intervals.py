@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from usp_prof.algebra.order import distinct
+
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
@@ -63,16 +65,15 @@ class Intervals:
     def before(self, points: ArrayLike) -> NDArray[Int]:
         """Measure for each point how much of the set lies before it."""
         where = np.asarray(points, Int)
-        if not len(self):
-            return np.zeros(where.shape, Int)
-        total = np.concatenate([[0], np.cumsum(self.end - self.start)])
-        index = np.searchsorted(self.start, where, side="right")
-        over = np.where(index > 0, np.maximum(self.end[index - 1] - where, 0), 0)
-        return np.asarray(total[index] - over)
+        return self._before(where, self._sums) if len(self) else np.zeros(where.shape, Int)
 
     def within(self, start: ArrayLike, end: ArrayLike) -> NDArray[Int]:
         """Measure how much of the set lies inside each of the given windows."""
-        return np.asarray(self.before(end) - self.before(start))
+        first, last = np.asarray(start, Int), np.asarray(end, Int)
+        if not len(self):
+            return np.zeros(np.broadcast_shapes(first.shape, last.shape), Int)
+        sums = self._sums
+        return np.asarray(self._before(last, sums) - self._before(first, sums))
 
     def clip(self, start: int, end: int) -> Intervals:
         """Give the part inside one window."""
@@ -84,8 +85,20 @@ class Intervals:
         """Give the part of one window that is not in the set."""
         return union([start], [end]) - self
 
+    @property
+    def _sums(self) -> NDArray[Int]:
+        """Measure what lies before each interval, and the whole."""
+        sums = np.zeros(len(self) + 1, Int)
+        np.cumsum(self.end - self.start, out=sums[1:])
+        return sums
+
+    def _before(self, where: NDArray[Int], sums: NDArray[Int]) -> NDArray[Int]:
+        index = np.searchsorted(self.start, where, side="right")
+        over = np.where(index > 0, np.maximum(self.end[index - 1] - where, 0), 0)
+        return np.asarray(sums[index] - over)
+
     def _points(self, other: Intervals) -> NDArray[Int]:
-        return np.unique(np.concatenate([self.start, self.end, other.start, other.end]))
+        return distinct(np.concatenate([self.start, self.end, other.start, other.end]))
 
 
 def union(start: ArrayLike, end: ArrayLike) -> Intervals:
@@ -118,7 +131,7 @@ def at_least(sets: list[Intervals], count: int) -> Intervals:
         return EMPTY
     starts = np.concatenate([s.start for s in sets])
     ends = np.concatenate([s.end for s in sets])
-    points = np.unique(np.concatenate([starts, ends]))
+    points = distinct(np.concatenate([starts, ends]))
     if not len(points):
         return EMPTY
     begun = np.searchsorted(np.sort(starts), points[:-1], side="right")

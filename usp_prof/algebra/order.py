@@ -14,11 +14,42 @@ def group_codes(*keys: NDArray[Any]) -> NDArray[np.int64]:
     """Give the distinct combinations of several integer columns numbers, in sorted order of the columns."""
     if not len(keys[0]):
         return np.zeros(0, np.int64)
-    codes = np.zeros(len(keys[0]), np.int64)
-    for key in keys:
-        distinct, code = np.unique(key, return_inverse=True)
-        codes = np.unique(codes * len(distinct) + code, return_inverse=True)[1].astype(np.int64)
+    codes = numbered(keys[0])[1]
+    for key in keys[1:]:
+        known, code = numbered(key)
+        codes = numbered(codes * len(known) + code)[1]
     return codes
+
+
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """Give the distinct values in order; `np.unique` hashes them first, which takes several times as long."""
+    ordered = np.sort(values)
+    return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]])
+
+
+def first_rows(codes: NDArray[Any]) -> NDArray[np.int64]:
+    """Give for each distinct value, in order, the row that has it first."""
+    known, place = numbered(codes)
+    first = np.empty(len(known), np.int64)
+    first[place[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    return first
+
+
+def places_of(keys: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
+    """Give for each wanted value the row of `keys` that has it first; -1 where none has.
+
+    Where the keys lie close together, as numbers of events do, they are looked up in a list instead of being sorted.
+    """
+    if not len(keys) or not len(wanted):
+        return np.full(len(wanted), -1, np.int64)
+    low, high = int(keys.min()), int(keys.max())
+    if high - low > 8 * (len(keys) + len(wanted)) + (1 << 10):
+        order = np.argsort(keys, kind="stable")
+        row = order[np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)]
+        return np.where(keys[row] == wanted, row, -1)
+    row_of = np.full(high - low + 2, -1, np.int64)
+    row_of[keys[::-1] - low] = np.arange(len(keys) - 1, -1, -1)
+    return row_of[np.where((wanted >= low) & (wanted <= high), wanted - low, high - low + 1)]
 
 
 def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -28,15 +59,16 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
     if high - low > max(4 * len(values), 1 << 10):
-        distinct, place = np.unique(values, return_inverse=True)
-        return distinct, place.astype(np.int64, copy=False)
-    offset = values - low if low else values
+        found, place = np.unique(values, return_inverse=True)
+        return found, place.astype(np.int64, copy=False)
+    offset = values.astype(np.int64, copy=False)
+    offset = offset - low if low else offset
     there = np.zeros(high - low + 1, bool)
     there[offset] = True
-    distinct = np.flatnonzero(there)
-    if len(distinct) == len(there):
-        return (distinct + low).astype(values.dtype), np.asarray(offset, np.int64)
-    return (distinct + low).astype(values.dtype), (np.cumsum(there) - 1)[offset]
+    found = np.flatnonzero(there)
+    if len(found) == len(there):
+        return (found + low).astype(values.dtype), offset
+    return (found + low).astype(values.dtype), (np.cumsum(there) - 1)[offset]
 
 
 def sorted_rows(first: NDArray[Any], then: NDArray[Any]) -> NDArray[np.int64]:
@@ -52,6 +84,18 @@ def sorted_rows(first: NDArray[Any], then: NDArray[Any]) -> NDArray[np.int64]:
         rows = order[tied]
         order[tied] = rows[np.lexsort((then[rows], first[rows]))]
     return order
+
+
+def sorted_within(codes: NDArray[Any], times: NDArray[Any]) -> NDArray[np.int64]:
+    """Give the rows sorted by code and, within each, by time (ties of both: as given).
+
+    For times that come in few sorted runs; codes that are not many are sorted in one pass.
+    """
+    by_time = np.argsort(times, kind="stable")
+    low, high = (int(codes.min()), int(codes.max())) if len(codes) else (0, 0)
+    ordered = codes[by_time]
+    narrow = (ordered - low).astype(np.uint16) if high - low < 1 << 16 else ordered
+    return by_time[np.argsort(narrow, kind="stable")]
 
 
 def occurrence(codes: NDArray[np.int64], order: NDArray[Any]) -> NDArray[np.int64]:
@@ -81,6 +125,9 @@ def per_code(codes: NDArray[np.int64], values: NDArray[Any], reduce: np.ufunc, c
 
 def rows_by_code(codes: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
     """Give for each code its rows, in order: one sort for all codes instead of one look at all rows for each."""
+    if not len(codes):
+        return {}
     order = np.argsort(codes, kind="stable") if (codes[1:] < codes[:-1]).any() else np.arange(len(codes))
-    present, begin = np.unique(codes[order], return_index=True)
-    return dict(zip(present.tolist(), np.split(order, begin[1:]), strict=True)) if len(codes) else {}
+    ordered = codes[order]
+    begin = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    return dict(zip(ordered[begin].tolist(), np.split(order, begin[1:]), strict=True))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.algebra.intervals import Int, Intervals, union
+from usp_prof.algebra.order import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +50,7 @@ def by_priority(sets: Sequence[Intervals]) -> Labels:
     """Give each moment to the first set that holds it; labels are positions in `sets`."""
     if not sets:
         return _nothing()
-    points = np.unique(np.concatenate([edge for s in sets for edge in (s.start, s.end)]))
+    points = distinct(np.concatenate([edge for s in sets for edge in (s.start, s.end)]))
     if not len(points):
         return _nothing()
     label = np.full(len(points) - 1, NOBODY, Int)
@@ -72,14 +73,14 @@ def by_latest_end(start: ArrayLike, end: ArrayLike, label: ArrayLike) -> Labels:
     order = np.lexsort((tag, -high, low))
     low, high, tag = low[order], high[order], tag[order]
     owner = _running_best(high, tag)
-    points = np.unique(np.concatenate([low, high[np.unique(owner)]]))
+    points = distinct(np.concatenate([low, high[distinct(owner)]]))
     begun = owner[np.searchsorted(low, points[:-1], side="right") - 1]
     return _joined(points, np.where(high[begun] > points[:-1], tag[begun], NOBODY))
 
 
 def _running_best(high: NDArray[Int], tag: NDArray[Int]) -> NDArray[Int]:
     """For each position the index of the best so far: largest end, then lowest tag."""
-    ends = np.unique(high)
+    ends = distinct(high)
     score = np.searchsorted(ends, high) * (int(tag.max() - tag.min()) + 1) + (tag.max() - tag)
     best = np.maximum.accumulate(score)
     new = np.concatenate([[True], best[1:] > best[:-1]])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.algebra.order import rows_by_code
+from usp_prof.algebra.order import first_rows, numbered, places_of
 from usp_prof.analyses import _arrivals, _op_work, _partition
 from usp_prof.analyses._idle import Cause as Idle
 from usp_prof.analyses._partition import CAUSES
@@ -83,12 +83,13 @@ def _flop(tables: TableSet, parts: Partition) -> NDArray[np.float64]:
     for rank in np.unique(parts.rank).tolist():
         mine = np.flatnonzero(parts.rank == rank)
         done = _op_work.of_rank(tables, rank, EVERYTHING)
-        first = np.unique(done.owner, return_index=True)[1]
+        first = first_rows(done.owner)
         first = first[(done.owner[first] >= 0) & (done.kind[first] >= 0)]
         cost = np.array([kind.cost.flop if kind.cost is not None else 0.0 for kind in done.kinds] + [0.0])
-        by_step = rows_by_code(done.step[first])
-        for row, step in zip(mine.tolist(), parts.step[mine].tolist(), strict=True):
-            found[row] = cost[done.kind[first[by_step[step]]]].sum() if step in by_step else 0.0
+        steps, place = numbered(parts.step[mine])
+        step = places_of(steps, done.step[first])
+        inside = step >= 0
+        found[mine] = np.bincount(step[inside], cost[done.kind[first[inside]]], len(steps))[place]
     return found
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import distinct, numbered, places_of
 from usp_prof.algebra.tracks import nest
 
 if TYPE_CHECKING:
@@ -49,9 +50,9 @@ class SyncStat:
 
 def selected(table: Columns, selection: Selection) -> Columns:
     """Keep the rows of the selected steps."""
-    numbers, place = np.unique(table["step"], return_inverse=True)
+    numbers, place = numbered(table["step"])
     taken = [number >= 0 and selection.takes_step(number) for number in numbers.tolist()]
-    return table.take(np.array(taken, dtype=bool)[place] if len(numbers) else np.zeros(0, dtype=bool))
+    return table if all(taken) else table.take(np.array(taken, dtype=bool)[place])
 
 
 def call_stats(rank: int, launches: Columns) -> list[CallStat]:
@@ -59,7 +60,7 @@ def call_stats(rank: int, launches: Columns) -> list[CallStat]:
     codes, names = launches.codes("name")
     kind = launches["kind"]
     stats = []
-    for code in np.unique(codes).tolist():
+    for code in distinct(codes).tolist():
         rows = codes == code
         delays = launches["delay_ns"][rows]
         waited = delays[delays >= 0]
@@ -94,7 +95,7 @@ def queue_depth(tables: TableSet, rank: int, limit: int) -> list[tuple[int, int,
     kernels = tables.columns("kernels", rank)
     begun = _begun(kernels, tables.columns("launches", rank))
     found = []
-    for stream in np.unique(kernels["stream"]).tolist():
+    for stream in distinct(kernels["stream"]).tolist():
         rows = (kernels["stream"] == stream) & (begun < kernels["start_ns"])
         if not rows.any():
             continue
@@ -112,11 +113,8 @@ def _begun(kernels: Columns, launches: Columns) -> Ints:
     """Give when each piece of device work was launched; its own start where the launch is not in the trace."""
     if not len(launches):
         return np.asarray(kernels["start_ns"])
-    order = np.argsort(launches["event"], kind="stable")
-    known = launches["event"][order]
-    place = np.minimum(np.searchsorted(known, kernels["launch_event"]), len(known) - 1)
-    found = known[place] == kernels["launch_event"]
-    return np.where(found, np.minimum(launches["start_ns"][order][place], kernels["start_ns"]), kernels["start_ns"])
+    row = places_of(launches["event"], kernels["launch_event"])
+    return np.where(row >= 0, np.minimum(launches["start_ns"][row], kernels["start_ns"]), kernels["start_ns"])
 
 
 def sync_stats(tables: TableSet, rank: int, launches: Columns) -> list[SyncStat]:

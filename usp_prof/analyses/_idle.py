@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.algebra.intervals import EMPTY, Intervals, union
+from usp_prof.algebra.order import places_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,10 +79,8 @@ def launch_starts(tables: TableSet, rank: int) -> NDArray[np.int64]:
     event, launches = tables.columns("activities", rank)["launch_event"], tables.columns("launches", rank)
     if not len(launches):
         return np.full(len(event), -1, np.int64)
-    order = np.argsort(launches["event"], kind="stable")
-    known = launches["event"][order]
-    place = np.minimum(np.searchsorted(known, event), len(known) - 1)
-    return np.where(known[place] == event, launches["start_ns"][order][place], -1)
+    row = places_of(launches["event"], event)
+    return np.where(row >= 0, launches["start_ns"][row], -1)
 
 
 def _named(columns: Columns, wanted: Callable[[str], object]) -> Intervals:

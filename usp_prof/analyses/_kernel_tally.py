@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from math import inf, nan, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import group_codes
+from usp_prof.algebra.order import distinct, first_rows, group_codes, numbered
 from usp_prof.analyses import _op_work
 from usp_prof.analyses._tensor_cores import rounds_to_tf32, uses_matrix_cores
 from usp_prof.contract import parse_mark
@@ -138,12 +137,12 @@ class Tally:
         tf32 = np.array([rounds_to_tf32(name) for name in work.names], dtype=bool)[work.name]
         paced = np.array([_is_paced(name) for name in work.names], dtype=bool)[work.name] & (work.kind < 0)
         group = group_codes(work.kind, 2 * paced + tf32.astype(np.int64))
-        first = np.unique(group, return_index=True)[1]
+        first = first_rows(group)
         time, on_matrix = np.zeros(len(first), np.int64), np.zeros(len(first), np.int64)
         np.add.at(time, group, work.dur_ns)
         np.add.at(on_matrix, group, np.where(matrix, work.dur_ns, 0))
         kernels = np.bincount(group, minlength=len(first))
-        instances = _instances(work, group)
+        instances = _instances(work, group, len(first))
         ideal = np.zeros(len(first))
         for code, row in enumerate(first.tolist()):
             kind = work.kinds[work.kind[row]] if work.kind[row] >= 0 else None
@@ -160,7 +159,7 @@ class Tally:
         """Add what the roofline allows and what was taken, step by step, of the groups that have a bound."""
         bounded = ideal[group] > 0
         rows = np.flatnonzero(bounded & _first_of_each_op(work))
-        numbers, place = np.unique(work.step, return_inverse=True)
+        numbers, place = numbered(work.step)
         allowed = np.bincount(place[rows], weights=ideal[group[rows]], minlength=len(numbers))
         taken = np.zeros(len(numbers), np.int64)
         np.add.at(taken, place[bounded], work.dur_ns[bounded])
@@ -204,17 +203,13 @@ def _is_paced(name: str) -> bool:
 def _first_of_each_op(work: RankWork) -> np.ndarray:
     """Mark one row for each op, however many kernels it launched; a row without an op stands for itself."""
     chosen = work.owner < 0
-    chosen[np.unique(work.owner, return_index=True)[1]] = True
+    chosen[first_rows(work.owner)] = True
     return chosen
 
 
-def _instances(work: RankWork, group: np.ndarray) -> dict[int, int]:
+def _instances(work: RankWork, group: np.ndarray, groups: int) -> list[int]:
     """Count the ops of each group, each once however many kernels it launched; unowned kernels count themselves."""
-    owned = work.owner >= 0
-    pairs = np.unique(np.stack([group[owned], work.owner[owned]], axis=1), axis=0)
-    counts: dict[int, int] = defaultdict(int)
-    for code, number in zip(*np.unique(pairs[:, 0], return_counts=True), strict=True):
-        counts[int(code)] += int(number)
-    for code, number in zip(*np.unique(group[~owned], return_counts=True), strict=True):
-        counts[int(code)] += int(number)
-    return counts
+    owned, owners = work.owner >= 0, int(work.owner.max(initial=-1)) + 1
+    pairs = distinct(group[owned] * owners + work.owner[owned])
+    alone = np.bincount(group[~owned], minlength=groups)
+    return list((alone + np.bincount(pairs // max(owners, 1), minlength=groups)).tolist())

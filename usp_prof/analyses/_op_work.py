@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import group_codes
+from usp_prof.algebra.order import distinct, first_rows, group_codes, numbered, places_of
 from usp_prof.analyses import _formulas
 from usp_prof.analyses._formulas.lists import LIST, element_type
 
@@ -71,7 +71,7 @@ def _tied(tables: TableSet, rank: int, selection: Selection) -> RankWork:
 
 
 def _inside(step: Ints, selection: Selection) -> NDArray[np.bool_]:
-    numbers, place = np.unique(step, return_inverse=True)
+    numbers, place = numbered(step)
     taken = np.array([number >= 0 and selection.takes_step(number) for number in numbers.tolist()], dtype=bool)
     return taken[place] if len(numbers) else np.zeros(len(step), dtype=bool)
 
@@ -88,8 +88,8 @@ _FULL = ("fp32", "float32")
 def _tell_lists(kinds: list[OpKind], kind: Ints, name: Ints, names: list[str]) -> None:
     """Cost ops on lists of tensors by the type that their kernels' names tell, where nothing else told it."""
     open_ = np.array([k.cost is None and LIST in k.types for k in kinds] + [False])
-    for place in np.unique(kind[open_[kind]]).tolist():
-        told = next(filter(None, (element_type(names[code]) for code in np.unique(name[kind == place]).tolist())), "")
+    for place in distinct(kind[open_[kind]]).tolist():
+        told = next(filter(None, (element_type(names[code]) for code in distinct(name[kind == place]).tolist())), "")
         if told:
             kinds[place] = replace(kinds[place], cost=_cost(kinds[place], told))
 
@@ -104,7 +104,7 @@ def _op_kinds(ops: Columns, lists: str) -> tuple[list[OpKind], Ints]:
         return [], np.zeros(0, np.int64)
     coded = [ops.codes(name) for name in ("name", "input_dims", "input_types", "concrete_inputs")]
     group = group_codes(*(codes for codes, _ in coded))
-    first = np.unique(group, return_index=True)[1]
+    first = first_rows(group)
     kinds = []
     for row in first.tolist():
         name, dims, types, values = (texts[codes[row]] for codes, texts in coded)
@@ -124,11 +124,11 @@ def _counts(ops: Columns, kinds: list[OpKind], kind_of: Ints) -> NDArray[np.bool
 def _encloses(wanted: NDArray[np.bool_], parent: Ints) -> NDArray[np.bool_]:
     """Say which ops have a wanted op somewhere inside."""
     found = np.zeros(len(wanted), dtype=bool)
-    above = np.unique(parent[wanted])
+    above = distinct(parent[wanted])
     above = above[above >= 0]
     while len(above):
         found[above] = True
-        above = np.unique(parent[above])
+        above = distinct(parent[above])
         above = above[above >= 0]
         above = above[~found[above]]
     return found
@@ -149,9 +149,4 @@ def _owners(ops: Columns, events: Ints, known: NDArray[np.bool_]) -> Ints:
 
 def rows_of(events: Ints, wanted: Ints) -> Ints:
     """Give for each wanted event its row in a table; -1 where it is not there."""
-    if not len(events):
-        return np.full(len(wanted), -1, np.int64)
-    order = np.argsort(events, kind="stable")
-    place = np.minimum(np.searchsorted(events, wanted, sorter=order), len(events) - 1)
-    row = order[place]
-    return np.where(events[row] == wanted, row, -1)
+    return places_of(events, wanted)

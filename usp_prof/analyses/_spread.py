@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import numbered
 from usp_prof.model.metric import Metric, Value
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def rank_means(rank: NDArray[np.int64], figure: NDArray[np.int64]) -> tuple[list[int], NDArray[np.float64]]:
     """Give each rank's mean over its steps."""
-    ranks, row = np.unique(rank, return_inverse=True)
+    ranks, row = numbered(rank)
     sums = np.bincount(row, weights=np.asarray(figure, float), minlength=len(ranks))
     return ranks.tolist(), sums / np.bincount(row, minlength=len(ranks))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.algebra.order import group_codes
+from usp_prof.algebra.order import distinct, first_rows, group_codes, numbered
 from usp_prof.analyses._device import roof
 from usp_prof.analyses._exchange import Exchange, Pair, exchanges, pairs
 from usp_prof.analyses._frame import frame
@@ -228,9 +228,10 @@ def _busbw(calls: Columns) -> NDArray[np.float64]:
     """Give each call's bus bandwidth; NaN where size or transfer are not known."""
     op, names = calls.codes("op")
     sizes = calls["group_size"]
-    factor = np.ones(len(calls))
-    for code, size in np.unique(np.stack([op, sizes], axis=1), axis=0).tolist():
-        factor[(op == code) & (sizes == size)] = bus_factor(names[code], max(size, 1))
+    alike = group_codes(op, sizes)
+    first = first_rows(alike)
+    each = [bus_factor(names[op[row]], max(int(sizes[row]), 1)) for row in first.tolist()]
+    factor = np.array(each, float)[alike] if each else np.ones(len(calls))
     known = calls["complete"] & (calls["bytes"] > 0) & (calls["transfer_ns"] > 0)
     time = np.where(known, calls["transfer_ns"], 1) / 1e9
     return np.where(known, calls["bytes"] / time * factor, np.nan)
@@ -277,7 +278,7 @@ def _waiting(tables: TableSet, calls: Columns, parts: Columns, selection: Select
     of_call = parts["call"]
     step, axis = calls["step"][of_call], calls.codes("axis")[0][of_call]
     rows = np.flatnonzero(calls["complete"][of_call] & (step >= 0) & (parts["wait_ns"] >= 0))
-    numbers, which = np.unique(step[rows], return_inverse=True)
+    numbers, which = numbered(step[rows])
     rows = rows[selection.takes_steps(numbers)[which]] if len(rows) else rows
     if selection.ranks is not None:
         rows = rows[np.isin(parts["rank"][rows], selection.ranks)]
@@ -289,11 +290,11 @@ def _waiting(tables: TableSet, calls: Columns, parts: Columns, selection: Select
         if selection.takes_step(number)
     ]
     names = calls.codes("axis")[1]
-    found = np.unique(axis[rows]).tolist()
+    found = distinct(axis[rows]).tolist()
     rank_of = np.array([rank for _ in found for rank, _ in cells], np.int64)
     step_of = np.array([number for _ in found for _, number in cells], np.int64)
     place = {cell: i for i, cell in enumerate(cells)}
-    (ranks, by_rank), (steps, by_step) = (np.unique(c[rows], return_inverse=True) for c in (parts["rank"], step))
+    (ranks, by_rank), (steps, by_step) = (numbered(c[rows]) for c in (parts["rank"], step))
     spots = [[place.get((rank, number), -1) for number in steps.tolist()] for rank in ranks.tolist()]
     own = np.array(spots, np.int64).reshape(len(ranks), len(steps))[by_rank, by_step]
     inside, own = rows[own >= 0], own[own >= 0]

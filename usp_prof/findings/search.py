@@ -43,7 +43,8 @@ def search(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
             failed[each.CODE] = error.message
     judged: list[tuple[Rule, Draft, Gain]] = []
     refused: set[str] = set()
-    for (each, draft), gain in zip(drafts, gains(tables, [draft.edit for _, draft in drafts]), strict=True):
+    edits, least = [draft.edit for _, draft in drafts], [draft.least_gain for _, draft in drafts]
+    for (each, draft), gain in zip(drafts, gains(tables, edits, least), strict=True):
         if each.CODE in refused:
             continue
         if isinstance(gain, UspProfError):

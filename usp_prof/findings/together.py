@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from usp_prof.model.errors import UspProfError
@@ -29,7 +30,7 @@ def together(tables: TableSet, edits: Sequence[Edit], first: float) -> Together:
         return Together(tuple(first for _ in edits), {})
     found: list[float] = []
     left_out: dict[int, str] = {}
-    for place, gain in enumerate(gains_in_turn(tables, edits)):
+    for place, gain in enumerate(gains_in_turn(tables, edits, [inf] * len(edits))):
         if isinstance(gain, UspProfError):
             left_out[place] = gain.message
             found.append(found[-1] if found else 0.0)

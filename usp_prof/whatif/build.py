@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import numbered
 from usp_prof.tables import calls, clock
 from usp_prof.whatif.graph import NEVER, Edges, Graph, NodeKind, Nodes
 from usp_prof.whatif.posted import with_asked_posts
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.graph import Flags, Ints
     from usp_prof.whatif.rank_nodes import RankNodes
+    from usp_prof.whatif.waits import RankWaits
 
 _DRIFT_NS, _DRIFT_SHARE = 1_000, 1_000  # a microsecond, and a thousandth of the wait: ten times any clock's drift
 
@@ -29,16 +31,14 @@ def graph_of(tables: TableSet) -> Graph:
 def _build(tables: TableSet) -> Graph:
     clocks = clock.of(tables)
     ranks = [nodes_of(tables, rank) for rank in tables.ranks]
-    waits = [waits_of(tables, nodes) for nodes in ranks]
-    base = np.cumsum([0, *(len(nodes.lane) for nodes in ranks)])
+    times = [[clocks.align(nodes.rank, when) for when in (nodes.start, nodes.end)] for nodes in ranks]
+    waits = [_Settled.of(nodes, waits_of(tables, nodes), *when) for nodes, when in zip(ranks, times, strict=True)]
+    base = np.cumsum([0, *(len(nodes.lane) for nodes in ranks)]).tolist()
     lane_base = np.cumsum([0, *(nodes.lanes for nodes in ranks)])
-    rank = np.concatenate([np.full(len(nodes.lane), nodes.rank) for nodes in ranks])
-    start = np.concatenate([clocks.align(nodes.rank, nodes.start) for nodes in ranks])
-    end = np.concatenate([clocks.align(nodes.rank, nodes.end) for nodes in ranks])
+    start, end = (np.concatenate(when) for when in zip(*times, strict=True))
     names, axes = _texts(ranks, "name"), _texts(ranks, "axis")
-    call = _calls(tables, ranks, len(rank))
     nodes = Nodes(
-        rank,
+        np.repeat([nodes.rank for nodes in ranks], np.diff(base)),
         np.concatenate([nodes.lane + low for nodes, low in zip(ranks, lane_base[:-1], strict=True)]),
         np.concatenate([nodes.kind for nodes in ranks]),
         start,
@@ -46,41 +46,72 @@ def _build(tables: TableSet) -> Graph:
         np.concatenate([nodes.step for nodes in ranks]),
         axes[0],
         names[0],
-        call,
+        _calls(tables, ranks, base[-1]),
         np.concatenate([nodes.event for nodes in ranks]),
     )
-    edges, dropped = _edges(waits, base, nodes)
+    edges = Edges(
+        np.concatenate([each.source + low for each, low in zip(waits, base[:-1], strict=True)]),
+        np.concatenate([each.at_end for each in waits]),
+        np.concatenate([each.target + low for each, low in zip(waits, base[:-1], strict=True)]),
+        np.concatenate([each.lag for each in waits]),
+        np.concatenate([each.kind for each in waits]),
+    )
     transfer, tied = _transfers(nodes)
-    gap = np.concatenate([each.gap for each in waits])
-    own = np.concatenate([nodes.start for nodes in ranks])
-    given = np.concatenate([each.earliest for each in waits])
-    earliest = np.where(given == own, start, NEVER)
-    edges, gap, earliest = _settled(nodes, edges, gap, earliest)
+    gap, earliest = (np.concatenate([getattr(each, name) for each in waits]) for name in ("gap", "earliest"))
+    dropped = sum(each.dropped for each in waits)
     return Graph(nodes, gap, earliest, edges, nodes.duration, transfer, tied, axes[1], names[1], dropped)
 
 
-def _settled(nodes: Nodes, edges: Edges, gap: Ints, earliest: Ints) -> tuple[Edges, Ints, Ints]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Settled:
+    """One rank's edges by target, on the common clock, with its gaps: a replay of them gives what was measured."""
+
+    source: Ints
+    at_end: Flags
+    target: Ints
+    lag: Ints
+    kind: Ints
+    gap: Ints
+    earliest: Ints
+    dropped: int
+
+    @classmethod
+    def of(cls, nodes: RankNodes, waits: RankWaits, start: Ints, end: Ints) -> _Settled:
+        """Drop the edges that contradict the measured order, and make up for what is left unexplained."""
+        arrived = np.where(waits.at_end, end[waits.source], start[waits.source])
+        good = arrived + np.minimum(waits.lag, 0) <= start[waits.target]
+        order = np.flatnonzero(good)
+        order = order[np.argsort(waits.target[order], kind="stable")]
+        source, target, kind, arrived = (each[order] for each in (waits.source, waits.target, waits.kind, arrived))
+        lag = np.minimum(waits.lag[order], start[target] - arrived)
+        first = nodes.first_of_lane
+        earliest = np.where(waits.earliest == nodes.start, start, NEVER)
+        lag, gap, earliest = _settled(first, (start, end), (target, arrived, lag), waits.gap, earliest)
+        return cls(source, waits.at_end[order], target, lag, kind, gap, earliest, int(len(good) - len(order)))
+
+
+def _settled(
+    first: Flags, moments: tuple[Ints, Ints], edges: tuple[Ints, Ints, Ints], gap: Ints, earliest: Ints
+) -> tuple[Ints, Ints, Ints]:
     """Make up for what drift, rounding and dropped edges left unexplained: then the replay is exact.
 
     The few nanoseconds of drift go to the edge that was waited for, else all of that wait would become think time
-    which no edit can shorten; what is larger is think time.
+    which no edit can shorten; what is larger is think time. `edges` are targets, when their sources were over, lags.
     """
-    first = np.ones(len(nodes), dtype=bool)
-    first[1:] = nodes.lane[1:] != nodes.lane[:-1]
-    room = np.where(first, 0, nodes.start - np.roll(nodes.end, 1))
+    (start, end), (target, over, lag) = moments, edges
+    room = np.where(first, 0, start - np.roll(end, 1))
     gap = np.where(first, 0, np.minimum(gap, room))
-    own = np.where(first, earliest, nodes.start - room + gap)
-    arrived = np.where(edges.at_end, nodes.end[edges.source], nodes.start[edges.source]) + edges.lag
+    own = np.where(first, earliest, start - room + gap)
+    arrived = over + lag
     bound = own.copy()
-    np.maximum.at(bound, edges.target, arrived)
-    short, waited = bound < nodes.start, bound > own
-    missing = np.where(short & waited, nodes.start - np.where(waited, bound, nodes.start), 0)
+    np.maximum.at(bound, target, arrived)
+    short, waited = bound < start, bound > own
+    missing = np.where(short & waited, start - bound, 0)
     drifted = (missing > 0) & (missing <= _DRIFT_NS + room // _DRIFT_SHARE)
-    held = drifted[edges.target] & (arrived == bound[edges.target])
-    lag = edges.lag + np.where(held, missing[edges.target], 0)
+    held = drifted[target] & (arrived == bound[target])
+    lag = lag + np.where(held, missing[target], 0)
     short &= ~drifted
-    gap, earliest = np.where(short & ~first, room, gap), np.where(short & first, nodes.start, earliest)
-    return replace(edges, lag=lag), gap, earliest
+    return lag, np.where(short & ~first, room, gap), np.where(short & first, start, earliest)
 
 
 def _texts(ranks: list[RankNodes], which: str) -> tuple[Ints, tuple[str, ...]]:
@@ -111,20 +142,9 @@ def _calls(tables: TableSet, ranks: list[RankNodes], count: int) -> Ints:
         of_part[found["part"][mine]] = found["call"][mine]
         call[low : low + len(nodes.lane)] = of_part[nodes.part]
         low += len(nodes.lane)
-    used = np.unique(call[call >= 0])
-    return np.where(call >= 0, np.searchsorted(used, call), -1)
-
-
-def _edges(waits: list, base: Ints, nodes: Nodes) -> tuple[Edges, int]:  # type: ignore[type-arg]
-    source = np.concatenate([each.source + low for each, low in zip(waits, base[:-1], strict=True)])
-    target = np.concatenate([each.target + low for each, low in zip(waits, base[:-1], strict=True)])
-    at_end, lag, kind = (np.concatenate([getattr(each, name) for each in waits]) for name in ("at_end", "lag", "kind"))
-    arrived = np.where(at_end, nodes.end[source], nodes.start[source])
-    good = arrived + np.minimum(lag, 0) <= nodes.start[target]
-    lag = np.minimum(lag, nodes.start[target] - arrived)
-    order = np.argsort(target[good], kind="stable")
-    edges = Edges(source[good], at_end[good], target[good], lag[good], kind[good]).take(order)
-    return edges, int((~good).sum())
+    joined = call >= 0
+    call[joined] = numbered(call[joined])[1]
+    return call
 
 
 def _transfers(nodes: Nodes) -> tuple[Ints, Flags]:

@@ -11,7 +11,7 @@ from usp_prof.whatif.edits.pipeline import is_of_pipeline, lowered
 from usp_prof.whatif.layout import Layout, layout_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from usp_prof.model.edit import Edit
     from usp_prof.tables.table_set import TableSet
@@ -21,14 +21,28 @@ _REORDERED = 0.1
 """Of what another order of actions changes, so much may not come about."""
 
 
+class Later:
+    """A graph that is made when it is asked for, once."""
+
+    def __init__(self, make: Callable[[], Graph]) -> None:
+        self._make = make
+        self._made: Graph | None = None
+
+    def __call__(self) -> Graph:
+        """Give the graph."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Edited:
     """What edits make of the graph, before it is replayed."""
 
     edits: tuple[Edit, ...]
     graph: Graph
-    cautious: Graph | None
-    """The same by cautious models, where a model is in it."""
+    cautious: Later | None
+    """The same by cautious models, where a model is in it: only who wants to know the error asks for it."""
     layout: Layout
     reordered: tuple[Edit, ...]
     """The edits of the pipeline's order, which are no changes of the graph."""
@@ -54,10 +68,10 @@ class Edited:
 
 
 def _on_the_graph(made: Edited, tables: TableSet, edit: Edit) -> Edited:
-    kind = kind_of(edit)
-    cautious = made.graph if made.cautious is None and kind.modelled else made.cautious
-    if cautious is not None:
-        cautious = apply(cautious, Request(edit, tables, made.layout, Lean.CAUTIOUS))
+    kind, cautious = kind_of(edit), made.cautious
+    if cautious is not None or kind.modelled:
+        before = cautious or Later(lambda: made.graph)
+        cautious = Later(lambda: apply(before(), Request(edit, tables, made.layout, Lean.CAUTIOUS)))
     return replace(
         made,
         graph=apply(made.graph, Request(edit, tables, made.layout)),

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from usp_prof.model.errors import UspProfError
 from usp_prof.whatif.build import graph_of
 from usp_prof.whatif.edited import Edited, as_recorded
-from usp_prof.whatif.outcome import Replayed, outcome
+from usp_prof.whatif.graph import Graph
+from usp_prof.whatif.outcome import Outcome, outcome
 from usp_prof.whatif.recorded import unedited
 from usp_prof.whatif.replay import at_once
 from usp_prof.whatif.replays import replay_each, replayed
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from usp_prof.model.edit import Edit
     from usp_prof.model.finding import Basis
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Graph, Timeline
+    from usp_prof.whatif.graph import Timeline
 
 T = TypeVar("T")
 
@@ -51,29 +53,30 @@ class _Known:
     timeline: Timeline | None = None
 
 
-def gains(tables: TableSet, edits: Sequence[Edit]) -> Iterator[Gain | UspProfError]:
-    """Predict each edit alone; for what cannot be done give the error."""
-    width = _width(tables)
+def gains(tables: TableSet, edits: Sequence[Edit], least: Sequence[float] = ()) -> Iterator[Gain | UspProfError]:
+    """Predict each edit alone; for what cannot be done give the error.
+
+    `least` gives for each edit the gain that is wanted of it: of one that saves less, nobody asks how sure that is.
+    """
+    width, floors = _width(tables), least or [-inf] * len(edits)
     for low in range(0, len(edits), width):
         made = [_attempted(partial(as_recorded(tables).then, tables, edit)) for edit in edits[low : low + width]]
-        known = _known(tables, [each for each in made if isinstance(each, Edited)])
-        for each in made:
-            yield _attempted(partial(_gain, tables, each, known)) if isinstance(each, Edited) else each
+        yield from _gains(tables, made, floors[low : low + width])
 
 
-def gains_in_turn(tables: TableSet, edits: Sequence[Edit]) -> Iterator[Gain | UspProfError]:
+def gains_in_turn(
+    tables: TableSet, edits: Sequence[Edit], least: Sequence[float] = ()
+) -> Iterator[Gain | UspProfError]:
     """Predict each edit with all before it; for one that cannot join them give the error, and go on without it."""
-    made, place, width = as_recorded(tables), 0, _width(tables)
+    made, place, width, floors = as_recorded(tables), 0, _width(tables), least or [-inf] * len(edits)
     while place < len(edits):
         several: list[Edited | UspProfError] = []
         last = made
         for edit in edits[place : place + width]:
             several.append(_attempted(partial(last.then, tables, edit)))
             last = several[-1] if isinstance(several[-1], Edited) else last
-        known = _known(tables, [each for each in several if isinstance(each, Edited)])
-        for each in several:
+        for each, found in zip(several, _gains(tables, several, floors[place : place + width]), strict=True):
             place += 1
-            found = _attempted(partial(_gain, tables, each, known)) if isinstance(each, Edited) else each
             yield found
             if isinstance(each, Edited):
                 if isinstance(found, UspProfError):
@@ -81,8 +84,29 @@ def gains_in_turn(tables: TableSet, edits: Sequence[Edit]) -> Iterator[Gain | Us
                 made = each
 
 
+def _gains(
+    tables: TableSet, made: Sequence[Edited | UspProfError], least: Sequence[float]
+) -> list[Gain | UspProfError]:
+    """Replay what edits make of the run, and cautiously what of it saves enough."""
+    there = [each for each in made if isinstance(each, Edited)]
+    known = _known(tables, [each.graph for each in there], [each.graph for each in there if each.is_moved])
+    found = [_attempted(partial(_outcome, tables, each, known)) if isinstance(each, Edited) else each for each in made]
+    counts = [
+        isinstance(each, Outcome) and each.gain_fraction >= wanted for each, wanted in zip(found, least, strict=True)
+    ]
+    cautious = [
+        _attempted(each.made.cautious) if count and isinstance(each, Outcome) and each.made.cautious else None
+        for each, count in zip(found, counts, strict=True)
+    ]
+    doubted = _known(tables, [each for each in cautious if isinstance(each, Graph)])
+    return [
+        _gain(each, known, doubted, against) if isinstance(each, Outcome) else each
+        for each, against in zip(found, cautious, strict=True)
+    ]
+
+
 def _width(tables: TableSet) -> int:
-    """Say how many edits are made before they are replayed: of a modelled one there are two graphs."""
+    """Say how many edits are made before they are replayed: of a modelled one there may be two graphs."""
     return max(1, at_once(graph_of(tables)) // 2)
 
 
@@ -93,11 +117,19 @@ def _attempted(make: Callable[[], T]) -> T | UspProfError:
         return error
 
 
-def _gain(tables: TableSet, made: Edited, known: dict[int, _Known]) -> Gain:
+def _outcome(tables: TableSet, made: Edited, known: dict[int, _Known]) -> Outcome:
     own = known[id(made.graph)]
-    cautious = None if made.cautious is None else known[id(made.cautious)].mean_ns
-    found = outcome(tables, made, Replayed(own.mean_ns, cautious), partial(_moved, tables, made.graph, own.timeline))
-    return Gain(found.gain_fraction, found.basis, found.error_fraction, sampled=own.timeline is None)
+    return outcome(tables, made, own.mean_ns, partial(_moved, tables, made.graph, own.timeline))
+
+
+def _gain(
+    found: Outcome, known: dict[int, _Known], doubted: dict[int, _Known], cautious: Graph | UspProfError | None
+) -> Gain | UspProfError:
+    if isinstance(cautious, UspProfError):
+        return cautious
+    error = found.error_fraction(None if cautious is None else doubted[id(cautious)].mean_ns)
+    sampled = known[id(found.made.graph)].timeline is None
+    return Gain(found.gain_fraction, found.basis, error, sampled)
 
 
 def _moved(tables: TableSet, graph: Graph, timeline: Timeline | None) -> TableSet:
@@ -107,11 +139,11 @@ def _moved(tables: TableSet, graph: Graph, timeline: Timeline | None) -> TableSe
     return retimed(tables, graph, timeline or replay_each(tables, [graph])[0], steps)
 
 
-def _known(tables: TableSet, made: Sequence[Edited]) -> dict[int, _Known]:
-    """Replay what several edits make, by the graphs' identity."""
-    graphs = {id(graph): graph for each in made for graph in (each.graph, each.cautious) if graph is not None}
+def _known(tables: TableSet, several: Sequence[Graph], moved: Sequence[Graph] = ()) -> dict[int, _Known]:
+    """Replay several graphs, by their identity; of those that are `moved` the order of actions changes then."""
+    graphs = {id(graph): graph for graph in several}
     # Where stages drift apart their window widens from step to step: what takes another order is replayed as a whole.
-    whole = {id(graph_of(tables)), *(id(each.graph) for each in made if each.is_moved)}
+    whole = {id(graph_of(tables)), *(id(graph) for graph in moved)}
     found = _by_sample(tables, [graph for key, graph in graphs.items() if key not in whole])
     rest = [graph for key, graph in graphs.items() if key not in found]
     for graph, timeline in zip(rest, replay_each(tables, rest), strict=True):

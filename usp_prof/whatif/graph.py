@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from usp_prof.algebra.order import rows_by_code
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
     Flags = NDArray[np.bool_]
+
+T = TypeVar("T")
 
 NEVER = np.iinfo(np.int64).min // 4
 """Earlier than everything: a bound that binds nothing."""
@@ -69,6 +73,7 @@ class Nodes:
 
     _end: list[Ints] = field(default_factory=list, init=False, repr=False)
     _of_rank: dict[int, Ints] = field(default_factory=dict, init=False, repr=False)
+    _memo: dict[object, object] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -85,6 +90,26 @@ class Nodes:
         if not self._of_rank:
             self._of_rank.update(rows_by_code(self.rank))
         return self._of_rank.get(rank, self.rank[:0])
+
+    @property
+    def of_host(self) -> Flags:
+        """Mark what the hosts of ranks with a device do: their calls, and their coming back."""
+        return self.memo("of host", lambda: (self.kind == NodeKind.HOST) | (self.kind == NodeKind.RETURN))
+
+    @property
+    def first_of_lane(self) -> Flags:
+        """Mark the nodes that have none before them on their lane."""
+        return self.memo("first of lane", lambda: _firsts(self.lane))
+
+    def of_ranks_with(self, marked: Flags) -> Flags:
+        """Mark all nodes of the ranks of which some node is marked."""
+        there = np.zeros(int(self.rank.max(initial=0)) + 1, dtype=bool)
+        there[self.rank[marked]] = True
+        return np.asarray(there[self.rank])
+
+    def memo(self, key: object, build: Callable[[], T]) -> T:
+        """Work something out of these nodes once."""
+        return _once(self._memo, key, build)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,6 +150,8 @@ class Graph:
     rewired: bool = False
     """An edit let nodes wait for what they did not wait for before."""
 
+    _memo: dict[object, object] = field(default_factory=dict, init=False, repr=False)
+
     @property
     def measured(self) -> Flags:
         """Mark the nodes that the trace holds."""
@@ -137,6 +164,10 @@ class Graph:
     def with_changes(self, **changes: Ints | Flags | Edges | Nodes | int | bool | tuple[str, ...]) -> Graph:
         """Give the graph with other numbers."""
         return replace(self, **changes)  # type: ignore[arg-type]
+
+    def memo(self, key: object, build: Callable[[], T]) -> T:
+        """Work something out of this graph once."""
+        return _once(self._memo, key, build)
 
     def on_axis(self, axis: str) -> Flags:
         """Mark the communication of one axis; of all axes for the empty word."""
@@ -153,3 +184,17 @@ class Timeline:
 
     start: Ints
     end: Ints
+
+
+def _firsts(lane: Ints) -> Flags:
+    first = np.ones(len(lane), dtype=bool)
+    first[1:] = lane[1:] != lane[:-1]
+    return first
+
+
+def _once(memo: dict[object, object], key: object, build: Callable[[], T]) -> T:
+    if key not in memo:
+        found = memo[key] = build()
+        if isinstance(found, np.ndarray):
+            found.setflags(write=False)
+    return memo[key]  # type: ignore[return-value] # the key names the type

@@ -26,50 +26,51 @@ SHARED_ERROR = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Replayed:
-    """The mean step that a replay of the edited graph has, and what it has when models are taken cautiously."""
-
-    after_ns: float
-    cautious_ns: float | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """The mean step after edits, how it is known, and by what share of the measured step it may be wrong."""
+    """The mean step after edits, and how it is known."""
 
+    made: Edited
     before_ns: float
+    replayed_ns: float
+    """As the replay has it, before another order of actions."""
     after_ns: float
     replay_error: float
-    basis: Basis
-    error_fraction: float
+    floor_error: float
+    """How well gains are known at best."""
     layout: Layout
-    rescheduled: Rescheduled | None = None
+    rescheduled: tuple[Rescheduled, ...]
 
     @property
     def gain_fraction(self) -> float:
         """The share of the step that the edits save."""
         return 1 - self.after_ns / self.before_ns if self.before_ns > 0 else 0.0
 
+    @property
+    def basis(self) -> Basis:
+        """How it is known."""
+        return Basis.MODELLED if self.made.cautious is not None or self.rescheduled else Basis.REPLAYED
 
-def outcome(tables: TableSet, made: Edited, replayed: Replayed, moved: Callable[[], TableSet]) -> Outcome:
+    def error_fraction(self, cautious_ns: float | None) -> float:
+        """Say by what share of the measured step it may be wrong, by the replay with cautious models where one is."""
+        error = 0.0 if cautious_ns is None else abs(cautious_ns - self.replayed_ns) / self.before_ns
+        for other in self.rescheduled:
+            error += other.error_ns / self.before_ns
+        if self.basis is Basis.MODELLED:
+            error = max(error, self.made.doubt * abs(1 - self.after_ns / self.before_ns))
+        return max(self.floor_error, self.replay_error, error)
+
+
+def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[[], TableSet]) -> Outcome:
     """Put the replay and the pipeline's order together; `moved` gives the tables as the replay moves them."""
     before = unedited(tables)
-    whole = before.mean_measured_ns
-    error, basis = 0.0, Basis.REPLAYED
-    if replayed.cautious_ns is not None:
-        basis = Basis.MODELLED
-        error = abs(replayed.cautious_ns - replayed.after_ns) / whole
-    after_ns, now, other = replayed.after_ns, made.layout, None
+    after_ns, now, others = replayed_ns, made.layout, []
     there = moved() if made.is_moved else tables
     for edit in made.reordered:
-        other = reschedule(there, edit, now)
-        after_ns -= other.saved_ns
+        others.append(reschedule(there, edit, now))
+        after_ns -= others[-1].saved_ns
         now = relaid(now, edit)
-        basis, error = Basis.MODELLED, error + other.error_ns / whole
-    replay_error = float(before.error.max(initial=0.0))
-    if basis is Basis.MODELLED:
-        error = max(error, made.doubt * abs(1 - after_ns / whole))
-    return Outcome(whole, after_ns, replay_error, basis, max(_floor(tables), replay_error, error), now, other)
+    error = float(before.error.max(initial=0.0))
+    return Outcome(made, before.mean_measured_ns, replayed_ns, after_ns, error, _floor(tables), now, tuple(others))
 
 
 def _floor(tables: TableSet) -> float:

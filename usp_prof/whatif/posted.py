@@ -29,6 +29,8 @@ ASKED_SHARE = 0.03
 
 def with_asked_posts(graph: Graph) -> Graph:
     """Shorten the posted transfers that were only asked for late."""
+    if not _posted(graph).any():
+        return graph
     seen = graph.nodes.end
     graph = _met(graph)
     asked, first = _asked(graph, seen)
@@ -93,9 +95,10 @@ def _met(graph: Graph) -> Graph:
 def _posted(graph: Graph) -> Flags:
     """Mark the sends and receives that a host without a device posted: each has a lane of its own."""
     nodes = graph.nodes
-    alone = np.bincount(nodes.lane)[nodes.lane] == 1
-    hosted = np.unique(nodes.rank[nodes.kind == NodeKind.HOST])
-    return np.asarray(alone & (nodes.kind == NodeKind.COMMUNICATION) & ~np.isin(nodes.rank, hosted))
+    posted = (nodes.kind == NodeKind.COMMUNICATION) & ~nodes.of_ranks_with(nodes.kind == NodeKind.HOST)
+    if posted.any():
+        posted &= np.bincount(nodes.lane)[nodes.lane] == 1
+    return np.asarray(posted)
 
 
 def _asked(graph: Graph, seen: Ints) -> tuple[Flags, Ints]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.whatif.edited import edited
 from usp_prof.whatif.layout import Layout, layout_of
-from usp_prof.whatif.outcome import Replayed, outcome
+from usp_prof.whatif.outcome import outcome
 from usp_prof.whatif.recorded import unedited
 from usp_prof.whatif.replays import replay_each
 from usp_prof.whatif.retimed import retimed
@@ -50,22 +50,22 @@ class Prediction:
 def predict(tables: TableSet, edits: Sequence[Edit]) -> Prediction:
     """Predict the mean step of a run with edits made: those of the graph in their order, then those of the pipeline."""
     made = edited(tables, edits)
-    graphs = [made.graph] if made.cautious is None else [made.graph, made.cautious]
+    graphs = [made.graph] if made.cautious is None else [made.graph, made.cautious()]
     timelines = replay_each(tables, graphs)
     steps = [step_times(tables, *pair).mean_replayed_ns for pair in zip(graphs, timelines, strict=True)]
-    found = outcome(tables, made, Replayed(*steps), lambda: retimed(tables, made.graph, timelines[0]))
+    found = outcome(tables, made, steps[0], lambda: retimed(tables, made.graph, timelines[0]))
     return Prediction(
         tuple(edits),
         found.before_ns,
         found.after_ns,
         found.replay_error,
         found.basis,
-        found.error_fraction,
+        found.error_fraction(steps[1] if steps[1:] else None),
         made.graph,
         timelines[0],
         layout_of(tables),
         found.layout,
-        found.rescheduled,
+        found.rescheduled[-1] if found.rescheduled else None,
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import sorted_within
 from usp_prof.whatif.graph import NodeKind
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def nodes_of(tables: TableSet, rank: int) -> RankNodes:
     }
     name = np.append(names, host_names)
     axes = np.append(axis[0], np.full(calls.shape[1], -1))
-    order = np.lexsort((np.arange(len(name)), columns["start"], columns["lane"]))
+    order = sorted_within(columns["lane"], columns["start"])
     sorted_columns = {key: np.asarray(value, np.int64)[order] for key, value in columns.items()}
     return RankNodes(
         rank,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.whatif.build import graph_of
 from usp_prof.whatif.plan import Plan, make_plan
-from usp_prof.whatif.replay import replay
+from usp_prof.whatif.replay import as_measured, replay
 from usp_prof.whatif.step_times import StepTimes, step_times
 
 if TYPE_CHECKING:
@@ -21,7 +21,12 @@ def unedited(tables: TableSet) -> StepTimes:
 
 def timeline_of(tables: TableSet) -> Timeline:
     """Give when everything ran, as the replay has it."""
-    return tables.memo("whatif timeline", lambda: replay(graph_of(tables), plan_of(tables)))
+    return tables.memo("whatif timeline", lambda: _timeline(tables))
+
+
+def _timeline(tables: TableSet) -> Timeline:
+    graph = graph_of(tables)
+    return as_measured(graph) or replay(graph, plan_of(tables))
 
 
 def plan_of(tables: TableSet) -> Plan:

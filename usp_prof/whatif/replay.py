@@ -35,6 +35,31 @@ def replay(graph: Graph, plan: Plan | None = None) -> Timeline:
     return found[0]
 
 
+def as_measured(graph: Graph) -> Timeline | None:
+    """Give the measured timeline where a replay would give just that; `None` where it might not.
+
+    It would where each node begins and ends as its own reasons have it, all others being where they were measured:
+    whatever the order in which the replay takes the nodes, it then finds every one of them there.
+    """
+    nodes, edges = graph.nodes, graph.edges
+    if not len(nodes):
+        return None
+    start, end = nodes.start, nodes.end
+    begin = np.maximum(graph.earliest, int(start.min()) - span(graph))
+    follows = np.flatnonzero(~nodes.first_of_lane)
+    begin[follows] = np.maximum(begin[follows], end[follows - 1] + graph.gap[follows])
+    np.maximum.at(begin, edges.target, np.where(edges.at_end, end[edges.source], start[edges.source]) + edges.lag)
+    if not np.array_equal(begin, start):
+        return None
+    done = start + graph.duration
+    members = np.flatnonzero(nodes.call >= 0)
+    last = np.full(int(nodes.call.max()) + 1, NEVER)
+    np.maximum.at(last, nodes.call[members], start[members])
+    tied = members[graph.tied[members]]
+    done[tied] = np.maximum(start[tied], last[nodes.call[tied]] + graph.transfer[tied])
+    return Timeline(start, end) if np.array_equal(done, end) else None
+
+
 def replay_all(graphs: Sequence[Graph], plan: Plan) -> list[Timeline]:
     """Replay graphs that one plan serves; as many at once as `at_once` says is reasonable."""
     found = _attempt(graphs, plan) if len(graphs) > 1 else None
@@ -116,4 +141,4 @@ def _rows(each: Sequence[NDArray[Any]], order: Ints) -> NDArray[Any]:
     return found
 
 
-__all__ = ["NEVER", "at_once", "replay", "replay_all"]
+__all__ = ["NEVER", "as_measured", "at_once", "replay", "replay_all"]

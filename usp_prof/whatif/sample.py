@@ -17,7 +17,7 @@ from usp_prof.tables import clock
 from usp_prof.whatif.build import graph_of
 from usp_prof.whatif.graph import Nodes
 from usp_prof.whatif.plan import Plan, make_plan
-from usp_prof.whatif.replay import replay
+from usp_prof.whatif.replay import as_measured, replay
 from usp_prof.whatif.step_times import bounds_of
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _recorded(sample: Sample | None) -> Recorded | None:
         return None
     graph = sample.narrowed(sample.base)
     plan = make_plan(graph)
-    return Recorded(sample, graph, plan, replay(graph, plan))
+    return Recorded(sample, graph, plan, as_measured(graph) or replay(graph, plan))
 
 
 def _sample(tables: TableSet) -> Sample | None:

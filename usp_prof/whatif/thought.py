@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import numbered
 from usp_prof.tables import clock
 from usp_prof.whatif.graph import EdgeKind, NodeKind
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 LOADS_DATA = re.compile(r"dataloader|data_loader|^train::input\b", re.IGNORECASE)
 """Annotations and ops in which the host fetches the next batch."""
 
+_HOLD_THOUGHT = np.array([kind in (EdgeKind.WAIT, EdgeKind.ISSUE, EdgeKind.SYNC) for kind in EdgeKind])
+
 PAUSE_NS = 2_000_000
 """A pause of the host shorter than this is not told from ordinary work."""
 SLICE_NS = 50_000_000
@@ -26,29 +29,38 @@ PAUSE_RATIO = 20.0
 
 
 def pauses(graph: Graph, tables: TableSet) -> Ints:
-    """Find the nodes before which the host paused; waiting for data is no pause."""
+    """Find the nodes before which the host paused, once; waiting for data is no pause."""
+    return graph.memo(("pauses", id(tables)), lambda: _pauses(graph, tables))
+
+
+def _pauses(graph: Graph, tables: TableSet) -> Ints:
     found = []
     clocks, think = clock.of(tables), think_times(graph)
-    with_host = np.unique(graph.nodes.rank[graph.nodes.kind == NodeKind.HOST])
     for rank in tables.ranks:
-        rows = graph.nodes.of_rank(rank)
-        rows = rows[think[rows] > 0]
+        mine = graph.nodes.of_rank(rank)
+        rows = mine[think[mine] > 0]
         if not len(rows):
             continue
-        begin, end = (clocks.align(rank, when) for when in loading(tables, rank))
-        loads = overlap(begin, end, graph.nodes.start[rows] - think[rows], graph.nodes.start[rows])
         # In short recordings a pause in each step is among the largest hundredth already.
-        steps = len(np.unique(graph.nodes.step[rows]))
+        steps = len(numbered(graph.nodes.step[rows])[0])
         usual = float(np.quantile(think[rows], min(0.99, max(0.5, 1 - 3 * steps / len(rows)))))
-        paused = think[rows] - loads > max(PAUSE_NS, PAUSE_RATIO * usual)
-        if rank not in with_host and paused.sum() > steps:
-            paused = think[rows] - loads > max(SLICE_NS, PAUSE_RATIO * usual)
-        found.append(rows[paused])
+        least = max(PAUSE_NS, PAUSE_RATIO * usual)
+        on_device = graph.nodes.of_host[mine].any()
+        rows = rows[think[rows] > least]
+        begin, end = (clocks.align(rank, when) for when in loading(tables, rank))
+        paused = think[rows] - overlap(begin, end, graph.nodes.start[rows] - think[rows], graph.nodes.start[rows])
+        if not on_device and (paused > least).sum() > steps:
+            least = max(SLICE_NS, PAUSE_RATIO * usual)
+        found.append(rows[paused > least])
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
 def think_times(graph: Graph) -> Ints:
     """Give the host's think time before each node: after its lane's node before, or after what it had waited for."""
+    return graph.memo("think times", lambda: _think_times(graph))
+
+
+def _think_times(graph: Graph) -> Ints:
     thinking, edges = thinks(graph), graph.edges
     think = np.where(thinking, np.maximum(graph.gap, 0), 0)
     rows = np.flatnonzero(holds_thought(edges) & (thinking[edges.target] | _posts(graph)[edges.target]))
@@ -64,41 +76,49 @@ def loads_data(graph: Graph, tables: TableSet) -> Flags:
     clocks, think = clock.of(tables), think_times(graph)
     for rank in tables.ranks:
         begin, end = (clocks.align(rank, when) for when in loading(tables, rank))
+        begin, end = (when[end > begin] for when in (begin, end))
+        if not len(begin):
+            continue
         rows = graph.nodes.of_rank(rank)
         rows = rows[think[rows] > 0]
-        found[rows] = overlap(begin, end, graph.nodes.start[rows] - think[rows], graph.nodes.start[rows]) > 0
+        start = graph.nodes.start[rows]
+        last = np.searchsorted(begin, start, side="left") - 1
+        found[rows] = (last >= 0) & (end[last] > start - think[rows])
     return found
 
 
 def holds_thought(edges: Edges) -> Flags:
     """Mark the edges whose lag holds the host's thinking."""
-    return np.isin(edges.kind, (EdgeKind.WAIT, EdgeKind.ISSUE, EdgeKind.SYNC))
+    return np.asarray(_HOLD_THOUGHT[edges.kind])
 
 
 def _posts(graph: Graph) -> Flags:
     """Mark communication that a host posts by itself: that of ranks without a device."""
-    with_host = np.unique(graph.nodes.rank[graph.nodes.kind == NodeKind.HOST])
-    talks = graph.nodes.kind == NodeKind.COMMUNICATION
-    return np.asarray(talks & ~np.isin(graph.nodes.rank, with_host))
+    nodes = graph.nodes
+    return nodes.memo("posts", lambda: (nodes.kind == NodeKind.COMMUNICATION) & ~nodes.of_ranks_with(nodes.of_host))
 
 
 def thinks(graph: Graph) -> Flags:
     """Mark the nodes before which a host thinks: its calls, and on CPU traces the computing lane."""
-    host = np.isin(graph.nodes.kind, (NodeKind.HOST, NodeKind.RETURN))
-    with_host = np.unique(graph.nodes.rank[host])
-    return np.asarray(host | ((graph.nodes.kind == NodeKind.COMPUTE) & ~np.isin(graph.nodes.rank, with_host)))
+    nodes = graph.nodes
+    return nodes.memo(
+        "thinks",
+        lambda: nodes.of_host | ((nodes.kind == NodeKind.COMPUTE) & ~nodes.of_ranks_with(nodes.of_host)),
+    )
 
 
 def lane_before(graph: Graph) -> Ints:
     """Give the end of each node's lane predecessor; its own start where it has none."""
-    before = np.roll(graph.nodes.end, 1)
-    first = np.ones(len(before), dtype=bool)
-    first[1:] = graph.nodes.lane[1:] != graph.nodes.lane[:-1]
-    return np.where(first, graph.nodes.start, np.minimum(before, graph.nodes.start))
+    nodes = graph.nodes
+    return np.where(nodes.first_of_lane, nodes.start, np.minimum(np.roll(nodes.end, 1), nodes.start))
 
 
 def loading(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
     """Give when a rank's host is inside the data loader, on its own clock."""
+    return tables.memo(("loading", rank), lambda: _loading(tables, rank))
+
+
+def _loading(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
     found = []
     for name in ("annotations", "ops"):
         table = tables.columns(name, rank)
