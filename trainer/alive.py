@@ -61,6 +61,7 @@ class Pulse:
             while not self.stopped.is_set():
                 if select.select([self.ear], [], [], BEAT)[0] and signal.SIGTERM in os.read(self.ear, 64):
                     self.leaving = True
+                    self._say()
                     if not self.heard.wait(GRACE):
                         self.give_up("told to stop")
                 self._say()

@@ -1,4 +1,4 @@
-"""Rank 1 is killed while rank 0 waits in C for something that never comes, as for a GPU; it is told to stop there."""
+"""Rank 1 is killed while the others wait in C for something that never comes, as for a GPU; they are told to stop there."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import torch.distributed as dist
 from trainer.alive import watched
 
 dist.init_process_group("gloo")
-with watched(dist.get_rank(), 2):
+with watched(dist.get_rank(), dist.get_world_size()):
     dist.barrier()
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -129,12 +130,15 @@ def test_a_lost_rank_is_named_and_leaves_no_half_trace(tmp_path: Path) -> None:
     assert not list(folder.glob("*")) or {path.name for path in folder.iterdir()} <= {"run.json"}
 
 
-def test_a_rank_that_hears_nothing_still_names_the_lost_one() -> None:
-    process = start([*torchrun(2), str(Path(__file__).with_name("deaf_rank.py"))])
+def test_ranks_that_hear_nothing_still_name_the_lost_one() -> None:
+    process = start([*torchrun(3), str(Path(__file__).with_name("deaf_rank.py"))])
     _, err = finish(process, 150)
     assert process.returncode != 0
-    assert "error: rank 1 (pid " in err
     assert "rank 0 gives up (told to stop)" in err
+    assert "rank 2 gives up (told to stop)" in err
+    named = re.findall(r"rank (\d) \(pid", err)
+    assert named  # and nobody but the lost one
+    assert set(named) == {"1"}
 
 
 def test_the_impossible_is_refused_before_anything_starts() -> None:
