@@ -184,7 +184,7 @@ def test_what_went_into_ops_is_read_on_the_way(tmp_path: Path, odd: dict[str, An
 
 def test_arguments_need_nothing_between_them() -> None:
     """The decoder of lines takes values that follow each other: what the reader rests on, and else is merely slow."""
-    read = _wire.ARGUMENTS.decode_lines(b'{"External id": 1}{\n"stream": 2}{} {"a": {"stream": 3}}')
+    read = _wire.LINKS.decode_lines(b'{"External id": 1}{\n"stream": 2}{} {"a": {"stream": 3}}')
     assert [(one.external, one.stream) for one in read] == [(1, -1), (-1, 2), (-1, -1), (-1, -1)]
 
 

@@ -24,19 +24,28 @@ if TYPE_CHECKING:
 
     _Given = NDArray[np.int64] | None
     """By row; `None` where it is absent in all of them."""
-    _Arguments = tuple[list[_Given], _Given, Iterable[Sequence[msgspec.Raw | bytes]]]
+    _OpArguments = tuple[list[_Given], _Given, Iterable[Sequence[msgspec.Raw | bytes]]]
     """The links, the sequence number, and the texts behind each of `KEYS`."""
+    _Common = _wire.Complete | _wire.WholeComplete | _wire.Metadata | _wire.FlowBegin | _wire.FlowStep | _wire.FlowEnd
 
 _PASSED_OVER = frozenset({"s", "t", "f", "M"})
 _WITHOUT_LINKS = "python_function"
-_TS = 5
+_OP = "cpu_op"
+_TS, _AFTER_TS = 5, 2
+"""Place of the start among the fields of an event, and how many follow it; without a phase it is one less."""
 _CODED = {"phase": plain_text, "category": category_text, "process": plain_text, "thread": plain_text}
 LINK_COLUMNS = ("device", "stream", "correlation", "external_id")
+_NO_LINKS: list[_Given] = [None] * len(LINK_COLUMNS)
 
 
 def _kinds() -> Kinds:
-    """Code the columns of few values, and ask of them: flow or metadata? metadata? without links?"""
-    return Kinds(lambda key: key[0] in _PASSED_OVER, lambda key: key[0] == "M", lambda key: key[1] == _WITHOUT_LINKS)
+    """Code the columns of few values, and ask of them: flow or metadata? metadata? without links? an op?"""
+    return Kinds(
+        lambda key: key[0] in _PASSED_OVER,
+        lambda key: key[0] == "M",
+        lambda key: key[1] == _WITHOUT_LINKS,
+        lambda key: category_text(key[1]) == _OP,
+    )
 
 
 @dataclass(slots=True)
@@ -75,21 +84,50 @@ class Columns:
         codes = self.kinds.look_up(phases, categories, processes, threads)
         wanted = self._wanted(codes, events)
         starts, spans = self._nanoseconds(times, durations)
-        useless = wanted & (starts == _nanoseconds.ABSENT)
-        if useless.any():
-            self.counts.unplaced += int(np.count_nonzero(useless))
-            wanted &= ~useless
         if not wanted.all():
             chosen = wanted.tolist()
             names, args = list(compress(names, chosen)), list(compress(args, chosen))
             codes, starts, spans = codes[wanted], starts[wanted], spans[wanted]
+        self._append(codes, names, starts, spans, args)
+
+    def take_common(self, fields: list[Any], events: Sequence[_Common]) -> None:
+        """Take over events as nearly all are, of which the complete ones have been put side by side."""
+        names: Sequence[str] = ()
+        if fields:
+            categories, names, processes, threads, times, durations, args = fields
+            if isinstance(durations[0], int):
+                starts, spans = _nanoseconds.from_whole(times), _nanoseconds.from_whole(durations)
+            else:
+                starts, spans = self._nanoseconds(times, durations)
+            codes = self.kinds.look_up(("X",) * len(names), categories, processes, threads)
+            self._append(codes, names, starts, spans, args)
+        if len(names) < len(events):
+            metadata = [event for event in events if type(event) is _wire.Metadata]
+            self.thread_names.add(metadata)
+            self.counts.flows += len(events) - len(names) - len(metadata)
+
+    def _append(
+        self,
+        codes: NDArray[np.int32],
+        names: Sequence[str],
+        starts: NDArray[np.int64],
+        spans: NDArray[np.int64],
+        args: Sequence[msgspec.Raw],
+    ) -> None:
+        """Append rows, all but those that cannot be placed."""
+        placed = starts != _nanoseconds.ABSENT
+        if not placed.all():
+            self.counts.unplaced += int(np.count_nonzero(~placed))
+            chosen = placed.tolist()
+            names, args = list(compress(names, chosen)), list(compress(args, chosen))
+            codes, starts, spans = codes[placed], starts[placed], spans[placed]
         if not len(codes):
             return
         self.kinds.add(codes)
         self.starts.add(starts)
         self.durations.add(spans)
         self.names.add(names)
-        self._add_args(args, ~self.kinds.marked(2, codes))
+        self._add_args(args, codes)
 
     def _wanted(self, codes: NDArray[np.int32], events: Sequence[_wire.Event | _wire.ExactEvent]) -> NDArray[np.bool_]:
         """Mark what becomes a row; names of threads are taken here, flows are counted."""
@@ -109,40 +147,57 @@ class Columns:
         self.counts.finer_than_ns += finer
         return out[0], out[1]
 
-    def _add_args(self, args: Sequence[msgspec.Raw], linked: NDArray[np.bool_]) -> None:
+    def _add_args(self, args: Sequence[msgspec.Raw], codes: NDArray[np.int32]) -> None:
         sizes = np.fromiter(map(len, args), np.int32, len(args))
-        joined = b"".join(args)
-        self.args.add(joined, sizes)
+        self.args.add(b"".join(args), sizes)
         said = sizes > 0
-        if not linked[said].all():
-            args = list(compress(args, (linked & said).tolist()))
-            joined = b"".join(args)
-        linked &= said
-        links, sequence, inputs = self._decode_arguments(joined, args, int(np.count_nonzero(linked)))
-        self.inputs.add(linked, inputs, sequence)
-        for name, values in zip(LINK_COLUMNS, links, strict=True):
-            if values is None:
-                self.links[name].add_absent(len(linked))
-            else:
-                self.links[name].add(spread(values, linked))
+        ops = self.kinds.marked(3, codes) & said
+        others = said & ~ops & ~self.kinds.marked(2, codes)
+        links, sequence, inputs = self._of_ops(_chosen(args, ops))
+        more = self._of_others(_chosen(args, others))
+        self.inputs.add(ops, inputs, sequence)
+        for name, first, second in zip(LINK_COLUMNS, links, more, strict=True):
+            self._add_link(self.links[name], (first, ops), (second, others))
 
-    def _decode_arguments(self, joined: bytes, args: Sequence[msgspec.Raw], count: int) -> _Arguments:
-        """Read what arguments say that follow each other in a text, `count` of them."""
+    def _add_link(self, column: NarrowNumbers, *parts: tuple[_Given, NDArray[np.bool_]]) -> None:
+        """Append what some rows say, each part its own."""
+        given = [(values, rows) for values, rows in parts if values is not None]
+        if not given:
+            column.add_absent(len(parts[0][1]))
+        elif len(given) == 1:
+            column.add(spread(*given[0]))
+        else:
+            whole = np.full(len(parts[0][1]), -1, np.int64)
+            for values, rows in given:
+                whole[rows] = values
+            column.add(whole)
+
+    def _of_ops(self, args: Sequence[msgspec.Raw]) -> _OpArguments:
+        """Read what the arguments of ops say."""
+        if not args:
+            return _NO_LINKS, None, ()
         try:
-            read = _wire.ARGUMENTS.decode_lines(joined)
-            if len(read) == count > 0:
+            read = _wire.OP_ARGUMENTS.decode_lines(b"".join(args))
+            if len(read) == len(args):
                 said, order, concrete, types, dims, *links = zip(*map(astuple, read), strict=True)
-                device, stream, correlation, external, sequence, older = map(
-                    _given, (*links[:3], said, order, links[3])
-                )
-                if older is not None:
-                    external = older if external is None else np.maximum(external, older)
-                return [device, stream, correlation, external], sequence, zip(dims, types, concrete, strict=True)
+                return _links(said, *links), _given(order), zip(dims, types, concrete, strict=True)
         except (*_wire.DECODE_ERRORS, OverflowError):
             pass
-        return self._arguments_one_by_one([text for text in args if len(text)])
+        return self._arguments_one_by_one(args)
 
-    def _arguments_one_by_one(self, args: list[msgspec.Raw]) -> _Arguments:
+    def _of_others(self, args: Sequence[msgspec.Raw]) -> list[_Given]:
+        """Read what ties other events to each other."""
+        if not args:
+            return _NO_LINKS
+        try:
+            read = _wire.LINKS.decode_lines(b"".join(args))
+            if len(read) == len(args):
+                return _links(*zip(*map(astuple, read), strict=True))
+        except (*_wire.DECODE_ERRORS, OverflowError):
+            pass
+        return self._arguments_one_by_one(args)[0]
+
+    def _arguments_one_by_one(self, args: Sequence[msgspec.Raw]) -> _OpArguments:
         links, sequence = np.full((4, len(args)), -1, np.int64), np.full(len(args), -1, np.int64)
         inputs: list[Sequence[bytes]] = [(b"",) * len(KEYS)] * len(args)
         for row, text in enumerate(args):
@@ -176,20 +231,43 @@ class Columns:
 
 def transposed(events: Sequence[_wire.Event | _wire.ExactEvent]) -> list[Any]:
     """Put the fields of events side by side; starts that are floats come as an array."""
-    fields: list[Any] = list(zip(*map(astuple, events), strict=True))
-    if fields and isinstance(fields[_TS][0], float):
-        fields[_TS] = _floats(fields[_TS])
+    return _with_times(list(zip(*map(astuple, events), strict=True)), _TS)
+
+
+def transposed_common(events: Sequence[_Common], kind: type[_Common]) -> list[Any]:
+    """Put the fields of the complete events side by side, without the phase; starts that are floats as an array."""
+    return _with_times(list(zip(*[astuple(event) for event in events if type(event) is kind], strict=True)), _TS - 1)
+
+
+def _with_times(fields: list[Any], place: int) -> list[Any]:
+    if fields and isinstance(fields[place][0], float):
+        fields[place] = _floats(fields[place])
     return fields
 
 
 def too_large(fields: list[Any]) -> bool:
     """Say whether a start is so large that its float may have lost nanoseconds."""
-    return bool(fields) and _nanoseconds.too_large_for_floats(_floats(fields[_TS]))
+    place = _TS if len(fields) > _TS + _AFTER_TS else _TS - 1
+    return bool(fields) and _nanoseconds.too_large_for_floats(_floats(fields[place]))
+
+
+def _chosen(args: Sequence[msgspec.Raw], rows: NDArray[np.bool_]) -> Sequence[msgspec.Raw]:
+    return args if rows.all() else list(compress(args, rows.tolist()))
+
+
+def _links(external: Sequence[int], *others: Sequence[int]) -> list[_Given]:
+    """Give the columns that tie events together, in the order of `LINK_COLUMNS`."""
+    device, stream, correlation, said, older = map(_given, (*others[:3], external, others[3]))
+    if older is not None:
+        said = older if said is None else np.maximum(said, older)
+    return [device, stream, correlation, said]
 
 
 def _given(values: Sequence[int]) -> NDArray[np.int64] | None:
     """Give numbers as an array; `None` where all are absent, which most columns of most pieces are."""
-    return None if values.count(-1) == len(values) else np.fromiter(values, np.int64, len(values))
+    if values[0] == -1 and values.count(-1) == len(values):
+        return None
+    return np.fromiter(values, np.int64, len(values))
 
 
 def _floats(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:

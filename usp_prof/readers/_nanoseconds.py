@@ -20,6 +20,7 @@ ABSENT = np.int64(np.iinfo(np.int64).min)
 """Stands for a time that is missing or no number."""
 
 _LIMIT_US = 9.2e15
+_LIMIT_WHOLE_US = np.iinfo(np.int64).max // 1000
 
 
 def from_floats(us: NDArray[np.float64]) -> tuple[NDArray[np.int64], int]:
@@ -35,6 +36,14 @@ def from_floats(us: NDArray[np.float64]) -> tuple[NDArray[np.int64], int]:
     ns[useless] = ABSENT
     finer = np.abs(thousandths - nearest) > 500.0 * np.spacing(size) + 1e-6
     return ns, int(np.count_nonzero(finer))
+
+
+def from_whole(us: Sequence[int]) -> NDArray[np.int64]:
+    """Give nanoseconds of whole microseconds; raises `OverflowError` where a number is beyond 64 bits."""
+    whole = np.fromiter(us, np.int64, len(us))
+    ns = whole * 1000
+    ns[(whole > _LIMIT_WHOLE_US) | (whole < -_LIMIT_WHOLE_US)] = ABSENT
+    return ns
 
 
 def too_large_for_floats(us: NDArray[np.float64]) -> bool:

@@ -56,7 +56,7 @@ class NarrowNumbers:
         return self._kept.array()
 
 
-def spread(values: NDArray[Number], rows: NDArray[np.bool_], absent: int = -1) -> NDArray[Number]:
+def spread(values: NDArray[Any], rows: NDArray[np.bool_], absent: float = -1) -> NDArray[Any]:
     """Put values on the marked rows; the others are absent."""
     if len(values) == len(rows):
         return values

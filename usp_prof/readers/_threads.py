@@ -26,7 +26,7 @@ class ThreadNames:
     _processes: dict[str, dict[str, Any]] = field(default_factory=dict)
     _threads: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
-    def add(self, events: Iterable[_wire.Event | _wire.ExactEvent]) -> None:
+    def add(self, events: Iterable[_wire.Event | _wire.ExactEvent | _wire.Metadata]) -> None:
         """Take over metadata events; later ones win, as in the viewers."""
         for event in events:
             process, thread = plain_text(event.pid), plain_text(event.tid)

@@ -3,10 +3,45 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import msgspec
 
 ABSENT = msgspec.Raw(b"")
+MISSING = -(1 << 63)
+"""Stands for a whole time that is not given."""
+Category = Literal[
+    "",
+    "Trace",
+    "ac2g",
+    "async_cpu_to_gpu",
+    "collective_comm",
+    "cpu_instant_event",
+    "cpu_op",
+    "cuda_driver",
+    "cuda_event",
+    "cuda_profiler_range",
+    "cuda_runtime",
+    "cuda_sync",
+    "fwdbwd",
+    "gpu_memcpy",
+    "gpu_memset",
+    "gpu_pm_counter",
+    "gpu_user_annotation",
+    "kernel",
+    "mtia_ccp_events",
+    "mtia_counters",
+    "mtia_insight",
+    "mtia_runtime",
+    "mtia_workloadd",
+    "overhead",
+    "privateuse1_driver",
+    "privateuse1_runtime",
+    "python_function",
+    "user_annotation",
+    "xpu_runtime",
+]
+"""The categories that Kineto writes today."""
 
 
 class Event(msgspec.Struct, gc=False):
@@ -35,8 +70,63 @@ class ExactEvent(msgspec.Struct, gc=False):
     args: msgspec.Raw = ABSENT
 
 
-class Arguments(msgspec.Struct, gc=False):
-    """The arguments that tie events together, and those that say what went into an op."""
+class Complete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """A complete event as nearly all are, with times as floats."""
+
+    cat: Category = ""
+    name: str = ""
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: float = math.nan
+    dur: float = math.nan
+    args: msgspec.Raw = ABSENT
+
+
+class WholeComplete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """The same with times in whole microseconds, which are exact however large they are."""
+
+    cat: Category = ""
+    name: str = ""
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: int = MISSING
+    dur: int = MISSING
+    args: msgspec.Raw = ABSENT
+
+
+class Metadata(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
+    """An event that names a process or thread."""
+
+    name: str = ""
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    args: msgspec.Raw = ABSENT
+
+
+class FlowBegin(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
+    """The begin of an arrow, of which nothing is kept."""
+
+
+class FlowStep(msgspec.Struct, gc=False, tag_field="ph", tag="t"):
+    """A point on an arrow."""
+
+
+class FlowEnd(msgspec.Struct, gc=False, tag_field="ph", tag="f"):
+    """The end of an arrow."""
+
+
+class Links(msgspec.Struct, gc=False):
+    """The arguments that tie events together."""
+
+    external: int = msgspec.field(default=-1, name="External id")
+    device: int = -1
+    stream: int = -1
+    correlation: int = -1
+    external_2021: int = msgspec.field(default=-1, name="external id")
+
+
+class OpArguments(msgspec.Struct, gc=False):
+    """The same of an op, and what went into it."""
 
     external: int = msgspec.field(default=-1, name="External id")
     sequence: int = msgspec.field(default=-1, name="Sequence number")
@@ -53,6 +143,13 @@ EVENTS = msgspec.json.Decoder(list[Event])
 EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent])
 ONE_EVENT = msgspec.json.Decoder(Event)
 ONE_EXACT_EVENT = msgspec.json.Decoder(ExactEvent)
-ARGUMENTS = msgspec.json.Decoder(Arguments)
-"""Its `decode_lines` takes values that follow each other, with or without lines between them."""
+COMMON = (
+    (msgspec.json.Decoder(list[Complete | Metadata | FlowBegin | FlowStep | FlowEnd]), Complete),
+    (msgspec.json.Decoder(list[WholeComplete | Metadata | FlowBegin | FlowStep | FlowEnd]), WholeComplete),
+)
+"""For pieces of what nearly all traces hold, with times as floats and as whole numbers: arrows are passed over, known
+categories are not made texts of."""
+LINKS = msgspec.json.Decoder(Links)
+OP_ARGUMENTS = msgspec.json.Decoder(OpArguments)
+"""Their `decode_lines` takes values that follow each other, with or without lines between them."""
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

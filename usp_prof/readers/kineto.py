@@ -16,7 +16,7 @@ import pyarrow as pa
 from usp_prof.model.errors import InputError
 from usp_prof.readers import _nanoseconds, _wire
 from usp_prof.readers._arrow import to_table
-from usp_prof.readers._columns import Columns, too_large, transposed
+from usp_prof.readers._columns import Columns, too_large, transposed, transposed_common
 from usp_prof.readers._damage import Damage
 from usp_prof.readers._duplicates import repeated
 from usp_prof.readers._phases import join_begin_end
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _CARRY_LIMIT = 4 << 20
 """Bytes of text that is no JSON, beyond which no end is waited for."""
+_UNCOMMON = 8
+"""Pieces one after another that were not as nearly all are, after which this is expected of no more."""
 
 
 def read(path: Path) -> RawTrace:
@@ -65,6 +67,7 @@ class _Reading:
         self.damage = Damage()
         self.metadata: dict[str, Any] = {}
         self.exact = False
+        self.uncommon = 0
         self.closed = False
 
     def run(self) -> RawTrace:
@@ -115,12 +118,31 @@ class _Reading:
         return piece
 
     def _decode(self, piece: bytes) -> bool:
+        text = b"[" + piece + b"]"
+        if self.uncommon < _UNCOMMON and self._decode_common(text):
+            self.uncommon = 0
+            return True
+        self.uncommon += 1
         decoder = _wire.EXACT_EVENTS if self.exact else _wire.EVENTS
         try:
-            events = decoder.decode(b"[" + piece + b"]")
+            events = decoder.decode(text)
         except _wire.DECODE_ERRORS:
             return False
         self._take(events, piece)
+        return True
+
+    def _decode_common(self, text: bytes) -> bool:
+        """Read a piece that holds nothing but what nearly all traces hold; takes half the time."""
+        decoder, kind = _wire.COMMON[self.exact]
+        try:
+            events = decoder.decode(text)
+            fields = transposed_common(events, kind)
+            if not self.exact and too_large(fields):
+                self.exact = True
+                return self._decode_common(text)
+            self.columns.take_common(fields, events)
+        except (*_wire.DECODE_ERRORS, OverflowError):
+            return False
         return True
 
     def _take(self, events: list[Any], piece: bytes) -> None:
