@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,13 +18,15 @@ import pyarrow.compute as pc
 from usp_prof.model.schema import Kind
 from usp_prof.readers.argument_texts import taken
 from usp_prof.readers.mapped import let_go
-from usp_prof.tables.views import index_of, numbers_of
+from usp_prof.tables._sound_arguments import SoundArguments
+from usp_prof.tables.views import codes_of, index_of, numbers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
+_OUTER = re.compile(r'\$\.(?:"([^"]*)"|([^".\[]+))')
 _SQL = {Kind.INT: "BIGINT", Kind.FLOAT: "DOUBLE", Kind.FLAG: "BOOLEAN"}
 
 
@@ -44,6 +47,12 @@ class Field:
         """The JSON path."""
         return self.key if self.key.startswith("$") else f'$."{self.key}"'
 
+    @property
+    def outer(self) -> str:
+        """The argument itself, of which a path may want a part."""
+        inside = _OUTER.match(self.key)
+        return inside[1] or inside[2] if inside else self.key
+
 
 _BATCH = 1 << 17
 """Fields that are read at once."""
@@ -58,13 +67,31 @@ def read_arguments(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple
         return {f.name: _whole([_prepared(_typed(nothing, f), f)], f) for f in fields}
     order = None if (rows[1:] >= rows[:-1]).all() else np.argsort(rows, kind="stable")
     ordered = rows if order is None else rows[order]
-    batches = []
+    sound, batches = SoundArguments(fields), []
     for chosen in _taken(args, ordered, len(fields)):
-        batches.append([_prepared(read, field) for read, field in zip(_read(chosen, fields), fields, strict=True)])
+        batches.append(sound.read(chosen) or _careful(chosen, fields))
         del chosen
         let_go()
-    named = {f.name: _whole([batch[place] for batch in batches], f) for place, f in enumerate(fields)}
+    told = _told(sound)
+    whole = [batch if isinstance(batch, dict) else {**batch[0], **told(batch[1])} for batch in batches]
+    named = {f.name: _whole([batch[f.name] for batch in whole], f) for f in fields}
     return named if order is None else _reordered(named, order)
+
+
+def _careful(chosen: pa.Array, fields: Sequence[Field]) -> dict[str, Any]:
+    """Read fields of arguments however they are written."""
+    return {field.name: _prepared(read, field) for read, field in zip(_read(chosen, fields), fields, strict=True)}
+
+
+def _told(sound: SoundArguments) -> Callable[[NDArray[np.int32]], dict[str, Any]]:
+    """Give what makes columns of the codes of combinations, each of which is read once."""
+    if not sound.others or not sound.combinations:
+        return lambda _: {}
+    read = _read(pa.array(sound.combinations, pa.binary()).cast(pa.string()), sound.others)
+    return lambda codes: {
+        field.name: _prepared(values.take(codes_of(codes)), field)
+        for values, field in zip(read, sound.others, strict=True)
+    }
 
 
 def _taken(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: int) -> Iterator[pa.Array]:
@@ -103,7 +130,7 @@ def _reordered(columns: dict[str, Any], order: NDArray[np.int64]) -> dict[str, A
     }
 
 
-def _read(chosen: pa.Array, fields: tuple[Field, ...]) -> list[pa.Array]:
+def _read(chosen: pa.Array, fields: Sequence[Field]) -> list[pa.Array]:
     """Read fields of so few arguments that copies of them weigh nothing; what is absent is null."""
     texts = pa.table({"args": pc.if_else(pc.equal(chosen, ""), "{}", chosen)})
     paths = ", ".join("'" + f.path.replace("'", "''") + "'" for f in fields)
