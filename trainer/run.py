@@ -84,7 +84,7 @@ def train(settled: Settled, rank: int, device: torch.device) -> None:
     """Build everything and loop over the steps."""
     options = settled.options
     faults = Faults(settled, rank)
-    mesh = Mesh.build(settled.layout, rank, wanted_groups(settled), faults)
+    mesh = Mesh.build(settled.layout, rank, wanted_groups(settled), timedelta(seconds=options.timeout), faults)
     if rank == 0:
         shape = settled.shape
         print(f"mesh: {settled.layout}", flush=True)

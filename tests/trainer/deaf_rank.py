@@ -1,4 +1,4 @@
-"""Rank 1 is killed while the others wait in C for something that never comes, as for a GPU; they are told to stop there."""
+"""Rank 1 is killed while the others wait in C for something that never comes, as for a GPU, and are told to stop."""
 
 import os
 import signal

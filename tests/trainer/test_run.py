@@ -114,15 +114,31 @@ def test_a_checkpoint_of_another_mesh_is_refused(tmp_path: Path) -> None:
         checkpoint.load(tmp_path, settled, None)
 
 
-def test_a_lost_rank_is_named_and_leaves_no_half_trace(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    process = begin(2, f"--dp 2 --steps 100000 --profile --profile-skip 100 --timeout 30 --output {folder}")
+def training(process: subprocess.Popen[str], rank: int) -> int:
+    """Wait for the first step; gives the process of a rank."""
     for line in process.stdout:
         if line.startswith("{"):
             break
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    victim = next(child for child in children if b"RANK=1" in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"))
-    os.kill(int(victim), signal.SIGKILL)
+    named = f"RANK={rank}".encode()
+    return next(int(child) for child in children if named in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"))
+
+
+def test_a_rank_that_stands_still_is_named_within_the_timeout() -> None:
+    process = begin(2, "--dp 2 --steps 100000 --timeout 8")
+    victim = training(process, 1)
+    os.kill(victim, signal.SIGSTOP)  # its connections stay open
+    said = next((line for line in process.stderr if "gives up" in line), "")
+    os.kill(victim, signal.SIGKILL)
+    finish(process, 150)
+    assert said.startswith(f"error: rank 1 (pid {victim} on ")
+
+
+def test_a_lost_rank_is_named_and_leaves_no_half_trace(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = begin(2, f"--dp 2 --steps 100000 --profile --profile-skip 100 --timeout 30 --output {folder}")
+    victim = training(process, 1)
+    os.kill(victim, signal.SIGKILL)
     _, err = finish(process, 150)
     assert process.returncode != 0
     assert f"error: rank 1 (pid {victim} on " in err

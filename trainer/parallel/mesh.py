@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -141,7 +142,9 @@ class Mesh:
         return self.groups[name]
 
     @classmethod
-    def build(cls, layout: Layout, rank: int, wanted: set[str], faults: Faults | None = None) -> Mesh:
+    def build(
+        cls, layout: Layout, rank: int, wanted: set[str], timeout: timedelta | None = None, faults: Faults | None = None
+    ) -> Mesh:
         """Open the wanted groups on all ranks, in one order; the others stay closed: each costs sockets and threads."""
         groups = {}
         for name, varying in SERVED.items():
@@ -152,7 +155,8 @@ class Mesh:
             if name in wanted:
                 # The description is what a trace says of the group; the experts' data parallelism says that it is.
                 served = {"log": ["log"], "efsdp": ["efsdp"], "edata": ["efsdp"]}.get(name, axes)
-                handle, _ = dist.new_subgroups_by_enumeration(partition, group_desc="_".join(["mesh", *served]))
+                title = "_".join(["mesh", *served])
+                handle, _ = dist.new_subgroups_by_enumeration(partition, timeout=timeout, group_desc=title)
                 delay = faults.opened(axes) if faults else 0.0
             groups[name] = Group(name, axes, tuple(mine), mine.index(rank), handle, delay)
         return cls(layout, rank, layout.coordinates(rank), groups)
