@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from usp_prof.report.document import Block, Section
 
 _SIGNS = {Severity.INFO: "○", Severity.ERROR: "▲", Severity.DATA_LOSS: "■"}
-_WIDE = 5
+_WIDE = 6
 _LINE = "#7D8691 0 1px,transparent 1px 5px"
 _HATCHES = {
     "/": f"repeating-linear-gradient(135deg,{_LINE}),",
@@ -103,7 +103,8 @@ def _(block: Health, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - on
         where = f"rank {row.rank}: " if row.rank >= 0 else ""
         st.caption(f"{_SIGNS[row.severity]} {where}{state.plain(row.detail or row.code)}")
     if block.more:
-        st.caption(f"and {block.more} more under Health")
+        notes = "note" if block.more == 1 else "notes"
+        st.caption(f"and {block.more} more under Health" if block.rows else f"{block.more} {notes} under Health")
 
 
 @show.register

@@ -1,6 +1,6 @@
 // Shows one Bokeh figure: BokehJS comes from this server, and what was drawn before is disposed of.
 
-let loading = null, drawn = null;
+let loading = null, drawn = null, leaving = 0;
 
 function script(name) {
   return new Promise((done, failed) => {
@@ -48,6 +48,14 @@ function dispose(host) {
     }
   }
   host.views = null;
+  clearTimeout(leaving);
+  leaving = setTimeout(collect, 300);
+}
+
+// Most of what a page leaves behind (elements, styles, pixels) is not on the script's heap, whose growth is what makes a
+// browser collect: several pages of it pile up. An array counts, though it is never touched and so takes no memory.
+function collect() {
+  try { new ArrayBuffer(80 << 20); } catch { /* no room for it: the browser collects by itself */ }
 }
 
 export default function ({ data, parentElement }) {

@@ -9,14 +9,21 @@ import streamlit as st
 from dashboard import data, state
 from usp_prof.model.finding import Basis
 from usp_prof.model.metric import Unit
-from usp_prof.report.format import quantity
+from usp_prof.report.format import column_scale, quantity
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dashboard.state import View
-    from dashboard.timeline.store import TimelineStore
     from usp_prof.model.finding import Finding
     from usp_prof.report.document import Findings
 
+MIDDLE = "middle"
+"""Where the timeline shows what is of no step: at the step in the middle."""
+_PLACE = frozenset({"at_rank", "at_step", "start_ns", "end_ns"})
+"""Evidence that says where it is seen."""
+_BESIDE = 3
+"""Ranks that are shown beside the one that a finding is of."""
 _UNITS = {"_ns": Unit.NS, "_bytes": Unit.BYTES, "_fraction": Unit.FRACTION}
 
 
@@ -29,6 +36,8 @@ def listed(block: Findings, view: View, *, brief: bool = False) -> None:
             one(finding, view, number, brief=brief)
     if block.more:
         st.caption(f"and {block.more} more under Suggestions")
+    if block.unasked:
+        st.caption(state.plain(block.unasked))
 
 
 def sure(finding: Finding) -> str:
@@ -49,34 +58,48 @@ def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> No
     if finding.gain_fraction:
         right.caption(sure(finding))
     timeline = st.session_state.get("pages", {}).get("timeline")
-    if timeline is not None and data.worker.known(("timeline", view.run)):
-        query = shown_at(finding, view, data.timeline_store(view.run))
+    if timeline is not None:
+        query = shown_at(finding, view, data.open_numbered(view.run).tables.ranks)
         right.page_link(timeline, label="Show me", query_params=query)
     if brief:
         return
     with left.expander("Evidence"):
-        rows = [{"what": _head(name), "value": _value(name, value)} for name, value in finding.evidence.items()]
-        if finding.edit:
-            rows.append({"what": "the change that was replayed", "value": finding.edit})
-        st.dataframe(rows, hide_index=True, key=f"evidence-{number}")
+        _evidence(finding, number)
     if finding.settings:
         with left.expander("How to set it"):
             rows = [{"where": name, "setting": str(value)} for name, value in finding.settings.items()]
             st.dataframe(rows, hide_index=True, key=f"settings-{number}")
 
 
-def shown_at(finding: Finding, view: View, store: TimelineStore) -> dict[str, str]:
-    """Give the selection under which the timeline shows a finding: its step, its rank beside others, what it is of."""
+def _evidence(finding: Finding, number: int) -> None:
+    """Show what the finding rests on: figures as numbers, so that they sort, and in words what is none."""
+    rows = [
+        {"what": _head(name), "value": scaled, "unit": suffix}
+        for name, value in finding.evidence.items()
+        if name not in _PLACE and isinstance(value, int | float)
+        for scaled, suffix in [_scaled(name, value)]
+    ]
+    if rows:
+        st.dataframe(rows, hide_index=True, key=f"evidence-{number}")
+    said = [f"{_head(name)}: {value}" for name, value in finding.evidence.items() if isinstance(value, str)]
+    if "at_rank" in finding.evidence and "at_step" in finding.evidence:
+        said.append(f"seen best on rank {finding.evidence['at_rank']} in step {finding.evidence['at_step']}")
+    if finding.edit:
+        said.append(f"the change that was replayed: {finding.edit}")
+    for sentence in said:
+        st.caption(state.plain(sentence))
+
+
+def shown_at(finding: Finding, view: View, ranks: Sequence[int]) -> dict[str, str]:
+    """Give the selection under which the timeline shows a finding: its time, its rank beside others, what it is of."""
     query = {"run": str(view.run)} if view.run else {}
-    step = next((each for each in store.steps if each.number == finding.where.get("step")), None)
-    if step is None and store.steps:
-        step = store.steps[len(store.steps) // 2]
-    if step is not None:
-        room = (step.end_ns - step.start_ns) // 20
-        query["range"] = f"{step.start_ns - room}-{step.end_ns + room}"
-    rank = finding.where.get("rank")
-    if isinstance(rank, int) and rank in store.ranks:
-        query["ranks"] = ",".join(str(each) for each in sorted({rank, *list(store.ranks)[:8]}))
+    begin, end = (finding.evidence.get(name) for name in ("start_ns", "end_ns"))
+    step = finding.where.get("step", finding.evidence.get("at_step", MIDDLE))
+    query["at"] = f"{begin}-{end}" if isinstance(begin, int) and isinstance(end, int) else str(step)
+    asked = (finding.where.get("rank"), finding.evidence.get("at_rank"))
+    named = {rank for rank in asked if isinstance(rank, int) and rank in ranks}
+    if named:
+        query["ranks"] = ",".join(str(each) for each in sorted(named | set(list(ranks)[:_BESIDE])))
     query["show"] = _rows_of(finding)
     return query
 
@@ -92,6 +115,10 @@ def _head(name: str) -> str:
     return next((name.removesuffix(end) for end in _UNITS if name.endswith(end)), name).replace("_", " ")
 
 
-def _value(name: str, value: object) -> str:
+def _scaled(name: str, value: float) -> tuple[float, str]:
+    """Give a figure on the scale on which it is read, and its unit."""
     unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), None)
-    return quantity(value, unit) if unit is not None and isinstance(value, int | float) else str(value)
+    if unit is None:
+        return round(value, 3), ""
+    scale = column_scale([value], unit)
+    return round(value / scale.factor, scale.decimals), scale.suffix

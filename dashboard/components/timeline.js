@@ -380,7 +380,7 @@ class Timeline {
   }
 
   label(c, text, x, y, room, category) {
-    const letters = Math.floor((room - 6) / 6);
+    const letters = Math.floor((room - 6) / 6.6);
     if (letters < 3) return;
     c.globalAlpha = 1; c.fillStyle = this.data.inks[category];
     c.fillText(text.length > letters ? `${text.slice(0, letters - 1)}…` : text, x + 3, y);

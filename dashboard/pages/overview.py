@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import streamlit as st
@@ -14,8 +15,9 @@ from usp_prof.charts.inputs import AxisCommunication, BreakdownRows, HeatMap, Pa
 from usp_prof.report.document import Chart, DataTable, Findings, Health, KeyFigures, Stack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from usp_prof.model.topology import Topology
     from usp_prof.report.document import Block, Document
 
 TITLE = "Overview"
@@ -48,7 +50,7 @@ def draw() -> None:
         for chart in _charts(document, AxisCommunication):
             show(chart, "axes", dark)
     for chart in _charts(document, BreakdownRows):
-        _by_rank(chart, document, dark=dark)
+        _by_rank(chart, document, data.open_numbered(view.run).tables.topology, dark=dark)
     for chart in _charts(document, HeatMap):
         show(chart, "heat-map", dark)
     _details(document, dark=dark)
@@ -73,19 +75,22 @@ def _head(document: Document) -> None:
     )
 
 
-def _by_rank(chart: Chart, document: Document, *, dark: bool) -> None:
+def _by_rank(chart: Chart, document: Document, layout: Topology, *, dark: bool) -> None:
     """Show each rank's step in the order that the reader chose; many ranks are the strangest and a mean."""
-    before = state.word("order", tuple(ORDERS))
+    axes = tuple(layout.axes) if len(layout.axes) > 1 and layout.coordinates else ()
+    offered = ORDERS | {axis: f"by {axis}" for axis in axes}
+    before = state.word("order", tuple(offered))
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.subheader("Each rank's step", anchor="ranks", width="content")
         order = st.segmented_control(
-            "Order", list(ORDERS), default=before, format_func=ORDERS.__getitem__, label_visibility="collapsed"
+            "Order", list(offered), default=before, format_func=offered.__getitem__, label_visibility="collapsed"
         )
     order = order or before
     state.keep("order", order if order != "rank" else None)
     rows = chart.data
     if isinstance(rows, BreakdownRows):
-        show(Chart("", ordered(rows, order)), "by-rank", dark)
+        placed = {f"rank {rank}": places[order] for rank, places in layout.coordinates.items() if order in places}
+        show(Chart("", along(rows, order, placed) if placed else ordered(rows, order)), "by-rank", dark)
     strange = outliers.found(document)
     if strange:
         named = ", ".join(f"{rank}" for rank in strange[:12]) + (" ..." if len(strange) > 12 else "")
@@ -99,7 +104,18 @@ def ordered(rows: BreakdownRows, order: str) -> BreakdownRows:
         return rows
     parts = [part for part in rows.parts if part.role.partition(":")[0] in roles]
     size = [sum(part.values_ns[place] for part in parts) for place in range(len(rows.labels))]
-    places = sorted(range(len(rows.labels)), key=lambda place: -size[place])
+    return _taken(rows, sorted(range(len(rows.labels)), key=lambda place: -size[place]))
+
+
+def along(rows: BreakdownRows, axis: str, placed: Mapping[str, int]) -> BreakdownRows:
+    """Sort rows by their coordinate on an axis, which is named; those that have none come first."""
+    order = sorted(range(len(rows.labels)), key=lambda place: placed.get(rows.labels[place], -1))
+    taken = _taken(rows, order)
+    named = (f"{axis} {placed[label]}, {label}" if label in placed else label for label in taken.labels)
+    return replace(taken, labels=tuple(named))
+
+
+def _taken(rows: BreakdownRows, places: Sequence[int]) -> BreakdownRows:
     return BreakdownRows(
         tuple(rows.labels[place] for place in places),
         tuple(Part(part.label, part.role, tuple(part.values_ns[place] for place in places)) for part in rows.parts),

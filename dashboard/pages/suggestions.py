@@ -13,7 +13,7 @@ from dashboard.answers import together
 from dashboard.components.answer import offer
 from dashboard.components.blocks import show
 from dashboard.components.download import data_table
-from dashboard.components.findings import one, sure
+from dashboard.components.findings import one
 from dashboard.components.waiting import wait
 from usp_prof import UspProfError
 from usp_prof.model.edit import parse_edit
@@ -81,13 +81,14 @@ def as_table(findings: Sequence[Finding]) -> DataTable:
         TableColumn("what", prose=True),
         TableColumn("where"),
         TableColumn("gain", Unit.FRACTION),
-        TableColumn("error"),
+        TableColumn("±", Unit.FRACTION),
+        TableColumn("basis"),
         TableColumn("change"),
     )
     rows = tuple(
         (
             each.code, each.title, _place(each) or None, each.gain_fraction or None,
-            sure(each) if each.gain_fraction else None, each.edit or None,
+            each.error_fraction or None, str(each.basis) if each.gain_fraction else None, each.edit or None,
         )
         for each in findings
     )  # fmt: skip

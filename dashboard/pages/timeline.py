@@ -10,6 +10,7 @@ import streamlit as st
 from dashboard import data, outliers, state
 from dashboard.components import slice as picked_slice
 from dashboard.components.download import data_table
+from dashboard.components.findings import MIDDLE
 from dashboard.components.timeline import timeline
 from dashboard.components.waiting import wait
 from dashboard.theme import category_colors
@@ -23,7 +24,10 @@ from usp_prof.model.selection import EVERYTHING
 from usp_prof.report.format import quantity
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dashboard.state import View
+    from dashboard.timeline.store import TimelineStore
 
 TITLE = "Timeline"
 PATH = "timeline"
@@ -61,8 +65,8 @@ def draw() -> None:
     members, launch = _neighbours(view.run, picked)
     answer = timeline(
         f"run={view.run}", key="timeline", dark=state.is_dark(), ranks=list(shown), kinds=list(kinds),
-        range=_range(store.span_ns), jump=found, matched=sorted(matched), height=620, tall=True, members=members,
-        launch=launch,
+        range=_range(store.span_ns) or about(store, view), jump=found, matched=sorted(matched), height=620, tall=True,
+        members=members, launch=launch,
     )  # fmt: skip
     st.caption(HELP)
     if answer.picked:
@@ -167,6 +171,28 @@ def _range(span_ns: int) -> list[int] | None:
         return None
     start, end = max(int(match[1]), -span_ns // 2), min(int(match[2]), span_ns + span_ns // 2)
     return [start, end] if start < end else None
+
+
+def about(store: TimelineStore, view: View) -> list[int] | None:
+    """Give the range that a link names, by times or by a step, or that of the selected steps, with a little room."""
+    at = st.query_params.get("at", "")
+    times = re.fullmatch(r"(\d{1,19})-(\d{1,19})", at)
+    if times:
+        start, end = (int(time) - store.origin_ns for time in times.groups())
+        room = max((end - start) // 2, 2000)
+        return [start - room, end + room] if 0 <= start <= end <= store.span_ns else None
+    numbers = [step.number for step in store.steps]
+    wanted: Sequence[int] = ()
+    if at:
+        wanted = numbers[len(numbers) // 2 :][:1] if at == MIDDLE else [each for each in numbers if str(each) == at]
+    elif view.first_step is not None or view.last_step is not None:
+        wanted = [number for number in numbers if view.selection.takes_step(number)]
+    chosen = [step for step in store.steps if step.number in wanted]
+    if not chosen:
+        return None
+    start, end = min(step.start_ns for step in chosen), max(step.end_ns for step in chosen)
+    room = (end - start) // (20 * len(chosen))
+    return [start - room, end + room]
 
 
 def _contents(index: int, ranks: tuple[int, ...], kinds: tuple[str, ...], picked: list[int]) -> None:

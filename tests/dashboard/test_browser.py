@@ -184,9 +184,9 @@ def test_findings_are_ticked_predicted_and_shown(visit: Visit) -> None:
     page.wait_for_url(re.compile("ticked=0%2C1|ticked=0,1"))
     visit.check()
     page.locator("a[data-testid='stPageLink-NavLink']:has-text('Show me')").first.click()
-    page.wait_for_url(re.compile(r"/timeline\?.*range="))
+    page.wait_for_url(re.compile(r"/timeline\?.*at="))
     visit.settle()
-    visit.until_timeline("host.dataset.sharp === 'true'")
+    visit.until_timeline("host.dataset.sharp === 'true' && (line.start !== 0 || line.end !== line.head.span_ns)")
     visit.check()
 
 

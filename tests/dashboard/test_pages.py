@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pkgutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 import dashboard.pages
 from dashboard import data, report, state
 from dashboard.answers import comparison, together
-from dashboard.components.findings import sure
+from dashboard.components.findings import shown_at, sure
 from dashboard.pages import PAGES, overview, pipeline
 from usp_prof.charts.inputs import BreakdownRows, Part
 from usp_prof.model.edit import parse_edit
@@ -24,6 +25,13 @@ from usp_prof.model.selection import EVERYTHING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+ABOUT = """import json
+import streamlit as st
+from dashboard import data, state
+from dashboard.pages import timeline
+st.code(json.dumps(timeline.about(data.timeline_store(0), state.current())))
+"""
+"""A page that says which range the timeline would open."""
 SCRIPT = Path(dashboard.pages.__file__).parents[1] / "script" / "main.py"
 
 
@@ -150,6 +158,58 @@ def test_ranks_are_shown_in_the_order_asked_for(order: str) -> None:
     )
     expected = {"rank": ("a", "b", "c"), "slowest": ("b", "c", "a"), "waiting": ("c", "a", "b")}
     assert overview.ordered(rows, order).labels == expected[order]
+
+
+def test_ranks_are_shown_along_an_axis() -> None:
+    rows = BreakdownRows(
+        ("mean of 9 others", "rank 0", "rank 1", "rank 2"), (Part("compute", "compute", (4.0, 1.0, 2.0, 3.0)),)
+    )
+    sorted_rows = overview.along(rows, "pp", {"rank 0": 1, "rank 1": 0, "rank 2": 1})
+    assert sorted_rows.labels == ("mean of 9 others", "pp 0, rank 1", "pp 1, rank 0", "pp 1, rank 2")
+    assert sorted_rows.parts[0].values_ns == (4.0, 2.0, 1.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("where", "evidence", "expected"),
+    [
+        ({}, {}, {"at": "middle", "show": "exposed,path"}),
+        ({"step": 4}, {}, {"at": "4", "show": "exposed,path"}),
+        ({"rank": 5}, {"at_step": 7}, {"at": "7", "ranks": "0,1,2,5", "show": "exposed,path"}),
+        ({}, {"at_rank": 1, "start_ns": 10, "end_ns": 20}, {"at": "10-20", "ranks": "0,1,2", "show": "exposed,path"}),
+        ({"stage": 1, "rank": 99}, {}, {"at": "middle", "show": "exposed,actions"}),
+    ],
+)
+def test_a_finding_is_shown_where_it_is_seen(
+    where: dict[str, int], evidence: dict[str, int], expected: dict[str, str]
+) -> None:
+    finding = Finding("code", "what", where, evidence)
+    assert shown_at(finding, state.View(0, None, None, None), range(8)) == expected
+
+
+def test_the_timeline_is_opened_where_a_link_says() -> None:
+    store = data.timeline_store(0)
+    (step,) = store.steps
+    room = (step.end_ns - step.start_ns) // 20
+    whole = [step.start_ns - room, step.end_ns + room]
+    middle = store.origin_ns + store.span_ns // 2
+    expected = {
+        "middle": whole,
+        str(step.number): whole,
+        "99": None,
+        "nowhere": None,
+        f"{middle}-{middle + 10_000}": [middle - store.origin_ns - 5_000, middle - store.origin_ns + 15_000],
+        f"{middle + 1}-{middle}": None,
+        "1-2": None,
+    }
+    for at, found in expected.items():
+        app = AppTest.from_string(ABOUT, default_timeout=120)
+        app.query_params["at"] = at
+        app.run()
+        assert json.loads(app.code[0].value) == found, at
+    app = AppTest.from_string(ABOUT, default_timeout=120)
+    app.query_params["steps"] = str(step.number)
+    app.run()
+    assert json.loads(app.code[0].value) == whole
 
 
 def test_the_report_is_one_page() -> None:

@@ -91,6 +91,7 @@ def _key_figures(context: Context) -> KeyFigures | None:
         _step(figures),
         KeyFigure("MFU", figures.whole("mfu"), Unit.FRACTION, _mfu_second(context)),
         _tokens(context),
+        _exposed(figures),
         _bubble(context),
         _slowdown(figures),
     ]
@@ -107,6 +108,19 @@ def _step(figures: Figures) -> KeyFigure:
     if between is not None and len(figures.along("step_time", "rank")) > 1:
         said.append(f"ranks differ by {quantity(between, Unit.FRACTION)}")
     return KeyFigure("step", figures.whole("job_step_time"), Unit.NS, ", ".join(said))
+
+
+def _exposed(figures: Figures) -> KeyFigure | None:
+    """Add up what the axes expose, which are parts of the step that do not overlap."""
+    exposed = {axis: value for axis, value in figures.along("exposed_comm_time", "axis").items() if value is not None}
+    step = sum(value for _, _, value in parts(figures))
+    if not exposed or not step:
+        return None
+    total = sum(exposed.values())
+    said = f"{quantity(total / step, Unit.FRACTION)} of the step"
+    if total and len(exposed) > 1:
+        said += f", most on {max(axes_in_order(exposed), key=lambda axis: exposed[axis])}"
+    return KeyFigure("exposed communication", total, Unit.NS, said)
 
 
 def _tokens(context: Context) -> KeyFigure | None:
