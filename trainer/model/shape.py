@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import OptionError
+from trainer.errors import OptionError, refuse
 from usp_prof.contract import ModelEntry
 from usp_prof.conventions import complete
+from usp_prof.record.description import describe_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +93,27 @@ def load_shape(name: str, **changes: Any) -> ModelShape:  # noqa: ANN401 - the s
 
 
 def _read_config(path: Path) -> ModelShape:
+    hint = "a Hugging Face config.json of a Llama-like model"
     try:
         data = json.loads(path.read_text())
-        return ModelShape(
-            name=str(data.get("model_type", path.stem)),
-            layers=data["num_hidden_layers"],
-            hidden=data["hidden_size"],
-            heads=data["num_attention_heads"],
-            kv_heads=data.get("num_key_value_heads", data["num_attention_heads"]),
-            ffn=data.get("moe_intermediate_size", data["intermediate_size"]),
-            vocab=data["vocab_size"],
-            sequence=min(data.get("max_position_embeddings", 4096), 4096),
-            experts=data.get("num_local_experts", data.get("num_experts", 0)),
-            top_k=data.get("num_experts_per_tok", 2),
-            rope_theta=float(data.get("rope_theta", 10_000.0)),
-            norm_eps=float(data.get("rms_norm_eps", 1e-5)),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        known = ", ".join(field.name for field in fields(ModelShape))
-        raise OptionError(
-            f"--model {path}: no decoder's configuration ({type(error).__name__}: {error})",
-            hint=f"a Hugging Face config.json of a Llama-like model; it must give {known}",
-        ) from error
+        read = describe_model(data)
+    except (OSError, ValueError, TypeError) as error:
+        raise OptionError(f"--model {path}: {error}", hint) from error
+    for size in ("layers", "hidden", "heads", "ffn_hidden", "vocab"):
+        refuse(not getattr(read, size), f"--model {path}: it gives no {size}", hint)
+    other = read.heads * read.head_dim != read.hidden
+    refuse(other, f"--model {path}: {read.heads} heads of {read.head_dim} do not make up hidden = {read.hidden}", hint)
+    return ModelShape(
+        name=read.name or path.stem,
+        layers=read.layers,
+        hidden=read.hidden,
+        heads=read.heads,
+        kv_heads=read.kv_heads,
+        ffn=read.expert_ffn_hidden or read.ffn_hidden,
+        vocab=read.vocab,
+        sequence=min(data.get("max_position_embeddings", 4096), 4096),
+        experts=read.experts,
+        top_k=read.experts_per_token or 2,
+        rope_theta=float(data.get("rope_theta", 10_000.0)),
+        norm_eps=float(data.get("rms_norm_eps", 1e-5)),
+    )
