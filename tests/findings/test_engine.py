@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import json
 import pkgutil
 from typing import TYPE_CHECKING
 
 import pytest
-from made_faults import run_with
+from made_faults import run_of, run_with
 
 import usp_prof.findings.rules
 from usp_prof.cli.app import main
@@ -33,6 +34,22 @@ def test_the_fault_is_the_first_finding(fault: str, code: str) -> None:
     assert first.gain_fraction > 0.01
     if fault in ("slow_rank", "late_input"):
         assert first.where["rank"] == 1
+
+
+SHORT = dict.fromkeys(("forward_ns", "input_gradient_ns", "weight_gradient_ns"), 100_000) | {"input_ns": 100_000}
+HOSTS = {
+    "memory-pressure": {"kind": "device_allocation", "delay_ns": 4_000_000},
+    "unfused-optimizer": {"kind": "unfused_optimizer", "factor": 1500.0},
+    "slow-host": {"kind": "slow_host", "factor": 4.0},
+}
+
+
+@pytest.mark.parametrize("code", HOSTS)
+def test_what_holds_up_the_host_comes_before_having_no_host_to_wait_for(code: str) -> None:
+    declared = {"mesh": {"dp": 4}, "speed": SHORT, "shape": {"layers": 2}, "work": {"micro_batches": 8}}
+    run = run_of(json.dumps(declared | {"faults": [{"rank": 1, **HOSTS[code]}]}))
+    codes = [finding.code for finding in find(run.tables)]
+    assert codes[:2] == [code, "host-bound"]
 
 
 @pytest.mark.parametrize("fault", ["slow_rank", "gc_pause"])

@@ -26,6 +26,8 @@ class Draft:
     least_gain: float = 0.02
     opportunity: bool = False
     """A choice that could be made otherwise, rather than something that is wrong."""
+    covers: tuple[str, ...] = ()
+    """Codes of narrower findings whose cost this change would take away as well: it comes by what it adds to them."""
     basis: Basis | None = None
     settings: PlainMap = field(default_factory=lambda: EMPTY)
 

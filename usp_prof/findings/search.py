@@ -52,7 +52,7 @@ def search(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
             failed[each.CODE] = gain.message
         elif _counts(draft, gain, selection):
             judged.append((each, draft, gain))
-    judged.sort(key=lambda item: (item[1].opportunity, -item[2].gain_fraction, item[0].CODE, str(item[1].edit)))
+    judged = _in_order(judged)
     edits = [draft.edit for _, draft, _ in judged]
     joined = together(tables, edits, judged[0][2].gain_fraction if judged else 0.0)
     findings = [_finding(*item, gain) for item, gain in zip(judged, joined.gains, strict=True)]
@@ -60,6 +60,16 @@ def search(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
     skipped += [_apart(judged[place][0].CODE, reason) for place, reason in joined.left_out.items()]
     skipped += _sampled(tables, [gain for _, _, gain in judged])
     return Found(tuple(findings), tuple(sorted(skipped)))
+
+
+def _in_order(judged: Sequence[tuple[Rule, Draft, Gain]]) -> list[tuple[Rule, Draft, Gain]]:
+    """Put what is wrong before what could be chosen otherwise, then by gain; what covers others by what it adds."""
+
+    def weight(item: tuple[Rule, Draft, Gain]) -> float:
+        covered = [other.gain_fraction for each, _, other in judged if each.CODE in item[1].covers]
+        return item[2].gain_fraction - max(covered, default=0.0)
+
+    return sorted(judged, key=lambda item: (item[1].opportunity, -weight(item), item[0].CODE, str(item[1].edit)))
 
 
 def _counts(draft: Draft, gain: Gain, selection: Selection) -> bool:

@@ -51,5 +51,6 @@ def look(tables: TableSet) -> Iterable[Draft]:
             Edit("no_launch_gaps"),
             "CUDA graphs, torch.compile, fused kernels or a larger micro-batch",
             least_gain=0.05,
+            covers=("slow-host", "memory-pressure", "unfused-optimizer"),
             settings={"torch": 'torch.compile(mode="reduce-overhead")', "Megatron-LM": "--enable-cuda-graph"},
         )
