@@ -48,7 +48,7 @@ def main() -> int:
         with watched(rank, world):
             train(settled, rank, device)
     except OptionError as error:
-        if rank == 0:
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # once on each host: a file may be missing on one of them
             print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
         return leave(2)
     return leave(0)

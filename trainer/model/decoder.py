@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
@@ -18,6 +19,9 @@ from trainer.parallel.mesh import Mesh
 from trainer.parallel.tensor import Multiply, SplitLinear, VocabEmbedding, replicated
 from trainer.rules import Settled
 from trainer.slow import Brake
+
+again_later = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+"""Computes its result again in backward instead of keeping what led to it; nothing here draws random numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,7 @@ class Attention(nn.Module):
         x = gather(x, self.tp)
         q, k, v = (self._heads(layer(x)) for layer in (self.q, self.k, self.v))
         q, k = rotate(q, rotary), rotate(k, rotary)
-        again = self.recompute
-        out = checkpoint(self._attend, q, k, v, use_reentrant=False) if again else self._attend(q, k, v)
+        out = again_later(self._attend, q, k, v) if self.recompute else self._attend(q, k, v)
         return reduce_scatter(self.out(out.permute(2, 0, 1, 3).flatten(2)), self.tp)
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
@@ -136,7 +139,7 @@ class Block(nn.Module):
         """Run the layer, keeping its insides or computing them again in backward."""
         if self.recompute:
             with set_checkpoint_early_stop(self.pace is None):  # the paced wait stands at the layer's very end
-                return checkpoint(self._run, x, rotary, use_reentrant=False)
+                return again_later(self._run, x, rotary)
         return self._run(x, rotary)
 
     def _run(self, x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
