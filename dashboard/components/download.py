@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import streamlit as st
 
+from usp_prof.model.metric import Unit
 from usp_prof.report.columns import head_text
 from usp_prof.report.format import column_scale
 
@@ -64,11 +65,15 @@ def _column(head: TableColumn, cells: list[Cell]) -> tuple[str, pd.Series[Any], 
         return head.head, pd.Series([None if cell is None else str(cell) for cell in cells], dtype="object"), None
     if head.unit is None:
         whole = all(cell is None or (isinstance(cell, int) and abs(cell) < _TOO_LONG) for cell in numbers)
-        kind = None if whole else st.column_config.NumberColumn(format="%.4g")
+        decimals = 0 if whole else column_scale(numbers, Unit.COUNT).decimals
+        kind = None if whole else st.column_config.NumberColumn(format=f"%.{decimals}f")
         return head.head, pd.Series(numbers, dtype="Int64" if whole else "float64"), kind
     scale = column_scale(numbers, head.unit)
     values = pd.Series([None if cell is None else cell / scale.factor for cell in numbers], dtype="float64")
-    written = st.column_config.NumberColumn(format=f"%.{scale.decimals}f" if scale.decimals else "localized")
+    whole = not scale.decimals or (head.unit is Unit.COUNT and bool((values.dropna() % 1 == 0).all()))
+    if whole:  # the grid's own way to write thousands would show decimals as well
+        values = values.round()
+    written = st.column_config.NumberColumn(format="localized" if whole else f"%.{scale.decimals}f")
     return head_text(head.head, scale.suffix and f"[{scale.suffix}]"), values, written
 
 

@@ -15,12 +15,15 @@ from streamlit.testing.v1 import AppTest
 import dashboard.pages
 from dashboard import data, report, state
 from dashboard.answers import comparison, together
+from dashboard.components.download import scaled
 from dashboard.components.findings import shown_at, sure
 from dashboard.pages import PAGES, overview, pipeline
 from usp_prof.charts.inputs import BreakdownRows, Part
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.finding import Basis, Finding
+from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING
+from usp_prof.report.document import DataTable, TableColumn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -226,3 +229,11 @@ def test_a_bound_is_not_shown_as_certain() -> None:
     known = Finding("code", "title", {}, {}, gain_fraction=0.5, basis=Basis.BOUND)
     assert sure(known) == "at most, a bound"
     assert sure(replace(known, error_fraction=0.05)) == "± 5.0 %, bound"
+
+
+def test_a_column_has_as_many_decimals_as_its_largest_number_needs() -> None:
+    columns = (TableColumn("ms"), TableColumn("speed", Unit.PER_SECOND), TableColumn("calls", Unit.COUNT))
+    frame, kinds = scaled(DataTable("", columns, ((3.841, 1_540_000.883, 66.0), (0.06124, 12.2, None))))
+    assert kinds["ms"]["type_config"]["format"] == "%.3f"
+    assert frame["speed [/s]"].tolist() == [1_540_001.0, 12.0]
+    assert kinds["speed [/s]"]["type_config"]["format"] == kinds["calls"]["type_config"]["format"] == "localized"
