@@ -55,7 +55,7 @@ def test_sound_arguments_say_what_a_careful_reader_finds(texts: list[str]) -> No
     args, rows = pa.chunked_array([texts], pa.string()), np.arange(len(texts))
     found = read_arguments(args, rows, PATHS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_sound_arguments.SoundArguments, "read", lambda *_: None)
+        patch.setattr(_sound_arguments.SoundArguments, "read", lambda *_: False)
         careful = read_arguments(args, rows, PATHS)
     for field in PATHS:
         ours, theirs = (np.asarray(each[field.name]) for each in (found, careful))

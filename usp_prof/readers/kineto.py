@@ -41,12 +41,12 @@ _UNCOMMON = 8
 
 def read(path: Path) -> RawTrace:
     """Read one trace file; raises only when nothing can be made of it."""
-    with _no_collection():
+    with no_collection():
         return _Reading(path).run()
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Hold the cycle collector: events make no cycles, and looking for them costs a third of the decode."""
     wanted = gc.isenabled()
     gc.disable()

@@ -33,7 +33,7 @@ _NUMBERS = {Kind.INT: (int, -1, np.int64), Kind.FLOAT: (float, math.nan, np.floa
 _BETWEEN = b"\0"
 _MANY = 1 << 14
 """Distinct combinations beyond which it does not pay to tell them apart."""
-_ROWS = 1 << 10
+ROWS = 1 << 10
 """Arguments that are decoded at once: what is made of more falls out of the processor's cache."""
 
 
@@ -48,20 +48,23 @@ class SoundArguments:
         self._decoder = _decoder(tuple((field.key, field.kind) for field in self._typed), self._keys)
         self._codes = Codes()
         self._nothing = self._codes[_BETWEEN * max(len(self._keys) - 1, 0)]
-        self.combinations: list[bytes] = []
-        """Distinct combinations as JSON objects, in the order of their codes."""
+        self._parts: list[list[NDArray[Any]]] = []
 
-    def read(self, chosen: pa.Array) -> tuple[dict[str, NDArray[Any]], NDArray[np.int32]] | None:
-        """Read some arguments; `None` when they are not what this expects."""
-        parts = []
-        for begin in range(0, len(chosen), _ROWS):
-            part = self._part(*_sizes_and_text(chosen.slice(begin, _ROWS)))
-            if part is None or len(self._codes) > _MANY:
-                return None
-            parts.append(part)
-        *numbers, codes = map(np.concatenate, zip(*parts, strict=True))
-        self.combinations += map(self._object, list(self._codes)[len(self.combinations) :])
+    def read(self, chosen: pa.Array) -> bool:
+        """Read some arguments, best no more than `ROWS`; says no when they are not what this expects."""
+        part = self._part(*_sizes_and_text(chosen))
+        if part is not None:
+            self._parts.append(part)
+        return part is not None and len(self._codes) <= _MANY
+
+    def columns(self) -> tuple[dict[str, NDArray[Any]], NDArray[np.int32]]:
+        """Give the numbers that were read, and the code of each row's combination of the others."""
+        *numbers, codes = map(np.concatenate, zip(*self._parts, strict=True))
         return {field.name: column for field, column in zip(self._typed, numbers, strict=True)}, codes
+
+    def combinations(self) -> list[bytes]:
+        """Give the distinct combinations as JSON objects, in the order of their codes."""
+        return [self._object(combination) for combination in self._codes]
 
     def _part(self, sizes: NDArray[np.int64], text: memoryview) -> list[NDArray[Any]] | None:
         """Read so few arguments that what is made of them stays near: a column for each number, and the codes."""

@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from usp_prof.model.schema import Kind
 from usp_prof.readers.argument_texts import taken
 from usp_prof.readers.mapped import let_go
-from usp_prof.tables._sound_arguments import SoundArguments
+from usp_prof.tables._sound_arguments import ROWS, SoundArguments
 from usp_prof.tables.views import codes_of, index_of, numbers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -67,31 +67,37 @@ def read_arguments(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple
         return {f.name: _whole([_prepared(_typed(nothing, f), f)], f) for f in fields}
     order = None if (rows[1:] >= rows[:-1]).all() else np.argsort(rows, kind="stable")
     ordered = rows if order is None else rows[order]
-    sound, batches = SoundArguments(fields), []
-    for chosen in _taken(args, ordered, len(fields)):
-        batches.append(sound.read(chosen) or _careful(chosen, fields))
-        del chosen
-        let_go()
-    told = _told(sound)
-    whole = [batch if isinstance(batch, dict) else {**batch[0], **told(batch[1])} for batch in batches]
-    named = {f.name: _whole([batch[f.name] for batch in whole], f) for f in fields}
+    named = _soundly(args, ordered, fields) or _carefully(args, ordered, fields)
     return named if order is None else _reordered(named, order)
 
 
-def _careful(chosen: pa.Array, fields: Sequence[Field]) -> dict[str, Any]:
-    """Read fields of arguments however they are written."""
-    return {field.name: _prepared(read, field) for read, field in zip(_read(chosen, fields), fields, strict=True)}
-
-
-def _told(sound: SoundArguments) -> Callable[[NDArray[np.int32]], dict[str, Any]]:
-    """Give what makes columns of the codes of combinations, each of which is read once."""
-    if not sound.others or not sound.combinations:
-        return lambda _: {}
-    read = _read(pa.array(sound.combinations, pa.binary()).cast(pa.string()), sound.others)
-    return lambda codes: {
-        field.name: _prepared(values.take(codes_of(codes)), field)
-        for values, field in zip(read, sound.others, strict=True)
+def _soundly(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple[Field, ...]) -> dict[str, Any] | None:
+    """Read fields of arguments that are written as they should be; `None` when some are not."""
+    sound = SoundArguments(fields)
+    for near in _near(args, rows):
+        for begin in range(0, len(near), ROWS):
+            if not sound.read(taken(args, near[begin : begin + ROWS])):
+                return None
+        let_go()
+    numbers, codes = sound.columns()
+    if not sound.others:
+        return numbers
+    read = _read(pa.array(sound.combinations(), pa.binary()).cast(pa.string()), sound.others)
+    told = {field.name: _prepared(values, field) for values, field in zip(read, sound.others, strict=True)}
+    places = codes_of(codes)
+    return numbers | {
+        name: values[codes] if isinstance(values, np.ndarray) else values.take(places) for name, values in told.items()
     }
+
+
+def _carefully(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple[Field, ...]) -> dict[str, Any]:
+    """Read fields of arguments however they are written."""
+    batches = []
+    for chosen in _taken(args, rows, len(fields)):
+        batches.append([_prepared(read, field) for read, field in zip(_read(chosen, fields), fields, strict=True)])
+        del chosen
+        let_go()
+    return {f.name: _whole([batch[place] for batch in batches], f) for place, f in enumerate(fields)}
 
 
 def _taken(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: int) -> Iterator[pa.Array]:
@@ -113,11 +119,16 @@ def _joined(arrays: list[pa.Array]) -> pa.Array:
 
 
 def _parts(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: int) -> Iterator[NDArray[np.int64]]:
-    """Cut ascending rows so that a part has few fields and lies close together: texts wait in a file (`mapped`)."""
-    apart = max(int(_SPAN / max(args.nbytes / len(args), 1)), 1)
-    for near in np.split(rows, np.flatnonzero(np.diff(rows // apart)) + 1):
-        size = max(_BATCH // fields, 1)
+    """Cut ascending rows so that a part has few fields and lies close together."""
+    size = max(_BATCH // fields, 1)
+    for near in _near(args, rows):
         yield from (near[at : at + size] for at in range(0, len(near), size))
+
+
+def _near(args: pa.ChunkedArray, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Cut ascending rows into those that lie close together: texts may wait in a file (`mapped`)."""
+    apart = max(int(_SPAN / max(args.nbytes / len(args), 1)), 1)
+    return np.split(rows, np.flatnonzero(np.diff(rows // apart)) + 1)
 
 
 def _reordered(columns: dict[str, Any], order: NDArray[np.int64]) -> dict[str, Any]:

@@ -93,9 +93,9 @@ def build(frame: EventFrame, links: Links, parts: Parts, membership: Membership,
         "shape": _shapes(parts),
         "dtype": dtype,
         "peer": peers(frame, parts, membership, axis.to_pylist()),
-        "in_split": _splits(parts.said.column("in_split")),
-        "out_split": _splits(parts.said.column("out_split")),
-        "asynchronous": _asynchronous(parts.said.column("asynchronous")),
+        "in_split": _splits(parts, "in_split"),
+        "out_split": _splits(parts, "out_split"),
+        "asynchronous": _asynchronous(parts),
         "phase": compact(phases(frame, parts.posted_track, parts.posted_at), PHASES),
         "lane": compact(lane_codes, lanes),
         "start_ns": frame.start[row],
@@ -167,9 +167,13 @@ def _shapes(parts: Parts) -> pa.Array:
     return compact(codes, [first_shape(value) for value in values])
 
 
-def _splits(column: pa.ChunkedArray) -> list[str]:
-    return ["" if text == "[]" else text for text in column.to_pylist()]
+def _splits(parts: Parts, name: str) -> pa.Array:
+    codes, values = texts(parts.said, name)
+    even = values.index("[]") if "[]" in values else -1
+    blank = values.index("") if "" in values else len(values)
+    return compact(np.where(codes == even, blank, codes), [*values, ""])
 
 
-def _asynchronous(column: pa.ChunkedArray) -> NDArray[np.bool_]:
-    return np.array([text.lower() in ("true", "1") for text in column.to_pylist()], dtype=bool)
+def _asynchronous(parts: Parts) -> NDArray[np.bool_]:
+    codes, values = texts(parts.said, "asynchronous")
+    return np.array([*(text.lower() in ("true", "1") for text in values), False], dtype=bool)[codes]

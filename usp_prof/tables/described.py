@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 
 from usp_prof.model.schema import Kind
 from usp_prof.tables.arguments import Field
+from usp_prof.tables.views import codes_of, index_of, texts_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,6 +48,8 @@ _FIELDS = (
     Field("old_size", '$."Concrete Inputs"[7]'),
     Field("newer", '$."Concrete Inputs"[8]', Kind.TEXT),
 )
+_CODED = tuple(replace(field, coded=field.kind is Kind.TEXT) for field in _FIELDS)
+"""Calls say the same again and again: no text of theirs is copied for each."""
 _KINDS = {field.name: field.kind for field in _FIELDS}
 _BYTES = {
     1: "byte char bool uint8 int8 signed_char unsigned_char float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz "
@@ -61,36 +65,45 @@ _SIZE_OF = {name: size for size, names in _BYTES.items() for name in names.split
 def describe(frame: EventFrame, rows: Ints) -> pa.Table:
     """Read what rows say about their communication, one line for each; a row of -1 says nothing."""
     known = np.flatnonzero(rows >= 0)
-    read = frame.arguments(rows[known], _FIELDS)
-    place = np.full(len(rows), len(known), np.int64)
-    place[known] = np.arange(len(known))
-    blank: dict[Kind, Any] = {Kind.TEXT: "", Kind.INT: -1, Kind.FLAG: False}
+    read = frame.arguments(rows[known], _CODED)
     columns = {}
     for name, kind in _KINDS.items():
-        value = read[name]
         if kind is Kind.TEXT:
-            value = value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
-            extended = pa.concat_arrays([value.cast(pa.string()), pa.array([blank[kind]], pa.string())])
-            columns[name] = extended.take(pa.array(place))
+            codes, values = coded_texts(read[name])
+            blank = values.index("") if "" in values else len(values)
+            columns[name] = _coded(
+                _spread(codes, known, len(rows), blank), [*values, ""][: max(len(values), blank + 1)]
+            )
         else:
-            columns[name] = pa.array(np.r_[value, blank[kind]].astype(np.int64)[place])
+            columns[name] = index_of(_spread(read[name], known, len(rows), -1))
     return _modern(pa.table(columns))
+
+
+def _spread(values: Ints, known: Ints, count: int, absent: int) -> Ints:
+    """Put values in their rows; the others are absent."""
+    out = np.full(count, absent, np.int64)
+    out[known] = values
+    return out
+
+
+def _coded(codes: Ints, values: list[str]) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(codes_of(codes.astype(np.int32)), texts_of(values))
 
 
 def said_of(frame: EventFrame, first: Ints, *others: Ints) -> pa.Table:
     """Read what several events say of one part each: every field from the first of them that has it."""
     count = len(first)
     read = describe(frame, np.concatenate([first, *others]))
-    result = read.slice(0, count)
-    for place in range(1, len(others) + 1):
-        other = read.slice(place * count, count)
-        columns = {}
-        for name, kind in _KINDS.items():
-            own, spare = result.column(name), other.column(name)
-            has = pc.not_equal(own, "") if kind is Kind.TEXT else pc.greater_equal(own, 0)
-            columns[name] = pc.if_else(has, own, spare)
-        result = pa.table(columns)
-    return result
+    columns = {}
+    for name, kind in _KINDS.items():
+        own, values = texts(read, name) if kind is Kind.TEXT else (numbers(read, name), [])
+        absent = (values.index("") if "" in values else -1) if kind is Kind.TEXT else 0
+        result = own[:count]
+        for place in range(1, len(others) + 1):
+            has = result != absent if kind is Kind.TEXT else result >= 0
+            result = np.where(has, result, own[place * count : (place + 1) * count])
+        columns[name] = _coded(result, values) if kind is Kind.TEXT else index_of(result)
+    return pa.table(columns)
 
 
 def _modern(table: pa.Table) -> pa.Table:
@@ -123,7 +136,17 @@ def coded_texts(column: pa.Array | pa.ChunkedArray) -> tuple[Ints, list[str]]:
     """Give texts as codes and distinct texts."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     coded = pa.concat_arrays(chunks or [pa.array([], pa.string())]).dictionary_encode()
-    return coded.indices.to_numpy().astype(np.int64), coded.dictionary.to_pylist()
+    return _in_use(coded.indices.to_numpy().astype(np.int64), coded.dictionary.to_pylist())
+
+
+def _in_use(codes: Ints, values: list[str]) -> tuple[Ints, list[str]]:
+    """Keep the texts that occur, in the order in which they do."""
+    first = np.full(len(values), len(codes), np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    order = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(codes))]
+    place = np.empty(len(values), np.int64)
+    place[order] = np.arange(len(order))
+    return place[codes], [values[code] for code in order.tolist()]
 
 
 def sizes(table: pa.Table) -> tuple[Ints, Ints, NDArray[Any], NDArray[np.bool_]]:

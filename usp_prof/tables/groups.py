@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from usp_prof.algebra.order import first_rows, group_codes
 from usp_prof.model.axis import Axis, AxisSource
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.model.topology import Group, group_key
@@ -109,7 +110,8 @@ def join(frame: EventFrame, parts: Parts) -> Membership:
     coded = [codes for codes, _ in columns] + [numbers(said, n) for n in ("group_size", "first_rank", "stride")]
     if not len(coded[0]):
         return Membership(config, np.zeros(0, np.int64), np.zeros(0, dtype=bool))
-    distinct, inverse = np.unique(np.stack(coded, axis=1), axis=0, return_inverse=True)
+    inverse = group_codes(*coded)
+    distinct = np.stack([column[first_rows(inverse)] for column in coded], axis=1)
     groups = {group.key: group for group in config}
     keys = []
     for line in distinct.tolist():
@@ -120,7 +122,7 @@ def join(frame: EventFrame, parts: Parts) -> Membership:
             groups[group.key] = group
     listed = tuple(groups.values())
     place = {group.key: number for number, group in enumerate(listed)}
-    of_part = np.array([place.get(key, -1) for key in keys])[inverse.ravel()]
+    of_part = np.array([place.get(key, -1) for key in keys])[inverse]
     said_so = of_part >= 0
     if parts.gloo and not said_so.all():
         of_part = np.where(said_so, of_part, groups_of_workers(frame, parts, listed))

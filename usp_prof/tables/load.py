@@ -16,7 +16,7 @@ from usp_prof.contract import TRACE_METADATA_KEY
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.readers.cache import Cache, CacheUnwritableError, StoredTables, content_key
-from usp_prof.readers.kineto import read
+from usp_prof.readers.kineto import no_collection, read
 from usp_prof.readers.manifest import manifest_from
 from usp_prof.readers.mapped import from_the_system
 from usp_prof.tables import catalogue
@@ -60,12 +60,13 @@ def rank_key(file: TraceFile, manifest: Manifest | None) -> str:
 
 def build(path: Path, rank: int, manifest: Manifest | None) -> tuple[dict[str, pa.Table | Parted], dict[str, Any]]:
     """Read one file into tables, with the note that is stored beside them."""
-    raw = read(path)
-    if manifest is None and TRACE_METADATA_KEY in raw.metadata:
-        manifest, _ = manifest_from(raw.metadata[TRACE_METADATA_KEY], path.name)
-    health = tuple(replace(row, rank=rank, file=path.name) for row in raw.health)
-    raw = replace(raw, health=health, file=path.name)
-    tables = build_rank(raw, rank, manifest)
+    with no_collection():
+        raw = read(path)
+        if manifest is None and TRACE_METADATA_KEY in raw.metadata:
+            manifest, _ = manifest_from(raw.metadata[TRACE_METADATA_KEY], path.name)
+        health = tuple(replace(row, rank=rank, file=path.name) for row in raw.health)
+        raw = replace(raw, health=health, file=path.name)
+        tables = build_rank(raw, rank, manifest)
     note = {
         "metadata": dict(raw.metadata),
         "health": [asdict(row) for row in health],
