@@ -9,8 +9,9 @@ import argparse
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, NoReturn, get_args, get_type_hints
 
 from trainer.errors import OptionError, refuse
 
@@ -100,10 +101,19 @@ def described(item: Field[Any]) -> str:
     return text if silent else f"{text} (default: {value})"
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong as everything here does: once, and with a hint."""
+
+    def error(self, message: str) -> NoReturn:
+        typed = message.removeprefix("unrecognized arguments: ").split()[0]
+        near = get_close_matches(typed, [flag_of(item) for item in fields(Options)], n=1)
+        raise OptionError(message, hint=near[0] if near else "trainer/run.py --help tells all options")
+
+
 def parser() -> argparse.ArgumentParser:
     """Make the command line from `Options`."""
-    made = argparse.ArgumentParser(
-        prog="torchrun trainer/run.py",
+    made = _Parser(
+        usage="torchrun [--nproc-per-node N] trainer/run.py [options]",
         description="Train a small decoder on a five-axis mesh, and record where each step goes.",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,

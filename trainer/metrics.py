@@ -72,14 +72,14 @@ class Reporter:
 def text(line: dict[str, Any], *, paced: bool) -> str:
     """Write a step's metrics for people."""
     parts = [
-        "step {step:>4}  loss {loss:.4f}  norm {grad_norm:.3f}",
-        f"{line['seconds'] * 1e3:.0f} ms  {{tokens_per_second:,.0f}} tokens/s",
-        "MFU {mfu:.2%} ({mfu_convention})" if line["mfu"] is not None else "",
+        f"step {line['step']:>4}  loss {line['loss']:.4f}  norm {line['grad_norm']:.3f}",
+        f"{line['seconds'] * 1e3:.0f} ms  {line['tokens_per_second']:,.0f} tokens/s",
+        f"MFU {line['mfu']:.2%} ({line['mfu_convention']})" if line["mfu"] is not None else "",
         "paced" if paced else "",
-        f"{line['memory_bytes'] / 2**20:.0f} MiB  input {{input_fraction:.1%}}",
-        "fullest expert {expert_load_max:.2f} x mean" if line["expert_load_max"] is not None else "",
+        f"{line['memory_bytes'] / 2**20:.0f} MiB  input {line['input_fraction']:.1%}",
+        f"fullest expert {line['expert_load_max']:.2f} x mean" if line["expert_load_max"] is not None else "",
     ]
-    return "  ".join(filter(None, parts)).format(**line)
+    return "  ".join(filter(None, parts))
 
 
 PEAKS = {"H200": 989e12, "H100": 989e12, "B200": 2250e12, "B300": 2250e12, "A100": 312e12, "L40S": 362e12}

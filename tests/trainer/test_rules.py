@@ -46,6 +46,8 @@ REFUSED = (
     (2, "--dp 2 --zero 3 --fault unbucketed", "buckets", "--zero 1"),
     (1, "--pace fast", "no such device", "h100, a100, b200"),
     (1, "--tp -2", "below zero", "--tp 1"),
+    (1, "--stepz 4", "unrecognized arguments: --stepz", "--steps"),
+    (1, "--tp two", "argument --tp: invalid int value", "trainer/run.py --help"),
     (1, "--lr -1", "below zero", "--lr 0.003"),
     (1, "--fault slow-rank:steps=some", "does not fit", "steps=2-4"),
     (1, "--fault pause:every=0", "every=0", "every=1"),
@@ -103,7 +105,7 @@ def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
     options = parse(["--config", str(file)])
     assert (options.compile, options.prefetch, options.fault) == (True, False, ["pause", "slow-rank:rank=1"])
     file.write_text('schedule = "some"\n')
-    with pytest.raises(SystemExit):
+    with pytest.raises(OptionError, match="argument --schedule: invalid choice: 'some'"):
         parse(["--config", str(file)])
     file.write_text("tpp = 2\n")
     with pytest.raises(OptionError, match="no option 'tpp'"):
