@@ -13,7 +13,7 @@ from dashboard.components.download import data_table
 from dashboard.components.figure import figure
 from usp_prof.charts import draw
 from usp_prof.charts.theme import DARK, LIGHT, PATTERNS
-from usp_prof.model.health import Severity
+from usp_prof.model.health import Severity, gathered
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Health, KeyFigures, Stack, Text
 from usp_prof.report.format import quantity, share
@@ -99,7 +99,7 @@ def _(block: Text, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one 
 
 @show.register
 def _(block: Health, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
-    for row in block.rows:
+    for row in gathered(block.rows):
         where = f"rank {row.rank}: " if row.rank >= 0 else ""
         st.caption(f"{_SIGNS[row.severity]} {where}{state.plain(row.detail or row.code)}")
     if block.more:

@@ -73,12 +73,7 @@ def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> No
 
 def _evidence(finding: Finding, number: int) -> None:
     """Show what the finding rests on: figures as numbers, so that they sort, and in words what is none."""
-    rows = [
-        {"what": _head(name), "value": scaled, "unit": suffix}
-        for name, value in finding.evidence.items()
-        if name not in _PLACE and isinstance(value, int | float)
-        for scaled, suffix in [_scaled(name, value)]
-    ]
+    rows = figures_of(finding)
     if rows:
         st.dataframe(rows, hide_index=True, key=f"evidence-{number}")
     said = [f"{_head(name)}: {value}" for name, value in finding.evidence.items() if isinstance(value, str)]
@@ -115,10 +110,18 @@ def _head(name: str) -> str:
     return next((name.removesuffix(end) for end in _UNITS if name.endswith(end)), name).replace("_", " ")
 
 
-def _scaled(name: str, value: float) -> tuple[float, str]:
-    """Give a figure on the scale on which it is read, and its unit."""
-    unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), None)
-    if unit is None:
-        return round(value, 3), ""
-    scale = column_scale([value], unit)
-    return round(value / scale.factor, scale.decimals), scale.suffix
+def figures_of(finding: Finding) -> list[dict[str, str | float]]:
+    """Give the evidence that is figures; those of one unit are on one scale."""
+    figures = {
+        name: value for name, value in finding.evidence.items() if name not in _PLACE and isinstance(value, int | float)
+    }
+    units = {name: next((unit for end, unit in _UNITS.items() if name.endswith(end)), None) for name in figures}
+    rows: list[dict[str, str | float]] = []
+    for name, value in figures.items():
+        unit = units[name]
+        if unit is None:
+            rows.append({"what": _head(name), "value": round(value, 3), "unit": ""})
+            continue
+        scale = column_scale([figures[other] for other in figures if units[other] is unit], unit)
+        rows.append({"what": _head(name), "value": round(value / scale.factor, scale.decimals), "unit": scale.suffix})
+    return rows

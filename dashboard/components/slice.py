@@ -52,7 +52,8 @@ def show(index: int, rank: int, event: int) -> None:
         facts["launched by"] = f"event {launch}, {quantity(row['start_ns'] - began, Unit.NS)} before"
     facts |= {name: _short(arguments[key]) for key, name in _ARGUMENTS.items() if arguments.get(key) not in (None, "")}
     left, right = st.columns(2)
-    left.dataframe([{"what": name, "value": str(value)} for name, value in facts.items()], hide_index=True)
+    told = [{"what": name, "value": str(value)} for name, value in facts.items()]
+    left.dataframe(told, hide_index=True, height="content")
     with right.expander("All arguments in the trace", expanded=call is None):
         st.json(arguments) if arguments else st.caption("The trace says nothing more.")
     if call is not None:

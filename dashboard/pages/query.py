@@ -116,5 +116,8 @@ def _chart(frame: pd.DataFrame) -> None:
     up = right.selectbox("of", countable, len(countable) - 1)
     over, of = (frame[name].head(MOST_POINTS) for name in (across, up))
     plain = pd.DataFrame({"over": over.astype(str) if over.dtype == "object" else over, "of": of})
-    draws = {"bars": st.bar_chart, "line": st.line_chart, "points": st.scatter_chart}
+    if kind == "bars":  # in the order of the answer
+        st.bar_chart(plain, x="over", y="of", x_label=across, y_label=up, sort=False)
+        return
+    draws = {"line": st.line_chart, "points": st.scatter_chart}
     draws[kind](plain, x="over", y="of", x_label=across, y_label=up)

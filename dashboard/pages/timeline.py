@@ -180,7 +180,8 @@ def about(store: TimelineStore, view: View) -> list[int] | None:
     if times:
         start, end = (int(time) - store.origin_ns for time in times.groups())
         room = max((end - start) // 2, 2000)
-        return [start - room, end + room] if 0 <= start <= end <= store.span_ns else None
+        inside = 0 <= start <= end <= store.span_ns
+        return [max(start - room, 0), min(end + room, store.span_ns)] if inside else None
     numbers = [step.number for step in store.steps]
     wanted: Sequence[int] = ()
     if at:

@@ -16,7 +16,7 @@ import dashboard.pages
 from dashboard import data, report, state
 from dashboard.answers import comparison, together
 from dashboard.components.download import scaled
-from dashboard.components.findings import shown_at, sure
+from dashboard.components.findings import figures_of, shown_at, sure
 from dashboard.pages import PAGES, overview, pipeline
 from usp_prof.charts.inputs import BreakdownRows, Part
 from usp_prof.model.edit import parse_edit
@@ -28,6 +28,14 @@ from usp_prof.report.document import DataTable, TableColumn
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+HEALTH = """from dashboard.components.blocks import show
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.report.document import Health
+rows = [HealthRow("clock", Severity.ERROR, rank, detail="no clock") for rank in (0, 1, 2, 7)]
+rows += [HealthRow("clock", Severity.ERROR, 3, detail="another"), HealthRow("odd", Severity.INFO, detail="of no rank")]
+show(Health(tuple(rows), 2), "health", False)
+"""
+"""A page that shows what is wrong with a run."""
 ABOUT = """import json
 import streamlit as st
 from dashboard import data, state
@@ -187,6 +195,22 @@ def test_a_finding_is_shown_where_it_is_seen(
 ) -> None:
     finding = Finding("code", "what", where, evidence)
     assert shown_at(finding, state.View(0, None, None, None), range(8)) == expected
+
+
+def test_evidence_of_one_unit_is_on_one_scale() -> None:
+    evidence = {"compute_ns": 1_740_000_000, "peers_ns": 976_000_000, "peers": 3, "bound": "compute", "at_rank": 2}
+    assert figures_of(Finding("code", "what", {}, evidence)) == [
+        {"what": "compute", "value": 1.74, "unit": "s"},
+        {"what": "peers", "value": 0.976, "unit": "s"},
+        {"what": "peers", "value": 3, "unit": ""},
+    ]
+
+
+def test_what_is_wrong_with_many_ranks_is_said_once() -> None:
+    app = AppTest.from_string(HEALTH, default_timeout=120).run()
+    assert [caption.value.replace("\\", "") for caption in app.caption] == [
+        "▲ ranks 0-2, 7: no clock", "▲ rank 3: another", "○ of no rank", "and 2 more under Health",
+    ]  # fmt: skip
 
 
 def test_the_timeline_is_opened_where_a_link_says() -> None:
