@@ -397,3 +397,9 @@ class TestDamage:
     def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="cannot read"):
             kineto.read(tmp_path / "nothing.json")
+
+
+@pytest.mark.parametrize("index", [True, "3", 1e300, 1 << 70, None])
+def test_a_sort_index_that_is_no_number_is_absent(tmp_path: Path, index: Any) -> None:
+    named = {"ph": "M", "name": "thread_sort_index", "pid": 7, "tid": 8, "ts": 0, "args": {"sort_index": index}}
+    assert read(tmp_path, document(event(), named)).threads["sort_index"].to_pylist() == [-1]

@@ -66,4 +66,6 @@ def _arguments(text: msgspec.Raw) -> dict[str, Any]:
 def _index(value: object) -> int:
     if isinstance(value, float) and abs(value) < _INT64:
         return int(value)
+    if isinstance(value, bool):
+        return -1
     return value if isinstance(value, int) and -_INT64 <= value < _INT64 else -1
