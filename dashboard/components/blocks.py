@@ -59,7 +59,7 @@ def _(block: KeyFigures, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 
         value = "n/a" if item.value is None else quantity(item.value, item.unit)
         place.metric(item.label, value)
         if item.second:
-            place.caption(state.plain(item.second))
+            place.caption(state.plain(item.second).replace(" %", "\N{NO-BREAK SPACE}%"))
 
 
 @show.register

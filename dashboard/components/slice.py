@@ -10,7 +10,7 @@ import streamlit as st
 
 from dashboard import data
 from dashboard.components.download import table
-from dashboard.timeline.neighbours import call_of, launch_of
+from dashboard.timeline.neighbours import call_of, launch_of, op_of
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
 from usp_prof.tables import clock
@@ -50,6 +50,9 @@ def show(index: int, rank: int, event: int) -> None:
     if launch is not None:
         began = int(tables.columns("events", rank)["start_ns"][launch])
         facts["launched by"] = f"event {launch}, {quantity(row['start_ns'] - began, Unit.NS)} before"
+    op = op_of(tables, rank, event)
+    if op is not None:
+        facts |= {"launched in": op[0]} | ({"shapes": _short(op[1])} if op[1] else {})
     facts |= {name: _short(arguments[key]) for key, name in _ARGUMENTS.items() if arguments.get(key) not in (None, "")}
     left, right = st.columns(2)
     told = [{"what": name, "value": str(value)} for name, value in facts.items()]

@@ -86,3 +86,14 @@ def launch_of(tables: TableSet, rank: int, event: int) -> int | None:
     rows = np.flatnonzero(kernels["event"] == event)
     launch = int(kernels["launch_event"][rows[0]]) if len(rows) else -1
     return launch if launch >= 0 else None
+
+
+def op_of(tables: TableSet, rank: int, event: int) -> tuple[str, str] | None:
+    """Give the CPU op that a kernel was launched in, and the shapes of its inputs (empty where none were recorded)."""
+    kernels = tables.columns("kernels", rank)
+    rows = np.flatnonzero(kernels["event"] == event)
+    if not len(rows) or kernels["op_event"][rows[0]] < 0:
+        return None
+    ops = tables.columns("ops", rank)
+    found = np.flatnonzero(ops["event"] == kernels["op_event"][rows[0]])
+    return str(kernels["op"][rows[0]]), str(ops["input_dims"][found[0]] or "") if len(found) else ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tiny import Trace, table_set
 
 from dashboard.timeline import neighbours, overlays
 from dashboard.timeline.search import matching, search
@@ -88,3 +90,15 @@ def test_no_pattern_holds_the_server_up() -> None:
     store = TimelineStore({0: line}, origin_ns=0, end_ns=1)
     assert matching(store, "(a+)+$") == frozenset()
     assert matching(store, "(a+)+!$") == {0}
+
+
+def test_a_kernel_has_the_op_that_launched_it_and_its_shapes() -> None:
+    trace = Trace(0).step(1, 0, 1000).op("aten::mm", 10, 50, args={"Input Dims": [[2, 3], [3, 4]]}).launch(7, 20, 5)
+    tables = table_set({0: trace.kernel("gemm", 100, 10, correlation=7).kernel("lost", 200, 10, correlation=8)})
+    events = dict(zip(tables.columns("kernels", 0)["name"], tables.columns("kernels", 0)["event"], strict=True))
+    op = neighbours.op_of(tables, 0, int(events["gemm"]))
+    assert op is not None
+    assert op[0] == "aten::mm"
+    assert json.loads(op[1]) == [[2, 3], [3, 4]]
+    assert neighbours.op_of(tables, 0, int(events["lost"])) is None
+    assert neighbours.op_of(tables, 0, 10**9) is None
