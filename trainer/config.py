@@ -77,7 +77,7 @@ class Options:
     pace: str = option("", "replace compute by the waits of a device: h100, a100, b200, or F,I,W[,A[,E]] ms of a layer")
     pace_model: str = option("8b", "model whose layers the paced device computes", metavar="NAME|FILE")
     fault: list[str] = option([], "inject a fault, e.g. slow-rank:rank=2,factor=1.8 (several)", metavar="FAULT")  # noqa: RUF009 - makes a field with a factory
-    timeout: int = option(120, "seconds until a rank that waits for a lost one gives up")
+    timeout: int = option(300, "seconds until a rank that waits for a lost one gives up")
 
     def changed(self) -> dict[str, Any]:
         """Give what differs from the defaults, for the manifest."""
