@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.algebra.intervals import EMPTY, Intervals, at_least, union, union_of
+from usp_prof.algebra.intervals import EMPTY, Intervals, at_least, union, union_by, union_of
 
 SPAN = 40
 pairs = st.lists(st.tuples(st.integers(0, SPAN), st.integers(0, SPAN)), max_size=12)
@@ -38,6 +38,21 @@ def test_union_holds_exactly_the_points_of_its_parts(listed: list[tuple[int, int
     assert_normal(whole)
     assert held(whole) == points(listed)
     assert whole.length == len(points(listed))
+
+
+@given(st.lists(pairs, max_size=4))
+def test_unions_of_groups_are_each_groups_union(groups: list[list[tuple[int, int]]]) -> None:
+    group, start, end = (
+        np.array(
+            [each[i] for each in [(g, BASE + a, BASE + b) for g, one in enumerate(groups) for a, b in one]], np.int64
+        )
+        for i in range(3)
+    )
+    mixed = np.random.default_rng(0).permutation(len(group))
+    home, low, high = union_by(group[mixed], start[mixed], end[mixed])
+    assert (np.diff(home) >= 0).all()
+    for g, listed in enumerate(groups):
+        assert Intervals(low[home == g], high[home == g]) == made(listed)
 
 
 @given(pairs, pairs)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.algebra.order import distinct
+from usp_prof.algebra.order import distinct, numbered
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 Int = np.int64
+_ONE, _OTHER = 1, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,13 +50,17 @@ class Intervals:
 
     def __and__(self, other: Intervals) -> Intervals:
         """Give the points of both."""
-        points = self._points(other)
-        return _kept(points, self.holds(points[:-1]) & other.holds(points[:-1])) if len(points) else EMPTY
+        if not len(self) or not len(other):
+            return EMPTY
+        points, within = self._beside(other)
+        return _kept(points, within[:-1] == _ONE + _OTHER)
 
     def __sub__(self, other: Intervals) -> Intervals:
         """Give the points of this set that are not in the other."""
-        points = self._points(other)
-        return _kept(points, self.holds(points[:-1]) & ~other.holds(points[:-1])) if len(points) else EMPTY
+        if not len(self) or not len(other):
+            return self
+        points, within = self._beside(other)
+        return _kept(points, within[:-1] == _ONE)
 
     def holds(self, points: ArrayLike) -> NDArray[np.bool_]:
         """Say for each point whether it lies inside."""
@@ -97,8 +102,14 @@ class Intervals:
         over = np.where(index > 0, np.maximum(self.end[index - 1] - where, 0), 0)
         return np.asarray(sums[index] - over)
 
-    def _points(self, other: Intervals) -> NDArray[Int]:
-        return distinct(np.concatenate([self.start, self.end, other.start, other.end]))
+    def _beside(self, other: Intervals) -> tuple[NDArray[Int], NDArray[np.int8]]:
+        """Give all borders, and in which of the sets what lies behind each of them is."""
+        borders = np.concatenate([self.start, self.end, other.start, other.end])
+        steps = np.repeat(np.array([_ONE, -_ONE, _OTHER, -_OTHER], np.int8), np.repeat([len(self), len(other)], 2))
+        order = np.argsort(borders, kind="stable")
+        points, within = borders[order], np.cumsum(steps[order], dtype=np.int8)
+        last = np.append(points[1:] != points[:-1], True)  # of several borders at a point
+        return points[last], within[last]
 
 
 def union(start: ArrayLike, end: ArrayLike) -> Intervals:
@@ -116,6 +127,23 @@ def union(start: ArrayLike, end: ArrayLike) -> Intervals:
     first = np.concatenate([[True], low[1:] > reach[:-1]])
     last = np.concatenate([first[1:], [True]])
     return Intervals(low[first], reach[last])
+
+
+def union_by(
+    group: NDArray[Int], start: NDArray[Int], end: NDArray[Int]
+) -> tuple[NDArray[Int], NDArray[Int], NDArray[Int]]:
+    """Bring the intervals of each group (numbered from 0) into normal form at once: group, start, end, in order."""
+    kept = np.flatnonzero(end > start)
+    rows = kept[np.lexsort((start[kept], group[kept]))]
+    group, low = group[rows], start[rows]
+    if not len(rows):
+        return group, low, low
+    # How far a group has reached is a running maximum over all: places of ends, each group's above all before it.
+    ends, place = numbered(end[rows])
+    reach = ends[np.maximum.accumulate(group * len(ends) + place) - group * len(ends)]
+    first = np.append(True, (group[1:] != group[:-1]) | (low[1:] > reach[:-1]))
+    last = np.append(first[1:], True)
+    return group[first], low[first], reach[last]
 
 
 def union_of(sets: list[Intervals]) -> Intervals:

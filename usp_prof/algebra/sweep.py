@@ -55,7 +55,10 @@ def by_priority(sets: Sequence[Intervals]) -> Labels:
         return _nothing()
     label = np.full(len(points) - 1, NOBODY, Int)
     for index in range(len(sets) - 1, -1, -1):
-        label[sets[index].holds(points[:-1])] = index
+        borders = np.zeros(len(points), np.int8)
+        borders[np.searchsorted(points, sets[index].start)] = 1
+        borders[np.searchsorted(points, sets[index].end)] = -1
+        label[np.cumsum(borders[:-1], dtype=np.int8) > 0] = index
     return _joined(points, label)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.algebra.intervals import Intervals, union
+from usp_prof.algebra.order import first_rows, group_codes
 from usp_prof.analyses import _partition
 from usp_prof.analyses._frame import frame, stacked
 from usp_prof.analyses._spread import in_order, spread, spread_ratio
@@ -161,11 +162,13 @@ def _kinds(tables: TableSet, rank: int, window: Intervals, steps: int) -> dict[t
     sets = _partition.sets_of(tables, rank)
     talks = activities.matches("kind", "communication")
     start, end = sets.begin[talks], sets.done[talks]
-    axis, part = activities["axis"][talks], activities["collective"][talks]
-    op = np.append(collectives["op"], "other")[np.where(part < len(collectives), part, -1)]
+    (axis, axes), (op, ops), part = activities.codes("axis"), collectives.codes("op"), activities["collective"][talks]
+    axis, op = axis[talks], np.append(op, len(ops))[np.where(part < len(collectives), part, -1)]
+    kind = group_codes(axis, op)
+    keys = [((*axes, "")[axis[row]], (*ops, "other")[op[row]]) for row in first_rows(kind).tolist()]
     found = {}
-    for key in sorted({(str(a), str(o)) for a, o in zip(axis.tolist(), op.tolist(), strict=True)}):
-        rows = (axis == key[0]) & (op == key[1])
+    for key in sorted(set(keys)):
+        rows = np.array([each == key for each in keys])[kind]
         comm = union(start[rows], end[rows]) & window
         if comm.length:
             found[key[0] or "unknown", key[1]] = (comm.length / steps, (comm & sets.compute).length / steps)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.intervals import union_by
+from usp_prof.algebra.order import distinct, first_rows, group_codes, numbered, per_code
 from usp_prof.algebra.schedules.action import Kind
 from usp_prof.analyses._frame import frame
 from usp_prof.analyses._pipeline_actions import Actions, gather, named, order_of, pipelines
@@ -20,6 +22,7 @@ from usp_prof.tables import clock
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
     from usp_prof.tables.table_set import TableSet
 
@@ -123,12 +126,18 @@ class PipelineResult:
 
     def bubble_fraction(self, step: int | None = None) -> float:
         """Give the measured bubble of a step, or the mean over steps; NaN without actions."""
-        steps = sorted({cell.step for cell in self.cells})
+        by_step = self._bubble_fractions()
         if step is None:
-            return float(np.mean([self.bubble_fraction(s) for s in steps])) if steps else float("nan")
-        cells = [cell for cell in self.cells if cell.step == step]
-        window = sum(c.window_ns for c in cells)
-        return 1 - sum(c.busy_ns for c in cells) / window if window else 0.0
+            return float(np.mean(list(by_step.values()))) if by_step else float("nan")
+        return by_step.get(step, 0.0)
+
+    def _bubble_fractions(self) -> dict[int, float]:
+        """Give each step's bubble, in order."""
+        sums: dict[int, tuple[int, int]] = {}
+        for cell in self.cells:
+            window, busy = sums.get(cell.step, (0, 0))
+            sums[cell.step] = window + cell.window_ns, busy + cell.busy_ns
+        return {step: 1 - busy / window if window else 0.0 for step, (window, busy) in sorted(sums.items())}
 
     @property
     def imbalance(self) -> float:
@@ -148,7 +157,7 @@ class PipelineResult:
             (IMBALANCE, self.imbalance),
         )
         found = [Value(metric, figure) for metric, figure in wholes if not np.isnan(figure)]
-        found += [Value(BUBBLE, self.bubble_fraction(s), {"step": s}) for s in sorted({c.step for c in self.cells})]
+        found += [Value(BUBBLE, bubble, {"step": step}) for step, bubble in self._bubble_fractions().items()]
         for rank in sorted({cell.rank for cell in self.cells}):
             mine = [cell.bubble_fraction for cell in self.cells if cell.rank == rank]
             found.append(Value(BUBBLE, float(np.mean(mine)), {"rank": rank}))
@@ -177,7 +186,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> PipelineResu
     nothing = Ideal(float("nan"), float("nan"), float("nan"))
     if not len(actions.rank):
         return PipelineResult(actions, (), (), Guess(None, 0.0, declared), nothing, 0, tuple(notes))
-    cells = tuple(cell for step in np.unique(actions.step).tolist() for cell in _cells(actions, step))
+    cells = _cells(actions)
     if not named(actions):
         notes.append(_KINDS_ONLY)
         guessed = Guess(None, 0.0, declared)
@@ -214,23 +223,35 @@ def _talks(tables: TableSet) -> bool:
     return any(tables.columns("collectives", rank).matches("axis", str(Axis.PP)).any() for rank in tables.ranks)
 
 
-def _cells(actions: Actions, step: int) -> list[RankStep]:
-    mine = actions.take(actions.step == step)
-    low, high = int(mine.start_ns.min()), int(mine.end_ns.max())
-    cells = []
-    for rank in np.unique(mine.rank).tolist():
-        own = mine.take(mine.rank == rank)
-        within = own.within(rank)
-        hidden = int((own.end_ns - own.start_ns - own.busy_ns).sum())
-        forward = own.kind == str(Kind.FORWARD)
-        turn = int(own.start_ns[~forward].min()) if (~forward).any() else high
-        last = max(int(own.end_ns[forward].max()), turn) if forward.any() else turn
-        idle = [
-            int(end - start - within.within([start], [end])[0])
-            for start, end in ((low, turn), (turn, last), (last, high))
-        ]
-        cells.append(RankStep(rank, step, high - low, within.length - hidden, *idle))
-    return cells
+def _cells(actions: Actions) -> tuple[RankStep, ...]:
+    """Measure each rank in each step, by step and rank; all at once, for a run has many."""
+    cell = group_codes(actions.step, actions.rank)
+    count = int(cell.max()) + 1
+    row = first_rows(cell)
+    step, rank = numbered(actions.step[row])[1], actions.rank[row]
+    low = per_code(step, per_code(cell, actions.start_ns, np.minimum, count), np.minimum, int(step.max()) + 1)[step]
+    high = per_code(step, per_code(cell, actions.end_ns, np.maximum, count), np.maximum, int(step.max()) + 1)[step]
+    forward = actions.kind == str(Kind.FORWARD)
+    turn, last = high.copy(), np.full(count, np.iinfo(np.int64).min)
+    turn[distinct(cell[~forward])] = np.iinfo(np.int64).max
+    np.minimum.at(turn, cell[~forward], actions.start_ns[~forward])
+    np.maximum.at(last, cell[forward], actions.end_ns[forward])
+    last = np.maximum(last, turn)
+    home, start, end = union_by(cell, actions.start_ns, actions.end_ns)
+    idle = []
+    for begin, until in ((low, turn), (turn, last), (last, high)):
+        inside = np.minimum(end, until[home]) - np.maximum(start, begin[home])
+        idle.append(until - begin - _summed(home, np.maximum(inside, 0), count))
+    hidden = _summed(cell, actions.end_ns - actions.start_ns - actions.busy_ns, count)
+    busy = _summed(home, end - start, count) - hidden
+    columns = (rank, actions.step[row], high - low, busy, *idle)
+    return tuple(RankStep(*each) for each in zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _summed(codes: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    sums = np.zeros(count, np.int64)
+    np.add.at(sums, codes, values)
+    return sums
 
 
 def _stages(actions: Actions) -> tuple[Stage, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from usp_prof.model.errors import InputError
+from usp_prof.readers.mapped import from_the_system
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,13 +36,17 @@ class StoredTable:
     def column(self, name: str) -> pa.ChunkedArray:
         """Read one column."""
         if name not in self._read:
-            with self._opened() as file:
-                self._read[name] = file.read(columns=[name], use_threads=False).column(0)
+            place = self.schema.get_field_index(name)  # tables are flat: a field is a column of the file
+            with (
+                from_the_system(),
+                self._opened() as file,
+            ):  # `file.read` hands even one column over to another thread, and waits for it
+                self._read[name] = file.reader.read_column(place)
         return self._read[name]
 
     def whole(self) -> pa.Table:
         """Read all columns."""
-        with self._opened() as file:
+        with from_the_system(), self._opened() as file:
             return file.read(use_threads=False)
 
     @cached_property

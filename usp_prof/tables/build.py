@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.model.schema import Column, Kind, Schema
+from usp_prof.tables.views import codes_of, index_of, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -49,6 +50,26 @@ def empty(schema: Schema) -> pa.Table:
     return arrow_schema(schema).empty_table()
 
 
+def _plain(kind: Kind, value: Any) -> pa.Array | None:  # noqa: ANN401 - whatever Arrow takes
+    """Give what needs no checks to Arrow without `pa.array`, which would import pandas to see whether it is pandas'."""
+    of = value.dtype.kind if isinstance(value, np.ndarray) and value.ndim == 1 else ""
+    if kind is Kind.INT and of == "i":
+        return index_of(value)
+    if kind is Kind.FLAG and of == "b":
+        packed = np.packbits(value, bitorder="little")
+        return pa.Array.from_buffers(pa.bool_(), len(value), [None, pa.py_buffer(packed)])
+    if kind is Kind.FLOAT and of == "f":
+        return pa.Array.from_buffers(pa.float64(), len(value), [None, pa.py_buffer(np.ascontiguousarray(value, float))])
+    if kind is Kind.TEXT and of == "O":
+        texts = value.tolist()
+        distinct = dict.fromkeys(texts)
+        if all(type(text) is str for text in distinct):
+            place = dict(zip(distinct, range(len(distinct)), strict=True))
+            codes = np.fromiter(map(place.__getitem__, texts), np.int32, len(texts))
+            return pa.DictionaryArray.from_arrays(codes_of(codes), texts_of(list(distinct)))
+    return None
+
+
 def _array(column: Column, value: Any, rows: int) -> pa.Array:  # noqa: ANN401 - whatever Arrow takes
     kind = _TYPES[column.kind]
     if isinstance(value, pa.ChunkedArray):
@@ -57,8 +78,10 @@ def _array(column: Column, value: Any, rows: int) -> pa.Array:  # noqa: ANN401 -
         return value.cast(kind) if value.type != kind else value
     if not hasattr(value, "__len__") or isinstance(value, str):
         if column.kind is Kind.TEXT:
-            return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([value], pa.string()))
-        return pa.array(np.full(rows, value), kind)
+            return pa.DictionaryArray.from_arrays(codes_of(np.zeros(rows, np.int32)), texts_of([value]))
+        value = np.full(rows, value)
+    if (plain := _plain(column.kind, value)) is not None:
+        return plain
     if column.kind is Kind.TEXT:
         return pa.array(value, pa.string()).dictionary_encode().cast(kind)
     try:

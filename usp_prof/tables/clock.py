@@ -59,8 +59,11 @@ class Clock:
 
     def align(self, rank: int, ns: ArrayLike) -> NDArray[np.int64]:
         """Bring times of one rank to the common clock."""
-        when = np.asarray(ns, np.int64)
-        return self.align_rows(np.full(when.shape, rank, np.int64), when)
+        when, row = np.asarray(ns, np.int64), int(np.searchsorted(self.ranks, rank))
+        offset, ppm = int(self.offset_ns[row]), float(np.nan_to_num(self.drift_ppm[row]))
+        if not ppm:
+            return np.asarray(when + offset)
+        return np.asarray(when + offset + np.rint((when - int(self.reference_ns[row])) * (ppm * 1e-6)).astype(np.int64))
 
     def align_rows(self, rank: NDArray[np.int64], ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """Bring times to the common clock, each row of its own rank."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from usp_prof.algebra.order import first_rows, group_codes
 from usp_prof.model.axis import Axis, AxisSource
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.topology import Group, Topology, group_key
@@ -16,7 +17,7 @@ from usp_prof.tables.columns import Columns
 from usp_prof.tables.inference import Traffic, infer_axis, infer_axis_of_operation, traffic_of
 from usp_prof.tables.mesh import lay_out
 from usp_prof.tables.posts import P2P
-from usp_prof.tables.views import Replaced, codes_of, table_of, texts_of
+from usp_prof.tables.views import Replaced, codes_of, index_of, table_of, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -252,7 +253,7 @@ def _collectives(view: View, layout: Layout) -> View:
     if whole is not None:
         size = columns["group_size"]
         filled = np.where((columns["group"] == "") & (size < 0), whole.size, size)
-        made["group_size"] = lambda: pa.array(filled)
+        made["group_size"] = lambda: index_of(filled)
     return Replaced(view, made)
 
 
@@ -282,8 +283,8 @@ def _axes_of_activities(activities: View, collectives: View) -> pa.Array:
 def _distinct(codes: list[np.ndarray]) -> tuple[list[list[int]], np.ndarray]:
     if not len(codes[0]):
         return [], np.zeros(0, np.int64)
-    lines, inverse = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
-    return lines.tolist(), inverse.ravel()
+    line = group_codes(*codes)
+    return np.stack(codes, axis=1)[first_rows(line)].tolist(), line
 
 
 def _coded(values: Sequence[str], rows: np.ndarray | None = None) -> pa.Array:
@@ -291,8 +292,7 @@ def _coded(values: Sequence[str], rows: np.ndarray | None = None) -> pa.Array:
     place = {value: number for number, value in reversed(list(enumerate(values)))}
     first = np.array([place[value] for value in values], np.int64)
     codes = first if rows is None else first[rows]
-    used, begin = np.unique(codes, return_index=True)
-    ordered = used[np.argsort(begin)]
+    ordered = codes[np.sort(first_rows(codes))]
     new = np.zeros(len(values), np.int32)
     new[ordered] = np.arange(len(ordered))
     return pa.DictionaryArray.from_arrays(codes_of(new[codes]), texts_of([values[code] for code in ordered.tolist()]))

@@ -95,6 +95,8 @@ def numbers_of(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
     """Give a column of numbers to NumPy, without a copy where it can be; Arrow's `to_numpy` would load pandas first."""
     chunks = [chunk for chunk in column.chunks if len(chunk)] if isinstance(column, pa.ChunkedArray) else [column]
     kind = str(column.type)
+    if not len(column) and kind in _NUMBERS:
+        return np.zeros(0, _NUMBERS[kind])
     if column.null_count or not len(column) or (kind not in _NUMBERS and kind != "bool"):
         return np.asarray(
             column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import numbered
 from usp_prof.whatif.graph import NodeKind
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def compute_by_step(graph: Graph, rank: int) -> dict[int, int]:
     mine = mine[(graph.nodes.kind[mine] == NodeKind.COMPUTE) & (graph.nodes.step[mine] >= 0)]
     if not len(mine):
         return {}
-    steps, step = np.unique(graph.nodes.step[mine], return_inverse=True)
+    steps, step = numbered(graph.nodes.step[mine])
     sums: Ints = np.bincount(step, weights=graph.duration[mine]).astype(np.int64)
     return dict(zip(steps.tolist(), sums.tolist(), strict=True))
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import numbered
 from usp_prof.whatif.graph import EdgeKind
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _members(graph: Graph) -> tuple[Ints, Ints]:
     """Give the calls' members, call by call, and the number of each one's call, counted from 0."""
     rows = np.flatnonzero(graph.nodes.call >= 0)
     rows = rows[np.argsort(graph.nodes.call[rows], kind="stable")]
-    return rows, np.unique(graph.nodes.call[rows], return_inverse=True)[1]
+    return rows, numbered(graph.nodes.call[rows])[1]
 
 
 def _levels(graph: Graph, segment: Ints, begin: Ints, members: tuple[Ints, Ints]) -> Ints:

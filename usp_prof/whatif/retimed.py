@@ -11,15 +11,16 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from usp_prof.tables import clock
 from usp_prof.tables.table_set import TableSet
-from usp_prof.tables.views import Chosen, Replaced, table_of
+from usp_prof.tables.views import Chosen, Replaced, index_of, table_of
 from usp_prof.whatif.graph import NodeKind
 from usp_prof.whatif.step_times import moved
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from usp_prof.tables.columns import Columns
     from usp_prof.tables.views import View
     from usp_prof.whatif.graph import Flags, Graph, Ints, Timeline
@@ -172,7 +173,7 @@ class _MovedTables:
         return np.flatnonzero(np.isin(self._tables.columns(name, self._moves.rank)["step"], self._steps))
 
     def _column(self, name: str, key: str) -> pa.Array:
-        return pa.array(self._times(name, key))
+        return index_of(self._times(name, key))
 
     def _times(self, name: str, key: str) -> Ints:
         table, moves, rows = self._tables.columns(name, self._moves.rank), self._moves, self._rows(name)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import places_of
+
 if TYPE_CHECKING:
     from usp_prof.whatif.graph import Graph, Ints
 
@@ -18,9 +20,4 @@ def events_of(graph: Graph) -> Ints:
 
 def rows_of(events: Ints, wanted: Ints) -> Ints:
     """Give for each wanted event its row in a table of events; -1 where it is not there."""
-    if not len(events):
-        return np.full(len(wanted), -1, np.int64)
-    order = np.argsort(events, kind="stable")
-    place = np.minimum(np.searchsorted(events[order], wanted), len(order) - 1)
-    known = (wanted >= 0) & (events[order][place] == wanted)
-    return np.where(known, order[place], -1)
+    return np.where(wanted >= 0, places_of(events, wanted), -1)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import group_codes
+from usp_prof.algebra.order import first_rows, group_codes
 from usp_prof.model.hardware import element_bytes
 from usp_prof.tables import calls
 from usp_prof.tables.phases import PHASES, phase_of_mark
 from usp_prof.whatif.build import graph_of
-from usp_prof.whatif.graph import NodeKind
 from usp_prof.whatif.shapes import Shape, shape_of
+from usp_prof.whatif.sources import rows_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,19 +71,19 @@ def _work(tables: TableSet) -> Work:
     of_part = _messages(tables)
     for rank in tables.ranks:
         rows = nodes.of_rank(rank)
-        host = np.isin(nodes.kind[rows], (NodeKind.HOST, NodeKind.RETURN))
+        host = nodes.of_host[rows]
         launches = tables.columns("launches", rank)
         if host.any() and nodes.event is not None:
-            called = launches["start_ns"][_places(launches["event"], nodes.event[rows[host]])]
+            called = launches["start_ns"][rows_of(launches["event"], nodes.event[rows[host]])]
             columns["issued_ns"][rows[host]] = called
             _by_actions(tables, rank, called, rows[host], phase, columns)
         work = rows[~host]
         table = tables.columns("activities", rank)
-        row = _places(table["event"], nodes.event[work] if nodes.event is not None else work)
+        row = rows_of(table["event"], nodes.event[work] if nodes.event is not None else work)
         at = _moments(tables, rank, table)[row]
         columns["issued_ns"][work] = at
         ops = tables.columns("ops", rank)
-        op = _places(ops["event"], table["op_event"][row])
+        op = rows_of(ops["event"], table["op_event"][row])
         phase[work] = np.where(op >= 0, _phase_of_ops(ops)[op], 0)
         _by_marks(tables, rank, at, work, phase)
         _by_actions(tables, rank, at, work, phase, columns)
@@ -94,19 +94,10 @@ def _work(tables: TableSet) -> Work:
     return Work(phase, shapes=tuple(known), **columns)
 
 
-def _places(known: Ints, wanted: Ints) -> Ints:
-    """Give the row of each wanted event; -1 where there is none."""
-    if not len(known):
-        return np.full(len(wanted), -1, np.int64)
-    order = np.argsort(known, kind="stable")
-    place = np.minimum(np.searchsorted(known[order], wanted), len(order) - 1)
-    return np.where((wanted >= 0) & (known[order][place] == wanted), order[place], -1)
-
-
 def _moments(tables: TableSet, rank: int, work: Columns) -> Ints:
     """Give when the host issued each activity, on the rank's own clock."""
     launches = tables.columns("launches", rank)
-    call = _places(launches["event"], work["launch_event"])
+    call = rows_of(launches["event"], work["launch_event"])
     return np.where(call >= 0, np.append(launches["start_ns"], 0)[call], work["start_ns"])
 
 
@@ -153,7 +144,7 @@ def _shapes(ops: Columns, op: Ints, codes: dict[tuple[str, str, str], int], know
     triple = np.stack([np.append(each[0], -1)[op] for each in (names, dims, types)])
     back = group_codes(*triple)
     number = []
-    for name, dim, kind in triple[:, np.unique(back, return_index=True)[1]].T.tolist():
+    for name, dim, kind in triple[:, first_rows(back)].T.tolist():
         if name < 0:
             number.append(-1)
             continue

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import group_codes
+from usp_prof.algebra.order import first_rows, group_codes
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import spot
@@ -84,12 +84,12 @@ def _passes(graph: Graph, tables: TableSet) -> np.ndarray:
     """Give for each micro-batch forward and backward over the mean of its rank, stage and step, and a node of it."""
     work, nodes = work_of(tables), graph.nodes
     rows = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (work.micro_batch >= 0) & (nodes.step >= 0))
-    rows = rows[np.isin(work.phase[rows], (FORWARD, BACKWARD))]
+    rows = rows[(work.phase[rows] == FORWARD) | (work.phase[rows] == BACKWARD)]
     if not len(rows):
         return np.zeros((0, 3))
     places = (nodes.rank[rows], work.stage[rows], nodes.step[rows])
     group = group_codes(*places, work.micro_batch[rows])
-    one = np.unique(group, return_index=True)[1]
+    one = first_rows(group)
     times = [
         np.bincount(group, np.where(work.phase[rows] == phase, nodes.duration[rows], 0))
         for phase in (FORWARD, BACKWARD)

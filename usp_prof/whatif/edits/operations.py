@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.algebra.intervals import union
-from usp_prof.algebra.order import group_codes
+from usp_prof.algebra.order import distinct, group_codes
 from usp_prof.model.errors import UsageError
 from usp_prof.whatif.edits.compute import scaled
 from usp_prof.whatif.edits.kind import EditKind, Request
@@ -108,7 +108,7 @@ def interference(graph: Graph, tables: TableSet) -> Interference:
         beside = union(nodes.start[talks], nodes.end[talks])
         start, end = nodes.start[mine], nodes.end[mine]
         shared = beside.within(start, end) / np.maximum(end - start, 1)
-        for code in np.unique(kind[(kind >= 0) & (shared > 1 / 2)]).tolist():
+        for code in distinct(kind[(kind >= 0) & (shared > 1 / 2)]).tolist():
             same = kind == code
             with_it, alone = same & (shared > 1 / 2), same & (shared == 0)
             if min(int(with_it.sum()), int(alone.sum())) < FEWEST:
