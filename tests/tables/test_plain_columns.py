@@ -1,0 +1,56 @@
+"""Columns that are given to Arrow as they are hold what `pa.array` would make of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from usp_prof.model.schema import Schema, Scope, flag, integer, real, text
+from usp_prof.tables.build import table
+
+SCHEMA = Schema(
+    "probe", "A table.", (integer("n", "N."), flag("f", "F."), real("x", "X."), text("t", "T.")), Scope.RANK
+)
+ROWS = st.lists(
+    st.tuples(st.integers(-128, 127), st.booleans(), st.floats(), st.text(st.characters(codec="utf-8"), max_size=3)),
+    max_size=20,
+)
+
+
+@given(ROWS, st.sampled_from([np.int8, np.int32, np.int64]), st.sampled_from([np.float32, np.float64]))
+def test_arrays_are_what_arrow_makes_of_them(
+    rows: list[tuple[int, bool, float, str]], whole: type[np.integer], broken: type[np.floating]
+) -> None:
+    with np.errstate(over="ignore"):
+        columns = {
+            name: np.array([row[place] for row in rows], kind)
+            for place, (name, kind) in enumerate((("n", whole), ("f", bool), ("x", broken), ("t", object)))
+        }
+    made = table(SCHEMA, columns)
+    made.validate(full=True)
+    assert made["n"].to_pylist() == columns["n"].tolist()
+    assert made["f"].to_pylist() == columns["f"].tolist()
+    np.testing.assert_array_equal(made["x"].to_numpy(), columns["x"].astype(np.float64))
+    expected = pa.array(columns["t"].tolist(), pa.string()).dictionary_encode()
+    assert made["t"].combine_chunks().equals(expected)
+
+
+@pytest.mark.parametrize("value", [7, -1])
+def test_a_value_for_all_rows_fills_them(value: int) -> None:
+    made = table(SCHEMA, {"n": value, "f": True, "x": value, "t": "word"}, 3)
+    assert made.to_pydict() == {"n": [value] * 3, "f": [True] * 3, "x": [value] * 3, "t": ["word"] * 3}
+
+
+def test_a_table_is_made_without_pandas() -> None:
+    code = (
+        "import sys, numpy as np; from usp_prof.tables.calls import SCHEMA; from usp_prof.tables.build import table; "
+        "table(SCHEMA, {'call': np.arange(3), 'op': np.array(['a', 'b', 'a'], object), 'complete': np.ones(3, bool)}); "
+        "sys.exit('pandas' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
