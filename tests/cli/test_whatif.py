@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -16,6 +17,7 @@ from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report.schema.json").read_text())
+SCALE = {"ns": 1, "μs": 1e3, "ms": 1e6}
 DECLARED = {
     "mesh": {"dp": 2, "pp": 2}, "seed": 5, "shape": {"layers": 2}, "work": {"steps": 3, "micro_batches": 3},
     "faults": [{"kind": "slow_rank", "rank": 1, "factor": 1.4}],
@@ -48,6 +50,17 @@ def test_the_terminal_compares_before_and_after(folder: Path, capsys: pytest.Cap
     assert "idle:bubble" in text
     assert "optimizer" in text, "the memory that sharding saves"
     assert "communication that the changes add" in text
+
+
+def test_the_parts_before_and_after_add_up_to_the_step(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pause = {"kind": "gc_pause", "rank": 2, "step": 10, "delay_ns": 30_000_000}  # the first step is unlike the others
+    write(Declaration.from_dict(DECLARED | {"faults": [pause]}), tmp_path / "run")
+    assert main(["whatif", str(tmp_path / "run"), "--edit", "comm_removed,axis=dp"]) == 0
+    rows = capsys.readouterr().out.partition("after\n")[2].partition("MFU")[0].splitlines()
+    times = [[float(each) * SCALE[unit] for each, unit in re.findall(r"([\d.]+) (ns|μs|ms)", row)] for row in rows]
+    step, *parts = (time for time in times if time)
+    for side in (0, 1):
+        assert sum(part[side] for part in parts) == pytest.approx(step[side], rel=0.01)
 
 
 def test_json_is_the_predicted_runs_report_with_the_recorded_one(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.analyses import breakdown, mfu
 from usp_prof.model.metric import Unit
+from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.report.format import quantity
 from usp_prof.whatif.memory import memory_of
 from usp_prof.whatif.predicted import predicted_tables
@@ -35,7 +36,7 @@ def as_text(tables: TableSet, alone: Sequence[Prediction], together: Prediction,
     if len(alone) > 1:
         lines.append(f"  {'all together':32} {_line(together)}")
     lines += ["", f"  {'':32} {'before':>12} {'after':>12}"]
-    lines += [f"  {name:32} {before:>12} {after:>12}" for name, before, after in _compared(tables, together)]
+    lines += [f"  {name:32} {before:>12} {after:>12}" for name, before, after in _compared(tables, together, measured)]
     if memory_of(together.layout_after) is not None:
         lines.append("  * by formula from the model's description: for the change, not for the figure")
     told = [row.detail for row in predicted_tables(tables, together).health if row.code in _SAID]
@@ -51,15 +52,18 @@ def _line(each: Prediction) -> str:
     return f"{after:>10}  gain {each.gain_fraction:7.2%} +- {each.error_fraction:.2%}  {each.basis}"
 
 
-def _compared(tables: TableSet, together: Prediction) -> list[tuple[str, str, str]]:
+def _compared(tables: TableSet, together: Prediction, measured: StepTimes) -> list[tuple[str, str, str]]:
+    """Set the mean step and its parts beside each other, over the steps that the prediction is of."""
+    settled = measured.step[measured.settled]
+    steps = Selection(first_step=int(settled.min())) if len(settled) else EVERYTHING
     after_tables = predicted_tables(tables, together)
     rows = [("step", quantity(together.before_ns, Unit.NS), quantity(together.after_ns, Unit.NS))]
-    before, after = (_partition(each) for each in (tables, after_tables))
+    before, after = (_partition(each, steps) for each in (tables, after_tables))
     for name in dict.fromkeys([*before, *after]):
         pair = before.get(name, 0.0), after.get(name, 0.0)
         if max(pair) >= _LEAST * together.before_ns:
             rows.append((f"  {name}", quantity(pair[0], Unit.NS), quantity(pair[1], Unit.NS)))
-    was, now = mfu.compute(tables), mfu.compute(after_tables)
+    was, now = mfu.compute(tables, steps), mfu.compute(after_tables, steps)
     rows.append((f"MFU ({was.convention})", quantity(was.mfu, Unit.FRACTION), quantity(now.mfu, Unit.FRACTION)))
     speed = was.tokens_per_second, now.tokens_per_second
     rows.append(("tokens", quantity(speed[0], Unit.PER_SECOND), quantity(speed[1], Unit.PER_SECOND)))
@@ -75,8 +79,8 @@ def _compared(tables: TableSet, together: Prediction) -> list[tuple[str, str, st
     return rows
 
 
-def _partition(tables: TableSet) -> dict[str, float]:
-    return {part.role: part.mean_ns for part in breakdown.compute(tables).slices()}
+def _partition(tables: TableSet, steps: Selection) -> dict[str, float]:
+    return {part.role: part.mean_ns for part in breakdown.compute(tables, steps).slices()}
 
 
 def as_json(opened: Run, alone: Sequence[Prediction], together: Prediction) -> str:
