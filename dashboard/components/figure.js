@@ -35,19 +35,16 @@ async function listening(signal, work) {
 }
 
 function dispose(host) {
-  if (!host.views) return;
+  if (!host.documents) return;
   host.gone.abort();
   blank(host);
-  for (const view of [...host.views.roots]) {
-    const document_ = view.model.document;
-    view.remove();
-    if (document_) {
-      document_.clear();
-      const at = window.Bokeh.documents.indexOf(document_);
-      if (at >= 0) window.Bokeh.documents.splice(at, 1);
-    }
+  for (const view of [...(host.views ? host.views.roots : [])]) view.remove();
+  for (const document_ of host.documents) {
+    document_.clear();
+    const at = window.Bokeh.documents.indexOf(document_);
+    if (at >= 0) window.Bokeh.documents.splice(at, 1);
   }
-  host.views = null;
+  host.views = host.documents = null;
   clearTimeout(leaving);
   leaving = setTimeout(collect, 300);
 }
@@ -68,8 +65,11 @@ export default function ({ data, parentElement }) {
     dispose(host);
     host.replaceChildren();
     host.gone = new AbortController();
-    host.views = await listening(host.gone.signal, () => Bokeh.embed.embed_item(JSON.parse(data.item), host));
+    const before = new Set(Bokeh.documents);
+    try {
+      host.views = await listening(host.gone.signal, () => Bokeh.embed.embed_item(JSON.parse(data.item), host));
+    } finally { host.documents = Bokeh.documents.filter((made) => !before.has(made)); }
     if (host.stamp === data.stamp) host.dataset.ready = data.stamp; else dispose(host);
-  }).catch((error) => { host.textContent = `the chart could not be drawn: ${error.message}`; });
+  }).catch((error) => { dispose(host); host.textContent = `the chart could not be drawn: ${error.message}`; });
   return () => { if (!host.isConnected) { dispose(host); host.stamp = null; } };
 }
