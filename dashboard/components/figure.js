@@ -50,9 +50,10 @@ function dispose(host) {
 }
 
 // Most of what a page leaves behind (elements, styles, pixels) is not on the script's heap, whose growth is what makes a
-// browser collect: several pages of it pile up. An array counts, though it is never touched and so takes no memory.
+// browser collect: several pages of it pile up. An array counts, though it is never touched and so takes no memory; it is
+// given back at once, so that the next one counts as much.
 function collect() {
-  try { new ArrayBuffer(80 << 20); } catch { /* no room for it: the browser collects by itself */ }
+  try { new ArrayBuffer(128 << 20).transfer?.(0); } catch { /* no room for it: the browser collects by itself */ }
 }
 
 export default function ({ data, parentElement }) {
