@@ -3,6 +3,7 @@
     python benchmarks/dashboard.py                                   64 ranks x 1 M slices: 4 GB of disk
     python benchmarks/dashboard.py --ranks 8 --slices 200000 --parts tile wheel
     python benchmarks/dashboard.py --folder /tmp/big --parts use     ten minutes of use; /tmp/big is kept and used again
+    python benchmarks/dashboard.py --folder /tmp/big --parts use --look 0.4     six hundred pages in that time
 
 What lies on the timeline is a recorded run's ranks, repeated and jittered until there are enough slices; the run behind
 the other pages is a made-up one of as many ranks. Server and browser do all that they do for anybody. Parts:
@@ -377,8 +378,8 @@ def many(folder: Path, browser: Browser) -> None:
         page.context.close()
 
 
-def use(browser: Browser, address: str, ranks: int, minutes: float) -> None:
-    """Use the dashboard for some minutes; prints the memory of the page's process, and what of it can be collected."""
+def use(browser: Browser, address: str, ranks: int, minutes: float, look: float) -> None:
+    """Use the dashboard for some minutes, each page for `look` seconds: what does the page's process hold?"""
     page = visit(browser, f"{address}/timeline?ranks=0-{ranks - 1}")
     end, rounds, seen = time.monotonic() + 60 * minutes, 0, [memory()]
     while time.monotonic() < end:
@@ -389,7 +390,7 @@ def use(browser: Browser, address: str, ranks: int, minutes: float) -> None:
         page.wait_for_selector("[data-test-script-state='notRunning']")
         for name, text in [*_tour(), ("Timeline", "wheel: zoom")]:
             page.evaluate(SWITCH, {"name": name, "text": text})
-            page.wait_for_timeout(400)
+            page.wait_for_timeout(1000 * look)
         page.wait_for_function(
             "() => {" + LOOK + "const host = find(document); return host && host.dataset.sharp === 'true'; }"
         )
@@ -440,6 +441,7 @@ def main() -> None:
     )
     parser.add_argument("--parts", nargs="+", choices=[*PARTS, "fill"], default=list(PARTS))
     parser.add_argument("--minutes", type=float, default=10.0, help="how long the dashboard is used")
+    parser.add_argument("--look", type=float, default=3.0, help="how many seconds each page is looked at")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = args.folder or Path(name)
@@ -472,7 +474,7 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
                     ("wheel", lambda: wheel(browser, address, args.ranks)),
                     ("switches", lambda: switches(browser, address)),
                     ("users", lambda: users(browser, address, args.ranks)),
-                    ("use", lambda: use(browser, address, args.ranks, args.minutes)),
+                    ("use", lambda: use(browser, address, args.ranks, args.minutes, args.look)),
                 ):
                     if part in parts:
                         measured()
