@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,13 +11,12 @@ from usp_prof.tables import calls, clock
 from usp_prof.whatif.graph import NEVER, Edges, Graph, NodeKind, Nodes
 from usp_prof.whatif.posted import with_asked_posts
 from usp_prof.whatif.rank_nodes import nodes_of
-from usp_prof.whatif.waits import waits_of
+from usp_prof.whatif.waits import RankWaits, waits_of
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.graph import Flags, Ints
     from usp_prof.whatif.rank_nodes import RankNodes
-    from usp_prof.whatif.waits import RankWaits
 
 _DRIFT_NS, _DRIFT_SHARE = 1_000, 1_000  # a microsecond, and a thousandth of the wait: ten times any clock's drift
 
@@ -32,7 +30,8 @@ def _build(tables: TableSet) -> Graph:
     clocks = clock.of(tables)
     ranks = [nodes_of(tables, rank) for rank in tables.ranks]
     times = [[clocks.align(nodes.rank, when) for when in (nodes.start, nodes.end)] for nodes in ranks]
-    waits = [_Settled.of(nodes, waits_of(tables, nodes), *when) for nodes, when in zip(ranks, times, strict=True)]
+    found = [_on_one_clock(nodes, waits_of(tables, nodes), *when) for nodes, when in zip(ranks, times, strict=True)]
+    waits = [each for each, _ in found]
     base = np.cumsum([0, *(len(nodes.lane) for nodes in ranks)]).tolist()
     lane_base = np.cumsum([0, *(nodes.lanes for nodes in ranks)])
     start, end = (np.concatenate(when) for when in zip(*times, strict=True))
@@ -58,36 +57,24 @@ def _build(tables: TableSet) -> Graph:
     )
     transfer, tied = _transfers(nodes)
     gap, earliest = (np.concatenate([getattr(each, name) for each in waits]) for name in ("gap", "earliest"))
-    dropped = sum(each.dropped for each in waits)
+    dropped = sum(count for _, count in found)
     return Graph(nodes, gap, earliest, edges, nodes.duration, transfer, tied, axes[1], names[1], dropped)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Settled:
-    """One rank's edges by target, on the common clock, with its gaps: a replay of them gives what was measured."""
+def _on_one_clock(nodes: RankNodes, waits: RankWaits, start: Ints, end: Ints) -> tuple[RankWaits, int]:
+    """Give one rank's edges by target, on the common clock, with its gaps: a replay of them gives what was measured.
 
-    source: Ints
-    at_end: Flags
-    target: Ints
-    lag: Ints
-    kind: Ints
-    gap: Ints
-    earliest: Ints
-    dropped: int
-
-    @classmethod
-    def of(cls, nodes: RankNodes, waits: RankWaits, start: Ints, end: Ints) -> _Settled:
-        """Drop the edges that contradict the measured order, and make up for what is left unexplained."""
-        arrived = np.where(waits.at_end, end[waits.source], start[waits.source])
-        good = arrived + np.minimum(waits.lag, 0) <= start[waits.target]
-        order = np.flatnonzero(good)
-        order = order[np.argsort(waits.target[order], kind="stable")]
-        source, target, kind, arrived = (each[order] for each in (waits.source, waits.target, waits.kind, arrived))
-        lag = np.minimum(waits.lag[order], start[target] - arrived)
-        first = nodes.first_of_lane
-        earliest = np.where(waits.earliest == nodes.start, start, NEVER)
-        lag, gap, earliest = _settled(first, (start, end), (target, arrived, lag), waits.gap, earliest)
-        return cls(source, waits.at_end[order], target, lag, kind, gap, earliest, int(len(good) - len(order)))
+    Edges that contradict the measured order are dropped, and counted.
+    """
+    arrived = np.where(waits.at_end, end[waits.source], start[waits.source])
+    good = arrived + np.minimum(waits.lag, 0) <= start[waits.target]
+    order = np.flatnonzero(good)
+    order = order[np.argsort(waits.target[order], kind="stable")]
+    source, target, kind, arrived = (each[order] for each in (waits.source, waits.target, waits.kind, arrived))
+    lag = np.minimum(waits.lag[order], start[target] - arrived)
+    earliest = np.where(waits.earliest == nodes.start, start, NEVER)
+    lag, gap, earliest = _settled(nodes.first_of_lane, (start, end), (target, arrived, lag), waits.gap, earliest)
+    return RankWaits(source, waits.at_end[order], target, lag, kind, gap, earliest), len(good) - len(order)
 
 
 def _settled(
