@@ -134,15 +134,15 @@ def test_the_hosts_calls_are_added_up_over_ranks_with_the_one_that_has_most() ->
 
 def test_the_first_screen_holds_bubble_and_mfu(document: Document) -> None:
     labels = {figure.label for block in document.summary.blocks for figure in getattr(block, "figures", ())}
-    assert {"step", "MFU", "tokens", "exposed communication", "bubble"} <= labels
+    assert {"step", "MFU", "tokens", "exposed comm", "bubble"} <= labels
 
 
 def test_exposed_communication_is_what_the_bar_below_shows(document: Document) -> None:
     figures = {one.label: one for block in document.summary.blocks for one in getattr(block, "figures", ())}
     (stack,) = (block for block in document.summary.blocks if isinstance(block, Stack))
     exposed = sum(part.value for part in stack.parts if part.role.startswith("comm:"))
-    assert figures["exposed communication"].value == pytest.approx(exposed)
-    assert figures["exposed communication"].second.startswith(share(exposed, stack.total))
+    assert figures["exposed comm"].value == pytest.approx(exposed)
+    assert figures["exposed comm"].second.startswith(share(exposed, stack.total))
 
 
 def test_the_critical_path_is_a_bar_whose_parts_add_up(document: Document) -> None:

@@ -68,8 +68,7 @@ class Plan:
 def make_plan(graph: Graph, reach: int = 16) -> Plan:
     """Cut the lanes and order the pieces; edits may lengthen the run by up to `reach`, or it is to be made again."""
     nodes, edges = graph.nodes, graph.edges
-    head = np.ones(len(nodes), dtype=bool)
-    head[1:] = nodes.lane[1:] != nodes.lane[:-1]
+    head = nodes.first_of_lane.copy()
     strong = edges.kind != EdgeKind.LAUNCH
     head[edges.target[strong]] = True
     after_part = np.flatnonzero(graph.tied) + 1

@@ -30,7 +30,8 @@ PAUSE_RATIO = 20.0
 
 def pauses(graph: Graph, tables: TableSet) -> Ints:
     """Find the nodes before which the host paused, once; waiting for data is no pause."""
-    return graph.memo(("pauses", id(tables)), lambda: _pauses(graph, tables))
+    key = ("pauses", id(tables))
+    return graph.memo(key, lambda: (tables, _pauses(graph, tables)))[1]  # holds on to what the key names
 
 
 def _pauses(graph: Graph, tables: TableSet) -> Ints:

@@ -120,7 +120,7 @@ def _exposed(figures: Figures) -> KeyFigure | None:
     said = f"{quantity(total / step, Unit.FRACTION)} of the step"
     if total and len(exposed) > 1:
         said += f", most on {max(axes_in_order(exposed), key=lambda axis: exposed[axis])}"
-    return KeyFigure("exposed communication", total, Unit.NS, said)
+    return KeyFigure("exposed comm", total, Unit.NS, said)
 
 
 def _tokens(context: Context) -> KeyFigure | None:

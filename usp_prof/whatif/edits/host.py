@@ -31,13 +31,11 @@ def no_launch_gaps(graph: Graph, request: Request) -> Graph:
     A cautious reading captures nothing, and leaves the host `UNCAPTURED` of the time that its launches take.
     """
     device = np.isin(graph.nodes.kind, (NodeKind.COMPUTE, NodeKind.COPY, NodeKind.COMMUNICATION))
-    first = np.ones(len(device), dtype=bool)
-    first[1:] = graph.nodes.lane[1:] != graph.nodes.lane[:-1]
     begins = np.zeros(len(device), dtype=bool)  # a graph is launched after the host has waited, loaded or paused
     begins[pauses(graph, request.tables)] = True
     begins |= loads_data(graph, request.tables) | np.roll(graph.nodes.kind == NodeKind.RETURN, 1)
     launch = graph.edges.kind == EdgeKind.LAUNCH
-    gone = launch & (device & ~first)[graph.edges.target] & ~begins[graph.edges.source]
+    gone = launch & (device & ~graph.nodes.first_of_lane)[graph.edges.target] & ~begins[graph.edges.source]
     launching = np.zeros(len(device), dtype=bool)
     launching[graph.edges.source[gone]] = True
     launching[graph.edges.source[launch & ~gone]] = False
