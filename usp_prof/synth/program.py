@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from usp_prof.algebra.schedules.action import Action
     from usp_prof.synth.calls import Call
     from usp_prof.synth.log import RankLog
-    from usp_prof.synth.simulation import Simulation
+    from usp_prof.synth.setting import Setting
 
 _INPUT_BYTES = 8
 _HALVES = {"F": "F", "B": "IW", "I": "I", "W": "W"}
@@ -30,21 +30,21 @@ _NODE = "autograd::engine::evaluate_function: MmBackward0"
 class Program:
     """One rank's steps: pipeline actions, layers inside them, and the communication that each axis asks for."""
 
-    def __init__(self, simulation: Simulation, rank: int) -> None:
+    def __init__(self, setting: Setting, rank: int) -> None:
         self.rank = rank
-        self._run = simulation.run
-        self._topology = simulation.topology
-        self._groups = simulation.topology.by_rank[rank]
-        self._catalogue = simulation.catalogue
-        self._stage_of = simulation.stage_of
-        self._exchange = simulation.exchange
-        self._place = simulation.topology.coordinates(rank)["pp"]
-        self._order = simulation.orders[self._place]
-        self._last_stage = max(simulation.stage_of)
-        self._layers = self._run.shape.layers // len(simulation.stage_of)
-        self._worker = Worker(self._run, simulation.exchange, rank)
+        self._run = setting.run
+        self._topology = setting.topology
+        self._groups = setting.topology.by_rank[rank]
+        self._catalogue = setting.catalogue
+        self._stage_of = setting.stage_of
+        self._exchange = setting.exchange
+        self._place = setting.topology.coordinates(rank)["pp"]
+        self._order = setting.orders[self._place]
+        self._last_stage = max(setting.stage_of)
+        self._layers = self._run.shape.layers // len(setting.stage_of)
+        self._worker = Worker(self._run, setting.exchange, rank)
         self._uneven = Uneven(self._run, self._topology, rank)
-        self._gradients = Gradients(self._run, self._catalogue, self._worker, simulation.exchange, self._groups)
+        self._gradients = Gradients(self._run, self._catalogue, self._worker, setting.exchange, self._groups)
 
     @property
     def log(self) -> RankLog:

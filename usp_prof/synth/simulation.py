@@ -5,29 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof.model.errors import UsageError
-from usp_prof.synth.calls import Exchange
-from usp_prof.synth.declaration import check
-from usp_prof.synth.mesh import Topology
-from usp_prof.synth.ops import Catalogue
-from usp_prof.synth.order import orders
 from usp_prof.synth.program import Program
+from usp_prof.synth.setting import Setting
 
 if TYPE_CHECKING:
     from usp_prof.synth.declaration import Declaration
     from usp_prof.synth.log import RankLog
 
 
-class Simulation:
+class Simulation(Setting):
     """The run, simulated: the log of every rank and every call."""
 
     def __init__(self, run: Declaration) -> None:
-        check(run)
-        self.run = run
-        self.topology = Topology(run.mesh)
-        self.catalogue = Catalogue(run)
-        self.orders = orders(run.work, run.mesh.pp)
-        self.stage_of = {action.stage: rank for rank, order in enumerate(self.orders) for action in order}
-        self.exchange = Exchange(run)
+        super().__init__(run)
         self.logs = self._advance()
 
     def _advance(self) -> tuple[RankLog, ...]:

@@ -82,7 +82,7 @@ def build(frame: EventFrame, links: Links, parts: Parts, collectives: pa.Table, 
 def _device(frame: EventFrame, links: Links, parts: Parts) -> dict[str, Any]:
     row = links.work
     kind, _ = kinds(frame, row)
-    lane, names = lane_names(frame, links)
+    lane, names = lane_names(frame, links.work, links.lane)
     return {
         "row": row,
         "kind": compact(kind, _KINDS),

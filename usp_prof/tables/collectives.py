@@ -121,7 +121,7 @@ def lanes_of(frame: EventFrame, links: Links, parts: Parts) -> tuple[Ints, list[
     elif parts.on_host:
         named = ["host"] * len(row)
     else:
-        codes, names = lane_names(frame, links)
+        codes, names = lane_names(frame, links.work, links.lane)
         place = np.full(len(frame), -1, np.int64)
         place[links.work] = codes
         return place[row], names

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.tables.frame import EventFrame
-    from usp_prof.tables.links import Links
 
     Ints = NDArray[np.int64]
 
@@ -38,16 +37,16 @@ def lanes_of_work(frame: EventFrame, rows: Ints) -> Ints:
     return split_lanes(track, frame.start[rows], frame.end[rows])
 
 
-def lane_names(frame: EventFrame, links: Links) -> tuple[Ints, list[str]]:
+def lane_names(frame: EventFrame, work: Ints, lane: Ints) -> tuple[Ints, list[str]]:
     """Name the lanes of all device work: its stream, with a number behind for what overlaps on it."""
-    pairs, track = _tracks(frame, links.work)
+    pairs, track = _tracks(frame, work)
     several = len({device for device, _ in pairs}) > 1
-    deep = int(links.lane.max(initial=0)) + 1
-    used, inverse = np.unique(track * deep + links.lane, return_inverse=True)
+    deep = int(lane.max(initial=0)) + 1
+    used, inverse = np.unique(track * deep + lane, return_inverse=True)
     names = []
     for code in used.tolist():
-        (device, stream), lane = pairs[code // deep], code % deep
-        names.append(f"{f'device {device} ' if several else ''}stream {stream}{f'/{lane}' if lane else ''}")
+        (device, stream), level = pairs[code // deep], code % deep
+        names.append(f"{f'device {device} ' if several else ''}stream {stream}{f'/{level}' if level else ''}")
     return inverse.astype(np.int64), names
 
 
