@@ -87,6 +87,14 @@ def test_good_clocks_are_not_made_worse() -> None:
     assert np.isnan(solved.drift_ppm).all()
 
 
+def test_a_drift_that_only_another_clocks_drift_made_certain_is_not_believed() -> None:
+    """In this draw of noise three drifts fitted together look certain; what is left of two without the third is not."""
+    world = World(offset_ns=(0, -4, 0, -7), drift_ppm=(0.0,) * 4, seconds=0.0625, calls=33, jitter_ns=1e3, seed=600)
+    solved = clock.of(made.run(world.rows(CHAIN)))
+    assert np.isnan(solved.drift_ppm).all()
+    assert not solved.offset_ns.any()
+
+
 def left_alone(world: World) -> np.ndarray:
     """Give the errors of clocks that nobody aligns."""
     moments = BASE + np.linspace(0, world.seconds * SECOND, 50).astype(np.int64)

@@ -194,17 +194,28 @@ def _refined(rough: Solution, ties: Ties) -> Solution:
     by_clock[rough.domain] = rough.component
     pinned = np.array([np.flatnonzero(by_clock == c)[0] for c in np.unique(by_clock)], np.int64)
     fit = _least_squares.solve(seen, pinned, np.zeros(count, bool))
-    drifting = _least_squares.solve(seen, pinned, np.ones(count, bool))
-    certain = np.abs(drifting.drift) > _SURE * drifting.drift_error
-    if certain.any():
-        # A drift that is not certain would be carried on to moments that no call saw: those clocks get none.
-        drifting = _least_squares.solve(seen, pinned, certain)
+    drifting, certain = _drifting(seen, pinned)
     sane = np.abs(drifting.drift).max() < _BEST_DRIFT_PPM * 1e3
     if certain.any() and sane and drifting.sigma < _BETTER * fit.sigma:
         known = certain | np.isin(np.arange(count), pinned)
         ppm = np.where(known & np.isin(np.arange(count), clock), drifting.drift / 1e3, np.nan)
         return replace(rough, offset_ns=_told(rough, drifting), drift_ppm=ppm)
     return replace(rough, offset_ns=_told(rough, fit))
+
+
+def _drifting(seen: Observations, pinned: Int) -> tuple[Fit, NDArray[np.bool_]]:
+    """Fit with the drifts that are certain; says which these are.
+
+    One that is not would be carried on to moments that no call saw. Without it others may be certain no more: a chain
+    of clocks hands on what its first link seemed to tell.
+    """
+    asked = np.ones(seen.clocks, bool)
+    while True:
+        fit = _least_squares.solve(seen, pinned, asked)
+        certain = asked & (np.abs(fit.drift) > _SURE * fit.drift_error)
+        if not certain.any() or (certain == asked).all():
+            return fit, certain
+        asked = certain
 
 
 def _told(rough: Solution, fit: Fit) -> Int:
