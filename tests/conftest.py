@@ -1,4 +1,4 @@
-"""What tests share: no deadlines for examples and their drawing, since a busy machine is no bug, and one browser a process."""
+"""What tests share: no deadlines for drawn examples, since a busy machine is no bug, and one browser a process."""
 
 from __future__ import annotations
 
