@@ -80,6 +80,17 @@ def test_the_ranks_tell_the_axis_of_a_declared_mesh() -> None:
     assert tables.topology.coordinates[0] == {"dp": 0, "tp": 0}
 
 
+def test_a_second_group_of_the_same_ranks_serves_the_axis_of_the_first() -> None:
+    """DeepSpeed reduces gradients in a group of its own beside the one that the session was given."""
+    trace = Trace(0, 2).group("0", [0, 1], "default_pg").group("1", [0, 1]).step(1, 0, 9_000)
+    trace = collective(trace, "1")
+    second = GroupEntry("1", [0, 1], [])
+    one_axis = Manifest(groups=[GroupEntry("0", [0, 1], ["dp"]), second])
+    assert axes(table_set({0: trace}, one_axis)) == [("dp", "ranks")]
+    several = Manifest(groups=[GroupEntry("0", [0, 1], ["dp"]), GroupEntry("2", [0, 1], ["ep"]), second])
+    assert axes(table_set({0: trace}, several))[0][1] == "inferred"
+
+
 def test_equal_ranks_in_different_groups_stay_apart() -> None:
     trace = Trace(0, 2).group("1", [0, 1], "mesh_fsdp").group("2", [0, 1], "mesh_ep").step(1, 0, 9_000)
     collective(collective(trace, "1"), "2", at=2_000, op="all_to_all")

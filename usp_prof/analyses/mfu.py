@@ -158,7 +158,7 @@ def _model(tables: TableSet, notes: list[HealthRow]) -> ModelEntry | None:
     recorded = tables.manifest.model if tables.manifest is not None else None
     model = tables.assumptions.model or recorded
     if model is None:
-        notes.append(_note("no_model", "no model description: record a manifest, or give --model config.json"))
+        notes.append(_note("no_model", "no model description: give the recorder one, or --model config.json"))
     elif not model.sequence and recorded is not None:
         model = replace(model, sequence=recorded.sequence)
     return model

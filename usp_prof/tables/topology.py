@@ -155,7 +155,7 @@ def _by_name(group: Group, entry: GroupEntry | None, manifest: Manifest | None) 
         return group
     if entry and entry.axes:
         return _with(group, _axis_named(entry.axes[0]), AxisSource.MANIFEST)
-    by_ranks = _axis_of_ranks(group.ranks, manifest)
+    by_ranks = _axis_of_ranks(group.ranks, manifest) or _axis_of_namesakes(group.ranks, manifest)
     return None if by_ranks is None else _with(group, by_ranks, AxisSource.RANKS)
 
 
@@ -196,6 +196,12 @@ def _axis_of_ranks(ranks: tuple[int, ...], manifest: Manifest | None) -> Axis | 
     if len(axes) != 1 or len(ranks) != manifest.mesh.get(axes[0], len(ranks)):
         return None
     return Axis(axes[0])
+
+
+def _axis_of_namesakes(ranks: tuple[int, ...], manifest: Manifest | None) -> Axis | None:
+    """Find the one axis that the manifest's groups of these very ranks serve: trainers make a second group of them."""
+    told = {name for entry in manifest.groups if tuple(entry.ranks) == ranks for name in entry.axes} if manifest else ()
+    return _axis_named(*told) if len(told) == 1 else None
 
 
 def _health(groups: list[Group], traffic: Mapping[str, Traffic]) -> list[HealthRow]:
