@@ -11,7 +11,8 @@ the other pages is a made-up one of as many ranks. Server and browser do all tha
     prepare   CPU seconds to prepare one rank, from the tables of a recorded trace repeated to size
     tile      the server's answer to a view of up to 128 rows, at all zooms
     wheel     from a turn of the wheel to the next frame, and to the sharp picture, at all zooms
-    paint     from the address to the first figures of Overview, and from a click to another page
+    paint     from the address to Overview's key figures, findings, the step's parts and the chart of each rank's step,
+              all of them drawn; how long the command takes until the address answers; from a click to another page
     switches  Bokeh's documents and views, and the page's heap, before and after 50 page switches
     users     five users at once, each turning the wheel twice a second
     ranks     Overview and Ranks of a run of 512 ranks
@@ -85,8 +86,17 @@ DRIVE = (
   return { interim, settled };
 }"""
 )
-FIRST_FIGURE = """() => { const look = () => { if (document.querySelector("[data-testid='stMetricValue']"))
-  window.firstFigure ??= performance.now(); else requestAnimationFrame(look); }; requestAnimationFrame(look); }"""
+USEFUL = """() => { const all = (what) => [...document.querySelectorAll(what)];
+  const titled = (anchor) => document.getElementById(anchor);
+  const look = () => {
+    const figures = all("[data-testid='stMetricValue']"), judged = titled("wrong"), parts = titled("where");
+    const findings = figures.some((each) => each.closest("[data-testid='stMetric']").innerText.startsWith("gain"))
+      || all("[data-testid='stAlert']").length;
+    const charts = ["axes", "by-rank"].every((name) => all(`.st-key-figure-${name} .usp-figure[data-ready]`).length);
+    if (figures.length && judged && findings && parts && charts) window.useful ??= performance.now();
+    else requestAnimationFrame(look); };
+  requestAnimationFrame(look); }"""
+"""Notes when Overview is of use: key figures, findings, where the step goes, and its first two charts are drawn."""
 SWITCH = """async ({ name, text }) => {
   const link = [...document.querySelectorAll('a')].find((a) => a.innerText.trim() === name);
   const start = performance.now(); link.click();
@@ -279,16 +289,19 @@ def _task_ms(meter: CDPSession) -> float:
 
 def paint(traces: Path, browser: Browser) -> None:
     """Open Overview on a new server, on one that is warm, and switch pages."""
-    fresh, warm = [], []
+    fresh, warm, up = [], [], []
     for _ in range(3):
+        began = time.perf_counter()
         with served(traces) as address:
-            fresh.append(_first_figure(browser, address))
-            warm += [_first_figure(browser, address) for _ in range(3)]
+            up.append(1e3 * (time.perf_counter() - began))
+            fresh.append(_first_useful(browser, address))
+            warm += [_first_useful(browser, address) for _ in range(3)]
             page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
             page.goto(address)
             page.wait_for_function("() => document.querySelector(\"[data-test-script-state='notRunning']\")")
             switched = [page.evaluate(SWITCH, {"name": name, "text": text}) for _ in range(4) for name, text in _tour()]
             page.context.close()
+    spread("the command, until its address answers", up)
     spread("Overview, server just started, empty browser (bar 2 s)", fresh)
     spread("Overview, warm server, empty browser (bar 2 s)", warm)
     spread("page switch, click to content (bar 500 ms)", switched)
@@ -303,12 +316,12 @@ def _tour() -> list[tuple[str, str]]:
     ]
 
 
-def _first_figure(browser: Browser, address: str) -> float:
+def _first_useful(browser: Browser, address: str) -> float:
     page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
-    page.add_init_script(f"({FIRST_FIGURE})()")
+    page.add_init_script(f"({USEFUL})()")
     page.goto(address)
-    page.wait_for_function("() => window.firstFigure", timeout=120_000)
-    found: float = page.evaluate("() => window.firstFigure")
+    page.wait_for_function("() => window.useful", timeout=120_000)
+    found: float = page.evaluate("() => window.useful")
     page.context.close()
     return found
 
@@ -366,7 +379,7 @@ def many(folder: Path, browser: Browser) -> None:
         page.goto(address)
         page.wait_for_selector("[data-testid='stMetricValue']", timeout=600_000)
         page.context.close()
-        say(f"Overview of {MANY} ranks (bar 3 s)", _first_figure(browser, address) / 1e3, "s")
+        say(f"Overview of {MANY} ranks (bar 3 s)", _first_useful(browser, address) / 1e3, "s")
         page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
         page.goto(address)
         page.wait_for_selector("[data-testid='stMetricValue']", timeout=600_000)

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from concurrent.futures import wait
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dashboard import drawings as written
 from dashboard import kept
+from dashboard.drawings import Drawings
 from dashboard.timeline import call_rows, overlays, store
 from dashboard.work import Worker
 from usp_prof import Run, UspProfError, open_run
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
 PATHS_VARIABLE = "USP_PROF_DASHBOARD_PATHS"
 worker = Worker()
+drawings = Drawings()
 
 
 @lru_cache(maxsize=1)
@@ -62,6 +66,11 @@ def prepare() -> None:
         ask_run(index)
         ask_document(index, EVERYTHING)
         ask_timeline(index)
+
+
+def ready(seconds: float) -> bool:
+    """Wait for what the first visitor sees first, for so long at most; says whether it is there."""
+    return not run_count() or bool(wait([ask_document(0, EVERYTHING)], seconds).done)
 
 
 def ask_run(index: int) -> Future[Run]:
@@ -95,9 +104,11 @@ def document(index: int, selection: Selection) -> Document:
 
 def _document(index: int, selection: Selection) -> Document:
     run = open_numbered(index)
-    if selection == EVERYTHING:
-        return kept.read(run.derived(kept.form(), lambda folder: kept.write(_analysed(run, selection), folder)))
-    return _analysed(run, selection)
+    if selection != EVERYTHING:
+        return _analysed(run, selection)
+    found = kept.read(run.derived(kept.form(), lambda folder: kept.write(_analysed(run, selection), folder)))
+    written.read(found, run.derived(written.form(), lambda folder: written.write(found, folder)), drawings)
+    return found
 
 
 def _analysed(run: Run, selection: Selection) -> Document:

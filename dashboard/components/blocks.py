@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from dashboard import state
+from dashboard import data, state
 from dashboard.components.download import data_table
 from dashboard.components.figure import figure
-from usp_prof.charts import draw
 from usp_prof.charts.theme import DARK, LIGHT, PATTERNS
 from usp_prof.model.health import Severity, gathered
 from usp_prof.model.metric import Unit
@@ -111,4 +110,4 @@ def _(block: Health, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - on
 def _(block: Chart, key: str, dark: bool) -> None:  # noqa: FBT001 - one signature for all kinds
     if block.title:
         st.markdown(f"**{state.plain(block.title)}**")
-    figure(draw(block.data, theme(dark=dark)), key=f"figure-{key}")
+    figure(data.drawings.of(block.data, theme(dark=dark)), key=f"figure-{key}")

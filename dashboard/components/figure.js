@@ -2,18 +2,14 @@
 
 let loading = null, drawn = null, leaving = 0;
 
-function script(name) {
-  return new Promise((done, failed) => {
+function library(address) {
+  loading ||= new Promise((done, failed) => {
     const tag = document.createElement("script");
-    tag.src = `/usp/bokeh/js/${name}.min.js`;
-    tag.onload = done;
-    tag.onerror = () => failed(new Error(`could not load ${name}`));
+    tag.src = address;
+    tag.onload = () => done(window.Bokeh);
+    tag.onerror = () => failed(new Error("the library that draws charts did not load"));
     document.head.appendChild(tag);
   });
-}
-
-function library() {
-  if (!loading) loading = script("bokeh").then(() => Promise.all([script("bokeh-widgets"), script("bokeh-tables")])).then(() => window.Bokeh);
   return loading;
 }
 
@@ -61,7 +57,7 @@ export default function ({ data, parentElement }) {
   if (host.stamp === data.stamp) return () => { if (!host.isConnected) dispose(host); };
   host.stamp = data.stamp;
   host.style.minHeight = `${data.height || 0}px`;
-  drawn = Promise.all([library(), drawn]).then(async ([Bokeh]) => {
+  drawn = Promise.all([library(data.library), drawn]).then(async ([Bokeh]) => {
     if (host.stamp !== data.stamp) return;
     dispose(host);
     host.replaceChildren();

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from dashboard.network import LIBRARY
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from dashboard.drawings import Drawing
 
 HTML = '<div class="usp-figure"></div>'
 CSS = ".usp-figure { width: 100%; }"
@@ -23,10 +25,7 @@ def _renderer() -> Callable[..., Any]:
     return st.components.v2.component("usp_figure", html=HTML, css=CSS, js=script, isolate_styles=False)
 
 
-def figure(model: Any, *, key: str) -> None:  # noqa: ANN401 - any Bokeh layout
-    """Draw a Bokeh figure or layout; the same figure object is drawn once, whatever reruns."""
-    from bokeh.embed import json_item  # noqa: PLC0415 - Bokeh loads when the first chart does
-
-    text = json.dumps(json_item(model), separators=(",", ":"))
-    stamp = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
-    _renderer()(data={"item": text, "stamp": stamp, "height": getattr(model, "height", None) or 0}, key=key)
+def figure(drawing: Drawing, *, key: str) -> None:
+    """Show a drawing; the same one is drawn once in the browser, whatever reruns."""
+    data = {"item": drawing.item, "stamp": drawing.stamp, "height": drawing.height, "library": LIBRARY}
+    _renderer()(data=data, key=key)

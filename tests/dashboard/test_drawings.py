@@ -1,0 +1,76 @@
+"""A chart is drawn once for each theme, and comes back as it was written."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from dashboard import drawings
+from dashboard.drawings import Drawings
+from usp_prof import open_run
+from usp_prof.charts.inputs import BreakdownRows, HeatMap, Part
+from usp_prof.charts.theme import DARK, LIGHT
+from usp_prof.report.build import analyse, build
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from usp_prof.report.document import Document
+
+
+def _rows() -> BreakdownRows:
+    return BreakdownRows(("rank 0", "rank 1"), (Part("compute", "compute", (3, 4)), Part("idle", "idle:host", (2, 1))))
+
+
+def test_a_chart_is_drawn_once_for_each_theme() -> None:
+    kept, rows = Drawings(), _rows()
+    light = kept.of(rows, LIGHT)
+    assert kept.of(rows, LIGHT) is light
+    assert kept.of(rows, DARK).stamp != light.stamp
+    assert light.height > 0
+
+
+def test_an_equal_chart_is_another_drawing() -> None:
+    """Two drawings on one page would otherwise share the names of their models."""
+    kept = Drawings()
+    first, second = kept.of(_rows(), LIGHT), kept.of(_rows(), LIGHT)
+    assert first.stamp != second.stamp
+    names = [{root["id"] for root in json.loads(each.item)["doc"]["roots"]} for each in (first, second)]
+    assert not names[0] & names[1]
+
+
+def test_charts_that_cannot_be_hashed_are_known_too() -> None:
+    kept, chart = Drawings(), HeatMap("compute", (0, 1), (3, 4), np.arange(4.0).reshape(2, 2))
+    assert kept.of(chart, LIGHT) is kept.of(chart, LIGHT)
+
+
+def test_the_least_recently_asked_drawing_is_let_go() -> None:
+    kept, first, second, third = Drawings(most_kept=2), _rows(), _rows(), _rows()
+    one, two = kept.of(first, LIGHT), kept.of(second, LIGHT)
+    assert kept.of(first, LIGHT) is one
+    kept.of(third, LIGHT)
+    assert kept.of(first, LIGHT) is one
+    assert kept.of(second, LIGHT) is not two
+
+
+@pytest.fixture
+def document(run_folder: Path, tmp_path: Path) -> Document:
+    run = open_run(run_folder, cache_dir=tmp_path / "cache")
+    return build(run.tables, analyse(run.tables), name=run.name, findings=(), without=("timeline",))
+
+
+def test_written_drawings_are_those_of_the_report(document: Document, tmp_path: Path) -> None:
+    folder, kept = tmp_path / "drawn", Drawings()
+    folder.mkdir()
+    drawings.write(document, folder)
+    drawings.read(document, folder, kept)
+    shown = drawings.charts(document)
+    assert len(shown) > 3
+    for theme in (LIGHT, DARK):
+        written = json.loads((folder / f"{theme.name}.json").read_text(encoding="utf-8"))
+        assert [kept.of(chart, theme).stamp for chart in shown] == [stamp for _, stamp, _ in written]
+    ground = {json.loads(kept.of(shown[0], theme).item)["doc"]["roots"][0]["id"] for theme in (LIGHT, DARK)}
+    assert len(ground) == 2
