@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from trainer.errors import OptionError, refuse
-from trainer.parallel.context import positions
+from trainer.parallel.context import runs
 from trainer.rules import Settled
 
 NOISE = 0.1
@@ -35,7 +35,7 @@ class Batches:
         share = settled.local_batch
         self.mine = range(place["dp"] * share, (place["dp"] + 1) * share)
         self.rounds = options.accumulate
-        self.held = positions(self.sequence, layout.cp, place["cp"], options.cp_layout)
+        self.held = np.r_[tuple(runs(self.sequence, layout.cp, place["cp"], options.cp_layout))]
 
     def ahead(self, steps: range) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
         """Give the passes of each step; a thread makes the next ones meanwhile."""
@@ -58,8 +58,8 @@ class Batches:
         return [(part[0], part[1]) for part in batch.chunk(self.rounds, 1)]
 
     def _batch(self, step: int) -> torch.Tensor:
-        rows = torch.from_numpy(np.stack([self._sequence(step, index) for index in self.mine]))
-        pairs = torch.stack([rows[:, :-1], rows[:, 1:]])[:, :, self.held]
+        rows = np.stack([self._sequence(step, index) for index in self.mine])
+        pairs = torch.from_numpy(np.stack([rows[:, :-1], rows[:, 1:]])[:, :, self.held])
         return pairs.pin_memory() if self.device.type == "cuda" else pairs
 
     def _sequence(self, step: int, index: int) -> np.ndarray:

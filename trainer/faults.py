@@ -145,10 +145,10 @@ class Faults:
 
     def crowd(self, experts: int, device: torch.device) -> torch.Tensor | float:
         """Give what the router adds to its preferences."""
-        crowd = torch.zeros(experts, device=device)
+        crowd = [0.0] * experts
         for fault in self.of_kind("expert-imbalance"):
             crowd[fault["expert"] % experts] += fault["bias"]
-        return crowd if crowd.any() else 0.0
+        return torch.tensor(crowd, device=device) if any(crowd) else 0.0
 
     def documents(self) -> int:
         """Say into how many documents this rank's sequences are cut."""

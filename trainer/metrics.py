@@ -7,8 +7,6 @@ over the processes that share it. Reading a loss waits for the device, so it is 
 from __future__ import annotations
 
 import json
-import os
-import resource
 import sys
 import time
 from typing import Any
@@ -17,9 +15,9 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from trainer.device import memory
 from trainer.rules import Settled
 from trainer.step import Outcome
-from usp_prof import record
 
 
 class Reporter:
@@ -39,8 +37,10 @@ class Reporter:
 
     def report(self, step: int, outcome: Outcome, began: float, waited: float) -> None:
         """Read a step's outcome and print it."""
-        loss, norm = torch.stack([outcome.loss, outcome.norm.to(outcome.loss.dtype)]).tolist()
-        seconds, options, load = time.perf_counter() - began, self.settled.options, outcome.load
+        load = outcome.load if outcome.load.numel() else outcome.loss.new_ones(1, 1)
+        fullest = (load.amax(1) / load.mean(1)).max()
+        loss, norm, most = torch.stack([outcome.loss, outcome.norm, fullest]).tolist()
+        seconds, options = time.perf_counter() - began, self.settled.options
         speed = self.settled.tokens / seconds
         line = {
             "step": step,
@@ -52,10 +52,10 @@ class Reporter:
             # Of all ranks together; none where no peak is known or compute is waits.
             "mfu": speed * self.flop / self.peak if self.peak and not options.pace else None,
             "mfu_convention": options.flop_convention,
-            "memory_bytes": memory(),
+            "memory_bytes": memory(outcome.loss.device),
             "input_fraction": waited / seconds,
             # The fullest expert of any layer over the mean.
-            "expert_load_max": float((load.amax(1) / load.mean(1)).max()) if load.numel() else None,
+            "expert_load_max": most if outcome.load.numel() else None,
         }
         if self.bar is None:
             print(json.dumps(line), flush=True)
@@ -80,27 +80,3 @@ def text(line: dict[str, Any], *, paced: bool) -> str:
         f"fullest expert {line['expert_load_max']:.2f} x mean" if line["expert_load_max"] is not None else "",
     ]
     return "  ".join(filter(None, parts))
-
-
-PEAKS = {"H200": 989e12, "H100": 989e12, "B200": 2250e12, "B300": 2250e12, "A100": 312e12, "L40S": 362e12}
-"""Dense bf16 FLOP/s by part of the device's name, from the makers' data sheets (SXM parts); in fp8 it is twice that."""
-
-
-def mesh_peak(settled: Settled, device: torch.device) -> float:
-    """Give the FLOP/s of all ranks together; zero where nobody knows. Processes on one CPU share its peak."""
-    here, dtype = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), settled.compute
-    if device.type == "cpu":
-        return record.cpu_peak(dtype).flops * settled.layout.world / here
-    name = torch.cuda.get_device_name(device)
-    slower = "PCIe" in name or "NVL" in name
-    known = 0.0 if slower else max((flops for part, flops in PEAKS.items() if part in name), default=0.0)
-    gpus = min(here, torch.cuda.device_count()) * settled.layout.world / here
-    eight_bits = 2.0 if settled.options.dtype == "fp8" else 1.0
-    return known * gpus * (eight_bits if dtype == torch.bfloat16 else 0.0)
-
-
-def memory() -> int:
-    """Give this process's peak memory in bytes: on its GPU, or resident."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return torch.cuda.max_memory_reserved()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

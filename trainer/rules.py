@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, fields, replace
 
 import torch
 
 from trainer.config import Options, default, flag_of
+from trainer.device import multiplies_in_fp8
 from trainer.errors import refuse
 from trainer.faults import KINDS, Fault, parse_fault
 from trainer.model.shape import ModelShape, load_shape
@@ -64,15 +64,10 @@ class Settled:
         return COMPUTE[self.options.dtype]
 
     @property
-    def on_cuda(self) -> bool:
-        """Whether it computes on GPUs; paced compute is waits of the host and asks for none."""
+    def device(self) -> str:
+        """On what it computes: GPUs where there are any; paced compute is waits of the host and asks for none."""
         wanted = self.options.device or ("cpu" if self.options.pace else "cuda")
-        return wanted == "cuda" and torch.cuda.is_available()
-
-    @property
-    def shares_gpus(self) -> bool:
-        """Whether some processes here have to share a GPU."""
-        return self.on_cuda and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > torch.cuda.device_count()
+        return wanted if torch.cuda.is_available() else "cpu"
 
     @property
     def local_batch(self) -> int:
@@ -222,17 +217,22 @@ def _check_fault(fault: Fault, settled: Settled) -> None:
 
 
 def _check_device(settled: Settled) -> None:
-    options, layout = settled.options, settled.layout
-    refuse(options.device == "cuda" and not settled.on_cuda, "--device cuda: torch finds no GPU here", "--device cpu")
-    if settled.shares_gpus:
-        rule = "processes that share a GPU talk through gloo, which sends nothing of a GPU to one rank alone"
-        passed_on = layout.pp > 1 or (layout.cp > 1 and options.cp_method == "ring")
-        refuse(passed_on, rule, "--device cpu, or --pp 1 and --cp-method allgather")
+    options = settled.options
+    lacking = options.device == "cuda" and settled.device == "cpu"
+    refuse(lacking, "--device cuda: torch finds no GPU here", "--device cpu")
     if options.dtype == "fp8":
-        able = settled.on_cuda and torch.cuda.get_device_capability() >= (8, 9)
+        able = settled.device == "cuda" and multiplies_in_fp8()
         refuse(not able, "--dtype fp8 needs a GPU that multiplies in fp8 (Ada, Hopper or later)", "--dtype bf16")
     if options.resume:
         refuse(not options.checkpoint, "--resume needs the folder of the checkpoints", "--checkpoint FOLDER")
+
+
+def check_sharing(settled: Settled) -> None:
+    """Refuse what processes that share a GPU cannot do; how many GPUs there are shows when all are there."""
+    options, layout = settled.options, settled.layout
+    rule = "processes that share a GPU talk through gloo, which sends nothing of a GPU to one rank alone"
+    passed_on = layout.pp > 1 or (layout.cp > 1 and options.cp_method == "ring")
+    refuse(passed_on, rule, "--device cpu, or --pp 1 and --cp-method allgather")
 
 
 def _divides(flag: str, size: int, what: str, number: int, otherwise: str = "") -> None:

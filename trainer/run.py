@@ -28,12 +28,13 @@ from trainer.alive import watched
 from trainer.build import build, wanted_groups
 from trainer.config import parse
 from trainer.data import Batches
+from trainer.device import count_gpus, peak, take
 from trainer.errors import OptionError
 from trainer.faults import Faults
-from trainer.metrics import Reporter, mesh_peak
+from trainer.metrics import Reporter
 from trainer.parallel.mesh import Mesh
 from trainer.recording import open_session
-from trainer.rules import Settled, settle
+from trainer.rules import Settled, check_sharing, settle
 from trainer.step import Update
 from usp_prof import record
 
@@ -43,10 +44,10 @@ def main() -> int:
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     try:
         settled = settle(parse(sys.argv[1:]), world)
-        device = choose_device(settled)
-        connect(settled, rank, world, device)
+        device = take(settled.device)
+        gpus = connect(settled, rank, world, device)
         with watched(rank, world):
-            train(settled, rank, device)
+            train(settled, rank, device, gpus)
     except OptionError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # once on each host: a file may be missing on one of them
             print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
@@ -61,26 +62,22 @@ def leave(status: int) -> int:
     return status
 
 
-def choose_device(settled: Settled) -> torch.device:
-    """Take this process's GPU, or the CPU."""
-    if not settled.on_cuda:
-        return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
-
-
-def connect(settled: Settled, rank: int, world: int, device: torch.device) -> None:
-    """Join the other processes; several on one GPU talk through gloo, since NCCL wants a GPU each."""
+def connect(settled: Settled, rank: int, world: int, device: torch.device) -> int:
+    """Join the other processes; gives how many GPUs all have: those that share one talk through gloo."""
     if settled.options.profile:
         record.prepare()
-    backend = "gloo" if device.type == "cpu" or settled.shares_gpus else "nccl"
     timeout = timedelta(seconds=settled.options.timeout)
-    store = None if "RANK" in os.environ else dist.HashStore()
+    store = next(dist.rendezvous("env://", timeout=timeout))[0] if "RANK" in os.environ else dist.HashStore()
+    store.set_timeout(timeout)
+    gpus = count_gpus(store, rank, world, device)
+    if 0 < gpus < world:
+        check_sharing(settled)
+    backend = "nccl" if gpus == world else "gloo"  # NCCL wants a GPU each
     dist.init_process_group(backend, rank=rank, world_size=world, timeout=timeout, store=store)
+    return gpus
 
 
-def train(settled: Settled, rank: int, device: torch.device) -> None:
+def train(settled: Settled, rank: int, device: torch.device, gpus: int) -> None:
     """Build everything and loop over the steps."""
     options = settled.options
     faults = Faults(settled, rank)
@@ -94,7 +91,9 @@ def train(settled: Settled, rank: int, device: torch.device) -> None:
     batches = Batches(settled, mesh.place, device)
     first = checkpoint.load(Path(options.checkpoint), settled, update) if options.resume else 0
     session = open_session(settled, mesh, faults) if options.profile else None
-    reporter = Reporter(settled, mesh_peak(settled, device)) if rank == 0 else None
+    reporter = None
+    if rank == 0:
+        reporter = Reporter(settled, peak(device, options.dtype, settled.compute, gpus, settled.layout.world))
     steps = range(first, options.steps)
     inputs = batches.ahead(steps)
     with session or nullcontext():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trainer.config import parse
 from trainer.errors import OptionError
 from trainer.parallel.mesh import ORDER, SERVED, Layout
-from trainer.rules import settle
+from trainer.rules import check_sharing, settle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,17 +76,20 @@ def test_the_default_mesh(world: int, axes: dict[str, int]) -> None:
     assert bool(settled.shape.experts) == ("ep" in axes)
 
 
-def test_processes_that_share_a_gpu_cannot_pass_on_what_is_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+def test_processes_that_share_a_gpu_cannot_pass_on_what_is_on_it() -> None:
     for options in (["--pp", "2"], ["--cp", "2"]):
         with pytest.raises(OptionError, match="share a GPU") as refused:
-            settle(parse(options), 2)
+            check_sharing(settle(parse(options), 2))
         assert "--device cpu" in refused.value.hint
-        assert not settle(parse([*options, "--device", "cpu"]), 2).on_cuda
-    assert settle(parse(["--cp", "2", "--cp-method", "allgather"]), 2).on_cuda
-    assert not settle(parse(["--pp", "2", "--pace", "h100"]), 2).on_cuda
+    check_sharing(settle(parse(["--cp", "2", "--cp-method", "allgather"]), 2))
+
+
+def test_a_gpu_is_taken_where_there_is_one_and_work_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert settle(parse([]), 1).device == settle(parse(["--device", "cuda"]), 1).device == "cuda"
+    assert settle(parse(["--device", "cpu"]), 1).device == settle(parse(["--pace", "h100"]), 1).device == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert settle(parse([]), 1).device == "cpu"
 
 
 def test_accumulation_reaches_the_target_batch() -> None:

@@ -47,9 +47,10 @@ class Plan:
 class Norm(nn.Module):
     """RMS norm; on each tensor-parallel rank it sees a slice of the sequence."""
 
-    def __init__(self, shape: ModelShape, pace: Pace | None = None) -> None:
+    def __init__(self, plan: Plan, pace: Pace | None = None) -> None:
         super().__init__()
-        self.weight = replicated(torch.ones(shape.hidden))
+        shape = plan.settled.shape
+        self.weight = replicated(plan, torch.ones(shape.hidden))
         self.eps, self.pace = shape.norm_eps, pace
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -128,9 +129,9 @@ class Block(nn.Module):
     def __init__(self, plan: Plan, index: int) -> None:
         super().__init__()
         shape, name = plan.settled.shape, f"layers.{index}"
-        self.attention_norm = Norm(shape, plan.pace)
+        self.attention_norm = Norm(plan, plan.pace)
         self.attention = Attention(plan, f"{name}.attention")
-        self.ffn_norm = Norm(shape)
+        self.ffn_norm = Norm(plan)
         self.ffn = Experts(plan, f"{name}.experts") if shape.experts else FeedForward(plan, f"{name}.ffn")
         self.recompute = plan.settled.options.recompute == "full"
         self.pace, self.brake = plan.pace, plan.brake
@@ -172,11 +173,8 @@ class Decoder(nn.Module):
         layers = layers_of(stage, settled.stages, shape.layers)
         self.layers = nn.ModuleDict({str(index): Block(plan, index) for index in layers})
         if self.last:
-            self.norm = Norm(shape)
+            self.norm = Norm(plan)
             self.head = SplitLinear(replace(plan, multiply=F.linear), "head", shape.hidden, shape.vocab)
-        self.to(plan.device)
-        for parameter in self.parameters():  # only these: counters and biases of the experts keep their precision
-            parameter.data = parameter.data.to(plan.dtype)
         # Documents of equal length start their positions anew.
         where = positions(shape.sequence, cp.size, cp.rank, settled.options.cp_layout)
         self.rotary = rotary_table(shape, where % (shape.sequence // plan.documents), plan.dtype).to(plan.device)

@@ -7,27 +7,32 @@ token is dropped. A bias per expert, moved after each step against its load, kee
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import nn
 
+from trainer.device import multiplies_groups
 from trainer.parallel.collectives import exchange
 from trainer.parallel.expert import Route
-from trainer.parallel.tensor import replicated, weight
+from trainer.parallel.tensor import kept, replicated, weight
 from usp_prof.record import expert_combine, expert_dispatch, expert_load
 
 if TYPE_CHECKING:
     from trainer.model.decoder import Plan
 
+ROW_BYTES = 16
+"""Of what the kernel that multiplies groups wants rows to be multiples."""
 
-def expert_weight(name: str, plan: Plan, rows: int, columns: int) -> nn.Parameter:
+
+def expert_weight(plan: Plan, name: str, rows: int, columns: int) -> nn.Parameter:
     """Draw this rank's experts' matrices, ``[local experts, rows, columns]``."""
-    group, seed = plan.mesh["ep"], plan.settled.options.seed
+    group = plan.mesh["ep"]
     local = plan.settled.shape.experts // group.size
     mine = range(group.rank * local, (group.rank + 1) * local)
-    parameter = nn.Parameter(torch.stack([weight(f"{name}.{index}", (rows, columns), seed) for index in mine]))
+    parameter = kept(plan, torch.stack([weight(plan, f"{name}.{index}", (rows, columns)) for index in mine]))
     parameter.expert = True  # type: ignore[attr-defined] # read by parallel.data
     return parameter
 
@@ -37,25 +42,25 @@ class ExpertWeights(nn.Module):
 
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
-        hidden, ffn = plan.settled.shape.hidden, plan.settled.shape.ffn
-        self.gate = expert_weight(f"{name}.gate", plan, hidden, ffn)
-        self.up = expert_weight(f"{name}.up", plan, hidden, ffn)
-        self.down = expert_weight(f"{name}.down", plan, ffn, hidden)
+        hidden, ffn, dtype = plan.settled.shape.hidden, plan.settled.shape.ffn, plan.settled.compute
+        self.gate = expert_weight(plan, f"{name}.gate", hidden, ffn)
+        self.up = expert_weight(plan, f"{name}.up", hidden, ffn)
+        self.down = expert_weight(plan, f"{name}.down", ffn, hidden)
+        rows_fit = not any(size * dtype.itemsize % ROW_BYTES for size in (hidden, ffn))
+        self.in_one_kernel = rows_fit and multiplies_groups(plan.device, dtype)
 
-    def forward(self, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Apply each expert to its run of rows; `counts` says how long the runs are."""
-        ends = counts.cumsum(0).to(torch.int32)
-        gate, up = _grouped(x, self.gate, ends), _grouped(x, self.up, ends)
-        return _grouped(F.silu(gate) * up, self.down, ends)
+    def forward(self, x: torch.Tensor, route: Route) -> torch.Tensor:
+        """Apply each expert to its run of rows."""
+        if self.in_one_kernel and len(x):
+            product = partial(F.grouped_mm, offs=route.counts.cumsum(0).to(torch.int32))
+        else:
+            product = partial(one_by_one, lengths=route.experts)
+        return product(F.silu(product(x, self.gate)) * product(x, self.up), self.down)
 
 
-def _grouped(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """Multiply runs of rows by one matrix each: in one kernel where it takes the sizes (rows of 16 bytes) and type."""
-    unit = 16 // x.element_size()
-    if len(x) and x.dtype != torch.float64 and not (x.shape[-1] % unit or weights.shape[-1] % unit):
-        return F.grouped_mm(x, weights, offs=ends)
-    runs = x.tensor_split(ends[:-1].cpu().long())
-    return torch.cat([run @ matrix for run, matrix in zip(runs, weights, strict=True)])
+def one_by_one(x: torch.Tensor, weights: torch.Tensor, lengths: list[int]) -> torch.Tensor:
+    """Multiply runs of rows by a matrix each, as `grouped_mm` does, in a kernel for each."""
+    return torch.cat([run @ matrix for run, matrix in zip(x.split(lengths), weights, strict=True)])
 
 
 class Experts(nn.Module):
@@ -63,12 +68,12 @@ class Experts(nn.Module):
 
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
-        shape, seed = plan.settled.shape, plan.settled.options.seed
+        shape = plan.settled.shape
         self.group, self.top_k, self.count = plan.mesh["ep"], shape.top_k, shape.experts
-        self.router = replicated(weight(f"{name}.router", (shape.experts, shape.hidden), seed))
+        self.router = replicated(plan, weight(plan, f"{name}.router", (shape.experts, shape.hidden)))
         self.weights = ExpertWeights(plan, name)
-        self.register_buffer("bias", torch.zeros(shape.experts))
-        self.register_buffer("load", torch.zeros(shape.experts, dtype=torch.int64), persistent=False)
+        self.register_buffer("bias", torch.zeros(shape.experts, device=plan.device))
+        self.register_buffer("load", torch.zeros_like(self.bias, dtype=torch.int64), persistent=False)
         self.crowd, self.pace = plan.crowd, plan.pace
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -87,7 +92,7 @@ class Experts(nn.Module):
         with expert_dispatch():
             arrived = exchange(tokens[route.order // self.top_k], self.group, route.sends, route.receives)
         with expert_load(arrived.shape[0], route.experts):
-            results = self.weights(arrived[route.by_expert], route.counts)[route.by_expert.argsort()]
+            results = self.weights(arrived[route.by_expert], route)[route.by_expert.argsort()]
             if self.pace is not None and self.pace.experts:
                 results = self.pace.work(results, self.pace.experts * arrived.shape[0] / chosen.numel())
         with expert_combine():

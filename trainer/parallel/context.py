@@ -20,12 +20,18 @@ from trainer.rules import Settled
 from usp_prof.record import mark
 
 
+def runs(sequence: int, size: int, rank: int, layout: str) -> list[range]:
+    """Give the runs of positions that a rank holds: one, or one from each end."""
+    chunks, mine = size, [rank]
+    if layout == "zigzag" and size > 1:
+        chunks, mine = 2 * size, [rank, 2 * size - 1 - rank]
+    length = sequence // chunks
+    return [range(chunk * length, (chunk + 1) * length) for chunk in mine]
+
+
 def positions(sequence: int, size: int, rank: int, layout: str) -> torch.Tensor:
     """Give the positions of the tokens that a rank holds."""
-    if layout == "zigzag" and size > 1:
-        chunks = torch.arange(sequence).chunk(2 * size)
-        return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])
-    return torch.arange(sequence).chunk(size)[rank]
+    return torch.cat([torch.arange(run.start, run.stop) for run in runs(sequence, size, rank, layout)])
 
 
 class ContextAttention:
@@ -34,14 +40,16 @@ class ContextAttention:
     def __init__(self, group: Group, settled: Settled, device: torch.device, pace: Pace | None) -> None:
         options = settled.options
         self.group, self.method = group, options.cp_method if group.size > 1 else "whole"
-        held = [positions(settled.shape.sequence, group.size, rank, options.cp_layout) for rank in range(group.size)]
+        sequence, layout = settled.shape.sequence, options.cp_layout
+        held = [positions(sequence, group.size, rank, layout) for rank in range(group.size)]
         self.mine = held[group.rank].to(device)
         self.gathered = torch.cat(held).to(device)
         """The position of each token once all ranks' tokens stand one after another."""
         self.in_order = self.gathered.argsort()
         if self.method == "ring":
-            runs = 2 if options.cp_layout == "zigzag" else 1
-            self.ring = Ring(group, [positions.chunk(runs) for positions in held], device, pace)
+            self.ring = Ring(
+                group, [runs(sequence, group.size, rank, layout) for rank in range(group.size)], device, pace
+            )
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attend from this rank's queries to the whole sequence before them."""
@@ -82,7 +90,8 @@ class ContextAttention:
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor | None = None) -> torch.Tensor:
-    if visible is not None:  # on a GPU no lean kernel takes both a mask and fewer heads of keys
+    if visible is not None or (q.is_cuda and q.dtype == torch.float32):
+        # No lean kernel of a GPU takes fewer heads of keys with a mask, or in fp32.
         k, v = (expand(x, q.shape[1]) for x in (k, v))
     grouped = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None, enable_gqa=grouped)

@@ -111,22 +111,33 @@ class MarkedStage(Stage):
     def _marked(self, operations: list[dist.P2POp], what: str, mb: int) -> list[dist.P2POp]:
         for operation in operations:
             mark = record.pipeline_transfer(what, stage=self.stage_index, micro_batch=mb, peer=operation.peer)
-            operation.op = _posting(operation, mark, self.links)
+            operation.op = Posting(operation, mark, self.links)
         return operations
 
 
-def _posting(operation: dist.P2POp, mark: record.Mark, links: Group) -> Callable[..., Any]:
-    """Post an operation as it is, under a mark; the caller's arguments are the operation's own and are passed over."""
-    post, sends = operation.op, operation.op is dist.isend
-    peer = {"group_dst" if sends else "group_src": operation.group_peer}
+class Posting:
+    """Posts an operation as it is, under a mark.
 
-    def marked(*_: Any, **__: Any) -> Any:  # noqa: ANN401 - isend or irecv
+    It equals the function that it stands for: torch sends alone what need not be batched, and looks for that function.
+    """
+
+    def __init__(self, operation: dist.P2POp, mark: record.Mark, links: Group) -> None:
+        self.operation, self.post, self.mark, self.links = operation, operation.op, mark, links
+
+    def __eq__(self, other: object) -> bool:
+        return other is self.post
+
+    def __hash__(self) -> int:
+        return hash(self.post)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:  # noqa: ANN401 - isend or irecv
+        """Post it; the caller's arguments are the operation's own and are passed over."""
+        sends, operation = self.post is dist.isend, self.operation
         if sends:
-            links.leave()
-        with mark:
-            return post(operation.tensor, group=operation.group, tag=operation.tag, **peer)
-
-    return marked
+            self.links.leave()
+        peer = {"group_dst" if sends else "group_src": operation.group_peer}
+        with self.mark:
+            return self.post(operation.tensor, group=operation.group, tag=operation.tag, **peer)
 
 
 def _loss_is_output(loss: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:  # noqa: ARG001 - torch passes both

@@ -55,9 +55,7 @@ class Passage:
 class Ring:
     """The ranks that pass blocks on, and the tiles of each rank's block that this rank's queries see."""
 
-    def __init__(
-        self, group: Group, runs: Sequence[Sequence[torch.Tensor]], device: torch.device, pace: Pace | None
-    ) -> None:
+    def __init__(self, group: Group, runs: Sequence[Sequence[range]], device: torch.device, pace: Pace | None) -> None:
         self.group, self.pace = group, pace
         self.next = group.ranks[(group.rank + 1) % group.size]
         self.previous = group.ranks[(group.rank - 1) % group.size]
@@ -97,19 +95,23 @@ class Ring:
                 block = passage.arrived(step)
 
 
-def _tiles(mine: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], device: torch.device) -> list[Tile]:
+def _tiles(mine: Sequence[range], theirs: Sequence[range], device: torch.device) -> list[Tile]:
     tiles = []
     row = 0
     for queries in mine:
         column = 0
         for keys in theirs:
-            if int(keys[0]) <= int(queries[-1]):
-                whole = int(keys[-1]) <= int(queries[0])
-                mask = None if whole else (keys.unsqueeze(0) <= queries.unsqueeze(1)).to(device)
+            if keys[0] <= queries[-1]:
+                mask = None if keys[-1] <= queries[0] else _visible(queries, keys, device)
                 tiles.append(Tile(slice(row, row + len(queries)), slice(column, column + len(keys)), mask))
             column += len(keys)
         row += len(queries)
     return tiles
+
+
+def _visible(queries: range, keys: range, device: torch.device) -> torch.Tensor:
+    rows, columns = (torch.arange(run.start, run.stop, device=device) for run in (queries, keys))
+    return columns.unsqueeze(0) <= rows.unsqueeze(1)
 
 
 def expand(x: torch.Tensor, heads: int) -> torch.Tensor:

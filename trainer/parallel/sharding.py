@@ -130,9 +130,7 @@ def _device_mesh(mesh: Mesh, shard: Group, device: str) -> DeviceMesh:
     if replicas.size == 1:
         return DeviceMesh.from_group(shard.handle, device, mesh_dim_names=("dp_shard",))
     # One row for each replica; replicas stand a constant stride apart.
-    span = torch.tensor(
-        [[rank + other - replicas.ranks[replicas.rank] for rank in shard.ranks] for other in replicas.ranks]
-    )
+    span = [[rank + other - replicas.ranks[replicas.rank] for rank in shard.ranks] for other in replicas.ranks]
     groups = [replicas.handle, shard.handle]
     return DeviceMesh.from_group(groups, device, mesh=span, mesh_dim_names=("dp_replicate", "dp_shard"))
 

@@ -27,21 +27,26 @@ Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Gives a tensor times a weight, in whatever precision."""
 
 
-def weight(name: str, shape: tuple[int, ...], seed: int, std: float = 0.02) -> torch.Tensor:
+def weight(plan: Plan, name: str, shape: tuple[int, ...], std: float = 0.02) -> torch.Tensor:
     """Draw a whole weight from its own name and the seed, so that every layout starts from the same model."""
-    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + 1_000_003 * seed)
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + 1_000_003 * plan.settled.options.seed)
     return torch.randn(shape, generator=generator) * std
 
 
-def sharded(full: torch.Tensor, dim: int, group: Group) -> nn.Parameter:
-    """Keep this rank's part of a weight along `dim`; its gradient is complete on this rank."""
-    part = full.chunk(group.size, dim)[group.rank].contiguous().clone()
-    return nn.Parameter(part)
+def kept(plan: Plan, part: torch.Tensor) -> nn.Parameter:
+    """Keep a part of a weight on this rank's device, in the weights' type; its gradient is complete on this rank."""
+    return nn.Parameter(part.to(plan.device, plan.dtype, copy=True, memory_format=torch.contiguous_format))
 
 
-def replicated(full: torch.Tensor) -> nn.Parameter:
+def sharded(plan: Plan, full: torch.Tensor, dim: int) -> nn.Parameter:
+    """Keep this tensor-parallel rank's part of a weight along `dim`."""
+    group = plan.mesh["tp"]
+    return kept(plan, full.chunk(group.size, dim)[group.rank])
+
+
+def replicated(plan: Plan, full: torch.Tensor) -> nn.Parameter:
     """Keep a whole weight that sees a slice of the sequence only: its gradient is partial, to be summed over tp."""
-    parameter = nn.Parameter(full)
+    parameter = kept(plan, full)
     parameter.partial_over_tp = True  # type: ignore[attr-defined] # read by parallel.data
     return parameter
 
@@ -51,7 +56,7 @@ class SplitLinear(nn.Module):
 
     def __init__(self, plan: Plan, name: str, inputs: int, outputs: int, dim: int = 0) -> None:
         super().__init__()
-        self.weight = sharded(weight(name, (outputs, inputs), plan.settled.options.seed), dim, plan.mesh["tp"])
+        self.weight = sharded(plan, weight(plan, name, (outputs, inputs)), dim)
         self.multiply = plan.multiply
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -65,7 +70,7 @@ class VocabEmbedding(nn.Module):
     def __init__(self, plan: Plan, name: str, vocab: int, hidden: int) -> None:
         super().__init__()
         self.group = plan.mesh["tp"]
-        self.weight = sharded(weight(name, (vocab, hidden), plan.settled.options.seed), 0, self.group)
+        self.weight = sharded(plan, weight(plan, name, (vocab, hidden)), 0)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Look up ``[sequence, batch]`` tokens; rows of other ranks count as zero before the sum."""

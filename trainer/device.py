@@ -1,0 +1,57 @@
+"""On what does this process compute, and who shares it? Whatever only a GPU can answer is asked here."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+
+import torch
+import torch.distributed as dist
+
+from usp_prof import record
+from usp_prof.model import hardware
+
+
+def take(kind: str) -> torch.device:
+    """Take this process's GPU, or the CPU."""
+    if kind == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def count_gpus(store: dist.Store, rank: int, world: int, device: torch.device) -> int:
+    """Count the GPUs of all processes, none on CPUs; each says which it has, since not all may see all of them."""
+    if device.type == "cpu":
+        return 0
+    store.set(f"gpu/{rank}", f"{socket.gethostname()} {torch.cuda.get_device_properties(device).uuid}")
+    return len(set(store.multi_get([f"gpu/{each}" for each in range(world)])))
+
+
+def multiplies_in_fp8() -> bool:
+    """Whether this GPU has products in 8 bits (Ada, Hopper or later)."""
+    return torch.cuda.get_device_capability() >= (8, 9)
+
+
+def multiplies_groups(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether torch multiplies runs of rows by a matrix each in one kernel; its way round that waits for a GPU."""
+    if device.type == "cpu":
+        return dtype != torch.float64
+    return dtype == torch.bfloat16 and torch.cuda.get_device_capability(device)[0] in {9, 10}
+
+
+def peak(device: torch.device, arithmetic: str, compute: torch.dtype, gpus: int, world: int) -> float:
+    """Give the FLOP/s of all ranks together; zero where nobody knows. Processes on one CPU share its peak."""
+    if device.type == "cpu":
+        return record.cpu_peak(compute).flops * world / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    found, kind = hardware.find(torch.cuda.get_device_name(device)), hardware.precision(arithmetic)
+    return found.peak(kind) * gpus if found and kind else 0.0
+
+
+def memory(device: torch.device) -> int:
+    """Give this process's peak memory in bytes: on its GPU, or resident."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
