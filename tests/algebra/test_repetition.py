@@ -41,8 +41,9 @@ def test_ragged_ends_are_no_repeats(count: int, head: int, tail: int) -> None:
     assert len(found) <= count + (head > 0.9 * size) + (tail > 0.9 * size)
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(0, 3))
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2))
 def test_a_step_may_hold_a_few_symbols_more(seed: int, extra: int) -> None:
+    """Two in 26 kinds of symbols: with three (more than a tenth) two steps may by chance be steadier than one."""
     noise = np.random.default_rng(seed)
     symbols = []
     for _ in range(5):
