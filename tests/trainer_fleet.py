@@ -42,6 +42,13 @@ def start(command: list[str]) -> subprocess.Popen[str]:
     )
 
 
+def process_of(launch: subprocess.Popen[str], rank: int) -> int:
+    """Find the process of a rank among those that a launch has started."""
+    children = Path(f"/proc/{launch.pid}/task/{launch.pid}/children").read_text().split()
+    named = f"RANK={rank}".encode()
+    return next(int(child) for child in children if named in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"))
+
+
 def finish(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
     """Wait for what a launch says; one that takes too long is told to stop, so that torchrun takes its ranks along."""
     try:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainer_fleet import ROOT, finish, start, torchrun
+from trainer_fleet import ROOT, finish, process_of, start, torchrun
 
 from trainer import checkpoint
 from trainer.config import parse
@@ -119,9 +119,7 @@ def training(process: subprocess.Popen[str], rank: int) -> int:
     for line in process.stdout:
         if line.startswith("{"):
             break
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    named = f"RANK={rank}".encode()
-    return next(int(child) for child in children if named in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"))
+    return process_of(process, rank)
 
 
 def test_a_rank_that_stands_still_is_named_within_the_timeout() -> None:

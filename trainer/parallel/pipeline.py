@@ -125,7 +125,7 @@ class Posting:
         self.operation, self.post, self.mark, self.links = operation, operation.op, mark, links
 
     def __eq__(self, other: object) -> bool:
-        return other is self.post
+        return self.post is getattr(other, "post", other)
 
     def __hash__(self) -> int:
         return hash(self.post)

@@ -1,0 +1,262 @@
+"""Run the trainer on GPUs that exist on paper only: one rank of a mesh of any size, without a device and without peers.
+
+Tensors of torch's `FakeTensorMode` have a device, a type, a shape and strides, and no values. So what mixes devices or
+types, what a kernel's own check of its arguments refuses, and what would wait for the device to see a value all fail
+here as they would on a GPU. Backward runs in a thread of its own, as on a GPU. What kernels compute, how streams
+overlap and whether NCCL connects is not seen.
+
+`torch` builds for CPUs let nothing of autograd work on such tensors; `paper_gpu.cpp` answers what it asks. Being
+loaded before torch, and for good, it needs a process of its own: ``python paper_gpu.py LIBRARY CASES ANSWERS``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import sys
+import traceback
+from collections import Counter
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+NAME = "NVIDIA H100 80GB HBM3"
+
+
+class Stream:
+    """A stream on which nothing runs; waiting for it on the host is refused."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.device = torch.device("cuda", 0)
+
+    def wait_stream(self, other: Stream) -> None: ...
+
+    def wait_event(self, event: Event) -> None: ...
+
+    def record_event(self, event: Event | None = None) -> Event:
+        return event or Event()
+
+    def synchronize(self) -> None:
+        raise AssertionError("the host waits for a stream")
+
+
+class Event:
+    """A point on such a stream."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def record(self, *_: Any) -> None: ...
+
+    def wait(self, *_: Any) -> None: ...
+
+    def synchronize(self) -> None:
+        raise AssertionError("the host waits for an event")
+
+
+@contextmanager
+def stream(_: Stream) -> Iterator[None]:
+    yield
+
+
+def furnish(rank: int) -> None:
+    """Let `torch.cuda` tell of eight GPUs on each host, all there and idle."""
+    current = Stream()
+    for name, value in {
+        "Stream": Stream,
+        "Event": Event,
+        "stream": stream,
+        "current_stream": lambda *_: current,
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: 8,
+        "set_device": lambda _: None,
+        "current_device": lambda: 0,
+        "get_device_name": lambda *_: NAME,
+        "get_device_capability": lambda *_: (9, 0),
+        "get_device_properties": lambda *_: SimpleNamespace(uuid=f"gpu-{rank}"),
+        "get_rng_state": lambda *_: None,
+        "set_rng_state": lambda *_: None,
+        "max_memory_reserved": lambda *_: 0,
+    }.items():
+        setattr(torch.cuda, name, value)
+    torch.cuda.nccl.version = lambda: (2, 27, 5)
+    torch.Tensor.record_stream = lambda *_: None
+
+
+class Notebook:
+    """Where the host waited for the device, and where tensors crossed between them."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        """Pairs of a token and an expert in a micro-batch of this rank."""
+        self.waits: Counter[str] = Counter()
+        self.crossings: Counter[str] = Counter()
+
+    @staticmethod
+    def here() -> str:
+        """Name the trainer's function that is being run."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            file = Path(frame.f_code.co_filename)
+            if ROOT / "trainer" in file.parents:
+                return f"{file.stem}.{frame.f_code.co_name}"
+            frame = frame.f_back
+        return "torch"
+
+    def read(self, tensor: torch.Tensor) -> Any:
+        """Give what a host that waits for these values might see."""
+        self.waits[self.here()] += 1
+        if tensor.dim() < 3:
+            return [1.0] * tensor.numel() if tensor.dim() else 1.0
+        _, size, local = tensor.shape
+        sent = _split(self.rows, size * local)
+        received = [part for _ in range(size) for part in _split(self.rows // size, local)] if size > 1 else sent
+        return [[runs[start : start + local] for start in range(0, size * local, local)] for runs in (sent, received)]
+
+
+def _split(total: int, parts: int) -> list[int]:
+    """Cut a number unevenly, always alike; some parts may be nothing."""
+    draw = random.Random(f"{total} {parts}")  # noqa: S311 - no secret
+    cuts = [0, *sorted(draw.randrange(total + 1) for _ in range(parts - 1)), total]
+    return [end - start for start, end in pairwise(cuts)]
+
+
+def run(options: list[str], rank: int, world: int) -> dict[str, Any]:
+    """Run the trainer's own `main` as one rank of many, and say what it did."""
+    settled = settle(parse(options), world)
+    layout, shape = settled.layout, settled.shape
+    notes = Notebook(settled.micro_batch * shape.sequence // (layout.cp * layout.tp) * shape.top_k)
+    peers = dist.HashStore()
+    for other in range(world):
+        peers.set(f"gpu/{other}", f"host gpu-{other}")
+    FakeTensorMode.avoid_device_init = True  # else a tensor of typed numbers asks for a real device
+    FakeTensor.tolist = FakeTensor.item = lambda tensor: notes.read(tensor)  # noqa: PLW0108 - a method, not bound again
+    joined: list[str] = []
+
+    def join(backend: str, **how: Any) -> None:
+        joined.append(backend)
+        start("fake", **how)
+
+    class Crossing(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.ops.aten._to_copy.default:
+                # What the input thread made has values; on the GPU it has none.
+                args = (args[0] if isinstance(args[0], FakeTensor) else paper.from_tensor(args[0]),)
+            out = func(*args, **(kwargs or {}))
+            if func in {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}:
+                source = args[1] if func is torch.ops.aten.copy_.default else args[0]
+                if source.device != out.device:
+                    notes.crossings[f"{notes.here()} {source.device.type} to {out.device.type}"] += 1
+            return out
+
+    asked: list[str] = []
+
+    def profile(activities: list[Any], **how: Any) -> Any:
+        asked.extend(activity.name for activity in activities)
+        return watch(activities=[torch.profiler.ProfilerActivity.CPU], **how)
+
+    start, answers, watch = dist.init_process_group, dist.get_backend, torch.profiler.profile
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(world)}
+    sys.argv[1:] = options
+    dist.rendezvous = lambda *_, **__: iter([(peers, rank, world)])
+    dist.init_process_group, dist.get_backend, torch.profiler.profile = join, lambda *_: joined[-1], profile
+    try:
+        with FakeTensorMode() as paper, Crossing():
+            status = main()
+    finally:
+        dist.init_process_group, dist.get_backend, torch.profiler.profile = start, answers, watch
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return {"status": status, "backend": joined, "waits": notes.waits, "crossings": notes.crossings, "recorded": asked}
+
+
+def refusals() -> dict[str, str]:
+    """Say how mistakes are refused that a CPU would let pass: without that, nothing here would mean anything."""
+    eights, halves = torch.float8_e4m3fn, torch.bfloat16
+
+    def eight_bits(right: torch.Tensor) -> None:
+        scale, by = torch.ones((), device="cuda"), F.ScalingType.TensorWise
+        F.scaled_mm(torch.empty(16, 32, device="cuda").to(eights), right, scale, by, scale, by, output_dtype=halves)
+
+    mistakes = {
+        "devices": lambda: torch.ones(2, device="cuda") + torch.arange(2),
+        "value": lambda: bool(torch.ones(2, device="cuda").any()),
+        "rows": lambda: torch.ones(4, device="cuda").nonzero(),
+        "layout": lambda: eight_bits(torch.empty(32, 16, device="cuda").to(eights)),
+        "size": lambda: eight_bits(torch.empty(24, 32, device="cuda").to(eights).t()),
+        "groups": lambda: F.grouped_mm(
+            torch.empty(4, 12, device="cuda", dtype=halves),
+            torch.empty(2, 12, 16, device="cuda", dtype=halves),
+            offs=torch.empty(2, device="cuda", dtype=torch.int32),
+        ),
+    }
+    said = {}
+    for name, mistake in mistakes.items():
+        with FakeTensorMode():
+            try:
+                mistake()
+            except Exception as error:  # noqa: BLE001 - whatever torch raises is the answer
+                said[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return said
+
+
+def be_alone() -> None:
+    """Leave out what torch itself does with values or with peers before the first step."""
+
+    def on_the_host(*arguments: Any, **options: Any) -> DeviceMesh:
+        with _disable_current_modes():
+            return from_group(*arguments, **options)
+
+    def agree(_: Any, stages: list[Any], *__: Any) -> None:
+        for stage in stages:  # each votes for what it was told, as ours all do
+            if InferenceMode.needs_dynamic(stage._user_meta, True):
+                raise AssertionError("a stage does not know its shapes")
+            stage._inference_mode = InferenceMode.STATIC
+
+    from_group = DeviceMesh.from_group
+    DeviceMesh.from_group = staticmethod(on_the_host)
+    dist.distributed_c10d._store_based_barrier = lambda *_, **__: None
+    schedules._PipelineSchedule._warmup_p2p = agree
+
+
+if __name__ == "__main__":
+    library, asked, answers = sys.argv[1:]
+    ctypes.CDLL(library)
+    sys.path.insert(0, str(ROOT))
+
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F  # noqa: N812 - its usual name
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.pipelining import schedules
+    from torch.distributed.pipelining._utils import InferenceMode
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the backend
+    from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+    os.environ["LOCAL_WORLD_SIZE"] = "8"
+    furnish(0)
+    from trainer.config import parse
+    from trainer.rules import settle
+    from trainer.run import main
+
+    be_alone()
+    said: dict[str, Any] = {"refusals": refusals()}
+    for case in json.loads(Path(asked).read_text()):
+        rank, world, options = case.split(" ", 2)
+        furnish(int(rank))
+        try:
+            said[case] = run(options.split(), int(rank), int(world))
+        except Exception as error:  # noqa: BLE001 - the answer of this case
+            frames = traceback.format_list(traceback.extract_tb(error.__traceback__))
+            ours = [frame for frame in frames if "/trainer/" in frame]
+            said[case] = {"error": "".join(ours[-6:] + frames[-3:]) + f"{type(error).__name__}: {error}"[:600]}
+        Path(answers).write_text(json.dumps(said, indent=1))

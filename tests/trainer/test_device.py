@@ -1,0 +1,76 @@
+"""Does a process know what it computes on: GPUs that are shared, peaks, kernels that wait for nothing?"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from trainer import device as devices
+from trainer.parallel.pipeline import Posting
+
+GPU = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(("uuids", "gpus"), [("ab", 2), ("aa", 1), ("aabb", 2)])
+def test_processes_count_the_gpus_that_they_have(monkeypatch: pytest.MonkeyPatch, uuids: str, gpus: int) -> None:
+    store, counted = dist.HashStore(), []
+    for rank in (*range(1, len(uuids)), 0):  # the last finds what all the others said
+        monkeypatch.setattr(
+            torch.cuda, "get_device_properties", lambda _, rank=rank: SimpleNamespace(uuid=f"GPU-{uuids[rank]}")
+        )
+        if rank:
+            store.set(f"gpu/{rank}", f"{devices.socket.gethostname()} GPU-{uuids[rank]}")
+        else:
+            counted.append(devices.count_gpus(store, rank, len(uuids), GPU))
+    assert counted == [gpus]
+    assert devices.count_gpus(store, 0, 2, torch.device("cpu")) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "arithmetic", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", "bf16", 4 * 989e12),
+        ("NVIDIA H100 80GB HBM3", "fp8", 4 * 1979e12),
+        ("NVIDIA H100 80GB HBM3", "fp32", 4 * 67e12),
+        ("NVIDIA H100 PCIe", "bf16", 4 * 756e12),
+        ("NVIDIA H100 80GB HBM3", "fp64", 0),
+        ("Some GPU", "bf16", 0),
+    ],
+)
+def test_a_peak_is_that_of_the_gpus_there_are(
+    monkeypatch: pytest.MonkeyPatch, name: str, arithmetic: str, peak: float
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    assert devices.peak(GPU, arithmetic, torch.bfloat16, 4, 8) == peak
+
+
+def test_processes_share_the_peak_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    cpu = torch.device("cpu")
+    whole = devices.record.cpu_peak(torch.float32).flops
+    assert devices.peak(cpu, "fp32", torch.float32, 0, 8) == 2 * whole  # of two machines
+    assert devices.take("cpu") == cpu
+    assert devices.memory(cpu) > 2**20
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "grouped"),
+    [((9, 0), torch.bfloat16, True), ((9, 0), torch.float32, False), ((8, 0), torch.bfloat16, False)],
+)
+def test_groups_are_multiplied_in_one_kernel_where_that_waits_for_nothing(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dtype: torch.dtype, grouped: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    assert devices.multiplies_groups(GPU, dtype) == grouped
+
+
+def test_a_marked_send_is_taken_for_a_send() -> None:
+    """Torch posts a batch of sends, or of receives, one by one, and looks for the functions to know them."""
+    sends = {Posting(SimpleNamespace(op=dist.isend), None, None) for _ in range(2)}
+    receives = {Posting(SimpleNamespace(op=dist.irecv), None, None)}
+    assert sends == {dist.isend} != receives
+    assert receives == {dist.irecv}
+    assert sends | receives == {dist.isend, dist.irecv}

@@ -1,0 +1,110 @@
+"""Does the trainer's own `main` run as on a GPU, as far as that shows without one? See `paper_gpu.py` for what does.
+
+One rank of each mesh, up to 512; the host waits where it must alone, and nothing is made on the wrong device.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from trainer_fleet import finish, start
+
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
+
+TESTS = Path(__file__).resolve().parents[1]
+TORCH = Path(torch.__file__).parent
+STEPS = 2
+WIDE = "--pp 4 --dp 16 --cp 2 --tp 4 --model 8b --micro-batches 4"
+PLACES = (
+    # rank, world, options
+    "0 1 --dtype fp32 --model small --layers 2",
+    "0 1 --dtype bf16 --recompute selective --accumulate 2",
+    "0 1 --dtype fp8 --recompute full",
+    "0 1 --dtype bf16 --experts 4 --recompute full",
+    "0 1 --dtype fp32 --experts 4 --fault expert-imbalance",
+    "0 1 --dtype fp8 --fault slow-rank --fault blocking-sync --fault unequal-lengths",
+    "1 2 --dp 2 --dtype bf16",
+    "0 2 --dp 2 --dtype bf16 --zero 1 --accumulate 2 --fault unbucketed",
+    "1 2 --dp 2 --dtype bf16 --zero 2 --accumulate 2",
+    "0 2 --dp 2 --dtype fp8 --zero 3",
+    "3 4 --dp 4 --dp-replicate 2 --zero 3 --experts 4 --ep 2",
+    "1 2 --tp 2 --dtype fp8",
+    "1 2 --cp 2 --dtype bf16",
+    "0 2 --cp 2 --dtype fp8 --cp-layout contiguous",
+    "1 2 --cp 2 --cp-method allgather --dtype bf16 --model small --layers 2",
+    "1 2 --cp 2 --cp-method ulysses --dtype bf16 --model small --layers 2 --recompute selective",
+    "1 2 --pp 2 --schedule gpipe --dtype bf16",
+    "2 4 --pp 4 --schedule 1f1b --dtype bf16 --accumulate 2",
+    "1 2 --pp 2 --schedule interleaved --zero 1",
+    "1 2 --pp 2 --schedule interleaved-zb --dtype fp8",
+    "1 4 --pp 2 --dp 2 --schedule zbv --zero 3 --dtype bf16",
+    "0 2 --pp 2 --schedule dualpipev --dtype bf16",
+    f"301 512 {WIDE} --ep 8 --experts 64 --schedule zbv --zero 2 --dtype bf16 --layers 8",
+    f"77 512 {WIDE} --ep 8 --experts 64 --dp-replicate 2 --zero 3 --schedule interleaved --layers 8 --dtype fp8",
+    f"511 512 {WIDE} --zero 1 --dtype bf16 --layers 4 --recompute full --cp-method allgather",
+)
+BUILT = {"context.__init__", "tensor.kept", "decoder.__init__", "faults.crowd"}
+"""What makes tensors on the host and brings them to the GPU, before the first step."""
+
+
+@cache
+def answers() -> dict[str, Any]:
+    if not (compiler := shutil.which("g++")):
+        pytest.skip("no C++ compiler")
+    with tempfile.TemporaryDirectory() as folder:
+        library, asked, answer = Path(folder, "gpu.so"), Path(folder, "cases.json"), Path(folder, "answers.json")
+        flags = ["-std=c++20", "-shared", "-fPIC", f"-I{TORCH / 'include'}", f"-L{TORCH / 'lib'}"]
+        linked = ["-lc10", "-ltorch_cpu", f"-Wl,-rpath,{TORCH / 'lib'}"]
+        source = str(TESTS / "paper_gpu.cpp")
+        subprocess.run([compiler, *flags, source, "-o", str(library), *linked], check=True, capture_output=True)
+        run = f"0 1 --dtype bf16 --profile --profile-skip 0 --profile-steps 1 --output {folder}/run"
+        asked.write_text(json.dumps([f"{place} --steps {STEPS}" for place in (*PLACES, run)]))
+        process = start([sys.executable, str(TESTS / "paper_gpu.py"), str(library), str(asked), str(answer)])
+        _, err = finish(process, 500)
+        assert answer.exists(), err
+        said = json.loads(answer.read_text())
+        said["profiled"] = said.pop(f"{run} --steps {STEPS}", {"error": err})
+        said["manifest"] = json.loads(Path(folder, "run", "run.json").read_text())
+        return said
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_step_waits_for_nothing_and_mixes_nothing(place: str) -> None:
+    said = answers().get(f"{place} --steps {STEPS}", {"error": "not reached"})
+    assert "error" not in said, said["error"]
+    assert said["status"] == 0
+    assert said["backend"] == ["nccl"]
+    waits = said["waits"]
+    if "--experts" in place:  # the lengths of an uneven exchange, once a layer and micro-batch
+        assert waits.pop("expert.plan") > 0
+    if "blocking-sync" in place:
+        assert waits.pop("step._print_early") == STEPS
+    assert waits == ({"metrics.report": STEPS} if place.startswith("0 ") else {})
+    crossings = {crossing.split()[0]: count for crossing, count in said["crossings"].items()}
+    assert {crossing.partition(" ")[2] for crossing in said["crossings"]} == {"cpu to cuda"}
+    assert crossings.pop("data._passes") == STEPS
+    assert set(crossings) <= BUILT
+
+
+def test_a_recording_asks_for_the_gpu_and_names_it() -> None:
+    said = answers()
+    assert "error" not in said["profiled"], said["profiled"]["error"]
+    assert said["profiled"]["recorded"] == ["CPU", "CUDA"]
+    assert "H100" in said["manifest"]["device"]
+
+
+def test_mistakes_that_a_cpu_lets_pass_are_refused() -> None:
+    refused = answers()["refusals"]
+    assert set(refused) == {"devices", "value", "rows", "layout", "size", "groups"}
+    assert "FakeTensorDeviceMismatchError" in refused["devices"]
+    assert "DataDependentOutputException" in refused["value"]
+    assert "DynamicOutputShapeException" in refused["rows"]
