@@ -16,7 +16,8 @@ the other pages is a made-up one of as many ranks. Server and browser do all tha
     switches  Bokeh's documents and views, and the page's heap, before and after 50 page switches
     users     five users at once, each turning the wheel twice a second
     ranks     Overview and Ranks of a run of 512 ranks
-    use       ten minutes of turning, panning, picking and page switches: the browser's memory afterwards
+    use       ten minutes of turning, panning, picking and page switches: the browser's memory afterwards, in a browser
+              that keeps no record of what it fetched (see plain_browser.py)
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import large_trace  # noqa: E402 - after the path is set
+from plain_browser import plain_browser  # noqa: E402
 
 from dashboard.timeline import overlays, store  # noqa: E402
 from dashboard.timeline.rows import Slices, rank_slices  # noqa: E402
@@ -52,6 +54,7 @@ from usp_prof import open_run  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from plain_browser import PlainPage
     from playwright.sync_api import Browser, CDPSession, Page
 
 PORT = 8655
@@ -65,6 +68,7 @@ LOOK = """const find = (root) => { for (const e of root.querySelectorAll('*')) {
     if (e.shadowRoot) { const f = find(e.shadowRoot); if (f) return f; } } return null; };
   const frame = () => new Promise((done) => requestAnimationFrame(done));
 """
+SHARP = "() => {" + LOOK + "const host = find(document); return Boolean(host && host.dataset.sharp === 'true'); }"
 DRIVE = (
     "async ({ share, turns, pause }) => {"
     + LOOK
@@ -255,10 +259,7 @@ def visit(browser: Browser, address: str) -> Page:
     """Open the timeline of all ranks and wait until it is sharp."""
     page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
     page.goto(address)
-    page.wait_for_function(
-        "() => {" + LOOK + "const host = find(document); return host && host.dataset.sharp === 'true'; }",
-        timeout=300_000,
-    )
+    page.wait_for_function(SHARP, timeout=300_000)
     return page
 
 
@@ -391,32 +392,39 @@ def many(folder: Path, browser: Browser) -> None:
         page.context.close()
 
 
-def use(browser: Browser, address: str, ranks: int, minutes: float, look: float) -> None:
+def use(address: str, ranks: int, minutes: float, look: float) -> None:
     """Use the dashboard for some minutes, each page for `look` seconds: what does the page's process hold?"""
-    page = visit(browser, f"{address}/timeline?ranks=0-{ranks - 1}")
-    end, rounds, seen = time.monotonic() + 60 * minutes, 0, [memory()]
-    while time.monotonic() < end:
-        for share in ZOOMS:
-            page.evaluate(DRIVE, {"share": share, "turns": 6, "pause": 300})
-        page.mouse.click(900, 400)
-        page.wait_for_timeout(1500)  # a click on a page's name in the same moment would be lost
-        page.wait_for_selector("[data-test-script-state='notRunning']")
-        for name, text in [*_tour(), ("Timeline", "wheel: zoom")]:
-            page.evaluate(SWITCH, {"name": name, "text": text})
-            page.wait_for_timeout(1000 * look)
-        page.wait_for_function(
-            "() => {" + LOOK + "const host = find(document); return host && host.dataset.sharp === 'true'; }"
-        )
-        rounds += 1
-        seen.append(memory())
-        say(f"  after round {rounds}, the page's process alone", seen[-1].own_mb, "MB")
-    say(f"memory after {minutes:g} minutes and {rounds} rounds (bar 400 MB)", seen[-1].own_mb, "MB")
-    say("  the most after any round", max(each.own_mb for each in seen), "MB")
-    say("  with the program's code, which all of its processes share", seen[-1].resident_mb, "MB")
-    say("  the page's heap of that", float(page.evaluate(COUNTS)["heap"]), "MB")
-    counts = _counts(page)
-    say("after a collection: the page's process alone", memory().own_mb, "MB")
-    say("  the page's heap of that", counts["heap"], "MB")
+    with plain_browser() as page:
+        page.goto(f"{address}/timeline?ranks=0-{ranks - 1}")
+        page.until(SHARP)
+        end, rounds, seen = time.monotonic() + 60 * minutes, 0, [memory()]
+        while time.monotonic() < end:
+            _round(page, look)
+            rounds += 1
+            seen.append(memory())
+            say(f"  after round {rounds}, the page's process alone", seen[-1].own_mb, "MB")
+        say(f"memory after {minutes:g} minutes and {rounds} rounds (bar 400 MB)", seen[-1].own_mb, "MB")
+        say("  the most after any round", max(each.own_mb for each in seen), "MB")
+        say("  with the program's code, which all of its processes share", seen[-1].resident_mb, "MB")
+        say("  the page's heap of that", float(page.evaluate(COUNTS)["heap"]), "MB")
+        for _ in range(2):
+            page.collect()
+            time.sleep(1.5)
+        say("after a collection: the page's process alone", memory().own_mb, "MB")
+        say("  the page's heap of that", float(page.evaluate(COUNTS)["heap"]), "MB")
+
+
+def _round(page: PlainPage, look: float) -> None:
+    """Turn the wheel at all zooms, pick a slice, and look at page after page."""
+    for share in ZOOMS:
+        page.evaluate(DRIVE, {"share": share, "turns": 6, "pause": 300})
+    page.click(900, 400)
+    time.sleep(1.5)  # a click on a page's name in the same moment would be lost
+    page.until("() => Boolean(document.querySelector(\"[data-test-script-state='notRunning']\"))")
+    for name, text in [*_tour(), ("Timeline", "wheel: zoom")]:
+        page.evaluate(SWITCH, {"name": name, "text": text})
+        time.sleep(look)
+    page.until(SHARP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,7 +495,7 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
                     ("wheel", lambda: wheel(browser, address, args.ranks)),
                     ("switches", lambda: switches(browser, address)),
                     ("users", lambda: users(browser, address, args.ranks)),
-                    ("use", lambda: use(browser, address, args.ranks, args.minutes, args.look)),
+                    ("use", lambda: use(address, args.ranks, args.minutes, args.look)),
                 ):
                     if part in parts:
                         measured()

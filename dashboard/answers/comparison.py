@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,11 @@ import pandas as pd
 
 from usp_prof.charts.inputs import Waterfall
 from usp_prof.gate.comparison import Pair, direction
+from usp_prof.gate.limit import Scale
 from usp_prof.gate.units import change, interval
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
-from usp_prof.report.format import quantity
+from usp_prof.report.format import column_scale, quantity
 from usp_prof.report.sections.timeline import slices_of
 
 if TYPE_CHECKING:
@@ -25,6 +27,10 @@ MOST_RANKS = 4
 """Ranks whose timelines are set over each other."""
 SMALL = 0.01
 """Parts that changed by less than this share of the largest change are put together."""
+_OWN = 2
+"""The first figures of a metric, before and after, are in its unit; its change may be in another."""
+_ENDS = {True: (-1.0, 10.0), False: (-1.0, 1.0)}
+"""What an interval says nothing beyond: of a relative change, and of one of a fraction."""
 _BEFORE_AFTER = (TableColumn("before [ms]"), TableColumn("after [ms]"), TableColumn("difference [ms]"))
 """One scale for what is compared, whatever each column holds."""
 
@@ -85,6 +91,34 @@ def metrics(pair: Pair, *, everything: bool) -> Section:
     return Section("metrics", "Metrics", (DataTable("", tuple(TableColumn(name) for name in columns), rows),))
 
 
+def metrics_shown(pair: Pair, *, everything: bool) -> pd.DataFrame:
+    """Give the metrics as numbers for reading: each in the unit beside it, its change in what `in` says."""
+    rows = []
+    for found in _judged(pair, everything=everything):
+        scale = column_scale([found.before, found.after], found.unit)
+        own = found.scale is Scale.ABSOLUTE and found.unit is not Unit.FRACTION
+        least, most = _ENDS[found.scale is Scale.RELATIVE]
+        ends = (found.low, found.high) if own else (max(found.low, least), min(found.high, most))
+        before, after, change, low, high = (
+            _digits(value / (scale.factor if own or place < _OWN else 0.01))
+            for place, value in enumerate((found.before, found.after, found.change, *ends))
+        )
+        rows.append(
+            {
+                "metric": found.title, "of": found.key, "before": before, "after": after, "unit": scale.suffix,
+                "change": change, "from": low, "to": high,
+                "in": scale.suffix if own else "%" if found.scale is Scale.RELATIVE else "points",
+                "shows": direction(found) or str(found.reason),
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _digits(value: float) -> float | None:
+    """Round to the four digits that anybody reads; nothing where nothing is known."""
+    return float(f"{value:.4g}") if math.isfinite(value) else None
+
+
 def metrics_frame(pair: Pair, *, everything: bool) -> pd.DataFrame:
     """Give the same raw: each metric in its unit, the change with its interval."""
     return pd.DataFrame(
@@ -126,9 +160,31 @@ def work(pair: Pair) -> Section:
 def conditions(pair: Pair) -> Section:
     """Tell what makes the comparison doubtful, and under what other conditions the runs were made."""
     heads = tuple(TableColumn(name) for name in ("kind", "condition", "before", "after"))
-    rows = tuple((str(each.kind), each.name, each.before or None, each.after or None) for each in pair.differences)
+    rows = tuple(
+        (str(each.kind), name, before or None, after or None)
+        for each in pair.differences
+        for name, before, after in parted(each.name, each.before, each.after)
+    )
     doubts = tuple(Text(str(doubt)) for doubt in pair.doubts)
     return Section("conditions", "What else differs", (*doubts, *([DataTable("", heads, rows)] if rows else ())))
+
+
+def parted(name: str, before: str, after: str) -> list[tuple[str, str, str]]:
+    """Tell apart what differs within a condition of many parts, such as the model; any other is given as it is."""
+    both = [_parts(before), _parts(after)]
+    if not all(both):
+        return [(name, before, after)]
+    ones = [{part: str(value) for part, value in parts.items()} for parts in both]
+    differ = [part for part in {**ones[0], **ones[1]} if ones[0].get(part) != ones[1].get(part)]
+    return [(f"{name}: {part.replace('_', ' ')}", ones[0].get(part, ""), ones[1].get(part, "")) for part in differ]
+
+
+def _parts(text: str) -> dict[str, object]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def timelines(runs: Sequence[tuple[str, TableSet, int]]) -> Section:

@@ -59,7 +59,7 @@ def basis(learnt: Calibration, plans: Plans) -> Text:
     machine = plans.question.cluster
     said = f"layers taken to reach {100 * machine.efficiency:.3g} % of the dense peak ({machine.basis})"
     if machine == learnt.cluster:
-        said += f"; the recorded run itself is predicted with an error of {learnt.error_fraction:+.1%}"
+        said += f"; the recorded run itself is predicted with an error of {100 * learnt.error_fraction:+.1f} %"
     return Text(
         f"Predicted, never run: {said}. {plans.tried:,} legal configurations, {len(plans.best):,} fit.", quiet=True
     )

@@ -37,6 +37,12 @@ def data_table(block: DataTable, name: str, *, raw: pd.DataFrame | None = None) 
     _csv(plain(block) if raw is None else raw, name, more if block.more else _counted(len(block.rows)))
 
 
+def numbers(shown: pd.DataFrame, raw: pd.DataFrame, name: str) -> None:
+    """Show figures that are each on a scale of their own, as numbers that sort; the CSV holds `raw`."""
+    _grid(shown, {})
+    _csv(raw, name, _counted(len(raw)))
+
+
 def plain(block: DataTable) -> pd.DataFrame:
     """Give a table's raw values, with their units in the heads."""
     heads = distinct([each.head + (f" [{each.unit}]" if each.unit else "") for each in block.columns])

@@ -115,12 +115,15 @@ def figures_of(finding: Finding) -> list[dict[str, str | float]]:
     figures = {
         name: value for name, value in finding.evidence.items() if name not in _PLACE and isinstance(value, int | float)
     }
+    heads = [_head(name) for name in figures]
     units = {name: next((unit for end, unit in _UNITS.items() if name.endswith(end)), None) for name in figures}
     rows: list[dict[str, str | float]] = []
     for name, value in figures.items():
         unit = units[name]
         if unit is None:
-            rows.append({"what": _head(name), "value": round(value, 3), "unit": ""})
+            counts = heads.count(_head(name)) > 1  # such as the peers, and their time
+            what = f"number of {_head(name)}" if counts else _head(name)
+            rows.append({"what": what, "value": round(value, 3), "unit": ""})
             continue
         scale = column_scale([figures[other] for other in figures if units[other] is unit], unit)
         rows.append({"what": _head(name), "value": round(value / scale.factor, scale.decimals), "unit": scale.suffix})

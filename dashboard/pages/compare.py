@@ -10,10 +10,9 @@ from dashboard import data, state
 from dashboard.answers import comparison
 from dashboard.components.answer import offer
 from dashboard.components.blocks import section
-from dashboard.components.download import data_table
+from dashboard.components.download import numbers
 from dashboard.components.timeline import timeline
 from dashboard.components.waiting import wait
-from usp_prof.report.document import DataTable
 
 if TYPE_CHECKING:
     from usp_prof.gate.comparison import Pair
@@ -71,11 +70,12 @@ def _metrics(pair: Pair) -> bool:
     everything = st.toggle("Each axis, cause and rank", state.word("all", ("0", "1")) == "1")
     state.keep("all", "1" if everything else None)
     with place:
-        found = comparison.metrics(pair, everything=everything)
-        st.subheader(found.title, anchor=found.id)
-        for block in found.blocks:
-            if isinstance(block, DataTable):
-                data_table(block, "metrics", raw=comparison.metrics_frame(pair, everything=everything))
+        st.subheader("Metrics", anchor="metrics")
+        shown, raw = (
+            comparison.metrics_shown(pair, everything=everything),
+            comparison.metrics_frame(pair, everything=everything),
+        )
+        numbers(shown, raw, "metrics")
     return everything
 
 

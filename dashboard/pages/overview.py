@@ -94,7 +94,7 @@ def _by_rank(chart: Chart, document: Document, layout: Topology, *, dark: bool) 
     strange = outliers.found(document)
     if strange:
         named = ", ".join(f"{rank}" for rank in strange[:12]) + (" ..." if len(strange) > 12 else "")
-        st.caption(f"Not like the others: rank {named}")
+        st.caption(f"Not like the others: {'rank' if len(strange) == 1 else 'ranks'} {named}")
 
 
 def ordered(rows: BreakdownRows, order: str) -> BreakdownRows:

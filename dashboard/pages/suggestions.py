@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 TITLE = "Suggestions"
 PATH = "suggestions"
+ORDER = (
+    "What is wrong comes before what could be chosen otherwise, each by its gain; what would mend others as well comes "
+    "by what it adds to them."
+)
 
 
 def draw() -> None:
@@ -36,6 +40,7 @@ def draw() -> None:
     if not findings:
         st.success("No rule found anything to complain of.")
         return
+    st.caption(ORDER)
     st.caption("Tick what you would change: the run is replayed with all of it, since gains overlap and never add up.")
     place = st.container()
     asked = st.query_params.get("ticked", "").split(",")

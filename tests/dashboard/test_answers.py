@@ -92,6 +92,30 @@ def test_metrics_are_downloaded_raw() -> None:
     assert len(frame) > len(comparison.metrics_frame(pair, everything=False))
 
 
+def test_metrics_are_shown_as_numbers_each_in_its_unit() -> None:
+    pair = data.ask_comparison(0, 1).result().pairs[0]
+    shown, raw = (each(pair, everything=True) for each in (comparison.metrics_shown, comparison.metrics_frame))
+    assert shown["of"].tolist() == raw["key"].tolist()
+    for name in ("before", "after", "change", "from", "to"):
+        assert shown[name].dtype == "float64", name
+    step = shown[shown["of"] == "step_time"].iloc[0]
+    assert step["unit"] in {"ms", "s"}
+    assert step["before"] * {"ms": 1e6, "s": 1e9}[step["unit"]] == pytest.approx(pair.why.step_before_ns, rel=0.2)
+    fractions = (shown["unit"] == "%") & (raw["change_scale"] == "absolute")
+    assert set(shown["in"][fractions]) == {"points"}
+    known = fractions & shown["change"].notna()
+    assert shown["change"][known].tolist() == pytest.approx((100 * raw["change"][known]).tolist(), rel=1e-3, abs=1e-9)
+
+
+def test_of_a_model_only_what_differs_is_told() -> None:
+    before, after = '{"layers": 2, "heads": 4, "active_parameters": 10}', '{"layers": 2, "heads": 8, "experts": 4}'
+    assert comparison.parted("model", before, after) == [
+        ("model: heads", "4", "8"), ("model: active parameters", "10", ""), ("model: experts", "", "4"),
+    ]  # fmt: skip
+    assert comparison.parted("schedule", "1f1b", "gpipe") == [("schedule", "1f1b", "gpipe")]
+    assert comparison.parted("tokens", "64", "256") == [("tokens", "64", "256")]
+
+
 def test_findings_are_downloaded_raw() -> None:
     findings = data.document(0, EVERYTHING).findings
     frame = suggestions.as_frame(findings)

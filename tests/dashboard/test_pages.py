@@ -202,7 +202,7 @@ def test_evidence_of_one_unit_is_on_one_scale() -> None:
     assert figures_of(Finding("code", "what", {}, evidence)) == [
         {"what": "compute", "value": 1.74, "unit": "s"},
         {"what": "peers", "value": 0.976, "unit": "s"},
-        {"what": "peers", "value": 3, "unit": ""},
+        {"what": "number of peers", "value": 3, "unit": ""},
     ]
 
 

@@ -36,7 +36,7 @@ def figure(data: AxisCommunication, theme: Theme) -> Figure:
             "hidden_ms": hidden / 1e6,
             "fraction": fraction,
             "color": [theme.color(f"comm:{axis}") for axis in data.axes],
-            "text": [f" {share:.0%} hidden" for share in fraction],
+            "text": [f" {100 * share:.0f} % hidden" for share in fraction],
         }
     )
     plot = base(

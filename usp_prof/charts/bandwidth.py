@@ -10,6 +10,8 @@ from bokeh.models import ColumnDataSource, FixedTicker, Label, Span
 from usp_prof.charts.frame import base, hover, legend, rate_ticks, size_ticks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
 
     from usp_prof.charts.inputs import BandwidthPoints
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 _NEAR = 64
 """Sizes whose ratio is smaller are marked at each power of two."""
+_FEW_DECADES = 300
+"""Rates whose ratio is smaller are marked at 2 and 5 of each power of ten as well."""
 _MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "plus", "star", "hex", "x")
 
 
@@ -57,6 +61,7 @@ def figure(data: BandwidthPoints, theme: Theme) -> Figure:
     plot.xaxis.formatter = size_ticks()
     plot.xaxis.ticker = FixedTicker(ticks=_ticks(data.bytes[drawable]))
     plot.yaxis.formatter = rate_ticks("B/s")
+    plot.yaxis.ticker = FixedTicker(ticks=_rates([*data.busbw[drawable], data.peak]))
     plot.xaxis.axis_label = "bytes of a call"
     plot.yaxis.axis_label = "bus bandwidth"
     hover(plot, [("", "@what"), ("size", "@mib{0,0.000} MiB"), ("bus bandwidth", "@gbs{0,0.000} GB/s")])
@@ -68,6 +73,13 @@ def _ticks(sizes: np.ndarray) -> list[float]:
     """Give powers of 4, or of 2 where the sizes are near each other."""
     near = len(sizes) > 0 and float(sizes.max()) < _NEAR * float(sizes.min())
     return [float((2 if near else 4) ** power) for power in range(44 if near else 22)]
+
+
+def _rates(values: Sequence[float]) -> list[float]:
+    """Give powers of 10, with 2 and 5 of each where the rates are near each other."""
+    known = [value for value in values if np.isfinite(value)]
+    near = len(known) > 0 and max(known) < _FEW_DECADES * min(known)
+    return [float(first * 10**power) for power in range(18) for first in ((1, 2, 5) if near else (1,))]
 
 
 def _draw_peak(plot: Figure, data: BandwidthPoints, theme: Theme) -> None:

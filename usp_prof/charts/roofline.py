@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from bokeh.models import ColumnDataSource, Label
+from bokeh.models import ColumnDataSource, Label, NumeralTickFormatter
 
 from usp_prof.charts.frame import base, hover, rate_ticks
 
@@ -47,6 +47,7 @@ def figure(data: RooflinePoints, theme: Theme) -> Figure:
     plot.xaxis.axis_label = "arithmetic intensity, FLOP per byte"
     plot.yaxis.axis_label = "achieved rate"
     plot.yaxis.formatter = rate_ticks("FLOP/s")
+    plot.xaxis.formatter = NumeralTickFormatter(format="0,0.[000]")
     hover(
         plot,
         [
