@@ -94,6 +94,11 @@ def flag_of(item: Field[Any]) -> str:
     return "--" + item.name.replace("_", "-")
 
 
+def flags_of(item: Field[Any]) -> list[str]:
+    """Give all that an option may be typed as: torchrun itself stumbles over --log on Python 3.11."""
+    return ["--metrics", "--log"] if item.name == "metrics" else [flag_of(item)]
+
+
 def described(item: Field[Any]) -> str:
     """Say what an option is for, and its default where that says anything."""
     text, value = item.metadata["help"], default(item)
@@ -106,8 +111,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         typed = message.removeprefix("unrecognized arguments: ").split()[0]
-        near = get_close_matches(typed, [flag_of(item) for item in fields(Options)], n=1)
-        raise OptionError(message, hint=near[0] if near else "trainer/run.py --help tells all options")
+        raise OptionError(message, hint=_nearest(typed))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -131,9 +135,7 @@ def parser() -> argparse.ArgumentParser:
             settings["metavar"] = item.metadata["metavar"] or {int: "N", float: "X"}.get(hints[item.name], "TEXT")
         several = bool(get_args(hints[item.name]))
         settings |= {"action": "append"} if several else {"type": hints[item.name]}
-        # torchrun itself stumbles over --log on Python 3.11: it takes it for an abbreviation of its own options.
-        names = ["--metrics", "--log"] if item.name == "metrics" else [flag_of(item)]
-        made.add_argument(*names, **settings)
+        made.add_argument(*flags_of(item), **settings)
     return made
 
 
@@ -151,12 +153,19 @@ def _typed(path: Path) -> Iterator[str]:
         data = tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise OptionError(f"--config {path}: {error}", hint="a TOML file of lines such as: tp = 2") from error
-    known = {flag_of(item): item for item in fields(Options)}
     for key, value in data.items():
         flag = "--" + key.replace("_", "-")
-        names = ", ".join(sorted(name.removeprefix("--") for name in known))
-        refuse(flag not in known, f"--config {path}: no option {key!r}", f"one of {names}")
+        refuse(flag not in _flags(), f"--config {path}: no option {key!r}", _nearest(flag).removeprefix("--"))
         if isinstance(value, bool):
             yield flag if value else flag.replace("--", "--no-", 1)
         else:
             yield from (f"{flag}={each}" for each in (value if isinstance(value, list) else [value]))
+
+
+def _flags() -> list[str]:
+    return [flag for item in fields(Options) for flag in flags_of(item)]
+
+
+def _nearest(typed: str) -> str:
+    near = get_close_matches(typed, _flags(), n=1)
+    return near[0] if near else "trainer/run.py --help tells all options"

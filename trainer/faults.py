@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import socket
 import time
 from collections.abc import Callable
@@ -83,13 +82,26 @@ def parse_fault(text: str) -> Fault:
         key, _, value = pair.partition("=")
         known = ", ".join(settings) or "nothing"
         refuse(key not in settings, f"--fault {text}: {kind} has no setting {key!r}", f"it takes {known}")
-        rule, hint = f"--fault {text}: {value!r} does not fit {key}", f"{key}={settings[key] or '2-4'}"
         try:
-            settings[key] = type(settings[key])(value)
+            settings[key] = _setting(value, KINDS[kind][key]) if key != "steps" else _steps(value)
         except ValueError as error:
-            raise OptionError(rule, hint) from error
-        refuse(key == "steps" and not re.fullmatch(r"\d+(-\d+)?", value), rule, hint)
+            rule = f"--fault {text}: {value!r} does not fit {key}"
+            raise OptionError(rule, f"{key}={KINDS[kind][key] or '2-4'}") from error
     return Fault(kind, settings)
+
+
+def _setting(value: str, default: Any) -> Any:  # noqa: ANN401 - a setting's own type
+    read = type(default)(value)
+    if not isinstance(read, str) and read < min(default, 0):
+        raise ValueError(value)
+    return read
+
+
+def _steps(value: str) -> str:
+    first, _, last = value.partition("-")
+    if int(last or first) < int(first):
+        raise ValueError(value)
+    return value
 
 
 @dataclass(slots=True)
@@ -147,7 +159,7 @@ class Faults:
         """Give what the router adds to its preferences."""
         crowd = [0.0] * experts
         for fault in self.of_kind("expert-imbalance"):
-            crowd[fault["expert"] % experts] += fault["bias"]
+            crowd[fault["expert"]] += fault["bias"]
         return torch.tensor(crowd, device=device) if any(crowd) else 0.0
 
     def documents(self) -> int:

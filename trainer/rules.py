@@ -193,14 +193,16 @@ def _check_pipeline(settled: Settled) -> None:
 
 def _check_fault(fault: Fault, settled: Settled) -> None:
     layout, shape, title = settled.layout, settled.shape, f"--fault {fault.kind}"
-    limits = {"rank": layout.world, "stage": settled.stages, "dp": layout.dp, "host": fault.settings.get("hosts")}
+    for key in {"hosts", "every", "documents"} & fault.settings.keys():
+        refuse(fault[key] < 1, f"{title}: {key}={fault[key]}", f"{key}=1")
+    refuse("expert" in fault.settings and not shape.experts, f"{title} needs routed experts", "--experts 8")
+    limits = {"rank": layout.world, "stage": settled.stages, "dp": layout.dp, "expert": shape.experts}
+    limits["host"] = fault.settings.get("hosts")
     for key, limit in limits.items():
         if key in fault.settings:
             within = min(0, KINDS[fault.kind][key]) <= fault[key] < limit
             refuse(not within, f"{title}: {key}={fault[key]} is none of 0 to {limit - 1}", f"{key}={limit - 1}")
     match fault.kind:
-        case "expert-imbalance":
-            refuse(not shape.experts, f"{title} needs routed experts", "--experts 8")
         case "slow-link":
             axes = {axis for axis, size in layout.axes().items() if size > 1} | {"dp", "dp_shard", "dp_replicate"}
             refuse(fault["axis"] not in axes, f"{title}: axis={fault['axis']} has one rank here", f"axis={min(axes)}")
@@ -212,8 +214,6 @@ def _check_fault(fault: Fault, settled: Settled) -> None:
         case "unbucketed" | "unoverlapped":
             rule = f"{title} is about gradient buckets, which ZeRO-2 and -3 do not have"
             refuse(settled.options.zero >= 2, rule, "--zero 1")
-        case "pause":
-            refuse(fault["every"] < 1, f"{title}: every={fault['every']} steps", "every=1")
 
 
 def _check_device(settled: Settled) -> None:

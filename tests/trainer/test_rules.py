@@ -51,6 +51,11 @@ REFUSED = (
     (1, "--lr -1", "below zero", "--lr 0.003"),
     (1, "--fault slow-rank:steps=some", "does not fit", "steps=2-4"),
     (1, "--fault pause:every=0", "every=0", "every=1"),
+    (2, "--fault slow-host:hosts=0", "hosts=0", "hosts=1"),
+    (2, "--fault unequal-lengths:documents=0", "documents=0", "documents=1"),
+    (1, "--fault late-input:ms=-5", "does not fit ms", "ms=100.0"),
+    (1, "--fault slow-rank:steps=3-1", "does not fit steps", "steps=2-4"),
+    (1, "--experts 4 --fault expert-imbalance:expert=9", "none of 0 to 3", "expert=3"),
 )
 
 
@@ -110,6 +115,8 @@ def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
     file.write_text('schedule = "some"\n')
     with pytest.raises(OptionError, match="argument --schedule: invalid choice: 'some'"):
         parse(["--config", str(file)])
+    file.write_text('log = "json"\n')
+    assert parse(["--config", str(file)]).metrics == "json"
     file.write_text("tpp = 2\n")
     with pytest.raises(OptionError, match="no option 'tpp'"):
         parse(["--config", str(file)])
