@@ -15,6 +15,7 @@ import ctypes
 import json
 import os
 import random
+import socket
 import sys
 import traceback
 from collections import Counter
@@ -66,8 +67,8 @@ def stream(_: Stream) -> Iterator[None]:
     yield
 
 
-def furnish(rank: int) -> None:
-    """Let `torch.cuda` tell of eight GPUs on each host, all there and idle."""
+def furnish(number: int) -> None:
+    """Let `torch.cuda` tell of eight GPUs on each host, of which this process has the one of this number."""
     current = Stream()
     for name, value in {
         "Stream": Stream,
@@ -81,7 +82,7 @@ def furnish(rank: int) -> None:
         "current_device": lambda: 0,
         "get_device_name": lambda *_: NAME,
         "get_device_capability": lambda *_: (9, 0),
-        "get_device_properties": lambda *_: SimpleNamespace(uuid=f"gpu-{rank}"),
+        "get_device_properties": lambda *_: SimpleNamespace(uuid=f"gpu-{number}"),
         "get_rng_state": lambda *_: None,
         "set_rng_state": lambda *_: None,
         "max_memory_reserved": lambda *_: 0,
@@ -129,14 +130,15 @@ def _split(total: int, parts: int) -> list[int]:
     return [end - start for start, end in pairwise(cuts)]
 
 
-def run(options: list[str], rank: int, world: int) -> dict[str, Any]:
+def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
     """Run the trainer's own `main` as one rank of many, and say what it did."""
+    furnish(rank % gpus)
     settled = settle(parse(options), world)
     layout, shape = settled.layout, settled.shape
     notes = Notebook(settled.micro_batch * shape.sequence // (layout.cp * layout.tp) * shape.top_k)
     peers = dist.HashStore()
     for other in range(world):
-        peers.set(f"gpu/{other}", f"host gpu-{other}")
+        peers.set(f"gpu/{other}", f"{socket.gethostname()} gpu-{other % gpus}")
     FakeTensorMode.avoid_device_init = True  # else a tensor of typed numbers asks for a real device
     FakeTensor.tolist = FakeTensor.item = lambda tensor: notes.read(tensor)  # noqa: PLW0108 - a method, not bound again
     joined: list[str] = []
@@ -252,9 +254,9 @@ if __name__ == "__main__":
     said: dict[str, Any] = {"refusals": refusals()}
     for case in json.loads(Path(asked).read_text()):
         rank, world, options = case.split(" ", 2)
-        furnish(int(rank))
+        processes, _, gpus = world.partition("/")
         try:
-            said[case] = run(options.split(), int(rank), int(world))
+            said[case] = run(options.split(), int(rank), int(processes), int(gpus or processes))
         except Exception as error:  # noqa: BLE001 - the answer of this case
             frames = traceback.format_list(traceback.extract_tb(error.__traceback__))
             ours = [frame for frame in frames if "/trainer/" in frame]

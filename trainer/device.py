@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import resource
 import socket
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from usp_prof import record
 from usp_prof.model import hardware
+
+if TYPE_CHECKING:
+    from trainer.rules import Settled
 
 
 def take(kind: str) -> torch.device:
@@ -42,11 +46,12 @@ def multiplies_groups(device: torch.device, dtype: torch.dtype) -> bool:
     return dtype == torch.bfloat16 and torch.cuda.get_device_capability(device)[0] in {9, 10}
 
 
-def peak(device: torch.device, arithmetic: str, compute: torch.dtype, gpus: int, world: int) -> float:
+def peak(settled: Settled, device: torch.device, gpus: int) -> float:
     """Give the FLOP/s of all ranks together; zero where nobody knows. Processes on one CPU share its peak."""
     if device.type == "cpu":
-        return record.cpu_peak(compute).flops * world / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    found, kind = hardware.find(torch.cuda.get_device_name(device)), hardware.precision(arithmetic)
+        machines = settled.layout.world / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        return record.cpu_peak(settled.compute).flops * machines
+    found, kind = hardware.find(torch.cuda.get_device_name(device)), hardware.precision(settled.options.dtype)
     return found.peak(kind) * gpus if found and kind else 0.0
 
 

@@ -91,10 +91,10 @@ def train(settled: Settled, rank: int, device: torch.device, gpus: int) -> None:
     batches = Batches(settled, mesh.place, device)
     first = checkpoint.load(Path(options.checkpoint), settled, update) if options.resume else 0
     session = open_session(settled, mesh, faults) if options.profile else None
-    reporter = None
-    if rank == 0:
-        reporter = Reporter(settled, peak(device, options.dtype, settled.compute, gpus, settled.layout.world))
+    reporter = Reporter(settled, peak(settled, device, gpus)) if rank == 0 else None
     steps = range(first, options.steps)
+    if rank == 0 and not steps:
+        print(f"nothing to do: {first} updates are made, --steps {options.steps} asks for no more")
     inputs = batches.ahead(steps)
     with session or nullcontext():
         for step in steps:

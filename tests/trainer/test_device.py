@@ -9,7 +9,9 @@ import torch
 import torch.distributed as dist
 
 from trainer import device as devices
+from trainer.config import parse
 from trainer.parallel.pipeline import Posting
+from trainer.rules import settle
 
 GPU = torch.device("cuda", 0)
 
@@ -43,15 +45,17 @@ def test_processes_count_the_gpus_that_they_have(monkeypatch: pytest.MonkeyPatch
 def test_a_peak_is_that_of_the_gpus_there_are(
     monkeypatch: pytest.MonkeyPatch, name: str, arithmetic: str, peak: float
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
-    assert devices.peak(GPU, arithmetic, torch.bfloat16, 4, 8) == peak
+    assert devices.peak(settle(parse(["--dtype", arithmetic]), 8), GPU, 4) == peak
 
 
 def test_processes_share_the_peak_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     cpu = torch.device("cpu")
     whole = devices.record.cpu_peak(torch.float32).flops
-    assert devices.peak(cpu, "fp32", torch.float32, 0, 8) == 2 * whole  # of two machines
+    assert devices.peak(settle(parse([]), 8), cpu, 0) == 2 * whole  # of two machines
     assert devices.take("cpu") == cpu
     assert devices.memory(cpu) > 2**20
 
