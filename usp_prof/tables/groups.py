@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from usp_prof.tables.frame import EventFrame
     from usp_prof.tables.parts import Parts
+    from usp_prof.tables.table_set import Source
 
     Ints = NDArray[np.int64]
 
@@ -186,3 +187,19 @@ def build(rank: int, groups: Iterable[Group]) -> pa.Table:
             for group in groups
         ),
     )
+
+
+def seen(sources: Mapping[int, Source]) -> list[Group]:
+    """Gather the groups of all ranks; of one key the entry that says more counts."""
+    found: dict[str, Group] = {}
+    for source in sources.values():
+        for row in source.table("groups").to_pylist():
+            ranks = tuple(int(rank) for rank in row["ranks"].split(",")) if row["ranks"] else ()
+            group = Group(
+                row["group"], row["name"], row["description"], row["backend"], ranks, row["size"],
+                row["axis"], row["axis_source"],
+            )  # fmt: skip
+            known = found.get(group.key)
+            if known is None or (known.axis == Axis.UNKNOWN and group.axis != Axis.UNKNOWN):
+                found[group.key] = group
+    return list(found.values())

@@ -14,8 +14,9 @@ from usp_prof.model.axis import Axis, AxisSource
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.topology import Group, Topology, group_key
 from usp_prof.tables.columns import Columns
+from usp_prof.tables.groups import seen
 from usp_prof.tables.inference import Traffic, infer_axis, infer_axis_of_operation, traffic_of
-from usp_prof.tables.mesh import lay_out
+from usp_prof.tables.mesh import lay_out, talking
 from usp_prof.tables.posts import P2P
 from usp_prof.tables.views import Replaced, codes_of, index_of, table_of, texts_of
 
@@ -44,8 +45,8 @@ class Layout:
 def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[Layout, list[HealthRow]]:
     """Settle every group's axis from what all ranks say together."""
     parts = {rank: Columns(source.view("collectives")) for rank, source in sources.items()}
-    whole = _whole_group(sources, parts)
-    groups = {group.key: group for group in _seen(sources)}
+    groups = {group.key: group for group in seen(sources)}
+    whole = _whole_group(sources, parts, groups.values())
     if whole is not None:
         groups.setdefault(whole.key, whole)
     traffic = traffic_of(parts.values(), whole.key if whole else "")
@@ -58,7 +59,7 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[L
             allowed[key] = tuple(_axis_named(name).value for name in entry.axes)
         by_name = _by_name(groups[key], entry, manifest)
         settled.append(by_name or _by_traffic(groups[key], traffic.get(key), divided=divided))
-    layout = lay_out(settled, sorted(sources), manifest)
+    layout = lay_out(settled, sorted(sources), manifest, talking(parts))
     return Layout(layout, MappingProxyType(allowed), whole.key if whole else ""), _health(settled, traffic)
 
 
@@ -92,26 +93,11 @@ class ResolvedSource:
         return view
 
 
-def _seen(sources: Mapping[int, Source]) -> list[Group]:
-    """Gather the groups of all ranks; of one key the entry that says more counts."""
-    found: dict[str, Group] = {}
-    for source in sources.values():
-        for row in source.table("groups").to_pylist():
-            ranks = tuple(int(rank) for rank in row["ranks"].split(",")) if row["ranks"] else ()
-            group = Group(
-                row["group"], row["name"], row["description"], row["backend"], ranks, row["size"],
-                row["axis"], row["axis_source"],
-            )  # fmt: skip
-            known = found.get(group.key)
-            if known is None or (known.axis == Axis.UNKNOWN and group.axis != Axis.UNKNOWN):
-                found[group.key] = group
-    return list(found.values())
-
-
-def _whole_group(sources: Mapping[int, Source], parts: Mapping[int, Columns]) -> Group | None:
+def _whole_group(sources: Mapping[int, Source], parts: Mapping[int, Columns], groups: Iterable[Group]) -> Group | None:
     """Find whether parts without a group can only be the whole job's: all ranks ran the same operations in order.
 
-    Where recording began or ended in between, a rank has a stretch of what the others have.
+    Where recording began or ended in between, a rank has a stretch of what the others have. Where the job has smaller
+    groups, these may have run them.
     """
     runs = []
     for columns in parts.values():
@@ -123,6 +109,8 @@ def _whole_group(sources: Mapping[int, Source], parts: Mapping[int, Columns]) ->
     worlds = {row["world_size"] for source in sources.values() for row in source.table("ranks").to_pylist()}
     size = max(worlds, default=-1)
     size = len(sources) if size < 1 else size
+    if any(1 < group.size < size for group in groups):
+        return None
     told = [f" {' '.join(run)} " for run in runs]
     longest = max(told, key=len)
     if size < 2 or not all(run in longest for run in told):

@@ -1,0 +1,72 @@
+"""Groups that a rank's workers suggested: kept while members agree, else moved to the one set of ranks that does."""
+
+from __future__ import annotations
+
+import pytest
+from tiny import Trace, table_set
+
+WORLD, STAGES, PIPELINES = [0, 1, 2, 3], ([0, 1], [2, 3]), ([0, 2], [1, 3])
+
+
+def trained(rank: int, sizes: list[int], *, pairs: tuple[list[int], ...] = STAGES, op: str = "all_reduce") -> Trace:
+    """One worker of gloo reduces; nothing in the trace says in which group."""
+    trace = Trace(rank, 4, device="cpu").group("0", WORLD, "default_pg").step(1, 0, 90_000)
+    for number, ranks in enumerate(pairs, 1):
+        if rank in ranks:
+            trace.group(str(number), ranks, "undefined")
+    for number, size in enumerate(sizes):
+        trace.gloo(op, 1_000 * (number + 1), 50, dims=[size], thread=300)
+    return trace
+
+
+def groups_of(sizes: dict[int, list[int]], *, pairs: tuple[list[int], ...] = STAGES) -> dict[int, set[tuple[str, int]]]:
+    tables = table_set({rank: trained(rank, own, pairs=pairs) for rank, own in sizes.items()})
+    return {
+        rank: set(zip(parts["group"].tolist(), parts["group_size"].tolist(), strict=True))
+        for rank in sizes
+        for parts in [tables.columns("collectives", rank)]
+    }
+
+
+def test_members_that_ran_the_same_keep_their_group() -> None:
+    found = groups_of({rank: [100, 200] for rank in range(4)})
+    assert all(found[rank] == {("0@0,1,2,3", 4)} for rank in range(4))
+
+
+def test_stages_with_other_parameters_do_not_reduce_together() -> None:
+    found = groups_of({0: [100, 200], 1: [100, 200], 2: [100, 300], 3: [100, 300]})
+    assert found[0] == found[1] == {("1@0,1", 2)}
+    assert found[2] == found[3] == {("2@2,3", 2)}
+
+
+def test_what_no_other_group_explains_stays() -> None:
+    """Rank 2 was recorded for a part of the time: another group of ranks 1 and 3 does not explain what rank 0 ran."""
+    found = groups_of({0: [1, 2, 3, 4], 1: [1, 2, 3, 4], 2: [4], 3: [1, 2, 3, 4]}, pairs=PIPELINES)
+    assert all(found[rank] == {("0@0,1,2,3", 4)} for rank in range(4))
+
+
+def test_where_two_other_groups_fit_nothing_is_moved() -> None:
+    both = (*STAGES, *PIPELINES)
+    sizes = {0: [100, 200], 1: [100, 200], 2: [100, 300], 3: [100, 300]}
+    assert groups_of(sizes, pairs=both)[0] == {("1@0,1", 2)}
+    alike = sizes | {2: [100, 200], 3: [9]}
+    assert groups_of(alike, pairs=both)[0] == {("0@0,1,2,3", 4)}
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_parts_without_a_group_are_the_whole_jobs_only_where_it_has_no_smaller_one(small: bool) -> None:
+    pairs = STAGES if small else ()
+    tables = table_set({rank: trained(rank, [8], pairs=pairs, op="broadcast") for rank in range(4)})
+    assert tables.columns("collectives", 0)["group"].tolist() == [""] if small else ["@0,1,2,3"]
+
+
+def test_pipelines_are_as_long_as_their_ranks_that_send_to_one_another() -> None:
+    """All send within the default group; a gradient group of each stage stands beside it."""
+    traces = {}
+    for rank in range(4):
+        peer = (rank + 2) % 4
+        trace = trained(rank, [100 + rank % 2 * 100 + (rank // 2) * 1000] * 2)
+        for number in range(6):
+            trace.gloo("send" if number % 2 else "recv", 20_000 + 1_000 * number, 100, dims=[64], peer=peer)
+        traces[rank] = trace
+    assert table_set(traces).topology.axes.get("pp") == 2
