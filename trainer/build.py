@@ -45,7 +45,8 @@ def build_stage(settled: Settled, mesh: Mesh, device: torch.device, faults: Faul
         pace = Pace.of(options.pace, played, int(here * played.sequence), documents)
         pace.drag = drag
     elif drag is not None:
-        brake = Brake(drag, 2.0 * here * shape.sequence * shape.layer_parameters(shape.top_k), device)
+        flop = 2.0 * here * shape.sequence * shape.layer_parameters(shape.top_k)
+        brake = Brake(drag, flop, device, settled.compute)
     masters = torch.promote_types(settled.compute, torch.float32)
     plan = Plan(
         settled=settled,

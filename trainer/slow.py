@@ -18,10 +18,11 @@ from usp_prof import record
 class Brake(Edges):
     """Slows the layers of a chunk by the drag's present factor."""
 
-    def __init__(self, drag: Drag, layer_flop: float, device: torch.device) -> None:
+    def __init__(self, drag: Drag, layer_flop: float, device: torch.device, dtype: torch.dtype) -> None:
         self.drag, self.layer_flop = drag, layer_flop
-        size = 64 if device.type == "cpu" else 2048
-        self.matrix = torch.zeros(size, size, device=device)
+        # On a GPU a layer is several products, so that a factor comes out finely.
+        size = 64 if device.type == "cpu" else min(max(int((layer_flop / 16) ** (1 / 3)), 64), 4096)
+        self.matrix = torch.zeros(size, size, device=device, dtype=dtype)
         self.began = 0.0
 
     def forward_ends(self) -> None:

@@ -86,7 +86,7 @@ def test_a_brake_does_more_work_forward_and_backward() -> None:
             super().burn(flop)
 
     drag = Drag(3.0)
-    brake = Counting(drag, 10.0, torch.device("cpu"))
+    brake = Counting(drag, 10.0, torch.device("cpu"), torch.float32)
     x = torch.ones(4, requires_grad=True)
     brake.leave(brake.enter(x) * 2).sum().backward()
     assert Counting.burnt == 30.0  # once forward, twice backward
