@@ -26,7 +26,11 @@ def section(ticked: Sequence[Finding], steps: Sequence[Prediction], path: str) -
         "together",
         "Suggestions made together",
         (
-            key_figures(steps[-1], "mean over ranks", f"gain of {len(ticked)} together"),
+            key_figures(
+                steps[-1],
+                "mean over ranks",
+                f"gain of {len(ticked)} together" if len(ticked) > 1 else "gain of the one ticked",
+            ),
             Chart("", bars(ticked, steps)),
             Text(f"usp-prof whatif {path} {words}", quiet=True),
         ),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import streamlit as st
 
-from dashboard import data
-from dashboard.components.download import table
+from dashboard import data, state
+from dashboard.components.download import data_table
 from dashboard.timeline.neighbours import call_of, launch_of, op_of
 from usp_prof.model.metric import Unit
+from usp_prof.report.document import DataTable, TableColumn
 from usp_prof.report.format import quantity
 from usp_prof.tables import clock
 
@@ -81,10 +83,19 @@ def _facts(index: int, rank: int, row: dict[str, Any]) -> dict[str, str]:
 
 def _call_facts(call: Call) -> dict[str, str]:
     facts = {"collective": f"{call.op} on {call.axis}", "bytes": quantity(call.bytes, Unit.BYTES)}
-    facts |= {"group": call.group, "call": f"number {call.sequence} of its group"}
+    facts |= {"group": named(call.group), "call": f"number {call.sequence} of its group"}
     if call.late_rank >= 0:
         facts["arrived last"] = f"rank {call.late_rank}"
     return facts
+
+
+def named(group: str) -> str:
+    """Name a group as people do: `tp@0,1,2` is tp of the ranks 0-2; one without a name is its ranks."""
+    name, _, members = group.partition("@")
+    if not re.fullmatch(r"\d+(,\d+)*", members):
+        return group
+    ranks = f"ranks {state.format_ranks(tuple(int(rank) for rank in members.split(',')))}"
+    return f"{name}, {ranks}" if name else ranks
 
 
 def _members(tables: TableSet, index: int, call: Call) -> None:
@@ -94,9 +105,10 @@ def _members(tables: TableSet, index: int, call: Call) -> None:
     for rank, event in call.parts:
         events = tables.columns("events", rank)
         began = int(clock.of(tables).align(rank, events["start_ns"][event])) - store.origin_ns
-        rows.append({"rank": rank, "start [ms]": began / 1e6, "duration [ms]": int(events["dur_ns"][event]) / 1e6})
+        rows.append((rank, began, int(events["dur_ns"][event])))
     st.markdown(f"**The same call on {len(rows)} ranks**, framed above")
-    table(pd.DataFrame(rows).sort_values("start [ms]"), "members")
+    heads = TableColumn("rank"), TableColumn("start", Unit.NS), TableColumn("duration", Unit.NS)
+    data_table(DataTable("", heads, tuple(sorted(rows, key=itemgetter(1)))), "members")
 
 
 def _arguments(text: str) -> dict[str, object]:

@@ -41,7 +41,8 @@ def _sidebar() -> None:
         steps = st.text_input("Steps", st.query_params.get("steps", ""), placeholder="all, or 3-5", max_chars=20)
         state.keep("steps", steps if steps.replace("-", "").isdigit() else None)
         _report()
-        st.caption(f"{len(run.tables.ranks)} ranks read from `{Path(str(run.path)).name}`")
+        count = len(run.tables.ranks)
+        st.caption(f"{count} {'rank' if count == 1 else 'ranks'} read from `{Path(str(run.path)).name}`")
 
 
 def _report() -> None:

@@ -17,6 +17,7 @@ from dashboard import data, report, state
 from dashboard.answers import comparison, together
 from dashboard.components.download import scaled
 from dashboard.components.findings import figures_of, shown_at, sure
+from dashboard.components.slice import named
 from dashboard.pages import PAGES, overview, pipeline
 from usp_prof.charts.inputs import BreakdownRows, Part
 from usp_prof.model.edit import parse_edit
@@ -113,7 +114,7 @@ def test_ticked_findings_are_replayed_together() -> None:
     assert "gain of 2 together" in labels
     app.checkbox[0].uncheck().run()
     assert not app.exception
-    assert "gain of 1 together" in [metric.label for metric in app.metric]
+    assert "gain of the one ticked" in [metric.label for metric in app.metric]
     assert "".join(app.query_params["ticked"]) == "1"
 
 
@@ -204,6 +205,20 @@ def test_evidence_of_one_unit_is_on_one_scale() -> None:
         {"what": "peers", "value": 0.976, "unit": "s"},
         {"what": "number of peers", "value": 3, "unit": ""},
     ]
+
+
+@pytest.mark.parametrize(
+    ("group", "said"),
+    [
+        ("tp@0,1,2,7", "tp, ranks 0-2,7"),
+        ("@0,1,2,3", "ranks 0-3"),
+        ("default", "default"),
+        ("a@b", "a@b"),
+        ("", ""),
+    ],
+)
+def test_a_group_is_named_by_its_ranks(group: str, said: str) -> None:
+    assert named(group) == said
 
 
 def test_what_is_wrong_with_many_ranks_is_said_once() -> None:
