@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.model.errors import UspProfError
+from usp_prof.readers.arrays import index_of, numbers_of, texts_of
 from usp_prof.readers.cache import write_parquet
 from usp_prof.readers.stored import StoredTable
 from usp_prof.tables.columns import Columns
-from usp_prof.tables.views import Replaced, index_of, numbers_of, texts_of
+from usp_prof.tables.views import Replaced
 
 if TYPE_CHECKING:
     from pathlib import Path

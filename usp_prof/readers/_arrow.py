@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.model.schema import Column, Kind, Schema
+from usp_prof.readers.arrays import array_of
 from usp_prof.readers.parted import Parted
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def widened(schema: Schema, table: pa.Table, rank: int) -> Parted:
 
     def make(begin: int, end: int) -> pa.Table:
         part = table.slice(begin, end - begin)
-        ranks = pa.array(np.full(part.num_rows, rank, np.int64))
+        ranks = array_of(np.full(part.num_rows, rank, np.int64))
         return part.set_column(place, "rank", ranks).cast(wide)
 
     return Parted(wide, table.num_rows, make)
@@ -41,7 +42,7 @@ def widened(schema: Schema, table: pa.Table, rank: int) -> Parted:
 
 def _array(column: Column, value: Any, rows: int) -> Any:  # noqa: ANN401 - an array or chunked array
     if value is None:
-        return pa.array(np.full(rows, -1, np.int8))
+        return array_of(np.full(rows, -1, np.int8))
     if column.kind is Kind.TEXT and column.name not in PLAIN_TEXT:
         return value if pa.types.is_dictionary(value.type) else value.dictionary_encode().cast(_CODED)
-    return pa.array(value) if isinstance(value, np.ndarray) else value
+    return array_of(value) if isinstance(value, np.ndarray) else value

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.readers.argument_texts import alike, taken
+from usp_prof.readers.arrays import numbers_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,7 +38,7 @@ def _repeats(columns: dict[str, Any], key: NDArray[np.uint64], rows: NDArray[np.
     row, lead = rows[~leads], lead[~leads]
     same = np.ones(len(row), bool)
     for name in _CODED:
-        codes = columns[name].indices.to_numpy()
+        codes = numbers_of(columns[name].indices)
         same &= codes[row] == codes[lead]
     for name in _TIMES:
         same &= columns[name][row] == columns[name][lead]
@@ -49,7 +50,7 @@ def _one_by_one(columns: dict[str, Any], rows: NDArray[np.int64]) -> NDArray[np.
     """Give those of a few rows that repeat another of them."""
     if not len(rows):
         return rows
-    fields = [columns[name].indices.to_numpy()[rows].tolist() for name in _CODED]
+    fields = [numbers_of(columns[name].indices)[rows].tolist() for name in _CODED]
     times = [columns[name][rows].tolist() for name in _TIMES]
     seen: set[tuple[object, ...]] = set()
     again = []
@@ -68,6 +69,6 @@ def _mixed(columns: dict[str, Any]) -> NDArray[np.uint64]:
         key ^= columns[name].astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
         key *= _ODD
     for name in ("name", "thread", "process"):
-        key ^= columns[name].indices.to_numpy().astype(np.uint64) + np.uint64(0x165667B19E3779F9)
+        key ^= numbers_of(columns[name].indices).astype(np.uint64) + np.uint64(0x165667B19E3779F9)
         key *= _ODD
     return key

@@ -6,13 +6,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from usp_prof.readers._numbers import Numbers
+from usp_prof.readers.arrays import coded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 _TODAY = {
@@ -101,7 +102,7 @@ def _spelt(codes: NDArray[np.int32], values: Iterable[object], spelling: Callabl
     remap = np.array([unique.setdefault(spelling(value), len(unique)) for value in values], np.int32)
     if len(unique) != len(remap):
         codes = remap[codes]
-    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(list(unique), pa.string()))
+    return coded(codes, list(unique))
 
 
 def plain_text(value: object) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
+
+from usp_prof.readers.arrays import coded, numbers_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 
@@ -18,12 +20,12 @@ def join_begin_end(columns: dict[str, Any], rows: int) -> tuple[NDArray[np.bool_
     known = phase.dictionary.to_pylist()
     if "B" not in known and "E" not in known:
         return keep, 0
-    letters = phase.indices.to_numpy()
+    letters = numbers_of(phase.indices)
     begins = letters == (known.index("B") if "B" in known else -1)
     ends = letters == (known.index("E") if "E" in known else -1)
     marks = np.flatnonzero(begins | ends)
-    process = columns["process"].indices.to_numpy()[marks].astype(np.int64)
-    lane = process * (1 << 32) + columns["thread"].indices.to_numpy()[marks]
+    process = numbers_of(columns["process"].indices)[marks].astype(np.int64)
+    lane = process * (1 << 32) + numbers_of(columns["thread"].indices)[marks]
     order = np.lexsort((marks, columns["start_ns"][marks], lane))
     marks, lane, opens = marks[order], lane[order], begins[marks[order]]
     first, last = _pairs(lane, opens)
@@ -33,7 +35,7 @@ def join_begin_end(columns: dict[str, Any], rows: int) -> tuple[NDArray[np.bool_
     values = [*known, "X"] if "X" not in known else known
     letters = letters.copy()
     letters[opened] = values.index("X")
-    columns["phase"] = pa.DictionaryArray.from_arrays(pa.array(letters), pa.array(values, pa.string()))
+    columns["phase"] = coded(letters, values)
     keep[closed] = False
     lonely_ends = np.flatnonzero(ends & keep)
     keep[lonely_ends] = False

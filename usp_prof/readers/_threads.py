@@ -6,15 +6,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
+import numpy as np
 
 from usp_prof.readers import _wire
 from usp_prof.readers._arrow import to_table
 from usp_prof.readers._names import plain_text
+from usp_prof.readers.arrays import texts_of
 from usp_prof.readers.threads import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import pyarrow as pa
 
 _INT64 = 1 << 63
 
@@ -50,8 +53,8 @@ class ThreadNames:
             {"process": p, "thread": t, **self._processes.get(p, {}), **self._threads.get((p, t), {})} for p, t in keys
         ]
         texts = ("process", "thread", "process_name", "process_labels", "thread_name")
-        columns: dict[str, Any] = {name: pa.array([row.get(name, "") for row in rows], pa.string()) for name in texts}
-        columns["sort_index"] = pa.array([row.get("sort_index", -1) for row in rows], pa.int64())
+        columns: dict[str, Any] = {name: texts_of([row.get(name, "") for row in rows]) for name in texts}
+        columns["sort_index"] = np.array([row.get("sort_index", -1) for row in rows], np.int64)
         return to_table(SCHEMA, columns, len(rows))
 
 

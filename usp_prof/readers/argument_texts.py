@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from usp_prof.readers._numbers import Numbers
+from usp_prof.readers.arrays import array_of, index_of, numbers_of
 from usp_prof.readers.mapped import LongText, let_go
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def kept(texts: pa.ChunkedArray, keep: NDArray[np.bool_]) -> pa.ChunkedArray:
     for chunk in texts.chunks:
         for begin in range(0, len(chunk), _ROWS):
             part = chunk.slice(begin, _ROWS)
-            out._add_array(part.filter(pa.array(keep[at : at + len(part)])))  # noqa: SLF001 - its own class
+            out._add_array(part.filter(array_of(keep[at : at + len(part)])))  # noqa: SLF001 - its own class
             at += len(part)
             let_go()
     return out.array()
@@ -78,7 +79,7 @@ def alike(texts: pa.ChunkedArray, first: NDArray[np.int64], second: NDArray[np.i
     for begin in range(0, len(first), _ROWS):
         part = slice(begin, begin + _ROWS)
         one, other = (taken(texts, rows[part]) for rows in (first, second))
-        out[part] = pc.equal(one, other).to_numpy(zero_copy_only=False)
+        out[part] = numbers_of(pc.equal(one, other))
         let_go()
     return out
 
@@ -86,12 +87,12 @@ def alike(texts: pa.ChunkedArray, first: NDArray[np.int64], second: NDArray[np.i
 def taken(texts: pa.ChunkedArray, rows: NDArray[np.int64]) -> pa.Array:
     """Take rows chunk by chunk: Arrow's own way through many chunks is twenty times slower, joining them copies all."""
     if texts.num_chunks == 1:
-        return texts.chunk(0).take(pa.array(rows))
+        return texts.chunk(0).take(index_of(rows))
     ends = np.cumsum([len(chunk) for chunk in texts.chunks])
     which = np.searchsorted(ends, rows, side="right")
     parts, places = [], []
     for number, chunk in enumerate(texts.chunks):
         place = np.flatnonzero(which == number)
-        parts.append(chunk.take(pa.array(rows[place] - (ends[number] - len(chunk)))).cast(pa.large_string()))
+        parts.append(chunk.take(index_of(rows[place] - (ends[number] - len(chunk)))).cast(pa.large_string()))
         places.append(place)
-    return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(places))))
+    return pa.concat_arrays(parts).take(index_of(np.argsort(np.concatenate(places))))

@@ -10,15 +10,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from usp_prof.readers._names import Codes
 from usp_prof.readers._numbers import NarrowNumbers, Numbers, spread
+from usp_prof.readers.arrays import texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import msgspec
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 KEYS = ("Input Dims", "Input type", "Concrete Inputs")
@@ -40,7 +41,7 @@ class Inputs:
     @classmethod
     def none(cls, rows: int) -> Inputs:
         """Give the inputs of events that say nothing of any."""
-        return cls(np.zeros(rows, np.int32), pa.array(["{}"], pa.string()), np.full(rows, -1, np.int64))
+        return cls(np.zeros(rows, np.int32), texts_of(["{}"]), np.full(rows, -1, np.int64))
 
     def kept(self, keep: NDArray[np.bool_]) -> Inputs:
         """Leave rows out."""
@@ -71,7 +72,7 @@ class GrowingInputs:
 
     def whole(self) -> Inputs:
         """Give the columns; nothing can be added afterwards."""
-        return Inputs(self._code.array(), pa.array(map(_object, self._codes), pa.string()), self._sequence.array())
+        return Inputs(self._code.array(), texts_of([*map(_object, self._codes)]), self._sequence.array())
 
 
 def _object(combination: bytes) -> str:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from usp_prof.model.errors import InputError
 from usp_prof.readers import _nanoseconds, _wire
@@ -23,6 +22,7 @@ from usp_prof.readers._phases import join_begin_end
 from usp_prof.readers._salvage import salvage, salvage_fields
 from usp_prof.readers._split import HEAD_LIMIT, Feed, parse_head, parse_tail, split_end
 from usp_prof.readers.argument_texts import kept
+from usp_prof.readers.arrays import array_of, numbers_of
 from usp_prof.readers.events import SCHEMA
 from usp_prof.readers.raw import RawTrace
 from usp_prof.readers.source import Source
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 _CARRY_LIMIT = 4 << 20
@@ -213,7 +214,7 @@ class _Reading:
         durations = columns["dur_ns"]
         phase = columns["phase"]
         known = phase.dictionary.to_pylist()
-        complete = phase.indices.to_numpy() == (known.index("X") if "X" in known else -1)
+        complete = numbers_of(phase.indices) == (known.index("X") if "X" in known else -1)
         missing = durations == _nanoseconds.ABSENT
         self.damage.missing_duration = int(np.count_nonzero(missing & complete))
         durations[missing] = np.where(complete[missing], 0, -1)
@@ -225,6 +226,6 @@ class _Reading:
 def _without(events: pa.Table, keep: NDArray[np.bool_]) -> pa.Table:
     """Leave rows out and number the others anew."""
     args = kept(events.column("args"), keep)
-    events = events.drop_columns(["args"]).filter(pa.array(keep))
+    events = events.drop_columns(["args"]).filter(array_of(keep))
     events = events.add_column(SCHEMA.names.index("args"), "args", args)
-    return events.set_column(SCHEMA.names.index("event"), "event", pa.array(np.arange(events.num_rows)))
+    return events.set_column(SCHEMA.names.index("event"), "event", array_of(np.arange(events.num_rows)))

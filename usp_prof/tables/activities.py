@@ -16,6 +16,7 @@ import pyarrow as pa
 from usp_prof.algebra.tracks import nest
 from usp_prof.contract import parse_mark
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, integer, text
+from usp_prof.readers.arrays import numbers_of
 from usp_prof.tables.build import table
 from usp_prof.tables.classification import Work
 from usp_prof.tables.collectives import lanes_of
@@ -66,7 +67,7 @@ def build(frame: EventFrame, links: Links, parts: Parts, collectives: pa.Table, 
     axis = collectives.column("axis").combine_chunks()
     axis = axis.combine_chunks() if isinstance(axis, pa.ChunkedArray) else axis
     axes = [*axis.dictionary.to_pylist(), ""]
-    own = np.r_[axis.indices.to_numpy(), len(axes) - 1].astype(np.int64)[collective]
+    own = np.r_[numbers_of(axis.indices), len(axes) - 1].astype(np.int64)[collective]
     columns |= {
         "rank": frame.rank,
         "event": frame.event[row],

@@ -10,20 +10,21 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from usp_prof.model.schema import Kind
 from usp_prof.readers.argument_texts import taken
+from usp_prof.readers.arrays import codes_of, index_of, numbers_of, scalar_of, texts_of
 from usp_prof.readers.mapped import let_go
+from usp_prof.tables._plain_json import FEW, read_plainly
 from usp_prof.tables._sound_arguments import ROWS, SoundArguments
-from usp_prof.tables.views import codes_of, index_of, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from duckdb import DuckDBPyConnection
     from numpy.typing import NDArray
 
 _OUTER = re.compile(r'\$\.(?:"([^"]*)"|([^".\[]+))')
@@ -63,7 +64,7 @@ _SPAN = 16 << 20
 def read_arguments(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple[Field, ...]) -> dict[str, Any]:
     """Read fields; absent ones are -1, NaN, "" or False. Arguments that are no JSON object count as empty."""
     if not len(rows):
-        nothing = pa.array([], pa.string())
+        nothing = texts_of([])
         return {f.name: _whole([_prepared(_typed(nothing, f), f)], f) for f in fields}
     order = None if (rows[1:] >= rows[:-1]).all() else np.argsort(rows, kind="stable")
     ordered = rows if order is None else rows[order]
@@ -82,7 +83,7 @@ def _soundly(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple[Field
     numbers, codes = sound.columns()
     if not sound.others:
         return numbers
-    read = _read(pa.array(sound.combinations(), pa.binary()).cast(pa.string()), sound.others)
+    read = _read(texts_of([each.decode() for each in sound.combinations()]), sound.others)
     told = {field.name: _prepared(values, field) for values, field in zip(read, sound.others, strict=True)}
     places = codes_of(codes)
     return numbers | {
@@ -136,26 +137,37 @@ def _reordered(columns: dict[str, Any], order: NDArray[np.int64]) -> dict[str, A
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     return {
-        name: column[place] if isinstance(column, np.ndarray) else column.take(pa.array(place))
+        name: column[place] if isinstance(column, np.ndarray) else column.take(index_of(place))
         for name, column in columns.items()
     }
 
 
 def _read(chosen: pa.Array, fields: Sequence[Field]) -> list[pa.Array]:
     """Read fields of so few arguments that copies of them weigh nothing; what is absent is null."""
-    texts = pa.table({"args": pc.if_else(pc.equal(chosen, ""), "{}", chosen)})
+    if len(chosen) <= FEW:
+        plain = read_plainly(chosen.cast(pa.binary()).to_pylist(), [field.path for field in fields])
+        if plain is not None:
+            return [_typed(texts_of(texts), field) for texts, field in zip(plain, fields, strict=True)]
+    return _read_any(chosen, fields)
+
+
+def _read_any(chosen: pa.Array, fields: Sequence[Field]) -> list[pa.Array]:
+    """Read fields of arguments that may be written in any way."""
+    from duckdb import InvalidInputException  # noqa: PLC0415 - see `_plain_json`
+
+    texts = pa.table({"args": pc.if_else(pc.equal(chosen, scalar_of("")), scalar_of("{}"), chosen)})
     paths = ", ".join("'" + f.path.replace("'", "''") + "'" for f in fields)
     with _registered(texts) as connection:
         try:
             found = _lists(connection, "args", paths)
-        except duckdb.InvalidInputException:  # some arguments are damaged: leave those out
+        except InvalidInputException:  # some arguments are damaged: leave those out
             found = _lists(connection, "CASE WHEN json_valid(args) THEN args ELSE '{}' END", paths)
     flat = _joined([chunk.flatten() for chunk in found.chunks])
     rows = np.arange(len(chosen)) * len(fields)
     return [_typed(flat.take(index_of(rows + place)), field) for place, field in enumerate(fields)]
 
 
-def _lists(connection: duckdb.DuckDBPyConnection, args: str, paths: str) -> pa.ChunkedArray:
+def _lists(connection: DuckDBPyConnection, args: str, paths: str) -> pa.ChunkedArray:
     """Give for each text the list of what stands at the paths: a column for each costs more to plan than to read."""
     query = f"SELECT json_extract_string({args}, [{paths}]) AS r FROM texts"  # noqa: S608 - our own fields
     return connection.sql(query).to_arrow_table().column("r")
@@ -174,7 +186,7 @@ def _typed(texts: pa.StringArray, field: Field) -> pa.Array:
 
 
 @contextmanager
-def _registered(texts: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
+def _registered(texts: pa.Table) -> Iterator[DuckDBPyConnection]:
     connection = _connection(os.getpid(), threading.get_ident())
     connection.register("texts", texts)
     try:
@@ -184,24 +196,26 @@ def _registered(texts: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 @cache
-def _connection(process: int, thread: int) -> duckdb.DuckDBPyConnection:  # noqa: ARG001 - one for each of them
+def _connection(process: int, thread: int) -> DuckDBPyConnection:  # noqa: ARG001 - one for each of them
     """Keep one connection for each thread of each process: opening one costs more than a small trace's queries.
 
     Ranks are built side by side in processes, so one thread of DuckDB's own is enough.
     """
+    import duckdb  # noqa: PLC0415 - see `_plain_json`
+
     return duckdb.connect(config={"threads": 1})
 
 
 def _prepared(found: pa.Array, field: Field) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
     """Make of a batch what is kept of it until all are read."""
     if field.kind is Kind.TEXT:
-        texts = pc.fill_null(found, "")
+        texts = pc.fill_null(found, scalar_of(""))
         return texts.dictionary_encode() if field.coded else texts
     if field.kind is Kind.FLAG:
-        return pc.fill_null(found, fill_value=False).to_numpy(zero_copy_only=False)
+        return numbers_of(pc.fill_null(found, scalar_of(value=False)))
     if field.kind is Kind.FLOAT:
-        return np.where(pc.is_null(found).to_numpy(zero_copy_only=False), np.nan, numbers_of(pc.fill_null(found, 0.0)))
-    return numbers_of(pc.fill_null(found, -1))
+        return np.where(numbers_of(pc.is_null(found)), np.nan, numbers_of(pc.fill_null(found, scalar_of(0.0))))
+    return numbers_of(pc.fill_null(found, scalar_of(-1)))
 
 
 def _whole(parts: list[Any], field: Field) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind

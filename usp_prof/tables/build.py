@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.model.schema import Column, Kind, Schema
-from usp_prof.tables.views import codes_of, index_of, texts_of
+from usp_prof.readers.arrays import array_of, coded, index_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +19,7 @@ _TYPES = {
     Kind.TEXT: pa.dictionary(pa.int32(), pa.string()),
     Kind.FLAG: pa.bool_(),
 }
+_NUMBERS: dict[Kind, type] = {Kind.INT: int, Kind.FLOAT: float, Kind.FLAG: bool}
 _ABSENT: dict[Kind, Any] = {Kind.INT: -1, Kind.FLOAT: float("nan"), Kind.TEXT: "", Kind.FLAG: False}
 
 
@@ -52,22 +53,31 @@ def empty(schema: Schema) -> pa.Table:
 
 def _plain(kind: Kind, value: Any) -> pa.Array | None:  # noqa: ANN401 - whatever Arrow takes
     """Give what needs no checks to Arrow without `pa.array`, which would import pandas to see whether it is pandas'."""
+    if isinstance(value, list) and all(type(item) is _NUMBERS.get(kind, type(item)) for item in value):
+        value = _listed(kind, value)
     of = value.dtype.kind if isinstance(value, np.ndarray) and value.ndim == 1 else ""
     if kind is Kind.INT and of == "i":
         return index_of(value)
     if kind is Kind.FLAG and of == "b":
-        packed = np.packbits(value, bitorder="little")
-        return pa.Array.from_buffers(pa.bool_(), len(value), [None, pa.py_buffer(packed)])
+        return array_of(value)
     if kind is Kind.FLOAT and of == "f":
-        return pa.Array.from_buffers(pa.float64(), len(value), [None, pa.py_buffer(np.ascontiguousarray(value, float))])
+        return array_of(value.astype(float, copy=False))
     if kind is Kind.TEXT and of == "O":
         texts = value.tolist()
         distinct = dict.fromkeys(texts)
-        if all(type(text) is str for text in distinct):
+        if all(isinstance(text, str) for text in distinct):
             place = dict(zip(distinct, range(len(distinct)), strict=True))
             codes = np.fromiter(map(place.__getitem__, texts), np.int32, len(texts))
-            return pa.DictionaryArray.from_arrays(codes_of(codes), texts_of(list(distinct)))
+            return coded(codes, list(distinct))
     return None
+
+
+def _listed(kind: Kind, value: list[Any]) -> Any:  # noqa: ANN401 - as it came where it is no array
+    """Make an array of a list of what the column holds; numbers beyond 64 bits stay in the list."""
+    try:
+        return np.array(value, {Kind.INT: np.int64, Kind.FLOAT: np.float64, Kind.FLAG: bool, Kind.TEXT: object}[kind])
+    except OverflowError:
+        return value
 
 
 def _array(column: Column, value: Any, rows: int) -> pa.Array:  # noqa: ANN401 - whatever Arrow takes
@@ -78,7 +88,7 @@ def _array(column: Column, value: Any, rows: int) -> pa.Array:  # noqa: ANN401 -
         return value.cast(kind) if value.type != kind else value
     if not hasattr(value, "__len__") or isinstance(value, str):
         if column.kind is Kind.TEXT:
-            return pa.DictionaryArray.from_arrays(codes_of(np.zeros(rows, np.int32)), texts_of([value]))
+            return coded(np.zeros(rows, np.int32), [value])
         value = np.full(rows, value)
     if (plain := _plain(column.kind, value)) is not None:
         return plain

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.model.errors import unknown_name
-from usp_prof.tables.views import Chosen, numbers_of, table_of
+from usp_prof.readers.arrays import coded, numbers_of
+from usp_prof.tables.views import Chosen, table_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -98,7 +99,7 @@ def _coded(chunked: pa.ChunkedArray) -> tuple[NDArray[Any], list[str]]:
     single = chunked.num_chunks == 1
     combined = chunked.chunk(0) if single else chunked.unify_dictionaries().combine_chunks()
     if isinstance(combined, pa.ChunkedArray):  # zero chunks
-        combined = pa.DictionaryArray.from_arrays(pa.nulls(0, pa.int32()), pa.nulls(0, pa.string()))
+        combined = coded(np.zeros(0, np.int32), [])
     values = combined.dictionary.to_pylist()
     codes = combined.indices
     if codes.null_count:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow.compute as pc
 
 from usp_prof.model.health import HealthRow, Severity
+from usp_prof.readers.arrays import numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ def _launches(links: Links, kernels: pa.Table) -> Iterator[Row]:
         "device work whose launch is not in the trace; it is counted, but its host call is not known",
     )  # fmt: skip
     yield (
-        "overlapping_kernels", Severity.INFO, int(pc.sum(pc.greater(kernels.column("lane"), 0)).as_py() or 0),
+        "overlapping_kernels", Severity.INFO, int(np.count_nonzero(numbers_of(kernels.column("lane")) > 0)),
         "device work that overlaps other work of its stream; drawn on lanes of its own, times are counted once",
     )  # fmt: skip
     yield (

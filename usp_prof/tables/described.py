@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from usp_prof.model.schema import Kind
+from usp_prof.readers.arrays import coded, index_of, numbers_of, scalar_of, texts_of
 from usp_prof.tables.arguments import Field
-from usp_prof.tables.views import codes_of, index_of, texts_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,9 +71,7 @@ def describe(frame: EventFrame, rows: Ints) -> pa.Table:
         if kind is Kind.TEXT:
             codes, values = coded_texts(read[name])
             blank = values.index("") if "" in values else len(values)
-            columns[name] = _coded(
-                _spread(codes, known, len(rows), blank), [*values, ""][: max(len(values), blank + 1)]
-            )
+            columns[name] = coded(_spread(codes, known, len(rows), blank), [*values, ""][: max(len(values), blank + 1)])
         else:
             columns[name] = index_of(_spread(read[name], known, len(rows), -1))
     return _modern(pa.table(columns))
@@ -84,10 +82,6 @@ def _spread(values: Ints, known: Ints, count: int, absent: int) -> Ints:
     out = np.full(count, absent, np.int64)
     out[known] = values
     return out
-
-
-def _coded(codes: Ints, values: list[str]) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(codes_of(codes.astype(np.int32)), texts_of(values))
 
 
 def said_of(frame: EventFrame, first: Ints, *others: Ints) -> pa.Table:
@@ -102,18 +96,19 @@ def said_of(frame: EventFrame, first: Ints, *others: Ints) -> pa.Table:
         for place in range(1, len(others) + 1):
             has = result != absent if kind is Kind.TEXT else result >= 0
             result = np.where(has, result, own[place * count : (place + 1) * count])
-        columns[name] = _coded(result, values) if kind is Kind.TEXT else index_of(result)
+        columns[name] = coded(result, values) if kind is Kind.TEXT else index_of(result)
     return pa.table(columns)
 
 
 def _modern(table: pa.Table) -> pa.Table:
     """Move what the oldest form keeps by position to where newer forms have it."""
-    old = pc.and_(pc.equal(table.column("newer"), ""), pc.greater_equal(table.column("old_size"), 1))
-    old = pc.and_(old, pc.equal(table.column("name"), ""))
+    silent = scalar_of("")
+    old = pc.and_(pc.equal(table.column("newer"), silent), pc.greater_equal(table.column("old_size"), scalar_of(1)))
+    old = pc.and_(old, pc.equal(table.column("name"), silent))
 
     def fill(name: str, spare: str) -> None:
         nonlocal table
-        use = pc.and_(old, pc.less(table.column(name), 0))
+        use = pc.and_(old, pc.less(table.column(name), scalar_of(0)))
         value = pc.if_else(use, table.column(spare), table.column(name))
         table = table.set_column(table.column_names.index(name), name, value)
 
@@ -124,7 +119,7 @@ def _modern(table: pa.Table) -> pa.Table:
 
 def numbers(table: pa.Table, name: str) -> Ints:
     """Give an integer field as an array."""
-    return np.asarray(table.column(name).to_numpy(), dtype=np.int64)
+    return np.asarray(numbers_of(table.column(name)), np.int64)
 
 
 def texts(table: pa.Table, name: str) -> tuple[Ints, list[str]]:
@@ -135,8 +130,8 @@ def texts(table: pa.Table, name: str) -> tuple[Ints, list[str]]:
 def coded_texts(column: pa.Array | pa.ChunkedArray) -> tuple[Ints, list[str]]:
     """Give texts as codes and distinct texts."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    coded = pa.concat_arrays(chunks or [pa.array([], pa.string())]).dictionary_encode()
-    return _in_use(coded.indices.to_numpy().astype(np.int64), coded.dictionary.to_pylist())
+    each = pa.concat_arrays(chunks or [texts_of([])]).dictionary_encode()
+    return _in_use(numbers_of(each.indices).astype(np.int64), each.dictionary.to_pylist())
 
 
 def _in_use(codes: Ints, values: list[str]) -> tuple[Ints, list[str]]:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.algebra.tracks import Tracks, nest
+from usp_prof.readers.arrays import coded
 from usp_prof.tables.arguments import Field, read_arguments
 from usp_prof.tables.columns import Columns
 
@@ -155,4 +156,4 @@ def compact(codes: Ints, values: list[str]) -> pa.DictionaryArray:
     used[codes] = True
     place = np.cumsum(used) - 1
     kept = [values[code] for code in np.flatnonzero(used[:-1]).tolist()]
-    return pa.DictionaryArray.from_arrays(pa.array(place[codes].astype(np.int32)), pa.array(kept, pa.string()))
+    return coded(place[codes].astype(np.int32), kept)

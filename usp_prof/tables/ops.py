@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from usp_prof.algebra.order import sorted_rows
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, integer, text
+from usp_prof.readers.arrays import numbers_of
 from usp_prof.readers.parted import Parted
 from usp_prof.tables.arguments import Field, read_arguments
 from usp_prof.tables.build import arrow_schema, table
 from usp_prof.tables.frame import HOST_OPS, compact
 from usp_prof.tables.phases import PHASES, phases_of
-from usp_prof.tables.views import numbers_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

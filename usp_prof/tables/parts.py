@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.readers.arrays import array_of, numbers_of
 from usp_prof.tables.classification import Work, operation
 from usp_prof.tables.described import said_of, texts
 from usp_prof.tables.frame import HOST_OPS, MARKS
@@ -76,7 +77,7 @@ def find_parts(frame: EventFrame, links: Links) -> Parts:
     kind, library = kinds(frame, links.work)
     communication = kind == list(Work).index(Work.COMMUNICATION)
     if communication.any():
-        names = np.array([*library.dictionary.to_pylist(), ""], dtype=object)[library.indices.to_numpy()]
+        names = np.array([*library.dictionary.to_pylist(), ""], dtype=object)[numbers_of(library.indices)]
         return _from_kernels(frame, links, np.flatnonzero(communication), names[communication])
     gloo = ranges_of(frame, MARKS, lambda name: name.startswith("gloo:"))
     if len(gloo):
@@ -161,4 +162,6 @@ def _from_host(frame: EventFrame, *, none: bool) -> Parts:
     op = np.where(told != "other", told, operation_of(frame, named))
     real = (op != "other") & (not none)  # others are init, wait and the like
     row, library = row[real], np.full(int(real.sum()), "nccl", dtype=object)
-    return Parts(row, Carrier.HOST, row, frame.track[row], frame.start[row], said.filter(real), op[real], library)
+    return Parts(
+        row, Carrier.HOST, row, frame.track[row], frame.start[row], said.filter(array_of(real)), op[real], library
+    )

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.readers.arrays import index_of
 from usp_prof.tables import clock
 from usp_prof.tables.table_set import TableSet
-from usp_prof.tables.views import Chosen, Replaced, index_of, table_of
+from usp_prof.tables.views import Chosen, Replaced, table_of
 from usp_prof.whatif.graph import NodeKind
 from usp_prof.whatif.step_times import moved
 
