@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ TRACE_METADATA_KEY = "usp_prof"
 PIPELINE_KINDS = ("F", "B", "I", "W")
 AREAS = ("pp", "cp", "ep", "dp", "tp", "moe", "train", "pace", "fault")
 
+_WHOLE = re.compile(r"-?\d+")
 _MARK = re.compile(r"(?P<area>[a-z]+)::(?P<what>[A-Za-z0-9_]+)(?P<rest>(?: [a-z_]+=\S+)*)\Z")
 
 
@@ -52,6 +55,7 @@ def format_mark(area: str, what: str, **values: int | str) -> str:
     return " ".join([f"{area}::{what}", *(f"{key}={value}" for key, value in values.items())])
 
 
+@lru_cache(1 << 14)
 def parse_mark(name: str) -> Mark | None:
     """Read a mark's name; `None` when it is not of this grammar (annotations of other tools are normal)."""
     match = _MARK.match(name)
@@ -60,8 +64,8 @@ def parse_mark(name: str) -> Mark | None:
     values: dict[str, int | str] = {}
     for pair in match["rest"].split():
         key, _, value = pair.partition("=")
-        values[key] = int(value) if re.fullmatch(r"-?\d+", value) else value
-    return Mark(match["area"], match["what"], values)
+        values[key] = int(value) if _WHOLE.fullmatch(value) else value
+    return Mark(match["area"], match["what"], MappingProxyType(values))
 
 
 @dataclass(slots=True)

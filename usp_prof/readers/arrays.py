@@ -68,7 +68,7 @@ def index_of(rows: NDArray[Any]) -> pa.Array:
     return array_of(rows.astype(np.int64, copy=False))
 
 
-def codes_of(codes: NDArray[np.int32]) -> pa.Array:
+def codes_of(codes: NDArray[Any]) -> pa.Array:
     """Give the codes of a dictionary to Arrow."""
     return array_of(codes.astype(np.int32, copy=False))
 
@@ -88,6 +88,6 @@ def scalar_of(value: str | float | bool) -> pa.Scalar:  # noqa: FBT001 - a value
     return (texts_of([value]) if isinstance(value, str) else array_of(np.array([value])))[0]
 
 
-def coded(codes: NDArray[np.int32], texts: Sequence[str]) -> pa.DictionaryArray:
+def coded(codes: NDArray[Any], texts: Sequence[str]) -> pa.DictionaryArray:
     """Give texts to Arrow by their codes."""
     return pa.DictionaryArray.from_arrays(codes_of(codes), texts_of(texts))

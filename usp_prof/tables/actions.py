@@ -74,10 +74,11 @@ def parse_action(name: str) -> Action | None:
 def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
     """Build the table: one row for each action, in order of start; of two grammars the one that tells more counts."""
     rows = frame.rows(*MARKS)
-    rows = rows[frame.by_name(rows, lambda name: parse_action(name) is not None)]
-    rows = rows[np.lexsort((rows, frame.start[rows]))]
-    said = [parse_action(name) for name in frame.texts("name", rows).tolist()]
-    actions = [action for action in said if action is not None]
+    said = frame.by_name(rows, parse_action, object)
+    known = np.array([action is not None for action in said.tolist()], bool)
+    rows, said = rows[known], said[known]
+    order = np.lexsort((rows, frame.start[rows]))
+    rows, actions = rows[order], said[order].tolist()
     sources = {action.source for action in actions}
     best = next((s for s in ("mark", "torch", "megatron", "deepspeed") if s in sources), "")
     kept = np.array([action.source == best for action in actions], dtype=bool)

@@ -18,11 +18,9 @@ from usp_prof.contract import parse_mark
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, integer, text
 from usp_prof.readers.arrays import numbers_of
 from usp_prof.tables.build import table
-from usp_prof.tables.classification import Work
 from usp_prof.tables.collectives import lanes_of
 from usp_prof.tables.frame import HOST_OPS, MARKS, compact
-from usp_prof.tables.kernels import kinds
-from usp_prof.tables.streams import lane_names
+from usp_prof.tables.work_kinds import KINDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +51,6 @@ SCHEMA = Schema(
     ),
 )
 
-_KINDS = [kind.value for kind in Work]
 # Host ops that are not the computation itself: they post, wait, or only enclose other ops.
 _NO_WORK = re.compile(
     r"c10d|_c10d_functional|autograd::|torch::autograd|torch::jit|profiler::|record_param_comms|symm_mem::|gloo:|nccl:"
@@ -82,12 +79,10 @@ def build(frame: EventFrame, links: Links, parts: Parts, collectives: pa.Table, 
 
 def _device(frame: EventFrame, links: Links, parts: Parts) -> dict[str, Any]:
     row = links.work
-    kind, _ = kinds(frame, row)
-    lane, names = lane_names(frame, links.work, links.lane)
     return {
         "row": row,
-        "kind": compact(kind, _KINDS),
-        "lane": compact(lane, names),
+        "kind": compact(links.kind, KINDS),
+        "lane": compact(links.named_lane, links.lane_names),
         "collective": _part_of(frame, row, parts),
         "op_event": np.where(links.op >= 0, frame.event[links.op], -1),
         "launch_event": np.where(links.call >= 0, frame.event[links.call], -1),
@@ -107,7 +102,7 @@ def _host(frame: EventFrame, links: Links, parts: Parts) -> dict[str, Any]:
     op = np.where(communication, post, row)
     return {
         "row": row,
-        "kind": compact(np.where(communication, 1, 0), _KINDS),
+        "kind": compact(np.where(communication, 1, 0), KINDS),
         "lane": compact(lanes, names),
         "collective": collective,
         "op_event": np.where(op >= 0, frame.event[op], -1) if len(row) else row,

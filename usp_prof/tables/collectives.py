@@ -16,7 +16,6 @@ from usp_prof.tables.frame import compact
 from usp_prof.tables.peers import peers
 from usp_prof.tables.phases import PHASES, phases
 from usp_prof.tables.posts import P2P
-from usp_prof.tables.streams import lane_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,7 +91,7 @@ def build(frame: EventFrame, links: Links, parts: Parts, membership: Membership,
         "out_bytes": bytes_out,
         "shape": _shapes(parts),
         "dtype": dtype,
-        "peer": peers(frame, parts, membership, axis.to_pylist()),
+        "peer": peers(frame, parts, membership, axis),
         "in_split": _splits(parts, "in_split"),
         "out_split": _splits(parts, "out_split"),
         "asynchronous": _asynchronous(parts),
@@ -121,10 +120,9 @@ def lanes_of(frame: EventFrame, links: Links, parts: Parts) -> tuple[Ints, list[
     elif parts.on_host:
         named = ["host"] * len(row)
     else:
-        codes, names = lane_names(frame, links.work, links.lane)
         place = np.full(len(frame), -1, np.int64)
-        place[links.work] = codes
-        return place[row], names
+        place[links.work] = links.named_lane
+        return place[row], links.lane_names
     listed = sorted(set(named))
     numbers_of = {name: number for number, name in enumerate(listed)}
     return np.array([numbers_of[name] for name in named], np.int64), listed

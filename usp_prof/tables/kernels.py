@@ -9,9 +9,9 @@ import numpy as np
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, flag, integer, real, text
 from usp_prof.tables.arguments import Field
 from usp_prof.tables.build import table
-from usp_prof.tables.classification import Work, classify
 from usp_prof.tables.frame import compact
 from usp_prof.tables.streams import streams
+from usp_prof.tables.work_kinds import KINDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +49,6 @@ SCHEMA = Schema(
     ),
 )
 
-_KINDS = [kind.value for kind in Work]
 _FIELDS = (
     Field("bytes", "bytes"),
     Field("size", "size"),
@@ -64,15 +63,14 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
     """Build the table: one row for each piece of device work, whether or not its launch is known."""
     rows = links.work
     args = frame.arguments(rows, _FIELDS)
-    kind, library = kinds(frame, rows)
     stream = streams(frame, rows)
     device = frame.ints("device", rows)
     columns = {
         "rank": frame.rank,
         "event": frame.event[rows],
         "name": frame.text("name", rows),
-        "kind": compact(kind, _KINDS),
-        "library": library,
+        "kind": compact(links.kind, KINDS),
+        "library": links.library,
         "device": device,
         "stream": stream,
         "lane": links.lane,
@@ -91,19 +89,6 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
         "step": steps.of_device(frame.start[rows]),
     }
     return table(SCHEMA, columns, len(rows))
-
-
-def kinds(frame: EventFrame, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], pa.DictionaryArray]:
-    """Say for device work which kind it is (place in `Work`) and whose library's: by category, then by name."""
-    category, names = frame.codes("category")
-    named = frame.by_name(rows, lambda name: _KINDS.index(classify(name)[0]), np.int64)
-    fixed = {"gpu_memcpy": _KINDS.index(Work.MEMCPY), "gpu_memset": _KINDS.index(Work.MEMSET)}
-    by_category = np.array([fixed.get(name, -1) for name in names] + [-1])[category[rows]]
-    kind = np.where(by_category >= 0, by_category, named)
-    libraries = sorted({classify(name)[1] for name in set(frame.texts("name", rows).tolist())} | {""})
-    library = frame.by_name(rows, lambda name: libraries.index(classify(name)[1]), np.int64)
-    library = np.where(by_category >= 0, libraries.index(""), library)
-    return kind, compact(library, libraries)
 
 
 def _event(frame: EventFrame, rows: NDArray[np.int64]) -> NDArray[np.int64]:

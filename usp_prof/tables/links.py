@@ -13,8 +13,10 @@ import numpy as np
 
 from usp_prof.tables.frame import DEVICE_WORK, HOST_CALLS, HOST_OPS
 from usp_prof.tables.streams import lanes_of_work
+from usp_prof.tables.work_kinds import kinds
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from usp_prof.algebra.tracks import Nesting
@@ -39,8 +41,15 @@ class Links:
     """The innermost CPU op around each host call; -1 for none."""
     before_window: NDArray[np.bool_]
     """The work was launched before recording began."""
+    kind: Ints
+    """Which kind of work it is (place in `work_kinds.KINDS`)."""
+    library: pa.DictionaryArray
+    """Whose library's it is, where it is communication."""
     lane: Ints
     """Lane of the work within its stream."""
+    named_lane: Ints
+    """The same among all streams: place in `lane_names`."""
+    lane_names: list[str]
     duplicates: int
     """Host calls that share their correlation id with another (a runtime call and the driver call inside)."""
     ops: Nesting
@@ -65,7 +74,8 @@ def link(frame: EventFrame) -> Links:
     op = np.where(op < 0, _by_external_id(frame, work, op_rows), op)
     tied = int((own > 0).sum()) - int((ids > 0).sum())
     before = _before_window(frame, work, call, calls)
-    return Links(work, call, op, calls, call_ops, before, lanes_of_work(frame, work), tied, ops.nesting)
+    kind, library = kinds(frame, work)
+    return Links(work, call, op, calls, call_ops, before, kind, library, *lanes_of_work(frame, work), tied, ops.nesting)
 
 
 def _first_of_each(keys: Ints) -> tuple[Ints, Ints]:

@@ -16,10 +16,10 @@ from usp_prof.readers.arrays import array_of, numbers_of
 from usp_prof.tables.classification import Work, operation
 from usp_prof.tables.described import said_of, texts
 from usp_prof.tables.frame import HOST_OPS, MARKS
-from usp_prof.tables.kernels import kinds
 from usp_prof.tables.posts import around, operation_of, posts_of_gloo, ranges_of
 from usp_prof.tables.streams import streams
 from usp_prof.tables.transfers import marked_transfers
+from usp_prof.tables.work_kinds import KINDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,10 +74,9 @@ class Parts:
 
 def find_parts(frame: EventFrame, links: Links) -> Parts:
     """Find the parts of a trace."""
-    kind, library = kinds(frame, links.work)
-    communication = kind == list(Work).index(Work.COMMUNICATION)
+    communication = links.kind == KINDS.index(Work.COMMUNICATION)
     if communication.any():
-        names = np.array([*library.dictionary.to_pylist(), ""], dtype=object)[numbers_of(library.indices)]
+        names = np.array([*links.library.dictionary.to_pylist(), ""], dtype=object)[numbers_of(links.library.indices)]
         return _from_kernels(frame, links, np.flatnonzero(communication), names[communication])
     gloo = ranges_of(frame, MARKS, lambda name: name.startswith("gloo:"))
     if len(gloo):

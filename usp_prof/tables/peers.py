@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.readers.arrays import index_of
 from usp_prof.tables.arguments import Field
 from usp_prof.tables.described import numbers
 from usp_prof.tables.transfers import marked_transfers
@@ -17,6 +18,7 @@ from usp_prof.tables.transfers import marked_transfers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from usp_prof.model.topology import Group
@@ -30,7 +32,7 @@ _DIRECTED = ("send", "recv")
 _PEER_IN_GROUP = Field("peer", '$."Concrete Inputs"[2]')
 
 
-def peers(frame: EventFrame, parts: Parts, membership: Membership, axes: Sequence[str]) -> Ints:
+def peers(frame: EventFrame, parts: Parts, membership: Membership, axes: pa.DictionaryArray) -> Ints:
     """Give the other side's global rank for each part; -1 for none or unknown."""
     source, destination = numbers(parts.said, "source"), numbers(parts.said, "destination")
     sends = parts.operation == "send"
@@ -41,7 +43,7 @@ def peers(frame: EventFrame, parts: Parts, membership: Membership, axes: Sequenc
     said = np.where((said < 0) & np.isin(parts.operation, _DIRECTED) & (marked != frame.rank), marked, said)
     asked = np.flatnonzero((said < 0) & np.isin(parts.operation, _DIRECTED) & (parts.post >= 0))
     if len(asked):
-        said[asked] = _from_groups(frame, parts.post[asked], [axes[row] for row in asked.tolist()], membership)
+        said[asked] = _from_groups(frame, parts.post[asked], axes.take(index_of(asked)).to_pylist(), membership)
     return said
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table_from_rows
 
@@ -78,7 +80,7 @@ def distributed(top: Mapping[str, Any]) -> Mapping[str, Any]:
 def device_kind(frame: EventFrame) -> str:
     """Say what kind of device did the work: by its calls and names; cpu when there is no device work."""
     codes, values = frame.codes("category")
-    present = {values[code] for code in set(codes.tolist()) if code < len(values)}
+    present = {values[code] for code in np.flatnonzero(np.bincount(codes)).tolist() if code < len(values)}
     if any(name.startswith("mtia") for name in present):
         return "mtia"
     if "xpu_runtime" in present:

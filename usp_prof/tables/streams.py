@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.algebra.lanes import split_lanes
+from usp_prof.algebra.order import numbered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,29 +32,32 @@ def tracks(frame: EventFrame, rows: Ints) -> Ints:
     return _tracks(frame, rows)[1]
 
 
-def lanes_of_work(frame: EventFrame, rows: Ints) -> Ints:
-    """Give each piece of device work its lane within its stream: 0, and more where work of one stream overlaps."""
-    _, track = _tracks(frame, rows)
-    return split_lanes(track, frame.start[rows], frame.end[rows])
+def lanes_of_work(frame: EventFrame, rows: Ints) -> tuple[Ints, Ints, list[str]]:
+    """Give each piece of device work its lane within its stream: 0, and more where work of one stream overlaps.
+
+    Gives also the lane among those of all streams, and their names.
+    """
+    pairs, track = _tracks(frame, rows)
+    lane = split_lanes(track, frame.start[rows], frame.end[rows])
+    return lane, *_named(pairs, track, lane)
 
 
-def lane_names(frame: EventFrame, work: Ints, lane: Ints) -> tuple[Ints, list[str]]:
+def _named(pairs: list[tuple[int, int]], track: Ints, lane: Ints) -> tuple[Ints, list[str]]:
     """Name the lanes of all device work: its stream, with a number behind for what overlaps on it."""
-    pairs, track = _tracks(frame, work)
     several = len({device for device, _ in pairs}) > 1
     deep = int(lane.max(initial=0)) + 1
-    used, inverse = np.unique(track * deep + lane, return_inverse=True)
+    used, inverse = numbered(track * deep + lane)
     names = []
     for code in used.tolist():
         (device, stream), level = pairs[code // deep], code % deep
         names.append(f"{f'device {device} ' if several else ''}stream {stream}{f'/{level}' if level else ''}")
-    return inverse.astype(np.int64), names
+    return inverse, names
 
 
 def _tracks(frame: EventFrame, rows: Ints) -> tuple[list[tuple[int, int]], Ints]:
     """Give the (device, stream) pairs and which of them each row has."""
-    devices, device = np.unique(frame.ints("device", rows), return_inverse=True)
-    listed, stream = np.unique(streams(frame, rows), return_inverse=True)
-    used, track = np.unique(device * max(len(listed), 1) + stream, return_inverse=True)
+    devices, device = numbered(frame.ints("device", rows))
+    listed, stream = numbered(streams(frame, rows))
+    used, track = numbered(device * max(len(listed), 1) + stream)
     pairs = [(int(devices[code // len(listed)]), int(listed[code % len(listed)])) for code in used.tolist()]
-    return pairs, track.astype(np.int64)
+    return pairs, track
