@@ -10,11 +10,12 @@ import msgspec
 import numpy as np
 from msgspec.structs import astuple
 
-from usp_prof.readers import _nanoseconds, _wire
+from usp_prof.readers import _nanoseconds, _wire, device_work
 from usp_prof.readers._names import Kinds, Texts, category_text, plain_text
 from usp_prof.readers._numbers import NarrowNumbers, Numbers, spread
 from usp_prof.readers._threads import ThreadNames
 from usp_prof.readers.argument_texts import ArgumentTexts
+from usp_prof.readers.device_work import GrowingDeviceWork
 from usp_prof.readers.inputs import KEYS, GrowingInputs
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     _Given = NDArray[np.int64] | None
     """By row; `None` where it is absent in all of them."""
     _OpArguments = tuple[list[_Given], _Given, Iterable[Sequence[msgspec.Raw | bytes]]]
-    """The links, the sequence number, and the texts behind each of `KEYS`."""
+    """The links, the sequence number, and the texts behind each of the keys that are wanted."""
     _Common = _wire.Complete | _wire.WholeComplete | _wire.Metadata | _wire.FlowBegin | _wire.FlowStep | _wire.FlowEnd
 
 _PASSED_OVER = frozenset({"s", "t", "f", "M"})
@@ -39,12 +40,13 @@ _NO_LINKS: list[_Given] = [None] * len(LINK_COLUMNS)
 
 
 def _kinds() -> Kinds:
-    """Code the columns of few values, and ask of them: flow or metadata? metadata? without links? an op?"""
+    """Code the columns of few values, and ask: flow or metadata? metadata? without links? an op? device work?"""
     return Kinds(
         lambda key: key[0] in _PASSED_OVER,
         lambda key: key[0] == "M",
         lambda key: key[1] == _WITHOUT_LINKS,
         lambda key: category_text(key[1]) == _OP,
+        lambda key: category_text(key[1]) in device_work.CATEGORIES,
     )
 
 
@@ -69,6 +71,7 @@ class Columns:
     links: dict[str, NarrowNumbers] = field(default_factory=lambda: {name: NarrowNumbers() for name in LINK_COLUMNS})
     args: ArgumentTexts = field(default_factory=ArgumentTexts)
     inputs: GrowingInputs = field(default_factory=GrowingInputs)
+    work: GrowingDeviceWork = field(default_factory=GrowingDeviceWork)
     thread_names: ThreadNames = field(default_factory=ThreadNames)
     counts: Counts = field(default_factory=Counts)
 
@@ -151,13 +154,15 @@ class Columns:
         sizes = np.fromiter(map(len, args), np.int32, len(args))
         self.args.add(b"".join(args), sizes)
         said = sizes > 0
-        ops = self.kinds.marked(3, codes) & said
-        others = said & ~ops & ~self.kinds.marked(2, codes)
-        links, sequence, inputs = self._of_ops(_chosen(args, ops))
+        ops, work = self.kinds.marked(3, codes) & said, self.kinds.marked(4, codes) & said
+        others = said & ~ops & ~work & ~self.kinds.marked(2, codes)
+        of_ops, sequence, inputs = self._of_ops(_chosen(args, ops))
+        of_work, launched = self._of_work(_chosen(args, work))
         more = self._of_others(_chosen(args, others))
         self.inputs.add(ops, inputs, sequence)
-        for name, first, second in zip(LINK_COLUMNS, links, more, strict=True):
-            self._add_link(self.links[name], (first, ops), (second, others))
+        self.work.add(work, launched)
+        for name, *parts in zip(LINK_COLUMNS, of_ops, of_work, more, strict=True):
+            self._add_link(self.links[name], *zip(parts, (ops, work, others), strict=True))
 
     def _add_link(self, column: NarrowNumbers, *parts: tuple[_Given, NDArray[np.bool_]]) -> None:
         """Append what some rows say, each part its own."""
@@ -183,7 +188,21 @@ class Columns:
                 return _links(said, *links), _given(order), zip(dims, types, concrete, strict=True)
         except (*_wire.DECODE_ERRORS, OverflowError):
             pass
-        return self._arguments_one_by_one(args)
+        return self._arguments_one_by_one(args, KEYS)
+
+    def _of_work(self, args: Sequence[msgspec.Raw]) -> tuple[list[_Given], Iterable[Sequence[msgspec.Raw | bytes]]]:
+        """Read what the arguments of device work say: what ties it to others, and the texts behind its keys."""
+        if not args:
+            return _NO_LINKS, ()
+        try:
+            read = _wire.WORK_ARGUMENTS.decode_lines(b"".join(args))
+            if len(read) == len(args):
+                said, device, stream, correlation, *launched, older = zip(*map(astuple, read), strict=True)
+                return _links(said, device, stream, correlation, older), zip(*launched, strict=True)
+        except (*_wire.DECODE_ERRORS, OverflowError):
+            pass
+        links, _, texts = self._arguments_one_by_one(args, device_work.KEYS)
+        return links, texts
 
     def _of_others(self, args: Sequence[msgspec.Raw]) -> list[_Given]:
         """Read what ties other events to each other."""
@@ -195,11 +214,11 @@ class Columns:
                 return _links(*zip(*map(astuple, read), strict=True))
         except (*_wire.DECODE_ERRORS, OverflowError):
             pass
-        return self._arguments_one_by_one(args)[0]
+        return self._arguments_one_by_one(args, ())[0]
 
-    def _arguments_one_by_one(self, args: Sequence[msgspec.Raw]) -> _OpArguments:
+    def _arguments_one_by_one(self, args: Sequence[msgspec.Raw], wanted: Sequence[str]) -> _OpArguments:
         links, sequence = np.full((4, len(args)), -1, np.int64), np.full(len(args), -1, np.int64)
-        inputs: list[Sequence[bytes]] = [(b"",) * len(KEYS)] * len(args)
+        texts: list[Sequence[bytes]] = [(b"",) * len(wanted)] * len(args)
         for row, text in enumerate(args):
             try:
                 found = msgspec.json.decode(text)
@@ -209,9 +228,9 @@ class Columns:
                 keys = ("device", "stream", "correlation", "External id", "external id", "Sequence number")
                 whole = [_whole(found.get(key)) for key in keys]
                 links[:, row], sequence[row] = [*whole[:3], max(whole[3], whole[4])], whole[5]
-                inputs[row] = [msgspec.json.encode(found[key]) if key in found else b"" for key in KEYS]
+                texts[row] = [msgspec.json.encode(found[key]) if key in found else b"" for key in wanted]
         self.counts.odd_links += bool(args)
-        return list(links), sequence, inputs
+        return list(links), sequence, texts
 
     def table(self, base_ns: int) -> tuple[dict[str, Any], int]:
         """Give the columns as whole arrays (times absolute), and the number of events."""

@@ -125,6 +125,22 @@ class Links(msgspec.Struct, gc=False):
     external_2021: int = msgspec.field(default=-1, name="external id")
 
 
+class WorkArguments(msgspec.Struct, gc=False):
+    """The same of device work, and how it was launched."""
+
+    external: int = msgspec.field(default=-1, name="External id")
+    device: int = -1
+    stream: int = -1
+    correlation: int = -1
+    grid: msgspec.Raw = ABSENT
+    block: msgspec.Raw = ABSENT
+    occupancy: msgspec.Raw = msgspec.field(default=ABSENT, name="est. achieved occupancy %")
+    graph: msgspec.Raw = msgspec.field(default=ABSENT, name="graph id")
+    bytes: msgspec.Raw = ABSENT
+    size: msgspec.Raw = ABSENT
+    external_2021: int = msgspec.field(default=-1, name="external id")
+
+
 class OpArguments(msgspec.Struct, gc=False):
     """The same of an op, and what went into it."""
 
@@ -150,6 +166,7 @@ COMMON = (
 """For pieces of what nearly all traces hold, with times as floats and as whole numbers: arrows are passed over, known
 categories are not made texts of."""
 LINKS = msgspec.json.Decoder(Links)
+WORK_ARGUMENTS = msgspec.json.Decoder(WorkArguments)
 OP_ARGUMENTS = msgspec.json.Decoder(OpArguments)
 """Their `decode_lines` takes values that follow each other, with or without lines between them."""
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.readers._names import Codes
+from usp_prof.readers._combinations import Combinations
 from usp_prof.readers._numbers import NarrowNumbers, Numbers, spread
 from usp_prof.readers.arrays import texts_of
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KEYS = ("Input Dims", "Input type", "Concrete Inputs")
-_BETWEEN = b"\0"
-_NOTHING = _BETWEEN * (len(KEYS) - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +50,7 @@ class Inputs:
 class GrowingInputs:
     """The inputs of the events read so far."""
 
-    _codes: Codes = field(default_factory=lambda: Codes({_NOTHING: 0}))
+    _combinations: Combinations = field(default_factory=lambda: Combinations(KEYS))
     _code: Numbers[np.int32] = field(default_factory=lambda: Numbers(np.int32))
     _sequence: NarrowNumbers = field(default_factory=NarrowNumbers)
 
@@ -63,8 +61,7 @@ class GrowingInputs:
         sequence: NDArray[np.int64] | None,
     ) -> None:
         """Append a piece: for the known rows what stands behind each of `KEYS`, and its sequence number if any."""
-        codes = map(self._codes.__getitem__, map(_BETWEEN.join, texts))
-        self._code.add(spread(np.fromiter(codes, np.int32, np.count_nonzero(known)), known, 0))
+        self._code.add(spread(self._combinations.codes(texts, int(np.count_nonzero(known))), known, 0))
         if sequence is None:
             self._sequence.add_absent(len(known))
         else:
@@ -72,10 +69,4 @@ class GrowingInputs:
 
     def whole(self) -> Inputs:
         """Give the columns; nothing can be added afterwards."""
-        return Inputs(self._code.array(), texts_of([*map(_object, self._codes)]), self._sequence.array())
-
-
-def _object(combination: bytes) -> str:
-    """Make a JSON object of a combination: a part is JSON as it stands, an empty one is left out."""
-    said = zip(KEYS, combination.decode().split(_BETWEEN.decode()), strict=True)
-    return "{" + ",".join(f'"{key}":{text}' for key, text in said if text) + "}"
+        return Inputs(self._code.array(), self._combinations.texts(), self._sequence.array())

@@ -196,12 +196,14 @@ class _Reading:
         keep, self.damage.unpaired = join_begin_end(columns, rows)
         keep, self.damage.duplicates = repeated(columns, keep)
         events, inputs = to_table(SCHEMA, columns, rows), self.columns.inputs.whole()
+        work = self.columns.work.whole()
         if not keep.all():
-            events, inputs = _without(events, keep), inputs.kept(keep)
+            events, inputs, work = _without(events, keep), inputs.kept(keep), work.kept(keep) if work else None
         health = self.damage.rows(self.columns.counts, events=events.num_rows, based=base_ns > 0)
         return RawTrace(
             events=events,
             inputs=inputs,
+            work=work,
             threads=self.columns.thread_names.table(),
             metadata=self.metadata,
             health=tuple(health),

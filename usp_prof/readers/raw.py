@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from usp_prof.model.health import HealthRow
+    from usp_prof.readers.device_work import DeviceWork
     from usp_prof.readers.inputs import Inputs
 
 
@@ -35,3 +36,6 @@ class RawTrace:
     file: str
     json_bytes: int
     """Size of the uncompressed JSON."""
+
+    work: DeviceWork | None = None
+    """How the device work among the events was launched, read on the way; `None` where only the arguments tell."""

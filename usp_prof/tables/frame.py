@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.algebra.tracks import Tracks, nest
+from usp_prof.readers import device_work
 from usp_prof.readers.arrays import coded
 from usp_prof.tables.arguments import Field, read_arguments
 from usp_prof.tables.columns import Columns
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events")
+DEVICE_WORK = device_work.CATEGORIES
 HOST_CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "privateuse1_runtime", "privateuse1_driver", "xpu_runtime")
 HOST_OPS = ("cpu_op",)
 MARKS = ("user_annotation",)
@@ -139,6 +140,14 @@ class EventFrame:
     def arguments(self, rows: Ints, fields: Iterable[Field]) -> dict[str, Any]:
         """Read fields out of the arguments of some rows: integers and floats as NumPy arrays, texts as Arrow arrays."""
         return read_arguments(self._args, rows, tuple(fields))
+
+    def launched(self, rows: Ints, fields: Iterable[Field]) -> dict[str, NDArray[Any]]:
+        """Read fields of numbers that device work has among `device_work.KEYS`, of some rows of it."""
+        work = self.raw.work
+        if work is None:
+            return self.arguments(rows, fields)
+        read = read_arguments(pa.chunked_array([work.texts]), np.arange(len(work.texts)), tuple(fields))
+        return {name: values[work.code[rows]] for name, values in read.items()}
 
     @cached_property
     def _args(self) -> pa.ChunkedArray:

@@ -62,7 +62,7 @@ _FIELDS = (
 def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
     """Build the table: one row for each piece of device work, whether or not its launch is known."""
     rows = links.work
-    args = frame.arguments(rows, _FIELDS)
+    args = frame.launched(rows, _FIELDS)
     stream = streams(frame, rows)
     device = frame.ints("device", rows)
     columns = {
