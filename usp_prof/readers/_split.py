@@ -83,19 +83,42 @@ class Feed:
         return head
 
     def piece(self) -> bytes:
-        """Cut off text that should be whole events (without the comma behind them)."""
+        """Cut off text that should be whole events, as a JSON list of them."""
         while True:
-            self.fill(self._least)
-            last = None if self.ended else last_seam(self.buffer)
-            if last is not None:
-                text, self.buffer = self.buffer[: last.start() + 1], self.buffer[last.end() :]
-            elif self.ended or len(self.buffer) >= HEAD_LIMIT:
-                text, self.buffer = self.buffer, b""
-            else:  # an event that is longer than a piece
-                self._least = 2 * len(self.buffer)
-                continue
-            self._least = PIECE
-            return text
+            listed = self._at_hand() or self._next()
+            if listed is not None:
+                self._least = PIECE
+                return listed
+
+    def _next(self) -> bytes | None:
+        """Cut the next block of the source; what lay before it goes with it, and nothing is copied twice."""
+        block = next(self._blocks, None)
+        if block is None:
+            self.ended = True
+            return None
+        last = last_seam(block) if len(self.buffer) + len(block) >= self._least else None
+        if last is None:
+            self.buffer += block
+            return None
+        listed = b"".join((b"[", self.buffer, memoryview(block)[: last.start() + 1], b"]"))
+        self.buffer = block[last.end() :]
+        return listed
+
+    def _at_hand(self) -> bytes | None:
+        """Cut what has been read; `None` when there has to be more of it."""
+        if self.ended:
+            text, self.buffer = self.buffer, b""
+            return b"[" + text + b"]"
+        if len(self.buffer) < self._least:
+            return None
+        last = last_seam(self.buffer)
+        if last is None and len(self.buffer) < HEAD_LIMIT:  # an event that is longer than a piece
+            self._least = 2 * len(self.buffer)
+            return None
+        cut, rest = (last.start() + 1, last.end()) if last is not None else (len(self.buffer), len(self.buffer))
+        listed = b"".join((b"[", memoryview(self.buffer)[:cut], b"]"))
+        self.buffer = self.buffer[rest:]
+        return listed
 
     def give_back(self, text: bytes) -> None:
         """Put back the end of a piece, which the next one may complete: that one holds more text than this."""

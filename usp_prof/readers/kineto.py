@@ -95,17 +95,18 @@ class _Reading:
             hint="give a Chrome trace as torch.profiler exports it (.json, .json.gz, .zst), or the folder of one run",
         )
 
-    def _piece(self, piece: bytes) -> None:
-        piece = self._sound_text(piece)
+    def _piece(self, listed: bytes) -> None:
+        """Read events, given as a JSON list."""
+        listed = self._sound_text(listed)
         if self.feed.ended and not self.feed.buffer:
-            end = split_end(piece)
-            if end is not None and self._decode(end[0]):
+            end = split_end(listed[1:-1])
+            if end is not None and self._decode(b"[" + end[0] + b"]"):
                 self.metadata.update(parse_tail(end[1]) or {})
                 self.closed = True
                 return
-        elif self._decode(piece):
+        elif self._decode(listed):
             return
-        self._salvage(piece)
+        self._salvage(listed[1:-1])
 
     def _sound_text(self, piece: bytes) -> bytes:
         if piece.isascii():
@@ -118,8 +119,7 @@ class _Reading:
             return text.encode()
         return piece
 
-    def _decode(self, piece: bytes) -> bool:
-        text = b"[" + piece + b"]"
+    def _decode(self, text: bytes) -> bool:
         if self.uncommon < _UNCOMMON and self._decode_common(text):
             self.uncommon = 0
             return True
@@ -129,7 +129,7 @@ class _Reading:
             events = decoder.decode(text)
         except _wire.DECODE_ERRORS:
             return False
-        self._take(events, piece)
+        self._take(events, text)
         return True
 
     def _decode_common(self, text: bytes) -> bool:
@@ -146,11 +146,11 @@ class _Reading:
             return False
         return True
 
-    def _take(self, events: list[Any], piece: bytes) -> None:
+    def _take(self, events: list[Any], text: bytes) -> None:
         fields = transposed(events)
         if not self.exact and too_large(fields):
             self.exact = True
-            if self._decode(piece):
+            if self._decode(text):
                 return
         self.columns.take(fields, events)
 
