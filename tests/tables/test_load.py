@@ -13,8 +13,9 @@ from usp_prof.contract import Manifest
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.readers.cache import Cache, StoredTables
 from usp_prof.readers.discovery import discover
-from usp_prof.tables import _rank_process, _side_by_side, load
-from usp_prof.tables._side_by_side import Job, read_side_by_side
+from usp_prof.tables import _rank_process, _side_by_side, load, read_rank
+from usp_prof.tables._side_by_side import read_side_by_side
+from usp_prof.tables.read_rank import Job
 from usp_prof.tables.table_set import MemorySource
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class TestSideBySide:
 
     def ours(self, job: Job, cache: Cache) -> str:
         try:
-            load.store(job, Manifest(), cache)
+            read_rank.store(job, Manifest(), cache)
         except UspProfError as error:
             return error.message
         return ""

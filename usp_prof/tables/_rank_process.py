@@ -11,8 +11,7 @@ import msgspec
 from usp_prof.model.errors import UspProfError
 from usp_prof.readers.cache import Cache, CacheUnwritableError
 from usp_prof.readers.manifest import manifest_from
-from usp_prof.tables._side_by_side import Job
-from usp_prof.tables.load import store
+from usp_prof.tables.read_rank import Job, store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

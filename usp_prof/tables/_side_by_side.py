@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from usp_prof.contract import Manifest
     from usp_prof.readers.cache import Cache
+    from usp_prof.tables.read_rank import Job
 
 _MODULE = "usp_prof.tables._rank_process"
 _ENVIRONMENT = {
@@ -35,15 +35,6 @@ _ENVIRONMENT = {
 }
 """Have glibc keep the memory of one file for the next, instead of giving it back and taking it again page by page (a
 tenth of the time), and NumPy start no threads, which nothing here uses."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One file to read, as which rank, and the key under which its tables are stored."""
-
-    path: Path
-    rank: int
-    key: str
 
 
 def read_side_by_side(jobs: Sequence[Job], manifest: Manifest | None, cache: Cache) -> Iterator[tuple[Job, str | None]]:

@@ -6,33 +6,27 @@ A rank whose file is beyond use is named in the health of the run and costs the 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from usp_prof._version import __version__
-from usp_prof.contract import TRACE_METADATA_KEY
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.readers.cache import Cache, CacheUnwritableError, StoredTables, content_key
-from usp_prof.readers.kineto import no_collection, read
-from usp_prof.readers.manifest import manifest_from
+from usp_prof.readers.cache import Cache, CacheUnwritableError, content_key
 from usp_prof.readers.mapped import from_the_system
 from usp_prof.tables import catalogue
-from usp_prof.tables._side_by_side import Job, read_side_by_side
-from usp_prof.tables.rank import build_rank
+from usp_prof.tables._side_by_side import read_side_by_side
+from usp_prof.tables.read_rank import Job, build
 from usp_prof.tables.table_set import MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    import pyarrow as pa
-
     from usp_prof.contract import Manifest
     from usp_prof.readers.found import TraceFile
-    from usp_prof.readers.parted import Parted
     from usp_prof.tables.table_set import Source
 
     Progress = Callable[[int, int, str], None]
@@ -56,23 +50,6 @@ def rank_key(file: TraceFile, manifest: Manifest | None) -> str:
     """Make the cache key of a rank's tables: the file's content, the rank, the manifest, and the code that reads."""
     told = msgspec.json.encode(manifest.to_dict() if manifest else None, order="sorted")
     return content_key(file.path, file.path.name, file.rank, told.decode(), __version__, catalogue.fingerprint())
-
-
-def build(path: Path, rank: int, manifest: Manifest | None) -> tuple[dict[str, pa.Table | Parted], dict[str, Any]]:
-    """Read one file into tables, with the note that is stored beside them."""
-    with no_collection():
-        raw = read(path)
-        if manifest is None and TRACE_METADATA_KEY in raw.metadata:
-            manifest, _ = manifest_from(raw.metadata[TRACE_METADATA_KEY], path.name)
-        health = tuple(replace(row, rank=rank, file=path.name) for row in raw.health)
-        raw = replace(raw, health=health, file=path.name)
-        tables = build_rank(raw, rank, manifest)
-    note = {
-        "metadata": dict(raw.metadata),
-        "health": [asdict(row) for row in health],
-        "json_bytes": raw.json_bytes,
-    }
-    return tables, note
 
 
 def load(
@@ -159,13 +136,6 @@ class _Loading:
         self._done += _size(job.path)
         if self._progress is not None:
             self._progress(self._done, self._total, job.path.name)
-
-
-def store(job: Job, manifest: Manifest | None, cache: Cache) -> StoredTables:
-    """Read one file and store its tables."""
-    with from_the_system():
-        tables, note = build(job.path, job.rank, manifest)
-        return cache.store(job.key, tables, note)
 
 
 def _loaded(job: Job, source: Source, note: Mapping[str, Any], *more: HealthRow) -> LoadedRank:
