@@ -7,21 +7,23 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from usp_prof.algebra.order import first_rows, group_codes
 from usp_prof.model.axis import Axis, AxisSource
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.topology import Group, Topology, group_key
+from usp_prof.readers.arrays import coded, index_of
 from usp_prof.tables.columns import Columns
 from usp_prof.tables.groups import seen
 from usp_prof.tables.inference import Traffic, infer_axis, infer_axis_of_operation, traffic_of
 from usp_prof.tables.mesh import lay_out, talking
 from usp_prof.tables.posts import P2P
-from usp_prof.tables.views import Replaced, codes_of, index_of, table_of, texts_of
+from usp_prof.tables.views import Replaced, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import pyarrow as pa
 
     from usp_prof.contract import GroupEntry, Manifest
     from usp_prof.tables.table_set import Source
@@ -289,4 +291,4 @@ def _coded(values: Sequence[str], rows: np.ndarray | None = None) -> pa.Array:
     ordered = codes[np.sort(first_rows(codes))]
     new = np.zeros(len(values), np.int32)
     new[ordered] = np.arange(len(ordered))
-    return pa.DictionaryArray.from_arrays(codes_of(new[codes]), texts_of([values[code] for code in ordered.tolist()]))
+    return coded(new[codes], [values[code] for code in ordered.tolist()])

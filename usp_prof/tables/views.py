@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from usp_prof.readers.arrays import codes_of as codes_of
-from usp_prof.readers.arrays import index_of as index_of
-from usp_prof.readers.arrays import texts_of as texts_of
+from usp_prof.readers.arrays import index_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
