@@ -11,6 +11,7 @@ import pytest
 
 import usp_prof
 import usp_prof.cli
+from tests.tiny import Trace
 from usp_prof.cli.app import COMMANDS, build_parser, main
 
 if TYPE_CHECKING:
@@ -49,6 +50,20 @@ def test_importing_costs_nothing() -> None:
 def test_help_costs_nothing() -> None:
     code = "import usp_prof.cli.app as a, contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()): a.main([])"
     assert loaded_by(code) == set()
+
+
+def test_a_process_that_reads_traces_loads_neither_pandas_nor_duckdb(tmp_path: Path) -> None:
+    trace = Trace().step(1, at=0, dur=900).op("aten::mm", at=10, dur=50, dims=[[2, 2]], inputs=["", "1.5"])
+    trace.kernel("gemm", at=100, dur=50, launch_at=20).collective("all_reduce", at=200, dur=50, launch_at=40)
+    trace.write(tmp_path / "rank0.json")
+    code = f"""
+from pathlib import Path
+import usp_prof.tables._rank_process
+from usp_prof.readers.cache import Cache
+from usp_prof.tables.read_rank import Job, store
+store(Job(Path({str(tmp_path / "rank0.json")!r}), 0, "key"), None, Cache(Path({str(tmp_path / "cache")!r})))
+"""
+    assert loaded_by(code) == {"numpy", "pyarrow"}
 
 
 def test_every_command_is_listed_once_and_every_module_is_a_command() -> None:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.model.errors import UspProfError
-from usp_prof.readers.arrays import index_of, numbers_of, texts_of
 from usp_prof.readers.cache import write_parquet
 from usp_prof.readers.stored import StoredTable
 from usp_prof.tables.columns import Columns
@@ -90,38 +89,3 @@ def test_an_unknown_column_is_named() -> None:
         _ = Columns(table("x"))["nmber"]
     with pytest.raises(UspProfError, match="nmber"):
         Columns(table("x")).codes("nmber")
-
-
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
-def test_texts_reach_arrow_unchanged(texts: list[str]) -> None:
-    assert texts_of(texts).to_pylist() == texts
-
-
-@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
-def test_numbers_reach_arrow_unchanged(numbers: list[int]) -> None:
-    assert index_of(np.array(numbers, np.int64)[::-1]).to_pylist() == numbers[::-1]
-
-
-@given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.integers(0, 3), st.sampled_from([pa.int64(), pa.float64()]))
-def test_numbers_reach_numpy_unchanged(numbers: list[int], skipped: int, kind: pa.DataType) -> None:
-    whole = pa.chunked_array([pa.array(numbers, pa.int64()).cast(kind, safe=False)])
-    for column in (whole.slice(skipped), pa.chunked_array([*whole.chunks, *whole.chunks])):
-        found = numbers_of(column)
-        np.testing.assert_array_equal(found, column.to_numpy())
-
-
-def test_what_lies_in_arrow_cannot_be_written_to() -> None:
-    assert not numbers_of(pa.array([1, 2], pa.int64())).flags.writeable
-
-
-@given(st.lists(st.booleans(), max_size=40), st.integers(0, 11), st.integers(0, 11))
-def test_flags_reach_numpy_unchanged(flags: list[bool], skipped: int, parted: int) -> None:
-    whole = pa.array(flags, pa.bool_())
-    column = pa.chunked_array([whole.slice(0, parted), whole.slice(parted)], pa.bool_()).slice(skipped)
-    assert numbers_of(column).tolist() == flags[skipped:]
-    assert numbers_of(whole.slice(skipped)).tolist() == flags[skipped:]
-
-
-def test_flags_and_missing_numbers_reach_numpy() -> None:
-    assert numbers_of(pa.array([True, False, None])).tolist() == [True, False, None]
-    assert np.isnan(numbers_of(pa.array([1.0, None]))[1])
