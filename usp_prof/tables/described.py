@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from usp_prof.model.schema import Kind
-from usp_prof.readers.arrays import coded, index_of, numbers_of, scalar_of, texts_of
+from usp_prof.readers.arrays import coded, index_of, numbers_of, texts_of
 from usp_prof.tables.arguments import Field
 
 if TYPE_CHECKING:
@@ -62,19 +61,37 @@ _BYTES = {
 _SIZE_OF = {name: size for size, names in _BYTES.items() for name in names.split()}
 
 
-def describe(frame: EventFrame, rows: Ints) -> pa.Table:
-    """Read what rows say about their communication, one line for each; a row of -1 says nothing."""
-    known = np.flatnonzero(rows >= 0)
-    read = frame.arguments(rows[known], _CODED)
+def said_of(frame: EventFrame, first: Ints, *others: Ints) -> pa.Table:
+    """Read what several events say of one part each: every field from the first of them that has it.
+
+    A row of -1 says nothing.
+    """
+    count = len(first)
+    read = _described(frame, np.concatenate([first, *others]))
     columns = {}
     for name, kind in _KINDS.items():
+        own, values = read[name]
+        result = own[:count]
+        for place in range(1, len(others) + 1):
+            has = result != values.index("") if kind is Kind.TEXT else result >= 0
+            result = np.where(has, result, own[place * count : (place + 1) * count])
+        columns[name] = coded(result, values) if kind is Kind.TEXT else index_of(result)
+    return pa.table(columns)
+
+
+def _described(frame: EventFrame, rows: Ints) -> dict[str, tuple[Ints, list[str]]]:
+    """Give each field as numbers or, of a text, as codes and the texts, of which one is empty."""
+    known = np.flatnonzero(rows >= 0)
+    read = frame.arguments(rows[known], _CODED)
+    columns: dict[str, tuple[Ints, list[str]]] = {}
+    for name, kind in _KINDS.items():
         if kind is Kind.TEXT:
-            codes, values = coded_texts(read[name])
-            blank = values.index("") if "" in values else len(values)
-            columns[name] = coded(_spread(codes, known, len(rows), blank), [*values, ""][: max(len(values), blank + 1)])
+            values = read[name].dictionary.to_pylist()
+            values = values if "" in values else [*values, ""]
+            columns[name] = _spread(numbers_of(read[name].indices), known, len(rows), values.index("")), values
         else:
-            columns[name] = index_of(_spread(read[name], known, len(rows), -1))
-    return _modern(pa.table(columns))
+            columns[name] = _spread(read[name], known, len(rows), -1), []
+    return _modern(columns)
 
 
 def _spread(values: Ints, known: Ints, count: int, absent: int) -> Ints:
@@ -84,37 +101,16 @@ def _spread(values: Ints, known: Ints, count: int, absent: int) -> Ints:
     return out
 
 
-def said_of(frame: EventFrame, first: Ints, *others: Ints) -> pa.Table:
-    """Read what several events say of one part each: every field from the first of them that has it."""
-    count = len(first)
-    read = describe(frame, np.concatenate([first, *others]))
-    columns = {}
-    for name, kind in _KINDS.items():
-        own, values = texts(read, name) if kind is Kind.TEXT else (numbers(read, name), [])
-        absent = (values.index("") if "" in values else -1) if kind is Kind.TEXT else 0
-        result = own[:count]
-        for place in range(1, len(others) + 1):
-            has = result != absent if kind is Kind.TEXT else result >= 0
-            result = np.where(has, result, own[place * count : (place + 1) * count])
-        columns[name] = coded(result, values) if kind is Kind.TEXT else index_of(result)
-    return pa.table(columns)
-
-
-def _modern(table: pa.Table) -> pa.Table:
+def _modern(columns: dict[str, tuple[Ints, list[str]]]) -> dict[str, tuple[Ints, list[str]]]:
     """Move what the oldest form keeps by position to where newer forms have it."""
-    silent = scalar_of("")
-    old = pc.and_(pc.equal(table.column("newer"), silent), pc.greater_equal(table.column("old_size"), scalar_of(1)))
-    old = pc.and_(old, pc.equal(table.column("name"), silent))
-
-    def fill(name: str, spare: str) -> None:
-        nonlocal table
-        use = pc.and_(old, pc.less(table.column(name), scalar_of(0)))
-        value = pc.if_else(use, table.column(spare), table.column(name))
-        table = table.set_column(table.column_names.index(name), name, value)
-
-    fill("group_size", "old_size")
-    fill("sequence", "old_sequence")
-    return table
+    old = columns["old_size"][0] >= 1
+    for name in ("newer", "name"):
+        codes, values = columns[name]
+        old &= codes == values.index("")
+    for name, spare in (("group_size", "old_size"), ("sequence", "old_sequence")):
+        numbers = columns[name][0]
+        columns[name] = np.where(old & (numbers < 0), columns[spare][0], numbers), []
+    return columns
 
 
 def numbers(table: pa.Table, name: str) -> Ints:
