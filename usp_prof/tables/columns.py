@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.model.errors import unknown_name
-from usp_prof.readers.arrays import coded, numbers_of
+from usp_prof.readers.arrays import numbers_of
 from usp_prof.tables.views import Chosen, table_of
 
 if TYPE_CHECKING:
@@ -94,12 +94,12 @@ class Columns:
 
 
 def _coded(chunked: pa.ChunkedArray) -> tuple[NDArray[Any], list[str]]:
+    if not chunked.num_chunks:
+        return np.zeros(0, np.int32), []
     if not pa.types.is_dictionary(chunked.type):
         chunked = chunked.dictionary_encode()
     single = chunked.num_chunks == 1
     combined = chunked.chunk(0) if single else chunked.unify_dictionaries().combine_chunks()
-    if isinstance(combined, pa.ChunkedArray):  # zero chunks
-        combined = coded(np.zeros(0, np.int32), [])
     values = combined.dictionary.to_pylist()
     codes = combined.indices
     if codes.null_count:
