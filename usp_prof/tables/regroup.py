@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.readers.arrays import index_of
 from usp_prof.tables.columns import Columns
 from usp_prof.tables.frame import compact
 from usp_prof.tables.posts import P2P
-from usp_prof.tables.views import Replaced, index_of, table_of
+from usp_prof.tables.views import Replaced, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
