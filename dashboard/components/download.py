@@ -70,7 +70,7 @@ def _column(head: TableColumn, cells: list[Cell]) -> tuple[str, pd.Series[Any], 
     if len(numbers) < len(cells):
         return head.head, pd.Series([None if cell is None else str(cell) for cell in cells], dtype="object"), None
     if head.unit is None:
-        whole = all(cell is None or (isinstance(cell, int) and abs(cell) < _TOO_LONG) for cell in numbers)
+        whole = all(cell is None or (cell == cell // 1 and abs(cell) < _TOO_LONG) for cell in numbers)
         decimals = 0 if whole else column_scale(numbers, Unit.COUNT).decimals
         kind = None if whole else st.column_config.NumberColumn(format=f"%.{decimals}f")
         return head.head, pd.Series(numbers, dtype="Int64" if whole else "float64"), kind

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dashboard.timeline.rows import Row, Slices, category_number, depths
 from dashboard.timeline.store import load, write
+from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
 from usp_prof.tables import calls
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from usp_prof.tables.columns import Columns
     from usp_prof.tables.table_set import TableSet
 
-FORM = "calls-1"
+FORM = "calls-2"
 """What is kept, and the version of its form."""
 MOST_GROUPS = 256
 WAITING = "annotation"
@@ -55,6 +57,8 @@ def open_rows(folder: Path) -> TimelineStore:
 def _title(axis: str, key: str) -> str:
     """Call a group by its axis and members."""
     members = key.rpartition("@")[2]
+    if re.fullmatch(r"\d+(,\d+)*", members):
+        members = spans(int(rank) for rank in members.split(",")).replace(" ", "")
     return f"{axis or 'unknown'} {members}" if len(members) <= 20 else f"{axis or 'unknown'} {members[:17]}..."
 
 

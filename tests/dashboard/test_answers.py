@@ -150,6 +150,14 @@ def test_a_column_is_shown_on_one_scale_and_stays_a_number() -> None:
     assert plain(block)["time [ns]"].tolist() == [2_500_000, 1_000]
 
 
+def test_whole_numbers_are_written_without_decimals_whatever_holds_them() -> None:
+    block = DataTable("", (TableColumn("count"), TableColumn("rate")), ((327.0, 1.0), (None, 1.5), (12.0, None)))
+    shown, kinds = scaled(block)
+    assert shown["count"].tolist()[::2] == [327, 12]
+    assert shown["count"].dtype == "Int64"
+    assert list(kinds) == ["rate"]
+
+
 @pytest.mark.parametrize("cell", [1, 2.5, "text", None, float("nan"), [1, 2], {"a": 1}, b"bytes", True], ids=repr)
 def test_any_answer_can_be_written(cell: object) -> None:
     import pandas as pd  # noqa: PLC0415 - for this test only

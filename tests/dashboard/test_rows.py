@@ -74,6 +74,7 @@ def test_each_call_is_a_wait_and_a_transfer(tables: TableSet, tmp_path: Path) ->
     assert view.rest["dur"].sum() == pytest.approx(float((table["end_ns"] - table["first_ns"]).sum()), rel=1e-6)
     assert set(lines.labels) == set(lines.ranks)
     assert any(label.startswith("world") for label in lines.labels.values())
+    assert all("0,1,2" not in label for label in lines.labels.values())
 
 
 def test_a_selection_holds_what_lies_in_it_only(store: TimelineStore) -> None:

@@ -13,6 +13,8 @@ from usp_prof.charts.heat_map import color_bar, diverging
 from usp_prof.charts.theme import ink_on
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
 
     from usp_prof.charts.inputs import RankGrid
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 _FLOOR = 0.02
 """Deviations of less than 2 % keep the full scale, so that noise does not look like a fault."""
+_LETTERS = 140
+"""Letters that fit beneath the grid on a laptop."""
 _NUMBERED = 40
 """Beyond so many columns numbers do not fit into their cells."""
 
@@ -60,7 +64,7 @@ def figure(data: RankGrid, theme: Theme) -> Figure:
     plot.x_range.start, plot.x_range.end = -0.5, len(data.columns) - 0.5
     plot.y_range.start, plot.y_range.end = len(data.rows) - 0.5, -0.5
     plot.grid.grid_line_color = None
-    for axis, names, most in ((plot.xaxis, data.columns, 32), (plot.yaxis, data.rows, 40)):
+    for axis, names, most in ((plot.xaxis, data.columns, _beside(data.columns)), (plot.yaxis, data.rows, 40)):
         every = max(1, -(-len(names) // most))
         axis[0].ticker = list(range(0, len(names), every))
         axis[0].major_label_overrides = dict(enumerate(names))
@@ -68,3 +72,8 @@ def figure(data: RankGrid, theme: Theme) -> Figure:
     tips = [("rank", "@rank"), ("", "@place"), (data.what, "@ms{0,0.000} ms"), ("deviation", "@deviation{+0.0 %}")]
     hover(plot, tips)
     return plot
+
+
+def _beside(names: Sequence[str]) -> int:
+    """Say how many of the names fit beside each other."""
+    return max(4, _LETTERS // (max((len(name) for name in names), default=0) + 2))
