@@ -9,7 +9,6 @@ segment the offsets drop by `room`, more than any two moments are apart.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,24 +17,29 @@ from usp_prof.algebra.order import numbered
 from usp_prof.whatif.graph import EdgeKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from usp_prof.whatif.graph import Flags, Graph, Ints
 
 _WIDEST = 2**61
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """Segments, as a range of the plan's nodes, or calls, as ranges of its calls and of their members."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Rounds:
+    """An entry for each round: segments, as a range of the plan's nodes, or calls, as ranges of calls and members."""
 
-    begin: int
-    end: int
-    first_member: int = -1
-    last_member: int = -1
+    begin: Ints
+    end: Ints
+    first_member: Ints
+    """-1 where no calls end in a round."""
+    last_member: Ints
 
-    @property
-    def is_calls(self) -> bool:
-        """Whether calls end in this round."""
-        return self.first_member >= 0
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
+        columns = (self.begin, self.end, self.first_member, self.last_member)
+        return zip(*(column.tolist() for column in columns), strict=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,10 +61,10 @@ class Plan:
     members: Ints
     """Where the calls' members lie in `nodes`, call by call."""
     first: Ints
-    """Where in `members` each call begins."""
+    """Where each call begins among the members of its round."""
     call_of: Ints
-    """For each of `members`, its call, in the order of calls."""
-    rounds: tuple[Round, ...]
+    """For each of `members`, its call among those of its round."""
+    rounds: Rounds
     bounds: Ints
     """Where in `nodes` the rounds of segments begin, and where the last ends."""
 
@@ -132,30 +136,45 @@ def _levels(graph: Graph, segment: Ints, begin: Ints, members: tuple[Ints, Ints]
     ]
     target = [segment[edges.target], inner + 1, call, segment[after[follows]], segment[edges.target[from_call]]]
     pieces = count + calls
-    before, behind = np.concatenate(source), np.concatenate(target)
-    needs = np.sort(before[before != behind] * pieces + behind[before != behind])
-    needs = needs[np.append(True, needs[1:] != needs[:-1])[: len(needs)]]  # np.unique hashes, which takes longer
     last = np.full(calls, np.iinfo(np.int64).min)
     np.maximum.at(last, number, nodes.start[rows])
-    return _rounds(needs // pieces, needs % pieces, np.append(nodes.start[begin[:-1]], last))
+    in_time = np.argsort(np.append(nodes.start[begin[:-1]], last), kind="stable")
+    place = np.empty_like(in_time)
+    place[in_time] = np.arange(pieces)
+    before, behind = place[np.concatenate(source)], place[np.concatenate(target)]
+    needs = np.sort(before[before != behind] * pieces + behind[before != behind])
+    needs = needs[np.append(True, needs[1:] != needs[:-1])[: len(needs)]]  # np.unique hashes, which takes longer
+    return _rounds(needs // pieces, needs % pieces, pieces)[place]
 
 
-def _rounds(source: Ints, target: Ints, when: Ints) -> Ints:
+def _rounds(source: Ints, target: Ints, pieces: int) -> Ints:
+    """Give each piece the round behind the last that it waits for; pieces are numbered as they were measured to begin.
+
+    What waits for something comes behind it in that order, so that one look at each need is enough; where it does not
+    (a circle), pieces are taken round by round.
+    """
+    level = [0] * pieces
+    for before, behind in zip(source.tolist(), target.tolist(), strict=True):
+        if level[before] >= level[behind]:
+            level[behind] = level[before] + 1
+    found = np.array(level, np.int64)
+    return found if (found[source] < found[target]).all() else _round_by_round(source, target, pieces)
+
+
+def _round_by_round(source: Ints, target: Ints, pieces: int) -> Ints:
     """Take in each round what waits for nothing; what a circle holds up goes by its measured time."""
-    pieces = len(when)
     left = np.bincount(target, minlength=pieces).tolist()
     first = np.searchsorted(source, np.arange(pieces + 1)).tolist()
     targets = target.tolist()
     level = [-1] * pieces
-    stuck: list[int] | None = None
+    earliest = 0
     ready = [piece for piece in range(pieces) if not left[piece]]
     done = number = 0
     while done < pieces:
         if not ready:
-            stuck = np.lexsort((np.arange(pieces), when))[::-1].tolist() if stuck is None else stuck
-            while level[stuck[-1]] >= 0:
-                stuck.pop()
-            ready = [stuck.pop()]
+            while level[earliest] >= 0:
+                earliest += 1
+            ready = [earliest]
         for piece in ready:
             level[piece] = number
         done, number, freed = done + len(ready), number + 1, []
@@ -182,10 +201,6 @@ def _laid_out(begin: Ints, members: tuple[Ints, Ints], level: Ints, room: int, l
     nth = np.arange(count) - np.searchsorted(ranked, ranked)
     opens = np.flatnonzero(nth % width == 0)
     stops = np.append(heads, len(nodes))[np.append(opens, count)[1:]]
-    rounds = [
-        (number, 0, Round(low, high))
-        for number, low, high in zip(ranked[opens].tolist(), heads[opens].tolist(), stops.tolist(), strict=True)
-    ]
     drop = np.repeat(nth % width, length) * (room if width > 1 else 0)
     rows, number = members
     by_level = np.argsort(level[count:][number], kind="stable")
@@ -193,14 +208,22 @@ def _laid_out(begin: Ints, members: tuple[Ints, Ints], level: Ints, room: int, l
     opened = np.append(True, np.diff(number[by_level]) != 0)[: len(rows)]
     first = np.flatnonzero(opened)
     call_of = np.cumsum(opened) - 1
-    borders = np.append(np.flatnonzero(np.append(True, np.diff(of_member) != 0)[: len(rows)]), len(rows)).tolist()
-    for low, high in pairwise(borders):
-        rounds.append((int(of_member[low]), 1, Round(int(call_of[low]), int(call_of[high - 1]) + 1, low, high)))
-    rounds.sort(key=lambda each: (*each[:2], each[2].begin))
-    ordered = tuple(each[2] for each in rounds)
+    low = np.flatnonzero(np.append(True, np.diff(of_member) != 0)[: len(rows)])
+    high = np.append(low, len(rows))[1:]
+    first_call = call_of[low]
+    rounds = Rounds(
+        np.append(heads[opens], first_call),
+        np.append(stops, call_of[high - 1] + 1),
+        np.append(np.full(len(opens), -1), low),
+        np.append(np.full(len(opens), -1), high),
+    )
+    turn = np.argsort(np.append(ranked[opens], of_member[low]), kind="stable")  # segments before calls of their level
+    rounds = Rounds(*(getattr(rounds, name)[turn] for name in ("begin", "end", "first_member", "last_member")))
+    call_of -= np.repeat(first_call, high - low)
+    first -= np.repeat(low, np.diff(first_call, append=len(first)))
     bounds = np.append(heads[opens], len(nodes))
     head = nodes[heads]
     inner = (head > 0) & (lane[head] == lane[head - 1])
     before = np.where(inner, place[head - 1], -1)
     segment = np.repeat(np.arange(count), length)
-    return Plan(nodes, place, heads, segment, before, drop, place[rows], first, call_of, ordered, bounds)
+    return Plan(nodes, place, heads, segment, before, drop, place[rows], first, call_of, rounds, bounds)

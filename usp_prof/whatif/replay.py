@@ -92,32 +92,32 @@ def _attempt(graphs: Sequence[Graph], plan: Plan) -> list[Timeline] | None:
     bound = _rows([graph.earliest for graph in graphs], plan.nodes)
     np.maximum(bound, origin - max(span(graph) for graph in graphs), out=bound)
     bound -= origin
+    bound -= offset
+    earliest, target = bound.reshape(-1), arrivals.target
+    lag = arrivals.lag - offset.reshape(-1)[target]
     members = plan.nodes[plan.members]
     tied, transfer = (_rows([getattr(graph, name) for graph in graphs], members) for name in ("tied", "transfer"))
-    member = plan.members + 2 * count * np.arange(width)[:, None]
-    target, earliest, edge = arrivals.target, bound.reshape(-1), iter(begin.tolist())
+    began = plan.members + 2 * count * np.arange(width)[:, None]
+    done, every, edge = began + count, bool(tied.all()), iter(begin.tolist())
     low = next(edge)
-    for each in plan.rounds:
-        if each.is_calls:
-            part = slice(each.first_member, each.last_member)
-            rows = member[:, part]
-            began = flat[rows]
-            last = np.maximum.reduceat(began, plan.first[each.begin : each.end] - each.first_member, axis=1)
-            done = np.maximum(began, last[:, plan.call_of[part] - each.begin] + transfer[:, part])
-            rows = rows + count
-            flat[rows] = np.where(tied[:, part], done, flat[rows])
+    for first, last, first_member, last_member in plan.rounds:
+        if first_member >= 0:
+            part = slice(first_member, last_member)
+            begun = flat[began[:, part]]
+            arrived = np.maximum.reduceat(begun, plan.first[first:last], axis=1)
+            ended = np.maximum(begun, arrived[:, plan.call_of[part]] + transfer[:, part])
+            rows = done[:, part]
+            flat[rows] = ended if every else np.where(tied[:, part], ended, flat[rows])
             continue
-        here, high = slice(each.begin, each.end), next(edge)
+        here, high = slice(first, last), next(edge)
         if high > low:
-            arrived = flat[arrivals.source[low:high]]
-            arrived += arrivals.lag[low:high]
-            np.maximum.at(earliest, target[low:high], arrived)
-        low, offsets = high, offset[:, here]
-        begins = np.maximum.accumulate(bound[:, here] - offsets, axis=1)
-        begins += offsets
+            np.maximum.at(earliest, target[low:high], flat[arrivals.source[low:high]] + lag[low:high])
+        low = high
+        begins = np.maximum.accumulate(bound[:, here], axis=1)
+        begins += offset[:, here]
         start[:, here] = begins
         np.add(begins, duration[:, here], out=end[:, here])
-    if (start[:, plan.heads] != bound[:, plan.heads]).any():
+    if (start[:, plan.heads] != bound[:, plan.heads] + offset[:, plan.heads]).any():
         return None
     moments += origin
     return [Timeline(start[k][plan.place], end[k][plan.place]) for k in range(width)]

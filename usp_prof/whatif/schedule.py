@@ -85,7 +85,7 @@ def _compared(pipeline: Pipeline, other: Pipeline, new_order: Order, stages: int
     settled = _settled(pipeline, float(mine.window))
     other = replace(other, overhead_ns=settled.overhead_ns)
     theirs = _simulated(other, new_order, stages)
-    own = _simulated(settled, pipeline.order, pipeline.stages)
+    own = mine if settled is pipeline else _simulated(settled, pipeline.order, pipeline.stages)
     halves = {Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT}
     measured = {kind for _, kind in pipeline.duration}
     guessed = bool(halves & {action.kind for actions in new_order for action in actions}) and not halves <= measured
