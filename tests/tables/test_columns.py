@@ -14,7 +14,7 @@ from usp_prof.model.errors import UspProfError
 from usp_prof.readers.cache import write_parquet
 from usp_prof.readers.stored import StoredTable
 from usp_prof.tables.columns import Columns
-from usp_prof.tables.views import Replaced
+from usp_prof.tables.views import Replaced, Stacked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,6 +67,16 @@ def test_a_replaced_column_is_the_new_one() -> None:
     assert Columns(view)["number"].tolist() == [7, 8]
     assert Columns(view)["coded"].tolist() == ["x", "y"]
     assert view.whole().column("number").to_pylist() == [7, 8]
+
+
+@given(st.lists(st.lists(st.sampled_from(["a", "b", "", "ü"]), max_size=4), min_size=1, max_size=3))
+def test_tables_below_each_other_have_the_rows_of_all(parts: list[list[str]]) -> None:
+    tables = [table(*texts) for texts in parts]
+    stacked = Stacked(tables)
+    expected = [row for each in tables for row in rows_of(Columns(each))]
+    assert len(Columns(stacked)) == len(expected)
+    assert rows_of(Columns(stacked)) == expected
+    assert stacked.whole().to_pylist() == [row for each in tables for row in each.to_pylist()]
 
 
 def test_texts_that_are_missing_are_empty() -> None:

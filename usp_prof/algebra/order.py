@@ -118,9 +118,11 @@ def occurrence_from_end(codes: NDArray[np.int64], order: NDArray[Any]) -> NDArra
 
 def per_code(codes: NDArray[np.int64], values: NDArray[Any], reduce: np.ufunc, count: int) -> NDArray[Any]:
     """Reduce (np.maximum, np.minimum, np.add) the values of each code 0..count-1; every code must occur."""
-    rows = np.argsort(codes, kind="stable")
-    first = np.searchsorted(codes[rows], np.arange(count))
-    return np.asarray(reduce.reduceat(values[rows], first)) if count else values[:0]
+    if (codes[1:] < codes[:-1]).any():
+        rows = np.argsort(codes, kind="stable")
+        codes, values = codes[rows], values[rows]
+    first = np.searchsorted(codes, np.arange(count))
+    return np.asarray(reduce.reduceat(values, first)) if count else values[:0]
 
 
 def rows_by_code(codes: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:

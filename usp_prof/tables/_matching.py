@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.algebra.order import group_codes, occurrence, occurrence_from_end, per_code
-from usp_prof.tables.columns import Columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.tables.columns import Columns
     from usp_prof.tables.table_set import TableSet
 
 UNMATCHED = -1
@@ -51,7 +51,7 @@ class Parts:
 
 def of(tables: TableSet) -> Parts:
     """Match the parts of a run, once."""
-    return tables.memo("matching", lambda: _match(Columns(tables.arrow("collectives"))))
+    return tables.memo("matching", lambda: _match(tables.together("collectives")))
 
 
 def _match(columns: Columns) -> Parts:

@@ -48,7 +48,7 @@ def table_from_rows(schema: Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Tab
 
 def empty(schema: Schema) -> pa.Table:
     """Make the table without rows."""
-    return arrow_schema(schema).empty_table()
+    return pa.Table.from_batches([], schema=arrow_schema(schema))
 
 
 def _plain(kind: Kind, value: Any) -> pa.Array | None:  # noqa: ANN401 - whatever Arrow takes

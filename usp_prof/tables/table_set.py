@@ -10,7 +10,7 @@ from usp_prof.model.assumption import NOTHING_ASSUMED
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.topology import Topology
 from usp_prof.tables.columns import Columns
-from usp_prof.tables.views import table_of
+from usp_prof.tables.views import Stacked, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -93,6 +93,10 @@ class TableSet:
         if key not in self._columns:
             self._columns[key] = Columns(self._sources[rank].view(name))
         return self._columns[key]
+
+    def together(self, name: str) -> Columns:
+        """Give one table of all ranks as arrays."""
+        return Columns(Stacked([self.view(name, rank) for rank in self.ranks]))
 
     def view(self, name: str, rank: int) -> View:
         """Give one table of one rank, not read before its columns are asked for."""

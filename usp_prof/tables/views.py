@@ -9,7 +9,7 @@ import pyarrow as pa
 from usp_prof.readers.arrays import index_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from numpy.typing import NDArray
@@ -85,3 +85,21 @@ class Replaced:
             place = table.column_names.index(name)
             table = table.set_column(place, table.schema.field(name), self.column(name))
         return table
+
+
+class Stacked:
+    """The tables of several ranks, one below the other."""
+
+    def __init__(self, views: Sequence[View]) -> None:
+        self._views = views
+        self.num_rows = sum(view.num_rows for view in views)
+        self.schema: pa.Schema = views[0].schema
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Give one column of all of them."""
+        chunks = [chunk for view in self._views for chunk in view.column(name).chunks]
+        return pa.chunked_array(chunks, self.schema.field(name).type)
+
+    def whole(self) -> pa.Table:
+        """Give all columns of all of them."""
+        return pa.concat_tables([table_of(view) for view in self._views]).unify_dictionaries()
