@@ -13,6 +13,9 @@ import usp_prof
 import usp_prof.cli
 from tests.tiny import Trace
 from usp_prof.cli.app import COMMANDS, build_parser, main
+from usp_prof.run import open_run
+from usp_prof.synth.declaration import Declaration
+from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +53,17 @@ def test_importing_costs_nothing() -> None:
 def test_help_costs_nothing() -> None:
     code = "import usp_prof.cli.app as a, contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()): a.main([])"
     assert loaded_by(code) == set()
+
+
+def test_a_warm_report_needs_no_pandas(tmp_path: Path) -> None:
+    write(Declaration(), tmp_path / "run", described=True)
+    open_run(tmp_path / "run", cache_dir=tmp_path / "cache")
+    code = (
+        "from usp_prof import open_run\nfrom usp_prof.report.build import analyse, build\n"
+        f"tables = open_run({str(tmp_path / 'run')!r}, cache_dir={str(tmp_path / 'cache')!r}).tables\n"
+        "build(tables, analyse(tables), name='run')"
+    )
+    assert "pandas" not in loaded_by(code)
 
 
 def test_a_process_that_reads_traces_loads_neither_pandas_nor_duckdb(tmp_path: Path) -> None:

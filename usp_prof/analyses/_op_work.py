@@ -9,6 +9,7 @@ no op around them has a formula.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -108,9 +109,15 @@ def _op_kinds(ops: Columns, lists: str) -> tuple[list[OpKind], Ints]:
     kinds = []
     for row in first.tolist():
         name, dims, types, values = (texts[codes[row]] for codes, texts in coded)
-        kind = OpKind(name, dims, types, values)
-        kinds.append(replace(kind, cost=_cost(kind, lists)))
+        kinds.append(_kind(name, dims, types, values, lists))
     return kinds, group
+
+
+@lru_cache(maxsize=1 << 14)
+def _kind(name: str, dims: str, types: str, values: str, lists: str) -> OpKind:
+    """Say what one op costs; ranks run the same ops, so that each is read once for all of them."""
+    kind = OpKind(name, dims, types, values)
+    return replace(kind, cost=_cost(kind, lists))
 
 
 def _counts(ops: Columns, kinds: list[OpKind], kind_of: Ints) -> NDArray[np.bool_]:

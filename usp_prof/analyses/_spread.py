@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import numbered
-from usp_prof.model.metric import Metric, Value
+from usp_prof.algebra.order import distinct, numbered
+from usp_prof.model.metric import Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+    from usp_prof.model.metric import Dims, Metric
 
 
 def rank_means(rank: NDArray[np.int64], figure: NDArray[np.int64]) -> tuple[list[int], NDArray[np.float64]]:
@@ -36,11 +38,8 @@ def spread(
     """Give a time as the whole, per rank and per (rank, step), each with the further dimensions."""
     if not len(rank):
         return []
-    ranks, means = rank_means(rank, figure)
-    whole = Value(metric, float(means.mean()), dims)
-    by_rank = [Value(metric, mean, {"rank": r} | dims) for r, mean in zip(ranks, means.tolist(), strict=True)]
-    cells = zip(rank.tolist(), step.tolist(), figure.tolist(), strict=True)
-    return [whole, *by_rank, *(Value(metric, v, {"rank": r, "step": s} | dims) for r, s, v in cells)]
+    told = zip(_levels(rank, figure), _places(rank, step, dims), strict=True)
+    return [Value(metric, value, place) for value, place in told]
 
 
 def spread_ratio(
@@ -52,10 +51,26 @@ def spread_ratio(
     **dims: int | str,
 ) -> list[Value]:
     """Give a fraction on the same levels, as the ratio of the sums there; nothing where the base is zero."""
-    wholes = spread(metric, rank, step, base, **dims)
-    parts = spread(metric, rank, step, part, **dims)
-    pairs = zip(parts, wholes, strict=True)
-    return [Value(metric, p.value / w.value, p.dims) for p, w in pairs if w.value]
+    if not len(rank):
+        return []
+    told = zip(_levels(rank, part), _levels(rank, base), _places(rank, step, dims), strict=True)
+    return [Value(metric, own / whole, place) for own, whole, place in told if whole]
+
+
+def _levels(rank: NDArray[np.int64], figure: NDArray[np.int64]) -> list[float | int]:
+    """Give a figure as the whole, per rank and per row."""
+    means = rank_means(rank, figure)[1]
+    return [float(means.mean()), *means.tolist(), *figure.tolist()]
+
+
+def _places(rank: NDArray[np.int64], step: NDArray[np.int64], dims: Dims) -> list[Dims]:
+    """Give the dimensions of the same levels, each with the further ones."""
+    by_rank = [{"rank": each, **dims} for each in distinct(rank).tolist()]
+    return [
+        dims,
+        *by_rank,
+        *({"rank": r, "step": s, **dims} for r, s in zip(rank.tolist(), step.tolist(), strict=True)),
+    ]
 
 
 def in_order(values: Sequence[Value]) -> list[Value]:

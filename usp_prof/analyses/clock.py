@@ -17,6 +17,7 @@ from usp_prof.tables import clock
 if TYPE_CHECKING:
     import pandas as pd
 
+    from usp_prof.analyses.result import Listing
     from usp_prof.tables.clock import Clock
     from usp_prof.tables.table_set import TableSet
 
@@ -86,11 +87,15 @@ class ClockResult:
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each rank."""
+        return frame(self.listing())
+
+    def listing(self) -> Listing:
+        """Give the same as plain columns."""
         c, rows = self.clock, np.asarray(self.shown, np.int64)
         columns = ("component", "offset_ns", "drift_ppm", "reference_ns", "residual_p50_ns", "residual_p99_ns", "ties")
         hosts = [self.hosts[row] for row in self.shown]
         known: dict[str, Any] = {"rank": c.ranks[rows], "host": hosts}
-        return frame(known | {name: getattr(c, name)[rows] for name in columns})
+        return known | {name: getattr(c, name)[rows] for name in columns}
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> ClockResult:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from usp_prof.analyses.result import Listing
     from usp_prof.tables.columns import Columns
     from usp_prof.tables.table_set import TableSet
 
@@ -177,8 +178,11 @@ class CollectivesResult:
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each axis, operation and size class."""
-        names = list(Kind.__dataclass_fields__)
-        return frame({name: [getattr(kind, name) for kind in self.kinds] for name in names})
+        return frame(self.listing())
+
+    def listing(self) -> Listing:
+        """Give the same as plain columns."""
+        return {name: [getattr(kind, name) for kind in self.kinds] for name in Kind.__dataclass_fields__}
 
 
 def bus_factor(op: str, members: int) -> float:
@@ -194,6 +198,11 @@ def bus_factor(op: str, members: int) -> float:
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CollectivesResult:
     """Measure the calls of the selected steps (with any member among the selected ranks)."""
+    key = ("collectives", selection, tables.assumptions.device)
+    return tables.memo(key, lambda: _measured(tables, selection))
+
+
+def _measured(tables: TableSet, selection: Selection) -> CollectivesResult:
     calls, parts = call_table.of(tables).columns(), call_table.of(tables).part_columns()
     chosen = selection.takes_steps(calls["step"])
     if selection.ranks is not None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from usp_prof.analyses._host_calls import CallStat, SyncStat
+    from usp_prof.analyses.result import Listing
     from usp_prof.tables.columns import Columns
     from usp_prof.tables.table_set import TableSet
 
@@ -126,19 +127,23 @@ class HostResult:
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each rank."""
-        return _frame(self.ranks, RankHost)
+        return frame(self.listing())
+
+    def listing(self) -> Listing:
+        """Give the same as plain columns."""
+        return _listing(self.ranks, RankHost)
 
     def call_table(self) -> pd.DataFrame:
         """Give one row for each rank and name of a runtime or driver call."""
-        return _frame(self.calls, _host_calls.CallStat)
+        return frame(_listing(self.calls, _host_calls.CallStat))
 
     def sync_table(self) -> pd.DataFrame:
         """Give one row for each rank, blocking call and its cause, longest first."""
-        return _frame(self.syncs, _host_calls.SyncStat)
+        return frame(_listing(self.syncs, _host_calls.SyncStat))
 
     def op_table(self) -> pd.DataFrame:
         """Give one row for each rank and CPU op, by its own time."""
-        return _frame(self.ops, OpTime)
+        return frame(_listing(self.ops, OpTime))
 
 
 _FIGURES: tuple[tuple[Metric, Callable[[RankHost], float]], ...] = (
@@ -151,12 +156,16 @@ _FIGURES: tuple[tuple[Metric, Callable[[RankHost], float]], ...] = (
 )
 
 
-def _frame(rows: Sequence[DataclassInstance], kind: type[DataclassInstance]) -> pd.DataFrame:
-    return frame({field.name: [getattr(row, field.name) for row in rows] for field in fields(kind)})
+def _listing(rows: Sequence[DataclassInstance], kind: type[DataclassInstance]) -> Listing:
+    return {field.name: [getattr(row, field.name) for row in rows] for field in fields(kind)}
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> HostResult:
     """Look at the hosts of the selected ranks and steps."""
+    return tables.memo(("host", selection), lambda: _looked_at(tables, selection))
+
+
+def _looked_at(tables: TableSet, selection: Selection) -> HostResult:
     ranks, calls, syncs, ops, queues, steps = [], [], [], [], [], 0
     for rank in tables.ranks:
         if selection.ranks is not None and rank not in selection.ranks:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from usp_prof.analyses._device import Roof
+    from usp_prof.analyses.result import Listing
     from usp_prof.tables.table_set import TableSet
 
 KERNEL_EFFICIENCY = Metric(
@@ -115,41 +116,45 @@ class KernelsResult:
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each op and shape, longest first; ops without a formula have no shapes."""
-        rows = self.ops
-        return frame(
-            {
-                "op": [op.name for op in rows],
-                "shapes": [op.dims for op in rows],
-                "family": [op.family for op in rows],
-                "precision": [op.precision for op in rows],
-                "calls": [op.calls for op in rows],
-                "time_ns": [op.time_ns for op in rows],
-                "mean_ns": [op.time_ns / op.calls if op.calls else float("nan") for op in rows],
-                "share": [op.time_ns / self.total_ns for op in rows],
-                "total_flop": [op.flop if op.family else float("nan") for op in rows],
-                "total_bytes": [op.bytes if op.family else float("nan") for op in rows],
-                "intensity": [op.intensity for op in rows],
-                "rate_flops": [op.rate for op in rows],
-                "bound": [op.bound for op in rows],
-                "efficiency": [op.efficiency for op in rows],
-            }
-        )
+        return frame(self.listing())
 
     def top(self) -> pd.DataFrame:
         """Give one row for each kernel name (on CPU: op), longest first; every statistic is over its calls."""
+        return frame(self.top_listing())
+
+    def listing(self) -> Listing:
+        """Give the ops as plain columns."""
+        rows = self.ops
+        return {
+            "op": [op.name for op in rows],
+            "shapes": [op.dims for op in rows],
+            "family": [op.family for op in rows],
+            "precision": [op.precision for op in rows],
+            "calls": [op.calls for op in rows],
+            "time_ns": [op.time_ns for op in rows],
+            "mean_ns": [op.time_ns / op.calls if op.calls else float("nan") for op in rows],
+            "share": [op.time_ns / self.total_ns for op in rows],
+            "total_flop": [op.flop if op.family else float("nan") for op in rows],
+            "total_bytes": [op.bytes if op.family else float("nan") for op in rows],
+            "intensity": [op.intensity for op in rows],
+            "rate_flops": [op.rate for op in rows],
+            "bound": [op.bound for op in rows],
+            "efficiency": [op.efficiency for op in rows],
+        }
+
+    def top_listing(self) -> Listing:
+        """Give the kernels as plain columns."""
         rows = self.kernels
-        return frame(
-            {
-                "name": [kernel.name for kernel in rows],
-                "count": [kernel.count for kernel in rows],
-                "total_ns": [kernel.total_ns for kernel in rows],
-                "share": [kernel.total_ns / self.total_ns for kernel in rows],
-                "mean_ns": [kernel.mean_ns for kernel in rows],
-                "std_ns": [kernel.std_ns for kernel in rows],
-                "min_ns": [kernel.min_ns for kernel in rows],
-                "max_ns": [kernel.max_ns for kernel in rows],
-            }
-        )
+        return {
+            "name": [kernel.name for kernel in rows],
+            "count": [kernel.count for kernel in rows],
+            "total_ns": [kernel.total_ns for kernel in rows],
+            "share": [kernel.total_ns / self.total_ns for kernel in rows],
+            "mean_ns": [kernel.mean_ns for kernel in rows],
+            "std_ns": [kernel.std_ns for kernel in rows],
+            "min_ns": [kernel.min_ns for kernel in rows],
+            "max_ns": [kernel.max_ns for kernel in rows],
+        }
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> KernelsResult:

@@ -24,7 +24,9 @@ from usp_prof.model.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
+    from usp_prof.analyses.result import Listing
     from usp_prof.model.memory_snapshot import MemorySnapshot
     from usp_prof.tables.table_set import TableSet
 
@@ -122,65 +124,73 @@ class MemoryResult:
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each rank, with what was alive at its peak by phase."""
-        phases = sorted({phase for peak in self.peaks for phase in peak.live})
-        rows = self.peaks
-        return frame(
-            {
-                "rank": [peak.rank for peak in rows],
-                "step": [peak.step for peak in rows],
-                "peak_bytes": [peak.allocated for peak in rows],
-                "reserved_bytes": [peak.reserved_peak if peak.reserved_peak > 0 else -1 for peak in rows],
-                "headroom_fraction": [self.headroom(peak) for peak in rows],
-                **{f"{phase.replace(' ', '_')}_bytes": [peak.live.get(phase, 0) for peak in rows] for phase in phases},
-            }
-        )
+        return frame(self.listing())
 
     def snapshot_table(self) -> pd.DataFrame:
         """Give one row for each device of each memory snapshot."""
-        rows = self.snapshots
-        return frame(
-            {
-                "snapshot": [one.name for one in rows],
-                "rank": [one.rank for one in rows],
-                "device": [one.device for one in rows],
-                "in_use_bytes": [one.allocated for one in rows],
-                "peak_bytes": [one.peak for one in rows],
-                "reserved_bytes": [one.reserved for one in rows],
-                "unused_fraction": [one.fragmentation for one in rows],
-                "largest_free_bytes": [one.largest_free for one in rows],
-                "segments": [one.segments for one in rows],
-                "events": [len(one.change) for one in rows],
-                "out_of_memory": [one.out_of_memory for one in rows],
-            }
-        )
+        return frame(self.snapshot_listing())
 
     def site_table(self) -> pd.DataFrame:
         """Give one row for each line that took memory which a snapshot found in use, most first."""
-        rows = [(one, site) for one in self.snapshots for site in one.sites]
-        rows.sort(key=lambda row: (-row[1].bytes, row[0].name, row[1].where))
-        return frame(
-            {
-                "snapshot": [one.name for one, _ in rows],
-                "rank": [one.rank for one, _ in rows],
-                "taken_at": [site.where for _, site in rows],
-                "blocks": [site.blocks for _, site in rows],
-                "in_use_bytes": [site.bytes for _, site in rows],
-                "share": [site.bytes / one.allocated if one.allocated else float("nan") for one, site in rows],
-            }
-        )
+        return frame(self.site_listing())
 
     def copy_table(self) -> pd.DataFrame:
         """Give one row for each direction of copies."""
+        return frame(self.copy_listing())
+
+    def listing(self) -> Listing:
+        """Give the ranks as plain columns."""
+        phases = sorted({phase for peak in self.peaks for phase in peak.live})
+        rows = self.peaks
+        return {
+            "rank": [peak.rank for peak in rows],
+            "step": [peak.step for peak in rows],
+            "peak_bytes": [peak.allocated for peak in rows],
+            "reserved_bytes": [peak.reserved_peak if peak.reserved_peak > 0 else -1 for peak in rows],
+            "headroom_fraction": [self.headroom(peak) for peak in rows],
+            **{f"{phase.replace(' ', '_')}_bytes": [peak.live.get(phase, 0) for peak in rows] for phase in phases},
+        }
+
+    def snapshot_listing(self) -> Listing:
+        """Give the snapshots as plain columns."""
+        rows = self.snapshots
+        return {
+            "snapshot": [one.name for one in rows],
+            "rank": [one.rank for one in rows],
+            "device": [one.device for one in rows],
+            "in_use_bytes": [one.allocated for one in rows],
+            "peak_bytes": [one.peak for one in rows],
+            "reserved_bytes": [one.reserved for one in rows],
+            "unused_fraction": [one.fragmentation for one in rows],
+            "largest_free_bytes": [one.largest_free for one in rows],
+            "segments": [one.segments for one in rows],
+            "events": [len(one.change) for one in rows],
+            "out_of_memory": [one.out_of_memory for one in rows],
+        }
+
+    def site_listing(self) -> Listing:
+        """Give the lines that took memory as plain columns."""
+        rows = [(one, site) for one in self.snapshots for site in one.sites]
+        rows.sort(key=lambda row: (-row[1].bytes, row[0].name, row[1].where))
+        return {
+            "snapshot": [one.name for one, _ in rows],
+            "rank": [one.rank for one, _ in rows],
+            "taken_at": [site.where for _, site in rows],
+            "blocks": [site.blocks for _, site in rows],
+            "in_use_bytes": [site.bytes for _, site in rows],
+            "share": [site.bytes / one.allocated if one.allocated else float("nan") for one, site in rows],
+        }
+
+    def copy_listing(self) -> Listing:
+        """Give the copies as plain columns."""
         rows = self.copies
-        return frame(
-            {
-                "direction": [one.direction for one in rows],
-                "count": [one.count for one in rows],
-                "bytes": [one.bytes for one in rows],
-                "time_ns": [one.time_ns for one in rows],
-                "bandwidth": [one.bandwidth for one in rows],
-            }
-        )
+        return {
+            "direction": [one.direction for one in rows],
+            "count": [one.count for one in rows],
+            "bytes": [one.bytes for one in rows],
+            "time_ns": [one.time_ns for one in rows],
+            "bandwidth": [one.bandwidth for one in rows],
+        }
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult:
@@ -220,9 +230,13 @@ def _of_no_rank(snapshot: MemorySnapshot) -> HealthRow:
 
 def over_time(tables: TableSet, rank: int) -> pd.DataFrame:
     """Give one rank's memory after each allocator event, on its own clock."""
+    return frame(line_of(tables, rank))
+
+
+def line_of(tables: TableSet, rank: int) -> dict[str, NDArray[np.int64]]:
+    """Give the same as plain columns."""
     rows = _live_memory.device_rows(tables, rank)
-    columns = ("start_ns", "step", "bytes", "allocated_bytes", "reserved_bytes")
-    return frame({name: rows[name] for name in columns})
+    return {name: rows[name] for name in ("start_ns", "step", "bytes", "allocated_bytes", "reserved_bytes")}
 
 
 _NOT_RECORDED = HealthRow(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from usp_prof.analyses.kernels import KernelsResult
+    from usp_prof.analyses.result import Listing
     from usp_prof.analyses.step_time import StepTimeResult
     from usp_prof.contract import ModelEntry
     from usp_prof.tables.table_set import TableSet
@@ -94,29 +95,33 @@ class MfuResult:
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each convention."""
-        names = list(self.flop_per_token)
-        return frame(
-            {
-                "convention": names,
-                "per_token_flop": [self.flop_per_token[name] for name in names],
-                "tokens_per_second": [self.tokens_per_second] * len(names),
-                "mfu": [self.utilisation(self.flop_per_token[name], self.tokens_per_second) for name in names],
-                "chosen": [name == self.convention for name in names],
-            }
-        )
+        return frame(self.listing())
 
     def cross_check(self) -> pd.DataFrame:
         """Give the model's FLOP and the trace's side by side, with what explains the difference."""
+        return frame(self.check_listing())
+
+    def listing(self) -> Listing:
+        """Give the conventions as plain columns."""
+        names = list(self.flop_per_token)
+        return {
+            "convention": names,
+            "per_token_flop": [self.flop_per_token[name] for name in names],
+            "tokens_per_second": [self.tokens_per_second] * len(names),
+            "mfu": [self.utilisation(self.flop_per_token[name], self.tokens_per_second) for name in names],
+            "chosen": [name == self.convention for name in names],
+        }
+
+    def check_listing(self) -> Listing:
+        """Give the cross-check as plain columns."""
         rows = self.parts
-        return frame(
-            {
-                "part": [part.name for part in rows],
-                "model_flop": [part.model for part in rows],
-                "trace_flop": [part.trace for part in rows],
-                "ratio": [part.ratio for part in rows],
-                "why": [part.why for part in rows],
-            }
-        )
+        return {
+            "part": [part.name for part in rows],
+            "model_flop": [part.model for part in rows],
+            "trace_flop": [part.trace for part in rows],
+            "ratio": [part.ratio for part in rows],
+            "why": [part.why for part in rows],
+        }
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:

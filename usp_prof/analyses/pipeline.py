@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from usp_prof.analyses.result import Listing
     from usp_prof.tables.table_set import TableSet
 
 BUBBLE = Metric(
@@ -170,9 +171,13 @@ class PipelineResult:
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each rank and step."""
+        return frame(self.listing())
+
+    def listing(self) -> Listing:
+        """Give the same as plain columns."""
         names = list(RankStep.__dataclass_fields__)
         columns = {name: [getattr(cell, name) for cell in self.cells] for name in names}
-        return frame(columns | {"bubble_fraction": [cell.bubble_fraction for cell in self.cells]})
+        return columns | {"bubble_fraction": [cell.bubble_fraction for cell in self.cells]}
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> PipelineResult:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
+    from numpy.typing import NDArray
 
     from usp_prof.model.health import HealthRow
     from usp_prof.model.metric import Value
+
+    Listing = Mapping[str, Sequence[Any] | NDArray[Any]]
+    """Plain columns of one length: what a report shows without loading pandas, and what a DataFrame is made of."""
 
 
 class Result(Protocol):

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from usp_prof.analyses._arrivals import Arrivals
     from usp_prof.analyses._causes import OwnTime
     from usp_prof.analyses._partition import Partition
+    from usp_prof.analyses.result import Listing
     from usp_prof.tables.table_set import TableSet
 
 SLOWDOWN = Metric(
@@ -153,9 +154,13 @@ class StragglersResult:
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each rank and axis."""
+        return frame(self.listing())
+
+    def listing(self) -> Listing:
+        """Give the same as plain columns."""
         names = list(Lateness.__dataclass_fields__)
         columns = {name: [getattr(late, name) for late in self.lateness] for name in names}
-        return frame(columns | {"slowdown": [self.rank_slowdown(late.rank) for late in self.lateness]})
+        return columns | {"slowdown": [self.rank_slowdown(late.rank) for late in self.lateness]}
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersResult:

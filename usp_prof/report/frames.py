@@ -11,8 +11,7 @@ from usp_prof.report.document import DataTable, TableColumn
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import pandas as pd
-
+    from usp_prof.analyses.result import Listing
     from usp_prof.report.document import Cell
 
 ROWS = 20
@@ -59,22 +58,22 @@ def unit_of(column: str) -> tuple[str, Unit | None]:
     return column, None
 
 
-def frame_table(
-    frame: pd.DataFrame, title: str, columns: Mapping[str, str] | None = None, rows: int = ROWS
-) -> DataTable:
-    """Take the first rows of a frame; `columns` picks and orders those to show, and names heads where not empty."""
-    names = {str(name): "" for name in frame.columns} if columns is None else columns
-    kept = [name for name in names if name in frame.columns]
+def listed(listing: Listing, title: str, columns: Mapping[str, str] | None = None, rows: int = ROWS) -> DataTable:
+    """Take the first rows of a listing; `columns` picks and orders those to show, and names heads where not empty."""
+    names = dict.fromkeys(listing, "") if columns is None else columns
+    kept = [name for name in names if name in listing]
     heads = []
     for name in kept:
         head, unit = unit_of(name)
         heads.append(TableColumn(names[name] or head.replace("_", " "), unit, prose=name in _PROSE))
-    shown = frame[kept].head(rows)
-    cells = tuple(
-        tuple(_cell(value, head.unit) for value, head in zip(row, heads, strict=True))
-        for row in shown.itertuples(index=False, name=None)
-    )
-    return _without_blanks(DataTable(title, tuple(heads), cells, more=max(0, len(frame) - rows)))
+    shown = zip(*(listing[name][:rows] for name in kept), strict=True)
+    cells = tuple(tuple(_cell(value, head.unit) for value, head in zip(row, heads, strict=True)) for row in shown)
+    return _without_blanks(DataTable(title, tuple(heads), cells, more=max(0, length(listing) - rows)))
+
+
+def length(listing: Listing) -> int:
+    """Count the rows of a listing."""
+    return max(map(len, listing.values()), default=0)
 
 
 def _without_blanks(table: DataTable) -> DataTable:
@@ -103,7 +102,7 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, (int, float, str, bool))
 
 
-def _cell(value: Any, unit: Unit | None) -> Cell:  # noqa: ANN401 - whatever pandas holds
+def _cell(value: Any, unit: Unit | None) -> Cell:  # noqa: ANN401 - whatever is listed
     if hasattr(value, "item"):
         value = value.item()
     if value is None or value != value or (isinstance(value, str) and not value):  # noqa: PLR0124 - NaN

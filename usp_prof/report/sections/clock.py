@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from usp_prof.report.document import Section
-from usp_prof.report.frames import frame_table
+from usp_prof.report.frames import length, listed
 from usp_prof.report.sections.plain import key_figures, notes
 
 if TYPE_CHECKING:
+    from usp_prof.analyses.clock import ClockResult
     from usp_prof.report.context import Context
     from usp_prof.report.document import Block
 
@@ -28,9 +29,9 @@ def build(context: Context, title: str) -> Section | None:
     """Show each rank's correction and what is left over."""
     if "clock" not in context.results:
         return None
-    result = context.results["clock"]
+    result = cast("ClockResult", context.results["clock"])
     blocks: list[Block] = [*key_figures(result)]
-    frame = result.to_pandas()
-    if len(frame) > 1:
-        blocks.append(frame_table(frame, "Ranks", _RANKS, rows=64))
+    listing = result.listing()
+    if length(listing) > 1:
+        blocks.append(listed(listing, "Ranks", _RANKS, rows=64))
     return Section("clock", title, (*blocks, *notes(result)))

@@ -10,7 +10,7 @@ from usp_prof.charts.inputs import BandwidthPoints, PeerMatrix
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, Section
 from usp_prof.report.format import quantity
-from usp_prof.report.frames import frame_table, rows_table
+from usp_prof.report.frames import listed, rows_table
 from usp_prof.report.sections.plain import notes
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def build(context: Context, title: str) -> Section | None:
     result = cast("CollectivesResult", context.results["collectives"])
     blocks: list[Block] = []
     if result.kinds:
-        blocks.append(frame_table(result.to_pandas(), "Calls by axis, kind and size; medians over calls", _KINDS))
+        blocks.append(listed(result.listing(), "Calls by axis, kind and size; medians over calls", _KINDS))
     points = bandwidth(result)
     if points is not None:
         blocks.append(Chart("Bus bandwidth over size", points))

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from dataclasses import fields
+from math import nan
+from operator import attrgetter, itemgetter
+from statistics import median
+from typing import TYPE_CHECKING, Any, cast
 
 from usp_prof.report.document import Section
-from usp_prof.report.frames import frame_table
+from usp_prof.report.frames import listed
 from usp_prof.report.sections.plain import key_figures, notes
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from collections.abc import Callable, Sequence
+
+    from _typeshed import DataclassInstance
 
     from usp_prof.analyses.host import HostResult
+    from usp_prof.analyses.result import Listing
     from usp_prof.report.context import Context
     from usp_prof.report.document import Block
 
 
-_HOW = {"longest_ns": "max", "delay_p50_ns": "median", "delay_p99_ns": "max"}
+_HOW: dict[str, Callable[[Sequence[float]], float]] = {"longest_ns": max, "delay_p50_ns": median, "delay_p99_ns": max}
 
 
 def build(context: Context, title: str) -> Section | None:
@@ -26,20 +33,32 @@ def build(context: Context, title: str) -> Section | None:
     result = cast("HostResult", context.results["host"])
     blocks: list[Block] = [*key_figures(result)]
     if result.ranks:
-        blocks.append(frame_table(result.to_pandas(), "Ranks", rows=64))
+        blocks.append(listed(result.listing(), "Ranks", rows=64))
     tables = (
-        ("What blocks the host, all ranks together", result.sync_table(), ["name", "cause"], "time_ns"),
-        ("Runtime calls, all ranks together", result.call_table(), ["name", "kind"], "time_ns"),
-        ("Ops by the host's own time, all ranks together", result.op_table(), ["name"], "self_ns"),
+        ("What blocks the host, all ranks together", result.syncs, ("name", "cause"), "time_ns"),
+        ("Runtime calls, all ranks together", result.calls, ("name", "kind"), "time_ns"),
+        ("Ops by the host's own time, all ranks together", result.ops, ("name",), "self_ns"),
     )
-    blocks += [frame_table(_together(frame, keys, by), name) for name, frame, keys, by in tables if len(frame)]
+    blocks += [listed(_together(rows, keys, by), name) for name, rows, keys, by in tables if rows]
     return Section("host", title, (*blocks, *notes(result)))
 
 
-def _together(frame: pd.DataFrame, keys: list[str], by: str) -> pd.DataFrame:
+def _together(rows: Sequence[DataclassInstance], keys: tuple[str, ...], by: str) -> Listing:
     """Add up what has the same keys over ranks, most first; of delays the median and the longest stand for all."""
-    how = {name: _HOW.get(name, "sum") for name in frame.columns if name not in {*keys, "rank"}}
-    grouped = frame.groupby(keys, sort=True)
-    found = grouped.agg(how).reset_index()
-    found["most_at_rank"] = frame["rank"].loc[grouped[by].idxmax()].to_numpy()
-    return found.sort_values(by, ascending=False, kind="stable")
+    groups: dict[tuple[str, ...], list[Any]] = {}
+    for row in rows:
+        groups.setdefault(tuple(getattr(row, key) for key in keys), []).append(row)
+    figures = [field.name for field in fields(rows[0]) if field.name not in {*keys, "rank"}]
+    found = [
+        (*key, *(_joined(name, alike) for name in figures), max(alike, key=attrgetter(by)).rank)
+        for key, alike in sorted(groups.items())
+    ]
+    names = (*keys, *figures, "most_at_rank")
+    found.sort(key=itemgetter(names.index(by)), reverse=True)
+    return dict(zip(names, zip(*found, strict=True), strict=True))
+
+
+def _joined(name: str, alike: Sequence[Any]) -> float:
+    """Make one figure of those of several ranks; what is not known on some is that of the others."""
+    known = [figure for figure in map(attrgetter(name), alike) if figure == figure]  # noqa: PLR0124 - NaN
+    return _HOW.get(name, sum)(known) if known else nan

@@ -9,7 +9,7 @@ import numpy as np
 from usp_prof.charts.inputs import RooflinePoints
 from usp_prof.model.hardware import precision
 from usp_prof.report.document import Chart, Section
-from usp_prof.report.frames import frame_table
+from usp_prof.report.frames import listed
 from usp_prof.report.sections.plain import key_figures, notes
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ def build(context: Context, title: str) -> Section | None:
     result = cast("KernelsResult", context.results["kernels"])
     blocks: list[Block] = [*key_figures(result)]
     if result.ops:
-        blocks.append(frame_table(result.to_pandas(), "Ops by shape, all ranks and steps together", _OPS))
+        blocks.append(listed(result.listing(), "Ops by shape, all ranks and steps together", _OPS))
     points = roofline(result)
     if points is not None:
         blocks.append(Chart("Roofline", points))
     if result.kernels:
-        blocks.append(frame_table(result.top(), "Kernels, all ranks and steps together", _KERNELS))
+        blocks.append(listed(result.top_listing(), "Kernels, all ranks and steps together", _KERNELS))
     return Section("kernels", title, (*blocks, *notes(result)))
 
 

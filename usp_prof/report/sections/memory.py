@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from usp_prof.analyses.memory import over_time
+from usp_prof.analyses.memory import line_of
 from usp_prof.charts.inputs import MemoryLine, MemoryLines
 from usp_prof.report.document import Chart, Section
-from usp_prof.report.frames import frame_table
+from usp_prof.report.frames import length, listed
 from usp_prof.report.sections.plain import key_figures, notes
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ def build(context: Context, title: str) -> Section | None:
         return None
     result = cast("MemoryResult", context.results["memory"])
     blocks: list[Block] = [*key_figures(result)]
-    tables = (("Peaks by rank", result.to_pandas()), ("Copies", result.copy_table()))
+    tables = (("Peaks by rank", result.listing()), ("Copies", result.copy_listing()))
     drawn = lines(context.tables, result)
     if drawn.lines:
         blocks.append(Chart("Memory over time, of the fullest ranks", drawn))
-    blocks += [frame_table(frame, name, rows=64) for name, frame in tables if len(frame)]
+    blocks += [listed(listing, name, rows=64) for name, listing in tables if length(listing)]
     if result.snapshots:
         blocks += _snapshots(result)
     return Section("memory", title, (*blocks, *notes(result)))
@@ -44,14 +44,14 @@ def build(context: Context, title: str) -> Section | None:
 
 def _snapshots(result: MemoryResult) -> list[Block]:
     """Show what was read of memory snapshots: totals, history, and which lines took what is in use."""
-    blocks: list[Block] = [frame_table(result.snapshot_table(), "Memory snapshots", rows=64)]
+    blocks: list[Block] = [listed(result.snapshot_listing(), "Memory snapshots", rows=64)]
     fullest = sorted((one for one in result.snapshots if len(one.change)), key=lambda one: -one.peak)[:MOST_LINES]
     if fullest:
         drawn = MemoryLines(tuple(_history(one) for one in fullest))
         blocks.append(Chart("Memory over time, as the snapshots' histories tell", drawn))
-    sites = result.site_table()
-    if len(sites):
-        blocks.append(frame_table(sites, "What took the memory in use at the snapshots"))
+    sites = result.site_listing()
+    if length(sites):
+        blocks.append(listed(sites, "What took the memory in use at the snapshots"))
     return blocks
 
 
@@ -70,11 +70,11 @@ def lines(tables: TableSet, result: MemoryResult) -> MemoryLines:
 
 
 def _line(tables: TableSet, rank: int) -> MemoryLine:
-    found = over_time(tables, rank)
-    time, allocated = found["start_ns"].to_numpy(), found["allocated_bytes"].to_numpy()
+    found = line_of(tables, rank)
+    time, allocated = found["start_ns"], found["allocated_bytes"]
     kept = _kept(allocated)
     time = time - time[:1].sum()
-    return MemoryLine(f"rank {rank}", time[kept], allocated[kept], found["reserved_bytes"].to_numpy()[kept])
+    return MemoryLine(f"rank {rank}", time[kept], allocated[kept], found["reserved_bytes"][kept])
 
 
 def _kept(allocated: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Section, Text
 from usp_prof.report.format import quantity
-from usp_prof.report.frames import frame_table
+from usp_prof.report.frames import listed
 from usp_prof.report.sections.plain import key_figures, notes
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def build(context: Context, title: str) -> Section | None:
         text = f"Held against {result.devices} devices at {peak} {result.precision} dense"
         blocks.append(Text(f"{text} ({result.peak_source})." if result.peak_source else f"{text}.", quiet=True))
     if result.flop_per_token:
-        blocks.append(frame_table(result.to_pandas(), "By convention", _CONVENTIONS))
+        blocks.append(listed(result.listing(), "By convention", _CONVENTIONS))
     if result.parts:
-        blocks.append(frame_table(result.cross_check(), "FLOP of a step: the model's and the trace's", _CHECK))
+        blocks.append(listed(result.check_listing(), "FLOP of a step: the model's and the trace's", _CHECK))
     return Section("mfu", title, (*blocks, *notes(result)))

@@ -11,7 +11,7 @@ from usp_prof.charts.inputs import PipelineSchedule
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
 from usp_prof.report.format import quantity
-from usp_prof.report.frames import frame_table
+from usp_prof.report.frames import listed
 from usp_prof.report.sections.plain import key_figures, notes
 from usp_prof.report.words import spans
 
@@ -52,7 +52,7 @@ def build(context: Context, title: str) -> Section | None:
         )
     if result.stages:
         blocks.append(_stages(result))
-    blocks.append(frame_table(result.to_pandas(), "Ranks and steps", _RANKS))
+    blocks.append(listed(result.listing(), "Ranks and steps", _RANKS))
     return Section("pipeline", title, (*blocks, *notes(result)))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import DataTable, Section, TableColumn
-from usp_prof.report.frames import frame_table
+from usp_prof.report.frames import listed
 from usp_prof.report.sections.plain import key_figures, notes
 from usp_prof.report.words import spans
 
@@ -34,10 +35,10 @@ def build(context: Context, title: str) -> Section | None:
     blocks: list[Block] = [*key_figures(result)]
     if result.culprits:
         blocks += [_culprits(result), _evidence(result)]
-    frame = result.to_pandas()
-    if len(frame):
-        frame = frame.sort_values(["own_ns", "late_by_ns", "rank"], ascending=[False, False, True], kind="stable")
-        blocks.append(frame_table(frame, "Arrivals by rank and axis, all steps, latest first", _LATENESS, rows=32))
+    if result.lateness:
+        latest = sorted(result.lateness, key=lambda late: (-late.own_ns, -late.late_by_ns, late.rank))
+        listing = replace(result, lateness=tuple(latest)).listing()
+        blocks.append(listed(listing, "Arrivals by rank and axis, all steps, latest first", _LATENESS, rows=32))
     return Section("stragglers", title, (*blocks, *notes(result)))
 
 
