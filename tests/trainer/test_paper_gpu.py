@@ -16,9 +16,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.pipelining.schedules import _PipelineSchedule
 from trainer_fleet import finish, start
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.trainer,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not hasattr(_PipelineSchedule, "_warmup_p2p"), reason="it stands in for torch 2.13's parts"),
+]
 
 TESTS = Path(__file__).resolve().parents[1]
 TORCH = Path(torch.__file__).parent
