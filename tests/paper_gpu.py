@@ -15,6 +15,7 @@ import ctypes
 import json
 import os
 import random
+import signal
 import socket
 import sys
 import traceback
@@ -175,6 +176,7 @@ def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
             status = main()
     finally:
         dist.init_process_group, dist.get_backend, torch.profiler.profile = start, answers, watch
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the trainer's answer to it is for one run
         if dist.is_initialized():
             dist.destroy_process_group()
     return {"status": status, "backend": joined, "waits": notes.waits, "crossings": notes.crossings, "recorded": asked}
