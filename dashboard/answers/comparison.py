@@ -100,7 +100,7 @@ def metrics_shown(pair: Pair, *, everything: bool) -> pd.DataFrame:
         least, most = _ENDS[found.scale is Scale.RELATIVE]
         ends = (found.low, found.high) if own else (max(found.low, least), min(found.high, most))
         before, after, change, low, high = (
-            _digits(value / (scale.factor if own or place < _OWN else 0.01))
+            _digits(value / (scale.factor if own or place < _OWN else 0.01), 4 if place < _OWN else 3)
             for place, value in enumerate((found.before, found.after, found.change, *ends))
         )
         rows.append(
@@ -114,9 +114,9 @@ def metrics_shown(pair: Pair, *, everything: bool) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _digits(value: float) -> float | None:
-    """Round to the four digits that anybody reads; nothing where nothing is known."""
-    return float(f"{value:.4g}") if math.isfinite(value) else None
+def _digits(value: float, most: int) -> float | None:
+    """Round to the digits that anybody reads; nothing where nothing is known."""
+    return float(f"{value:.{most}g}") if math.isfinite(value) else None
 
 
 def metrics_frame(pair: Pair, *, everything: bool) -> pd.DataFrame:
