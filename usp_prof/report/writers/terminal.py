@@ -227,7 +227,7 @@ def _findings(block: doc.Findings, console: Console) -> None:
     for number, finding in enumerate(block.findings, 1):
         first, *rest = finding_lines(finding)
         _put(
-            Line.assemble((f"{number}. ", "dim"), (finding.code, _STYLES[finding.level]), " ", _plain(first, console)),
+            Line.assemble((f"{number}. ", "dim"), (finding.code, _STYLES[finding.level]), ": ", _plain(first, console)),
             console,
         )
         for line in rest:
