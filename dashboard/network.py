@@ -7,15 +7,17 @@ import gzip
 import socket
 import sys
 from functools import cache, lru_cache
+from http import HTTPStatus
 from importlib.metadata import version
 from mimetypes import guess_type
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import streamlit
 from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.routing import Route
+
+from dashboard import chunks
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -70,7 +72,7 @@ ROUTE = Route(LIBRARY, library)
 
 
 class Front:
-    """Stands before Streamlit: answers the files of its pages out of memory, and says which library a page will need.
+    """Stands before Streamlit: answers the files of its pages out of memory, and says what a page will need.
 
     A first visit asks for over a hundred small files. Streamlit looks each up on disk in a thread, which takes longer
     than the browser takes to run them; their names hold a stamp of their contents, so that they never change.
@@ -78,7 +80,7 @@ class Front:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        root = Path(streamlit.__file__).parent / "static"
+        root = chunks.ROOT
         self._files = {f"/{path.relative_to(root).as_posix()}": path for path in root.glob("static/**/*.*")}
         self._read = lru_cache(maxsize=None)(self._answer)
 
@@ -90,8 +92,11 @@ class Front:
             head, body = self._read(scope["path"])
             await send({"type": "http.response.start", "status": 200, "headers": head})
             await send({"type": "http.response.body", "body": body})
+        elif scope["method"] == "GET" and b"text/html" in dict(scope["headers"]).get(b"accept", b""):
+            plain = [each for each in scope["headers"] if each[0] != b"accept-encoding"]
+            await self._app({**scope, "headers": plain}, receive, _Head(send, scope["path"]).send)
         else:
-            await self._app(scope, receive, send if scope["path"] in CHARTLESS else _naming_library(send))
+            await self._app(scope, receive, send)
 
     def _answer(self, path: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
         body = self._files[path].read_bytes()
@@ -100,14 +105,42 @@ class Front:
         return [(name.lower().encode(), value.encode()) for name, value in said.items()], body
 
 
-def _naming_library(send: Send) -> Send:
-    """Add to a page's head that the library will be needed, so that it is on its way before it is asked for."""
+class _Head:
+    """Adds to a page's head what it will need, so that it is on its way before it is asked for."""
 
-    async def named(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            if headers.get("content-type", "").startswith("text/html"):
-                headers["Link"] = f"<{LIBRARY}>; rel=preload; as=script"
-        await send(message)
+    def __init__(self, send: Send, path: str) -> None:
+        self._send = send
+        self._path = path
+        self._start: Message | None = None
+        self._body = b""
 
-    return named
+    async def send(self, message: Message) -> None:
+        """Hold a page back until it is whole; hand on all else as it comes."""
+        if message["type"] == "http.response.start" and _is_page(message):
+            self._start = message
+            return
+        if self._start is None:
+            await self._send(message)
+            return
+        self._body += message.get("body", b"")
+        if not message.get("more_body"):
+            await self._whole()
+
+    async def _whole(self) -> None:
+        start = self._start or {}
+        body = self._body.replace(b"</head>", _links(charts=self._path not in CHARTLESS).encode() + b"</head>", 1)
+        MutableHeaders(scope=start)["Content-Length"] = str(len(body))
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def _is_page(message: Message) -> bool:
+    headers = MutableHeaders(scope=message)
+    kind, packed = headers.get("content-type", ""), "content-encoding" in headers
+    return message["status"] == HTTPStatus.OK and kind.startswith("text/html") and not packed
+
+
+def _links(*, charts: bool) -> str:
+    ahead = [f'<link rel="modulepreload" crossorigin href="{address}">' for address in chunks.later()]
+    library_ahead = [f'<link rel="preload" as="script" href="{LIBRARY}">'] if charts else []
+    return "".join(ahead + library_ahead)

@@ -15,7 +15,7 @@ import streamlit
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse
 
-from dashboard import network
+from dashboard import chunks, network
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ def test_connections_to_a_socket_that_names_no_protocol_wait_for_no_receipt() ->
 
 async def _behind(scope: Scope, receive: Receive, send: Send) -> None:
     page = scope["path"] in ("/", "/query")
-    answer = HTMLResponse("<p>page</p>") if page else PlainTextResponse("behind")
+    answer = HTMLResponse("<head></head><p>page</p>") if page else PlainTextResponse("behind")
     await answer(scope, receive, send)
 
 
@@ -61,7 +61,8 @@ def _ask(path: str, method: str = "GET") -> tuple[dict[str, str], bytes]:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    scope: dict[str, Any] = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b""}
+    heads = [(b"accept", b"text/html,*/*"), (b"accept-encoding", b"gzip")]
+    scope: dict[str, Any] = {"type": "http", "method": method, "path": path, "headers": heads, "query_string": b""}
     asyncio.run(network.Front(_behind)(scope, receive, send))
     heads = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return heads, b"".join(message.get("body", b"") for message in sent[1:])
@@ -79,9 +80,7 @@ def test_a_file_of_the_pages_is_answered_as_it_lies_on_disk(kind: str) -> None:
 
 @pytest.mark.parametrize("path", ["/static/../index.html", "/static/js/none.js", "/usp/tile", "/static", "//static/js"])
 def test_everything_else_is_handed_on(path: str) -> None:
-    heads, body = _ask(path)
-    assert body == b"behind"
-    assert "link" not in heads
+    assert _ask(path)[1] == b"behind"
 
 
 def test_a_question_that_is_no_get_is_handed_on() -> None:
@@ -89,9 +88,22 @@ def test_a_question_that_is_no_get_is_handed_on() -> None:
     assert _ask(f"/{file.relative_to(ASSETS).as_posix()}", "HEAD")[1] == b"behind"
 
 
-def test_a_page_with_charts_says_that_the_library_will_be_needed() -> None:
-    assert network.LIBRARY in _ask("/")[0]["link"]
-    assert "link" not in _ask("/query")[0]
+def test_a_page_names_in_its_head_what_it_will_need() -> None:
+    heads, body = _ask("/")
+    assert heads["content-length"] == str(len(body))
+    assert f'<link rel="preload" as="script" href="{network.LIBRARY}"></head>'.encode() in body
+    assert network.LIBRARY.encode() not in _ask("/query")[1]
+    assert body.count(b"modulepreload") == len(chunks.later())
+
+
+def test_what_a_page_will_need_is_there_and_not_named_by_it_already() -> None:
+    later = chunks.later()
+    assert any("/Metric." in address for address in later)
+    assert len(set(later)) == len(later)
+    index = (ASSETS / "index.html").read_text()
+    for address in later:
+        assert (ASSETS / address.lstrip("/")).is_file()
+        assert address.rpartition("/")[2] not in index
 
 
 @pytest.mark.parametrize("takes", ["gzip, deflate", "identity"])
