@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from usp_prof.model.schema import Kind
 from usp_prof.readers.argument_texts import taken
-from usp_prof.readers.arrays import codes_of, index_of, numbers_of, scalar_of, texts_of
+from usp_prof.readers.arrays import array_of, index_of, numbers_of, scalar_of, texts_of
 from usp_prof.readers.mapped import let_go
 from usp_prof.tables._plain_json import FEW, read_plainly
 from usp_prof.tables._sound_arguments import ROWS, SoundArguments
@@ -68,12 +68,28 @@ def read_arguments(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple
         return {f.name: _whole([_prepared(_typed(nothing, f), f)], f) for f in fields}
     order = None if (rows[1:] >= rows[:-1]).all() else np.argsort(rows, kind="stable")
     ordered = rows if order is None else rows[order]
-    named = _soundly(args, ordered, fields) or _carefully(args, ordered, fields)
-    return named if order is None else _reordered(named, order)
+    place = None if order is None else _places(order)
+    named = _soundly(args, ordered, fields, place)
+    if named is None:
+        named = _carefully(args, ordered, fields)
+        named = named if place is None else {name: _chosen(column, place) for name, column in named.items()}
+    return named
 
 
-def _soundly(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple[Field, ...]) -> dict[str, Any] | None:
-    """Read fields of arguments that are written as they should be; `None` when some are not."""
+def _places(order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Say where each row went that was put into an order."""
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return place
+
+
+def _soundly(
+    args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple[Field, ...], place: NDArray[np.int64] | None
+) -> dict[str, Any] | None:
+    """Read fields of arguments that are written as they should be; `None` when some are not.
+
+    They come in the order of the rows, or as `place` says.
+    """
     sound = SoundArguments(fields)
     for near in _near(args, rows):
         for begin in range(0, len(near), ROWS):
@@ -81,14 +97,13 @@ def _soundly(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple[Field
                 return None
         let_go()
     numbers, codes = sound.columns()
+    if place is not None:
+        numbers, codes = {name: column[place] for name, column in numbers.items()}, codes[place]
     if not sound.others:
         return numbers
     read = _read(texts_of([each.decode() for each in sound.combinations()]), sound.others)
     told = {field.name: _prepared(values, field) for values, field in zip(read, sound.others, strict=True)}
-    places = codes_of(codes)
-    return numbers | {
-        name: values[codes] if isinstance(values, np.ndarray) else values.take(places) for name, values in told.items()
-    }
+    return numbers | {name: _chosen(values, codes) for name, values in told.items()}
 
 
 def _carefully(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple[Field, ...]) -> dict[str, Any]:
@@ -132,14 +147,9 @@ def _near(args: pa.ChunkedArray, rows: NDArray[np.int64]) -> list[NDArray[np.int
     return np.split(rows, np.flatnonzero(np.diff(rows // apart)) + 1)
 
 
-def _reordered(columns: dict[str, Any], order: NDArray[np.int64]) -> dict[str, Any]:
-    """Put columns that were read in ascending order into the order that was asked for."""
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return {
-        name: column[place] if isinstance(column, np.ndarray) else column.take(index_of(place))
-        for name, column in columns.items()
-    }
+def _chosen(column: Any, rows: NDArray[Any]) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
+    """Give some rows of a column."""
+    return column[rows] if isinstance(column, np.ndarray) else column.take(array_of(rows))
 
 
 def _read(chosen: pa.Array, fields: Sequence[Field]) -> list[pa.Array]:

@@ -123,8 +123,8 @@ class EventFrame:
         used = np.zeros(len(values), dtype=bool)
         used[own] = True
         table = np.zeros(len(values), dtype=dtype)
-        for code in np.flatnonzero(used).tolist():
-            table[code] = say(values[code])
+        found = np.flatnonzero(used)
+        table[found] = np.fromiter((say(values[code]) for code in found.tolist()), dtype, len(found))
         return table[own]
 
     def text(self, name: str, rows: Ints) -> pa.DictionaryArray:
