@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import astuple
 
 from usp_prof.readers import _nanoseconds, _wire, device_work
-from usp_prof.readers._names import Kinds, Texts, category_text, plain_text
+from usp_prof.readers._names import Kinds, Texts, category_text, has, plain_text
 from usp_prof.readers._numbers import NarrowNumbers, Numbers, spread
 from usp_prof.readers._threads import ThreadNames
 from usp_prof.readers.argument_texts import ArgumentTexts
@@ -153,9 +153,9 @@ class Columns:
     def _add_args(self, args: Sequence[msgspec.Raw], codes: NDArray[np.int32]) -> None:
         sizes = np.fromiter(map(len, args), np.int32, len(args))
         self.args.add(b"".join(args), sizes)
-        said = sizes > 0
-        ops, work = self.kinds.marked(3, codes) & said, self.kinds.marked(4, codes) & said
-        others = said & ~ops & ~work & ~self.kinds.marked(2, codes)
+        said, marks = sizes > 0, self.kinds.marks(codes)
+        ops, work = has(marks, 3) & said, has(marks, 4) & said
+        others = said & ~(ops | work | has(marks, 2))
         of_ops, sequence, inputs = self._of_ops(_chosen(args, ops))
         of_work, launched = self._of_work(_chosen(args, work))
         more = self._of_others(_chosen(args, others))

@@ -69,17 +69,25 @@ class Kinds:
         self._codes = Codes()
         self._numbers = Numbers(np.int32)
         self._signs = signs
-        self._marks = [bytearray() for _ in signs]
+        self._marks = np.zeros(0, np.uint8)
 
     def look_up(self, *columns: Sequence[object]) -> NDArray[np.int32]:
         """Give the codes of rows, which are not appended."""
         return np.fromiter(map(self._codes.__getitem__, zip(*columns, strict=True)), np.int32, len(columns[0]))
 
+    def marks(self, codes: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """Give for rows the signs that hold, each as a bit: the first as the lowest."""
+        if len(self._marks) < len(self._codes):
+            new = [self._asked(key) for key in islice(self._codes, len(self._marks), None)]
+            self._marks = np.append(self._marks, np.array(new, np.uint8))
+        return self._marks[codes]
+
     def marked(self, sign: int, codes: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Say for rows whether a sign holds."""
-        marks, ask = self._marks[sign], self._signs[sign]
-        marks += bytes(ask(key) for key in islice(self._codes, len(marks), None))
-        return np.frombuffer(bytes(marks), bool)[codes]
+        return has(self.marks(codes), sign)
+
+    def _asked(self, key: tuple[Any, ...]) -> int:
+        return sum(ask(key) << place for place, ask in enumerate(self._signs))
 
     def add(self, codes: NDArray[np.int32]) -> None:
         """Append rows."""
@@ -94,6 +102,11 @@ class Kinds:
         if len(keys) < len(used):
             codes = (np.cumsum(used) - 1).astype(np.int32)[codes]
         return [_spelt(codes, [key[place] for key in keys], spell) for place, spell in enumerate(spellings)]
+
+
+def has(marks: NDArray[np.uint8], sign: int) -> NDArray[np.bool_]:
+    """Say where a sign holds."""
+    return np.asarray(marks & (1 << sign), bool)
 
 
 def _spelt(codes: NDArray[np.int32], values: Iterable[object], spelling: Callable[[object], str]) -> pa.DictionaryArray:
