@@ -1,6 +1,6 @@
 """Does what a GPU does agree with the CPU, and does its trace say what it should? All of it, in one command:
 
-``pytest --no-cov tests/trainer/test_gpu.py`` where there is a GPU. One process has NCCL; two share a GPU through gloo,
+``pytest tests/trainer/test_gpu.py`` where there is a GPU. One process has NCCL; two share a GPU through gloo,
 which carries what goes to all ranks of a group; what goes to one rank alone (pipelines, rings) asks for a second GPU.
 `test_paper_gpu.py` holds the rest, as far as it shows without a device.
 """
