@@ -33,7 +33,9 @@ for package in (analyses, findings, whatif, sections):
         import_module(module.name)
 """
 """What is loaded when it is first asked for, as HTA has loaded all that it needs by then."""
-OURS = LOADED + """
+OURS = (
+    LOADED
+    + """
 import io
 from rich.console import Console
 from usp_prof import open_run
@@ -50,7 +52,10 @@ terminal.write(document, Console(file=io.StringIO(), width=80))
 lap("write")
 '''
 """
-CHECK = LOADED + """
+)
+CHECK = (
+    LOADED
+    + """
 from usp_prof import open_run
 from usp_prof.gate import check as checking
 from usp_prof.gate.baseline import Baseline, save
@@ -67,6 +72,7 @@ checking.text(report)
 lap("check")
 '''
 """
+)
 ANEW = OURS.replace('lap("open")', 'run.tables.kept = None\nlap("open")')
 """The same with findings that were not kept."""
 HTA = """

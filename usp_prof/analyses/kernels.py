@@ -187,7 +187,9 @@ def _shape_notes(tables: TableSet, ranks: list[int], ops: tuple[OpStat, ...], to
         return [HealthRow("no_shapes", Severity.INFO, detail=detail)]
     unlinked = sum(op.time_ns for op in ops if not op.known)
     if unlinked > total / 10:
-        detail = f"{unlinked / total:.0%} of compute time belongs to no CPU op (graphs, launches before the window)"
+        detail = (
+            f"{100 * unlinked / total:.0f} % of compute time belongs to no CPU op (graphs, launches before the window)"
+        )
         return [HealthRow("kernels_without_op", Severity.INFO, detail=f"{detail}: their work is not known")]
     return []
 

@@ -51,7 +51,7 @@ def _doubt(policy: Policy, noise: Noise, runs: int) -> float:
 
 def _judgement(each: SeenFinding, known: float, doubt: float) -> Judgement:
     more = each.gain - known
-    reason = f"new, but runs may differ by {doubt:.0%} of a step: save a baseline of several runs"
+    reason = f"new, but runs may differ by {100 * doubt:.0f} % of a step: save a baseline of several runs"
     return Judgement(
         f"finding {each.code}" + (f"[{each.where.replace(' ', ',')}]" if each.where else ""),
         each.title,

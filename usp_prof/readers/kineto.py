@@ -6,8 +6,6 @@ event by event. Peak memory grows with the piece and the columns, never with the
 
 from __future__ import annotations
 
-import gc
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,12 +21,12 @@ from usp_prof.readers._salvage import salvage, salvage_fields
 from usp_prof.readers._split import HEAD_LIMIT, Feed, parse_head, parse_tail, split_end
 from usp_prof.readers.argument_texts import kept
 from usp_prof.readers.arrays import array_of, numbers_of
+from usp_prof.readers.collection import no_collection
 from usp_prof.readers.events import SCHEMA
 from usp_prof.readers.raw import RawTrace
 from usp_prof.readers.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     import pyarrow as pa
@@ -44,18 +42,6 @@ def read(path: Path) -> RawTrace:
     """Read one trace file; raises only when nothing can be made of it."""
     with no_collection():
         return _Reading(path).run()
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Hold the cycle collector: events make no cycles, and looking for them costs a third of the decode."""
-    wanted = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if wanted:
-            gc.enable()
 
 
 class _Reading:

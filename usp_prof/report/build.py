@@ -12,6 +12,7 @@ from usp_prof.findings.engine import find_all
 from usp_prof.findings.kept import Found
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.readers.collection import no_collection
 from usp_prof.report.context import Context
 from usp_prof.report.document import Document
 from usp_prof.report.facts import run_facts
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 
+@no_collection()
 def analyse(
     tables: TableSet,
     selection: Selection = EVERYTHING,
@@ -53,6 +55,7 @@ def declared_metrics(names: Iterable[str] = NAMES) -> dict[str, Metric]:
     return {metric.id: metric for module in modules for metric in module.METRICS}
 
 
+@no_collection()
 def build(
     tables: TableSet,
     results: Mapping[str, Result],

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CODE = "late-rank"
 _CRITICAL = 0.1
 _ADVICE = {
-    Why.SLOW_COMPUTE: "The same work takes longer there: look at its clocks, power and temperature, and at what runs beside it.",
+    Why.SLOW_COMPUTE: "The same work takes longer there: look at its clocks, power, temperature and neighbours.",
     Why.MORE_WORK: "It has more to do than its peers: look at how layers, experts or tokens are shared out.",
     Why.SLOW_HOST: "Its launches come late: look at that host's CPU load, pinning, clocks and Python's collector.",
     Why.LATE_INPUT: "It waits for data: more loader workers, prefetching, or faster storage on that host.",

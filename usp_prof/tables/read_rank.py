@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.contract import TRACE_METADATA_KEY
-from usp_prof.readers.kineto import no_collection, read
+from usp_prof.readers.collection import no_collection
+from usp_prof.readers.kineto import read
 from usp_prof.readers.manifest import manifest_from
 from usp_prof.readers.mapped import from_the_system
 from usp_prof.tables.rank import build_rank

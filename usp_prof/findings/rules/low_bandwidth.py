@@ -64,7 +64,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
             continue
         graph = graph_of(tables)
         yield Draft(
-            f"{axis} collectives reach {measured / found.link_peak:.0%} of the link",
+            f"{axis} collectives reach {100 * measured / found.link_peak:.0f} % of the link",
             {"axis": axis},
             {
                 "calls": int(rows.sum()),

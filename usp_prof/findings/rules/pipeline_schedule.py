@@ -59,7 +59,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
         return
     best, edit = max(tried, key=lambda pair: pair[0].saved_ns)
     yield Draft(
-        f"schedule {edit.value} has a bubble of {best.bubble_fraction:.1%}",
+        f"schedule {edit.value} has a bubble of {100 * best.bubble_fraction:.1f} %",
         {"stages": pipeline.stages},
         {"window_ns": best.measured_ns, "simulated_ns": best.simulated_ns, "other_ns": best.other_ns},
         edit,

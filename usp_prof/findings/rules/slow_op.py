@@ -56,7 +56,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
             return
         graph, word = graph_of(tables), shape_word(op.dims)
         yield Draft(
-            f"{op.name} takes {share:.0%} of compute at {op.efficiency:.0%} of the roofline",
+            f"{op.name} takes {100 * share:.0f} % of compute at {100 * op.efficiency:.0f} % of the roofline",
             {"op": op.name, "dims": word.rstrip(".")},  # what is no tensor has no shape
             {
                 "share_of_compute": share,

@@ -69,7 +69,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
             continue
         graph, names = graph_of(tables), sorted({op.name for op in mine})
         yield Draft(
-            f"products with a size of {size} reach {efficiency:.0%} where whole tiles reach {usual:.0%}",
+            f"products with a size of {size} reach {100 * efficiency:.0f} %, whole tiles {100 * usual:.0f} %",
             {"size": size},
             {
                 "share_of_compute": share,
