@@ -7,7 +7,8 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from trainer import fp8
 from trainer.faults import Faults
-from trainer.model.decoder import Decoder, Plan
+from trainer.model.decoder import Decoder
+from trainer.model.plan import Plan
 from trainer.model.shape import load_shape
 from trainer.pace import Pace
 from trainer.parallel.context import ContextAttention

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from usp_prof.model.schema import Kind
 from usp_prof.tables import _sound_arguments, arguments
-from usp_prof.tables.arguments import Field, read_arguments
+from usp_prof.tables.arguments import read_arguments
+from usp_prof.tables.field import Field
 
 FIELDS = (Field("number", "n"), Field("text", "t", Kind.TEXT), Field("coded", "t", Kind.TEXT, coded=True))
 

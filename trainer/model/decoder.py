@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -11,37 +11,15 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from trainer.model.experts import Experts
+from trainer.model.plan import Plan
 from trainer.model.shape import ModelShape
 from trainer.pace import Pace
 from trainer.parallel.collectives import gather, reduce_scatter
-from trainer.parallel.context import ContextAttention, positions
-from trainer.parallel.mesh import Mesh
-from trainer.parallel.tensor import Multiply, SplitLinear, VocabEmbedding, replicated
-from trainer.rules import Settled
-from trainer.slow import Brake
+from trainer.parallel.context import positions
+from trainer.parallel.tensor import SplitLinear, VocabEmbedding, replicated
 
 again_later = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 """Computes its result again in backward instead of keeping what led to it; nothing here draws random numbers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything that the layers need to know beside their sizes."""
-
-    settled: Settled
-    mesh: Mesh
-    device: torch.device
-    dtype: torch.dtype
-    """Of the weights."""
-    multiply: Multiply
-    """How the layers' projections multiply; the head stays in the wider type."""
-    attention: ContextAttention
-    documents: int
-    """Into how many documents a sequence is cut on this rank; attention does not look across them."""
-    crowd: torch.Tensor | float
-    """Added to the router's preferences, to send too many tokens to some experts (a fault)."""
-    pace: Pace | None
-    brake: Brake | None
 
 
 class Norm(nn.Module):

@@ -21,7 +21,7 @@ from trainer.parallel.tensor import kept, replicated, weight
 from usp_prof.record import expert_combine, expert_dispatch, expert_load
 
 if TYPE_CHECKING:
-    from trainer.model.decoder import Plan
+    from trainer.model.plan import Plan
 
 ROW_BYTES = 16
 """Of what the kernel that multiplies groups wants rows to be multiples."""

@@ -9,7 +9,6 @@ is taken without ever building the whole row of logits (loss parallelism).
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,10 +20,7 @@ from trainer.parallel.collectives import all_reduce, reduce_scatter
 from trainer.parallel.mesh import Group
 
 if TYPE_CHECKING:
-    from trainer.model.decoder import Plan
-
-Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Gives a tensor times a weight, in whatever precision."""
+    from trainer.model.plan import Plan
 
 
 def weight(plan: Plan, name: str, shape: tuple[int, ...], std: float = 0.02) -> torch.Tensor:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from usp_prof.tables.arguments import Field
+    from usp_prof.tables.field import Field
 
 _ABSENT = msgspec.Raw(b"")
 _NUMBERS = {Kind.INT: (int, -1, np.int64), Kind.FLOAT: (float, math.nan, np.float64)}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -27,32 +25,9 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
     from numpy.typing import NDArray
 
-_OUTER = re.compile(r'\$\.(?:"([^"]*)"|([^".\[]+))')
+    from usp_prof.tables.field import Field
+
 _SQL = {Kind.INT: "BIGINT", Kind.FLOAT: "DOUBLE", Kind.FLAG: "BOOLEAN"}
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One argument: the column to make, the key as Kineto writes it (`$.` paths reach inside) and its type.
-
-    Texts of which many are alike can be had `coded`: each distinct one is held once.
-    """
-
-    name: str
-    key: str
-    kind: Kind = Kind.INT
-    coded: bool = False
-
-    @property
-    def path(self) -> str:
-        """The JSON path."""
-        return self.key if self.key.startswith("$") else f'$."{self.key}"'
-
-    @property
-    def outer(self) -> str:
-        """The argument itself, of which a path may want a part."""
-        inside = _OUTER.match(self.key)
-        return inside[1] or inside[2] if inside else self.key
 
 
 _BATCH = 1 << 17

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from usp_prof.model.schema import Kind
 from usp_prof.readers.arrays import coded, index_of, numbers_of, texts_of
-from usp_prof.tables.arguments import Field
+from usp_prof.tables.field import Field
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,7 +11,7 @@ import pyarrow as pa
 from usp_prof.algebra.tracks import Tracks, nest
 from usp_prof.readers import device_work
 from usp_prof.readers.arrays import coded
-from usp_prof.tables.arguments import Field, read_arguments
+from usp_prof.tables.arguments import read_arguments
 from usp_prof.tables.columns import Columns
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.readers.raw import RawTrace
+    from usp_prof.tables.field import Field
 
     Ints = NDArray[np.int64]
     Flags = NDArray[np.bool_]

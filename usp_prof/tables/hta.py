@@ -17,7 +17,8 @@ import numpy as np
 
 from usp_prof.model.errors import UsageError
 from usp_prof.model.schema import Kind
-from usp_prof.tables.arguments import Field, read_arguments
+from usp_prof.tables.arguments import read_arguments
+from usp_prof.tables.field import Field
 from usp_prof.tables.frame import DEVICE_WORK
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, flag, integer, real, text
-from usp_prof.tables.arguments import Field
 from usp_prof.tables.build import table
+from usp_prof.tables.field import Field
 from usp_prof.tables.frame import compact
 from usp_prof.tables.streams import streams
 from usp_prof.tables.work_kinds import KINDS

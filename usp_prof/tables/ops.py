@@ -11,8 +11,9 @@ from usp_prof.algebra.order import sorted_rows
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, integer, text
 from usp_prof.readers.arrays import numbers_of
 from usp_prof.readers.parted import Parted
-from usp_prof.tables.arguments import Field, read_arguments
+from usp_prof.tables.arguments import read_arguments
 from usp_prof.tables.build import arrow_schema, table
+from usp_prof.tables.field import Field
 from usp_prof.tables.frame import HOST_OPS, compact
 from usp_prof.tables.phases import PHASES, phases_of
 

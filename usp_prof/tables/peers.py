@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.readers.arrays import index_of
-from usp_prof.tables.arguments import Field
 from usp_prof.tables.described import numbers
+from usp_prof.tables.field import Field
 from usp_prof.tables.transfers import marked_transfers
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import numpy as np
 
 from usp_prof.algebra.tracks import nest
 from usp_prof.model.schema import Kind
-from usp_prof.tables.arguments import Field
 from usp_prof.tables.classification import operation
 from usp_prof.tables.described import coded_texts, elements, second_elements
+from usp_prof.tables.field import Field
 from usp_prof.tables.frame import HOST_OPS
 
 if TYPE_CHECKING:

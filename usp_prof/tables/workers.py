@@ -16,9 +16,9 @@ import numpy as np
 
 from usp_prof.model.axis import Axis
 from usp_prof.model.schema import Kind
-from usp_prof.tables.arguments import Field
 from usp_prof.tables.axes import axis_of_marks
 from usp_prof.tables.described import elements, second_elements
+from usp_prof.tables.field import Field
 from usp_prof.tables.posts import P2P
 
 if TYPE_CHECKING:
