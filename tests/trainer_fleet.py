@@ -17,7 +17,7 @@ import torch.distributed as dist
 from trainer.build import build, wanted_groups
 from trainer.config import parse
 from trainer.data import Batches
-from trainer.faults import Faults
+from trainer.injection import Faults
 from trainer.parallel.mesh import Mesh
 from trainer.rules import settle
 

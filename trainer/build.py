@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from trainer import fp8
-from trainer.faults import Faults
+from trainer.injection import Faults
 from trainer.model.decoder import Decoder
 from trainer.model.plan import Plan
 from trainer.model.shape import load_shape
@@ -15,7 +15,7 @@ from trainer.parallel.context import ContextAttention
 from trainer.parallel.data import Buckets, DataParallel
 from trainer.parallel.mesh import SERVED, Mesh
 from trainer.parallel.sharding import Sharded
-from trainer.rules import Settled
+from trainer.settled import Settled
 from trainer.slow import Brake
 from trainer.step import Update
 

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch.distributed import checkpoint
 
 from trainer.errors import refuse
-from trainer.parallel.mesh import ORDER
-from trainer.rules import Settled
+from trainer.parallel.layout import ORDER
+from trainer.settled import Settled
 from trainer.step import Update
 
 IDENTITY = "identity.json"

@@ -17,7 +17,7 @@ import torch
 
 from trainer.errors import OptionError, refuse
 from trainer.parallel.context import runs
-from trainer.rules import Settled
+from trainer.settled import Settled
 
 NOISE = 0.1
 """Share of synthetic tokens that follow no rule."""

@@ -14,7 +14,7 @@ from usp_prof import record
 from usp_prof.model import hardware
 
 if TYPE_CHECKING:
-    from trainer.rules import Settled
+    from trainer.settled import Settled
 
 
 def take(kind: str) -> torch.device:

@@ -6,26 +6,12 @@ for each step, from the seed). What was injected stands in the manifest, and whe
 
 from __future__ import annotations
 
-import os
 import random
-import socket
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import Any
 
 from trainer.errors import OptionError, refuse
-from usp_prof import record
 
-if TYPE_CHECKING:
-    from trainer.rules import Settled
-
-SO_MAX_PACING_RATE = 47
-"""Linux: the most bytes per second that a socket sends."""
 ALWAYS: dict[str, Any] = {"steps": "", "probability": 1.0}
 KINDS: dict[str, dict[str, Any]] = {
     "slow-rank": {"rank": 0, "factor": 2.0, **ALWAYS},
@@ -62,16 +48,6 @@ class Fault:
         chance = self.settings.get("probability", 1.0)
         return chance >= 1 or random.Random(f"{seed} {step} {self.kind}").random() < chance  # noqa: S311 - no secret
 
-    def ranks(self, settled: Settled) -> list[int]:
-        """Give the ranks that it strikes, all of them where it names none."""
-        world, named = settled.layout.world, self.settings.get("rank", -1)
-        strikes: Callable[[int, dict[str, int]], bool] = {
-            "slow-host": lambda rank, _: rank * self["hosts"] // world == self["host"],
-            "slow-stage": lambda _, place: self["stage"] in settled.held(place["pp"]),
-            "unequal-lengths": lambda _, place: place["dp"] == self["dp"],
-        }.get(self.kind, lambda rank, _: named in {rank, -1})
-        return [rank for rank in range(world) if strikes(rank, settled.layout.coordinates(rank))]
-
 
 def parse_fault(text: str) -> Fault:
     """Read ``kind:key=value,...``; an unknown word is refused with the known ones."""
@@ -102,96 +78,3 @@ def _steps(value: str) -> str:
     if int(last or first) < int(first):
         raise ValueError(value)
     return value
-
-
-@dataclass(slots=True)
-class Drag:
-    """How much slower than it should a chunk computes now; 1 is healthy."""
-
-    factor: float = 1.0
-
-
-class Faults:
-    """The faults of a run, as they strike this rank."""
-
-    def __init__(self, settled: Settled, rank: int) -> None:
-        self.seed = settled.options.seed
-        self.struck = [(fault, fault.ranks(settled)) for fault in settled.faults]
-        self.mine = [fault for fault, ranks in self.struck if rank in ranks]
-        self.drags: dict[int, Drag] = {}
-        """By stage."""
-        self._sockets = _sockets()
-
-    def of_kind(self, kind: str) -> list[Fault]:
-        """Give the faults of a kind that strike this rank."""
-        return [fault for fault in self.mine if fault.kind == kind]
-
-    def truth(self) -> list[dict[str, Any]]:
-        """Say what was injected, for the manifest."""
-        return [
-            {"kind": fault.kind.replace("-", "_"), **fault.settings, "ranks": ranks} for fault, ranks in self.struck
-        ]
-
-    def drag(self, chunk: int) -> Drag | None:
-        """Make the drag of a chunk; `None` when nothing can ever slow it."""
-        stages = [fault for fault in self.of_kind("slow-stage") if fault["stage"] == chunk]
-        if stages or self.of_kind("slow-rank") or self.of_kind("slow-host"):
-            self.drags[chunk] = Drag()
-        return self.drags.get(chunk)
-
-    def begin(self, step: int) -> None:
-        """Set what acts in this step, and stand still where a pause is due."""
-        acting = {kind: [fault for fault in self.of_kind(kind) if fault.acts(step, self.seed)] for kind in KINDS}
-        for chunk, drag in self.drags.items():
-            stage = [fault for fault in acting["slow-stage"] if fault["stage"] == chunk]
-            drag.factor = prod(fault["factor"] for fault in (*stage, *acting["slow-rank"], *acting["slow-host"]))
-        for fault in acting["pause"]:
-            if step % fault["every"] == 0:
-                _sleep("pause", fault["ms"])
-
-    def input(self, step: int) -> None:
-        """Be late with the input."""
-        for fault in self.of_kind("late-input"):
-            if fault.acts(step, self.seed):
-                _sleep("late_input", fault["ms"])
-
-    def crowd(self, experts: int, device: torch.device) -> torch.Tensor | float:
-        """Give what the router adds to its preferences."""
-        crowd = [0.0] * experts
-        for fault in self.of_kind("expert-imbalance"):
-            crowd[fault["expert"]] += fault["bias"]
-        return torch.tensor(crowd, device=device) if any(crowd) else 0.0
-
-    def documents(self) -> int:
-        """Say into how many documents this rank's sequences are cut."""
-        return max([fault["documents"] for fault in self.of_kind("unequal-lengths")], default=1)
-
-    def opened(self, axes: tuple[str, ...]) -> float:
-        """Slow the links opened since the last call, if they serve a slow axis; gives the delay of their messages.
-
-        Bandwidth is limited by the kernel, which paces the group's sockets; on NCCL only the delay acts.
-        """
-        fresh, self._sockets = _sockets() - self._sockets, _sockets()
-        for fault in self.of_kind("slow-link"):
-            if fault["mbps"] and fault["axis"] in axes:
-                for name in fresh:
-                    with socket.socket(fileno=os.dup(int(name.split()[0]))) as link:
-                        link.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, int(fault["mbps"] * 1e6 / 8))
-        return sum(fault["delay_ms"] / 1e3 for fault in self.of_kind("slow-link") if fault["axis"] in axes)
-
-
-def _sleep(what: str, milliseconds: float) -> None:
-    with record.mark("fault", what):
-        time.sleep(milliseconds / 1e3)
-
-
-def _sockets() -> set[str]:
-    found = set()
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            target = str(entry.readlink())
-        except OSError:  # the listing's own descriptor is gone again
-            continue
-        if target.startswith("socket:"):
-            found.add(f"{entry.name} {target}")
-    return found

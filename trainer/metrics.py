@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from trainer.device import memory
-from trainer.rules import Settled
+from trainer.settled import Settled
 from trainer.step import Outcome
 
 

@@ -16,7 +16,7 @@ import torch
 from trainer.both_ways import in_passing
 from trainer.edges import Edges
 from trainer.errors import OptionError
-from trainer.faults import Drag
+from trainer.injection import Drag
 from trainer.model.shape import ModelShape
 from usp_prof import record
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from trainer.faults import Faults
+from trainer.injection import Faults
 from trainer.parallel.mesh import Mesh
-from trainer.rules import Settled
+from trainer.settled import Settled
 from usp_prof import record
 
 

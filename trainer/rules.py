@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-
-import torch
+from dataclasses import fields, replace
 
 from trainer.config import Options, default, flag_of
 from trainer.device import multiplies_in_fp8
 from trainer.errors import refuse
 from trainer.faults import KINDS, Fault, parse_fault
-from trainer.model.shape import ModelShape, load_shape
+from trainer.model.shape import load_shape
 from trainer.pace import Pace
-from trainer.parallel.mesh import Layout
+from trainer.parallel.layout import Layout
+from trainer.settled import SPLIT_BACKWARD, Settled, stages_per_rank
 
 DEFAULT_MESHES = {
     1: {},
@@ -25,64 +24,6 @@ DEFAULT_MESHES = {
     16: {"pp": 2, "dp": 2, "cp": 2, "tp": 2, "ep": 2},
 }
 """What each number of processes becomes when no axis is given; others become data parallel."""
-V_SHAPED = ("zbv", "dualpipev")
-SPLIT_BACKWARD = ("interleaved-zb", *V_SHAPED)
-"""Schedules that compute weight gradients apart from input gradients."""
-COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp64": torch.float64}
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """Options that agree with each other, and what follows from them."""
-
-    options: Options
-    layout: Layout
-    shape: ModelShape
-    micro_batch: int
-    """Sequences in a micro-batch."""
-    faults: tuple[Fault, ...] = ()
-
-    @property
-    def schedule(self) -> str:
-        """The pipeline's schedule; nothing where there is no pipeline."""
-        return self.options.schedule if self.layout.pp > 1 else ""
-
-    @property
-    def stages(self) -> int:
-        """Pipeline stages over all ranks."""
-        return self.layout.pp * stages_per_rank(self.schedule, self.options)
-
-    def held(self, rank: int) -> list[int]:
-        """Give the stages of a rank of the pipeline: one, every pp-th, or one from each end."""
-        if self.schedule in V_SHAPED:
-            return [rank, self.stages - 1 - rank]
-        return list(range(rank, self.stages, self.layout.pp))
-
-    @property
-    def compute(self) -> torch.dtype:
-        """In what the layers compute."""
-        return COMPUTE[self.options.dtype]
-
-    @property
-    def device(self) -> str:
-        """On what it computes: GPUs where there are any; paced compute is waits of the host and asks for none."""
-        wanted = self.options.device or ("cpu" if self.options.pace else "cuda")
-        return wanted if torch.cuda.is_available() else "cpu"
-
-    @property
-    def local_batch(self) -> int:
-        """Sequences of a data-parallel rank in an update."""
-        return self.options.batch // self.layout.dp
-
-    @property
-    def tokens(self) -> int:
-        """Tokens in an update over all ranks."""
-        return self.options.batch * self.shape.sequence
-
-
-def stages_per_rank(schedule: str, options: Options) -> int:
-    """Say how many stages a rank holds under a schedule."""
-    return 2 if schedule in V_SHAPED else options.stages_per_rank if schedule.startswith("interleaved") else 1
 
 
 def settle(options: Options, world: int) -> Settled:

@@ -30,11 +30,12 @@ from trainer.config import parse
 from trainer.data import Batches
 from trainer.device import count_gpus, peak, take
 from trainer.errors import OptionError
-from trainer.faults import Faults
+from trainer.injection import Faults
 from trainer.metrics import Reporter
 from trainer.parallel.mesh import Mesh
 from trainer.recording import open_session
-from trainer.rules import Settled, check_sharing, settle
+from trainer.rules import check_sharing, settle
+from trainer.settled import Settled
 from trainer.step import Update
 from usp_prof import record
 

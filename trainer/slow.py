@@ -11,7 +11,7 @@ import time
 import torch
 
 from trainer.edges import Edges
-from trainer.faults import Drag
+from trainer.injection import Drag
 from usp_prof import record
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from trainer.faults import Faults
+from trainer.injection import Faults
 from trainer.model.decoder import Decoder
 from trainer.model.experts import Experts
 from trainer.parallel.collectives import all_reduce
@@ -19,7 +19,7 @@ from trainer.parallel.data import DataParallel
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.pipeline import Pipeline
 from trainer.parallel.tensor import cross_entropy
-from trainer.rules import Settled
+from trainer.settled import Settled
 from usp_prof import record
 
 BIAS_STEP = 1e-3

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from trainer.config import parse
-from trainer.faults import SO_MAX_PACING_RATE, Drag, Faults, parse_fault
+from trainer.faults import parse_fault
+from trainer.injection import SO_MAX_PACING_RATE, Drag, Faults
 from trainer.model.shape import load_shape
 from trainer.pace import ACHIEVED, Pace
 from trainer.rules import settle

@@ -13,7 +13,7 @@ from trainer_reference import Reference
 from trainer.build import build, wanted_groups
 from trainer.config import parse
 from trainer.data import Batches
-from trainer.faults import Faults
+from trainer.injection import Faults
 from trainer.parallel.mesh import Mesh
 from trainer.rules import settle
 from trainer.step import rate

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from trainer.config import parse
 from trainer.errors import OptionError
-from trainer.parallel.mesh import ORDER, SERVED, Layout
+from trainer.parallel.layout import ORDER, Layout
+from trainer.parallel.mesh import SERVED
 from trainer.rules import check_sharing, settle
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import torch
 from trainer.build import build, wanted_groups
 from trainer.config import parse
 from trainer.errors import OptionError
-from trainer.faults import Faults
+from trainer.injection import Faults
 from trainer.model.shape import load_shape
 from trainer.parallel.mesh import Mesh
 from trainer.rules import settle

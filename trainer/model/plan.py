@@ -10,7 +10,7 @@ import torch
 from trainer.pace import Pace
 from trainer.parallel.context import ContextAttention
 from trainer.parallel.mesh import Mesh
-from trainer.rules import Settled
+from trainer.settled import Settled
 from trainer.slow import Brake
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -16,7 +16,7 @@ from trainer.pace import Pace
 from trainer.parallel.collectives import exchange, gather
 from trainer.parallel.mesh import Group
 from trainer.parallel.ring import Ring, expand
-from trainer.rules import Settled
+from trainer.settled import Settled
 from usp_prof.record import mark
 
 

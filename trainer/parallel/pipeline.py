@@ -17,7 +17,7 @@ from torch.distributed import pipelining
 from trainer.model.decoder import Decoder
 from trainer.parallel.data import DataParallel
 from trainer.parallel.mesh import Group
-from trainer.rules import Settled
+from trainer.settled import Settled
 from trainer.torch_private import DualPipeV, Stage
 from usp_prof import record
 

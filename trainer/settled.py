@@ -1,0 +1,71 @@
+"""What is trained, once all that was asked for fits together? The options, and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from trainer.config import Options
+from trainer.faults import Fault
+from trainer.model.shape import ModelShape
+from trainer.parallel.layout import Layout
+
+V_SHAPED = ("zbv", "dualpipev")
+SPLIT_BACKWARD = ("interleaved-zb", *V_SHAPED)
+"""Schedules that compute weight gradients apart from input gradients."""
+COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp64": torch.float64}
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Options that agree with each other, and what follows from them."""
+
+    options: Options
+    layout: Layout
+    shape: ModelShape
+    micro_batch: int
+    """Sequences in a micro-batch."""
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def schedule(self) -> str:
+        """The pipeline's schedule; nothing where there is no pipeline."""
+        return self.options.schedule if self.layout.pp > 1 else ""
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages over all ranks."""
+        return self.layout.pp * stages_per_rank(self.schedule, self.options)
+
+    def held(self, rank: int) -> list[int]:
+        """Give the stages of a rank of the pipeline: one, every pp-th, or one from each end."""
+        if self.schedule in V_SHAPED:
+            return [rank, self.stages - 1 - rank]
+        return list(range(rank, self.stages, self.layout.pp))
+
+    @property
+    def compute(self) -> torch.dtype:
+        """In what the layers compute."""
+        return COMPUTE[self.options.dtype]
+
+    @property
+    def device(self) -> str:
+        """On what it computes: GPUs where there are any; paced compute is waits of the host and asks for none."""
+        wanted = self.options.device or ("cpu" if self.options.pace else "cuda")
+        return wanted if torch.cuda.is_available() else "cpu"
+
+    @property
+    def local_batch(self) -> int:
+        """Sequences of a data-parallel rank in an update."""
+        return self.options.batch // self.layout.dp
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in an update over all ranks."""
+        return self.options.batch * self.shape.sequence
+
+
+def stages_per_rank(schedule: str, options: Options) -> int:
+    """Say how many stages a rank holds under a schedule."""
+    return 2 if schedule in V_SHAPED else options.stages_per_rank if schedule.startswith("interleaved") else 1
