@@ -10,12 +10,12 @@ import json
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from hashlib import blake2b
 from importlib.metadata import version
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from dashboard import kept
-from usp_prof.charts import draw
+from usp_prof.charts.as_json import as_json, height_of
 from usp_prof.charts.theme import DARK, LIGHT
 from usp_prof.report.document import Chart
 
@@ -69,19 +69,14 @@ class Drawings:
 
 def drawn(data: ChartInput, theme: Theme) -> Drawing:
     """Draw a chart; its models go by names that no other process's drawings have."""
-    from bokeh.embed import json_item  # noqa: PLC0415 - Bokeh loads when the first chart is drawn
-    from bokeh.settings import settings  # noqa: PLC0415 - as above
-
-    settings.simple_ids = False
-    model = draw(data, theme)
-    item = json.dumps(json_item(model), separators=(",", ":"))
-    stamp = blake2b(item.encode(), digest_size=12).hexdigest()
-    return Drawing(item, stamp, getattr(model, "height", None) or 0)
+    stamp = token_hex(12)
+    item = as_json(data, theme, f"{stamp}-")
+    return Drawing(json.dumps(item, separators=(",", ":")), stamp, height_of(item))
 
 
 def form() -> str:
     """Name the form of written drawings: that of the report whose charts they are, drawn by this Bokeh."""
-    return f"drawings-1-{version('bokeh')}-{kept.form()}"
+    return f"drawings-2-{version('bokeh')}-{kept.form()}"
 
 
 def write(document: Document, folder: Path) -> None:

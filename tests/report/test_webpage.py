@@ -105,16 +105,6 @@ def test_a_patch_lists_what_differs() -> None:
     assert list(webpage.patch(light, dark)) == [(["a", 1, "b"], "y"), (["c", 1], 3)]
 
 
-def test_models_are_numbered_from_nought_and_texts_left_alone() -> None:
-    item = {"id": "p1044", "x": [{"id": "p2000"}, {"id": "p1044"}, "p1044"], "root_id": "p2000", "name": "p7"}
-    assert webpage.renumbered(item, {}) == {
-        "id": "p0",
-        "x": [{"id": "p1"}, {"id": "p0"}, "p1044"],
-        "root_id": "p1",
-        "name": "p7",
-    }
-
-
 def test_nothing_to_say_is_said() -> None:
     page = webpage.write([empty_document()])
     assert "nothing was wrong with the traces" in page

@@ -7,13 +7,12 @@ button. A chart is stored once: `patch` says what differs in the dark theme.
 from __future__ import annotations
 
 import json
-import re
 from functools import singledispatch
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from usp_prof.charts import draw
+from usp_prof.charts.as_json import as_json, height_of
 from usp_prof.charts.theme import DARK, LIGHT, PATTERNS
 from usp_prof.report import document as doc
 from usp_prof.report.columns import column_texts, head_text, is_number
@@ -29,11 +28,9 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data:"
 )
-_MODEL_ID = re.compile(r"p\d+\Z")
 _SHORT = 24
 _LONG = 110
 """Names beyond this are C++ templates: two lines of them, the whole under the pointer."""
-_ID_KEYS = ("id", "root_id")
 
 Path = list[str | int]
 
@@ -66,21 +63,6 @@ def patch(light: Any, dark: Any, path: Path | None = None) -> Iterator[tuple[Pat
             yield from patch(one, other, [*here, place])
     elif light != dark:
         yield here, dark
-
-
-def renumbered(item: Any, known: dict[str, str]) -> Any:  # noqa: ANN401 - JSON
-    """Give a chart's models numbers from 0, so that the same chart gives the same bytes whatever was drawn before."""
-    if isinstance(item, (list, tuple)):
-        return [renumbered(entry, known) for entry in item]
-    if not isinstance(item, dict):
-        return item
-    made = {}
-    for key, entry in item.items():
-        if key in _ID_KEYS and isinstance(entry, str) and _MODEL_ID.match(entry):
-            made[key] = known.setdefault(entry, f"p{len(known)}")
-        else:
-            made[key] = renumbered(entry, known)
-    return made
 
 
 def _article(document: Document, place: int) -> str:
@@ -225,13 +207,10 @@ def _health(block: doc.Health, numbered: _Numbered) -> str:
 
 @_set.register(doc.Chart)
 def _chart(block: doc.Chart, numbered: _Numbered) -> str:
-    from bokeh.embed import json_item  # noqa: PLC0415
-
     number = numbered.next()
-    light, dark = (renumbered(json_item(draw(block.data, theme)), {}) for theme in (LIGHT, DARK))
-    height = int(light["doc"]["roots"][0]["attributes"].get("height") or 0)
+    light, dark = (as_json(block.data, theme) for theme in (LIGHT, DARK))
     return (
-        f'{_title(block.title)}<div class="chart" data-chart="{number}" style="min-height:{height}px"></div>'
+        f'{_title(block.title)}<div class="chart" data-chart="{number}" style="min-height:{height_of(light)}px"></div>'
         f'<script type="application/json" id="chart-{number}">{_json(light)}</script>'
         f'<script type="application/json" id="dark-{number}">{_json(list(patch(light, dark)))}</script>'
     )

@@ -1,0 +1,33 @@
+"""A chart's JSON depends on the chart alone, and two drawings on one page share no names where they are told apart."""
+
+from __future__ import annotations
+
+import json
+
+from usp_prof.charts.as_json import as_json, height_of, renumbered
+from usp_prof.charts.inputs import BreakdownRows, Part
+from usp_prof.charts.theme import LIGHT
+
+ROWS = BreakdownRows(("rank 0", "rank 1"), (Part("compute", "compute", (3, 4)), Part("idle", "idle:host", (2, 1))))
+
+
+def test_the_same_chart_gives_the_same_json_whatever_was_drawn_before() -> None:
+    one, other = as_json(ROWS, LIGHT), as_json(ROWS, LIGHT)
+    assert json.dumps(one) == json.dumps(other)
+    assert height_of(one) > 0
+
+
+def test_a_prefix_tells_drawings_apart() -> None:
+    one, other = as_json(ROWS, LIGHT, "a-"), as_json(ROWS, LIGHT, "b-")
+    assert json.dumps(one).replace('"a-', '"b-') == json.dumps(other)
+    assert {root["id"][:2] for root in one["doc"]["roots"]} == {"a-"}
+
+
+def test_models_are_numbered_from_nought_and_texts_left_alone() -> None:
+    item = {"id": "p1044", "x": [{"id": "p2000"}, {"id": "p1044"}, "p1044"], "root_id": "p2000", "name": "p7"}
+    assert renumbered(item, {}, "p") == {
+        "id": "p0",
+        "x": [{"id": "p1"}, {"id": "p0"}, "p1044"],
+        "root_id": "p1",
+        "name": "p7",
+    }

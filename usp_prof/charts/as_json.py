@@ -1,0 +1,43 @@
+"""How does a chart go to a browser? As Bokeh's JSON, whose names depend on nothing that was drawn before."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.charts import draw
+
+if TYPE_CHECKING:
+    from usp_prof.charts.inputs import ChartInput
+    from usp_prof.charts.theme import Theme
+
+_MODEL_ID = re.compile(r"p\d+\Z")
+_ID_KEYS = ("id", "root_id")
+
+
+def as_json(data: ChartInput, theme: Theme, prefix: str = "p") -> dict[str, Any]:
+    """Draw a chart and give what BokehJS embeds; its models are named by the prefix and a number from 0."""
+    from bokeh.embed import json_item  # noqa: PLC0415 - loaded by those who draw only
+
+    item: dict[str, Any] = renumbered(json_item(draw(data, theme)), {}, prefix)
+    return item
+
+
+def height_of(item: dict[str, Any]) -> int:
+    """Say how high a chart is; 0 where that is left to the page."""
+    return int(item["doc"]["roots"][0]["attributes"].get("height") or 0)
+
+
+def renumbered(item: Any, known: dict[str, str], prefix: str) -> Any:  # noqa: ANN401 - JSON
+    """Give a chart's models numbers from 0, so that the same chart gives the same bytes whatever was drawn before."""
+    if isinstance(item, (list, tuple)):
+        return [renumbered(entry, known, prefix) for entry in item]
+    if not isinstance(item, dict):
+        return item
+    made = {}
+    for key, entry in item.items():
+        if key in _ID_KEYS and isinstance(entry, str) and _MODEL_ID.match(entry):
+            made[key] = known.setdefault(entry, f"{prefix}{len(known)}")
+        else:
+            made[key] = renumbered(entry, known, prefix)
+    return made
