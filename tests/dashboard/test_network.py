@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,8 @@ def _ask(path: str, method: str = "GET") -> tuple[dict[str, str], bytes]:
 
     heads = [(b"accept", b"text/html,*/*"), (b"accept-encoding", b"gzip")]
     scope: dict[str, Any] = {"type": "http", "method": method, "path": path, "headers": heads, "query_string": b""}
-    asyncio.run(network.Front(_behind)(scope, receive, send))
+    with ThreadPoolExecutor(1) as thread:  # here a loop may be running already: that of the tests' browser
+        thread.submit(lambda: asyncio.run(network.Front(_behind)(scope, receive, send))).result()
     heads = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return heads, b"".join(message.get("body", b"") for message in sent[1:])
 

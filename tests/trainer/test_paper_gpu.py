@@ -58,7 +58,7 @@ PLACES = (
     f"77 512 {WIDE} --ep 8 --experts 64 --dp-replicate 2 --zero 3 --schedule interleaved --layers 8 --dtype fp8",
     f"511 512 {WIDE} --zero 1 --dtype bf16 --layers 4 --recompute full --cp-method allgather",
 )
-BUILT = {"context.__init__", "tensor.kept", "decoder.__init__", "faults.crowd"}
+BUILT = {"context.__init__", "tensor.kept", "decoder.__init__", "injection.crowd"}
 """What makes tensors on the host and brings them to the GPU, before the first step."""
 
 
