@@ -24,6 +24,8 @@ import large_trace
 from usp_prof.readers.discovery import discover
 
 LOADED = """
+from usp_prof.readers.allocator import keep_freed
+keep_freed()
 from importlib import import_module
 from pkgutil import walk_packages
 from usp_prof import analyses, findings, whatif
@@ -32,7 +34,8 @@ for package in (analyses, findings, whatif, sections):
     for module in walk_packages(package.__path__, f"{package.__name__}."):
         import_module(module.name)
 """
-"""What is loaded when it is first asked for, as HTA has loaded all that it needs by then."""
+"""What is loaded when it is first asked for, as HTA has loaded all that it needs by then; memory is held as the command
+line holds it."""
 OURS = (
     LOADED
     + """

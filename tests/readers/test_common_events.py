@@ -64,8 +64,12 @@ def test_a_sound_trace_is_read_the_quick_way(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(_columns.Columns, "take", lambda *_: taken.append(1))
     event = {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 7, "tid": 8, "ts": 1.5, "dur": 2, "args": {"stream": 7}}
     path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"traceEvents": [event, {"ph": "s", "id": 1, "pid": 7, "ts": 1.5}]}))
-    assert kineto.read(path).events["start_ns"].to_pylist() == [1500]
+    mark = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 7, "tid": 8, "ts": 2.5}
+    path.write_text(json.dumps({"traceEvents": [mark, event, {"ph": "s", "id": 1, "pid": 7, "ts": 1.5}]}))
+    events = kineto.read(path).events
+    assert events["start_ns"].to_pylist() == [2500, 1500]
+    assert events["dur_ns"].to_pylist() == [-1, 2000]
+    assert events["phase"].to_pylist() == ["i", "X"]
     assert taken == []
 
 

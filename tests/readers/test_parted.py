@@ -34,7 +34,9 @@ def test_parts_make_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, r
     table = made(rows)
     whole = table.whole()
     assert whole.to_pylist() == [{"rank": 3, "number": row, "args": str(row)} for row in range(rows)]
-    assert whole.schema == table.schema == pa.schema({"rank": pa.int64(), "number": pa.int64(), "args": pa.string()})
+    kinds = {"rank": pa.int64(), "number": pa.int64(), "args": pa.string()}
+    assert whole.schema == table.schema
+    assert table.schema == pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
     assert [part.num_rows for part in table.parts(4)] == [4] * (rows // 4) + [rows % 4] * (rows % 4 > 0 or not rows)
     assert pa.concat_tables(table.parts(4)) == whole
     assert table.column("number") == whole.column("number")

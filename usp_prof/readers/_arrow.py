@@ -26,11 +26,10 @@ def to_table(schema: Schema, columns: Mapping[str, Any], rows: int) -> pa.Table:
 
 
 def widened(schema: Schema, table: pa.Table, rank: int) -> Parted:
-    """Give a table that a reader made as its schema has it: every integer 64 bits wide, and the rank in its column."""
+    """Give a table that a reader made as its schema has it: integers 64 bits wide, no nulls, the rank in its column."""
     names, place = {column.name: column.kind for column in schema.columns}, schema.names.index("rank")
-    wide = pa.schema(
-        [field.with_type(pa.int64()) if names[field.name] is Kind.INT else field for field in table.schema]
-    )
+    types = (pa.int64() if names[field.name] is Kind.INT else field.type for field in table.schema)
+    wide = pa.schema([pa.field(*told, nullable=False) for told in zip(table.schema.names, types, strict=True)])
 
     def make(begin: int, end: int) -> pa.Table:
         part = table.slice(begin, end - begin)

@@ -27,13 +27,16 @@ if TYPE_CHECKING:
     """By row; `None` where it is absent in all of them."""
     _OpArguments = tuple[list[_Given], _Given, Iterable[Sequence[msgspec.Raw | bytes]]]
     """The links, the sequence number, and the texts behind each of the keys that are wanted."""
-    _Common = _wire.Complete | _wire.WholeComplete | _wire.Metadata | _wire.FlowBegin | _wire.FlowStep | _wire.FlowEnd
+    _Common = (
+        _wire.Complete | _wire.Instant | _wire.WholeComplete | _wire.WholeInstant
+        | _wire.Metadata | _wire.FlowBegin | _wire.FlowStep | _wire.FlowEnd
+    )  # fmt: skip
 
 _PASSED_OVER = frozenset({"s", "t", "f", "M"})
 _WITHOUT_LINKS = "python_function"
 _OP = "cpu_op"
-_TS, _AFTER_TS = 5, 2
-"""Place of the start among the fields of an event, and how many follow it; without a phase it is one less."""
+_TS = 5
+"""Place of the start among the fields of an event."""
 _CODED = {"phase": plain_text, "category": category_text, "process": plain_text, "thread": plain_text}
 LINK_COLUMNS = ("device", "stream", "correlation", "external_id")
 _NO_LINKS: list[_Given] = [None] * len(LINK_COLUMNS)
@@ -94,15 +97,15 @@ class Columns:
         self._append(codes, names, starts, spans, args)
 
     def take_common(self, fields: list[Any], events: Sequence[_Common]) -> None:
-        """Take over events as nearly all are, of which the complete ones have been put side by side."""
+        """Take over events as nearly all are, of which those that become rows have been put side by side."""
         names: Sequence[str] = ()
         if fields:
-            categories, names, processes, threads, times, durations, args = fields
+            phases, categories, names, processes, threads, times, durations, args = fields
             if isinstance(durations[0], int):
                 starts, spans = _nanoseconds.from_whole(times), _nanoseconds.from_whole(durations)
             else:
                 starts, spans = self._nanoseconds(times, durations)
-            codes = self.kinds.look_up(("X",) * len(names), categories, processes, threads)
+            codes = self.kinds.look_up(phases, categories, processes, threads)
             self._append(codes, names, starts, spans, args)
         if len(names) < len(events):
             metadata = [event for event in events if type(event) is _wire.Metadata]
@@ -248,30 +251,21 @@ class Columns:
         }, rows
 
 
-def transposed(events: Sequence[_wire.Event | _wire.ExactEvent]) -> list[Any]:
+def transposed(events: Sequence[_wire.Event | _wire.ExactEvent | _Common]) -> list[Any]:
     """Put the fields of events side by side; starts that are floats come as an array."""
-    return _with_times(list(zip(*map(astuple, events), strict=True)), _TS)
-
-
-def transposed_common(events: Sequence[_Common], kind: type[_Common]) -> list[Any]:
-    """Put the fields of the complete events side by side, without the phase; starts that are floats as an array."""
-    return _with_times(list(zip(*[astuple(event) for event in events if type(event) is kind], strict=True)), _TS - 1)
-
-
-def _with_times(fields: list[Any], place: int) -> list[Any]:
-    if fields and isinstance(fields[place][0], float):
-        fields[place] = _floats(fields[place])
+    fields: list[Any] = list(zip(*map(astuple, events), strict=True))
+    if fields and isinstance(fields[_TS][0], float):
+        fields[_TS] = _floats(fields[_TS])
     return fields
 
 
 def too_large(fields: list[Any]) -> bool:
     """Say whether a start is so large that its float may have lost nanoseconds."""
-    place = _TS if len(fields) > _TS + _AFTER_TS else _TS - 1
-    return bool(fields) and _nanoseconds.too_large_for_floats(_floats(fields[place]))
+    return bool(fields) and _nanoseconds.too_large_for_floats(_floats(fields[_TS]))
 
 
 def _chosen(args: Sequence[msgspec.Raw], rows: NDArray[np.bool_]) -> Sequence[msgspec.Raw]:
-    return args if rows.all() else list(compress(args, rows.tolist()))
+    return args if rows.all() else list(compress(args, rows.tobytes()))
 
 
 def _links(external: Sequence[int], *others: Sequence[int]) -> list[_Given]:

@@ -10,6 +10,8 @@ import msgspec
 ABSENT = msgspec.Raw(b"")
 MISSING = -(1 << 63)
 """Stands for a whole time that is not given."""
+_UNHEARD_OF = "(phase)"
+"""A key that no file has: the phase tells kinds of events apart and is none of their fields, so each kind brings it."""
 Category = Literal[
     "",
     "Trace",
@@ -71,8 +73,22 @@ class ExactEvent(msgspec.Struct, gc=False):
 
 
 class Complete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """A complete event as nearly all are, with times as floats."""
+    """A complete event as nearly all are, with times as floats; the fields stand as in `Event`."""
 
+    phase: str = msgspec.field(default="X", name=_UNHEARD_OF)
+    cat: Category = ""
+    name: str = ""
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: float = math.nan
+    dur: float = math.nan
+    args: msgspec.Raw = ABSENT
+
+
+class Instant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
+    """An event without a duration, such as the allocations that a profiler of memory writes."""
+
+    phase: str = msgspec.field(default="i", name=_UNHEARD_OF)
     cat: Category = ""
     name: str = ""
     pid: int | str | float | None = None
@@ -83,8 +99,22 @@ class Complete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
 
 
 class WholeComplete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """The same with times in whole microseconds, which are exact however large they are."""
+    """A complete event with times in whole microseconds, which are exact however large they are."""
 
+    phase: str = msgspec.field(default="X", name=_UNHEARD_OF)
+    cat: Category = ""
+    name: str = ""
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: int = MISSING
+    dur: int = MISSING
+    args: msgspec.Raw = ABSENT
+
+
+class WholeInstant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
+    """The same of an event without a duration."""
+
+    phase: str = msgspec.field(default="i", name=_UNHEARD_OF)
     cat: Category = ""
     name: str = ""
     pid: int | str | float | None = None
@@ -160,8 +190,11 @@ EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent])
 ONE_EVENT = msgspec.json.Decoder(Event)
 ONE_EXACT_EVENT = msgspec.json.Decoder(ExactEvent)
 COMMON = (
-    (msgspec.json.Decoder(list[Complete | Metadata | FlowBegin | FlowStep | FlowEnd]), Complete),
-    (msgspec.json.Decoder(list[WholeComplete | Metadata | FlowBegin | FlowStep | FlowEnd]), WholeComplete),
+    (msgspec.json.Decoder(list[Complete | Instant | Metadata | FlowBegin | FlowStep | FlowEnd]), (Complete, Instant)),
+    (
+        msgspec.json.Decoder(list[WholeComplete | WholeInstant | Metadata | FlowBegin | FlowStep | FlowEnd]),
+        (WholeComplete, WholeInstant),
+    ),
 )
 """For pieces of what nearly all traces hold, with times as floats and as whole numbers: arrows are passed over, known
 categories are not made texts of."""

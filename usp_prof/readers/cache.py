@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.readers.mapped import let_go
@@ -45,6 +46,8 @@ _ASIDE = "aside-"
 _DERIVED = "derived-"
 _GROUP = 1 << 17
 """Rows that are written at once."""
+_BLOCK = 1 << 18
+"""Bytes that are read at once for the key."""
 
 
 class CacheUnwritableError(InputError):
@@ -242,30 +245,35 @@ def open_cache(folder: str | Path | None = None) -> Cache:
 
 
 def content_key(path: Path, *parts: object) -> str:
-    """Make the key of a file: all its bytes, and what else decides what is made of them."""
-    digest = hashlib.blake2b(digest_size=20)
+    """Make the key of a file: all its bytes, and what else decides what is made of them.
+
+    XXH3 of 128 bits, at the speed of reading: no two files meet by chance, and nobody gains by making two that do.
+    """
+    content = xxhash.xxh3_128()
+    block = memoryview(bytearray(_BLOCK))
     try:
-        with path.open("rb") as stream:
-            hashed = hashlib.file_digest(stream, "sha256").digest()
+        with path.open("rb", buffering=0) as stream:
+            while size := stream.readinto(block):
+                content.update(block[:size])
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", hint="check the path and its rights") from None
-    digest.update(hashed)
-    digest.update("\0".join(map(str, parts)).encode())
-    return digest.hexdigest()
+    told = b"\0".join((content.digest(), *(str(part).encode() for part in parts)))
+    return hashlib.blake2b(told, digest_size=20).hexdigest()
 
 
 def write_parquet(table: pa.Table | Parted, path: Path) -> None:
     """Write a table so that it is small and quick to read back; no more of it than a group of rows is in the air.
 
     Integers are written as differences: a quarter less time to write, half to read. Only they carry bounds of pages,
-    which nobody asks of texts.
+    which nobody asks of texts. Texts that are hardly ever alike are packed tightly; of the rest little is to be had.
     """
     integers = [field.name for field in table.schema if pa.types.is_integer(field.type)]
+    texts = [field.name for field in table.schema if pa.types.is_string(field.type)]
     with pq.ParquetWriter(
         path,
         table.schema,
-        compression="zstd",
-        compression_level=1,
+        compression={name: "zstd" if name in texts else "lz4" for name in table.schema.names},
+        compression_level=dict.fromkeys(texts, 1) or None,
         use_dictionary=_coded(table.schema),
         column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
         write_statistics=integers,

@@ -13,6 +13,7 @@ import weakref
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _PART = 1 << 20
 _LONG = 1 << 16
 """Bytes of a piece of text that is worth a write of its own, where a file is begun."""
 _ADVICE: int | None = getattr(mmap, "MADV_DONTNEED", None)
+_NO_TEXT = np.empty(0, np.uint8)
 _mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
@@ -53,19 +55,19 @@ def from_the_system() -> Iterator[None]:
 
 
 class LongText:
-    """Text that grows at its end."""
+    """Text that grows at its end, in room that is asked for at once: only what is written of it takes memory."""
 
-    __slots__ = ("_held", "_limit", "_spilt", "_spilt_bytes")
+    __slots__ = ("_held", "_held_bytes", "_limit", "_spilt", "_spilt_bytes")
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._held, self._held_bytes = _NO_TEXT, 0
         self._limit: float = HELD
         self._spilt: IO[bytes] | None = None
         self._spilt_bytes = 0
 
     def __len__(self) -> int:
         """Count the bytes."""
-        return self._spilt_bytes + len(self._held)
+        return self._spilt_bytes + self._held_bytes
 
     def add(self, text: bytes) -> None:
         """Append text."""
@@ -73,8 +75,8 @@ class LongText:
             self._spill()
             if self._spill_text(text):
                 return
-        self._held += text
-        if len(self._held) >= self._limit:
+        self._hold(text)
+        if self._held_bytes >= self._limit:
             self._spill()
 
     def buffer(self) -> pa.Buffer:
@@ -90,15 +92,26 @@ class LongText:
                 self._spilt.close()
                 _mapped.add(mapping)
                 return pa.py_buffer(mapping)
-        return pa.py_buffer(self._held)
+        return pa.py_buffer(self._held[: self._held_bytes])
+
+    def _hold(self, text: bytes | memoryview) -> None:
+        """Append text to what is in memory."""
+        begin, end = self._held_bytes, self._held_bytes + len(text)
+        if end > len(self._held):
+            room = (HELD if self._spilt is None else 0) + _PART
+            grown = np.empty(max(room, end, 2 * begin), np.uint8)
+            grown[:begin] = self._held[:begin]
+            self._held = grown
+        self._held[begin:end] = np.frombuffer(text, np.uint8)
+        self._held_bytes = end
 
     def _spill(self) -> None:
         """Move what is held to the file."""
-        held, self._held = self._held, bytearray()
+        held, self._held, self._held_bytes = self._held[: self._held_bytes].data, _NO_TEXT, 0
         if not self._spill_text(held):
-            self._held += held
+            self._hold(held)
 
-    def _spill_text(self, text: bytes | bytearray) -> bool:
+    def _spill_text(self, text: bytes | memoryview) -> bool:
         """Write text behind what is in the file; where that fails, hold on to everything from now on."""
         if self._limit == float("inf"):
             return False
@@ -112,7 +125,7 @@ class LongText:
         self._limit = _PART
         return True
 
-    def _write(self, file: IO[bytes], text: bytes | bytearray) -> None:
+    def _write(self, file: IO[bytes], text: bytes | memoryview) -> None:
         done = 0
         with memoryview(text) as view:
             while done < len(view):
@@ -123,5 +136,5 @@ class LongText:
         if self._spilt is not None:
             with self._spilt as file:
                 file.seek(0)
-                self._held = bytearray(file.read(self._spilt_bytes))
+                self._hold(file.read(self._spilt_bytes))
         self._spilt, self._spilt_bytes, self._limit = None, 0, float("inf")

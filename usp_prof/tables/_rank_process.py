@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 
 from usp_prof.model.errors import UspProfError
+from usp_prof.readers.allocator import keep_freed
 from usp_prof.readers.cache import Cache, CacheUnwritableError
 from usp_prof.readers.manifest import manifest_from
 from usp_prof.tables.read_rank import Job, store
@@ -44,4 +45,5 @@ class _Line(msgspec.Struct):
 
 
 if __name__ == "__main__":
+    keep_freed()  # the memory of one file serves the next
     sys.exit(main(sys.argv[1:], sys.stdin.buffer, sys.stdout.buffer))

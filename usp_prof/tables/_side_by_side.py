@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from usp_prof.readers.allocator import SMALL_PAGES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -27,14 +29,8 @@ if TYPE_CHECKING:
     from usp_prof.tables.read_rank import Job
 
 _MODULE = "usp_prof.tables._rank_process"
-_ENVIRONMENT = {
-    "MALLOC_MMAP_THRESHOLD_": "1073741824",
-    "MALLOC_TRIM_THRESHOLD_": "2147483648",
-    "MALLOC_TOP_PAD_": "16777216",
-    "OPENBLAS_NUM_THREADS": "1",
-}
-"""Have glibc keep the memory of one file for the next, instead of giving it back and taking it again page by page (a
-tenth of the time), and NumPy start no threads, which nothing here uses."""
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", **SMALL_PAGES}
+"""Have NumPy start no threads, which nothing here uses, and ask for no huge pages."""
 
 
 def read_side_by_side(jobs: Sequence[Job], manifest: Manifest | None, cache: Cache) -> Iterator[tuple[Job, str | None]]:

@@ -24,8 +24,8 @@ _ABSENT: dict[Kind, Any] = {Kind.INT: -1, Kind.FLOAT: float("nan"), Kind.TEXT: "
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """Give the Arrow schema of a table."""
-    return pa.schema([(column.name, _TYPES[column.kind]) for column in schema.columns])
+    """Give the Arrow schema of a table. What is absent has a value for it (`_ABSENT`): no column holds nulls."""
+    return pa.schema([pa.field(column.name, _TYPES[column.kind], nullable=False) for column in schema.columns])
 
 
 def table(schema: Schema, columns: Mapping[str, Any], rows: int | None = None) -> pa.Table:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import first_rows, group_codes, numbered
 from usp_prof.model.axis import Axis, AxisSource
 from usp_prof.tables.posts import P2P
 
@@ -58,8 +59,9 @@ def traffic_of(ranks: Iterable[Columns], whole: str) -> dict[str, Traffic]:
         if not len(columns):
             continue
         coded = [columns.codes(name) for name in ("group", "op", "axis", "axis_source", "phase", "shape", "library")]
-        lines, counts = np.unique(np.stack([codes for codes, _ in coded], axis=1), axis=0, return_counts=True)
-        for line, count in zip(lines.tolist(), counts.tolist(), strict=True):
+        alike = group_codes(*(codes for codes, _ in coded))
+        lines = np.stack([codes for codes, _ in coded], axis=1)[first_rows(alike)]
+        for line, count in zip(lines.tolist(), np.bincount(alike).tolist(), strict=True):
             key, op, axis, source, phase, shape, library = (v[code] for code, (_, v) in zip(line, coded, strict=True))
             phases_known |= phase in _NOT_FORWARD
             traffic = found.setdefault(key or whole, Traffic())
@@ -70,9 +72,9 @@ def traffic_of(ranks: Iterable[Columns], whole: str) -> dict[str, Traffic]:
             if source == AxisSource.MARK:
                 traffic.marks[axis] += count
         groups, keys = coded[0]
-        pairs = np.unique(np.stack([groups, columns["step"]], axis=1), axis=0)
-        for code, count in zip(*np.unique(pairs[:, 0], return_counts=True), strict=True):
-            found[keys[code] or whole].steps += int(count)
+        own, number = numbered(groups[first_rows(group_codes(groups, columns["step"]))])
+        for code, count in zip(own.tolist(), np.bincount(number).tolist(), strict=True):
+            found[keys[code] or whole].steps += count
     found.pop("", None)
     for traffic in found.values():
         traffic.phases_known = phases_known

@@ -61,7 +61,8 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[L
             allowed[key] = tuple(_axis_named(name).value for name in entry.axes)
         by_name = _by_name(groups[key], entry, manifest)
         settled.append(by_name or _by_traffic(groups[key], traffic.get(key), divided=divided))
-    layout = lay_out(settled, sorted(sources), manifest, talking(parts))
+    guessed = any(group.axis == Axis.PP and group.axis_source == AxisSource.INFERRED for group in settled)
+    layout = lay_out(settled, sorted(sources), manifest, talking(parts) if guessed else ())
     return Layout(layout, MappingProxyType(allowed), whole.key if whole else ""), _health(settled, traffic)
 
 

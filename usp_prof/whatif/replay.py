@@ -113,9 +113,9 @@ def _attempt(graphs: Sequence[Graph], plan: Plan) -> list[Timeline] | None:
         if high > low:
             np.maximum.at(earliest, target[low:high], flat[arrivals.source[low:high]] + lag[low:high])
         low = high
-        begins = np.maximum.accumulate(bound[:, here], axis=1)
+        begins = start[:, here]
+        np.maximum.accumulate(bound[:, here], axis=1, out=begins)
         begins += offset[:, here]
-        start[:, here] = begins
         np.add(begins, duration[:, here], out=end[:, here])
     if (start[:, plan.heads] != bound[:, plan.heads] + offset[:, plan.heads]).any():
         return None

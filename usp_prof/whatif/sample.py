@@ -77,7 +77,7 @@ class Sample:
         earliest = graph.earliest[self.rows]
         arrived = np.where(cut.at_end, self.base.nodes.end[cut.source], self.base.nodes.start[cut.source]) + cut.lag
         np.maximum.at(earliest, self.place[cut.target], arrived)
-        heads = np.flatnonzero(self._loose)
+        heads = self.nodes.memo("loose", self._loose)
         before = self.rows[heads] - 1
         earliest[heads] = np.maximum(earliest[heads], self.base.nodes.end[before] + graph.gap[before + 1])
         return replace(
@@ -91,16 +91,20 @@ class Sample:
             tied=graph.tied[self.rows] & self.whole,
         )
 
-    @property
-    def _loose(self) -> Flags:
-        """Mark the nodes whose lane goes on here, but not with the node before them."""
+    def _loose(self) -> Ints:
+        """Find the nodes whose lane goes on here, but not with the node before them."""
         lane, own = self.base.nodes.lane, self.nodes.lane
         follows = np.zeros(len(self.rows), dtype=bool)
         follows[1:] = own[1:] == own[:-1]
-        return np.asarray((self.rows > 0) & (lane[self.rows] == lane[self.rows - 1]) & ~follows)
+        return np.flatnonzero((self.rows > 0) & (lane[self.rows] == lane[self.rows - 1]) & ~follows)
 
     def _edges(self, edges: Edges) -> tuple[Edges, Edges]:
-        """Give the edges that lie here, and those that come in from outside."""
+        """Give the edges that lie here, and those that come in from outside; most edits leave them as recorded."""
+        if edges is self.base.edges:
+            return self.nodes.memo("edges here", lambda: self._divided(edges))
+        return self._divided(edges)
+
+    def _divided(self, edges: Edges) -> tuple[Edges, Edges]:
         target = self.place[edges.target] >= 0
         here = target & (self.place[edges.source] >= 0)
         kept = edges.take(here)
