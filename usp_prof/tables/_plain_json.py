@@ -2,7 +2,8 @@
 
 DuckDB reads any JSON, but to load it, to connect and to plan a query takes longer than to read a few hundred objects.
 Plain are objects of texts without escapes, whole numbers, truth values, and lists of those: there is only one way to
-write them, so that what is given here is what DuckDB gives.
+write them, so that what is given here is what DuckDB gives. (Of a key that stands twice in an object the last counts,
+as wherever arguments are decoded; DuckDB takes the first.)
 """
 
 from __future__ import annotations
