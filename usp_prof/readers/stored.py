@@ -44,6 +44,10 @@ class StoredTable:
                 self._read[name] = file.reader.read_column(place)
         return self._read[name]
 
+    def hold(self, written: pa.Table) -> None:
+        """Take what was just written: it is not read back."""
+        self._read.update(zip(written.column_names, written.columns, strict=True))
+
     def whole(self) -> pa.Table:
         """Read all columns."""
         with from_the_system(), self._opened() as file:

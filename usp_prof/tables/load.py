@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 
 from usp_prof._version import __version__
 from usp_prof.model.errors import InputError, UspProfError
@@ -26,13 +27,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from usp_prof.contract import Manifest
+    from usp_prof.readers.cache import StoredTables
     from usp_prof.readers.found import TraceFile
+    from usp_prof.readers.parted import Parted
     from usp_prof.tables.table_set import Source
 
     Progress = Callable[[int, int, str], None]
 
 _LITTLE = 4 << 20
 """Packed bytes below which starting processes costs more than it saves."""
+_AT_HAND = 1 << 28
+"""Bytes of tables that are kept as they were made here; of further ranks they are read back when asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,7 @@ class _Loading:
         self.lost: list[HealthRow] = []
         self._manifest, self._cache, self._progress = manifest, cache, progress
         self._total, self._done = sum(_size(file.path) for file in files), 0
+        self._room = _AT_HAND
 
     def from_cache(self, files: Sequence[TraceFile]) -> list[Job]:
         """Take what is in the cache; gives what is not as jobs."""
@@ -113,12 +119,21 @@ class _Loading:
         try:
             with from_the_system():
                 stored = self._cache.store(job.key, tables, note)
+            self._hold(stored, tables)
             self.loaded[job.rank] = _loaded(job, stored, note)
         except CacheUnwritableError as error:
             detail = f"{error.message}: it is read anew each time"
             row = HealthRow("not_cached", Severity.INFO, rank=job.rank, detail=detail)
             self.loaded[job.rank] = _loaded(job, MemorySource(tables), note, row)
         self._tell(job)
+
+    def _hold(self, stored: StoredTables, tables: Mapping[str, pa.Table | Parted]) -> None:
+        made = {name: table for name, table in tables.items() if isinstance(table, pa.Table)}
+        size = sum(table.nbytes for table in made.values())
+        if size <= self._room:
+            self._room -= size
+            for name, table in made.items():
+                stored.view(name).hold(table)
 
     def _take(self, job: Job) -> bool:
         stored = self._cache.open(job.key)

@@ -87,8 +87,9 @@ def _changes(sample: Sample, edited: Graph) -> tuple[Floats | None, list[Floats]
     counts: list[Floats] = []
     pairs = [(getattr(base, name), getattr(edited, name)) for name in ("duration", "gap", "transfer")]
     changed = [np.abs(after - before) for before, after in pairs if after is not before]
-    if changed:
-        times.append(_by_step(sample, sample.step, np.sum(changed, axis=0)))
+    for much in changed:
+        there = np.flatnonzero(much)  # mostly few
+        times.append(_by_step(sample, sample.step[there], much[there]))
     if edited.tied is not base.tied:
         counts.append(_by_step(sample, sample.step, edited.tied != base.tied))
     before, after = base.edges, edited.edges
