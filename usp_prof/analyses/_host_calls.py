@@ -150,6 +150,7 @@ def _functions(tables: TableSet, rank: int) -> Columns:
 
 def _around(ranges: Columns, calls: Columns) -> NDArray[np.object_]:
     """Give the name of the innermost range around each call on its thread; empty where there is none."""
+    ranges = ranges.take(_holds(ranges, np.sort(calls["start_ns"])))  # mostly few of many
     if not len(ranges):
         return np.full(len(calls), "", dtype=object)
     codes, threads = ranges.codes("thread")
@@ -157,3 +158,10 @@ def _around(ranges: Columns, calls: Columns) -> NDArray[np.object_]:
     track = np.array([place.get(thread, -1) for thread in calls["thread"]], np.int64)
     inside = nest(codes, ranges["start_ns"], np.maximum(ranges["dur_ns"], 0)).innermost(track, calls["start_ns"])
     return np.append(ranges["name"], "")[inside]
+
+
+def _holds(ranges: Columns, moments: Ints) -> NDArray[np.bool_]:
+    """Say which ranges, on whatever thread, hold at least one of some ordered moments."""
+    begin = ranges["start_ns"]
+    end = begin + np.maximum(ranges["dur_ns"], 0)
+    return np.asarray(np.searchsorted(moments, end, side="right") > np.searchsorted(moments, begin))

@@ -15,7 +15,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PIECE = 1 << 19
+PIECE = 1 << 18
 """Bytes of JSON that are decoded at once: large enough to forget what a call costs, so small that the events made of it
 fit into the processor's cache and into memory that Python has at hand (beyond a megabyte it takes twice as long)."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_BLOCK = 1 << 19
+_BLOCK = 1 << 18
 _PACKED_BLOCK = 1 << 16
 """Packed bytes that are unpacked at once: some ten times as many come out."""
 _SIGN = 4
