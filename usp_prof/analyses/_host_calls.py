@@ -48,8 +48,12 @@ class SyncStat:
     longest_ns: int
 
 
-def selected(table: Columns, selection: Selection) -> Columns:
-    """Keep the rows of the selected steps."""
+def selected(tables: TableSet, name: str, rank: int, selection: Selection) -> Columns:
+    """Give the rows of a table that lie in the selected steps, chosen once."""
+    return tables.memo(("selected", name, rank, selection), lambda: _chosen(tables.columns(name, rank), selection))
+
+
+def _chosen(table: Columns, selection: Selection) -> Columns:
     numbers, place = numbered(table["step"])
     taken = [number >= 0 and selection.takes_step(number) for number in numbers.tolist()]
     return table if all(taken) else table.take(np.array(taken, dtype=bool)[place])
@@ -150,7 +154,8 @@ def _functions(tables: TableSet, rank: int) -> Columns:
 
 def _around(ranges: Columns, calls: Columns) -> NDArray[np.object_]:
     """Give the name of the innermost range around each call on its thread; empty where there is none."""
-    ranges = ranges.take(_holds(ranges, np.sort(calls["start_ns"])))  # mostly few of many
+    if len(ranges):
+        ranges = ranges.take(_holds(ranges, np.sort(calls["start_ns"])))  # mostly few of many
     if not len(ranges):
         return np.full(len(calls), "", dtype=object)
     codes, threads = ranges.codes("thread")

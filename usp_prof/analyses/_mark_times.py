@@ -66,7 +66,7 @@ def host_marks(tables: TableSet, rank: int, selection: Selection, area: str) -> 
 
 
 def _of_area(tables: TableSet, rank: int, selection: Selection, area: str) -> Columns:
-    rows = selected(tables.columns("annotations", rank), selection)
+    rows = selected(tables, "annotations", rank, selection)
     return rows.take(rows.matches("area", area))
 
 

@@ -172,13 +172,13 @@ def _looked_at(tables: TableSet, selection: Selection) -> HostResult:
             continue
         numbers = [number for number in tables.columns("steps", rank)["step"].tolist() if selection.takes_step(number)]
         steps = max(steps, len(numbers))
-        launches = _host_calls.selected(tables.columns("launches", rank), selection)
+        launches = _host_calls.selected(tables, "launches", rank, selection)
         blocked = _host_calls.sync_stats(tables, rank, launches)
         limited = "cuda" in tables.columns("ranks", rank)["device_kind"]
         depths = _host_calls.queue_depth(tables, rank, QUEUE_LIMIT if limited else _NO_LIMIT)
         calls += _host_calls.call_stats(rank, launches)
         syncs += blocked
-        ops += _op_times(rank, _host_calls.selected(tables.columns("ops", rank), selection))
+        ops += _op_times(rank, _host_calls.selected(tables, "ops", rank, selection))
         queues += [(rank, *depth) for depth in depths]
         ranks.append(_rank(tables, rank, selection, max(1, len(numbers)), launches, blocked, depths))
     notes = [_STACKS] if any(np.isnan(host.gc_ns) for host in ranks) else []
@@ -200,8 +200,7 @@ def _rank(
 ) -> RankHost:  # fmt: skip
     delays = _host_calls.delays(launches)
     empty, starting = _host_calls.empty_queue(tables, rank, launches)
-    marks = _host_calls.selected(tables.columns("annotations", rank), selection)
-    ops = _host_calls.selected(tables.columns("ops", rank), selection)
+    marks, ops = (_host_calls.selected(tables, name, rank, selection) for name in ("annotations", "ops"))
     on_gpu = bool(len(tables.columns("kernels", rank)))
     functions = _functions(tables, rank, selection)
     collected = _covered(_COLLECTS, marks, functions)
@@ -222,6 +221,8 @@ def _functions(tables: TableSet, rank: int, selection: Selection) -> Columns:
     """Give the Python functions that began inside the selected steps."""
     events = tables.columns("events", rank)
     functions = events.take(events.matches("category", "python_function"))
+    if not len(functions):
+        return functions  # no column of all events is read for none
     steps = tables.columns("steps", rank)
     taken = np.array([selection.takes_step(number) for number in steps["step"].tolist()], dtype=bool)
     inside = union(steps["host_start_ns"][taken], steps["host_end_ns"][taken])

@@ -257,7 +257,7 @@ def _capacity(tables: TableSet, ranks: list[int]) -> dict[int, int]:
 
 
 def _allocator_calls(tables: TableSet, rank: int, selection: Selection) -> float:
-    launches = _host_calls.selected(tables.columns("launches", rank), selection)
+    launches = _host_calls.selected(tables, "launches", rank, selection)
     codes, names = launches.codes("name")
     takes = np.array([_TAKES.search(name) is not None for name in names] + [False])[codes]
     steps = [step for step in tables.columns("steps", rank)["step"].tolist() if selection.takes_step(step)]
@@ -265,7 +265,7 @@ def _allocator_calls(tables: TableSet, rank: int, selection: Selection) -> float
 
 
 def _add_copies(copies: dict[str, list[int]], tables: TableSet, rank: int, selection: Selection) -> None:
-    kernels = _host_calls.selected(tables.columns("kernels", rank), selection)
+    kernels = _host_calls.selected(tables, "kernels", rank, selection)
     moved = kernels.take(kernels.matches("kind", "memcpy") & (kernels["bytes"] >= 0) & (kernels["dur_ns"] > 0))
     codes, names = moved.codes("name")
     for code in np.unique(codes).tolist():
