@@ -15,6 +15,7 @@ from usp_prof.findings.catalogue import all_rules
 from usp_prof.findings.inputs import damage
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UspProfError
+from usp_prof.whatif.edited import as_recorded
 from usp_prof.whatif.gains import Gain, gains, gains_in_turn
 from usp_prof.whatif.predict import predict
 
@@ -36,7 +37,7 @@ def test_gains_in_turn_are_the_predictions_of_all_up_to_each() -> None:
     tables = run_with("slow_rank").tables
     edits = [parse_edit(text) for text in EDITS]
     joined = accumulate(([edit] for edit in edits), lambda before, more: [*before, *more])
-    for some, found in zip(joined, gains_in_turn(tables, edits), strict=True):
+    for some, found in zip(joined, gains_in_turn(tables, as_recorded(tables), edits), strict=True):
         wanted = predict(tables, some)
         assert found == Gain(wanted.gain_fraction, wanted.basis, wanted.error_fraction)
 
@@ -44,7 +45,7 @@ def test_gains_in_turn_are_the_predictions_of_all_up_to_each() -> None:
 def test_what_cannot_be_predicted_is_an_error_among_gains() -> None:
     tables = run_with("clean").tables
     edits = [parse_edit(text) for text in ("rank_as_peers=99", "comm_faster=2", "micro_batches=0")]
-    alone, in_turn = list(gains(tables, edits)), list(gains_in_turn(tables, edits))
+    alone, in_turn = list(gains(tables, edits)), list(gains_in_turn(tables, as_recorded(tables), edits))
     assert [isinstance(found, UspProfError) for found in alone] == [True, False, True]
     assert [isinstance(found, UspProfError) for found in in_turn] == [True, False, True]
     assert in_turn[1] == alone[1]
@@ -54,7 +55,7 @@ def test_what_cannot_be_predicted_is_an_error_among_gains() -> None:
 @given(least=st.lists(st.sampled_from([-1.0, 0.0, 0.01, 0.05, 0.5, 2.0]), min_size=len(EDITS), max_size=len(EDITS)))
 def test_gains_that_are_too_small_lack_nothing_but_their_error(least: list[float]) -> None:
     tables, edits = run_with("slow_rank").tables, [parse_edit(text) for text in EDITS]
-    for how in (gains, gains_in_turn):
+    for how in (gains, lambda tables, *more: gains_in_turn(tables, as_recorded(tables), *more)):
         for wanted, full, found in zip(least, how(tables, edits), how(tables, edits, least), strict=True):
             assert isinstance(full, Gain)
             assert isinstance(found, Gain)
@@ -104,7 +105,7 @@ def test_a_pause_in_one_step_is_replayed_in_all() -> None:
 def test_a_moved_pipeline_takes_another_order_as_the_whole_replay_has_it() -> None:
     tables = long_run_with("slow_rank").tables
     edits = [parse_edit("rank_as_peers=1"), parse_edit("schedule=zb-h1")]
-    first, both = gains_in_turn(tables, edits)
+    first, both = gains_in_turn(tables, as_recorded(tables), edits)
     assert isinstance(first, Gain)
     assert isinstance(both, Gain)
     assert not first.sampled  # its graph was replayed as a whole for the other

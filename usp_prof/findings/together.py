@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from usp_prof.model.errors import UspProfError
+from usp_prof.whatif.edited import as_recorded
 from usp_prof.whatif.gains import gains_in_turn
 
 if TYPE_CHECKING:
@@ -28,12 +29,12 @@ def together(tables: TableSet, edits: Sequence[Edit], first: float) -> Together:
     """Replay the edits one after the other; `first` is the gain of the first alone, which is known by now."""
     if len(edits) < 2:
         return Together(tuple(first for _ in edits), {})
-    found: list[float] = []
+    begun, found = as_recorded(tables).then(tables, edits[0]), [first]
     left_out: dict[int, str] = {}
-    for place, gain in enumerate(gains_in_turn(tables, edits, [inf] * len(edits))):
+    for place, gain in enumerate(gains_in_turn(tables, begun, edits[1:], [inf] * (len(edits) - 1)), start=1):
         if isinstance(gain, UspProfError):
             left_out[place] = gain.message
-            found.append(found[-1] if found else 0.0)
+            found.append(found[-1])
         else:
             found.append(gain.gain_fraction)
     return Together(tuple(found), left_out)

@@ -65,10 +65,10 @@ def gains(tables: TableSet, edits: Sequence[Edit], least: Sequence[float] = ()) 
 
 
 def gains_in_turn(
-    tables: TableSet, edits: Sequence[Edit], least: Sequence[float] = ()
+    tables: TableSet, begun: Edited, edits: Sequence[Edit], least: Sequence[float] = ()
 ) -> Iterator[Gain | UspProfError]:
     """Predict each edit with all before it; for one that cannot join them give the error, and go on without it."""
-    made, place, width, floors = as_recorded(tables), 0, _width(tables), least or [-inf] * len(edits)
+    made, place, width, floors = begun, 0, _width(tables), least or [-inf] * len(edits)
     while place < len(edits):
         several: list[Edited | UspProfError] = []
         last = made
