@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,6 +45,27 @@ def test_a_second_load_reads_no_json(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert ops(again) == ops(first)
     assert all(isinstance(one.source, StoredTables) for one in again.values())
     assert [one.metadata["trace_id"] for one in again.values()] == ["tiny0", "tiny1", "tiny2"]
+
+
+@pytest.mark.parametrize("room", [0, 1 << 20])
+def test_what_was_just_made_is_not_read_back_and_says_what_was_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr(load, "_AT_HAND", room)
+    files, cache = run_of(tmp_path / "run"), Cache(tmp_path / "cache")
+    made, _ = load.load(files, None, cache)
+    stored, _ = load.load(files, None, cache)
+    for rank, one in made.items():
+        source, again = one.source, stored[rank].source
+        assert isinstance(source, StoredTables)
+        for name in source.names():
+            here, there = source.view(name), again.view(name)
+            assert here.schema == there.schema
+            for column in here.schema.names:  # by their spelling: what is not known is no number, and equals nothing
+                assert str(here.column(column).to_pylist()) == str(there.column(column).to_pylist())
+    shutil.rmtree(cache.folder)
+    if room:
+        assert made[1].source.view("kernels").column("name").to_pylist() == ["k"]
 
 
 def test_rows_know_their_rank(tmp_path: Path) -> None:

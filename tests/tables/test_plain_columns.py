@@ -47,6 +47,21 @@ def test_a_value_for_all_rows_fills_them(value: int) -> None:
     assert made.to_pydict() == {"n": [value] * 3, "f": [True] * 3, "x": [value] * 3, "t": ["word"] * 3}
 
 
+@pytest.mark.parametrize("arrow", [False, True])
+def test_what_is_not_there_is_absent_and_never_null(*, arrow: bool) -> None:
+    columns = {"n": [5, None], "f": [None, True], "x": [None, 0.5], "t": [None, "word"]}
+    given_: dict[str, object] = {name: pa.array(values) for name, values in columns.items()} if arrow else dict(columns)
+    if arrow:
+        given_["t"] = pa.array(columns["t"], pa.string()).dictionary_encode()
+    made = table(SCHEMA, given_)
+    assert made["n"].to_pylist() == [5, -1]
+    assert made["f"].to_pylist() == [False, True]
+    assert [value != value or value for value in made["x"].to_pylist()] == [True, 0.5]  # noqa: PLR0124 - nan
+    assert made["t"].to_pylist() == ["", "word"]
+    assert not any(field.nullable for field in made.schema)
+    made.validate(full=True)
+
+
 def test_a_table_is_made_without_pandas() -> None:
     code = (
         "import sys, numpy as np; from usp_prof.tables.calls import SCHEMA; from usp_prof.tables.build import table; "

@@ -35,7 +35,10 @@ def table(schema: Schema, columns: Mapping[str, Any], rows: int | None = None) -
         raise KeyError(f"table {schema.name} has no columns {sorted(unknown)}")
     if rows is None:
         rows = next((len(v) for v in columns.values() if hasattr(v, "__len__") and not isinstance(v, str)), 0)
-    arrays = [_array(column, columns.get(column.name, _ABSENT[column.kind]), rows) for column in schema.columns]
+    arrays = [
+        _told(column.kind, _array(column, columns.get(column.name, _ABSENT[column.kind]), rows))
+        for column in schema.columns
+    ]
     return pa.Table.from_arrays(arrays, schema=arrow_schema(schema))
 
 
@@ -78,6 +81,15 @@ def _listed(kind: Kind, value: list[Any]) -> Any:  # noqa: ANN401 - as it came w
         return np.array(value, {Kind.INT: np.int64, Kind.FLOAT: np.float64, Kind.FLAG: bool, Kind.TEXT: object}[kind])
     except OverflowError:
         return value
+
+
+def _told(kind: Kind, array: pa.Array) -> pa.Array:
+    """Put in place of nulls what stands for absent."""
+    if not array.null_count:
+        return array
+    if kind is Kind.TEXT:
+        return array.dictionary_decode().fill_null(_ABSENT[kind]).dictionary_encode()
+    return array.fill_null(_ABSENT[kind])
 
 
 def _array(column: Column, value: Any, rows: int) -> pa.Array:  # noqa: ANN401 - whatever Arrow takes
