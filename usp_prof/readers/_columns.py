@@ -27,15 +27,12 @@ if TYPE_CHECKING:
     """By row; `None` where it is absent in all of them."""
     _OpArguments = tuple[list[_Given], _Given, Iterable[Sequence[msgspec.Raw | bytes]]]
     """The links, the sequence number, and the texts behind each of the keys that are wanted."""
-    _Common = (
-        _wire.Complete | _wire.Instant | _wire.WholeComplete | _wire.WholeInstant
-        | _wire.Metadata | _wire.FlowBegin | _wire.FlowStep | _wire.FlowEnd
-    )  # fmt: skip
+    _Common = _wire.Timed | _wire.WholeTimed | _wire.Metadata | _wire.FlowBegin | _wire.FlowStep | _wire.FlowEnd
 
 _PASSED_OVER = frozenset({"s", "t", "f", "M"})
 _WITHOUT_LINKS = "python_function"
 _OP = "cpu_op"
-_TS = 5
+_TS = 4
 """Place of the start among the fields of an event."""
 _CODED = {"phase": plain_text, "category": category_text, "process": plain_text, "thread": plain_text}
 LINK_COLUMNS = ("device", "stream", "correlation", "external_id")
@@ -86,7 +83,7 @@ class Columns:
         """Take over decoded events whose fields have been put side by side (`transposed`)."""
         if not events:
             return
-        phases, categories, names, processes, threads, times, durations, args = fields
+        categories, names, processes, threads, times, durations, args, phases = fields
         codes = self.kinds.look_up(phases, categories, processes, threads)
         wanted = self._wanted(codes, events)
         starts, spans = self._nanoseconds(times, durations)
@@ -100,7 +97,7 @@ class Columns:
         """Take over events as nearly all are, of which those that become rows have been put side by side."""
         names: Sequence[str] = ()
         if fields:
-            phases, categories, names, processes, threads, times, durations, args = fields
+            categories, names, processes, threads, times, durations, args, phases = fields
             if isinstance(durations[0], int):
                 starts, spans = _nanoseconds.from_whole(times), _nanoseconds.from_whole(durations)
             else:

@@ -49,7 +49,6 @@ Category = Literal[
 class Event(msgspec.Struct, gc=False):
     """One event with times as floats: exact to the nanosecond below 2**43 us, which `baseTimeNanoseconds` keeps."""
 
-    ph: str = ""
     cat: str = ""
     name: str = ""
     pid: int | str | float | None = None
@@ -57,12 +56,12 @@ class Event(msgspec.Struct, gc=False):
     ts: float = math.nan
     dur: float = math.nan
     args: msgspec.Raw = ABSENT
+    ph: str = ""
 
 
 class ExactEvent(msgspec.Struct, gc=False):
     """One event with times as written, for traces whose times are too large for a float."""
 
-    ph: str = ""
     cat: str = ""
     name: str = ""
     pid: int | str | float | None = None
@@ -70,12 +69,12 @@ class ExactEvent(msgspec.Struct, gc=False):
     ts: msgspec.Raw = ABSENT
     dur: msgspec.Raw = ABSENT
     args: msgspec.Raw = ABSENT
+    ph: str = ""
 
 
-class Complete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """A complete event as nearly all are, with times as floats; the fields stand as in `Event`."""
+class Timed(msgspec.Struct, gc=False):
+    """What nearly all events are, with times as floats; the fields stand as in `Event`, of which the phase is last."""
 
-    phase: str = msgspec.field(default="X", name=_UNHEARD_OF)
     cat: Category = ""
     name: str = ""
     pid: int | str | float | None = None
@@ -85,36 +84,21 @@ class Complete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
     args: msgspec.Raw = ABSENT
 
 
-class Instant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
-    """An event without a duration, such as the allocations that a profiler of memory writes."""
-
-    phase: str = msgspec.field(default="i", name=_UNHEARD_OF)
-    cat: Category = ""
-    name: str = ""
-    pid: int | str | float | None = None
-    tid: int | str | float | None = None
-    ts: float = math.nan
-    dur: float = math.nan
-    args: msgspec.Raw = ABSENT
-
-
-class WholeComplete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """A complete event with times in whole microseconds, which are exact however large they are."""
+class Complete(Timed, gc=False, tag_field="ph", tag="X"):
+    """An event with a duration."""
 
     phase: str = msgspec.field(default="X", name=_UNHEARD_OF)
-    cat: Category = ""
-    name: str = ""
-    pid: int | str | float | None = None
-    tid: int | str | float | None = None
-    ts: int = MISSING
-    dur: int = MISSING
-    args: msgspec.Raw = ABSENT
 
 
-class WholeInstant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
-    """The same of an event without a duration."""
+class Instant(Timed, gc=False, tag_field="ph", tag="i"):
+    """An event without one, such as the allocations that a profiler of memory writes."""
 
     phase: str = msgspec.field(default="i", name=_UNHEARD_OF)
+
+
+class WholeTimed(msgspec.Struct, gc=False):
+    """The same with times in whole microseconds, which are exact however large they are."""
+
     cat: Category = ""
     name: str = ""
     pid: int | str | float | None = None
@@ -122,6 +106,18 @@ class WholeInstant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
     ts: int = MISSING
     dur: int = MISSING
     args: msgspec.Raw = ABSENT
+
+
+class WholeComplete(WholeTimed, gc=False, tag_field="ph", tag="X"):
+    """An event with a duration."""
+
+    phase: str = msgspec.field(default="X", name=_UNHEARD_OF)
+
+
+class WholeInstant(WholeTimed, gc=False, tag_field="ph", tag="i"):
+    """An event without one."""
+
+    phase: str = msgspec.field(default="i", name=_UNHEARD_OF)
 
 
 class Metadata(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
