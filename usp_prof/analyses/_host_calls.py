@@ -86,8 +86,7 @@ def empty_queue(tables: TableSet, rank: int, launches: Columns) -> tuple[int, in
     if not len(starting) or not len(kernels):
         return 0, 0
     # Work counts from its launch (where that is known) to its end: a call finds the queue empty when none is open.
-    every = tables.columns("launches", rank)
-    open_from = np.sort(_begun(kernels, every))
+    open_from = np.sort(_begun(tables, rank))
     ends = np.sort(kernels["start_ns"] + kernels["dur_ns"])
     at = starting["start_ns"]
     pending = np.searchsorted(open_from, at, side="left") - np.searchsorted(ends, at, side="right")
@@ -97,7 +96,7 @@ def empty_queue(tables: TableSet, rank: int, launches: Columns) -> tuple[int, in
 def queue_depth(tables: TableSet, rank: int, limit: int) -> list[tuple[int, int, int]]:
     """Give for each stream the deepest queue of launched and unfinished work, and how long it held `limit` or more."""
     kernels = tables.columns("kernels", rank)
-    begun = _begun(kernels, tables.columns("launches", rank))
+    begun = _begun(tables, rank)
     found = []
     for stream in distinct(kernels["stream"]).tolist():
         rows = (kernels["stream"] == stream) & (begun < kernels["start_ns"])
@@ -113,8 +112,13 @@ def queue_depth(tables: TableSet, rank: int, limit: int) -> list[tuple[int, int,
     return found
 
 
-def _begun(kernels: Columns, launches: Columns) -> Ints:
-    """Give when each piece of device work was launched; its own start where the launch is not in the trace."""
+def _begun(tables: TableSet, rank: int) -> Ints:
+    """Give when each kernel was launched, looked up once; its own start where the launch is not in the trace."""
+    return tables.memo(("begun", rank), lambda: _launched(tables, rank))
+
+
+def _launched(tables: TableSet, rank: int) -> Ints:
+    kernels, launches = (tables.columns(name, rank) for name in ("kernels", "launches"))
     if not len(launches):
         return np.asarray(kernels["start_ns"])
     row = places_of(launches["event"], kernels["launch_event"])

@@ -75,7 +75,11 @@ def _queue_empty(tables: TableSet, rank: int, gaps: Intervals) -> Intervals:
 
 
 def launch_starts(tables: TableSet, rank: int) -> NDArray[np.int64]:
-    """Give for each activity when the host launched it; -1 where that is not known."""
+    """Give for each activity when the host launched it, looked up once; -1 where that is not known."""
+    return tables.memo(("launch starts", rank), lambda: _launch_starts(tables, rank))
+
+
+def _launch_starts(tables: TableSet, rank: int) -> NDArray[np.int64]:
     event, launches = tables.columns("activities", rank)["launch_event"], tables.columns("launches", rank)
     if not len(launches):
         return np.full(len(event), -1, np.int64)

@@ -248,9 +248,14 @@ class Columns:
         }, rows
 
 
-def transposed(events: Sequence[_wire.Event | _wire.ExactEvent | _Common]) -> list[Any]:
+def transposed(events: Sequence[_wire.Event | _wire.ExactEvent]) -> list[Any]:
     """Put the fields of events side by side; starts that are floats come as an array."""
-    fields: list[Any] = list(zip(*map(astuple, events), strict=True))
+    return side_by_side(map(astuple, events))
+
+
+def side_by_side(rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Put fields side by side that are there event by event, as `transposed` does."""
+    fields: list[Any] = list(zip(*rows, strict=True))
     if fields and isinstance(fields[_TS][0], float):
         fields[_TS] = _floats(fields[_TS])
     return fields

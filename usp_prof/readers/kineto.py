@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec.structs import astuple
 
 from usp_prof.model.errors import InputError
 from usp_prof.readers import _nanoseconds, _wire
 from usp_prof.readers._arrow import to_table
-from usp_prof.readers._columns import Columns, too_large, transposed
+from usp_prof.readers._columns import Columns, side_by_side, too_large, transposed
 from usp_prof.readers._damage import Damage
 from usp_prof.readers._duplicates import repeated
 from usp_prof.readers._phases import join_begin_end
@@ -120,10 +121,11 @@ class _Reading:
 
     def _decode_common(self, text: bytes) -> bool:
         """Read a piece that holds nothing but what nearly all traces hold; takes half the time."""
-        decoder, rows = _wire.COMMON[self.exact]
+        decoder, (complete, instant) = _wire.COMMON[self.exact]
         try:
             events = decoder.decode(text)
-            fields = transposed([event for event in events if type(event) in rows])
+            rows = [astuple(each) for each in events if (kind := type(each)) is complete or kind is instant]
+            fields = side_by_side(rows)
             if not self.exact and too_large(fields):
                 self.exact = True
                 return self._decode_common(text)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import group_codes, occurrence, occurrence_from_end, per_code
+from usp_prof.algebra.order import group_codes, numbered, occurrence, occurrence_from_end, per_code
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,8 +50,23 @@ class Parts:
 
 
 def of(tables: TableSet) -> Parts:
-    """Match the parts of a run, once."""
-    return tables.memo("matching", lambda: _match(tables.together("collectives")))
+    """Match the parts of a run, once; those of a predicted run as they were matched where they were recorded."""
+    return tables.memo("matching", lambda: _matched(tables))
+
+
+def _matched(tables: TableSet) -> Parts:
+    columns = tables.together("collectives")
+    return _match(columns) if tables.recorded is None else _matched_as(of(tables.recorded), columns)
+
+
+def _matched_as(recorded: Parts, columns: Columns) -> Parts:
+    """Match parts, of which there may be less here, as those of the same ranks and numbers are."""
+    rank, part = columns["rank"], columns["part"]
+    row = np.searchsorted(recorded.rank, rank) + part
+    call, start = recorded.call[row], columns["start_ns"]
+    known = call != UNMATCHED
+    numbers, call[known] = numbered(call[known])
+    return Parts(columns, rank, part, start, start + columns["dur_ns"], call, recorded.by[row], len(numbers))
 
 
 def _match(columns: Columns) -> Parts:

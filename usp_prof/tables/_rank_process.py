@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -46,4 +47,5 @@ class _Line(msgspec.Struct):
 
 if __name__ == "__main__":
     keep_freed()  # the memory of one file serves the next
-    sys.exit(main(sys.argv[1:], sys.stdin.buffer, sys.stdout.buffer))
+    status = main(sys.argv[1:], sys.stdin.buffer, sys.stdout.buffer)
+    os._exit(status)  # all is written; to take a process apart takes a fifth of the time that it took to start

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import distinct
 from usp_prof.readers.arrays import array_of, numbers_of
 from usp_prof.tables.classification import Work, operation
 from usp_prof.tables.described import said_of, texts
@@ -119,7 +120,7 @@ def _alike(op: NDArray[np.object_], kernel: NDArray[np.object_], stream: Ints) -
     NCCL carries out an all-to-all by the kernel of sends; what was launched before the window has no host call.
     """
     exchanges = kernel == "send_recv"
-    for one in np.unique(stream[exchanges & (op == "send_recv")]).tolist():
+    for one in distinct(stream[exchanges & (op == "send_recv")]).tolist():
         here = exchanges & (stream == one)
         told = set(op[here].tolist()) - {"send_recv"}
         if len(told) == 1 and not told & {"send", "recv"}:

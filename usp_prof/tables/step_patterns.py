@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import distinct
 from usp_prof.algebra.repetition import Repetition, find_repetition, repetition_at
 from usp_prof.algebra.tracks import nest
 from usp_prof.contract import parse_mark
@@ -69,7 +70,7 @@ def by_annotations(frame: EventFrame, links: Links) -> Marks:
     codes, _ = frame.codes("name")
     own = codes[rows]
     best: Repetition | None = None
-    for code in np.unique(own).tolist():
+    for code in distinct(own).tolist():
         places = np.searchsorted(work.host, frame.start[rows[own == code]])
         found = repetition_at(work.codes, places, work.needed, least=work.least)
         if found is not None and (best is None or (len(found), -found.start[0]) > (len(best), -best.start[0])):

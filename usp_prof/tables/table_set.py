@@ -79,6 +79,8 @@ class TableSet:
         self.assumptions = NOTHING_ASSUMED
         self.kept: Kept | None = None
         """Where what is made of the tables is kept; only tables as they were read have such a place."""
+        self.recorded: TableSet | None = None
+        """The tables of which these are what would have been: what belonged together there does so here."""
         self.topology = topology or Topology()
         self.health: list[HealthRow] = sorted(health)
 

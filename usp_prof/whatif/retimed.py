@@ -36,7 +36,7 @@ def retimed(tables: TableSet, graph: Graph, timeline: Timeline, steps: Ints | No
     """Give the tables of a run as a replay of its graph would have it; of `steps` alone where not all were replayed."""
     sources = {rank: _MovedTables(tables, _Moves(tables, graph, timeline, rank), steps) for rank in tables.ranks}
     found = TableSet(sources, manifest=tables.manifest, health=tables.health, topology=tables.topology)
-    found.assumptions = tables.assumptions
+    found.assumptions, found.recorded = tables.assumptions, tables
     clocks = clock.of(tables)
     found.memo("clock", lambda: clocks)  # ends of calls move, clocks do not
     return found
@@ -152,6 +152,7 @@ class _MovedTables:
     def __init__(self, tables: TableSet, moves: _Moves, steps: Ints | None) -> None:
         self._tables, self._moves, self._steps = tables, moves, steps
         self._spans: dict[str, tuple[Ints, Ints]] = {}
+        self._chosen: dict[str, Ints] = {}
 
     def table(self, name: str) -> pa.Table:
         """Give one table of this rank."""
@@ -168,10 +169,13 @@ class _MovedTables:
         return Replaced(kept, {key: partial(self._column, name, key) for key in there})
 
     def _rows(self, name: str) -> Ints | None:
-        """Give the rows of the steps that were replayed; `None` for all."""
+        """Give the rows of the steps that were replayed, looked for once; `None` for all."""
         if self._steps is None or name == "events":
             return None
-        return np.flatnonzero(np.isin(self._tables.columns(name, self._moves.rank)["step"], self._steps))
+        if name not in self._chosen:
+            step = self._tables.columns(name, self._moves.rank)["step"]
+            self._chosen[name] = np.flatnonzero(np.isin(step, self._steps))
+        return self._chosen[name]
 
     def _column(self, name: str, key: str) -> pa.Array:
         return index_of(self._times(name, key))

@@ -61,8 +61,8 @@ def _copying(graph: Graph, tables: TableSet) -> Flags:
         ops = tables.columns("ops", rank)
         copies = ops.matches("name", *_COPY_OPS)
         begin, end = ops["start_ns"][copies], (ops["start_ns"] + ops["dur_ns"])[copies]
-        inside = union(begin, end).holds(launches["start_ns"])
-        calls = launches.matches("kind", "memcpy") | (launches.matches("kind", "sync") & inside)
+        calls, waits = launches.matches("kind", "memcpy"), np.flatnonzero(launches.matches("kind", "sync"))
+        calls[waits] = union(begin, end).holds(launches["start_ns"][waits])
         found[rows] = np.isin(events[rows], launches["event"][calls])
     return found
 
