@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -15,7 +16,6 @@ from usp_prof.readers.discovery import discover
 from usp_prof.readers.manifest import find_manifest, manifest_from, read_manifest
 from usp_prof.tables.assemble import assemble
 from usp_prof.tables.load import load
-from usp_prof.tables.relations import Relations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from usp_prof.readers.discovery import Discovery, Skipped
     from usp_prof.readers.found import FoundRun, TraceFile
     from usp_prof.tables.load import LoadedRank
+    from usp_prof.tables.relations import Relations
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.predict import Prediction
 
@@ -67,7 +68,7 @@ class Run:
         self.skipped: tuple[Skipped, ...] = discovery.skipped
         self.tables = tables
         self.metadata: dict[int, Mapping[str, Any]] = {rank: one.metadata for rank, one in sorted(loaded.items())}
-        self._relations = Relations(tables, _as_they_are(loaded))
+        self._stored = _as_they_are(loaded)
         self._derived = Derived({rank: one.key for rank, one in sorted(loaded.items())}, cache)
         tables.kept = self._derived
 
@@ -85,6 +86,12 @@ class Run:
     def health(self) -> tuple[HealthRow, ...]:
         """What was found wrong or missing, sorted."""
         return gathered(self.tables.health)
+
+    @cached_property
+    def _relations(self) -> Relations:
+        from usp_prof.tables.relations import Relations  # noqa: PLC0415 - DuckDB takes long to load, and few ask in SQL
+
+        return Relations(self.tables, self._stored)
 
     def table(self, name: str) -> Any:  # noqa: ANN401 - a DuckDB relation
         """Give one table of all ranks as a DuckDB relation: `.df()` makes it pandas, `.arrow()` Arrow."""

@@ -23,7 +23,7 @@ class StoredTable:
         self._path = path
         self._read: dict[str, pa.ChunkedArray] = {}
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         """Count the rows."""
         return int(self._footer.num_rows)
@@ -46,6 +46,7 @@ class StoredTable:
 
     def hold(self, written: pa.Table) -> None:
         """Take what was just written: it is not read back."""
+        self.num_rows, self.schema = written.num_rows, written.schema
         self._read.update(zip(written.column_names, written.columns, strict=True))
 
     def whole(self) -> pa.Table:

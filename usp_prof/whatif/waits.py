@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.algebra.order import places_of
 from usp_prof.whatif.graph import NEVER, EdgeKind, NodeKind
 
 if TYPE_CHECKING:
@@ -103,9 +104,8 @@ def _launches(n: RankNodes) -> tuple[Ints, Ints]:
     source = np.full(len(n.lane), -1, np.int64)
     if not len(host):
         return source, np.zeros(len(n.lane), np.int64)
-    host = host[np.argsort(n.event[host], kind="stable")]
-    place = np.minimum(np.searchsorted(n.event[host], n.launch), len(host) - 1)
-    known = (n.launch >= 0) & (n.event[host][place] == n.launch)
+    place = places_of(n.event[host], n.launch)
+    known = (n.launch >= 0) & (place >= 0)
     source[known] = host[place[known]]
     delay = (n.start - n.start[source])[known]
     least = int(delay[delay >= 0].min()) if (delay >= 0).any() else 0
@@ -147,10 +147,8 @@ def _posted(tables: TableSet, n: RankNodes, parts: Ints) -> Ints:
     op = np.where(row >= 0, collectives["op_event"][row] if len(collectives) else -1, -1)
     if not len(ops):
         return n.start[parts]
-    order = np.argsort(ops["event"], kind="stable")
-    place = np.minimum(np.searchsorted(ops["event"][order], op), len(order) - 1)
-    known = (op >= 0) & (ops["event"][order][place] == op)
-    return np.where(known, ops["start_ns"][order][place], n.start[parts])
+    place = places_of(ops["event"], op)
+    return np.where((op >= 0) & (place >= 0), ops["start_ns"][place], n.start[parts])
 
 
 def _before_post(n: RankNodes, compute: Ints, posted: Ints) -> Ints:
