@@ -6,7 +6,9 @@
 
 The run is a made-up one (GPU, dp 2 x tp 2 x pp 2) repeated to size. Each measurement is a process of its own with its
 children's CPU time; imports are not counted, on neither side. A warm report reads the findings that the cold one kept;
-`anew` is a warm report that finds them again. Medians of several rounds; exits with 1 when a bar is missed.
+`anew` is a warm report that finds them again. Medians of several rounds, in each of which HTA comes behind our own cold
+report; the two are compared by the least that each took, since what else runs on the machine can only add. Exits with 1
+when a bar is missed.
 """
 
 from __future__ import annotations
@@ -160,7 +162,11 @@ def main() -> int:
         size = enlarge(args.source or made_up(place / "small"), place / "run", args.megabytes)
         print(f"{len(list((place / 'run').iterdir()))} ranks, {size / 1e6:.0f} MB")
         caches = [place / f"cache{number}" for number in range(args.rounds)]
-        cold = median(show("cold", measure(sys.executable, OURS, place / "run", cache)) for cache in caches)
+        cold, hta = [], []
+        for cache in caches:
+            cold.append(show("cold", measure(sys.executable, OURS, place / "run", cache)))
+            if args.hta_python:
+                hta.append(show("HTA", measure(args.hta_python, HTA, place / "run", cache)))
         for kind, body, most in (("report", OURS, 3), ("check", CHECK, 5), ("anew", ANEW, None)):
             took = [measure(sys.executable, body, place / "run", caches[0]) for _ in range(args.rounds)]
             for got in took:
@@ -168,9 +174,10 @@ def main() -> int:
             usual = median(float(str(got["wall"])) for got in took)
             if most is not None:
                 bars.append((f"a warm {kind} takes {usual:.2f} s (at most {most})", usual <= most))
-        if args.hta_python:
-            hta = show("HTA", measure(args.hta_python, HTA, place / "run", caches[0]))
-            bars.append((f"a cold report takes 1/{hta / cold:.1f} of the CPU of HTA (at most 1/10)", hta >= 10 * cold))
+        if hta:
+            least, usual = min(hta) / min(cold), median(hta) / median(cold)
+            text = f"a cold report takes 1/{least:.1f} of the CPU of HTA (at most 1/10; by medians 1/{usual:.1f})"
+            bars.append((text, least >= 10))
     for text, kept in bars:
         print(f"{'ok    ' if kept else 'MISSED'} {text}")
     return 0 if all(kept for _, kept in bars) else 1

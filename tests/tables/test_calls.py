@@ -146,6 +146,19 @@ def test_calls_know_whether_they_leave_the_node(hosts: tuple[str, str], per_node
     assert table[0]["inter_node"] is crosses
 
 
+def test_calls_of_a_prediction_are_those_that_were_recorded() -> None:
+    # No part carries a number, and on rank 1 two have changed places: by order they find the wrong one.
+    parts = [part("all_reduce", 10 * i, 10 * i + 5) for i in range(3)]
+    moved = {0: rows(*parts), 1: rows(parts[0], parts[2], parts[1])}
+    assert members(matched(moved)[1]) == [[(0, 0), (1, 0)], [(0, 1), (1, 2)], [(0, 2), (1, 1)]]
+    # Of the first step nothing was predicted.
+    predicted = made.run({rank: {**each, "collectives": each["collectives"][1:]} for rank, each in moved.items()})
+    predicted.recorded = made.run({rank: rows(*parts) for rank in (0, 1)})
+    found = calls.of(predicted)
+    assert members(found.parts.to_pylist()) == [[(0, 1), (1, 1)], [(0, 2), (1, 2)]]
+    assert {row["matched_by"] for row in found.calls.to_pylist()} == {"order"}
+
+
 def test_tables_are_built_from_the_same_match() -> None:
     tables = made.run({r: rows(part("all_reduce", 0, 9, sequence=1)) for r in range(2)})
     assert calls.build(tables).num_rows == 1
