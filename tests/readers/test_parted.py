@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from usp_prof.model.schema import Schema, integer, text
-from usp_prof.readers import cache
+from usp_prof.readers import cache, parted
 from usp_prof.readers._arrow import to_table, widened
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def made(rows: int) -> Parted:
 
 @pytest.mark.parametrize("rows", [0, 1, 4, 5, 9])
 def test_parts_make_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr(cache, "_GROUP", 4)
+    for module in (cache, parted):
+        monkeypatch.setattr(module, "AT_ONCE", 4)
     table = made(rows)
     whole = table.whole()
     assert whole.to_pylist() == [{"rank": 3, "number": row, "args": str(row)} for row in range(rows)]
@@ -40,5 +41,6 @@ def test_parts_make_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, r
     assert [part.num_rows for part in table.parts(4)] == [4] * (rows // 4) + [rows % 4] * (rows % 4 > 0 or not rows)
     assert pa.concat_tables(table.parts(4)) == whole
     assert table.column("number") == whole.column("number")
+    assert table.if_long() == (whole if rows <= 4 else table)
     cache.write_parquet(table, tmp_path / "t.parquet")
     assert pq.read_table(tmp_path / "t.parquet") == whole

@@ -51,6 +51,17 @@ def test_choosing_twice_is_choosing_once(texts: list[str], data: st.DataObject) 
     assert taken.arrow.to_pylist() == [dict(zip(columns.arrow.column_names, row, strict=True)) for row in expected]
 
 
+def test_for_no_rows_nothing_is_read() -> None:
+    def read() -> pa.Array:
+        raise AssertionError
+
+    whole = table("x", "y")
+    columns = Columns(Replaced(whole, dict.fromkeys(whole.column_names, read))).take(np.zeros(2, bool))
+    assert [columns[name].tolist() for name in whole.column_names] == [[]] * 4
+    assert [columns[name].dtype.kind for name in ("number", "flag")] == ["i", "b"]
+    assert rows_of(columns) == []
+
+
 def test_a_stored_table_gives_what_was_stored(tmp_path: Path) -> None:
     made = table("x", "y", "x")
     write_parquet(made, tmp_path / "t.parquet")

@@ -25,7 +25,7 @@ import xxhash
 
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.readers.mapped import let_go
-from usp_prof.readers.parted import Parted
+from usp_prof.readers.parted import AT_ONCE, Parted
 from usp_prof.readers.stored import StoredTable
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ with each of many ranks would take longer than to read them."""
 _NOTE = "entry.json"
 _ASIDE = "aside-"
 _DERIVED = "derived-"
-_GROUP = 1 << 17
-"""Rows that are written at once."""
 _BLOCK = 1 << 18
 """Bytes that are read at once for the key."""
 
@@ -278,13 +276,13 @@ def write_parquet(table: pa.Table | Parted, path: Path) -> None:
         column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
         write_statistics=integers,
     ) as writer:
-        for part in table.parts(_GROUP) if isinstance(table, Parted) else _slices(table):
-            writer.write_table(part, row_group_size=_GROUP)
+        for part in table.parts(AT_ONCE) if isinstance(table, Parted) else _slices(table):
+            writer.write_table(part, row_group_size=AT_ONCE)
             let_go()
 
 
 def _slices(table: pa.Table) -> Iterator[pa.Table]:
-    return (table.slice(at, _GROUP) for at in range(0, max(table.num_rows, 1), _GROUP))
+    return (table.slice(at, AT_ONCE) for at in range(0, max(table.num_rows, 1), AT_ONCE))
 
 
 def _coded(schema: pa.Schema) -> list[str]:

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+AT_ONCE = 1 << 17
+"""Rows that are held at once: a shorter table need not be made in parts."""
+
+
 class Parted:
     """A table that is made of rows `begin` to `end` at a time, as often as it is asked for."""
 
@@ -23,6 +27,10 @@ class Parted:
         """Give parts of so many rows; one without any where there are none."""
         for begin in range(0, max(self.num_rows, 1), rows):
             yield self._make(begin, min(begin + rows, self.num_rows))
+
+    def if_long(self) -> Parted | pa.Table:
+        """Give the parts of a long table, a short one in memory."""
+        return self if self.num_rows > AT_ONCE else self.whole()
 
     def whole(self) -> pa.Table:
         """Give the table, in memory."""

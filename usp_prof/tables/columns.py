@@ -75,12 +75,16 @@ class Columns:
         if _is_text(kind):
             codes, values = self.narrow_codes(name)
             return np.asarray(np.array([*values, ""], dtype=object)[codes])
+        if self._parent is not None and not len(self):
+            return np.zeros(0, kind.to_pandas_dtype())  # nothing is read for no rows
         if self._parent is not None:
             return np.asarray(self._parent[name][self._rows])  # read and converted once for all choices from one table
         return numbers_of(self._view.column(name))
 
     def _code(self, name: str) -> tuple[NDArray[Any], list[str]]:
         kind = self._kind(name)
+        if self._parent is not None and not len(self):
+            return np.zeros(0, np.int32), []
         if self._parent is None or not pa.types.is_dictionary(kind):
             return _coded(self._view.column(name))
         codes, values = self._parent.narrow_codes(name)

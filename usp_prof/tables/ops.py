@@ -57,7 +57,7 @@ _FIELDS = (
 )
 
 
-def build(frame: EventFrame, links: Links, steps: Steps) -> Parted:
+def build(frame: EventFrame, links: Links, steps: Steps) -> Parted | pa.Table:
     """Build the table: every CPU op in order of start, outer ones first."""
     rows, depth, above = frame.rows(*HOST_OPS), links.ops.depth, links.ops.parent
     within = np.zeros(len(rows) + 1, np.int64)
@@ -87,7 +87,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> Parted:
         }
         return table(SCHEMA, columns, len(chosen))
 
-    return Parted(arrow_schema(SCHEMA), len(rows), make)
+    return Parted(arrow_schema(SCHEMA), len(rows), make).if_long()
 
 
 class _Texts:
