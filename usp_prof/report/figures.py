@@ -64,13 +64,11 @@ class Figures:
 
 
 def _by_dims(values: Iterable[Value]) -> _ByDims:
-    """Group values by the names of their dimensions, and key them by what these are; sets of names are few."""
+    """Group values by the names of their dimensions, and key them by what these are."""
     groups: _ByDims = {}
-    in_order: dict[tuple[str, ...], tuple[str, ...]] = {}
     for value in values:
         if math.isfinite(value.value):
             dims = value.dims
-            given = tuple(dims)
-            names = in_order.get(given) or in_order.setdefault(given, tuple(sorted(given)))
+            names = tuple(sorted(dims))
             groups.setdefault(names, {})[tuple([dims[name] for name in names])] = value.value
     return groups

@@ -36,7 +36,7 @@ def retimed(tables: TableSet, graph: Graph, timeline: Timeline, steps: Ints | No
     """Give the tables of a run as a replay of its graph would have it; of `steps` alone where not all were replayed."""
     sources = {rank: _MovedTables(tables, _Moves(tables, graph, timeline, rank), steps) for rank in tables.ranks}
     found = TableSet(sources, manifest=tables.manifest, health=tables.health, topology=tables.topology)
-    found.assumptions, found.recorded = tables.assumptions, tables
+    found.assumptions, found.recorded = tables.assumptions, tables.recorded or tables
     clocks = clock.of(tables)
     found.memo("clock", lambda: clocks)  # ends of calls move, clocks do not
     return found

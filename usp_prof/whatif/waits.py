@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import places_of
 from usp_prof.whatif.graph import NEVER, EdgeKind, NodeKind
+from usp_prof.whatif.sources import rows_of
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
@@ -104,8 +104,8 @@ def _launches(n: RankNodes) -> tuple[Ints, Ints]:
     source = np.full(len(n.lane), -1, np.int64)
     if not len(host):
         return source, np.zeros(len(n.lane), np.int64)
-    place = places_of(n.event[host], n.launch)
-    known = (n.launch >= 0) & (place >= 0)
+    place = rows_of(n.event[host], n.launch)
+    known = place >= 0
     source[known] = host[place[known]]
     delay = (n.start - n.start[source])[known]
     least = int(delay[delay >= 0].min()) if (delay >= 0).any() else 0
@@ -147,8 +147,8 @@ def _posted(tables: TableSet, n: RankNodes, parts: Ints) -> Ints:
     op = np.where(row >= 0, collectives["op_event"][row] if len(collectives) else -1, -1)
     if not len(ops):
         return n.start[parts]
-    place = places_of(ops["event"], op)
-    return np.where((op >= 0) & (place >= 0), ops["start_ns"][place], n.start[parts])
+    place = rows_of(ops["event"], op)
+    return np.where(place >= 0, ops["start_ns"][place], n.start[parts])
 
 
 def _before_post(n: RankNodes, compute: Ints, posted: Ints) -> Ints:
