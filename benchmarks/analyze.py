@@ -26,8 +26,8 @@ import large_trace
 from usp_prof.readers.discovery import discover
 
 LOADED = """
-from usp_prof.readers.allocator import keep_freed
-keep_freed()
+from usp_prof.readers.own_process import make_ours
+make_ours()
 from importlib import import_module
 from pkgutil import walk_packages
 from usp_prof import analyses, findings, whatif

@@ -145,7 +145,7 @@ def open_run(
     """Open the run under a path (a file, a folder, a glob); of several the newest, or the one named `run`.
 
     `ranks` reads only these. Tables are kept in `cache_dir` (else `USP_PROF_CACHE`, else the user's cache folder).
-    `progress` is called with bytes done, bytes in all and the file just finished.
+    `progress` is called with bytes done, bytes in all and the file just begun or finished.
     """
     discovery = discover(path)
     found = _chosen(discovery, run)

@@ -14,7 +14,7 @@ from usp_prof.contract import Manifest
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.readers.cache import Cache, StoredTables
 from usp_prof.readers.discovery import discover
-from usp_prof.tables import _rank_process, _side_by_side, load, read_rank
+from usp_prof.tables import _processes, _rank_process, load, read_rank
 from usp_prof.tables._side_by_side import read_side_by_side
 from usp_prof.tables.read_rank import Job
 from usp_prof.tables.table_set import MemorySource
@@ -142,7 +142,7 @@ class TestSideBySide:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
     ) -> None:
         monkeypatch.setattr(load, "_LITTLE", 0)
-        monkeypatch.setattr(_side_by_side.sys, "executable", program)
+        monkeypatch.setattr(_processes.sys, "executable", program)
         loaded, lost = load.load(run_of(tmp_path / "run"), None, Cache(tmp_path / "cache"))
         assert sorted(loaded) == [0, 1, 2]
         assert lost == []

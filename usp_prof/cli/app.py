@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from usp_prof._version import __version__
 from usp_prof.model.errors import UspProfError
-from usp_prof.readers.allocator import keep_freed
+from usp_prof.readers.own_process import make_ours
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +96,7 @@ def load(name: str) -> Command:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; give the exit code. Without `argv` the process is ours, and its memory held as suits us."""
     if argv is None:
-        keep_freed()
+        make_ours()
     words = list(sys.argv[1:] if argv is None else argv)
     names = {name for name, _ in COMMANDS}
     first = next((word for word in words if not word.startswith("-")), None)

@@ -51,9 +51,17 @@ def reading_progress(args: argparse.Namespace) -> Iterator[Callable[[int, int, s
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, name: bar.update(task, completed=done, total=total, description=name)
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task("", total=None)
+
+    def show(done: int, total: int, name: str) -> None:
+        bar.update(task, completed=done, total=total, description=name)
+        bar.start()  # not before: its thread would keep this process from being copied (`tables._processes`)
+
+    try:
+        yield show
+    finally:
+        bar.stop()
 
 
 @contextmanager

@@ -1,25 +1,20 @@
 """How are several ranks read at once? By processes of our own kind that put tables into the cache.
 
-Plain subprocesses, not `multiprocessing`: they neither import the caller's main module nor fork a process that may
-have threads, so `open_run` works in scripts, notebooks, dashboards and tests alike. A job is one line of JSON to the
-process, the answer one line back; the tables themselves go by way of the cache.
+A job is one line of JSON to a process, the answer one line back; the tables themselves go by way of the cache.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections import deque
 from contextlib import suppress
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from usp_prof.readers.allocator import SMALL_PAGES
+from usp_prof.tables._processes import begin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,10 +22,6 @@ if TYPE_CHECKING:
     from usp_prof.contract import Manifest
     from usp_prof.readers.cache import Cache
     from usp_prof.tables.read_rank import Job
-
-_MODULE = "usp_prof.tables._rank_process"
-_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", **SMALL_PAGES}
-"""Have NumPy start no threads, which nothing here uses, and ask for no huge pages."""
 
 
 def read_side_by_side(jobs: Sequence[Job], manifest: Manifest | None, cache: Cache) -> Iterator[tuple[Job, str | None]]:
@@ -57,6 +48,8 @@ def read_side_by_side(jobs: Sequence[Job], manifest: Manifest | None, cache: Cac
             thread.join()
         for reader in readers:
             reader.close()
+        for reader in readers:
+            reader.wait()
 
 
 def _next(waiting: deque[Job], answers: SimpleQueue[tuple[Job, str | None]]) -> tuple[Job, str | None]:
@@ -88,44 +81,32 @@ class _Reader:
     """One process that reads files."""
 
     def __init__(self, cache: Cache, manifest: bytes) -> None:
-        package = str(Path(__file__).parents[2])
-        path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
-        self._process = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", _MODULE, str(cache.folder), str(cache.limit_bytes)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**_ENVIRONMENT, **os.environ, "PYTHONPATH": path},
-        )
+        self._process = begin(cache)
         self._say(manifest)
 
     def read(self, job: Job) -> str | None:
         """Have one file read; gives what went wrong, or `None` when the process is gone."""
         if not self._say(msgspec.json.encode({"path": str(job.path), "rank": job.rank, "key": job.key})):
             return None
-        out = self._process.stdout
-        line = out.readline() if out is not None else b""
         try:
-            return msgspec.json.decode(line, type=str | None)
+            return msgspec.json.decode(self._process.says.readline(), type=str | None)
         except msgspec.DecodeError:
             return None
 
     def close(self) -> None:
         """Let the process end."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            try:
-                if pipe is not None:
-                    pipe.close()
-            except OSError:
-                pass
+        for pipe in (self._process.told, self._process.says):
+            with suppress(OSError):
+                pipe.close()
+
+    def wait(self) -> None:
+        """Wait until it has ended, once all have been closed."""
         self._process.wait()
 
     def _say(self, line: bytes) -> bool:
         try:
-            if self._process.stdin is None:
-                return False
-            self._process.stdin.write(line + b"\n")
-            self._process.stdin.flush()
+            self._process.told.write(line + b"\n")
+            self._process.told.flush()
         except OSError:
             return False
         return True

@@ -110,6 +110,7 @@ class _Loading:
 
     def here(self, job: Job) -> None:
         """Read one file in this process."""
+        self._tell(job)
         try:
             with from_the_system():
                 tables, note = build(job.path, job.rank, self._manifest)
@@ -125,7 +126,7 @@ class _Loading:
             detail = f"{error.message}: it is read anew each time"
             row = HealthRow("not_cached", Severity.INFO, rank=job.rank, detail=detail)
             self.loaded[job.rank] = _loaded(job, MemorySource(tables), note, row)
-        self._tell(job)
+        self._tell_done(job)
 
     def _hold(self, stored: StoredTables, tables: Mapping[str, pa.Table | Parted]) -> None:
         made = {name: table for name, table in tables.items() if isinstance(table, pa.Table)}
@@ -139,16 +140,20 @@ class _Loading:
         stored = self._cache.open(job.key)
         if stored is not None:
             self.loaded[job.rank] = _loaded(job, stored, stored.note)
-            self._tell(job)
+            self._tell_done(job)
         return stored is not None
 
     def _lose(self, job: Job, why: str) -> None:
         row = HealthRow("rank_unreadable", Severity.DATA_LOSS, rank=job.rank, detail=why, file=job.path.name)
         self.lost.append(row)
+        self._tell_done(job)
+
+    def _tell_done(self, job: Job) -> None:
+        self._done += _size(job.path)
         self._tell(job)
 
     def _tell(self, job: Job) -> None:
-        self._done += _size(job.path)
+        """Say how far this has come, and with which file."""
         if self._progress is not None:
             self._progress(self._done, self._total, job.path.name)
 
