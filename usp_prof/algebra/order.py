@@ -49,7 +49,7 @@ def places_of(keys: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
         return np.where(keys[row] == wanted, row, -1)
     row_of = np.full(high - low + 2, -1, np.int64)
     row_of[keys[::-1] - low] = np.arange(len(keys) - 1, -1, -1)
-    return row_of[np.where((wanted >= low) & (wanted <= high), wanted - low, high - low + 1)]
+    return row_of.take(np.where((wanted >= low) & (wanted <= high), wanted - low, high - low + 1))
 
 
 def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -68,7 +68,7 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     found = np.flatnonzero(there)
     if len(found) == len(there):
         return (found + low).astype(values.dtype), offset
-    return (found + low).astype(values.dtype), (np.cumsum(there) - 1)[offset]
+    return (found + low).astype(values.dtype), (np.cumsum(there) - 1).take(offset)
 
 
 def sorted_rows(first: NDArray[Any], then: NDArray[Any]) -> NDArray[np.int64]:
@@ -93,7 +93,7 @@ def sorted_within(codes: NDArray[Any], times: NDArray[Any]) -> NDArray[np.int64]
     """
     by_time = np.argsort(times, kind="stable")
     low, high = (int(codes.min()), int(codes.max())) if len(codes) else (0, 0)
-    ordered = codes[by_time]
+    ordered = codes.take(by_time)
     narrow = (ordered - low).astype(np.uint16) if high - low < 1 << 16 else ordered
     return by_time[np.argsort(narrow, kind="stable")]
 

@@ -56,7 +56,7 @@ class Columns:
         """Say for each row whether a text column is one of the wanted texts."""
         codes, values = self.narrow_codes(name)
         hits = np.array([value in wanted for value in values] + [False], dtype=bool)
-        return np.asarray(hits[codes])
+        return hits.take(codes)
 
     def take(self, rows: NDArray[Any]) -> Columns:
         """Keep the rows of a mask or of an index array."""
@@ -78,7 +78,7 @@ class Columns:
         if self._parent is not None and not len(self):
             return np.zeros(0, kind.to_pandas_dtype())  # nothing is read for no rows
         if self._parent is not None:
-            return np.asarray(self._parent[name][self._rows])  # read and converted once for all choices from one table
+            return self._parent[name].take(self._rows)  # read and converted once for all choices from one table
         return numbers_of(self._view.column(name))
 
     def _code(self, name: str) -> tuple[NDArray[Any], list[str]]:
@@ -88,7 +88,7 @@ class Columns:
         if self._parent is None or not pa.types.is_dictionary(kind):
             return _coded(self._view.column(name))
         codes, values = self._parent.narrow_codes(name)
-        return codes[self._rows], values
+        return codes.take(self._rows), values
 
     def _kind(self, name: str) -> pa.DataType:
         place = self._view.schema.get_field_index(name)

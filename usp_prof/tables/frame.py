@@ -53,7 +53,7 @@ class EventFrame:
     def ints(self, name: str, rows: Ints | None = None) -> Ints:
         """Give an integer column, of some rows or of all."""
         column = self._columns[name]
-        return np.asarray(column if rows is None else column[rows], np.int64)
+        return np.asarray(column if rows is None else column.take(rows), np.int64)
 
     @cached_property
     def event(self) -> Ints:
@@ -120,18 +120,18 @@ class EventFrame:
     def by_name(self, rows: Ints, say: Callable[[str], Any], dtype: Any = bool) -> NDArray[Any]:  # noqa: ANN401 - NumPy's
         """Map the names of rows through a function that sees each distinct name once."""
         codes, values = self.codes("name")
-        own = codes[rows]
+        own = codes.take(rows)
         used = np.zeros(len(values), dtype=bool)
         used[own] = True
         table = np.zeros(len(values), dtype=dtype)
         found = np.flatnonzero(used)
         table[found] = np.fromiter((say(values[code]) for code in found.tolist()), dtype, len(found))
-        return table[own]
+        return table.take(own)
 
     def text(self, name: str, rows: Ints) -> pa.DictionaryArray:
         """Give a text column of some rows with only the texts that occur there."""
         codes, values = self.codes(name)
-        return compact(codes[rows], values)
+        return compact(codes.take(rows), values)
 
     def texts(self, name: str, rows: Ints) -> NDArray[Any]:
         """Give a text column of some rows as str objects."""

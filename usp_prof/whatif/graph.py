@@ -124,7 +124,14 @@ class Edges:
 
     def take(self, rows: Ints | Flags) -> Edges:
         """Keep some of the edges."""
-        return Edges(self.source[rows], self.at_end[rows], self.target[rows], self.lag[rows], self.kind[rows])
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        return Edges(
+            self.source.take(rows),
+            self.at_end.take(rows),
+            self.target.take(rows),
+            self.lag.take(rows),
+            self.kind.take(rows),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -117,26 +117,31 @@ def _members(graph: Graph) -> tuple[Ints, Ints]:
 
 
 def _levels(graph: Graph, segment: Ints, begin: Ints, members: tuple[Ints, Ints]) -> Ints:
-    """Give the round of each piece: the segments, then the calls."""
+    """Give the round of each piece: the segments, then the calls.
+
+    What comes behind a call comes behind its members by way of it: that is said once.
+    """
     nodes, edges, (rows, number) = graph.nodes, graph.edges, members
     count, calls = len(begin) - 1, int(number.max(initial=-1)) + 1
     tied = graph.tied[rows]
     after = rows[tied] + 1
     follows = after < len(segment)
     follows[follows] = nodes.lane[after[follows]] == nodes.lane[after[follows] - 1]
-    inner = np.flatnonzero(nodes.lane[begin[1:-1]] == nodes.lane[begin[1:-1] - 1])
+    ends = begin[1:-1]
+    inner = np.flatnonzero((nodes.lane[ends] == nodes.lane[ends - 1]) & ~graph.tied[ends - 1])
     ends_of = np.full(len(segment), -1, np.int64)
     ends_of[rows[tied]] = number[tied]
     from_call = (ends_of[edges.source] >= 0) & edges.at_end
+    direct = np.flatnonzero(~from_call)
     call = count + number
     source = [
-        segment[edges.source],
+        segment[edges.source[direct]],
         inner,
         segment[rows],
         call[tied][follows],
         count + ends_of[edges.source[from_call]],
     ]
-    target = [segment[edges.target], inner + 1, call, segment[after[follows]], segment[edges.target[from_call]]]
+    target = [segment[edges.target[direct]], inner + 1, call, segment[after[follows]], segment[edges.target[from_call]]]
     pieces = count + calls
     last = np.full(calls, np.iinfo(np.int64).min)
     np.maximum.at(last, number, nodes.start[rows])

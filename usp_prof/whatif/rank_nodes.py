@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,11 +42,12 @@ class RankNodes:
     part: Ints
     on_device: bool
     lanes: int
+    end: Ints = field(init=False)
+    """Ends on the rank's own clock."""
 
-    @property
-    def end(self) -> Ints:
-        """Ends on the rank's own clock."""
-        return self.start + self.duration
+    def __post_init__(self) -> None:
+        """Work out the ends, which are asked for again and again."""
+        object.__setattr__(self, "end", self.start + self.duration)
 
     @property
     def first_of_lane(self) -> Flags:
@@ -82,7 +83,7 @@ def nodes_of(tables: TableSet, rank: int) -> RankNodes:
     name = np.append(names, host_names)
     axes = np.append(axis[0], np.full(calls.shape[1], -1))
     order = sorted_within(columns["lane"], columns["start"])
-    sorted_columns = {key: np.asarray(value, np.int64)[order] for key, value in columns.items()}
+    sorted_columns = {key: np.asarray(value, np.int64).take(order) for key, value in columns.items()}
     return RankNodes(
         rank,
         name=(name[order], [*texts, HOST_LANE]),

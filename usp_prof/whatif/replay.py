@@ -72,18 +72,17 @@ def at_once(graph: Graph) -> int:
 
 
 def _attempt(graphs: Sequence[Graph], plan: Plan) -> list[Timeline] | None:
-    """Replay; `None` where the plan's room was too little to hold the segments of a round apart."""
+    """Replay; `None` where the plan's room was too little to hold the segments of a round apart.
+
+    A segment of nodes a..b: start[n] = offset[n] + max over j <= n of (bound[j] - offset[j]), where offset adds up the
+    durations and gaps before n. So that a round is hardly more than that maximum, `reached` is start - offset: what
+    lies between that and the moments that others wait for is part of their lags.
+    """
     nodes, count, width = graphs[0].nodes, len(graphs[0].nodes), len(graphs)
     if not count:
         return [Timeline(nodes.start, nodes.end) for _ in graphs]
-    origin = int(nodes.start.min())
-    arrivals, begin = side_by_side(_arrivals(graphs, plan), plan)
-    moments = np.empty((width, 2 * count), np.int64)
-    start, end, flat = moments[:, :count], moments[:, count:], moments.reshape(-1)
-    start[:], end[:] = (when[plan.nodes] - origin for when in (nodes.start, nodes.end))
+    origin, members = int(nodes.start.min()), plan.nodes[plan.members]
     duration = _rows([graph.duration for graph in graphs], plan.nodes)
-    # A segment of nodes a..b: start[n] = offset[n] + max over j <= n of (bound[j] - offset[j]), where offset adds up
-    # the durations and gaps before n.
     offset = _rows([graph.gap for graph in graphs], plan.nodes)
     offset += duration
     np.cumsum(offset, axis=1, out=offset)
@@ -93,34 +92,56 @@ def _attempt(graphs: Sequence[Graph], plan: Plan) -> list[Timeline] | None:
     np.maximum(bound, origin - max(span(graph) for graph in graphs), out=bound)
     bound -= origin
     bound -= offset
-    earliest, target = bound.reshape(-1), arrivals.target
-    lag = arrivals.lag - offset.reshape(-1)[target]
-    members = plan.nodes[plan.members]
     tied, transfer = (_rows([getattr(graph, name) for graph in graphs], members) for name in ("tied", "transfer"))
-    began = plan.members + 2 * count * np.arange(width)[:, None]
-    done, every, edge = began + count, bool(tied.all()), iter(begin.tolist())
+    found = np.empty((width, count + len(members)), np.int64)
+    reached, ends = found[:, :count], found[:, count:]
+    np.subtract(nodes.start.take(plan.nodes) - origin, offset, out=reached)
+    ends[:] = nodes.end[members] - origin
+    arrivals, begin = side_by_side(_arrivals(graphs, plan), plan)
+    source, lag = _reduced(arrivals, plan, offset, duration, tied)
+    flat, earliest, target, edge = found.reshape(-1), bound.reshape(-1), arrivals.target, iter(begin.tolist())
+    begun_at, before = plan.members + found.shape[1] * np.arange(width)[:, None], offset[:, plan.members]
     low = next(edge)
     for first, last, first_member, last_member in plan.rounds:
         if first_member >= 0:
             part = slice(first_member, last_member)
-            begun = flat[began[:, part]]
+            begun = flat[begun_at[:, part]] + before[:, part]
             arrived = np.maximum.reduceat(begun, plan.first[first:last], axis=1)
-            ended = np.maximum(begun, arrived[:, plan.call_of[part]] + transfer[:, part])
-            rows = done[:, part]
-            flat[rows] = ended if every else np.where(tied[:, part], ended, flat[rows])
+            np.maximum(begun, arrived.take(plan.call_of[part], axis=1) + transfer[:, part], out=ends[:, part])
             continue
         here, high = slice(first, last), next(edge)
         if high > low:
-            np.maximum.at(earliest, target[low:high], flat[arrivals.source[low:high]] + lag[low:high])
+            np.maximum.at(earliest, target[low:high], flat[source[low:high]] + lag[low:high])
         low = high
-        begins = start[:, here]
-        np.maximum.accumulate(bound[:, here], axis=1, out=begins)
-        begins += offset[:, here]
-        np.add(begins, duration[:, here], out=end[:, here])
-    if (start[:, plan.heads] != bound[:, plan.heads] + offset[:, plan.heads]).any():
+        np.maximum.accumulate(bound[:, here], axis=1, out=reached[:, here])
+    if (reached[:, plan.heads] != bound[:, plan.heads]).any():
         return None
-    moments += origin
-    return [Timeline(start[k][plan.place], end[k][plan.place]) for k in range(width)]
+    found += origin
+    reached += offset
+    duration += reached
+    for k in range(width):
+        duration[k, plan.members[tied[k]]] = ends[k, tied[k]]
+    return [Timeline(reached[k].take(plan.place), duration[k].take(plan.place)) for k in range(width)]
+
+
+def _reduced(
+    arrivals: Arrivals, plan: Plan, offset: NDArray[Any], duration: NDArray[Any], tied: NDArray[Any]
+) -> tuple[Ints, Ints]:
+    """Say for arrivals where what they wait for is found, and by how much later they come than that.
+
+    For each graph stand what its nodes have reached, then the ends of its calls' members, of which those count that
+    are tied: all other nodes end when their duration is over.
+    """
+    width, count = offset.shape
+    place = np.empty((width, 2, count), np.int64)
+    place[:] = np.arange(count) + (count + len(plan.members)) * np.arange(width)[:, None, None]
+    beyond = np.stack([offset, offset + duration], axis=1)
+    graph, member = np.nonzero(tied)
+    place[graph, 1, plan.members[member]] = graph * (count + len(plan.members)) + count + member
+    beyond[graph, 1, plan.members[member]] = 0
+    lag = arrivals.lag + beyond.reshape(-1).take(arrivals.source)
+    lag -= offset.reshape(-1).take(arrivals.target)
+    return place.reshape(-1).take(arrivals.source), lag
 
 
 def _arrivals(graphs: Sequence[Graph], plan: Plan) -> list[Arrivals]:
@@ -137,7 +158,7 @@ def _rows(each: Sequence[NDArray[Any]], order: Ints) -> NDArray[Any]:
     """Set arrays of several graphs below each other, in the plan's order."""
     found = np.empty((len(each), len(order)), each[0].dtype)
     for k, values in enumerate(each):
-        found[k] = found[k - 1] if k and values is each[k - 1] else values[order]
+        found[k] = found[k - 1] if k and values is each[k - 1] else values.take(order)
     return found
 
 

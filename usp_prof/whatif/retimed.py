@@ -201,6 +201,7 @@ class _MovedTables:
             return self._moves.spans(table["event"])
         row = np.where(table["event"] >= 0, table["event"], table["op_event"])
         known = row >= 0
-        start, duration = self._moves.host(table["start_ns"]).copy(), table["dur_ns"].copy()
+        start, duration = table["start_ns"].copy(), table["dur_ns"].copy()
+        start[~known] = self._moves.host(start[~known])
         start[known], duration[known] = self._moves.spans(row[known])
         return start, duration

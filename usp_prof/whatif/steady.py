@@ -97,11 +97,11 @@ def _changes(sample: Sample, edited: Graph) -> tuple[Floats | None, list[Floats]
         if after.lag is not before.lag:
             times.append(_by_step(sample, sample.step[before.target], np.abs(after.lag - before.lag)))
     else:
-        number = [_by_step(sample, sample.step[each.target], np.ones(len(each.target))) for each in (before, after)]
-        counts.append(number[1] - number[0])
+        counts.append(_by_step(sample, sample.step[after.target]) - _by_step(sample, sample.step[before.target]))
     return (np.sum(times, axis=0) if times else None), counts
 
 
-def _by_step(sample: Sample, step: Ints, weights: NDArray[Any]) -> Floats:
+def _by_step(sample: Sample, step: Ints, weights: NDArray[Any] | None = None) -> Floats:
+    """Add up weights, or count, in each step."""
     count = len(sample.stretch)
     return np.asarray(np.bincount(step + 1, weights, minlength=count + 1)[1:], np.float64)

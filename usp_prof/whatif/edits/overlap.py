@@ -63,8 +63,8 @@ def sync_overlapped(graph: Graph, request: Request) -> Graph:
     held = rows[edges.source] & (edges.kind == EdgeKind.WAIT) & after[edges.target]  # backward waits no more
     posts = parts[edges.target] & np.isin(edges.kind, (EdgeKind.ISSUE, EdgeKind.LAUNCH, EdgeKind.WAIT))
     edges = edges.take(~(held | posts))
-    for source, waits in ((at, target), (first, second)):
-        edges = with_edges(edges, source, waits, at_end=np.ones(len(waits), dtype=bool), kind=EdgeKind.ISSUE)
+    source, waits = np.append(at, first), np.append(target, second)
+    edges = with_edges(edges, source, waits, at_end=np.ones(len(waits), dtype=bool), kind=EdgeKind.ISSUE)
     gap = np.where(parts, np.minimum(graph.gap, 0), graph.gap)
     return graph.with_changes(edges=edges, gap=gap, transfer=transfer, rewired=True)
 
