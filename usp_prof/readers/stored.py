@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_SHORT = 1 << 14
+"""Rows of a table whose columns are all read at once."""
+
+
 class StoredTable:
     """A table in a Parquet file, which is open only while it is read: a run of many ranks has thousands of them."""
 
@@ -34,20 +38,26 @@ class StoredTable:
         return self._footer.schema.to_arrow_schema()
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Read one column."""
+        """Read one column; of a short table all, for to open it costs more than to read it."""
         if name not in self._read:
-            place = self.schema.get_field_index(name)  # tables are flat: a field is a column of the file
-            with (
-                from_the_system(),
-                self._opened() as file,
-            ):  # `file.read` hands even one column over to another thread, and waits for it
-                self._read[name] = file.reader.read_column(place)
+            if self.num_rows <= _SHORT:
+                self.hold(self.whole())
+            else:
+                self._read[name] = self._one(self.schema.get_field_index(name))
         return self._read[name]
 
-    def hold(self, written: pa.Table) -> None:
-        """Take what was just written: it is not read back."""
-        self.num_rows, self.schema = written.num_rows, written.schema
-        self._read.update(zip(written.column_names, written.columns, strict=True))
+    def _one(self, place: int) -> pa.ChunkedArray:
+        """Read the column at a place: tables are flat, so that a field is a column of the file."""
+        with (
+            from_the_system(),
+            self._opened() as file,
+        ):  # `file.read` hands even one column over to another thread, and waits for it
+            return file.reader.read_column(place)
+
+    def hold(self, whole: pa.Table) -> None:
+        """Take the table as it was written or read: nothing of it is read again."""
+        self.num_rows, self.schema = whole.num_rows, whole.schema
+        self._read.update(zip(whole.column_names, whole.columns, strict=True))
 
     def whole(self) -> pa.Table:
         """Read all columns."""
