@@ -33,7 +33,7 @@ import threading
 from usp_prof.readers.own_process import make_ours, may_be_copied
 print(may_be_copied())
 make_ours()
-from usp_prof.tables import load
+from usp_prof.cli import analyze, check, opening
 print(may_be_copied())
 over = threading.Event()
 other = threading.Thread(target=over.wait)

@@ -34,11 +34,13 @@ process.told.close()
 print(process.says.read(), process.wait())
 """
 MANY = """
-import sys
+import signal, sys
 from pathlib import Path
 from usp_prof.readers.own_process import make_ours
-if sys.argv[1] == "copied":
+if sys.argv[1] != "anew":
     make_ours()
+if sys.argv[1] == "not awaited":
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 from usp_prof import open_run
 from usp_prof.tables import _side_by_side, load
 load._LITTLE = 0
@@ -84,7 +86,7 @@ class TestProcess:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are copied on Linux alone")
-@pytest.mark.parametrize("kind", ["copied", "anew"])
+@pytest.mark.parametrize("kind", ["copied", "not awaited", "anew"])
 def test_several_read_a_run_and_all_end(tmp_path: Path, kind: str) -> None:
     traces = {rank: tiny.Trace(rank, 6).op("aten::mm", 10, 5 + rank) for rank in range(6)}
     tiny.write(traces, tmp_path / "run")

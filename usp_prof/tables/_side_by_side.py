@@ -101,7 +101,8 @@ class _Reader:
 
     def wait(self) -> None:
         """Wait until it has ended, once all have been closed."""
-        self._process.wait()
+        with suppress(ChildProcessError):  # nobody can where the system is told to clean up by itself
+            self._process.wait()
 
     def _say(self, line: bytes) -> bool:
         try:

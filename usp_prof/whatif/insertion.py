@@ -87,14 +87,15 @@ def with_edges(edges: Edges, source: Ints, target: Ints, *, at_end: np.ndarray, 
     """Let targets wait for sources too; pairs with a -1 are none."""
     good = (source >= 0) & (target >= 0)
     count = int(good.sum())
-    joined = Edges(
-        np.append(edges.source, source[good]),
-        np.append(edges.at_end, at_end[good]),
-        np.append(edges.target, target[good]),
-        np.append(edges.lag, np.zeros(count, np.int64)),
-        np.append(edges.kind, np.full(count, int(kind))),
+    joined = np.append(edges.target, target[good])
+    order = np.argsort(joined, kind="stable")
+    return Edges(  # column by column: what one needs on the way serves the next
+        np.append(edges.source, source[good]).take(order),
+        np.append(edges.at_end, at_end[good]).take(order),
+        joined.take(order),
+        np.append(edges.lag, np.zeros(count, np.int64)).take(order),
+        np.append(edges.kind, np.full(count, int(kind))).take(order),
     )
-    return joined.take(np.argsort(joined.target, kind="stable"))
 
 
 def _code(texts: tuple[str, ...], wanted: str) -> tuple[tuple[str, ...], int]:
