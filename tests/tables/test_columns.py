@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.model.errors import UspProfError
+from usp_prof.readers import stored as stored_tables
 from usp_prof.readers.cache import write_parquet
 from usp_prof.readers.stored import StoredTable
 from usp_prof.tables.columns import Columns
@@ -62,7 +63,9 @@ def test_for_no_rows_nothing_is_read() -> None:
     assert rows_of(columns) == []
 
 
-def test_a_stored_table_gives_what_was_stored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("short", [0, 3])
+def test_a_stored_table_gives_what_was_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: int) -> None:
+    monkeypatch.setattr(stored_tables, "_SHORT", short)
     made = table("x", "y", "x")
     write_parquet(made, tmp_path / "t.parquet")
     stored = StoredTable(tmp_path / "t.parquet")
@@ -71,6 +74,8 @@ def test_a_stored_table_gives_what_was_stored(tmp_path: Path) -> None:
     assert rows_of(Columns(stored)) == rows_of(Columns(made))
     assert rows_of(Columns(stored).take(np.array([2, 0]))) == [rows_of(Columns(made))[row] for row in (2, 0)]
     assert Columns(stored).arrow.equals(made)
+    (tmp_path / "t.parquet").unlink()
+    assert rows_of(Columns(stored)) == rows_of(Columns(made))  # nothing is read twice
 
 
 def test_a_replaced_column_is_the_new_one() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_SHORT = 1 << 14
+_SHORT = 1 << 12
 """Rows of a table whose columns are all read at once."""
 
 

@@ -48,6 +48,7 @@ def _copied(words: list[str]) -> Process:
     process = os.fork()
     if not process:
         os.close(told)
+        os.close(says)
         _work(words, jobs, answers)
     os.close(jobs)
     os.close(answers)
