@@ -8,6 +8,7 @@ from made_faults import run_with
 
 from usp_prof.analyses import breakdown, pipeline, step_time
 from usp_prof.model.edit import parse_edit
+from usp_prof.tables import _matching, calls
 from usp_prof.whatif.build import graph_of
 from usp_prof.whatif.memory import memory_of
 from usp_prof.whatif.predict import predict
@@ -60,6 +61,31 @@ def test_another_schedule_has_its_own_bubble() -> None:
     bubble = pipeline.compute(predicted_tables(tables, prediction))
     whole = next(value.value for value in bubble.values() if value.metric.id == "bubble_fraction" and not value.dims)
     assert whole == pytest.approx(prediction.rescheduled.bubble_fraction, abs=1e-3)
+
+
+@pytest.mark.parametrize("edits", ["rank_as_peers=all", "dp=4", "rank_as_peers=all schedule=zb-h1"])
+def test_calls_are_those_of_the_recorded_run(edits: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = run_with("slow_rank").tables
+    recorded = calls.of(tables).columns()["op"]
+    shown = predicted_tables(tables, predict(tables, [parse_edit(edit) for edit in edits.split()]))
+    if "schedule" in edits:  # its ranks are built anew, with no calls to tell apart
+        assert shown.recorded is None
+        return
+    monkeypatch.delattr(_matching, "_match")  # nothing is matched by moved times
+    assert sorted(calls.of(shown).columns()["op"]) == sorted(recorded)
+
+
+@pytest.mark.parametrize("style", ["nccl", "gloo"])
+@pytest.mark.parametrize(
+    "second", ["comm_hidden,axis=dp", "no_input_wait", "compute_faster=1.2", "bandwidth=2,axis=dp"]
+)
+def test_a_prediction_of_a_prediction_is_that_of_both(second: str, style: str) -> None:
+    tables = run_with("slow_rank", style).tables
+    first = parse_edit("rank_as_peers=all")
+    shown = predicted_tables(tables, predict(tables, [first]))
+    alone, both = predict(shown, [parse_edit(second)]), predict(tables, [first, parse_edit(second)])
+    assert alone.before_ns == pytest.approx(predict(tables, [first]).after_ns, rel=1e-3)
+    assert alone.after_ns == pytest.approx(both.after_ns, rel=0.01)
 
 
 def test_what_is_shown_is_said() -> None:

@@ -43,6 +43,7 @@ def _predicted(tables: TableSet, prediction: Prediction) -> TableSet:
     )
     clocks = clock.of(moved)
     found.memo("clock", lambda: clocks)
+    found.recorded = moved.recorded
     return found
 
 
