@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.whatif.arrivals import arrivals_of, side_by_side
+from usp_prof.whatif.arrivals import Arrivals, arrivals_of, side_by_side
 from usp_prof.whatif.graph import NEVER, Graph, Timeline
 from usp_prof.whatif.plan import Plan, make_plan, span
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from usp_prof.whatif.arrivals import Arrivals
     from usp_prof.whatif.graph import Ints
 
 _REACH, _FARTHER = 16, 64
@@ -82,12 +81,7 @@ def _attempt(graphs: Sequence[Graph], plan: Plan) -> list[Timeline] | None:
     if not count:
         return [Timeline(nodes.start, nodes.end) for _ in graphs]
     origin, members = int(nodes.start.min()), plan.nodes[plan.members]
-    duration = _rows([graph.duration for graph in graphs], plan.nodes)
-    offset = _rows([graph.gap for graph in graphs], plan.nodes)
-    offset += duration
-    np.cumsum(offset, axis=1, out=offset)
-    offset -= duration
-    offset -= plan.drop
+    duration, offset = _offsets(graphs, plan)
     bound = _rows([graph.earliest for graph in graphs], plan.nodes)
     np.maximum(bound, origin - max(span(graph) for graph in graphs), out=bound)
     bound -= origin
@@ -99,21 +93,7 @@ def _attempt(graphs: Sequence[Graph], plan: Plan) -> list[Timeline] | None:
     ends[:] = nodes.end[members] - origin
     arrivals, begin = side_by_side(_arrivals(graphs, plan), plan)
     source, lag = _reduced(arrivals, plan, offset, duration, tied)
-    flat, earliest, target, edge = found.reshape(-1), bound.reshape(-1), arrivals.target, iter(begin.tolist())
-    begun_at, before = plan.members + found.shape[1] * np.arange(width)[:, None], offset[:, plan.members]
-    low = next(edge)
-    for first, last, first_member, last_member in plan.rounds:
-        if first_member >= 0:
-            part = slice(first_member, last_member)
-            begun = flat[begun_at[:, part]] + before[:, part]
-            arrived = np.maximum.reduceat(begun, plan.first[first:last], axis=1)
-            np.maximum(begun, arrived.take(plan.call_of[part], axis=1) + transfer[:, part], out=ends[:, part])
-            continue
-        here, high = slice(first, last), next(edge)
-        if high > low:
-            np.maximum.at(earliest, target[low:high], flat[source[low:high]] + lag[low:high])
-        low = high
-        np.maximum.accumulate(bound[:, here], axis=1, out=reached[:, here])
+    _take_rounds(plan, found, bound, offset[:, plan.members], transfer, Arrivals(source, arrivals.target, lag), begin)
     if (reached[:, plan.heads] != bound[:, plan.heads]).any():
         return None
     found += origin
@@ -122,6 +102,46 @@ def _attempt(graphs: Sequence[Graph], plan: Plan) -> list[Timeline] | None:
     for k in range(width):
         duration[k, plan.members[tied[k]]] = ends[k, tied[k]]
     return [Timeline(reached[k].take(plan.place), duration[k].take(plan.place)) for k in range(width)]
+
+
+def _offsets(graphs: Sequence[Graph], plan: Plan) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Give the nodes' durations, and what durations and gaps before them add up to, less their segment's drop."""
+    duration = _rows([graph.duration for graph in graphs], plan.nodes)
+    offset = _rows([graph.gap for graph in graphs], plan.nodes)
+    offset += duration
+    np.cumsum(offset, axis=1, out=offset)
+    offset -= duration
+    offset -= plan.drop
+    return duration, offset
+
+
+def _take_rounds(
+    plan: Plan,
+    found: NDArray[Any],
+    bound: NDArray[Any],
+    offset: NDArray[Any],
+    transfer: NDArray[Any],
+    arrivals: Arrivals,
+    begin: Ints,
+) -> None:
+    """Fill `found`, round by round; `offset` and `transfer` are those of the calls' members, `begin` the rounds'."""
+    width, count = bound.shape
+    reached, ends, flat, earliest = found[:, :count], found[:, count:], found.reshape(-1), bound.reshape(-1)
+    source, target, lag, edge = arrivals.source, arrivals.target, arrivals.lag, iter(begin.tolist())
+    begun_at = plan.members + found.shape[1] * np.arange(width)[:, None]
+    low = next(edge)
+    for first, last, first_member, last_member in plan.rounds:
+        if first_member >= 0:
+            part = slice(first_member, last_member)
+            begun = flat[begun_at[:, part]] + offset[:, part]
+            arrived = np.maximum.reduceat(begun, plan.first[first:last], axis=1)
+            np.maximum(begun, arrived.take(plan.call_of[part], axis=1) + transfer[:, part], out=ends[:, part])
+            continue
+        here, high = slice(first, last), next(edge)
+        if high > low:
+            np.maximum.at(earliest, target[low:high], flat[source[low:high]] + lag[low:high])
+        low = high
+        np.maximum.accumulate(bound[:, here], axis=1, out=reached[:, here])
 
 
 def _reduced(
