@@ -23,11 +23,9 @@ from statistics import median
 
 import large_trace
 
-from usp_prof.readers.discovery import discover
+from usp_prof.inputs.discovery import discover
 
 LOADED = """
-from usp_prof.readers.own_process import make_ours
-make_ours()
 from importlib import import_module
 from pkgutil import walk_packages
 from usp_prof import analyses, findings, whatif
@@ -63,7 +61,7 @@ CHECK = (
     + """
 from usp_prof import open_run
 from usp_prof.gate import check as checking
-from usp_prof.gate.baseline import Baseline, save
+from usp_prof.gate.measured import Baseline, save
 from pathlib import Path
 WORK = '''
 run = open_run(FOLDER, cache_dir=CACHE)

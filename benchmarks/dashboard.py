@@ -48,7 +48,7 @@ from plain_browser import plain_browser  # noqa: E402
 
 from dashboard.timeline import overlays, store  # noqa: E402
 from dashboard.timeline.rows import Slices, rank_slices  # noqa: E402
-from dashboard.timeline.tile import encode  # noqa: E402
+from dashboard.timeline.tiles import encode  # noqa: E402
 from usp_prof import open_run  # noqa: E402
 
 if TYPE_CHECKING:

@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.gate.baseline import Baseline
-from usp_prof.gate.changepoint import find_trend
-from usp_prof.gate.check import measured
+from usp_prof.checking import measured
 from usp_prof.gate.facts import Fact, FactKind
+from usp_prof.gate.history import find_trend
 from usp_prof.gate.judgement import Verdict
-from usp_prof.gate.measured import Measured
+from usp_prof.gate.measured import Baseline, Measured
 from usp_prof.gate.policy import Policy
 from usp_prof.gate.series import Series
 from usp_prof.gate.verdict import check
-from usp_prof.gate.wording import sentence
 from usp_prof.model.metric import Better, Unit
+from usp_prof.report.answers.wording import sentence
 from usp_prof.run import open_run
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ EVENTS = Body(
     _OURS,
     """
 from pathlib import Path
-from usp_prof.readers.kineto import read
+from usp_prof.inputs.kineto.reader import read
 events = read(Path(path)).events.num_rows
 """,
 )
@@ -48,7 +48,7 @@ TABLES = Body(
     _OURS,
     """
 from pathlib import Path
-from usp_prof.tables.load import build
+from usp_prof.store.load import build
 tables, _ = build(Path(path), 0, None)
 for table in tables.values():
     for _ in table.parts(1 << 17) if hasattr(table, "parts") else ():

@@ -1,1 +1,1 @@
-"""Where did the step go, seen from a browser? A Streamlit app over usp_prof's public API and its charts."""
+"""The dashboard: a Streamlit app that shows runs in a browser. Installed as `usp_prof_dashboard`."""

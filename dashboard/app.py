@@ -1,11 +1,10 @@
-"""Which server is this? One process and one port: Streamlit's pages, the timeline's tiles and a local BokehJS.
+"""The server: one process and one port with Streamlit's pages, the timeline's tiles and a local BokehJS.
 
-Start it with ``usp-prof dashboard PATH`` or ``streamlit run dashboard/app.py -- PATH``.
+``usp-prof dashboard PATH`` starts it with uvicorn.
 """
 
 from __future__ import annotations
 
-import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,19 +13,14 @@ import streamlit as st
 from anyio import to_thread
 from starlette.middleware import Middleware
 
+from . import data, drawings, report, routes, web  # noqa: F401 - all is loaded before the first visitor comes
+from .pages import PAGES  # noqa: F401 - as above
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # `streamlit run dashboard/app.py` puts only this folder on the path
-    sys.path.insert(0, str(ROOT))
-
-from dashboard import data, network, report  # noqa: E402, F401 - after the path is set; the rest is loaded as well
-from dashboard.pages import PAGES  # noqa: E402, F401 - a first visitor waits for no import
-from dashboard.timeline import perfetto, routes  # noqa: E402 - as above
-
 PATIENCE_S = 1.0
-ROUTES = [*routes.ROUTES, *perfetto.routes(), network.ROUTE]
+ROUTES = [*routes.ROUTES, *routes.perfetto_routes(), drawings.LIBRARY_ROUTE]
 
 
 @asynccontextmanager
@@ -35,7 +29,6 @@ async def lifespan(_: st.App) -> AsyncIterator[None]:
 
     What is read while pages are asked for would only slow both down. A run that takes longer shows how far it is.
     """
-    network.answer_at_once()
     data.prepare()
     await to_thread.run_sync(data.ready, PATIENCE_S)
     yield
@@ -45,5 +38,5 @@ app = st.App(
     Path(__file__).with_name("script") / "main.py",
     lifespan=lifespan,
     routes=ROUTES,
-    middleware=[Middleware(network.Front)],
+    middleware=[Middleware(web.Guard)],
 )

@@ -1,4 +1,4 @@
-"""What has been opened and computed? The only functions of the dashboard that keep anything, shared by all sessions.
+"""Runs and what was computed from them: the only functions of the dashboard that keep anything, for all sessions.
 
 Runs are those named when the dashboard was started, and are asked for by number: no page or route takes a path.
 Each answer comes as a future, so that a page can show how far it is; the functions without `ask_` wait for it.
@@ -8,46 +8,51 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from concurrent.futures import wait
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dashboard import drawings as written
-from dashboard import kept
-from dashboard.drawings import Drawings
-from dashboard.timeline import call_rows, overlays, store
-from dashboard.work import Worker
-from usp_prof import Run, UspProfError, open_run
-from usp_prof.gate import check
-from usp_prof.gate.comparison import Comparison, compare
-from usp_prof.model.selection import EVERYTHING
-from usp_prof.planner.calibration import Calibration, calibrate
-from usp_prof.planner.search import Plans, Question, search
-from usp_prof.report.build import analyse, build
-from usp_prof.whatif.predict import Prediction, predict, unedited
-from usp_prof.whatif.schedule import Rescheduled, reschedule
+from . import stored_document
+from .drawings import Drawings, drawings_form, read_drawings, write_drawings
+from .engine import (
+    EVERYTHING,
+    Calibration,
+    Comparison,
+    Plans,
+    Prediction,
+    Question,
+    Rescheduled,
+    Run,
+    UspProfError,
+    analyse,
+    build_report,
+    calibrate,
+    compare_runs,
+    measured,
+    open_run,
+    predict,
+    reschedule,
+    search_plans,
+    unedited,
+)
+from .timeline import overlays, store
+from .work import worker
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from dashboard.timeline.store import TimelineStore
-    from usp_prof.gate.measured import Measured
-    from usp_prof.model.edit import Edit
-    from usp_prof.model.selection import Selection
-    from usp_prof.report.document import Document
+    from .engine import Document, Edit, Measured, Selection
+    from .timeline.store import TimelineStore
 
 PATHS_VARIABLE = "USP_PROF_DASHBOARD_PATHS"
-worker = Worker()
 drawings = Drawings()
 
 
 @lru_cache(maxsize=1)
 def paths() -> tuple[str, ...]:
-    """Give the paths named at the start: after ``--`` on Streamlit's command line, or in the environment."""
-    named = json.loads(os.environ.get(PATHS_VARIABLE, "[]"))
-    return tuple(named) or tuple(word for word in sys.argv[1:] if not word.startswith("-"))
+    """Give the paths that were named at the start."""
+    return tuple(json.loads(os.environ.get(PATHS_VARIABLE, "[]")))
 
 
 def run_count() -> int:
@@ -106,8 +111,10 @@ def _document(index: int, selection: Selection) -> Document:
     run = open_numbered(index)
     if selection != EVERYTHING:
         return _analysed(run, selection)
-    found = kept.read(run.derived(kept.form(), lambda folder: kept.write(_analysed(run, selection), folder)))
-    written.read(found, run.derived(written.form(), lambda folder: written.write(found, folder)), drawings)
+    found = stored_document.read(
+        run.derived(stored_document.form(), lambda folder: stored_document.write(_analysed(run, selection), folder))
+    )
+    read_drawings(found, run.derived(drawings_form(), lambda folder: write_drawings(found, folder)), drawings)
     return found
 
 
@@ -121,7 +128,7 @@ def _analysed(run: Run, selection: Selection) -> Document:
 
     results = analyse(run.tables, selection, progress=told)
     worker.tell("looking for what could be better", 18, 20)
-    return build(run.tables, results, name=run.name, selection=selection, without=("timeline",))
+    return build_report(run.tables, results, name=run.name, selection=selection, without=("timeline",))
 
 
 def ask_timeline(index: int) -> Future[TimelineStore]:
@@ -151,7 +158,9 @@ def ask_calls(index: int) -> Future[TimelineStore]:
     def lay_out() -> TimelineStore:
         run = open_numbered(index)
         worker.tell("laying out the calls")
-        return call_rows.open_rows(run.derived(call_rows.FORM, lambda target: call_rows.prepare(run.tables, target)))
+        return overlays.open_calls(
+            run.derived(overlays.CALLS_FORM, lambda target: overlays.prepare_calls(run.tables, target))
+        )
 
     return worker.ask(("calls", index), lay_out)
 
@@ -163,13 +172,13 @@ def call_store(index: int) -> TimelineStore:
 
 def ask_comparison(first: int, second: int) -> Future[Comparison]:
     """Ask for the comparison of two runs."""
-    return worker.ask(("comparison", first, second), lambda: compare([_measured(first), _measured(second)]))
+    return worker.ask(("comparison", first, second), lambda: compare_runs([_measured(first), _measured(second)]))
 
 
 def _measured(index: int) -> Measured:
     def measure() -> Measured:
         worker.tell(f"measuring {name(index)}")
-        return check.measured(open_numbered(index), name(index))
+        return measured(open_numbered(index), name(index))
 
     return worker.ask(("measured", index), measure).result()
 
@@ -203,7 +212,7 @@ def ask_plans(question: Question) -> Future[Plans]:
     """Ask for the plans that fit."""
     return worker.ask(
         ("plans", question_key(question)),
-        lambda: search(question, lambda done, of: worker.tell("predicting configurations", done, of)),
+        lambda: search_plans(question, lambda done, of: worker.tell("predicting configurations", done, of)),
     )
 
 

@@ -1,33 +1,37 @@
-"""How is a chart drawn once, whoever looks at it? As Bokeh's JSON, kept with the run's report, for both themes.
+"""Charts as Bokeh's JSON, drawn once for both themes whoever looks at them, and the BokehJS that shows them.
 
-Those of the whole run are written beside its report: a server that has just started shows them without loading Bokeh.
-All others are drawn when they are first looked at.
+The charts of the whole run are written beside its report: a server that has just started shows them without loading
+Bokeh. All others are drawn when they are first looked at. The library comes from this machine.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
-from dashboard import kept
-from usp_prof.charts.as_json import as_json, height_of
-from usp_prof.charts.theme import DARK, LIGHT
-from usp_prof.report.document import Chart
+from starlette.responses import Response
+from starlette.routing import Route
+
+from . import stored_document
+from .engine import DARK, LIGHT, Chart, as_json, height_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from starlette.requests import Request
 
-    from usp_prof.charts.inputs import ChartInput
-    from usp_prof.charts.theme import Theme
-    from usp_prof.report.document import Document
+    from .engine import ChartInput, Document, Theme
 
 MOST_KEPT = 256
 THEMES = (LIGHT, DARK)
+LIBRARY = f"/usp/bokeh/{version('bokeh')}/bokeh.min.js"
+"""The part of BokehJS that draws; no chart has widgets or tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +78,12 @@ def drawn(data: ChartInput, theme: Theme) -> Drawing:
     return Drawing(json.dumps(item, separators=(",", ":")), stamp, height_of(item))
 
 
-def form() -> str:
+def drawings_form() -> str:
     """Name the form of written drawings: that of the report whose charts they are, drawn by this Bokeh."""
-    return f"drawings-2-{version('bokeh')}-{kept.form()}"
+    return f"drawings-2-{version('bokeh')}-{stored_document.form()}"
 
 
-def write(document: Document, folder: Path) -> None:
+def write_drawings(document: Document, folder: Path) -> None:
     """Draw all charts of a report in each theme, and write them."""
     for theme in THEMES:
         found = [drawn(data, theme) for data in charts(document)]
@@ -87,7 +91,7 @@ def write(document: Document, folder: Path) -> None:
         (folder / f"{theme.name}.json").write_text(json.dumps(rows), encoding="utf-8")
 
 
-def read(document: Document, folder: Path, into: Drawings) -> None:
+def read_drawings(document: Document, folder: Path, into: Drawings) -> None:
     """Read the drawings of a report's charts."""
     for theme in THEMES:
         rows = json.loads((folder / f"{theme.name}.json").read_text(encoding="utf-8"))
@@ -99,3 +103,24 @@ def charts(document: Document) -> list[ChartInput]:
     """List what the charts of a report show, in its order."""
     parts = (document.summary, *document.sections)
     return [block.data for part in parts for block in part.blocks if isinstance(block, Chart)]
+
+
+@cache
+def _bokehjs() -> tuple[bytes, bytes]:
+    """Give the library as it is, and packed."""
+    from bokeh.settings import settings  # noqa: PLC0415 - a page without charts needs no Bokeh
+
+    plain = Path(str(settings.bokehjs_path()), "js", "bokeh.min.js").read_bytes()
+    return plain, gzip.compress(plain, 6, mtime=0)
+
+
+def answer_library(request: Request) -> Response:
+    """Answer the library; it is packed once, not for each reader."""
+    plain, packed = _bokehjs()
+    headers = {"Cache-Control": "public, immutable, max-age=31536000", "Vary": "Accept-Encoding"}
+    if "gzip" in request.headers.get("Accept-Encoding", ""):
+        return Response(packed, headers=headers | {"Content-Encoding": "gzip"}, media_type="text/javascript")
+    return Response(plain, headers=headers | {"Content-Encoding": "identity"}, media_type="text/javascript")
+
+
+LIBRARY_ROUTE = Route(LIBRARY, answer_library)

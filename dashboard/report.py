@@ -1,4 +1,4 @@
-"""What is in the HTML report? The run's own report, and what the pages with choices say.
+"""HTML downloads: the report of a run with what was chosen on pages, and one page alone.
 
 Those say it as last chosen in the reader's session, else as they first come up. A page that shows nothing before
 something is chosen (What if, another schedule, suggestions ticked) is in the report once that was done.
@@ -6,26 +6,37 @@ something is chosen (What if, another schedule, suggestions ticked) is in the re
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dashboard import data
-from dashboard.answers import comparison, plan, sweep
-from usp_prof import UspProfError
-from usp_prof.planner.launch import TRAINERS
-from usp_prof.planner.search import GRID_AXES, Question
-from usp_prof.report.build import analyse, build
-from usp_prof.report.document import Section, Text
-from usp_prof.report.writers import webpage
+import streamlit as st
+
+from . import data
+from .answers import comparison, plan
+from .engine import (
+    EVERYTHING,
+    GRID_AXES,
+    TRAINERS,
+    Document,
+    Question,
+    Section,
+    Text,
+    UspProfError,
+    __version__,
+    analyse,
+    build_report,
+    run_facts,
+    write_webpage,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
-    from dashboard.answers.answer import Answer
-    from usp_prof.model.selection import Selection
-    from usp_prof.planner.calibration import Calibration
-    from usp_prof.planner.search import Plans
+    from .engine import Calibration, Plans, RunFacts, Selection
+    from .state import Page
+
 
 ORDER = ("pipeline", "memory", "suggestions", "whatif", "plan", "compare", "sweep", "query")
 """The pages with choices, in the order of the report."""
@@ -38,8 +49,8 @@ def ask(index: int, selection: Selection, answers: tuple[Answer, ...] = ()) -> F
         data.worker.tell("writing the report")
         run = data.open_numbered(index)
         results = analyse(run.tables, selection)
-        document = build(run.tables, results, name=run.name, selection=selection)
-        return webpage.write([replace(document, sections=(*document.sections, *chosen(index, answers)))])
+        document = build_report(run.tables, results, name=run.name, selection=selection)
+        return write_webpage([replace(document, sections=(*document.sections, *chosen(index, answers)))])
 
     names = tuple(sorted((answer.page, answer.choice) for answer in answers))
     return data.worker.ask(("report", index, selection, names), compose)
@@ -85,7 +96,7 @@ def _plan(index: int) -> tuple[Section, ...]:
 
 def _sweep(index: int) -> tuple[Section, ...]:
     _, plans = _plans(index)
-    return (sweep.section(plans, *GRID_AXES[:2], next(iter(sweep.FIGURES))),) if plans.best else ()
+    return (plan.sweep_section(plans, *GRID_AXES[:2], next(iter(plan.SWEEP_FIGURES))),) if plans.best else ()
 
 
 def _compare(index: int) -> tuple[Section, ...]:
@@ -103,3 +114,57 @@ _FIRST: dict[str, tuple[str, Callable[[int], tuple[Section, ...]]]] = {
     "sweep": ("Sweep", _sweep),
 }
 """What is said before anybody chose."""
+
+
+# Answers: what a page shows under the choices made on it.
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A page's sections, made when they are written; `choice` tells answers of one page apart."""
+
+    run: int
+    page: str
+    title: str
+    choice: str
+    sections: Callable[[], tuple[Section, ...]]
+
+
+def as_document(answer: Answer, run: RunFacts) -> Document:
+    """Make a document of one answer alone, which the report's writers set like any other."""
+    summary = Section("choice", answer.title, ())
+    return Document(__version__, run, {}, (), (), (), summary, answer.sections())
+
+
+# Downloads of one page: as a file of HTML, and kept as a part of the whole report.
+
+
+_KEPT = "answers"
+
+
+def offer(page: Page, run: int, choice: str, sections: Callable[[], tuple[Section, ...]]) -> None:
+    """Offer what a page shows as one file of HTML, and keep it for the report of this session."""
+    answer = Answer(run, page.path, page.title, choice, sections)
+    st.session_state.setdefault(_KEPT, {})[page.path] = answer
+    name = f"{re.sub(r'[^A-Za-z0-9.-]+', '-', data.name(run)).strip('-') or 'run'}-{page.path}.html"
+    st.download_button(
+        "This page as HTML",
+        lambda: written(answer).encode(),
+        name,
+        "text/html",
+        key=f"html-{page.path}",
+        on_click="ignore",
+        help="what is shown here, with its charts, in one file that needs no server",
+    )
+
+
+def kept(run: int) -> tuple[Answer, ...]:
+    """Give what this session's pages last said of a run."""
+    answers: dict[str, Answer] = st.session_state.get(_KEPT, {})
+    return tuple(answer for answer in answers.values() if answer.run == run)
+
+
+def written(answer: Answer) -> str:
+    """Write one page's answer as HTML."""
+    run = data.open_numbered(answer.run)
+    return write_webpage([as_document(answer, run_facts(run.tables, EVERYTHING, data.name(answer.run)))])

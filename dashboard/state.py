@@ -1,4 +1,4 @@
-"""What is selected? The run, its ranks, its steps, the page's own filters: all of it lives in the address.
+"""The selection, which lives in the address: the run, its ranks and steps, the page's own choices.
 
 A link therefore shows what its sender saw. Values from the address are checked like any other input.
 """
@@ -7,16 +7,29 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from dashboard import data
-from usp_prof.model.selection import Selection
+from . import data
+from .engine import Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MOST_DIGITS = 9
 SHARED = frozenset({"run", "ranks", "steps"})
 """What every page selects by; all else in an address is of its page."""
 _PAGE, _SHARED, _OWN = "page at", "shared address", "own addresses"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page: its title in the navigation, its path in the address, and the function that draws it."""
+
+    title: str
+    path: str
+    draw: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What is being computed, and how far is it? One worker for all sessions, so that each thing is computed once.
+"""The worker: computes one thing after the other for all sessions, keeps the answers, says how far it is.
 
 Answers are kept, the least recently asked ones let go. A page that waits shows `now`; whoever only pans a timeline
 waits for nobody.
@@ -9,11 +9,15 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import streamlit as st
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
+
 
 T = TypeVar("T")
 MOST_KEPT = 128
@@ -86,3 +90,35 @@ class Worker:
             answer.set_result(build())
         except Exception as error:  # noqa: BLE001 - handed on to whoever asks
             answer.set_exception(error)
+
+
+worker = Worker()
+"""The one worker of this process."""
+
+
+# Waiting on a page: a bar that shows how far the work is, in every session that waits for it.
+
+
+LOOK_EVERY_S = 0.15
+PATIENCE_S = 0.05
+"""An answer that comes within this needs no bar."""
+
+
+def wait(answer: Future[T]) -> T:
+    """Give an answer; while it is computed, show how far it is."""
+    try:
+        return answer.result(PATIENCE_S)
+    except NotYet:
+        if answer.done():  # the work itself ran out of time
+            raise
+    place = st.empty()
+    while not answer.done():
+        now = worker.now
+        count = f" {now.done:,} of {now.of:,}" if now.of and now.of < 10_000 else ""
+        place.progress(now.fraction, f"{now.text or 'waiting'}{count}")
+        try:
+            answer.result(LOOK_EVERY_S)
+        except NotYet:
+            continue
+    place.empty()
+    return answer.result()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from usp_prof.readers.discovery import discover
+from usp_prof.inputs.discovery import discover
 
 TRACES = Path(__file__).parents[1].parent / "shared" / "traces"
 _NESTED = ("gloo", "single", "odd", "nanogpt-compare")

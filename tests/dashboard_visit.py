@@ -121,5 +121,5 @@ class Visit:
         """Fail on anything that went wrong."""
         exceptions = self.page.locator("[data-testid='stException']")
         assert exceptions.count() == 0, exceptions.first.inner_text()
-        assert self.faults == []
+        assert self.faults == [], self.faults
         self.page.wait_for_function(f"() => ({COLORS})().every((colors) => colors > 2)")  # a page just left may fade

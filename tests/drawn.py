@@ -17,6 +17,19 @@ if TYPE_CHECKING:
     import pytest
 
 
+SCRIPT_OF_PAGE = """from dashboard.pages import PAGES
+next(page for page in PAGES if page.path == {page!r}).draw()
+"""
+CAREFUL_SCRIPT = """import streamlit as st
+from dashboard.pages import PAGES
+from usp_prof import UspProfError
+try:
+    next(page for page in PAGES if page.path == {page!r}).draw()
+except UspProfError as error:
+    st.error(error.message)
+"""
+
+
 @contextmanager
 def naming(runs: Sequence[Path], cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Name runs to a dashboard that has kept nothing yet, and let it forget them afterwards."""
@@ -31,7 +44,7 @@ def naming(runs: Sequence[Path], cache: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def drawn(page: str, **address: str) -> AppTest:
     """Draw a page at an address; fails on an exception."""
-    app = AppTest.from_string(f"from dashboard.pages.{page} import draw\ndraw()", default_timeout=120)
+    app = AppTest.from_string(SCRIPT_OF_PAGE.format(page=page), default_timeout=120)
     for key, value in address.items():
         app.query_params[key] = value
     app.run()
@@ -41,11 +54,7 @@ def drawn(page: str, **address: str) -> AppTest:
 
 def tried(page: str, **address: str) -> AppTest:
     """Draw a page as the dashboard's script does: what the library refuses is told, anything else is an exception."""
-    script = (
-        f"from dashboard.pages.{page} import draw\nimport streamlit as st\nfrom usp_prof import UspProfError\n"
-        "try:\n    draw()\nexcept UspProfError as error:\n    st.error(error.message)\n"
-    )
-    app = AppTest.from_string(script, default_timeout=120)
+    app = AppTest.from_string(CAREFUL_SCRIPT.format(page=page), default_timeout=120)
     for key, value in address.items():
         app.query_params[key] = value
     return app.run()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from usp_prof.inputs.kineto import events
 from usp_prof.model.schema import Schema, Scope
-from usp_prof.readers import events
 from usp_prof.tables import (
     actions,
     activities,

@@ -219,16 +219,9 @@ def be_alone() -> None:
         with _disable_current_modes():
             return from_group(*arguments, **options)
 
-    def agree(_: Any, stages: list[Any], *__: Any) -> None:
-        for stage in stages:  # each votes for what it was told, as ours all do
-            if InferenceMode.needs_dynamic(stage._user_meta, True):
-                raise AssertionError("a stage does not know its shapes")
-            stage._inference_mode = InferenceMode.STATIC
-
     from_group = DeviceMesh.from_group
     DeviceMesh.from_group = staticmethod(on_the_host)
     dist.distributed_c10d._store_based_barrier = lambda *_, **__: None
-    schedules._PipelineSchedule._warmup_p2p = agree
 
 
 if __name__ == "__main__":
@@ -241,14 +234,12 @@ if __name__ == "__main__":
     import torch.nn.functional as F  # noqa: N812 - its usual name
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.pipelining import schedules
-    from torch.distributed.pipelining._utils import InferenceMode
     from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the backend
     from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
     os.environ["LOCAL_WORLD_SIZE"] = "8"
     furnish(0)
-    from trainer.config import parse
+    from trainer.options import parse
     from trainer.rules import settle
     from trainer.run import main
 

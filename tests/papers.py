@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from usp_prof.charts.inputs import BreakdownRows, Part
+from usp_prof.findings.causes import Cause
 from usp_prof.model.finding import Basis, Finding, Level
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value
@@ -101,7 +102,7 @@ def document(**changed: Any) -> Document:
         "findings": (FINDING,),
         "health": HEALTH,
         "summary": Section(
-            "summary", "Summary", (FIGURES, STACK, TABLE, Findings((FINDING,), 2), Health(HEALTH[:1], 1))
+            "summary", "Summary", (FIGURES, STACK, TABLE, Findings((Cause(FINDING),), 2, 1), Health(HEALTH[:1], 1))
         ),
         "sections": (
             Section("breakdown", "Where the step goes", (STACK, CHART, Text("It goes."))),

@@ -80,6 +80,25 @@ def test_what_cannot_be_known_is_absent() -> None:
     assert conventions.active_parameters(replace(MIXTRAL_8X7B, experts_per_token=0)) is None
 
 
+@pytest.mark.parametrize("entry", [LLAMA_3_8B, MIXTRAL_8X7B], ids=["dense", "mixture"])
+def test_layers_on_average_make_the_whole_model(entry: ModelEntry) -> None:
+    layer = conventions.mean_layer(entry)
+    vocabulary = 2 * conventions.vocabulary_parameters(entry)
+    norms = 32 * 2 * 4096
+    assert 32 * (layer.shared + layer.routed) + vocabulary == (conventions.total_parameters(entry) or 0) + norms
+    assert 32 * layer.multiplying + vocabulary / 2 == conventions.multiplying_parameters(entry)
+
+
+@pytest.mark.parametrize(
+    ("window", "sequence", "matmul", "causal"),
+    [(0, 8192, 8192, 4096), (4096, 8192, 4096, 4096), (4096, 4096, 4096, 2048), (4096, 2048, 2048, 1024)],
+    ids=["full", "cut", "as long as the sequence", "longer"],
+)
+def test_positions_attended(window: int, sequence: int, matmul: float, causal: float) -> None:
+    assert conventions.attended_positions(window, sequence) == matmul
+    assert conventions.attended_positions(window, sequence, "causal") == causal
+
+
 def test_complete_keeps_what_was_declared() -> None:
     entry = conventions.complete(replace(LLAMA_3_8B, parameters=7, flop_per_token={"palm": 1.0}))
     assert entry.parameters == 7

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
 from usp_prof.contract import MANIFEST_NAME, Manifest
-from usp_prof.readers.kineto import read
+from usp_prof.inputs.kineto.reader import read
 from usp_prof.tables.assemble import assemble
 from usp_prof.tables.rank import build_rank
 from usp_prof.tables.table_set import MemorySource
@@ -28,7 +28,7 @@ from usp_prof.tables.table_set import MemorySource
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from usp_prof.readers.raw import RawTrace
+    from usp_prof.inputs.kineto.events import RawTrace
     from usp_prof.tables.table_set import TableSet
 
 MAIN = 100
@@ -122,10 +122,13 @@ class Trace:
         """Add a runtime or driver call."""
         return self.event(name, category, at, dur, tid=thread, args={"correlation": correlation})
 
-    def memory(self, at: int, size: int, total: int, *, address: int = 1, thread: int = MAIN) -> Self:
-        """Add an allocator event."""
+    def memory(
+        self, at: int, size: int, total: int, *, address: int = 1, thread: int = MAIN, reserved: int = -1
+    ) -> Self:
+        """Add an allocator event; as much is reserved as is allocated unless told."""
         args = {
-            "Bytes": size, "Addr": address, "Total Allocated": total, "Total Reserved": total,
+            "Bytes": size, "Addr": address, "Total Allocated": total,
+            "Total Reserved": total if reserved < 0 else reserved,
             "Device Type": 1 if self.device == "cuda" else 0, "Device Id": 0 if self.device == "cuda" else -1,
         }  # fmt: skip
         self.events.append(

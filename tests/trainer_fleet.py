@@ -1,4 +1,4 @@
-"""Run several layouts in one launch of several processes, and say what loss and gradient norm each step had."""
+"""Run several layouts in one launch of several processes: loss and gradient norm of each step, and forwards run."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.distributed as dist
 
+from trainer import checkpoint
+from trainer.batches import Batches
 from trainer.build import build, wanted_groups
-from trainer.config import parse
-from trainer.data import Batches
 from trainer.injection import Faults
+from trainer.model.decoder import Block
+from trainer.options import parse
 from trainer.parallel.mesh import Mesh
 from trainer.rules import settle
+
+if TYPE_CHECKING:
+    from trainer.settled import Settled
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMON = "--dtype fp64 --batch 16 --layers 4 --steps 5 --device cpu"
@@ -73,22 +79,55 @@ def launch(processes: int, cases: list[str], seconds: float) -> dict[str, Any]:
         return curves
 
 
+class Forwards:
+    """Counts how often each layer's forward really runs, recomputation included."""
+
+    def __init__(self) -> None:
+        self.runs: Counter[Block] = Counter()
+        self.run = Block._run
+
+    def __enter__(self) -> Self:
+        def counted(block: Block, *arguments: Any) -> Any:
+            self.runs[block] += 1
+            return self.run(block, *arguments)
+
+        Block._run = counted
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Block._run = self.run
+
+    def per_micro_batch(self, settled: Settled, updates: int) -> list[float]:
+        """Give the different counts of all layers on all ranks."""
+        options = settled.options
+        passes = updates * options.accumulate * options.micro_batches
+        everywhere: list[list[float]] = [[] for _ in range(dist.get_world_size())]
+        dist.all_gather_object(everywhere, [count / passes for count in self.runs.values()])
+        return sorted({count for counts in everywhere for count in counts})
+
+
 def curve(case: str) -> dict[str, list[float]]:
     """Train one case in the process group that there is."""
     settled = settle(parse([*COMMON.split(), *case.split()]), dist.get_world_size())
     faults = Faults(settled, dist.get_rank())
-    mesh = Mesh.build(settled.layout, dist.get_rank(), wanted_groups(settled), faults=faults)
+    mesh = Mesh.build(settled.layout, dist.get_rank(), wanted_groups(settled), link_delay=faults.opened)
     device = torch.device(settled.options.device)
     update = build(settled, mesh, device, faults)
     batches = Batches(settled, mesh.place, device)
+    folder = settled.options.checkpoint and Path(settled.options.checkpoint)
+    first = checkpoint.load(folder, settled, update) if settled.options.resume else 0
     losses, norms = [], []
-    for step in range(settled.options.steps):
-        outcome = update(step, batches.update(step))
-        losses.append(float(outcome.loss))
-        norms.append(float(outcome.norm))
+    with Forwards() as forwards:
+        for step in range(first, settled.options.steps):
+            outcome = update(step, batches.update(step))
+            losses.append(float(outcome.loss))
+            norms.append(float(outcome.norm))
+    runs = forwards.per_micro_batch(settled, len(losses))
+    if folder and not settled.options.resume:
+        checkpoint.save(folder, settled.options.steps, settled, update)
     for group in mesh.open_groups():
         dist.destroy_process_group(group.handle)
-    return {"loss": losses, "norm": norms}
+    return {"loss": losses, "norm": norms, "forwards": runs}
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""A small five-axis trainer: reads top to bottom, starting at `run.py`."""
+"""A small trainer on five parallel axes, to read and to record; start at `run.py`."""

@@ -1,22 +1,21 @@
-"""How do options become a model on a mesh?"""
+"""Building: from checked options to this rank's stages, its data parallelism and its update."""
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from trainer import fp8
 from trainer.injection import Faults
 from trainer.model.decoder import Decoder
-from trainer.model.plan import Plan
-from trainer.model.shape import load_shape
-from trainer.pace import Pace
+from trainer.model.load import load_shape
+from trainer.pacing import Brake, Pace
 from trainer.parallel.context import ContextAttention
 from trainer.parallel.data import Buckets, DataParallel
 from trainer.parallel.mesh import SERVED, Mesh
 from trainer.parallel.sharding import Sharded
+from trainer.parallel.stage import Plan
+from trainer.parallel.weight_gradients import LINEAR, Postponed
 from trainer.settled import Settled
-from trainer.slow import Brake
 from trainer.step import Update
 
 
@@ -25,6 +24,8 @@ def wanted_groups(settled: Settled) -> set[str]:
     zero, experts = settled.options.zero, bool(settled.shape.experts)
     dense, sparse = ({"data"}, {"edata"}) if zero == 0 else ({"fsdp", "dp_replicate"}, {"efsdp"})
     wanted = {"log", "pp", "tp", "cp", "ep"} | dense | (sparse if experts else set())
+    if settled.shape.tied and not settled.traits.is_v_shaped:  # these hold the first and the last stage on one rank
+        wanted.add("tied")
     alone = {name for name in wanted if len(settled.layout.groups(*SERVED[name])[0]) == 1}
     return wanted - (alone - {"fsdp", "efsdp"} if zero >= 2 else alone)
 
@@ -40,11 +41,12 @@ def build_stage(settled: Settled, mesh: Mesh, device: torch.device, faults: Faul
     options, shape, layout = settled.options, settled.shape, settled.layout
     drag, documents = faults.drag(stage), faults.documents()
     here = settled.micro_batch / (layout.cp * layout.tp)
+    postponed = Postponed() if settled.traits.splits_backward else None
     pace = brake = None
     if options.pace:
         played = load_shape(options.pace_model)
         pace = Pace.of(options.pace, played, int(here * played.sequence), documents)
-        pace.drag = drag
+        pace.drag, pace.postponed = drag, postponed
     elif drag is not None:
         flop = 2.0 * here * shape.sequence * shape.layer_parameters(shape.top_k)
         brake = Brake(drag, flop, device, settled.compute)
@@ -54,10 +56,11 @@ def build_stage(settled: Settled, mesh: Mesh, device: torch.device, faults: Faul
         mesh=mesh,
         device=device,
         dtype=masters if options.zero >= 2 else settled.compute,
-        multiply=fp8.linear if options.dtype == "fp8" else F.linear,
+        product=fp8.PRODUCT if options.dtype == "fp8" else LINEAR,
         attention=ContextAttention(mesh["cp"], settled, device, pace),
         documents=documents,
         crowd=faults.crowd(shape.experts, device),
+        postponed=postponed,
         pace=pace,
         brake=brake,
     )

@@ -1,32 +1,132 @@
-"""How does a run continue where it stopped? Distributed checkpoints: each rank writes its own part.
+"""Checkpoints: weights, moments and the data position, stored by global names so that any layout continues any other.
 
-A checkpoint holds what this rank optimizes, so it continues on the same mesh, bit for bit. It is written under a
-temporary name and renamed when every rank is done, so a crash leaves the one before.
+Each rank writes the boxes of the whole weights that it holds (`parallel/placement`); what several ranks hold is written
+once. On loading, torch's planner finds for each box of this run the stored boxes that overlap it. Changing dp, tp, pp,
+cp, ep, the ZeRO stage or the pipeline's schedule between two runs is therefore no special case.
+
+A checkpoint is written under a temporary name and renamed when every rank is done, so a crash leaves the one before.
+Nothing in training draws random numbers, and a batch follows from seed and step: there is no generator to store.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict
+from collections import defaultdict
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import checkpoint
+from torch.distributed.checkpoint import metadata, planner, planner_helpers
 
-from trainer.errors import refuse
-from trainer.parallel.layout import ORDER
+from trainer.options import OptionError, Options, flag_of, refuse
 from trainer.settled import Settled
 from trainer.step import Update
 
 IDENTITY = "identity.json"
+FORMAT = 2
+"""Of what this file writes; format 1 named weights by rank, which only the very same layout could read."""
+MODEL_FLAGS = {"layers": "--layers", "experts": "--experts", "top_k": "--top-k"}
+"""Sizes of a model that have an option of their own."""
+CURVE = ("seed", "data", "batch", "sequence", "dtype", "lr", "warmup", "steps", "clip", "weight_decay")
+"""Options that may change between two runs, but then the losses are no longer those of one uninterrupted run."""
 
 
-def save(folder: Path, step: int, settled: Settled, update: Update) -> None:
-    """Write the state after `step` updates."""
-    final, partial = folder / f"step-{step:06d}", folder / f".step-{step:06d}.partial"
-    checkpoint.save(_state(update), checkpoint_id=partial)
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One box of a named tensor: where it lies in the whole, and the memory it is read from or into."""
+
+    name: str
+    whole: tuple[int, ...]
+    offsets: tuple[int, ...]
+    memory: torch.Tensor
+    written: bool
+    """False for a second copy of a weight that is stored elsewhere (a tied embedding)."""
+
+    @property
+    def chunk(self) -> metadata.ChunkStorageMetadata:
+        """Its place as torch writes it."""
+        return metadata.ChunkStorageMetadata(torch.Size(self.offsets), self.memory.shape)
+
+
+def pieces_of(update: Update) -> list[Piece]:
+    """List everything that the next update depends on."""
+    pieces = []
+    for part in update.slices:
+        tensors = {"weight": part.tensor, **moments(update.optimizer, part.tensor)}
+        for box in part.boxes:
+            pieces += [
+                Piece(f"{what}/{box.name}", box.whole, box.offsets, box.view(tensor), part.written)
+                for what, tensor in tensors.items()
+            ]
+    for layer, experts in update.experts.items():
+        bias = experts.bias
+        pieces.append(Piece(f"bias/layers.{layer}", tuple(bias.shape), (0,), bias, written=True))
+    return pieces
+
+
+def moments(optimizer: torch.optim.Optimizer, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Give AdamW's two running means of a tensor's gradients."""
+    state = optimizer.state[tensor]
+    return {name: state[name] for name in ("exp_avg", "exp_avg_sq")}
+
+
+class SavePieces(checkpoint.DefaultSavePlanner):
+    """Plans one write for each piece; torch drops those that another rank writes too."""
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        super().__init__(flatten_state_dict=False)
+        self.pieces = {(piece.name, torch.Size(piece.offsets)): piece for piece in pieces if piece.written}
+
+    def create_local_plan(self) -> checkpoint.SavePlan:
+        """Say what this rank could write."""
+        items = []
+        for piece in self.pieces.values():
+            properties = metadata.TensorProperties.create_from_tensor(piece.memory)
+            data = planner.TensorWriteData(piece.chunk, properties, torch.Size(piece.whole))
+            index = metadata.MetadataIndex(piece.name, piece.chunk.offsets)
+            items.append(planner.WriteItem(index, planner.WriteItemType.SHARD, tensor_data=data))
+        self.plan = checkpoint.SavePlan(items)
+        return self.plan
+
+    def lookup_object(self, index: metadata.MetadataIndex) -> torch.Tensor:
+        """Give the memory of a piece that this rank was chosen to write."""
+        return self.pieces[index.fqn, index.offset].memory.detach()
+
+
+class LoadPieces(checkpoint.DefaultLoadPlanner):
+    """Plans for each piece the reads of all stored boxes that overlap it."""
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        super().__init__(flatten_state_dict=False)
+        self.pieces: dict[str, list[Piece]] = defaultdict(list)
+        for piece in pieces:
+            self.pieces[piece.name].append(piece)
+
+    def create_local_plan(self) -> checkpoint.LoadPlan:
+        """Find the stored boxes."""
+        items: list[checkpoint.ReadItem] = []
+        for name, pieces in self.pieces.items():
+            chunks = [piece.chunk for piece in pieces]
+            stored = self.metadata.state_dict_metadata[name]
+            items += planner_helpers.create_read_items_for_chunk_list(name, stored, chunks)
+        return checkpoint.LoadPlan(items)
+
+    def lookup_tensor(self, index: metadata.MetadataIndex) -> torch.Tensor:
+        """Give the memory of a piece; its number counts the pieces of one name."""
+        return self.pieces[index.fqn][index.index].memory.detach()
+
+
+def save(folder: Path, updates: int, settled: Settled, update: Update) -> None:
+    """Write the state after so many updates."""
+    final, partial = folder / f"step-{updates:06d}", folder / f".step-{updates:06d}.partial"
+    try:
+        checkpoint.save({}, checkpoint_id=partial, planner=SavePieces(pieces_of(update)))
+    except checkpoint.CheckpointException as error:
+        raise OptionError(f"--checkpoint {folder}: {_reason(error)}", "a folder with room for it") from error
     if dist.get_rank() == 0:
         (partial / IDENTITY).write_text(json.dumps(_identity(settled)))
         shutil.rmtree(final, ignore_errors=True)
@@ -36,32 +136,79 @@ def save(folder: Path, step: int, settled: Settled, update: Update) -> None:
 
 def load(folder: Path, settled: Settled, update: Update) -> int:
     """Read the newest state in place; gives the number of updates made so far."""
-    newest = max(folder.glob("step-*"), default=None)
-    refuse(newest is None, f"--checkpoint {folder}: there is none to resume from", "leave --resume out")
-    written = json.loads((newest / IDENTITY).read_text())
-    for key, now in _identity(settled).items():
-        refuse(
-            written.get(key) != now,
-            f"{newest} was written with {key} = {written.get(key)}, this run has {now}",
-            "resume with the options that it was written with, or train anew into another --checkpoint",
-        )
-    update.prime()
-    checkpoint.load(_state(update), checkpoint_id=newest)
+    stored = newest(folder)
+    updates = check(folder, settled)
+    update.prime(updates)
+    try:
+        checkpoint.load({}, checkpoint_id=stored, planner=LoadPieces(pieces_of(update)))
+    except checkpoint.CheckpointException as error:
+        raise OptionError(f"{stored} cannot be read: {_reason(error)}", _aside(stored)) from error
     update.data.publish()
-    return int(newest.name.removeprefix("step-"))
+    return updates
 
 
-def _state(update: Update) -> dict[str, Any]:
-    """Key the state by rank: shards of different ranks are different tensors, whatever their names."""
-    return {f"rank{dist.get_rank()}": update.state()}
+def newest(folder: Path) -> Path:
+    """Find the checkpoint after the most updates."""
+    stored = {int(path.name.removeprefix("step-")): path for path in folder.glob("step-*") if _numbered(path)}
+    refuse(not stored, f"--checkpoint {folder}: there is none to resume from", "leave --resume out")
+    return stored[max(stored)]
+
+
+def check(folder: Path, settled: Settled) -> int:
+    """Refuse a checkpoint of another model; gives the number of updates it was written after."""
+    stored = newest(folder)
+    try:
+        written = json.loads((stored / IDENTITY).read_text())
+    except (OSError, ValueError) as error:
+        raise OptionError(f"{stored}: {IDENTITY} cannot be read: {error}", _aside(stored)) from error
+    old = not isinstance(written, dict) or written.get("format") != FORMAT
+    rule = f"{stored} was written by another version of the trainer, in a format that this one does not read"
+    refuse(old, rule, "resume it with that version, or train anew into another --checkpoint")
+    now = _identity(settled)
+    other = [name for name in now["model"] if written["model"].get(name) != now["model"][name]]
+    if other:
+        differs = ", ".join(f"{name} {written['model'].get(name)}, not {now['model'][name]}" for name in other)
+        raise OptionError(f"{stored} holds another model: {differs}", _model_hint(written, other))
+    return int(stored.name.removeprefix("step-"))
+
+
+def changes(folder: Path, settled: Settled) -> list[str]:
+    """Name the options, beside the layout, that the checkpoint was written with other values of."""
+    written, now = json.loads((newest(folder) / IDENTITY).read_text())["curve"], _identity(settled)["curve"]
+    return [
+        f"{flag_of(item)} {now[item.name]} (was {written.get(item.name)})"
+        for item in fields(Options)
+        if item.name in now and written.get(item.name) != now[item.name]
+    ]
 
 
 def _identity(settled: Settled) -> dict[str, Any]:
-    options = settled.options
-    return {
-        "mesh": {**dict(zip(ORDER, settled.layout.sizes, strict=True)), "ep": settled.layout.ep},
-        "model": asdict(settled.shape),
-        "zero": options.zero,
-        "schedule": settled.schedule,
-        "dtype": options.dtype,
-    }
+    """Say what a run must have in common with the one that goes on from it, and what it had better have."""
+    options, model = settled.options, asdict(settled.shape)
+    model.pop("sequence")  # no weight depends on it
+    curve = {name: getattr(options, name) for name in CURVE} | {"sequence": settled.shape.sequence}
+    identity = {"format": FORMAT, "typed": options.model, "model": model, "curve": curve}
+    return json.loads(json.dumps(identity))  # type: ignore[no-any-return] # as it is read back
+
+
+def _model_hint(written: dict[str, Any], other: list[str]) -> str:
+    """Give the options that ask for the stored model."""
+    model = "" if set(other) <= MODEL_FLAGS.keys() else f"--model {written['typed']} "
+    sizes = {flag: written["model"][name] for name, flag in MODEL_FLAGS.items() if model or name in other}
+    if not written["model"]["experts"]:
+        sizes.pop("--top-k", None)  # refused where there are no experts to choose
+    return model + " ".join(f"{flag} {size}" for flag, size in sizes.items() if size)
+
+
+def _numbered(path: Path) -> bool:
+    return path.name.removeprefix("step-").isdecimal()
+
+
+def _aside(stored: Path) -> str:
+    return f"move {stored} away to resume from the one before it"
+
+
+def _reason(error: checkpoint.CheckpointException) -> str:
+    """Give one line of what torch collected from the ranks."""
+    rank, (cause, _) = min(error.failures.items())
+    return f"rank {rank}: {cause or type(cause).__name__}"

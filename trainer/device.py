@@ -1,4 +1,4 @@
-"""On what does this process compute, and who shares it? Whatever only a GPU can answer is asked here."""
+"""Device: the GPU or CPU of this process, what it can multiply, its peak and its memory."""
 
 from __future__ import annotations
 

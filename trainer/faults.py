@@ -1,4 +1,4 @@
-"""What may be made to go wrong on purpose, so that a finding can be held against the truth?
+"""Fault settings: the kinds of fault that `--fault` takes, their settings and limits.
 
 ``--fault kind:key=value,key=value``, several times. Most take ``steps=first-last`` and ``probability=p`` (drawn anew
 for each step, from the seed). What was injected stands in the manifest, and where it acts the trace is marked.
@@ -6,11 +6,12 @@ for each step, from the seed). What was injected stands in the manifest, and whe
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.errors import OptionError, refuse
+from trainer.options import OptionError, refuse
 
 ALWAYS: dict[str, Any] = {"steps": "", "probability": 1.0}
 KINDS: dict[str, dict[str, Any]] = {
@@ -27,6 +28,17 @@ KINDS: dict[str, dict[str, Any]] = {
     "unequal-lengths": {"dp": 0, "documents": 4},
 }
 """Every fault with its settings and their defaults."""
+SMALLEST = 1e-6
+LIMITS = {
+    "probability": (SMALLEST, 1.0),
+    "factor": (1 + SMALLEST, math.inf),
+    "ms": (SMALLEST, math.inf),
+    "bias": (SMALLEST, math.inf),
+    "every": (1, math.inf),
+    "hosts": (1, math.inf),
+    "documents": (2, math.inf),
+}
+"""What a setting must be for its fault to do anything; others from their default's sign up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +71,19 @@ def parse_fault(text: str) -> Fault:
         known = ", ".join(settings) or "nothing"
         refuse(key not in settings, f"--fault {text}: {kind} has no setting {key!r}", f"it takes {known}")
         try:
-            settings[key] = _setting(value, KINDS[kind][key]) if key != "steps" else _steps(value)
+            settings[key] = _setting(key, value, KINDS[kind][key]) if key != "steps" else _steps(value)
         except ValueError as error:
             rule = f"--fault {text}: {value!r} does not fit {key}"
             raise OptionError(rule, f"{key}={KINDS[kind][key] or '2-4'}") from error
     return Fault(kind, settings)
 
 
-def _setting(value: str, default: Any) -> Any:  # noqa: ANN401 - a setting's own type
+def _setting(key: str, value: str, default: Any) -> Any:  # noqa: ANN401 - a setting's own type
     read = type(default)(value)
-    if not isinstance(read, str) and read < min(default, 0):
+    if isinstance(read, str):
+        return read
+    least, most = LIMITS.get(key, (min(default, 0), math.inf))
+    if not least <= read <= most or not math.isfinite(read):
         raise ValueError(value)
     return read
 

@@ -1,4 +1,4 @@
-"""How does a layer multiply in 8 bits? Each factor is scaled to the range of its format, the product back.
+"""FP8 products: each factor is scaled to the range of its 8-bit format, and the product is scaled back.
 
 Weights and activations are E4M3, gradients E5M2; scales are those of the moment, one for each tensor. Sums are bf16
 or better, and the master weights stay fp32. It takes a GPU from Ada on; elsewhere `rules` refuses it.
@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
+from trainer.parallel.weight_gradients import LINEAR, Product
+
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
 UNIT = 16
 """Kernels want sizes that are multiples of this."""
@@ -18,10 +20,12 @@ UNIT = 16
 
 def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Multiply by a weight in fp8; in the tensor's own type where sizes do not fit the kernels."""
-    rows = x.numel() // x.shape[-1]
-    if any(size % UNIT for size in (rows, *weight.shape)):
-        return F.linear(x, weight)
-    return _Linear.apply(x, weight)
+    return _Linear.apply(x, weight) if fits(x, weight) else F.linear(x, weight)
+
+
+def fits(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Say whether the kernels take the sizes of a product: its rows, and both of the weight's."""
+    return not any(size % UNIT for size in (left.numel() // left.shape[-1], *right.shape))
 
 
 def quantize(x: torch.Tensor, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -53,6 +57,22 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ANN401
         x, weight = ctx.saved_tensors
-        rows, inputs = grad.flatten(0, -2), x.flatten(0, -2)
-        d_x = product(rows, weight.t(), (BACKWARD, FORWARD)).view_as(x)
-        return d_x, product(rows.t(), inputs.t(), (BACKWARD, FORWARD))
+        return input_gradient(grad, weight), weight_gradient(grad, x)
+
+
+def input_gradient(grad: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Give the gradient of the input."""
+    if not fits(grad, weight):
+        return LINEAR.input_gradient(grad, weight)
+    return product(grad.flatten(0, -2), weight.t(), (BACKWARD, FORWARD)).view(*grad.shape[:-1], -1)
+
+
+def weight_gradient(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Give the gradient of the weight."""
+    rows, inputs = grad.flatten(0, -2), x.flatten(0, -2)
+    if not fits(rows.t(), inputs.t()):
+        return LINEAR.weight_gradient(grad, x)
+    return product(rows.t(), inputs.t(), (BACKWARD, FORWARD))
+
+
+PRODUCT = Product(linear, input_gradient, weight_gradient)

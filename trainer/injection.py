@@ -1,4 +1,4 @@
-"""How do faults strike this rank? Compute is dragged, the host stands still, links get slow; each leaves its mark."""
+"""Fault injection: how the faults of a run strike this rank. Each leaves a mark in the trace."""
 
 from __future__ import annotations
 

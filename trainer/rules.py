@@ -1,20 +1,23 @@
-"""Can what was asked for be trained? Every rule is checked before any process group starts.
+"""Rules: which options can be trained together, checked before any process group starts.
 
 `settle` fills in what was left to choose, and refuses the impossible by naming the rule and the nearest legal choice.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
+from math import gcd
 
-from trainer.config import Options, default, flag_of
 from trainer.device import multiplies_in_fp8
-from trainer.errors import refuse
 from trainer.faults import KINDS, Fault, parse_fault
-from trainer.model.shape import load_shape
-from trainer.pace import Pace
-from trainer.parallel.layout import Layout
-from trainer.settled import SPLIT_BACKWARD, Settled, stages_per_rank
+from trainer.injection import struck
+from trainer.model.load import load_shape
+from trainer.options import Options, refuse
+from trainer.pacing import Pace
+from trainer.parallel.mesh import Layout
+from trainer.settled import Settled, stages_per_rank
+from trainer.unused_options import check_effects, check_folders, check_numbers
+from usp_prof.schedule import Schedule
 
 DEFAULT_MESHES = {
     1: {},
@@ -28,10 +31,7 @@ DEFAULT_MESHES = {
 
 def settle(options: Options, world: int) -> Settled:
     """Choose what was left open; raise `OptionError` for what cannot be."""
-    for item in fields(options):
-        value, flag = getattr(options, item.name), flag_of(item)
-        below = isinstance(value, (int, float)) and value < 0
-        refuse(below, f"{flag} {value} is below zero", f"{flag} {default(item) or 1}")
+    check_numbers(options)
     layout = _layout(options, world)
     if layout.ep > 1 and not options.experts:
         options.experts = max(4, layout.ep)
@@ -40,7 +40,7 @@ def settle(options: Options, world: int) -> Settled:
         layers=options.layers or None,
         sequence=options.sequence or None,
         experts=options.experts or None,
-        top_k=options.top_k if options.experts else None,
+        top_k=options.top_k or None,
     )
     if options.model == "tiny" and layout.pp > 1 and not options.layers:
         shape = replace(shape, layers=max(shape.layers, layout.pp * stages_per_rank(options.schedule, options)))
@@ -55,6 +55,8 @@ def settle(options: Options, world: int) -> Settled:
     for fault in faults:
         _check_fault(fault, settled)
     _check_device(settled)
+    check_effects(settled)
+    check_folders(options)
     return settled
 
 
@@ -83,36 +85,48 @@ def _settle_batch(options: Options, layout: Layout) -> int:
     if layout.pp == 1 and options.micro_batches > 1:
         # Without a pipeline a micro-batch is a pass.
         options.accumulate, options.micro_batches = options.micro_batches * max(options.accumulate, 1), 1
-    in_a_pass = layout.dp * options.micro_batches
+    in_a_pass, accumulate = layout.dp * options.micro_batches, options.accumulate
     if not options.accumulate:
         fitting = options.batch // (in_a_pass * options.micro_batch) if options.micro_batch else 1
         options.accumulate = max(fitting, 1)
     unit = in_a_pass * options.accumulate
     if not options.batch:
         options.batch = (options.micro_batch or 2) * unit
-    _multiple("--batch", options.batch, "dp x micro-batches x accumulate", unit)
     if size := options.micro_batch:
+        # Without --accumulate, any number of passes will do.
+        fitting = unit * size if accumulate else _nearest_multiple(options.batch, in_a_pass * size)
         rule = f"--batch {options.batch} is not dp x micro-batches x accumulate x micro-batch = {unit * size}"
-        refuse(options.batch != unit * size, rule, f"--batch {unit * size}")
+        refuse(options.batch != unit * size, rule, f"--batch {fitting}")
+    _multiple("--batch", options.batch, "dp x micro-batches x accumulate", unit)
     return options.batch // unit
 
 
 def _check_model(settled: Settled) -> None:
     options, layout, shape = settled.options, settled.layout, settled.shape
     tp, cp = layout.tp, layout.cp
-    for what in ("heads", "kv_heads", "ffn", "vocab"):
-        _divides("--tp", tp, f"the model's {what}", getattr(shape, what))
+    split = {"heads": shape.heads, "kv_heads": shape.kv_heads, "ffn": shape.ffn, "vocab": shape.vocab}
+    if shape.shared_ffn:
+        split["shared experts' width"] = shape.shared_ffn
+    uneven = next((f"{what} = {size}" for what, size in split.items() if size % tp), "")
+    fitting = _nearest_divisor(gcd(*split.values()), tp)
+    refuse(uneven, f"--tp {tp} must divide the model's {uneven}", f"--tp {fitting}")
     unit = tp * cp * (2 if options.cp_layout == "zigzag" and cp > 1 else 1)
     _multiple("--sequence", shape.sequence, "tp x cp (x 2 for zigzag)", unit)
     if options.cp_method == "ulysses":
         _divides(
             "--cp", cp, "heads / tp, which --cp-method ulysses splits,", shape.heads // tp, ", or --cp-method ring"
         )
+    longest = shape.window or shape.learned_positions
+    what = "attention looks back on" if shape.window else "positions are learned for"
+    rule = f"--sequence {shape.sequence}: the model's {what} {longest} tokens"
+    refuse(longest and shape.sequence > longest, rule, f"--sequence {longest}")
+    plain = shape.experts and (shape.ffn_bias or not shape.gated)
+    refuse(plain, "experts are gated and have no biases, unlike this model's layers", "--experts 0")
     _multiple("--experts", shape.experts, "ep", layout.ep)
     if shape.experts:
         fitting = min(max(shape.top_k, 1), shape.experts)
         refuse(shape.top_k != fitting, f"--top-k {shape.top_k} of {shape.experts} experts", f"--top-k {fitting}")
-    rule = f"a text is bytes, but the model's vocabulary is {shape.vocab}"
+    rule = f"--data {options.data}: a text is bytes, but the model's vocabulary is {shape.vocab}"
     refuse(options.data and shape.vocab < 256, rule, "a model whose vocab is at least 256")
 
 
@@ -120,22 +134,21 @@ def _check_pipeline(settled: Settled) -> None:
     options, pp, stages = settled.options, settled.layout.pp, settled.stages
     layers, micro, title = settled.shape.layers, options.micro_batches, f"--schedule {options.schedule}"
     refuse(layers < stages, f"{stages} pipeline stages need a layer each, the model has {layers}", f"--layers {stages}")
-    least = {"dualpipev": stages, "gpipe": 1}.get(options.schedule, pp)
+    traits = Schedule(options.schedule).traits
+    least = traits.least_micro_batches(pp)
     rule = f"{title} over {pp} ranks needs at least {least} micro-batches"
     refuse(micro < least, rule, f"--micro-batches {least}")
-    if options.schedule.startswith("interleaved"):
+    if traits.is_looped:
         rounds = max(1, micro // pp)
         rule = f"{title}: {micro} micro-batches do not split into {rounds} rounds of one size"
         refuse(micro % rounds, rule, f"--micro-batches {rounds * pp}")
         refuse(options.stages_per_rank < 2, f"{title} needs several stages on each rank", "--stages-per-rank 2")
     rule = f"{title} splits a backward that --compile makes one piece"
-    refuse(options.compile and options.schedule in SPLIT_BACKWARD, rule, "--schedule 1f1b")
+    refuse(options.compile and traits.splits_backward, rule, "--schedule 1f1b")
 
 
 def _check_fault(fault: Fault, settled: Settled) -> None:
     layout, shape, title = settled.layout, settled.shape, f"--fault {fault.kind}"
-    for key in {"hosts", "every", "documents"} & fault.settings.keys():
-        refuse(fault[key] < 1, f"{title}: {key}={fault[key]}", f"{key}=1")
     refuse("expert" in fault.settings and not shape.experts, f"{title} needs routed experts", "--experts 8")
     limits = {"rank": layout.world, "stage": settled.stages, "dp": layout.dp, "expert": shape.experts}
     limits["host"] = fault.settings.get("hosts")
@@ -143,16 +156,27 @@ def _check_fault(fault: Fault, settled: Settled) -> None:
         if key in fault.settings:
             within = min(0, KINDS[fault.kind][key]) <= fault[key] < limit
             refuse(not within, f"{title}: {key}={fault[key]} is none of 0 to {limit - 1}", f"{key}={limit - 1}")
+    first = int(str(fault.settings.get("steps") or "0").partition("-")[0])
+    late = first >= settled.options.steps
+    refuse(
+        late, f"{title}: it begins with step {first} of {settled.options.steps}", f"steps={settled.options.steps - 1}"
+    )
+    refuse(not struck(fault, settled), f"{title}: it strikes no rank", f"hosts={layout.world}")
     match fault.kind:
         case "slow-link":
-            axes = {axis for axis, size in layout.axes().items() if size > 1} | {"dp", "dp_shard", "dp_replicate"}
-            refuse(fault["axis"] not in axes, f"{title}: axis={fault['axis']} has one rank here", f"axis={min(axes)}")
+            axes = {axis for axis, size in layout.axes().items() if size > 1}
+            fitting = f"axis={min(axes)}" if axes else "leave --fault out"
+            refuse(fault["axis"] not in axes, f"{title}: axis={fault['axis']} has one rank here", fitting)
+            slow = fault["mbps"] or fault["delay_ms"]
+            refuse(not slow, f"{title}: neither mbps nor delay_ms is given, so nothing is slow", "delay_ms=1")
         case "unequal-lengths":
             parts, fitting = fault["documents"], _nearest_divisor(shape.sequence, fault["documents"])
             refuse(layout.cp > 1, f"{title} cuts sequences that cp holds together", "--cp 1")
             rule = f"{title}: {parts} documents in {shape.sequence} tokens"
-            refuse(parts != fitting, rule, f"documents={fitting}")
+            refuse(parts != fitting or parts < 2, rule, f"documents={max(fitting, 2)}")
         case "unbucketed" | "unoverlapped":
+            alone = layout.dp * layout.cp == 1
+            refuse(alone, f"{title}: no gradients are summed, dp and cp are 1", "leave --fault out")
             rule = f"{title} is about gradient buckets, which ZeRO-2 and -3 do not have"
             refuse(settled.options.zero >= 2, rule, "--zero 1")
 
@@ -164,8 +188,6 @@ def _check_device(settled: Settled) -> None:
     if options.dtype == "fp8":
         able = settled.device == "cuda" and multiplies_in_fp8()
         refuse(not able, "--dtype fp8 needs a GPU that multiplies in fp8 (Ada, Hopper or later)", "--dtype bf16")
-    if options.resume:
-        refuse(not options.checkpoint, "--resume needs the folder of the checkpoints", "--checkpoint FOLDER")
 
 
 def check_sharing(settled: Settled) -> None:

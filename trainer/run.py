@@ -1,6 +1,6 @@
 """Train a small decoder on a five-axis mesh: ``torchrun --nproc-per-node 8 trainer/run.py --profile``.
 
-Reads from here downwards: options (`config`), whether they can be (`rules`), the mesh (`parallel/mesh`), the model on
+Reads from here downwards: options (`options`), whether they can be (`rules`), the mesh (`parallel/mesh`), the model on
 it (`build`), one update (`step`), and the loop below.
 """
 
@@ -24,20 +24,22 @@ import torch
 import torch.distributed as dist
 
 from trainer import checkpoint
-from trainer.alive import watched
+from trainer.batches import Batches
 from trainer.build import build, wanted_groups
-from trainer.config import parse
-from trainer.data import Batches
 from trainer.device import count_gpus, peak, take
-from trainer.errors import OptionError
 from trainer.injection import Faults
-from trainer.metrics import Reporter
+from trainer.model.load import unread
+from trainer.options import OptionError, parse
 from trainer.parallel.mesh import Mesh
-from trainer.recording import open_session
+from trainer.reporting import Reporter, open_session
 from trainer.rules import check_sharing, settle
 from trainer.settled import Settled
 from trainer.step import Update
+from trainer.watchdog import was_interrupted, watched
 from usp_prof import record
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
 
 
 def main() -> int:
@@ -45,15 +47,23 @@ def main() -> int:
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     try:
         settled = settle(parse(sys.argv[1:]), world)
+        if settled.options.resume:
+            checkpoint.check(Path(settled.options.checkpoint), settled)
         device = take(settled.device)
         gpus = connect(settled, rank, world, device)
         with watched(rank, world):
-            train(settled, rank, device, gpus)
+            status = train(settled, rank, device, gpus)
     except OptionError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # once on each host: a file may be missing on one of them
             print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
         return leave(2)
-    return leave(0)
+    except BaseException as error:
+        if not was_interrupted(error):
+            raise
+        if rank == 0:
+            print("stopped by Ctrl-C; whole steps that were recorded are in the traces", file=sys.stderr, flush=True)
+        os._exit(INTERRUPTED)  # groups in the middle of a message cannot be closed in order
+    return leave(status)
 
 
 def leave(status: int) -> int:
@@ -78,19 +88,21 @@ def connect(settled: Settled, rank: int, world: int, device: torch.device) -> in
     return gpus
 
 
-def train(settled: Settled, rank: int, device: torch.device, gpus: int) -> None:
-    """Build everything and loop over the steps."""
+def train(settled: Settled, rank: int, device: torch.device, gpus: int) -> int:
+    """Build everything and loop over the steps; gives the exit status."""
     options = settled.options
     faults = Faults(settled, rank)
-    mesh = Mesh.build(settled.layout, rank, wanted_groups(settled), timedelta(seconds=options.timeout), faults)
+    mesh = Mesh.build(settled.layout, rank, wanted_groups(settled), timedelta(seconds=options.timeout), faults.opened)
     if rank == 0:
         shape = settled.shape
         print(f"mesh: {settled.layout}", flush=True)
         print(f"model: {shape.name}, {shape.parameters:,} parameters, {settled.tokens:,} tokens a step")
+        if fields := unread(options.model):
+            print(f"note: the trainer does not follow these fields of {options.model}: {', '.join(fields)}")
     meet(mesh, device)
     update = build(settled, mesh, device, faults)
     batches = Batches(settled, mesh.place, device)
-    first = checkpoint.load(Path(options.checkpoint), settled, update) if options.resume else 0
+    first = resume(settled, update, rank) if options.resume else 0
     session = open_session(settled, mesh, faults) if options.profile else None
     reporter = Reporter(settled, peak(settled, device, gpus)) if rank == 0 else None
     steps = range(first, options.steps)
@@ -113,8 +125,28 @@ def train(settled: Settled, rank: int, device: torch.device, gpus: int) -> None:
                 save_if_due(step + 1, settled, update)
     if reporter:
         reporter.close()
-    if rank == 0 and session:
-        print(f"traces: {session.folder}")
+    if session and steps:
+        return report_traces(session.folder, rank)
+    return 0
+
+
+def report_traces(folder: Path, rank: int) -> int:
+    """Say where the traces are; gives the exit status, which tells where this rank's was not written."""
+    if not list(folder.glob(f"rank{rank}.json*")):
+        print(f"error: no trace of rank {rank} in {folder}\nhint: --output FOLDER with room for it", file=sys.stderr)
+        return 1
+    if rank == 0:
+        print(f"traces: {folder}")
+    return 0
+
+
+def resume(settled: Settled, update: Update, rank: int) -> int:
+    """Continue from the newest checkpoint; gives the number of updates made so far."""
+    folder = Path(settled.options.checkpoint)
+    changed = checkpoint.changes(folder, settled)
+    if rank == 0 and changed:
+        print(f"note: the curve differs from that of one uninterrupted run: {', '.join(changed)}")
+    return checkpoint.load(folder, settled, update)
 
 
 def meet(mesh: Mesh, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""What is trained, once all that was asked for fits together? The options, and what follows from them."""
+"""Settled options: a configuration whose options agree, and what follows from them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.config import Options
 from trainer.faults import Fault
 from trainer.model.shape import ModelShape
-from trainer.parallel.layout import Layout
+from trainer.options import Options
+from trainer.parallel.mesh import Layout
+from usp_prof.schedule import Schedule, Traits
 
-V_SHAPED = ("zbv", "dualpipev")
-SPLIT_BACKWARD = ("interleaved-zb", *V_SHAPED)
-"""Schedules that compute weight gradients apart from input gradients."""
 COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp64": torch.float64}
 
 
@@ -34,13 +32,18 @@ class Settled:
         return self.options.schedule if self.layout.pp > 1 else ""
 
     @property
+    def traits(self) -> Traits:
+        """What the pipeline's schedule is like; without a pipeline as 1F1B: one stage, its backward in one piece."""
+        return Schedule(self.schedule or Schedule.ONE_F_ONE_B).traits
+
+    @property
     def stages(self) -> int:
         """Pipeline stages over all ranks."""
         return self.layout.pp * stages_per_rank(self.schedule, self.options)
 
     def held(self, rank: int) -> list[int]:
         """Give the stages of a rank of the pipeline: one, every pp-th, or one from each end."""
-        if self.schedule in V_SHAPED:
+        if self.traits.is_v_shaped:
             return [rank, self.stages - 1 - rank]
         return list(range(rank, self.stages, self.layout.pp))
 
@@ -68,4 +71,5 @@ class Settled:
 
 def stages_per_rank(schedule: str, options: Options) -> int:
     """Say how many stages a rank holds under a schedule."""
-    return 2 if schedule in V_SHAPED else options.stages_per_rank if schedule.startswith("interleaved") else 1
+    fixed = Schedule(schedule or Schedule.ONE_F_ONE_B).traits.stages_per_rank
+    return options.stages_per_rank if fixed is None else fixed

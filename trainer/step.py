@@ -1,4 +1,4 @@
-"""What happens in one update? Forward and backward over all passes, one norm, one clip, AdamW, and what is reported.
+"""Update: forward and backward over all passes, one gradient norm, clipping, AdamW.
 
 Nothing here waits for the device: loss and norm stay on it until they are logged.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -77,6 +76,7 @@ class Update:
                     self._print_early(losses[-1])
         with record.mark("dp", "finish"):
             self.data.finish()
+        self._tie()
         with record.phase("grad_norm"):
             outcome = self._agree(torch.stack(losses).sum(), step)
             self._clip(outcome.norm)
@@ -88,18 +88,13 @@ class Update:
             self._balance(outcome.load)
         return outcome
 
-    def state(self) -> dict[str, Any]:
-        """Give everything that the next update depends on: the very tensors, so that reading into them counts."""
-        weights = {str(index): part.tensor for index, part in enumerate(self.slices)}
-        biases = {str(layer): experts.bias for layer, experts in self.experts.items()}
-        moments = {str(index): values for index, values in self.optimizer.state_dict()["state"].items()}
-        return {"weights": weights, "moments": moments, "biases": biases}
-
-    def prime(self) -> None:
-        """Let the optimizer make its state, so that a checkpoint can be read into it and over the weights."""
+    def prime(self, updates: int) -> None:
+        """Let the optimizer make its state as if so many updates were made, for a checkpoint to be read into."""
         for part in self.slices:
             part.tensor.grad = torch.zeros_like(part.tensor)
         self.optimizer.step()
+        for part in self.slices:
+            self.optimizer.state[part.tensor]["step"].fill_(updates)
 
     def _pass(self, tokens: torch.Tensor, targets: torch.Tensor, *, last: bool) -> torch.Tensor:
         if self.pipeline is not None:
@@ -110,6 +105,17 @@ class Update:
         with record.phase("backward"):
             loss.backward()
         return loss.detach()
+
+    def _tie(self) -> None:
+        """Add the gradients of a tied embedding's two copies; a V-shaped schedule has both on one rank."""
+        copies = [part.tensor for part in self.slices if part.tied]
+        if not copies:
+            return
+        total = torch.stack([copy.grad for copy in copies]).sum(0)
+        if len(copies) == 1:
+            all_reduce(total, self.mesh["tied"])
+        for copy in copies:
+            copy.grad.copy_(total)
 
     def _print_early(self, loss: torch.Tensor) -> None:
         with record.mark("fault", "blocking_sync"):

@@ -1,15 +1,16 @@
-"""Which parts of torch are private or moved between 2.11 and 2.13, and what do we do without them?
+"""Private PyTorch: what the trainer uses that PyTorch may change without notice, each with its fallback.
 
-Everything the trainer uses that torch may change without notice stands here, each with its fallback.
+It runs with torch 2.11 to 2.13.
 """
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.pipelining import PipelineStage
 
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """Gather into one tensor; the older name is deprecated from 2.13 on."""
@@ -17,27 +18,12 @@ reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.red
 """Reduce and scatter one tensor; the older name is deprecated from 2.13 on."""
 
 
-class Stage(PipelineStage):
-    """A pipeline stage that opens no connections ahead; the first real messages do, whether or not torch asks here."""
+def reduce_gradients(module: torch.nn.Module) -> None:
+    """Let FSDP2 sum a module's gradients outside of a backward, as torch's own pipeline stages do after their W.
 
-    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
-        # In torch 2.11 a V-shaped schedule sends to itself here, which gloo refuses.
-        return []
-
-
-class DualPipeV(schedules.ScheduleDualPipeV):
-    """DualPipeV with each pair of a forward and a backward as two actions, forward first.
-
-    torch runs a pair as one action though nothing in it overlaps, and sends what its forward made only after its
-    backward, so that the next rank waits for both. Where torch no longer asks here, its pairs stay as they are.
+    FSDP2 has no public call for it. The stage's method (torch 2.11 to 2.13) reads its module and nothing else.
     """
-
-    def _prepare_schedule_with_comms(self, actions: dict[int, list[Any]], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
-        apart = {
-            rank: [part for action in order for part in getattr(action, "sub_actions", None) or (action,)]
-            for rank, order in actions.items()
-        }
-        super()._prepare_schedule_with_comms(apart, *args, **kwargs)
+    PipelineStage.perform_reduce_grad(SimpleNamespace(submod=module), 1)  # type: ignore[arg-type]
 
 
 def gather_asynchronously(module: torch.nn.Module) -> bool:

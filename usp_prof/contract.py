@@ -79,8 +79,49 @@ class GroupEntry:
 
 
 @dataclass(slots=True)
+class BlockEntry:
+    """One block of a layer: an attention, a recurrence, a feed-forward block or a projection. Zero: it has none of it.
+
+    `multiplying_parameters` are the weights that a token meets as factors of a product: chosen experts only, no biases,
+    no norms. `active_parameters` are all that a token meets, `parameters` all that there are.
+    """
+
+    kind: str = ""
+    form: str = ""
+    heads: int = 0
+    kv_heads: int = 0
+    qk_size: int = 0
+    v_size: int = 0
+    window: int = 0
+    """The most positions that a query attends to (a sliding window, a chunk, chosen keys); 0: the whole sequence."""
+    state_products: int = 0
+    """Recurrences: multiply-adds on the state for one token, forward."""
+    ffn_hidden: int = 0
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_ffn_hidden: int = 0
+    shared_ffn_hidden: int = 0
+    parameters: int = 0
+    active_parameters: int = 0
+    multiplying_parameters: int = 0
+
+
+@dataclass(slots=True)
+class LayerEntry:
+    """One kind of layer: its blocks, and the parameters beside them (norms)."""
+
+    blocks: list[BlockEntry] = field(default_factory=list)
+    norm_parameters: int = 0
+
+
+@dataclass(slots=True)
 class ModelEntry:
-    """What was trained, as far as FLOP counting needs it; `flop_per_token` holds one figure per named convention."""
+    """What was trained, as far as FLOP counting needs it; `flop_per_token` holds one figure per named convention.
+
+    A model whose layers differ, or are not plain, has `layer_kinds` and `layer_order`: for each layer, first to last,
+    the place of its kind. `mtp_kind` is the layer of a multi-token-prediction module, `mtp_layers` how many are
+    trained.
+    """
 
     name: str = ""
     layers: int = 0
@@ -101,7 +142,15 @@ class ModelEntry:
     parameters: int = 0
     active_parameters: int = 0
     embedding_parameters: int = 0
+    layer_kinds: list[LayerEntry] = field(default_factory=list)
+    layer_order: list[int] = field(default_factory=list)
+    mtp_kind: LayerEntry | None = None
+    mtp_layers: int = 0
+    other_parameters: int = 0
+    """Beside layers, embedding and head: final norm, learned positions, the head's bias. Only with `layer_kinds`."""
     flop_per_token: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """What of the description was left out or not understood, one sentence each."""
 
 
 @dataclass(slots=True)
@@ -150,8 +199,22 @@ class Manifest:
         known = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
         groups = [GroupEntry(**_known(GroupEntry, entry)) for entry in known.pop("groups", [])]
         model = known.pop("model", None)
-        entry = ModelEntry(**_known(ModelEntry, model)) if model else None
-        return cls(**known, groups=groups, model=entry)
+        return cls(**known, groups=groups, model=model_entry(model) if model else None)
+
+
+def model_entry(data: Mapping[str, Any]) -> ModelEntry:
+    """Read a model's entry from plain data; fields of later versions are passed over."""
+    known = _known(ModelEntry, data)
+    known["layer_kinds"] = [_layer_entry(kind) for kind in known.get("layer_kinds", [])]
+    mtp_kind = known.get("mtp_kind")
+    known["mtp_kind"] = _layer_entry(mtp_kind) if mtp_kind else None
+    return ModelEntry(**known)
+
+
+def _layer_entry(data: Mapping[str, Any]) -> LayerEntry:
+    known = _known(LayerEntry, data)
+    blocks = [BlockEntry(**_known(BlockEntry, block)) for block in known.pop("blocks", [])]
+    return LayerEntry(**known, blocks=blocks)
 
 
 def _known(cls: Any, data: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - any of the dataclasses above

@@ -8,15 +8,29 @@ The same run of the same model differs by 18.6 % in MFU between the conventions,
 
 ``h`` of the attention term is heads x head dimension, ``s`` the whole sequence. A mixture of experts counts the
 parameters that are active for a token. What the description does not allow to know is absent, never zero.
+
+A model that is described layer by layer is counted so. In place of 12 · L · h · s stands the sum over its layers of
+6 · heads · (query/key size + value size) · positions attended:
+
+================  =========================  ==============================
+attention         ``palm`` and ``matmul``    ``causal``
+================  =========================  ==============================
+full              s                          s / 2
+window or chunk   min(s, w)                  w where w < s, else s / 2
+================  =========================  ==============================
+
+A recurrence adds 6 FLOP for each product on its state, whatever the sequence.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from usp_prof.contract import ModelEntry
+    from collections.abc import Iterator
+
+    from usp_prof.contract import BlockEntry, LayerEntry, ModelEntry
 
 PALM = "palm"
 MATMUL = "matmul"
@@ -56,6 +70,12 @@ def total_parameters(entry: ModelEntry) -> int | None:
     """Count all parameters: as declared, else from the shape (norms and biases then missing)."""
     if entry.parameters:
         return entry.parameters
+    if entry.layer_kinds:
+        return (
+            _vocabulary(entry)
+            + entry.other_parameters
+            + sum(layer.norm_parameters + sum(block.parameters for block in layer.blocks) for layer in _layers(entry))
+        )
     return _from_shape(entry, entry.experts)
 
 
@@ -63,6 +83,15 @@ def active_parameters(entry: ModelEntry) -> int | None:
     """Count the parameters that one token uses; all of them in a dense model."""
     if entry.active_parameters:
         return entry.active_parameters
+    if entry.layer_kinds:
+        return (
+            _vocabulary(entry)
+            + entry.other_parameters
+            + sum(
+                layer.norm_parameters + sum(block.active_parameters for block in layer.blocks)
+                for layer in _layers(entry)
+            )
+        )
     if not entry.experts:
         return total_parameters(entry)
     total, idle = total_parameters(entry), _idle_expert_parameters(entry)
@@ -70,7 +99,13 @@ def active_parameters(entry: ModelEntry) -> int | None:
 
 
 def multiplying_parameters(entry: ModelEntry) -> int | None:
-    """Count the active weights that are factors of a matrix product: the head is one, the input embedding is not."""
+    """Count the active weights that are factors of a matrix product: the head is one, the input embedding is not.
+
+    Each multi-token-prediction layer that is trained multiplies the head once more.
+    """
+    if entry.layer_kinds:
+        heads = (1 + entry.mtp_layers) * vocabulary_parameters(entry)
+        return heads + sum(block.multiplying_parameters for block in _blocks(entry))
     shaped = _from_shape(entry, entry.experts_per_token)
     embedding = vocabulary_parameters(entry)
     if shaped is not None:
@@ -81,10 +116,62 @@ def multiplying_parameters(entry: ModelEntry) -> int | None:
     return active - (0 if entry.tied_embeddings else embedding)
 
 
-def attention_flop_per_token(entry: ModelEntry) -> float | None:
-    """Give 12 · L · h · s: scores and weighted values, forward and backward, over the full square."""
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """Parameters of one layer, on average over a model's layers.
+
+    `routed` are the experts that a router chooses from, `shared` all the rest, and `multiplying` those of both that a
+    token meets as factors of a product.
+    """
+
+    shared: float
+    routed: float
+    multiplying: float
+
+
+def mean_layer(entry: ModelEntry) -> LayerWeights:
+    """Give the weights of a layer on average; a model described by its shape has two norms in each."""
+    expert = ffn_parameters(entry, entry.expert_ffn_hidden or entry.ffn_hidden)
+    if entry.layer_kinds:
+        layers = [entry.layer_kinds[place] for place in entry.layer_order]
+        blocks = [block for layer in layers for block in layer.blocks]
+        whole = sum(block.parameters for block in blocks) + sum(layer.norm_parameters for layer in layers)
+        routed = sum(block.experts for block in blocks) * expert
+        multiplying = sum(block.multiplying_parameters for block in blocks)
+        return LayerWeights((whole - routed) / len(layers), routed / len(layers), multiplying / len(layers))
+    sparse = expert_layers(entry) / entry.layers if entry.layers else 0.0
+    every_token: float = attention_parameters(entry) + (1 - sparse) * ffn_parameters(entry, entry.ffn_hidden)
+    every_token += sparse * (expert * entry.shared_experts + entry.hidden * entry.experts)
+    return LayerWeights(
+        shared=every_token + 2 * entry.hidden,
+        routed=sparse * expert * entry.experts,
+        multiplying=every_token + sparse * expert * entry.experts_per_token,
+    )
+
+
+def attention_flop_per_token(entry: ModelEntry, convention: str = MATMUL) -> float | None:
+    """Give the FLOP of scores and weighted values, forward and backward; `None` without a sequence.
+
+    A model that is described by its shape alone has 12 · L · h · s, halved by `causal`.
+    """
+    if not entry.sequence:
+        return None
+    if entry.layer_kinds:
+        return float(sum(_attention_of(block, entry.sequence, convention) for block in _blocks(entry)))
     value = 12.0 * entry.layers * attention_width(entry) * entry.sequence
-    return value or None
+    return (value / 2 if convention == CAUSAL else value) or None
+
+
+def attended_positions(window: int, sequence: int, convention: str = MATMUL) -> float:
+    """Give how many positions a query is taken to attend to; a window that leaves nothing out is full attention."""
+    if 0 < window < sequence:
+        return float(window)
+    return sequence / 2 if convention == CAUSAL else float(sequence)
+
+
+def recurrence_flop_per_token(entry: ModelEntry) -> float:
+    """Give the FLOP of the products on the states of linear attention and SSM layers, forward and backward."""
+    return 6.0 * sum(block.state_products for block in _blocks(entry))
 
 
 def flop_per_token(entry: ModelEntry) -> dict[str, float]:
@@ -94,11 +181,14 @@ def flop_per_token(entry: ModelEntry) -> dict[str, float]:
     cost: dict[str, float] = {}
     if attention is None:
         return cost
+    recurrence = recurrence_flop_per_token(entry)
     if active is not None:
-        cost[PALM] = 6.0 * active + attention
+        # The head that multi-token prediction multiplies again is no parameter more, and is met once more.
+        again = entry.mtp_layers * vocabulary_parameters(entry) if entry.layer_kinds else 0
+        cost[PALM] = 6.0 * (active + again) + attention + recurrence
     if multiplying is not None:
-        cost[MATMUL] = 6.0 * multiplying + attention
-        cost[CAUSAL] = 6.0 * multiplying + attention / 2
+        cost[MATMUL] = 6.0 * multiplying + attention + recurrence
+        cost[CAUSAL] = 6.0 * multiplying + (attention_flop_per_token(entry, CAUSAL) or 0.0) + recurrence
     return cost
 
 
@@ -111,6 +201,31 @@ def complete(entry: ModelEntry) -> ModelEntry:
         embedding_parameters=vocabulary_parameters(entry),
     )
     return replace(filled, flop_per_token={**flop_per_token(filled), **entry.flop_per_token})
+
+
+def _layers(entry: ModelEntry) -> Iterator[LayerEntry]:
+    """Give every layer that is described, and the multi-token-prediction layers that are trained."""
+    for place in entry.layer_order:
+        yield entry.layer_kinds[place]
+    if entry.mtp_kind is not None:
+        for _ in range(entry.mtp_layers):
+            yield entry.mtp_kind
+
+
+def _blocks(entry: ModelEntry) -> Iterator[BlockEntry]:
+    for layer in _layers(entry):
+        yield from layer.blocks
+
+
+def _attention_of(block: BlockEntry, sequence: int, convention: str) -> float:
+    if block.kind != "attention":
+        return 0.0
+    positions = attended_positions(block.window, sequence, convention)
+    return 6.0 * block.heads * (block.qk_size + block.v_size) * positions
+
+
+def _vocabulary(entry: ModelEntry) -> int:
+    return vocabulary_parameters(entry) * (1 if entry.tied_embeddings else 2)
 
 
 def _from_shape(entry: ModelEntry, experts: int) -> int | None:

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
+from usp_prof.inputs.discovery import discover
+from usp_prof.inputs.manifest import find_manifest, manifest_from, read_manifest
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.health import HealthRow, Severity, gathered, spans
-from usp_prof.readers.cache import CacheUnwritableError, StoredTables, open_cache
-from usp_prof.readers.discovery import discover
-from usp_prof.readers.manifest import find_manifest, manifest_from, read_manifest
+from usp_prof.store.cache import CacheUnwritableError, StoredTables, open_cache
+from usp_prof.store.load import load
 from usp_prof.tables.assemble import assemble
-from usp_prof.tables.load import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from concurrent.futures import Executor
 
     import pyarrow as pa
 
     from usp_prof.contract import Manifest
-    from usp_prof.readers.cache import Cache
-    from usp_prof.readers.discovery import Discovery, Skipped
-    from usp_prof.readers.found import FoundRun, TraceFile
-    from usp_prof.tables.load import LoadedRank
+    from usp_prof.inputs.discovery import Discovery, Skipped
+    from usp_prof.inputs.found import FoundRun, TraceFile
+    from usp_prof.store.cache import Cache
+    from usp_prof.store.load import LoadedRank
     from usp_prof.tables.relations import Relations
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.predict import Prediction
@@ -101,7 +103,7 @@ class Run:
         """Answer a SELECT over all tables."""
         return self._relations.query(sql)
 
-    def answer(self, sql: str, *, rows: int, seconds: float) -> pa.Table:
+    def answer(self, sql: str, *, rows: int | None = None, seconds: float = inf) -> pa.Table:
         """Answer a SELECT within bounds, as Arrow: its first rows, or a `UspProfError` when time is up."""
         return self._relations.answer(sql, rows=rows, seconds=seconds)
 
@@ -141,18 +143,21 @@ def open_run(
     ranks: Iterable[int] | None = None,
     cache_dir: str | Path | None = None,
     progress: Callable[[int, int, str], None] | None = None,
+    executor: Executor | None = None,
 ) -> Run:
     """Open the run under a path (a file, a folder, a glob); of several the newest, or the one named `run`.
 
     `ranks` reads only these. Tables are kept in `cache_dir` (else `USP_PROF_CACHE`, else the user's cache folder).
-    `progress` is called with bytes done, bytes in all and the file just begun or finished.
+    `progress` is called with bytes done, bytes in all and the file just begun or finished. `executor` reads the ranks
+    (any `concurrent.futures.Executor`; its workers must see the files and the cache folder under the same paths);
+    without one, processes of this machine do.
     """
     discovery = discover(path)
     found = _chosen(discovery, run)
     files = _wanted(found, ranks)
     manifest, manifest_health = _manifest(found)
     cache = open_cache(cache_dir)
-    loaded, lost = load(files, manifest, cache, progress)
+    loaded, lost = load(files, manifest, cache, progress, executor)
     if manifest is None:
         manifest, more = _manifest_inside(loaded)
         manifest_health += more

@@ -1,4 +1,4 @@
-"""What is different between two runs? Why the step is longer, the metrics with their noise, the work that changed."""
+"""Two runs compared, as sections: why the step is longer, the metrics with their noise, the work that changed."""
 
 from __future__ import annotations
 
@@ -8,20 +8,30 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from usp_prof.charts.inputs import Waterfall
-from usp_prof.gate.comparison import Pair, direction
-from usp_prof.gate.limit import Scale
-from usp_prof.gate.units import change, interval
-from usp_prof.model.metric import Unit
-from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
-from usp_prof.report.format import column_scale, quantity
-from usp_prof.report.sections.timeline import slices_of
+from ..engine import (
+    Chart,
+    DataTable,
+    KeyFigure,
+    KeyFigures,
+    Pair,
+    Scale,
+    Section,
+    TableColumn,
+    Text,
+    Unit,
+    Waterfall,
+    change,
+    column_scale,
+    direction,
+    interval,
+    quantity,
+    slices_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from usp_prof.gate.judgement import Judgement
-    from usp_prof.tables.table_set import TableSet
+    from ..engine import Judgement, TableSet
 
 MOST_RANKS = 4
 """Ranks whose timelines are set over each other."""

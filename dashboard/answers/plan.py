@@ -1,4 +1,4 @@
-"""Which configurations would be fastest, and what fills their memory? Plans as blocks of the report."""
+"""Plans as sections: the configurations that fit, one of them, a heat map over two degrees."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from usp_prof.charts.inputs import MemoryParts, PlanPoints
-from usp_prof.model.metric import Unit
-from usp_prof.planner.launch import command
-from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
-from usp_prof.report.format import quantity
-from usp_prof.whatif.stages import footprints
+from ..engine import (
+    Chart,
+    DataTable,
+    KeyFigure,
+    KeyFigures,
+    MemoryParts,
+    PlanGrid,
+    PlanPoints,
+    Section,
+    TableColumn,
+    Text,
+    Unit,
+    footprints,
+    launch_command,
+    plan_grid,
+    quantity,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from usp_prof.contract import ModelEntry
-    from usp_prof.model.configuration import Configuration
-    from usp_prof.planner.calibration import Calibration
-    from usp_prof.planner.prediction import Prediction
-    from usp_prof.planner.search import Plans
+    from ..engine import Calibration, Configuration, ModelEntry, Plan, Plans
+
 
 FILLS = {
     "parameter_bytes": "weights",
@@ -36,7 +44,7 @@ ROWS = 20
 """Plans that the report lists."""
 
 
-def sections(learnt: Calibration, plans: Plans, chosen: Prediction | None, trainer: str) -> tuple[Section, ...]:
+def sections(learnt: Calibration, plans: Plans, chosen: Plan | None, trainer: str) -> tuple[Section, ...]:
     """Set out the plans, and one of them: the chosen, where anything fits."""
     if chosen is None:
         return (Section("plan", "Plan", (basis(learnt, plans), Text(nothing_fits(plans)))),)
@@ -84,7 +92,7 @@ def points(plans: Plans) -> PlanPoints:
     )
 
 
-def listed(plans: Sequence[Prediction], rows: int) -> DataTable:
+def listed(plans: Sequence[Plan], rows: int) -> DataTable:
     """List the fastest plans."""
     columns = (
         TableColumn("configuration"),
@@ -109,7 +117,7 @@ def listed(plans: Sequence[Prediction], rows: int) -> DataTable:
     )  # fmt: skip
 
 
-def one(plans: Plans, plan: Prediction, trainer: str) -> Section:
+def one(plans: Plans, plan: Plan, trainer: str) -> Section:
     """Set out one plan: its figures, the memory of each pipeline rank, and how it is started."""
     model, room = plans.question.model, plans.question.cluster.room_bytes
     return Section(
@@ -118,12 +126,12 @@ def one(plans: Plans, plan: Prediction, trainer: str) -> Section:
         (
             figures(plan),
             Chart("Predicted memory of a rank, by what fills it", memory(model, plan.configuration, room)),
-            Text(command(trainer, model, plan.configuration)),
+            Text(launch_command(trainer, model, plan.configuration)),
         ),
     )
 
 
-def figures(plan: Prediction) -> KeyFigures:
+def figures(plan: Plan) -> KeyFigures:
     """Give the figures of one plan."""
     return KeyFigures(
         (
@@ -151,7 +159,7 @@ def predicted_memory(learnt: Calibration) -> Section:
     return Section("memory-predicted", "Memory, predicted", (Text(said, quiet=True), Chart("", chart)))
 
 
-def frame(plans: Sequence[Prediction]) -> pd.DataFrame:
+def frame(plans: Sequence[Plan]) -> pd.DataFrame:
     """Give plans with everything that is known of them, raw."""
     return pd.DataFrame(
         [
@@ -173,3 +181,38 @@ def frame(plans: Sequence[Prediction]) -> pd.DataFrame:
             for plan in plans
         ]
     )
+
+
+# Sweep: a figure over two degrees of a configuration; each cell is the fastest plan that has them.
+
+
+SWEEP_FIGURES: dict[str, tuple[Callable[[Plan], float], Unit]] = {
+    "tokens/s": (lambda plan: round(plan.tokens_per_second), Unit.COUNT),
+    "MFU": (lambda plan: plan.mfu, Unit.FRACTION),
+    "step": (lambda plan: plan.step_ns, Unit.NS),
+    "memory": (lambda plan: plan.footprint.total_bytes, Unit.BYTES),
+    "bubble": (lambda plan: plan.bubble_fraction, Unit.FRACTION),
+}
+"""What a map may show: how to read it off a plan, and its unit."""
+
+
+def sweep_section(plans: Plans, down: str, across: str, what: str) -> Section:
+    """Map a figure over two degrees; a cell is the fastest plan that has them."""
+    cells = plan_grid(plans, down, across)
+    rows, columns = sorted({row for row, _ in cells}), sorted({column for _, column in cells})
+    read, unit = SWEEP_FIGURES[what]
+    plans_of = [[cells.get((row, column)) for column in columns] for row in rows]
+    flat = [plan for line in plans_of for plan in line]
+    chart = PlanGrid(
+        what, across, down, tuple(columns), tuple(rows),
+        np.array([[read(plan) if plan else np.nan for plan in line] for line in plans_of]),
+        tuple(quantity(read(plan), unit) if plan else "" for plan in flat),
+        tuple(str(plan.configuration) if plan else "nothing fits" for plan in flat),
+    )  # fmt: skip
+    listed = DataTable(
+        "",
+        (TableColumn(down), TableColumn(across), TableColumn("configuration"), TableColumn(what, unit)),
+        tuple((row, column, str(plan.configuration), read(plan)) for (row, column), plan in sorted(cells.items())),
+    )
+    said = Text("Each cell is the fastest plan with these two degrees; an empty one has none that fits.", quiet=True)
+    return Section("sweep", f"Sweep: {what} over {down} and {across}", (Chart("", chart), said, listed))

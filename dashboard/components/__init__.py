@@ -1,1 +1,1 @@
-"""Which pieces does the browser run? Each component is a Python wrapper beside its JavaScript."""
+"""Pieces that several pages show; two of them have JavaScript beside them."""

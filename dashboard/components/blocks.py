@@ -1,25 +1,42 @@
-"""How is a report's block shown on a page? Streamlit as one more writer of the document; it computes nothing."""
+"""Blocks of the report shown on a page: Streamlit as one more writer of the document. Nothing is computed here."""
 
 from __future__ import annotations
 
 import html
-from functools import singledispatch
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import cache, singledispatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from dashboard import data, state
-from dashboard.components.download import data_table
-from dashboard.components.figure import figure
-from usp_prof.charts.theme import DARK, LIGHT, PATTERNS
-from usp_prof.model.health import Severity, gathered
-from usp_prof.model.metric import Unit
-from usp_prof.report.document import Chart, DataTable, Health, KeyFigures, Stack, Text
-from usp_prof.report.format import quantity, share
+from .. import data, state
+from ..drawings import LIBRARY
+from ..engine import (
+    DARK,
+    LIGHT,
+    PATTERNS,
+    Chart,
+    DataTable,
+    Health,
+    KeyFigures,
+    Severity,
+    Stack,
+    Text,
+    Unit,
+    gathered,
+    quantity,
+    share,
+)
+from ..work import wait
+from .download import data_table
 
 if TYPE_CHECKING:
-    from usp_prof.charts.theme import Theme
-    from usp_prof.report.document import Block, Section
+    from collections.abc import Callable
+
+    from ..drawings import Drawing
+    from ..engine import Block, Section, Theme
+
 
 _SIGNS = {Severity.INFO: "○", Severity.ERROR: "▲", Severity.DATA_LOSS: "■"}
 _WIDE = 6
@@ -44,6 +61,22 @@ def section(part: Section, *, dark: bool, heading: bool = True) -> None:
         st.subheader(state.plain(part.title), anchor=part.id)
     for number, block in enumerate(part.blocks):
         show(block, f"{part.id}-{number}", dark)
+
+
+_FIGURE_HTML = '<div class="usp-figure"></div>'
+_FIGURE_CSS = ".usp-figure { width: 100%; }"
+
+
+@cache
+def _renderer() -> Callable[..., Any]:
+    script = Path(__file__).with_name("figure.js").read_text(encoding="utf-8")
+    return st.components.v2.component("usp_figure", html=_FIGURE_HTML, css=_FIGURE_CSS, js=script, isolate_styles=False)
+
+
+def figure(drawing: Drawing, *, key: str) -> None:
+    """Show a drawing; the same one is drawn once in the browser, whatever reruns."""
+    data = {"item": drawing.item, "stamp": drawing.stamp, "height": drawing.height, "library": LIBRARY}
+    _renderer()(data=data, key=key)
 
 
 @singledispatch
@@ -111,3 +144,19 @@ def _(block: Chart, key: str, dark: bool) -> None:  # noqa: FBT001 - one signatu
     if block.title:
         st.markdown(f"**{state.plain(block.title)}**")
     figure(data.drawings.of(block.data, theme(dark=dark)), key=f"figure-{key}")
+
+
+# Sections of the report on the current selection.
+
+
+def draw_sections(wanted: tuple[str, ...], title: str, *, without: Section | None = None) -> None:
+    """Show the wanted sections of the report on the current selection, less the blocks that stand in `without`."""
+    view = state.current()
+    document = wait(data.ask_document(view.run, view.selection))
+    parts = [part for part in document.sections if part.id in wanted]
+    shown = without.blocks if without else ()
+    for part in sorted(parts, key=lambda part: wanted.index(part.id)):
+        fresh = tuple(block for block in part.blocks if block not in shown)
+        section(replace(part, blocks=fresh), dark=state.is_dark())
+    if not parts:
+        st.info(f"This run has nothing to show under {title}. Under Overview, *Health* says what the traces lack.")

@@ -1,4 +1,4 @@
-"""How is a table shown? As Streamlit's grid, with the whole of it to download as raw values."""
+"""Tables: Streamlit's grid, with all rows to download as raw values."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import streamlit as st
 
-from usp_prof.model.metric import Unit
-from usp_prof.report.columns import head_text
-from usp_prof.report.format import column_scale
+from ..engine import Unit, column_scale, head_text
 
 if TYPE_CHECKING:
-    from usp_prof.report.document import Cell, DataTable, TableColumn
+    from ..engine import Cell, DataTable, TableColumn
 
 MOST_ROWS = 5000
 UNKNOWN = "\u2014"

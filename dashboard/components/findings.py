@@ -1,22 +1,21 @@
-"""How is what was found shown? Each with its place, gain and error, its evidence, and a way to see it."""
+"""Findings shown with place, gain, error and evidence, a link to the timeline; and outlier ranks."""
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from dashboard import data, state
-from usp_prof.model.finding import Basis
-from usp_prof.model.metric import Unit
-from usp_prof.report.format import column_scale, quantity
+from .. import data, state
+from ..engine import Basis, Unit, column_scale, left_out, quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from dashboard.state import View
-    from usp_prof.model.finding import Finding
-    from usp_prof.report.document import Findings
+    from ..engine import Document, Finding, Findings
+    from ..state import View
+
 
 MIDDLE = "middle"
 """Where the timeline shows what is of no step: at the step in the middle."""
@@ -29,13 +28,16 @@ _UNITS = {"_ns": Unit.NS, "_bytes": Unit.BYTES, "_fraction": Unit.FRACTION}
 
 def listed(block: Findings, view: View, *, brief: bool = False) -> None:
     """List findings, worst first."""
-    if not block.findings:
-        st.success("No rule found anything to complain of.")
-    for number, finding in enumerate(block.findings):
+    said = left_out(block.more, block.noise)
+    if not block.causes:
+        st.success("No rule found anything to act on." if said else "No rule found anything to complain of.")
+    for number, cause in enumerate(block.causes):
         with st.container(border=True):
-            one(finding, view, number, brief=brief)
-    if block.more:
-        st.caption(f"and {block.more} more under Suggestions")
+            one(cause.finding, view, number, brief=brief)
+            if cause.parts:
+                st.caption(state.plain(f"Of the same cause: {', '.join(part.title for part in cause.parts)}"))
+    if said:
+        st.caption(f"{said}, under Suggestions")
     if block.unasked:
         st.caption(state.plain(block.unasked))
 
@@ -128,3 +130,45 @@ def figures_of(finding: Finding) -> list[dict[str, str | float]]:
         scale = column_scale([figures[other] for other in figures if units[other] is unit], unit)
         rows.append({"what": _head(name), "value": round(value / scale.factor, scale.decimals), "unit": scale.suffix})
     return rows
+
+
+# Outlier ranks: those that cost the others time or whose compute is far from the median.
+
+
+NOTABLE = 0.02
+"""A rank whose compute is within 2 % of the median, and which costs nobody 2 % of a step, is like the others."""
+
+
+def by_rank(document: Document, metric: str) -> dict[int, float]:
+    """Give a metric's values by rank alone."""
+    return {
+        int(value.dims["rank"]): float(value.value)
+        for value in document.values
+        if value.metric.id == metric and set(value.dims) == {"rank"}
+    }
+
+
+def strangeness(document: Document) -> dict[int, float]:
+    """Give for each rank what it costs, or how far its compute is from the median, as a share of the step."""
+    compute, cost = by_rank(document, "compute_time"), by_rank(document, "straggler_cost")
+    steps = by_rank(document, "step_time") or by_rank(document, "window_time")
+    usual = median(compute.values()) if compute else 0.0
+    step = median(steps.values()) if steps else usual
+    if step <= 0:
+        return {}
+    ranks = compute.keys() | cost.keys()
+    return {rank: max(cost.get(rank, 0.0), abs(compute.get(rank, usual) - usual)) / step for rank in sorted(ranks)}
+
+
+def outliers_first(document: Document, ranks: Iterable[int]) -> tuple[int, ...]:
+    """Put outliers first, the strangest on top, and the others after them in order."""
+    strange = strangeness(document)
+    return tuple(
+        sorted(ranks, key=lambda rank: (-strange.get(rank, 0.0) if strange.get(rank, 0.0) > NOTABLE else 0.0, rank))
+    )
+
+
+def outlier_ranks(document: Document) -> tuple[int, ...]:
+    """Name the ranks that are not like the others, strangest first."""
+    strange = strangeness(document)
+    return tuple(sorted((r for r, much in strange.items() if much > NOTABLE), key=lambda r: (-strange[r], r)))

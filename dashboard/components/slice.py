@@ -1,4 +1,4 @@
-"""What is the slice that was clicked? Its name, its facts, the collective that it is a part of, and its arguments."""
+"""Details of the slice that was clicked: its facts, its collective on all ranks, its arguments."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from dashboard import data, state
-from dashboard.components.download import data_table
-from dashboard.timeline.neighbours import call_of, launch_of, op_of
-from usp_prof.model.metric import Unit
-from usp_prof.report.document import DataTable, TableColumn
-from usp_prof.report.format import quantity
-from usp_prof.tables import clock
+from .. import data, state
+from ..engine import DataTable, TableColumn, Unit, clock_of, quantity
+from ..timeline.queries import call_of, launch_of, op_of
+from .download import data_table
 
 if TYPE_CHECKING:
-    from dashboard.timeline.neighbours import Call
-    from usp_prof.tables.table_set import TableSet
+    from ..engine import TableSet
+    from ..timeline.queries import Call
 
 _ARGUMENTS = {
     "Input Dims": "shapes",
@@ -69,7 +66,7 @@ def show(index: int, rank: int, event: int) -> None:
 def _facts(index: int, rank: int, row: dict[str, Any]) -> dict[str, str]:
     store, tables = data.timeline_store(index), data.open_numbered(index).tables
 
-    began = int(clock.of(tables).align(rank, row["start_ns"])) - store.origin_ns
+    began = int(clock_of(tables).align(rank, row["start_ns"])) - store.origin_ns
     facts = {
         "kind": str(row["category"]),
         "duration": quantity(row["dur_ns"], Unit.NS),
@@ -82,7 +79,8 @@ def _facts(index: int, rank: int, row: dict[str, Any]) -> dict[str, str]:
 
 
 def _call_facts(call: Call) -> dict[str, str]:
-    facts = {"collective": f"{call.op} on {call.axis}", "bytes": quantity(call.bytes, Unit.BYTES)}
+    size = quantity(call.bytes, Unit.BYTES) if call.bytes >= 0 else "not known"
+    facts = {"collective": f"{call.op} on {call.axis}", "bytes": size}
     facts |= {"group": named(call.group), "call": f"number {call.sequence} of its group"}
     if call.late_rank >= 0:
         facts["arrived last"] = f"rank {call.late_rank}"
@@ -104,7 +102,7 @@ def _members(tables: TableSet, index: int, call: Call) -> None:
     rows = []
     for rank, event in call.parts:
         events = tables.columns("events", rank)
-        began = int(clock.of(tables).align(rank, events["start_ns"][event])) - store.origin_ns
+        began = int(clock_of(tables).align(rank, events["start_ns"][event])) - store.origin_ns
         rows.append((rank, began, int(events["dur_ns"][event])))
     st.markdown(f"**The same call on {len(rows)} ranks**, framed above")
     heads = TableColumn("rank"), TableColumn("start", Unit.NS), TableColumn("duration", Unit.NS)

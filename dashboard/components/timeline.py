@@ -1,4 +1,4 @@
-"""How does a page show the timeline? A canvas component that asks the server for tiles."""
+"""The timeline's canvas: a component that asks the server for tiles, and the colours of its slices."""
 
 from __future__ import annotations
 
@@ -8,10 +8,42 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from dashboard.theme import category_colors, category_inks
+from ..engine import DARK, LIGHT, ink_on
+from ..timeline.rows import CATEGORIES, HOST_CATEGORIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ..engine import Theme
+
+
+# Colours of slices: those of the charts by role, and quieter ones for what the host does.
+
+
+_HOST = {
+    False: {"op": "#A9C6DD", "annotation": "#D3D3D3", "runtime": "#C6B8DE"},
+    True: {"op": "#3F5F7D", "annotation": "#55555E", "runtime": "#5B4D75"},
+}
+_ROLES = {"compute": "compute", "memcpy": "memcpy", "memset": "memcpy", **{kind: f"action:{kind}" for kind in "FBIW"}}
+
+
+def category_colors(*, dark: bool) -> list[str]:
+    """Give the colour of each slice category, in the order of `CATEGORIES`."""
+    theme, host = (DARK if dark else LIGHT), set(HOST_CATEGORIES.values())
+    return [
+        _HOST[dark][category] if category in host else theme.ink if category == "path" else _role(theme, category)
+        for category in CATEGORIES
+    ]
+
+
+def _role(theme: Theme, category: str) -> str:
+    return theme.color(_ROLES.get(category, f"comm:{category}"))
+
+
+def category_inks(*, dark: bool) -> list[str]:
+    """Give the text colour that reads well on each category's colour."""
+    return [ink_on(color) for color in category_colors(dark=dark)]
+
 
 HTML = '<div class="usp-timeline"></div>'
 CSS = """

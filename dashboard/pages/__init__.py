@@ -1,26 +1,17 @@
-"""Which pages are there? One module a page: `TITLE`, `PATH` and `draw()`; the first is where a visitor lands."""
+"""The pages, in the order of the navigation; the first is where a visitor lands. A test walks this folder."""
 
 from __future__ import annotations
 
-from dashboard.pages import (
-    communication,
-    compare,
-    host,
-    kernels,
-    memory,
-    overview,
-    pipeline,
-    plan,
-    query,
-    ranks,
-    suggestions,
-    sweep,
-    timeline,
-    whatif,
-)
+from .compare import COMPARE
+from .overview import OVERVIEW
+from .plan import PLAN, SWEEP
+from .query import QUERY
+from .sections import COMMUNICATION, HOST, KERNELS, MEMORY, PIPELINE, RANKS
+from .suggestions import SUGGESTIONS
+from .timeline import TIMELINE
+from .whatif import WHAT_IF
 
 PAGES = (
-    overview, timeline, communication, pipeline, kernels, ranks, host,
-    memory, suggestions, whatif, plan, compare, sweep, query,
+    OVERVIEW, TIMELINE, COMMUNICATION, PIPELINE, KERNELS, RANKS, HOST,
+    MEMORY, SUGGESTIONS, WHAT_IF, PLAN, COMPARE, SWEEP, QUERY,
 )  # fmt: skip
-"""The pages in the order of the navigation; a test walks this folder against it."""

@@ -6,20 +6,17 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from dashboard import data, state
-from dashboard.answers import comparison
-from dashboard.components.answer import offer
-from dashboard.components.blocks import section
-from dashboard.components.download import numbers
-from dashboard.components.timeline import timeline
-from dashboard.components.waiting import wait
+from .. import data, state
+from ..answers import comparison
+from ..components.blocks import section
+from ..components.download import numbers
+from ..components.timeline import timeline
+from ..report import offer
+from ..state import Page
+from ..work import wait
 
 if TYPE_CHECKING:
-    from usp_prof.gate.comparison import Pair
-    from usp_prof.report.document import Section
-
-TITLE = "Compare"
-PATH = "compare"
+    from ..engine import Pair, Section
 
 
 def draw() -> None:
@@ -48,7 +45,7 @@ def draw() -> None:
             section(part, dark=dark)
     step = _timelines(first, second, names)
     offer(
-        PATH, TITLE, state.current().run, f"{first} {second} {everything} {step}",
+        COMPARE, state.current().run, f"{first} {second} {everything} {step}",
         lambda: (
             *comparison.sections(pair, names[first], names[second], everything=everything),
             *_drawn((first, second), step),
@@ -106,3 +103,6 @@ def _timelines(first: int, second: int, names: list[str]) -> int | None:
             height=330,
         )
     return place
+
+
+COMPARE = Page("Compare", "compare", draw)

@@ -7,21 +7,30 @@ from typing import TYPE_CHECKING, TypeVar
 
 import streamlit as st
 
-from dashboard import data, outliers, state
-from dashboard.components.blocks import section, show
-from dashboard.components.findings import listed
-from dashboard.components.waiting import wait
-from usp_prof.charts.inputs import AxisCommunication, BreakdownRows, HeatMap, Part
-from usp_prof.report.document import Chart, DataTable, Findings, Health, KeyFigures, Stack
+from .. import data, state
+from ..components import findings
+from ..components.blocks import section, show
+from ..components.findings import listed
+from ..engine import (
+    AxisCommunication,
+    BreakdownRows,
+    Chart,
+    DataTable,
+    Findings,
+    Health,
+    HeatMap,
+    KeyFigures,
+    Part,
+    Stack,
+)
+from ..state import Page
+from ..work import wait
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from usp_prof.model.topology import Topology
-    from usp_prof.report.document import Block, Document
+    from ..engine import Block, Document, Topology
 
-TITLE = "Overview"
-PATH = "overview"
 ORDERS = {"rank": "by rank", "slowest": "most compute first", "waiting": "longest idle first"}
 
 BlockKind = TypeVar("BlockKind")
@@ -91,7 +100,7 @@ def _by_rank(chart: Chart, document: Document, layout: Topology, *, dark: bool) 
     if isinstance(rows, BreakdownRows):
         placed = {f"rank {rank}": places[order] for rank, places in layout.coordinates.items() if order in places}
         show(Chart("", along(rows, order, placed) if placed else ordered(rows, order)), "by-rank", dark)
-    strange = outliers.found(document)
+    strange = findings.outlier_ranks(document)
     if strange:
         named = ", ".join(f"{rank}" for rank in strange[:12]) + (" ..." if len(strange) > 12 else "")
         st.caption(f"Not like the others: {'rank' if len(strange) == 1 else 'ranks'} {named}")
@@ -133,3 +142,6 @@ def _charts(document: Document, kind: type) -> list[Chart]:
         for block in part.blocks
         if isinstance(block, Chart) and isinstance(block.data, kind)
     ]
+
+
+OVERVIEW = Page("Overview", "overview", draw)

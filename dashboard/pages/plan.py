@@ -1,33 +1,85 @@
-"""Which configuration should be trained? Every legal one predicted, the best first, and what fills its memory."""
+"""Plan and Sweep: configurations that were never run, each predicted for the model that was recorded."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from dashboard import planning, state
-from dashboard.answers import plan
-from dashboard.components.answer import offer
-from dashboard.components.blocks import show
-from dashboard.components.download import data_table
-from usp_prof.planner.launch import TRAINERS, command
-from usp_prof.report.document import Chart
+from .. import data, state
+from ..answers import plan
+from ..components.blocks import show
+from ..components.download import data_table
+from ..engine import DEVICES, GRID_AXES, TRAINERS, Chart, Plans, Question, cluster_of_device, launch_command
+from ..report import offer
+from ..state import Page
+from ..work import wait
 
 if TYPE_CHECKING:
-    from usp_prof.planner.prediction import Prediction
-    from usp_prof.planner.search import Plans
+    from ..engine import Calibration, Plan
 
-TITLE = "Plan"
-PATH = "plan"
+
+MOST_DEVICES = 4096
+MOST_SEQUENCES = 65536
+DTYPES = ("bf16", "fp16", "fp32", "fp8")
 MOST_PLANS = 200
 """How many plans the choice and the table offer; the chart shows all."""
+AS_RECORDED = "as recorded"
 
 
-def draw() -> None:
-    """Draw the page."""
-    learnt, plans = planning.ask()
-    planning.said(learnt, plans)
+# The question: choices above both pages. All of them live in the address.
+
+
+def _ask_plans() -> tuple[Calibration, Plans]:
+    """Show the choices; give what the run taught the planner, and the plans that fit."""
+    calibration = wait(data.ask_calibration(state.current().run))
+    plans = wait(data.ask_plans(_question(calibration)))
+    show(plan.basis(calibration, plans), "plan-basis", state.is_dark())
+    return calibration, plans
+
+
+def _question(calibration: Calibration) -> Question:
+    """Show a choice of devices, batch, device and type; what stays as recorded is left out of the address."""
+    recorded = calibration.configuration
+    devices_column, batch_column, device_column, dtype_column = st.columns(4)
+    devices = devices_column.number_input(
+        "Devices", 1, MOST_DEVICES, state.number("devices", 1, MOST_DEVICES) or recorded.devices
+    )
+    batch = batch_column.number_input(
+        "Sequences a step", 1, MOST_SEQUENCES, state.number("batch", 1, MOST_SEQUENCES) or recorded.batch
+    )
+    device_names = (AS_RECORDED, *(device.name for device in DEVICES))
+    device_name = device_column.selectbox(
+        "Device", device_names, device_names.index(state.word("device", device_names))
+    )
+    dtypes = (recorded.dtype, *(dtype for dtype in DTYPES if dtype != recorded.dtype))
+    dtype = dtype_column.selectbox("Type", dtypes, dtypes.index(state.word("dtype", dtypes)))
+    state.keep("devices", None if devices == recorded.devices else devices)
+    state.keep("batch", None if batch == recorded.batch else batch)
+    state.keep("device", None if device_name == AS_RECORDED else device_name)
+    state.keep("dtype", None if dtype == recorded.dtype else dtype)
+    if device_name == AS_RECORDED:
+        cluster = calibration.cluster
+    else:
+        cluster = replace(cluster_of_device(device_name, dtype), efficiency=_efficiency())
+    return Question(calibration.model, cluster, int(devices), int(batch), dtype)
+
+
+def _efficiency() -> float:
+    """Ask for the share of its peak that another device reaches, 0..1."""
+    percent = state.number("efficiency", 1, 100) or 50
+    chosen = st.slider("Of its peak that layers reach, %", 1, 100, percent)
+    state.keep("efficiency", None if chosen == 50 else chosen)
+    return chosen / 100
+
+
+# Plan: every legal configuration predicted, the fastest first, and what fills the memory of one.
+
+
+def draw_plan() -> None:
+    """Draw the plans that fit, and one of them."""
+    calibration, plans = _ask_plans()
     if not plans.best:
         st.warning(plan.nothing_fits(plans))
         st.info("Choose more devices, or a device with more memory.")
@@ -38,11 +90,11 @@ def draw() -> None:
     shown = plans.best[:MOST_PLANS]
     data_table(plan.listed(plans.best, MOST_PLANS), "plans", raw=plan.frame(plans.best))
     picked, trainer = _one(plans, shown)
-    choice = f"{planning.choice(plans)} {picked.configuration} {trainer}"
-    offer(PATH, TITLE, state.current().run, choice, lambda: plan.sections(learnt, plans, picked, trainer))
+    choice = f"{data.question_key(plans.question)} {picked.configuration} {trainer}"
+    offer(PLAN, state.current().run, choice, lambda: plan.sections(calibration, plans, picked, trainer))
 
 
-def _one(plans: Plans, shown: tuple[Prediction, ...]) -> tuple[Prediction, str]:
+def _one(plans: Plans, shown: tuple[Plan, ...]) -> tuple[Plan, str]:
     """Show one plan: its figures, the memory of each pipeline rank, and how it is started."""
     st.subheader("One of them", anchor="one")
     names = [str(each.configuration) for each in shown]
@@ -55,5 +107,42 @@ def _one(plans: Plans, shown: tuple[Prediction, ...]) -> tuple[Prediction, str]:
         show(block, f"plan-{number}", state.is_dark())
     trainer = st.segmented_control("Start it with", trainers, default=state.word("trainer", trainers)) or trainers[0]
     state.keep("trainer", None if trainer == trainers[0] else trainer)
-    st.code(command(trainer, plans.question.model, shown[place].configuration), language="sh", wrap_lines=True)
+    st.code(launch_command(trainer, plans.question.model, shown[place].configuration), language="sh", wrap_lines=True)
     return shown[place], trainer
+
+
+PLAN = Page("Plan", "plan", draw_plan)
+
+
+# Sweep: how a figure changes from configuration to configuration, as a heat map over any two degrees.
+
+
+def draw_sweep() -> None:
+    """Draw a heat map of one figure over two degrees."""
+    _, plans = _ask_plans()
+    if not plans.best:
+        st.warning("Nothing fits, so that there is nothing to compare.")
+        st.info("Choose more devices, or a device with more memory.")
+        return
+    down_column, across_column, figure_column = st.columns(3)
+    down = _axis(down_column, "Down", "down", GRID_AXES)
+    # The second axis comes first, so that the default is not the one that goes down.
+    others = tuple(axis for axis in (*GRID_AXES[1:], GRID_AXES[0]) if axis != down)
+    across = _axis(across_column, "Across", "across", others)
+    figures = tuple(plan.SWEEP_FIGURES)
+    figure = figure_column.selectbox("Figure", figures, figures.index(state.word("figure", figures)))
+    state.keep("figure", None if figure == figures[0] else figure)
+    heat_map = plan.sweep_section(plans, down, across, figure)
+    for number, block in enumerate(heat_map.blocks):
+        show(block, f"sweep-{number}", state.is_dark())
+    choice = f"{data.question_key(plans.question)} {down} {across} {figure}"
+    offer(SWEEP, state.current().run, choice, lambda: (heat_map,))
+
+
+def _axis(place: st.delta_generator.DeltaGenerator, label: str, name: str, offered: tuple[str, ...]) -> str:
+    chosen: str = place.selectbox(label, offered, offered.index(state.word(name, offered)))
+    state.keep(name, None if chosen == offered[0] else chosen)
+    return chosen
+
+
+SWEEP = Page("Sweep", "sweep", draw_sweep)

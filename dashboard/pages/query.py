@@ -9,17 +9,12 @@ import pandas as pd
 import pyarrow as pa
 import streamlit as st
 
-from dashboard import data, state
-from dashboard.components.answer import offer
-from dashboard.components.download import distinct, table
-from usp_prof.model.errors import UsageError
-from usp_prof.model.metric import Unit
-from usp_prof.report.document import DataTable, Section, TableColumn, Text
-from usp_prof.report.format import quantity
-from usp_prof.tables import catalogue
+from .. import data, state
+from ..components.download import distinct, table
+from ..engine import TABLE_SCHEMAS, DataTable, Section, TableColumn, Text, Unit, UsageError, quantity
+from ..report import offer
+from ..state import Page
 
-TITLE = "Query"
-PATH = "query"
 EXAMPLE = """SELECT rank, axis, op, count(*) AS parts, sum(dur_ns) / 1e6 AS ms
 FROM collectives GROUP BY ALL ORDER BY ms DESC"""
 MOST_LETTERS = 20_000
@@ -44,9 +39,9 @@ def draw() -> None:
             st.caption(f"Cut off after {MOST_ROWS:,} rows; `usp-prof query` writes all of them.")
         table(frame, "query")
         _chart(frame)
-        offer(PATH, TITLE, view.run, text, lambda: (answered(text, frame),))
+        offer(QUERY, view.run, text, lambda: (answered(text, frame),))
     with st.expander("Tables and columns"):
-        for schema in catalogue.SCHEMAS:
+        for schema in TABLE_SCHEMAS:
             st.markdown(f"**{schema.name}**: {schema.doc}")
             st.dataframe(
                 [{"column": c.name, "type": str(c.kind), "unit": c.unit, "meaning": c.doc} for c in schema.columns],
@@ -121,3 +116,6 @@ def _chart(frame: pd.DataFrame) -> None:
         return
     draws = {"line": st.line_chart, "points": st.scatter_chart}
     draws[kind](plain, x="over", y="of", x_label=across, y_label=up)
+
+
+QUERY = Page("Query", "query", draw)

@@ -8,28 +8,24 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import streamlit as st
 
-from dashboard import data, state
-from dashboard.answers import together
-from dashboard.components.answer import offer
-from dashboard.components.blocks import show
-from dashboard.components.download import data_table
-from dashboard.components.findings import one
-from dashboard.components.waiting import wait
-from usp_prof import UspProfError
-from usp_prof.model.edit import parse_edit
-from usp_prof.model.metric import Unit
-from usp_prof.report.document import DataTable, TableColumn
+from .. import data, state
+from ..answers import whatif
+from ..components.blocks import show
+from ..components.download import data_table
+from ..components.findings import one
+from ..engine import REST_OF_FINDINGS, DataTable, TableColumn, Unit, UspProfError, causes_of, parse_edit
+from ..report import offer
+from ..state import Page, View
+from ..work import wait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from usp_prof.model.finding import Finding
+    from ..engine import Finding
 
-TITLE = "Suggestions"
-PATH = "suggestions"
 ORDER = (
-    "What is wrong comes before what could be chosen otherwise, each by its gain; what would mend others as well comes "
-    "by what it adds to them."
+    "What is wrong comes before what could be chosen otherwise, each by what is certain of its gain (the gain less its "
+    "error); what would mend others as well comes by what it adds to them."
 )
 
 
@@ -44,8 +40,25 @@ def draw() -> None:
     st.caption("Tick what you would change: the run is replayed with all of it, since gains overlap and never add up.")
     place = st.container()
     asked = st.query_params.get("ticked", "").split(",")
+    shown = [cause.finding for cause in causes_of(findings).shown]
+    first = [number for number, finding in enumerate(findings) if any(finding is each for each in shown)]
+    rest = [number for number in range(len(findings)) if number not in first]
+    ticked = _with_box(findings, first, asked, view)
+    wanted = asked == ["all"] or any(str(number) in asked for number in rest)
+    if rest and st.toggle(f"{len(rest)} more: {REST_OF_FINDINGS}", wanted, key="rest"):
+        ticked += _with_box(findings, rest, asked, view)
+    state.keep("ticked", ",".join(str(number) for number, finding in enumerate(findings) if finding in ticked))
+    with place:
+        _together(view.run, ticked)
+    st.subheader("All of them", anchor="table")
+    data_table(as_table(findings), "findings", raw=as_frame(findings))
+
+
+def _with_box(findings: Sequence[Finding], numbers: Sequence[int], asked: Sequence[str], view: View) -> list[Finding]:
+    """Show findings, each with a box; give those that are ticked."""
     ticked = []
-    for number, finding in enumerate(findings):
+    for number in numbers:
+        finding = findings[number]
         with st.container(border=True):
             left, right = st.columns([1, 22])
             before = bool(finding.edit) and (str(number) in asked or asked == ["all"])
@@ -55,11 +68,7 @@ def draw() -> None:
                 ticked.append(finding)
             with right:
                 one(finding, view, number)
-    state.keep("ticked", ",".join(str(number) for number, finding in enumerate(findings) if finding in ticked))
-    with place:
-        _together(view.run, ticked)
-    st.subheader("All of them", anchor="table")
-    data_table(as_table(findings), "findings", raw=as_frame(findings))
+    return ticked
 
 
 def _together(index: int, ticked: Sequence[Finding]) -> None:
@@ -72,11 +81,11 @@ def _together(index: int, ticked: Sequence[Finding]) -> None:
     except UspProfError as error:
         st.warning(f"These cannot be made together: {state.plain(error.message)}")
         return
-    found = together.section(ticked, steps, data.paths()[index])
+    found = whatif.together_section(ticked, steps, data.paths()[index])
     for number, block in enumerate(found.blocks[:-1]):
         show(block, f"together-{number}", state.is_dark())
     st.code(found.blocks[-1].text, language=None)  # type: ignore[union-attr]
-    offer(PATH, TITLE, index, " ".join(str(edit) for edit in edits), lambda: (found,))
+    offer(SUGGESTIONS, index, " ".join(str(edit) for edit in edits), lambda: (found,))
 
 
 def as_table(findings: Sequence[Finding]) -> DataTable:
@@ -125,3 +134,6 @@ def as_frame(findings: Sequence[Finding]) -> pd.DataFrame:
 
 def _place(finding: Finding) -> str:
     return ", ".join(f"{name} {value}" for name, value in finding.where.items())
+
+
+SUGGESTIONS = Page("Suggestions", "suggestions", draw)

@@ -7,30 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from dashboard import data, outliers, state
-from dashboard.components import slice as picked_slice
-from dashboard.components.download import data_table
-from dashboard.components.findings import MIDDLE
-from dashboard.components.timeline import timeline
-from dashboard.components.waiting import wait
-from dashboard.theme import category_colors
-from dashboard.timeline import perfetto
-from dashboard.timeline.neighbours import call_of, launch_of, place
-from dashboard.timeline.rows import CATEGORIES
-from dashboard.timeline.search import matching, search
-from dashboard.timeline.selection import contents
-from usp_prof.model.metric import Unit
-from usp_prof.model.selection import EVERYTHING
-from usp_prof.report.format import quantity
+from .. import data, routes, state
+from ..components import findings
+from ..components import slice as picked_slice
+from ..components.download import data_table
+from ..components.findings import MIDDLE
+from ..components.timeline import category_colors, timeline
+from ..engine import EVERYTHING, Unit, quantity
+from ..state import Page, View
+from ..timeline.queries import call_of, contents, launch_of, matching, place, search
+from ..timeline.rows import CATEGORIES
+from ..work import wait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dashboard.state import View
-    from dashboard.timeline.store import TimelineStore
+    from ..timeline.store import TimelineStore
 
-TITLE = "Timeline"
-PATH = "timeline"
 FIRST_RANKS = 16
 """More ranks than this are shown when they are asked for."""
 KINDS = {
@@ -96,10 +89,10 @@ def _ranks(view: View) -> tuple[int, ...]:
     if len(ranks) <= FIRST_RANKS:
         return ranks
     document = wait(data.ask_document(view.run, EVERYTHING))
-    strange = outliers.found(document)
+    strange = findings.outlier_ranks(document)
     said = f"not like the others, and first: {len(strange)}; " if strange else ""
     st.caption(f"{FIRST_RANKS} of {len(ranks)} ranks, {said}name others under *Ranks* at the left.")
-    return outliers.first(document, ranks)[:FIRST_RANKS]
+    return findings.outliers_first(document, ranks)[:FIRST_RANKS]
 
 
 def _search(index: int, pattern: str, ranks: tuple[int, ...], kinds: tuple[str, ...]) -> list[int] | None:
@@ -203,11 +196,14 @@ def _contents(index: int, ranks: tuple[int, ...], kinds: tuple[str, ...], picked
         return
     st.markdown(f"**What ran in the {quantity(end - start, Unit.NS)} selected**")
     data_table(contents(data.timeline_store(index), ranks, {"device", *kinds}, start, end), "selection")
-    address = perfetto.address(index, ranks, start, end)
+    address = routes.trace_address(index, ranks, start, end)
     origin = re.sub(r"^(https?://[^/]+).*$", r"\1", str(st.context.url or ""))
     left, right, _ = st.columns([1.4, 1.6, 4])
     left.link_button("Download for Perfetto", f"{origin}{address}")
-    if perfetto.pages() is not None:
-        right.link_button("Open this range in Perfetto", perfetto.link(origin, address))
+    if routes.perfetto_pages() is not None:
+        right.link_button("Open this range in Perfetto", routes.perfetto_link(origin, address))
     else:
         right.caption("`pip install 'usp-prof[perfetto]'` opens it here")
+
+
+TIMELINE = Page("Timeline", "timeline", draw)

@@ -1,20 +1,110 @@
-"""What would a change be worth? The run replayed with changes made, alone and together."""
+"""What would a change be worth? The run replayed with changes made, alone and together.
+
+Changes are chosen without typing: switches for those that take no value, sliders and lists for the usual ones. What is
+chosen becomes words of the same grammar that the text takes, so that a link holds all of it.
+"""
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING
+
 import streamlit as st
 
-from dashboard import data, state
-from dashboard.answers import whatif
-from dashboard.components import changes
-from dashboard.components.answer import offer
-from dashboard.components.blocks import section
-from usp_prof.model.axis import PARALLEL_AXES
-from usp_prof.model.edit import parse_edit
-from usp_prof.whatif.edits import EDITS
+from .. import data, state
+from ..answers import whatif
+from ..components.blocks import section
+from ..engine import EDITS, PARALLEL_AXES, Schedule, parse_edit
+from ..report import offer
+from ..state import Page
 
-TITLE = "What if"
-PATH = "whatif"
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+AS_IT_IS = "as it is"
+SWITCHES = tuple((each.example, each.doc) for each in EDITS if "=" not in each.example and "," not in each.example)
+"""Changes that are on or off."""
+LISTS = {
+    "schedule": tuple(str(each) for each in Schedule),
+    "recompute": ("none", "selective", "full"),
+    "zero": ("0", "1", "2", "3"),
+}
+"""Changes that are one word of a few."""
+COUNTS = ("dp", "tp", "cp", "ep", "micro_batches")
+"""Changes that are a number."""
+MOST = 65536
+LARGEST = 10.0
+"""The factor at which a slider ends."""
+_COUNT = re.compile(r"[0-9]{1,5}")
+_FACTOR = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?")
+
+
+def chosen(words: Sequence[str], axes: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Show the choices set as the words say; give the words that they now make, and those that no choice covers."""
+    left = list(words)
+    found: list[str] = []
+    opened = st.session_state.setdefault("changes-open", not words)  # a choice must not fold the choices away
+    with st.expander("Choose changes", expanded=opened):
+        places = st.columns(3)
+        for number, (example, doc) in enumerate(SWITCHES):
+            on = places[number % 3].toggle(example.replace("_", " "), _taken(left, example), help=doc)
+            found += [example] if on else []
+        places = st.columns(3)
+        for number, (name, offered) in enumerate(LISTS.items()):
+            found += _listed(places[number], name, offered, left)
+        counters = st.columns(len(COUNTS))
+        for place, name in zip(counters, COUNTS, strict=True):
+            found += _counted(place, name, left)
+        sliders = st.columns(3)
+        for number, axis in enumerate(axes):
+            found += _scaled(sliders[number % 3], f"{axis} transfers faster by", "comm_faster", f",axis={axis}", left)
+        found += _scaled(sliders[len(axes) % 3], "compute faster by", "compute_faster", "", left)
+    return found, left
+
+
+def _taken(left: list[str], word: str) -> bool:
+    if word in left:
+        left.remove(word)
+        return True
+    return False
+
+
+def _value(left: list[str], name: str, fits: Callable[[str], bool], tail: str = "") -> str:
+    """Take the word of a change out of those that are left, where a choice can show it; empty when there is none.
+
+    Whatever no choice can show stays typed, so that it is replayed or refused as it was written.
+    """
+    for word in left:
+        value = word[len(name) + 1 : len(word) - len(tail)]
+        plain = word.startswith(f"{name}=") and word.endswith(tail) and word.count(",") == tail.count(",")
+        if plain and fits(value):
+            left.remove(word)
+            return value
+    return ""
+
+
+def _listed(
+    place: st.delta_generator.DeltaGenerator, name: str, offered: tuple[str, ...], left: list[str]
+) -> list[str]:
+    before = _value(left, name, offered.__contains__)
+    names = (AS_IT_IS, *offered)
+    word = place.selectbox(name, names, names.index(before) if before else 0)
+    return [] if word == AS_IT_IS else [f"{name}={word}"]
+
+
+def _counted(place: st.delta_generator.DeltaGenerator, name: str, left: list[str]) -> list[str]:
+    before = _value(left, name, lambda word: bool(_COUNT.fullmatch(word)) and 1 <= int(word) <= MOST)
+    count = place.number_input(name.replace("_", " "), 1, MOST, int(before) if before else None, placeholder=AS_IT_IS)
+    return [] if count is None else [f"{name}={count}"]
+
+
+def _scaled(place: st.delta_generator.DeltaGenerator, label: str, name: str, tail: str, left: list[str]) -> list[str]:
+    before = _value(left, name, lambda word: bool(_FACTOR.fullmatch(word)) and 1 <= float(word) <= LARGEST, tail)
+    factor = place.slider(label, 1.0, LARGEST, float(before or 1), 0.25)
+    return [] if factor == 1 else [f"{name}={factor:g}{tail}"]
+
+
 MOST_LETTERS = 400
 
 
@@ -22,7 +112,7 @@ def draw() -> None:
     """Draw the page."""
     view = state.current()
     axes = tuple(axis for axis in PARALLEL_AXES if data.open_numbered(view.run).tables.topology.axis_groups(axis))
-    found, left = changes.chosen(st.query_params.get("edits", "")[:MOST_LETTERS].split(), axes)
+    found, left = chosen(st.query_params.get("edits", "")[:MOST_LETTERS].split(), axes)
     typed = st.text_input(
         "More changes, one after the other with a blank between",
         " ".join(left),
@@ -41,6 +131,9 @@ def draw() -> None:
         error = data.replay_error(view.run)
         alone = [data.prediction(view.run, (edit,)) for edit in edits]
         together = data.prediction(view.run, edits)
-    made = whatif.section(error, alone, together)
+    made = whatif.whatif_section(error, alone, together)
     section(made, dark=state.is_dark())
-    offer(PATH, TITLE, view.run, text, lambda: (made,))
+    offer(WHAT_IF, view.run, text, lambda: (made,))
+
+
+WHAT_IF = Page("What if", "whatif", draw)

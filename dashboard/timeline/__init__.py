@@ -1,1 +1,1 @@
-"""How can 64 ranks of a million events be panned like a map? Rows, a pyramid of levels of detail, tiles."""
+"""The timeline: rows, levels of detail, tiles; 64 ranks of a million events can be panned like a map."""

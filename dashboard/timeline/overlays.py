@@ -1,19 +1,20 @@
-"""What is laid over the timeline? For each rank: its exposed communication, its pipeline actions, the critical path.
+"""Rows laid over the timeline (exposed communication, pipeline actions, critical path), and rows of calls.
 
 They are rows of their own, in the same levels of detail as the slices, so that they cost no more than any other row.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dashboard.timeline.rows import Row, Slices, category_number, depths
-from dashboard.timeline.store import write
-from usp_prof.analyses import _partition, critical_path
-from usp_prof.tables import clock
+from ..engine import Unit, calls_of, clock_of, critical_path_of, quantity, spans, time_sets_of
+from .rows import Row, Slices, category_number, depths
+from .store import load, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from usp_prof.analyses._path import Piece
-    from usp_prof.tables.table_set import TableSet
+    from ..engine import Columns, Piece, TableSet
+    from .store import TimelineStore
+
 
 FORM = "overlays-1"
 """What is kept, and the version of its form."""
@@ -44,7 +46,7 @@ class _Spans:
 
 def prepare(tables: TableSet, folder: Path, progress: Callable[[int, int], None] | None = None) -> None:
     """Build and write the rows laid over every rank."""
-    pieces = critical_path.compute(tables).pieces
+    pieces = critical_path_of(tables).pieces
     for done, rank in enumerate(tables.ranks):
         spans = [_path(pieces, rank), _actions(tables, rank), *_exposed(tables, rank)]
         write(_assemble(rank, [span for span in spans if len(span.start_ns)]), folder / f"rank{rank}")
@@ -61,7 +63,7 @@ def _path(pieces: tuple[Piece, ...], rank: int) -> _Spans:
 
 def _actions(tables: TableSet, rank: int) -> _Spans:
     actions = tables.columns("actions", rank)
-    start, end = (clock.of(tables).align(rank, actions[name]) for name in ("device_start_ns", "device_end_ns"))
+    start, end = (clock_of(tables).align(rank, actions[name]) for name in ("device_start_ns", "device_end_ns"))
     kinds, texts = actions.codes("kind")
     kind = [texts[one] for one in kinds.tolist()]
     facts = zip(kind, actions["stage"].tolist(), actions["micro_batch"].tolist(), strict=True)
@@ -76,10 +78,10 @@ def _actions(tables: TableSet, rank: int) -> _Spans:
 
 
 def _exposed(tables: TableSet, rank: int) -> Iterator[_Spans]:
-    sets = _partition.sets_of(tables, rank)
+    sets = time_sets_of(tables, rank)
     for axis, waited in sets.waited.items():
         alone = waited - sets.compute
-        start, end = (clock.of(tables).align(rank, when) for when in (alone.start, alone.end))
+        start, end = (clock_of(tables).align(rank, when) for when in (alone.start, alone.end))
         count = len(start)
         yield _Spans("exposed", start, end - start, np.full(count, -1), (f"exposed {axis}",) * count, (axis,) * count)
 
@@ -111,3 +113,72 @@ def _assemble(rank: int, spans: list[_Spans]) -> Slices:
 
 def _joined(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.concatenate(columns).astype(np.int64) if columns else np.zeros(0, np.int64)
+
+
+# Rows of calls: each group has its own; a call is waiting for the last member, then the transfer.
+
+
+CALLS_FORM = "calls-2"
+"""What is kept, and the version of its form."""
+MOST_GROUPS = 256
+WAITING = "annotation"
+"""The category whose quiet colour shows waiting."""
+
+
+def prepare_calls(tables: TableSet, folder: Path) -> None:
+    """Build and write the rows of every group; of very many, those with the most calls."""
+    table = calls_of(tables).columns()
+    codes, keys = table.codes("group")
+    axes, axis_names = table.codes("axis")
+    counts = np.bincount(codes, minlength=len(keys)) if len(codes) else np.zeros(0, np.int64)
+    kept = [code for code in np.argsort(-counts, kind="stable")[:MOST_GROUPS].tolist() if counts[code]]
+    titles = {code: _title_of_group(axis_names[int(axes[codes == code][0])], keys[code]) for code in kept}
+    kept.sort(key=lambda code: titles[code])
+    for number, code in enumerate(kept):
+        write(_slices_of_group(table, np.flatnonzero(codes == code), number), folder / f"rank{number}")
+    labels = {number: titles[code] for number, code in enumerate(kept)}
+    (folder / "run.json").write_text(json.dumps({"steps": [], "labels": labels}), encoding="utf-8")
+
+
+def open_calls(folder: Path) -> TimelineStore:
+    """Open prepared rows; a group's number stands where a rank's does."""
+    labels = json.loads((folder / "run.json").read_text(encoding="utf-8"))["labels"]
+    store = load(folder, [int(number) for number in labels])
+    store.labels = {int(number): label for number, label in labels.items()}
+    return store
+
+
+def _title_of_group(axis: str, key: str) -> str:
+    """Call a group by its axis and members."""
+    members = key.rpartition("@")[2]
+    if re.fullmatch(r"\d+(,\d+)*", members):
+        members = spans(int(rank) for rank in members.split(",")).replace(" ", "")
+    return f"{axis or 'unknown'} {members}" if len(members) <= 20 else f"{axis or 'unknown'} {members[:17]}..."
+
+
+def _slices_of_group(table: Columns, rows: NDArray[np.int64], number: int) -> Slices:
+    first, last, end = (table[name][rows] for name in ("first_ns", "last_ns", "end_ns"))
+    last = np.clip(last, first, end)
+    depth = depths(first, end - first)
+    ops, op_names = table.codes("op")
+    axes, axis_names = table.codes("axis")
+    texts = [
+        f"{op_names[op]} {quantity(size, Unit.BYTES)}" if size >= 0 else op_names[op]
+        for op, size in zip(ops[rows].tolist(), table["bytes"][rows].tolist(), strict=True)
+    ]
+    waits = [f"waiting for rank {late}" if late >= 0 else "waiting" for late in table["late_rank"][rows].tolist()]
+    names = {name: place for place, name in enumerate(dict.fromkeys([*waits, *texts]))}
+    start, dur = np.concatenate([first, last]), np.concatenate([last - first, end - last])
+    name = np.array([names[text] for text in (*waits, *texts)], np.int64)
+    axis = np.array([category_number(axis_names[code] or "unknown") for code in axes[rows].tolist()])
+    category = np.concatenate([np.full(len(rows), category_number(WAITING)), axis]).astype(np.uint8)
+    lane = np.concatenate([depth, depth])
+    order = np.lexsort((start, lane))
+    order = order[dur[order] > 0]
+    lanes = int(depth.max(initial=0)) + 1
+    offsets = np.searchsorted(lane[order], np.arange(lanes + 1))
+    return Slices(
+        tuple(Row(number, "", "device", level) for level in range(lanes)),
+        offsets.astype(np.int64), start[order], dur[order], np.full(len(order), -1), name[order], category[order],
+        tuple(names),
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which rows does a rank have on the timeline, and which slices lie on each?
+"""Rows of a rank on the timeline, and the slices on each.
 
 Device lanes come from `activities`; host rows are the ops, annotations and runtime calls of each thread, one row for
 each depth of nesting. Slices of one row never overlap, whatever the trace did.
@@ -14,8 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from usp_prof.tables.columns import Columns
-    from usp_prof.tables.table_set import TableSet
+    from ..engine import Columns, TableSet
 
 CATEGORIES = (
     "compute", "memcpy", "memset", "op", "annotation", "runtime",

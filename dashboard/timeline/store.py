@@ -1,4 +1,4 @@
-"""Where do the levels of detail lie, and what is in view? One folder for each rank, read through memory maps.
+"""Prepared timelines: one folder a rank, read through memory maps, asked for what is in view.
 
 A rank's folder holds all its levels one after the other: starts (which a search reads) apart from the rest. Beside the
 ranks lies what is of the whole run. A store is put together of the slices themselves and of the rows laid over them.
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dashboard.timeline.pyramid import REST, Level, build
-from dashboard.timeline.rows import Row, rank_slices
-from usp_prof.tables import clock
+from ..engine import clock_of
+from .rows import Row, rank_slices
+from .tiles import REST, Level, build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dashboard.timeline.rows import Slices
-    from usp_prof.tables.table_set import TableSet
+    from ..engine import TableSet
+    from .rows import Slices
 
 FORM = "timeline-3"
 """What is kept, and the version of its form."""
@@ -134,7 +134,7 @@ def prepare(tables: TableSet, folder: Path, progress: Callable[[int, int], None]
     """Build and write a run's timelines, on the common clock of its ranks."""
     for done, rank in enumerate(tables.ranks):
         slices = rank_slices(tables, rank)
-        write(replace(slices, start_ns=clock.of(tables).align(rank, slices.start_ns)), folder / f"rank{rank}")
+        write(replace(slices, start_ns=clock_of(tables).align(rank, slices.start_ns)), folder / f"rank{rank}")
         if progress is not None:
             progress(done + 1, len(tables.ranks))
     steps = [(step.number, step.start_ns, step.end_ns) for step in job_steps(tables)]
@@ -146,7 +146,7 @@ def job_steps(tables: TableSet) -> list[JobStep]:
     bounds: dict[int, list[int]] = {}
     for rank in tables.ranks:
         steps = tables.columns("steps", rank)
-        start, end = (clock.of(tables).align(rank, steps[name]) for name in ("start_ns", "end_ns"))
+        start, end = (clock_of(tables).align(rank, steps[name]) for name in ("start_ns", "end_ns"))
         for number, first, last in zip(steps["step"].tolist(), start.tolist(), end.tolist(), strict=True):
             kept = bounds.setdefault(number, [first, last])
             bounds[number] = [min(kept[0], first), max(kept[1], last)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from made import part, step, work
 
 from usp_prof.analyses import breakdown, overlap, step_time
-from usp_prof.analyses._partition import CAUSES
+from usp_prof.analyses.measures.partition import CAUSES
 from usp_prof.model.selection import Selection
 
 SPAN = 60

@@ -9,8 +9,7 @@ from tiny import Trace, table_set
 
 from usp_prof.analyses import kernels
 from usp_prof.contract import Manifest
-from usp_prof.model.assumption import Assumptions
-from usp_prof.model.selection import Selection
+from usp_prof.model.selection import Assumptions, Selection
 from usp_prof.synth.declaration import Declaration, Mesh, Work
 from usp_prof.synth.simulation import simulate
 from usp_prof.synth.write import write
@@ -112,6 +111,74 @@ def test_single_precision_is_held_against_tf32_where_the_kernel_rounds() -> None
     assert values(kernels.compute(table_set(run)))["matrix_core_fraction", ""] == 0.5
 
 
+def test_a_product_in_several_kernels_counts_once_in_the_arithmetic_of_its_product() -> None:
+    """A reduction beside a TF32 product used to count the same FLOP again, in single precision."""
+    run = product(trace(), at=0, dur=10_000, kind="float", kernel="cutlass_80_tensorop_s1688gemm_128x128")
+    run.kernel("void splitKreduce_kernel<32, 16, int, float>", at=11_500, dur=2_000, launch_at=50)
+    (op,) = kernels.compute(table_set(run)).ops
+    assert (op.precision, op.calls, op.flop, op.time_ns) == ("tf32", 1, 2 * 1024**3, 12_000)
+    assert op.matrix_core_ns == 10_000
+
+
+def test_an_op_whose_product_was_not_recorded_has_no_rate() -> None:
+    """Its bias was copied within the step, its product ran in the next or was lost."""
+    run = trace().op("aten::addmm", at=0, dur=90, dims=[[1024], [1024, 1024], [1024, 1024]], types=[BF16] * 3)
+    run.kernel("void at::native::elementwise_kernel<128, 2>", at=1_000, dur=2_000, launch_at=10)
+    result = kernels.compute(table_set(run))
+    assert [(op.name, op.family, op.flop, op.time_ns) for op in result.ops] == [("aten::addmm", "", 0.0, 2_000)]
+    assert "kernel_efficiency" not in {name for name, _ in values(result)}
+
+
+def test_plain_single_precision_is_not_on_matrix_cores() -> None:
+    """`sm80_xmma` alone is no sign of tensor cores: the data types are."""
+    plain = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma"
+    rounded = "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4_tensor16x8x8"
+    run = product(trace(), at=0, dur=50_000, kind="float", kernel=plain)
+    product(run, at=100_000, dur=10_000, kind="float", kernel=rounded, external=2)
+    found = values(kernels.compute(table_set(run)))
+    assert found["matrix_core_fraction", ""] == pytest.approx(1 / 6)
+    assert (found["matrix_core_fraction", "fp32"], found["matrix_core_fraction", "tf32"]) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("known", "shown"), [(10_000, False), (200_000, True)])
+def test_the_share_of_unknown_kernels_is_stated(known: int, shown: bool) -> None:
+    run = product(trace(), at=0, dur=known)
+    product(run, at=300_000, dur=10_000, kernel="my_gemm", external=2)
+    found = values(kernels.compute(table_set(run)))
+    assert found["unknown_core_fraction", ""] == pytest.approx(10_000 / (10_000 + known))
+    assert found.get(("matrix_core_fraction", "")) == (1.0 if shown else None)
+
+
+def test_single_precision_in_unknown_arithmetic_has_no_bound() -> None:
+    result = kernels.compute(table_set(product(trace(), at=0, dur=60_000, kind="float", kernel="my_gemm")))
+    (note,) = result.notes
+    assert note.code == "precision_unknown"
+    assert "no dense peak" not in note.detail
+    assert "kernel_efficiency" not in {name for name, _ in values(result)}
+
+
+def test_a_beaten_bound_is_none() -> None:
+    """Data that lie in the cache come faster than the memory gives them."""
+    run = product(trace(), at=0, dur=10_000)
+    run.op("aten::lt", at=100_000, dur=90, dims=[[1 << 22], []], types=["float", "Scalar"])
+    run.kernel("k", at=101_000, dur=5_000, launch_at=100_010)
+    result = kernels.compute(table_set(run))
+    found = values(result)
+    assert found["kernel_efficiency", ""] == pytest.approx(2 * 1024**3 / 989e12 / 10e-6)
+    assert ("kernel_efficiency", "elementwise") not in found
+    assert result.efficiency_by_step == {1: found["kernel_efficiency", ""]}
+    efficiency = dict(zip(result.listing()["op"], result.listing()["efficiency"], strict=True))
+    assert np.isnan(efficiency["aten::lt"])
+    assert [note.code for note in result.notes] == ["bound_beaten"]
+
+
+def test_a_gpu_run_of_which_only_the_host_was_recorded_has_no_kernels() -> None:
+    """The time of its ops is the host's, which only launches: 22.7 times the peak of an A100."""
+    run = trace().op("aten::mm", at=0, dur=4_000, dims=[[4096, 4096], [4096, 4096]], types=[BF16, BF16])
+    result = kernels.compute(table_set(run))
+    assert (result.ops, result.kernels, result.values()) == ((), (), [])
+
+
 def test_a_fused_kernel_is_held_against_the_memory() -> None:
     run = trace().op(
         "triton_poi_fused_add_0", at=0, dur=90, dims=[[1 << 20], [1 << 20], []], types=[BF16, BF16, "Scalar"]
@@ -160,7 +227,8 @@ def test_a_cpu_run_is_tallied_by_op_against_its_measured_peak() -> None:
     run.op("aten::mm", at=0, dur=50_000, dims=[[64, 64], [64, 64]], types=["float", "float"])
     manifest = Manifest(peak_flops=1e11, peak_source="measured", processes_per_device=2)
     result = kernels.compute(table_set(run, manifest))
-    assert values(result)["kernel_efficiency", ""] == pytest.approx(2 * 64**3 / 5e10 / 50e-6)
+    # Two processes share the machine, but one op may have all of it: only the whole peak is a bound.
+    assert values(result)["kernel_efficiency", ""] == pytest.approx(2 * 64**3 / 1e11 / 50e-6)
     assert ("small_kernel_fraction", "") not in values(result)
 
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from tiny import Trace, table_set
 
 from usp_prof.analyses import memory
-from usp_prof.analyses._live_memory import lifetimes
+from usp_prof.analyses.memory import lifetimes
+from usp_prof.analyses.result import impossible
 from usp_prof.model.selection import Selection
 
 
@@ -59,6 +60,23 @@ def test_a_cpu_run_is_measured_on_its_cpu() -> None:
     result = memory.compute(table_set(run.memory(1_000, 300, 300)))
     assert values(result)["peak_memory", ""] == 300
     assert ("memory_headroom", "") not in values(result)
+
+
+def test_totals_that_contradict_each_other_give_no_figures() -> None:
+    """A fragmentation of -4.5e15: one of the totals is wrong, and nothing tells which."""
+    run = trace().memory(1_000, 300, 1_300, address=1)
+    run.memory(2_000, 4_503_599_627_370_496, 4_503_599_627_371_796, reserved=1, address=2)
+    result = memory.compute(table_set(run))
+    assert (result.peaks, [note.code for note in result.notes]) == ((), ["impossible_memory"])
+    assert not [value for value in result.values() if value.metric.id != "allocator_calls"]
+
+
+def test_a_device_smaller_than_what_it_holds_has_no_headroom() -> None:
+    run = trace(deviceProperties=[{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 100}])
+    result = memory.compute(table_set(run.memory(1_000, 300, 1_300, address=1)))
+    assert ("memory_headroom", "") not in values(result)
+    assert np.isnan(result.listing()["headroom_fraction"][0])
+    assert [row.code for row in impossible(result.values())] == ["impossible_figure"]
 
 
 def test_copies_are_weighed_by_their_time() -> None:

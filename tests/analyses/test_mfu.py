@@ -4,16 +4,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from made import run, step
 
 import usp_prof
 from usp_prof import conventions
 from usp_prof.analyses import mfu
+from usp_prof.analyses.result import impossible
 from usp_prof.contract import Manifest, ModelEntry
-from usp_prof.model.assumption import Assumptions
 from usp_prof.model.errors import UsageError
-from usp_prof.model.selection import Selection
+from usp_prof.model.selection import Assumptions, Selection
 from usp_prof.synth.declaration import Declaration, Mesh, Shape, Speed, Work
 from usp_prof.synth.write import write
 
@@ -45,6 +46,14 @@ def test_mfu_is_model_flop_over_the_peak_of_all_devices() -> None:
     assert found["mfu", 1] == pytest.approx(PALM * 1_000_000 / 1e-3 / (4 * 989e12))
     assert found["hfu", ""] == pytest.approx(found["mfu", ""] * 4 / 3)
     assert found["model_flop_per_token", "palm"] == PALM
+
+
+def test_a_window_of_unknown_steps_has_no_mfu() -> None:
+    ranks = [{"device": "NVIDIA H100 80GB HBM3", "world_size": 2, "host": "a", "base_ns": 1}]
+    rows = {"ranks": ranks, "steps": [step(0, 0, 1_000_000, source="window")]}
+    result = mfu.compute(run({0: rows, 1: rows}, MANIFEST))
+    assert not {"mfu", "hfu"} & {value.metric.id for value in result.values()}
+    assert "window_is_no_step" in {note.code for note in result.notes}
 
 
 def test_the_convention_is_named_and_changes_the_figure() -> None:
@@ -91,6 +100,27 @@ def test_what_is_missing_is_said_and_no_figure_shown(manifest: Manifest | None, 
     assert not {key for key in figures(result) if key[0] in {"mfu", "hfu"}}
 
 
+def test_an_mfu_that_cannot_be_is_not_shown_and_its_inputs_are_doubted() -> None:
+    """42,400 %: somebody gave the tokens of an epoch, or the peak of a watch."""
+    run_tables = tables()
+    run_tables.assumptions = Assumptions(peak_flops=1e3)
+    result = mfu.compute(run_tables)
+    assert not {key for key in figures(result) if key[0] in {"mfu", "hfu"}}
+    assert np.isnan(result.mfu)
+    assert np.isnan(result.listing()["mfu"]).all()
+    told = {row.detail.split()[0]: row.detail for row in impossible(result.values())}
+    assert set(told) == {"mfu", "hfu"}
+    assert "the device's peak" in told["mfu"]
+
+
+def test_an_unknown_precision_is_not_blamed_on_the_device() -> None:
+    """That no dense peak of H800 was known was said of a device whose peaks are known."""
+    result = mfu.compute(tables(replace(MANIFEST, dtype=""), "NVIDIA H800"))
+    said = {note.code: note.detail for note in result.notes}
+    assert "precision" in said["precision_unknown"]
+    assert "no_device_peak" not in said
+
+
 def test_unknown_recomputation_gives_no_hfu() -> None:
     result = mfu.compute(tables(replace(MANIFEST, recompute="")))
     assert [note.code for note in result.notes] == ["recompute_unknown"]
@@ -121,9 +151,9 @@ def test_the_ops_of_a_made_up_run_explain_its_model(tmp_path: Path) -> None:
     [(1.0, "as the formula"), (4 / 3, "recomputation"), (1.6, "padding"), (0.7, "without formula")],
 )
 def test_a_difference_is_named(factor: float, word: str) -> None:
-    from usp_prof.analyses import _flop_check  # noqa: PLC0415 - the one private thing that is tested
+    from usp_prof.analyses import mfu  # noqa: PLC0415 - the one private thing that is tested
 
-    part = _flop_check._part("weights", 100.0, 100.0 * factor, _flop_check._WEIGHTS, 0.2)
+    part = mfu._part("weights", 100.0, 100.0 * factor, mfu._WEIGHTS, 0.2)
     assert word in part.why
 
 
@@ -139,10 +169,10 @@ def test_a_difference_is_named(factor: float, word: str) -> None:
     ],
 )
 def test_a_difference_of_attention_is_named(factor: float, again: bool, word: str) -> None:
-    from usp_prof.analyses import _flop_check  # noqa: PLC0415 - as above
+    from usp_prof.analyses import mfu  # noqa: PLC0415 - as above
 
-    reasons = _flop_check._attention_reasons(again=again)
-    assert word in _flop_check._part("attention", 100.0, 100.0 * factor, reasons, 0.2).why
+    reasons = mfu._attention_reasons(again=again)
+    assert word in mfu._part("attention", 100.0, 100.0 * factor, reasons, 0.2).why
 
 
 @pytest.mark.parametrize("name", ["recorded-1f1b", "recorded-zero3-prefetch", "recorded-slow-rank"])

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.analyses._causes import peer_medians
-from usp_prof.analyses._partition import Partition
+from usp_prof.analyses.measures.lateness import peer_medians
+from usp_prof.analyses.measures.partition import Partition
 
 if TYPE_CHECKING:
     from random import Random

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import Row, part, step, work
 
-from usp_prof.algebra.schedules.action import Action, Kind
-from usp_prof.algebra.schedules.orders import Schedule, Shape, named, order
-from usp_prof.algebra.schedules.simulation import simulate
 from usp_prof.analyses import pipeline
 from usp_prof.contract import Manifest
 from usp_prof.model.selection import Selection
 from usp_prof.report.build import analyse, build
 from usp_prof.report.document import KeyFigures
+from usp_prof.schedule import Schedule, Shape, named
+from usp_prof.schedules.orders import Action, Kind, order
+from usp_prof.schedules.simulation import simulate
 from usp_prof.synth.declaration import Declaration, Mesh
 from usp_prof.synth.declaration import Shape as Layers
 from usp_prof.synth.declaration import Work as Plan

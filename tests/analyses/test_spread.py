@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.analyses._spread import in_order
 from usp_prof.analyses.overlap import COMM_TIME, HIDDEN_COMM_TIME
+from usp_prof.analyses.result import in_order
 from usp_prof.model.metric import Value
 
 DIMS = st.dictionaries(

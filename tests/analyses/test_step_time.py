@@ -67,7 +67,7 @@ def test_tokens_per_second_leave_odd_steps_out() -> None:
 
 @pytest.mark.parametrize(("source", "says"), [
     ("profiler_step", None), ("mark", "recorder's marks"), ("annotation", "repeating annotation"),
-    ("pattern", "pattern of kernels"), ("window", "whole trace"),
+    ("pattern", "pattern of kernels"),
 ])  # fmt: skip
 def test_where_steps_come_from_is_said(source: str, says: str | None) -> None:
     notes = step_time.compute(run({rank: [10] for rank in range(10)}, source=source)).notes
@@ -101,3 +101,31 @@ def test_a_selection_without_steps_has_no_values() -> None:
 
 def test_an_empty_step_has_no_spread() -> None:
     assert values(step_time.compute(run({0: [0]})), "step_spread")[()] == 0
+
+
+def test_a_window_of_unknown_steps_has_no_figure_per_step() -> None:
+    lengths = {0: [10], 1: [14]}
+    result = step_time.compute(run(lengths, Manifest(tokens_per_step=4096), source="window"))
+    assert {value.metric.id for value in result.values()} == {"window_time"}
+    assert values(result, "window_time") == {(): 12.0, (0,): 10.0, (1,): 14.0, (0, 100): 10, (1, 100): 14}
+    assert result.job == ()
+    (note,) = result.notes
+    assert note.code == "window_is_no_step"
+    assert "profiler.step()" in note.detail
+    assert result.to_pandas()["is_window"].tolist() == [True, True]
+
+
+def test_ranks_with_steps_beside_windows_keep_their_figures() -> None:
+    windows = run({1: [50]}, source="window")
+    tables = made.run(
+        {
+            0: {"steps": [step(100, 0, 10), step(101, 10, 20)]},
+            1: {"steps": [step(0, 0, 50, source="window")]},
+        },
+        Manifest(tokens_per_step=100),
+    )
+    found = step_time.compute(tables)
+    assert values(found, "step_time")[()] == 10.0
+    assert values(found, "job_step_time") == {(): 10.0, (100,): 10, (101,): 10}
+    assert values(found, "tokens_per_second") == {(): 1e10}
+    assert values(found, "window_time")[()] == values(step_time.compute(windows), "window_time")[()] == 50.0

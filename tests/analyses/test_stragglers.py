@@ -12,7 +12,7 @@ import tiny
 from made import Row, part, step, work
 
 from usp_prof.analyses import stragglers
-from usp_prof.analyses._causes import Why
+from usp_prof.analyses.measures.lateness import Why
 from usp_prof.model.selection import Selection
 from usp_prof.synth.declaration import Declaration, Fault, FaultKind, Mesh
 from usp_prof.synth.declaration import Work as Plan
@@ -170,6 +170,35 @@ def test_without_peers_lateness_is_told_and_no_cause() -> None:
     assert "no_peers" in [n.code for n in result.notes]
     assert "slowdown" not in {v.metric.id for v in result.values()}
     assert np.isnan(result.rank_slowdown(1))
+
+
+def pipeline(own_ms: dict[int, list[int]], ops: list[str]) -> TableSet:
+    """Each rank is a stage of its own; round by round all of them meet in one of these operations."""
+    tables = synchronous(own_ms)
+    names = ("activities", "collectives", "steps")
+    rows = {r: {name: tables.columns(name, r).arrow.to_pylist() for name in names} for r in own_ms}
+    for rank, its in rows.items():
+        for call, op in zip(its["collectives"], ops, strict=True):
+            call["op"] = op
+        its["actions"] = [{"stage": rank, "kind": "F", "micro_batch": 0, "step": at} for at in range(len(ops))]
+    return made.run(rows)
+
+
+@pytest.mark.parametrize("op", ["broadcast", "scatter"])
+def test_a_last_stage_is_not_late_with_what_it_alone_can_compute(op: str) -> None:
+    """Sampled tokens and the loss: the other stages have nothing of the kind, they depend on it."""
+    result = stragglers.compute(pipeline({0: [10, 10], 1: [10, 10], 2: [10, 10], 3: [18, 18]}, [op, op]))
+    assert result.culprits == ()
+    assert [(late.rank, late.late) for late in result.lateness if late.late] == []
+    assert "straggler_cost" not in {value.metric.id for value in result.values()}
+    assert ("depends_on_one_rank", 2) in {(note.code, note.count) for note in result.notes}
+
+
+def test_a_slow_rank_that_also_broadcasts_is_late_in_other_calls() -> None:
+    own = {0: [10] * 4, 1: [10] * 4, 2: [14] * 4, 3: [10] * 4}
+    ops = ["all_reduce", "broadcast", "all_reduce", "broadcast"]
+    result = stragglers.compute(pipeline(own, ops))
+    assert [(c.rank, c.steps, c.cost_ns) for c in result.culprits] == [(2, (0, 2), 2 * MS)]
 
 
 def test_one_rank_and_untied_clocks() -> None:

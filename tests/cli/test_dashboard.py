@@ -2,32 +2,63 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import subprocess
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from usp_prof.charts.theme import DARK, LIGHT
 from usp_prof.cli import dashboard
 from usp_prof.cli.app import main
 from usp_prof.model.errors import UsageError
 
-if TYPE_CHECKING:
-    from pathlib import Path
+TOKEN = "USP_PROF_DASHBOARD_TOKEN"  # noqa: S105 - the variable's name
 
 
 def test_the_server_listens_where_it_is_told_and_tells_nobody() -> None:
-    words = dashboard.command("127.0.0.1", 8600, headless=True)
-    options = dict(zip(words[5::2], words[6::2], strict=True))
-    assert words[:4] == [sys.executable, "-m", "streamlit", "run"]
-    assert words[4].endswith("app.py")
-    assert options["--server.address"] == "127.0.0.1"
-    assert options["--server.port"] == "8600"
-    assert options["--server.headless"] == "true"
-    assert options["--browser.gatherUsageStats"] == "false"
+    words = dashboard.command("dashboard", "127.0.0.1", 8600)
+    assert words[:4] == [sys.executable, "-m", "uvicorn", "dashboard.app:app"]
+    assert words[4:8] == ["--host", "127.0.0.1", "--port", "8600"]
+
+
+def test_streamlit_takes_its_settings_from_the_file_beside_the_script() -> None:
+    pytest.importorskip("streamlit")
+    code = (
+        "from dashboard.app import app\nfrom streamlit import config\n"
+        "print(config.get_option('browser.gatherUsageStats'), config.get_option('theme.dark.primaryColor'),"
+        " config.get_option('theme.light.backgroundColor'))"
+    )
+    root = Path(dashboard.__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", DARK.accent, LIGHT.background]
+
+
+def test_a_browser_is_opened_when_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(dashboard.webbrowser, "open", opened.append)
+    port = dashboard.free_port("127.0.0.1")
+    link = f"http://127.0.0.1:{port}/"
+    script = f"import socket; s = socket.create_server(('127.0.0.1', {port})); s.accept()"
+    assert dashboard.serve([sys.executable, "-c", script], dict(os.environ), link) == 0
+    assert opened == [link]
+    assert dashboard.serve([sys.executable, "-c", "raise SystemExit(3)"], dict(os.environ), link) == 3
+    assert opened == [link]
+
+
+@pytest.mark.parametrize(("host", "guarded"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])  # noqa: S104
+def test_whoever_others_can_reach_asks_for_a_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str, *, guarded: bool
+) -> None:
+    tokens: list[str] = []
+    monkeypatch.setattr(dashboard, "serve", lambda _words, environment, _link: tokens.append(environment[TOKEN]) or 0)
+    assert main(["dashboard", str(tmp_path), "--host", host, "--no-browser"]) == 0
+    assert bool(tokens[0]) == guarded
+    assert ("?token=" + tokens[0] in capsys.readouterr().err) == guarded
 
 
 def test_a_port_in_use_is_passed_over() -> None:
@@ -51,6 +82,19 @@ def test_no_port_left_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_that_there_is_not_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dashboard", str(tmp_path / "nothing")]) == 2
     assert "there is no" in capsys.readouterr().err
+
+
+def test_the_package_is_the_installed_one_else_that_of_the_clone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dashboard.package() == "dashboard"
+    monkeypatch.setattr(dashboard, "INSTALLED_PACKAGE", "json")
+    assert dashboard.package() == "json"
+
+
+def test_somebody_elses_package_of_that_name_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = importlib.util.find_spec("json")
+    specs = {"dashboard": foreign}
+    monkeypatch.setattr(dashboard.importlib.util, "find_spec", specs.get)
+    assert dashboard.package() == ""
 
 
 def test_a_dashboard_that_is_not_installed_is_said(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import csv
 import gzip
 import json
 from pathlib import Path
@@ -50,7 +51,7 @@ def test_info_as_json(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", run, "--format", "json", "--ranks", "1"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert [row["rank"] for row in data["ranks"]] == [1]
-    assert data["ranks"][0]["kernels"] == 4
+    assert (data["ranks"][0]["kernels"], data["ranks"][0]["copies"]) == (4, 0)
     assert {"code", "severity", "rank", "count", "detail", "file"} == set(data["health"][0])
 
 
@@ -201,3 +202,58 @@ def test_lists_of_numbers(text: str, numbers: tuple[int, ...]) -> None:
 def test_what_is_no_list_of_numbers(text: str) -> None:
     with pytest.raises(UsageError):
         parse_numbers(text, "--ranks")
+
+
+class TestQuerySafely:
+    """Errors of a question are errors of the question, and nothing but a SELECT is run."""
+
+    @pytest.mark.parametrize(
+        "sql",
+        [
+            "SELECT 'a'::INT",
+            "SELECT 1 +",
+            "SELECT * FROM nothing",
+            "SELECT error('own')",
+            "SELECT 1; SELECT 2",
+            "",
+            "DROP VIEW events",
+            "CREATE TABLE t AS SELECT 1",
+            "EXPLAIN ANALYZE DROP VIEW events",
+            "EXPLAIN ANALYZE CREATE TABLE t AS SELECT 1",
+            "explain (format json) drop view events",
+            "/* x */ EXPLAIN ANALYZE DROP VIEW events",
+            "EXPLAIN EXPLAIN ANALYZE DROP VIEW events",
+            "EXPLAIN ANALYZE SELECT 1; DROP VIEW events",
+            "COPY steps TO 'x.csv'",
+            "ATTACH 'x.db'",
+            "SET memory_limit = '1GB'",
+        ],
+    )
+    def test_what_cannot_be_answered_is_refused_in_a_line(
+        self, run: str, sql: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["query", run, sql, "-q"]) == 2
+        shown = capsys.readouterr()
+        assert shown.err.startswith("error: ")
+        assert "internal error" not in shown.err
+        assert shown.out == ""
+
+    @pytest.mark.parametrize(
+        "sql", ["EXPLAIN SELECT 1", "explain analyze SELECT count(*) FROM steps", "FROM steps LIMIT 1"]
+    )
+    def test_selects_and_their_explanations_are_answered(self, run: str, sql: str) -> None:
+        assert main(["query", run, sql, "-q"]) == 0
+
+    def test_lists_structs_and_formulas_go_into_csv(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+        sql = "SELECT [1, 2] AS l, {'a': 'x'} AS s, '=1+1' AS f, '-x' AS m, 'plain' AS p, -1 AS n, NULL::VARCHAR AS u"
+        assert main(["query", run, sql, "--format", "csv", "-q"]) == 0
+        head, row = list(csv.reader(capsys.readouterr().out.splitlines()))
+        assert dict(zip(head, row, strict=True)) == {
+            "l": "[1,2]",
+            "s": '{"a":"x"}',
+            "f": "'=1+1",
+            "m": "'-x",
+            "p": "plain",
+            "n": "-1",
+            "u": "",
+        }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import usp_prof
-from usp_prof.readers.discovery import discover
+from usp_prof.inputs.discovery import discover
 
 if TYPE_CHECKING:
     from usp_prof.run import Run
@@ -62,14 +62,14 @@ KNOWN = [
     Known("torchrec-4r-two-runs", 4, [4, 5, 6], {"dp": 4}, 2870, 130, run=1),
     Known("nanogpt-compare/before", [0], [10, 11, 12, 13, 14], {"dp": 8}, 5586, 84),
     Known("nanogpt-compare/after", [0], [10, 11, 12, 13, 14], {"dp": 8}, 5595, 84),
-    Known("single/b200-eager", [0], [0], {"tp": 8}, 929, 74, "window"),
+    Known("single/b200-eager", [0], [0], {}, 929, 74, "window"),
     Known("single/h100-qwen", [0], [6], {}, 1707, 0),
     Known("single/mi300-resnet", [0], [15, 16, 17], {"dp": 8}, 3653, 17),
     Known("single/triton-compiled", [0], [0], {}, 12, 0, "window"),
     Known("single/v100-rank1-of-2", [1], [2, 3, 4, 5, 6], {"dp": 2}, 22290, 2020),
     Known("single/vllm-empty-device", [0], [0], {}, 434, 0, "window"),
     Known("odd/amd_trace", [0], [1], {}, 16, 0),
-    Known("odd/cpu_only", [34], [551], {"dp": 300}, 0, 10),
+    Known("odd/cpu_only", [34], [551], {}, 0, 10),
     Known("odd/critical_path/benchmark_result_2869224_1695835535_trace.json.gz", [0], [0], {}, 98, 0, "window"),
     Known("odd/critical_path/event_sync_trace.json.gz", [0], [0], {}, 6, 0, "window"),
     Known("odd/mtia_inference_trace", [0], [0], {}, 1313, 0, "window"),

@@ -9,17 +9,8 @@ import pytest
 from corpus_sets import TRACES, sets
 
 import usp_prof
-from usp_prof.algebra.schedules.orders import Schedule
-from usp_prof.analyses import (
-    breakdown,
-    clock,
-    collectives,
-    critical_path,
-    overlap,
-    pipeline,
-    step_time,
-    stragglers,
-)
+from usp_prof.analyses import breakdown, clock, collectives, critical_path, overlap, pipeline, step_time, stragglers
+from usp_prof.schedule import Schedule
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from usp_prof.readers.kineto import read
+from usp_prof.inputs.kineto.reader import read
 from usp_prof.tables.frame import EventFrame
 from usp_prof.tables.links import link
 from usp_prof.tables.steps import Steps, find

@@ -11,10 +11,10 @@ import pytest
 from drawn import drawn, naming
 
 from dashboard import data, report
-from dashboard.answers import comparison, plan, sweep
-from dashboard.components.answer import written
+from dashboard.answers import comparison, plan
 from dashboard.components.download import plain, scaled
 from dashboard.pages import query, suggestions
+from dashboard.report import written
 from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.report.document import DataTable, TableColumn
@@ -129,7 +129,7 @@ def test_plans_are_downloaded_whole() -> None:
     assert len(frame) == len(plans.best)
     assert frame["memory_bytes"].tolist() == [each.footprint.total_bytes for each in plans.best]
     assert plan.listed(plans.best, 2).more == len(plans.best) - 2
-    cells = sweep.section(plans, "tp", "pp", "step").blocks[-1]
+    cells = plan.sweep_section(plans, "tp", "pp", "step").blocks[-1]
     assert isinstance(cells, DataTable)
     assert "step [ns]" in plain(cells)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from dashboard_visit import COLORS, Visit
 
+from dashboard import routes
 from dashboard.pages import PAGES
-from dashboard.timeline import perfetto
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,10 +76,10 @@ def visit(browser: Browser, server: str) -> Iterator[Visit]:
 def test_every_page_is_drawn_without_a_fault(themed: Visit) -> None:
     themed.go("")
     for page in PAGES:
-        themed.turn_to(page.TITLE)
+        themed.turn_to(page.title)
         themed.check()
         themed.page.wait_for_function("() => document.querySelector('[data-testid=stMain]').innerText.length > 60")
-        if page.TITLE in CHARTED:
+        if page.title in CHARTED:
             themed.page.wait_for_function(f"() => ({COLORS})().length > 0")
 
 
@@ -132,11 +132,13 @@ def test_a_selection_lists_what_ran_and_opens_in_perfetto(visit: Visit) -> None:
     visit.check()
 
 
-@pytest.mark.skipif(perfetto.pages() is None, reason="Perfetto's pages are not here: pip install 'usp-prof[perfetto]'")
+@pytest.mark.skipif(
+    routes.perfetto_pages() is None, reason="Perfetto's pages are not here: pip install 'usp-prof[perfetto]'"
+)
 def test_perfettos_own_pages_show_a_range_and_nobody_else_answers(visit: Visit) -> None:
     answered: list[str] = []
     visit.page.on("response", lambda response: answered.append(response.url))
-    visit.page.goto(perfetto.link(visit.address, perfetto.address(0, (0, 3), 0, 10**9)))
+    visit.page.goto(routes.perfetto_link(visit.address, routes.trace_address(0, (0, 3), 0, 10**9)))
     visit.page.wait_for_function("() => document.body.innerText.includes('rank 3 (pp 3)')")
     assert [url for url in answered if not url.startswith((visit.address, "data:", "blob:"))] == []
 

@@ -65,8 +65,8 @@ def document(run_folder: Path, tmp_path: Path) -> Document:
 def test_written_drawings_are_those_of_the_report(document: Document, tmp_path: Path) -> None:
     folder, kept = tmp_path / "drawn", Drawings()
     folder.mkdir()
-    drawings.write(document, folder)
-    drawings.read(document, folder, kept)
+    drawings.write_drawings(document, folder)
+    drawings.read_drawings(document, folder, kept)
     shown = drawings.charts(document)
     assert len(shown) > 3
     for theme in (LIGHT, DARK):

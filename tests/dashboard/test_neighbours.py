@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tiny import Trace, table_set
 
-from dashboard.timeline import neighbours, overlays
-from dashboard.timeline.search import matching, search
+from dashboard.timeline import overlays, queries
+from dashboard.timeline.queries import matching, search
 from dashboard.timeline.store import RankTimeline, TimelineStore, load, prepare
 from usp_prof import open_run
 
@@ -46,20 +46,20 @@ def test_members_of_a_call_are_found_on_every_rank(prepared: tuple[TableSet, Tim
     tables, store = prepared
     rank = tables.ranks[0]
     events = tables.columns("collectives", rank)["event"]
-    called = [call for event in events if event >= 0 and (call := neighbours.call_of(tables, rank, int(event)))]
+    called = [call for event in events if event >= 0 and (call := queries.call_of(tables, rank, int(event)))]
     assert called
     call = max(called, key=lambda call: len(call.parts))
     assert len({member for member, _ in call.parts}) == len(call.parts) > 1
-    places = [neighbours.place(store, *part) for part in call.parts]
+    places = [queries.place(store, *part) for part in call.parts]
     assert all(place is not None and 0 <= place.start_ns <= store.span_ns for place in places)
 
 
 def test_an_event_without_a_call_has_none(prepared: tuple[TableSet, TimelineStore]) -> None:
     tables, store = prepared
-    assert neighbours.call_of(tables, tables.ranks[0], 10**9) is None
-    assert neighbours.launch_of(tables, tables.ranks[0], 10**9) is None
-    assert neighbours.place(store, tables.ranks[0], 10**9) is None
-    assert neighbours.place(store, 10**6, 0) is None
+    assert queries.call_of(tables, tables.ranks[0], 10**9) is None
+    assert queries.launch_of(tables, tables.ranks[0], 10**9) is None
+    assert queries.place(store, tables.ranks[0], 10**9) is None
+    assert queries.place(store, 10**6, 0) is None
 
 
 def test_a_search_finds_what_a_query_finds(prepared: tuple[TableSet, TimelineStore]) -> None:
@@ -96,9 +96,9 @@ def test_a_kernel_has_the_op_that_launched_it_and_its_shapes() -> None:
     trace = Trace(0).step(1, 0, 1000).op("aten::mm", 10, 50, args={"Input Dims": [[2, 3], [3, 4]]}).launch(7, 20, 5)
     tables = table_set({0: trace.kernel("gemm", 100, 10, correlation=7).kernel("lost", 200, 10, correlation=8)})
     events = dict(zip(tables.columns("kernels", 0)["name"], tables.columns("kernels", 0)["event"], strict=True))
-    op = neighbours.op_of(tables, 0, int(events["gemm"]))
+    op = queries.op_of(tables, 0, int(events["gemm"]))
     assert op is not None
     assert op[0] == "aten::mm"
     assert json.loads(op[1]) == [[2, 3], [3, 4]]
-    assert neighbours.op_of(tables, 0, int(events["lost"])) is None
-    assert neighbours.op_of(tables, 0, 10**9) is None
+    assert queries.op_of(tables, 0, int(events["lost"])) is None
+    assert queries.op_of(tables, 0, 10**9) is None

@@ -61,9 +61,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_every_page_is_drawn_or_says_why_not(folder: Path, make: Callable[[Path], None]) -> None:
     make(folder)
     for page in PAGES:
-        app = tried(page.PATH)
-        assert not app.exception, (page.PATH, app.exception[0].value)
-        assert len(app.main) > 0, page.PATH
+        app = tried(page.path)
+        assert not app.exception, (page.path, app.exception[0].value)
+        assert len(app.main) > 0, page.path
 
 
 @pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
@@ -77,8 +77,8 @@ def test_a_run_whose_folder_is_gone_stays_open(folder: Path) -> None:
     assert not tried("overview").exception
     shutil.rmtree(folder)
     for page in PAGES:
-        app = tried(page.PATH)
-        assert not app.exception, (page.PATH, app.exception[0].value)
+        app = tried(page.path)
+        assert not app.exception, (page.path, app.exception[0].value)
     assert data.open_numbered(0).ranks == (0,)
 
 
@@ -93,5 +93,5 @@ def test_a_cache_that_was_cleared_is_no_fault(folder: Path, tmp_path: Path) -> N
     assert not tried("overview").exception
     shutil.rmtree(tmp_path / "cache")
     for page in PAGES:
-        app = tried(page.PATH)
-        assert not app.exception, (page.PATH, app.exception[0].value)
+        app = tried(page.path)
+        assert not app.exception, (page.path, app.exception[0].value)

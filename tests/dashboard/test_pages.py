@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pkgutil
 from dataclasses import replace
@@ -9,16 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from drawn import drawn, naming
+from drawn import SCRIPT_OF_PAGE, drawn, naming
 from streamlit.testing.v1 import AppTest
 
 import dashboard.pages
 from dashboard import data, report, state
-from dashboard.answers import comparison, together
+from dashboard.answers import comparison, whatif
 from dashboard.components.download import scaled
 from dashboard.components.findings import figures_of, shown_at, sure
 from dashboard.components.slice import named
-from dashboard.pages import PAGES, overview, pipeline
+from dashboard.pages import PAGES, overview, sections
+from dashboard.state import Page
 from usp_prof.charts.inputs import BreakdownRows, Part
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.finding import Basis, Finding
@@ -59,21 +61,21 @@ def named_run(run_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_every_page_is_listed() -> None:
-    found = {module.name for module in pkgutil.iter_modules(dashboard.pages.__path__)}
-    assert found == {page.__name__.rpartition(".")[2] for page in PAGES}
-    assert len({page.PATH for page in PAGES}) == len(PAGES)
+    for module in pkgutil.iter_modules(dashboard.pages.__path__):
+        content = vars(importlib.import_module(f"dashboard.pages.{module.name}"))
+        pages_of_module = [value for value in content.values() if isinstance(value, Page)]
+        assert pages_of_module, module.name
+        assert all(page in PAGES for page in pages_of_module), module.name
+    assert len({page.path for page in PAGES}) == len(PAGES)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.PATH for page in PAGES])
-def test_a_page_is_drawn(page: object) -> None:
-    app = AppTest.from_string(f"from {page.__name__} import draw\ndraw()", default_timeout=120)  # type: ignore[attr-defined]
-    app.run()
-    assert not app.exception, app.exception[0].value
-    assert app.main
+@pytest.mark.parametrize("page", PAGES, ids=[page.path for page in PAGES])
+def test_a_page_is_drawn(page: Page) -> None:
+    assert drawn(page.path).main
 
 
 def test_a_change_is_predicted() -> None:
-    app = AppTest.from_string("from dashboard.pages.whatif import draw\ndraw()", default_timeout=120)
+    app = AppTest.from_string(SCRIPT_OF_PAGE.format(page="whatif"), default_timeout=120)
     app.query_params["edits"] = "comm_faster=2"
     app.run()
     assert not app.exception, app.exception[0].value
@@ -81,7 +83,7 @@ def test_a_change_is_predicted() -> None:
 
 
 def test_a_run_is_not_compared_with_itself() -> None:
-    app = AppTest.from_string("from dashboard.pages.compare import draw\ndraw()", default_timeout=120)
+    app = AppTest.from_string(SCRIPT_OF_PAGE.format(page="compare"), default_timeout=120)
     app.query_params["before"] = "1"
     app.query_params["after"] = "1"
     app.run()
@@ -123,7 +125,7 @@ def test_together_is_no_more_than_the_sum_of_its_steps() -> None:
     ticked = [finding for finding in findings if finding.edit][:2]
     edits = tuple(parse_edit(finding.edit) for finding in ticked)
     steps = [data.prediction(0, edits[:count]) for count in (1, 2)]
-    bars = together.bars(ticked, steps)
+    bars = whatif.bars(ticked, steps)
     assert bars.first_ns + sum(bars.delta_ns) == pytest.approx(steps[-1].after_ns)
 
 
@@ -133,7 +135,7 @@ def test_another_schedule_is_redrawn() -> None:
 
 
 def test_the_bubble_is_divided_whole() -> None:
-    causes = pipeline.by_cause(data.document(0, EVERYTHING))
+    causes = sections.by_cause(data.document(0, EVERYTHING))
     assert causes is not None
     assert sum(part.value for part in causes.parts) == pytest.approx(1.0)
     assert all(part.value >= 0 for part in causes.parts)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from drawn import drawn, naming
+from drawn import SCRIPT_OF_PAGE, drawn, naming
 from streamlit.testing.v1 import AppTest
 
 from dashboard.answers import plan
@@ -46,7 +46,7 @@ def test_hostile_choices_in_the_address_are_dropped() -> None:
 
 
 def test_a_batch_that_cannot_be_spread_is_an_error_with_a_hint() -> None:
-    app = AppTest.from_string("from dashboard.pages.plan import draw\ndraw()", default_timeout=120)
+    app = AppTest.from_string(SCRIPT_OF_PAGE.format(page="plan"), default_timeout=120)
     app.query_params["devices"] = "7"
     app.query_params["batch"] = "5"
     app.run()

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dashboard import outliers
-from dashboard.timeline import call_rows, overlays, perfetto
+from dashboard import routes
+from dashboard.components import findings
+from dashboard.timeline import overlays
+from dashboard.timeline.queries import contents
 from dashboard.timeline.rows import CATEGORIES
-from dashboard.timeline.selection import contents
 from dashboard.timeline.store import TimelineStore, load, prepare
 from usp_prof import open_run
-from usp_prof.analyses import _partition, critical_path
+from usp_prof.analyses import critical_path
+from usp_prof.analyses.measures import partition
 from usp_prof.report.build import analyse, build
 from usp_prof.tables import calls
 
@@ -45,7 +47,7 @@ def total(store: TimelineStore, rank: int, kind: str) -> float:
 
 def test_exposed_rows_hold_what_is_exposed(tables: TableSet, store: TimelineStore) -> None:
     for rank in tables.ranks:
-        sets = _partition.sets_of(tables, rank)
+        sets = partition.sets_of(tables, rank)
         exposed = sum(
             int(((one - sets.compute).end - (one - sets.compute).start).sum()) for one in sets.waited.values()
         )
@@ -66,8 +68,8 @@ def test_the_critical_path_is_laid_over_the_ranks_it_leads_through(tables: Table
 
 
 def test_each_call_is_a_wait_and_a_transfer(tables: TableSet, tmp_path: Path) -> None:
-    call_rows.prepare(tables, tmp_path)
-    lines = call_rows.open_rows(tmp_path)
+    overlays.prepare_calls(tables, tmp_path)
+    lines = overlays.open_calls(tmp_path)
     table = calls.of(tables).columns()
     rows = [(number, place) for number, line in lines.ranks.items() for place in range(len(line.rows))]
     view = lines.view(rows, -(10**12), 10**12, 0.0)
@@ -88,13 +90,13 @@ def test_a_selection_holds_what_lies_in_it_only(store: TimelineStore) -> None:
 
 
 def test_a_range_is_written_for_perfetto(tables: TableSet, store: TimelineStore) -> None:
-    packed = perfetto.trace(tables, store, (0, 1), 0, store.span_ns // 4)
+    packed = routes.packed_trace(tables, store, (0, 1), 0, store.span_ns // 4)
     trace = json.loads(gzip.decompress(packed))
     assert {event["pid"] // 1000 for event in trace["traceEvents"] if event["ph"] == "X"} == {1, 2}
 
 
 def test_perfettos_page_is_linked_on_this_machine() -> None:
-    made = perfetto.link("http://127.0.0.1:1", perfetto.address(0, (0, 3), 5, 9))
+    made = routes.perfetto_link("http://127.0.0.1:1", routes.trace_address(0, (0, 3), 5, 9))
     assert made.startswith("http://127.0.0.1:1/perfetto/index.html#!/?url=http%3A%2F%2F127.0.0.1%3A1%2Fusp%2Ftrace")
     assert "ranks%3D0-3" in made
 
@@ -102,7 +104,7 @@ def test_perfettos_page_is_linked_on_this_machine() -> None:
 def test_outliers_come_first(run_folder: Path, tmp_path: Path) -> None:
     run = open_run(run_folder.with_name("recorded-slow-rank"), cache_dir=tmp_path)
     document = build(run.tables, analyse(run.tables), name=run.name, without=("timeline",))
-    assert outliers.found(document)[0] == 2
-    assert outliers.first(document, run.ranks)[0] == 2
-    assert sorted(outliers.first(document, run.ranks)) == list(run.ranks)
-    assert np.isfinite(list(outliers.strangeness(document).values())).all()
+    assert findings.outlier_ranks(document)[0] == 2
+    assert findings.outliers_first(document, run.ranks)[0] == 2
+    assert sorted(findings.outliers_first(document, run.ranks)) == list(run.ranks)
+    assert np.isfinite(list(findings.strangeness(document).values())).all()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboard.timeline import pyramid, rows, tile
+from dashboard.timeline import rows, tiles
 from dashboard.timeline.rows import Row, Slices
 from dashboard.timeline.store import RankTimeline, TimelineStore
 
@@ -37,7 +37,7 @@ def slices_of(lanes: list[list[tuple[int, int]]]) -> Slices:
 
 
 def store_of(slices: Slices) -> TimelineStore:
-    levels = tuple(pyramid.build(slices, ORIGIN))
+    levels = tuple(tiles.build(slices, ORIGIN))
     end = int((slices.start_ns + slices.dur_ns).max(initial=ORIGIN + 1))
     return TimelineStore({0: RankTimeline(slices.rows, levels, slices.names)}, origin_ns=ORIGIN, end_ns=end)
 
@@ -73,7 +73,7 @@ def test_the_finest_view_holds_exactly_the_slices_that_touch_the_range(
 def test_every_level_keeps_busy_time_count_and_order(seed: int) -> None:
     lanes = [crowd(4000, seed), crowd(3000, seed + 1)]
     slices = slices_of(lanes)
-    levels = pyramid.build(slices, ORIGIN)
+    levels = tiles.build(slices, ORIGIN)
     assert len(levels) > 2
     busy = slices.dur_ns.sum()
     for level in levels:
@@ -89,7 +89,7 @@ def test_every_level_keeps_busy_time_count_and_order(seed: int) -> None:
 
 def test_an_entry_is_named_after_its_longest_slice() -> None:
     lane = [(i * 10, 5) for i in range(2000)] + [(20_100, 900)]
-    levels = pyramid.build(slices_of([lane]), ORIGIN)
+    levels = tiles.build(slices_of([lane]), ORIGIN)
     coarse = levels[-1]
     last = coarse.rest[-1]
     assert last["event"] == 2000
@@ -107,7 +107,7 @@ def decode(block: bytes) -> tuple[dict[str, object], bytes]:
 
 def test_a_tile_of_slices_says_where_each_lies() -> None:
     store = store_of(slices_of([[(100, 50), (200, 100)], [(0, 1000)]]))
-    head, body = decode(tile.encode(store.view([(0, 0), (0, 1)], 0, 1000, 1.0), 0, 1000, 500))
+    head, body = decode(tiles.encode(store.view([(0, 0), (0, 1)], 0, 1000, 1.0), 0, 1000, 500))
     assert head["counts"] == [2, 1]
     start, dur = np.frombuffer(body, "<f4", 3), np.frombuffer(body, "<f4", 3, 12)
     assert start.tolist() == [50, 100, 0]
@@ -119,7 +119,7 @@ def test_a_tile_far_wider_than_the_run_is_written() -> None:
     """Of two runs that move together the shorter is asked for the range of the longer."""
     store = store_of(slices_of([[(100, 50), (200, 100)], [(0, 1000)]]))
     for start, end in ((-(10**15), 10**15), (10**14, 10**15), (-(10**15), -(10**14))):
-        head, _ = decode(tile.encode(store.view([(0, 0), (0, 1)], start, end, (end - start) / 1400), start, end, 1400))
+        head, _ = decode(tiles.encode(store.view([(0, 0), (0, 1)], start, end, (end - start) / 1400), start, end, 1400))
         assert (head["start_ns"], head["end_ns"]) == (start, end)
         assert len(head["counts"]) == 2
 
@@ -128,7 +128,9 @@ def test_a_crowded_tile_is_painted_here() -> None:
     lanes = [crowd(60_000, seed) for seed in range(20)]
     store = store_of(slices_of(lanes))
     places = [(0, i) for i in range(20)]
-    head, body = decode(tile.encode(store.view(places, 0, store.span_ns, store.span_ns / 4000), 0, store.span_ns, 4000))
+    head, body = decode(
+        tiles.encode(store.view(places, 0, store.span_ns, store.span_ns / 4000), 0, store.span_ns, 4000)
+    )
     assert head["rows"] == 20
     category = np.frombuffer(body, np.uint8, 80_000).reshape(20, 4000)
     coverage = np.frombuffer(body, np.uint8, 80_000, 80_000).reshape(20, 4000)

@@ -6,8 +6,8 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from trainer.config import Options, default, parse, parser
 from trainer.faults import KINDS
+from trainer.options import Options, default, parse, parser
 from trainer.rules import DEFAULT_MESHES, settle
 
 PAGE = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text()

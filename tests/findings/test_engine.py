@@ -48,7 +48,7 @@ HOSTS = {
 def test_what_holds_up_the_host_comes_before_having_no_host_to_wait_for(code: str) -> None:
     declared = {"mesh": {"dp": 4}, "speed": SHORT, "shape": {"layers": 2}, "work": {"micro_batches": 8}}
     run = run_of(json.dumps(declared | {"faults": [{"rank": 1, **HOSTS[code]}]}))
-    codes = [finding.code for finding in find(run.tables)]
+    codes = [finding.code for finding in find(run.tables) if finding.code != "late-rank"]  # the same rank again
     assert codes[:2] == [code, "host-bound"]
 
 
@@ -113,7 +113,8 @@ def test_explain_prints_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "slow-rank"]) == 0
     assert "How the gain is predicted" in capsys.readouterr().out
     assert main(["explain"]) == 0
-    assert capsys.readouterr().out.count("\n") == len(all_rules())
+    listed = capsys.readouterr().out
+    assert all(f"  {rule.CODE} " in listed for rule in all_rules())
 
 
 def test_whatif_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,7 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.memory_snapshot import MemorySnapshot
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.run import Run, open_run
+from usp_prof.store.sealed import seal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,6 +90,7 @@ def test_the_second_time_they_are_read(copied: Path) -> None:
     assert found == search(first.tables)
     (file,) = (copied.parent / "cache").rglob(kept.FILE)
     file.write_bytes(file.read_bytes().replace(b"slow-rank", b"seen-rank"))  # a mark: what is read comes from there
+    seal(file.parent, {})
     assert find_all(opened(copied).tables).findings[0].code == "seen-rank"
     assert find_all(opened(copied, "another").tables) == found
 

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from gate_runs import measured, series
 
-from usp_prof.gate.baseline import Baseline, load, save
-from usp_prof.gate.measured import Damage, SeenFinding, Work
+from usp_prof.gate.measured import Baseline, Damage, SeenFinding, Work, load, save
 from usp_prof.model.errors import InputError
 from usp_prof.model.finding import Level
 from usp_prof.model.health import Severity

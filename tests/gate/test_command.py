@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from usp_prof.cli.app import main
-from usp_prof.gate.baseline import load, save
-from usp_prof.gate.measured import Damage
+from usp_prof.gate.measured import Damage, load, save
 from usp_prof.model.health import Severity
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write

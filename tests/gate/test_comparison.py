@@ -7,8 +7,8 @@ from gate_runs import measured, series, steps, with_fact
 
 from usp_prof.gate.comparison import compare, direction
 from usp_prof.gate.facts import FactKind
-from usp_prof.gate.write_comparison import FORMATS, render
 from usp_prof.model.metric import Better, Unit
+from usp_prof.report.answers.comparison import FORMATS, render
 
 RNG = np.random.default_rng(21)
 A = measured(

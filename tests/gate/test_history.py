@@ -12,9 +12,9 @@ from gate_runs import FACTS, measured, series, steps
 
 from usp_prof.cli.app import main
 from usp_prof.gate.history import append, read, trends
-from usp_prof.gate.write_trend import sparkline, text
 from usp_prof.model.errors import InputError
 from usp_prof.model.metric import Better, Unit
+from usp_prof.report.answers.trend import sparkline, text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 from gate_runs import measured, series, steps, with_fact
 
-from usp_prof.gate.baseline import Baseline
 from usp_prof.gate.facts import FactKind
 from usp_prof.gate.measure import seen
-from usp_prof.gate.measured import Measured, SeenFinding
+from usp_prof.gate.measured import Baseline, Measured, SeenFinding
 from usp_prof.gate.policy import Policy
 from usp_prof.gate.verdict import Report, Verdict, check
 from usp_prof.model.finding import Finding, Level

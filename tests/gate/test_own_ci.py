@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from usp_prof.cli.app import main
-from usp_prof.gate.baseline import Baseline, load, save
+from usp_prof.gate.measured import Baseline, load, save
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
 

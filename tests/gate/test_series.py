@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import math
 
-from usp_prof.gate.derived import with_derived
-from usp_prof.gate.series import WHOLE_RUN, from_values
+from usp_prof.gate.series import WHOLE_RUN, from_values, with_derived
 from usp_prof.model.metric import Better, Metric, Unit, Value
 
 STEP = Metric("step_time", Unit.NS, Better.LOWER, "Step", "", ("rank", "step"))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from usp_prof.gate.student import t_quantile
+from usp_prof.gate.sample import t_quantile
 
 
 @pytest.mark.parametrize(

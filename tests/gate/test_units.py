@@ -4,10 +4,9 @@ import math
 
 import pytest
 
-from usp_prof.gate.judgement import Judgement, Verdict
-from usp_prof.gate.limit import Scale
-from usp_prof.gate.units import figure, interval, signed, signed_duration
+from usp_prof.gate.judgement import Judgement, Scale, Verdict
 from usp_prof.model.metric import Better, Unit
+from usp_prof.report.answers.units import figure, interval, signed, signed_duration
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from gate_runs import FACTS, measured, series, steps, with_fact
 
-from usp_prof.gate.baseline import Baseline
 from usp_prof.gate.facts import Fact, FactKind
 from usp_prof.gate.judgement import Verdict
-from usp_prof.gate.measured import Damage, Measured, SeenFinding
+from usp_prof.gate.measured import Baseline, Damage, Measured, SeenFinding
 from usp_prof.gate.noise import Machine, Prior
 from usp_prof.gate.policy import Policy
 from usp_prof.gate.verdict import Inconclusive, Report, check
@@ -292,3 +291,21 @@ def test_an_improvement_says_how_to_keep_it() -> None:
     assert report.ratchet == "usp-prof baseline save traces/today -o 'base line.json'"
     assert _check(_run(2)).ratchet == ""
     assert _check(_run(2, mean=1.1e9)).ratchet == ""
+
+
+@pytest.mark.parametrize("sides", ["baseline", "run", "both"])
+def test_a_window_of_unknown_steps_is_not_comparable_and_does_not_pass(sides: str) -> None:
+    share = series("exposed_comm_fraction", [0.1] * 20, unit=Unit.FRACTION, axis="dp")
+    stepped = measured(series("step_time", [1e9] * 20), series("mfu", [0.4] * 20, better=Better.HIGHER), share)
+    window = measured(series("window_time", [3e9], steps=[0]), share)
+    before = stepped if sides == "run" else window
+    after = stepped if sides == "baseline" else window
+    report = check(Baseline((before,)), after, POLICY)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert report.exit_code == 2
+    found = {each.key: each for each in report.judgements}
+    assert found["step_time"].verdict is Verdict.NOT_COMPARED
+    assert found["step_time"].reason.startswith("not comparable: the steps of run are not known")
+    assert found["exposed_comm_fraction[axis=dp]"].verdict is Verdict.PASS
+    if sides != "both":
+        assert found["mfu"].verdict is Verdict.NOT_COMPARED

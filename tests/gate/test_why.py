@@ -4,8 +4,8 @@ from gate_runs import measured, series
 
 from usp_prof.gate.measured import Measured, SeenFinding, Work
 from usp_prof.gate.why import changed_work, explain, waterfall
-from usp_prof.gate.wording import why_lines
 from usp_prof.model.finding import Level
+from usp_prof.report.answers.wording import why_lines
 
 BEFORE = measured(
     series("step_time", [100e6] * 8),

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from gate_runs import measured, series, steps, with_fact
 
-from usp_prof.gate import check as checking
-from usp_prof.gate.baseline import Baseline
+from usp_prof import checking
 from usp_prof.gate.facts import FactKind
-from usp_prof.gate.measured import Measured, SeenFinding
+from usp_prof.gate.measured import Baseline, Measured, SeenFinding
 from usp_prof.gate.policy import Policy
 from usp_prof.gate.verdict import Inconclusive, Report, check
 from usp_prof.model.finding import Level

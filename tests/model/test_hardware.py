@@ -23,6 +23,15 @@ REFERENCE = Path(__file__).parents[2] / "../shared/reference/hardware.csv"
         ("Tesla V100-SXM2-32GB", "V100 SXM2"), ("Tesla V100-PCIE-32GB", "V100 PCIe"), ("NVIDIA L40S", "L40S"),
         ("NVIDIA L4", "L4"), ("NVIDIA GeForce RTX 4090", "RTX 4090"), ("AMD Instinct MI300X", "MI300X"),
         ("AMD Instinct MI250X", "MI250X (one die)"), ("TPU v5 lite", "TPU v5e"), ("TPU v5p", "TPU v5p"),
+        ("NVIDIA H800", "H800 SXM"), ("NVIDIA H800 PCIe", "H800 PCIe"), ("NVIDIA H20-3e", "H20 141GB"),
+        ("NVIDIA A800-SXM4-80GB", "A800 SXM 80GB"), ("NVIDIA A800 80GB PCIe", "A800 PCIe 80GB"),
+        ("NVIDIA L40", "L40"), ("NVIDIA L20", "L20"), ("NVIDIA A10", "A10"), ("NVIDIA A30", "A30"),
+        ("NVIDIA A40", "A40"), ("Tesla T4", "T4"), ("NVIDIA RTX A6000", "RTX A6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"), ("NVIDIA GeForce RTX 3090", "RTX 3090"),
+        ("NVIDIA GeForce RTX 5090", "RTX 5090"), ("AMD Instinct MI210", "MI210"),
+        ("AMD Instinct MI250", "MI250 (one die)"), ("AMD Instinct MI300A", "MI300A"),
+        ("AMD Instinct MI350X", "MI350X"), ("AMD Instinct MI100", "MI100"), ("Trainium3", "Trainium3"),
+        ("Trainium2", "Trainium2"), ("trn1.32xlarge", "Trainium"), ("TPU7x", "TPU v7x"),
     ],
 )  # fmt: skip
 def test_devices_are_found_by_the_drivers_name(driver: str, name: str) -> None:
@@ -31,7 +40,13 @@ def test_devices_are_found_by_the_drivers_name(driver: str, name: str) -> None:
     assert device.name == name
 
 
-@pytest.mark.parametrize("driver", ["", "AMD Radeon Graphics", "NVIDIA L40", "AMD Instinct MI210", "Quadro P1000"])
+@pytest.mark.parametrize(
+    "driver",
+    [
+        "", "cpu", "AMD Radeon Graphics", "NVIDIA A10G", "Quadro P1000", "AMD Instinct MI308X", "NVIDIA RTX A4000",
+        "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+    ],
+)  # fmt: skip
 def test_an_unknown_device_is_none(driver: str) -> None:
     assert hardware.find(driver) is None
 

@@ -15,7 +15,7 @@ EACH = Configuration(
 
 
 def test_our_trainer_takes_it() -> None:
-    config = pytest.importorskip("trainer.config")
+    config = pytest.importorskip("trainer.options")
     words = shlex.split(command("usp-prof", EXPERTS, Configuration(dp=4, ep=2, pp=2, micro_batches=8)))
     parsed = config.parse(words[words.index("trainer/run.py") + 1 :])
     assert (parsed.dp, parsed.pp, parsed.ep, parsed.micro_batches) == (4, 2, 2, 8)

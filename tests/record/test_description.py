@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from usp_prof.contract import ModelEntry
-from usp_prof.record.description import _ALIASES, describe_model
+from usp_prof.contract import Manifest, ModelEntry
+from usp_prof.conventions import attention_flop_per_token, flop_per_token
+from usp_prof.record.description import _ALIASES, _LAYER_BY_LAYER, describe_model
 
 
 @dataclass
@@ -20,7 +23,7 @@ class Torchtitan:
 
 
 def test_every_field_of_the_contract_has_its_names() -> None:
-    assert set(_ALIASES) == {field.name for field in fields(ModelEntry)}
+    assert {*_ALIASES, *_LAYER_BY_LAYER} == {field.name for field in fields(ModelEntry)}
 
 
 def test_a_dataclass_a_dict_and_plain_attributes_say_the_same() -> None:
@@ -64,6 +67,41 @@ def test_hugging_face_configurations() -> None:
     assert (mixtral.experts, mixtral.experts_per_token) == (8, 2)
     assert mixtral.parameters == pytest.approx(46.7e9, rel=1e-3)
     assert mixtral.active_parameters == pytest.approx(12.9e9, rel=2e-3)
+
+
+def test_a_windowed_model_keeps_its_window_in_the_manifest() -> None:
+    transformers = pytest.importorskip("transformers")
+    recorded = describe_model(transformers.MistralConfig(sliding_window=1024), sequence=8192)
+    assert recorded is not None
+    read = Manifest.from_dict(json.loads(json.dumps(Manifest(model=recorded).to_dict()))).model
+    assert read == recorded
+    assert read.layer_kinds[0].blocks[0].window == 1024
+    # 32 layers of 32 heads of 128: the positions of the window, not of the sequence
+    assert attention_flop_per_token(read) == 32 * 6 * 32 * (128 + 128) * 1024
+
+
+def test_what_hugging_face_builds_is_counted_without_multi_token_prediction() -> None:
+    transformers = pytest.importorskip("transformers")
+    recorded = describe_model(transformers.DeepseekV3Config(), sequence=4096)
+    assert recorded is not None
+    assert recorded.parameters == 671_026_404_352
+    assert any("multi-token-prediction layers are left out" in note for note in recorded.notes)
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"model_type": "unheard", "num_hidden_layers": 2, "hidden_size": 64, "ssm_size": 4}, "ssm_size"),
+        ({"num_layers": 2, "hidden_size": 64, "multi_latent_attention": True}, "multi_latent_attention"),
+        ({"dim": 64, "n_layers": 2, "window_size": 128}, "window_size"),
+    ],
+)
+def test_a_model_that_cannot_be_counted_is_recorded_with_the_reason(config: dict[str, Any], named: str) -> None:
+    recorded = describe_model({"num_attention_heads": 4, "vocab_size": 10, "intermediate_size": 8, **config}, 16)
+    assert recorded is not None
+    assert recorded.flop_per_token == {}
+    assert flop_per_token(recorded) == {}
+    assert named in recorded.notes[0]
 
 
 def test_no_model_is_no_description() -> None:

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from usp_prof.record.options import Content, Declared, Options, Window, settle
+from usp_prof.record.options import Content, Declared, Options, Phase, Window, settle
 
 
 def test_options_are_sorted_by_what_they_are_about() -> None:
@@ -37,7 +37,14 @@ def test_the_last_step_counts_all_windows() -> None:
     assert Window(skip=2, wait=1, warmup=1, active=3, repeat=2).last_step == 12
 
 
-def test_whole_steps_are_those_over_in_the_window_that_is_open() -> None:
-    window = Window(skip=2, wait=1, warmup=1, active=3, repeat=2)
-    assert [window.whole_steps(step) for step in range(14)] == [0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 2, 0, 0]
-    assert Window(active=1, repeat=0).whole_steps(5) == 0
+def test_each_step_lies_in_a_phase() -> None:
+    window = Window(skip=2, wait=1, warmup=1, active=2, repeat=2)
+    letters = "".join(window.place(step)[0][0] for step in range(12))
+    assert letters == "ii" + "iwrr" + "iwrr" + "ii"
+    ends = [window.place(step)[1] for step in range(12)]
+    assert ends == [2, 2, 3, 4, 6, 6, 7, 8, 10, 10, -1, -1]
+
+
+def test_windows_without_pause_or_warm_up_follow_each_other() -> None:
+    window = Window(wait=0, warmup=0, active=2, repeat=0)
+    assert [window.place(step) for step in range(4)] == [(Phase.RECORD, 2)] * 2 + [(Phase.RECORD, 4)] * 2

@@ -75,6 +75,7 @@ def test_fsdp2(run_program: Runner, read_trace: Reader) -> None:
     folder = run_program("fsdp2_loop.py")
     manifest = check_whole(folder)
     assert manifest.mesh == {"dp_shard": 2}
+    assert manifest.tokens_per_step == 2 * 8
     assert [group.axes for group in manifest.groups] == [["dp_shard"]]
     events = gloo_arguments(read_trace(folder / "rank1.json.gz"))
     kinds = Counter(args["Collective name"] for _, args in events)
@@ -102,7 +103,7 @@ def test_lightning(run_program: Runner, read_trace: Reader) -> None:
     folder = run_program("lightning_trainer.py") / "run"
     manifest = check_whole(folder)
     assert manifest.mesh == {"dp": 2}
-    assert manifest.gradient_accumulation == 2
+    assert (manifest.gradient_accumulation, manifest.micro_batch_tokens, manifest.tokens_per_step) == (2, 64, 256)
     assert manifest.options["strategy"] == "DDPStrategy"
     trace = read_trace(folder / "rank1.json.gz")
     assert names(trace, "ProfilerStep") == {"ProfilerStep#2": 1, "ProfilerStep#3": 1}
@@ -115,3 +116,15 @@ def test_a_killed_rank_leaves_nothing_half_written(run_program: Runner, read_tra
     assert [path.name for path in left] in ([], ["rank0.json.gz"])  # torchrun may stop rank 0 before it has written
     for path in left:
         assert names(read_trace(path), "ProfilerStep") == {"ProfilerStep#1": 1}
+
+
+def test_megatron_core(run_program: Runner, read_trace: Reader) -> None:
+    pytest.importorskip("megatron.core", reason="pip install --no-deps megatron-core==0.16.1, in an environment apart")
+    folder = run_program("megatron_loop.py")
+    manifest = check_whole(folder)
+    assert manifest.mesh == {"pp": 1, "dp": 1, "cp": 1, "tp": 2}
+    assert manifest.coordinates == {str(rank): {"pp": 0, "dp": 0, "cp": 0, "tp": rank} for rank in (0, 1)}
+    assert (manifest.micro_batches, manifest.micro_batch_tokens, manifest.tokens_per_step) == (6, 2 * 16, 12 * 16)
+    (tensor,) = {group.name for group in manifest.groups if group.axes == ["tp"]}
+    events = gloo_arguments(read_trace(folder / "rank1.json.gz"))
+    assert {args["Process Group Name"] for name, args in events if name == "gloo:all_reduce"} == {tensor}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,19 +15,14 @@ from made import step, work
 from papers import FINDING
 
 from usp_prof.analyses import NAMES
-from usp_prof.analyses._causes import Why
-from usp_prof.analyses._flop_check import Part
-from usp_prof.analyses.mfu import MfuResult
-from usp_prof.analyses.stragglers import Culprit
-from usp_prof.findings.engine import find_all
+from usp_prof.analyses.mfu import MfuResult, Part
 from usp_prof.model.errors import UsageError
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.metric import Better, Metric, Unit, Value
-from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.model.metric import Better, Metric, Unit, Value, Values, sound
+from usp_prof.model.selection import Selection
 from usp_prof.report import sections
-from usp_prof.report.build import analyse, build, declared_metrics, judge
+from usp_prof.report.build import analyse, build, declared_metrics
 from usp_prof.report.document import Chart, DataTable, Document, Findings, Health, KeyFigure, KeyFigures, Stack
-from usp_prof.report.verdicts import CODE
 from usp_prof.report.writers import json_text, markdown, webpage
 
 if TYPE_CHECKING:
@@ -176,8 +171,8 @@ class Told:
     notes: tuple[HealthRow, ...] = ()
     rows: tuple[tuple[str, int], ...] = ()
 
-    def values(self) -> tuple[Value, ...]:
-        return self.said
+    def values(self) -> Values:
+        return sound(self.said)
 
     def to_pandas(self) -> pd.DataFrame:
         import pandas as pd  # noqa: PLC0415
@@ -194,17 +189,6 @@ def test_findings_given_are_shown_first(tables: TableSet) -> None:
     assert document.findings == (FINDING,)
     assert any(isinstance(block, Findings) for block in document.summary.blocks)
     assert document.sections[0].id == "findings"
-
-
-def test_a_culprit_that_no_rule_names_is_a_finding(tables: TableSet) -> None:
-    results = analyse(tables)
-    culprit = Culprit(1, "tp", Why.SLOW_HOST, 2 * MS, 0.2, 1.0, (0,), persistent=True, evidence={})
-    results["stragglers"] = replace(results["stragglers"], culprits=(culprit,))
-    found = judge(tables, EVERYTHING, results)
-    codes = [finding.code for finding in found.findings if finding.where.get("rank") == 1]
-    assert codes
-    ruled = {finding.where.get("rank") for finding in find_all(tables).findings}
-    assert (CODE in codes) is (1 not in ruled)
 
 
 def test_that_nothing_was_found_is_said_only_where_something_looked(tables: TableSet) -> None:
@@ -243,7 +227,7 @@ def test_bubble_stands_against_its_theory(tables: TableSet) -> None:
     document = build(tables, {"x": Told(bubbles)}, name="x")
     figures = next(block for block in document.summary.blocks if isinstance(block, KeyFigures))
     bubble = next(figure for figure in figures.figures if figure.label == "bubble")
-    assert bubble.second == "ideal 25.0 %, textbook 20.0 %"
+    assert bubble.second == "of the pipeline's window, ideal 25.0 %, textbook 20.0 %"
 
 
 def test_one_stage_alone_has_no_bubble(tables: TableSet) -> None:
@@ -297,3 +281,11 @@ def test_every_section_module_is_in_the_list() -> None:
     assert files - {"__init__", "plain", "summary"} == set(names)
     assert len(names) == len(set(names))
     assert set(NAMES) <= set(names)
+
+
+def test_a_figure_that_cannot_be_is_left_out_everywhere_and_health_says_so(tables: TableSet) -> None:
+    told = Told((value("mfu", 424.0, Unit.FRACTION), value("mfu", 0.4, Unit.FRACTION, step=1)))
+    document = build(tables, {"x": told}, name="x")
+    assert [(v.metric.id, v.value, dict(v.dims)) for v in tuple(document.values)] == [("mfu", 0.4, {"step": 1})]
+    (row,) = [row for row in document.health if row.code == "impossible_figure"]
+    assert row.detail.startswith("mfu of 424 is outside 0 to 1")

@@ -108,7 +108,7 @@ def test_a_patch_lists_what_differs() -> None:
 def test_nothing_to_say_is_said() -> None:
     page = webpage.write([empty_document()])
     assert "nothing was wrong with the traces" in page
-    assert '<p class="quiet">none</p>' in page
+    assert '<p class="quiet">none worth acting on</p>' in page
 
 
 def test_an_unknown_block_is_a_programming_error() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HEAVY = {"torch", "pandas", "bokeh", "streamlit", "duckdb", "pyarrow", "numpy"}
-PLUMBING = {"app", "console", "opening", "snapshots"}
+PLUMBING = {"app", "console", "exits", "opening", "snapshots"}
 """Modules of `usp_prof.cli` that are no commands."""
 
 
@@ -72,10 +72,8 @@ def test_a_process_that_reads_traces_loads_neither_pandas_nor_duckdb(tmp_path: P
     trace.write(tmp_path / "rank0.json")
     code = f"""
 from pathlib import Path
-import usp_prof.tables._rank_process
-from usp_prof.readers.cache import Cache
-from usp_prof.tables.read_rank import Job, store
-store(Job(Path({str(tmp_path / "rank0.json")!r}), 0, "key"), None, Cache(Path({str(tmp_path / "cache")!r})))
+from usp_prof.store.rank_job import RankJob, run_job
+run_job(RankJob(Path({str(tmp_path / "rank0.json")!r}), 0, "key"), None, {str(tmp_path / "cache")!r}, 1 << 30)
 """
     assert loaded_by(code) == {"numpy", "pyarrow"}
 

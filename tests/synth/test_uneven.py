@@ -8,8 +8,8 @@ import pytest
 
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.mesh import Topology
+from usp_prof.synth.ops import Uneven
 from usp_prof.synth.simulation import simulate
-from usp_prof.synth.uneven import Uneven
 
 
 def _declared(kind: str, mesh: dict[str, int], **how: float) -> Declaration:

@@ -12,12 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from usp_prof.algebra.schedules.orders import Schedule, named
-from usp_prof.algebra.schedules.orders import Shape as PipelineShape
-from usp_prof.algebra.schedules.textbook import bubble_fraction
 from usp_prof.cli import app
 from usp_prof.model.errors import UsageError
-from usp_prof.synth.clocks import START_NS, clocks
+from usp_prof.schedule import Schedule, named
+from usp_prof.schedule import Shape as PipelineShape
 from usp_prof.synth.declaration import (
     Clocks,
     Declaration,
@@ -31,8 +29,9 @@ from usp_prof.synth.declaration import (
     Work,
     with_events,
 )
-from usp_prof.synth.simulation import simulate
-from usp_prof.synth.truth import tell
+from usp_prof.synth.history import WATCHDOG
+from usp_prof.synth.mesh import START_NS, clocks
+from usp_prof.synth.simulation import simulate, tell
 from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def test_a_pipeline_without_noise_has_the_textbook_bubble(schedule: str, stages:
     speed = Speed(noise=0.0, op_gap_ns=1, launch_latency_ns=1, input_ns=0)
     network = Network(noise=0.0, end_jitter_ns=0, latency_ns=0, bytes_per_second=1e18)
     run = Declaration(mesh=Mesh(pp=4), shape=Shape(layers=8), work=work, speed=speed, network=network)
-    textbook = bubble_fraction(named(schedule) or Schedule.GPIPE, PipelineShape(4, 8, stages))
+    textbook = (named(schedule) or Schedule.GPIPE).traits.bubble(PipelineShape(4, 8, stages))
     assert tell(simulate(run)).bubble_fraction[11] == pytest.approx(textbook, abs=1e-4)
 
 
@@ -211,3 +210,34 @@ def test_sharded_parameters_are_gathered_before_each_layer() -> None:
     plain = simulate(Declaration(mesh=Mesh(dp=2), work=replace(work, overlap_dp=False)))
     assert hidden > 0
     assert sum(part.hidden_comm_ns["dp"] for part in tell(plain).steps) == 0
+
+
+def test_a_host_pauses_between_launches_with_nothing_that_says_why() -> None:
+    fault = Fault(FaultKind.HOST_PAUSE, 1, delay_ns=5_000_000, times=2)
+    run = Declaration(mesh=Mesh(dp=2), work=Work(micro_batches=2, steps=3), faults=(fault,))
+    paused, clean = (simulate(each).logs[1] for each in (run, replace(run, faults=())))
+    assert [end - begin for begin, end in paused.pauses] == [5_000_000] * 6
+    assert [span.name for span in paused.spans] == [span.name for span in clean.spans]
+    truth = tell(simulate(run))
+    (culprit,) = truth.culprits
+    step = np.mean([part.end_ns - part.start_ns for part in truth.steps if part.step > run.work.first_step])
+    assert culprit.gain_fraction == pytest.approx(culprit.cost_ns / step, abs=0.05)
+    with pytest.raises(UsageError, match="once a step or more often"):
+        simulate(replace(run, faults=(replace(fault, times=0),)))
+
+
+def test_a_watchdog_thread_calls_and_sleeps() -> None:
+    run = Declaration(mesh=Mesh(dp=2), speed=Speed(watchdog_ns=1_000_000))
+    log = simulate(run).logs[0]
+    calls = [span for span in log.spans if span.name == "cudaEventQuery"]
+    assert len(calls) == pytest.approx((log.steps[-1][2] - log.steps[0][1]) / 1_000_000, abs=1)
+    assert {span.thread for span in calls} == {WATCHDOG}
+
+
+def test_a_host_that_waits_after_each_action_is_never_ahead() -> None:
+    run = Declaration(mesh=Mesh(dp=2), work=Work(micro_batches=2, host_waits=True))
+    log = simulate(run).logs[0]
+    for block in log.blocks:
+        assert (block.start_ns >= block.host_ns).all()
+    actions = len(log.actions)
+    assert len(log.syncs) == actions + run.work.steps  # one after each action, one for the loss

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pkgutil
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
-import usp_prof.readers
+import usp_prof
+import usp_prof.inputs
 import usp_prof.tables
 from usp_prof.model.errors import UsageError
 from usp_prof.model.schema import RANK, Schema, Scope
@@ -16,12 +18,17 @@ from usp_prof.tables import catalogue
 
 def test_every_schema_of_every_module_is_listed() -> None:
     declared = set()
-    for package in (usp_prof.readers, usp_prof.tables):
-        for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+    for package in (usp_prof.inputs, usp_prof.tables):
+        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             if not module.name.endswith("__main__"):
                 made = import_module(module.name)
                 declared |= {value.name for value in vars(made).values() if isinstance(value, Schema)}
     assert {schema.name for schema in catalogue.SCHEMAS} == declared
+
+
+def test_the_fingerprint_covers_the_rooms_that_make_tables() -> None:
+    package = Path(usp_prof.__file__).parent
+    assert all(any((package / room).rglob("*.py")) for room in catalogue.ROOMS)
 
 
 def test_names_are_unique_and_everything_has_a_sentence() -> None:

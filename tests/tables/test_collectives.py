@@ -8,7 +8,7 @@ from tiny import Trace, table_set
 from usp_prof.tables.described import elements, first_shape, second_elements, size_of
 
 if TYPE_CHECKING:
-    from usp_prof.tables.columns import Columns
+    from usp_prof.columns.table import Columns
 
 
 def collectives(trace: Trace) -> Columns:

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from usp_prof.columns.table import Columns, Replaced, Stacked
 from usp_prof.model.errors import UspProfError
-from usp_prof.readers import stored as stored_tables
-from usp_prof.readers.cache import write_parquet
-from usp_prof.readers.stored import StoredTable
-from usp_prof.tables.columns import Columns
-from usp_prof.tables.views import Replaced, Stacked
+from usp_prof.store import stored_table as stored_tables
+from usp_prof.store.cache import write_parquet
+from usp_prof.store.stored_table import StoredTable
 
 if TYPE_CHECKING:
     from pathlib import Path

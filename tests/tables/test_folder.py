@@ -9,8 +9,8 @@ import pytest
 from tiny import Trace, table_set
 
 import usp_prof.tables
+from usp_prof.inputs.kineto import events, threads
 from usp_prof.model.schema import Schema, Scope
-from usp_prof.readers import events, threads
 from usp_prof.tables.build import arrow_schema
 from usp_prof.tables.catalogue import SCHEMAS
 

@@ -64,9 +64,12 @@ def test_pipelines_are_as_long_as_their_ranks_that_send_to_one_another() -> None
     """All send within the default group; a gradient group of each stage stands beside it."""
     traces = {}
     for rank in range(4):
-        peer = (rank + 2) % 4
-        trace = trained(rank, [100 + rank % 2 * 100 + (rank // 2) * 1000] * 2)
+        first, peer = rank < 2, (rank + 2) % 4
+        trace = Trace(rank, 4, device="cpu").group("0", WORLD, "default_pg").step(1, 0, 90_000)
+        trace.group("1", STAGES[rank // 2], "mesh_dp")
         for number in range(6):
-            trace.gloo("send" if number % 2 else "recv", 20_000 + 1_000 * number, 100, dims=[64], peer=peer)
+            forward = number < 3
+            op = "send" if first == forward else "recv"
+            trace.gloo(op, 20_000 + 1_000 * number, 100, dims=[64], peer=peer, posted_at=19_000 + 1_000 * number)
         traces[rank] = trace
-    assert table_set(traces).topology.axes.get("pp") == 2
+    assert table_set(traces).topology.axes == {"dp": 2, "pp": 2}

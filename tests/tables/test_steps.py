@@ -147,10 +147,12 @@ def test_layers_of_one_pass_are_no_steps() -> None:
     assert sources(trace) == {"window"}
 
 
-def test_kernels_whose_launch_is_not_in_the_trace_say_nothing_about_steps() -> None:
+def test_kernels_without_any_host_event_repeat_as_well() -> None:
     trace = unmarked(3)
+    launched = windows(trace)
     trace.events = [event for event in trace.events if event["cat"] == "kernel"]
-    assert sources(trace) == {"window"}
+    assert windows(trace) == launched
+    assert sources(trace) == {"pattern"}
 
 
 def test_the_recorder_s_marks_stand_for_steps() -> None:
@@ -163,3 +165,19 @@ def test_the_recorder_s_marks_stand_for_steps() -> None:
 
 def test_nothing_at_all_has_no_step() -> None:
     assert windows(Trace().event("overhead", "overhead", 0, 5)) == []
+
+
+def test_steps_of_2021_stand_among_the_ops() -> None:
+    """Capitalised categories, a step as an `Operator`: its work is in it all the same, and it is no op."""
+    trace = Trace()
+    for number, at in ((1, 0), (2, 10_000)):
+        trace.event(f"ProfilerStep#{number}", "Operator", at, 10_000)
+        trace.event("aten::mm", "Operator", at + 100, 500)
+        trace.event("cudaLaunchKernel", "Runtime", at + 200, 10, args={"correlation": number})
+        trace.event("gemm", "Kernel", at + 1_000, 4_000, pid=0, tid=7, args={"correlation": number, "stream": 7})
+    tables = table_set(trace)
+    steps = tables.columns("steps", 0)
+    assert steps["step"].tolist() == [1, 2]
+    assert set(steps["source"]) == {"profiler_step"}
+    assert tables.columns("kernels", 0)["step"].tolist() == [1, 2]
+    assert set(tables.columns("ops", 0)["name"]) == {"aten::mm"}

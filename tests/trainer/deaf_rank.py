@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from trainer.alive import watched
+from trainer.watchdog import watched
 
 dist.init_process_group("gloo")
 with watched(dist.get_rank(), dist.get_world_size()):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from trainer.parallel.data import Buckets
-from trainer.parallel.layout import Layout
-from trainer.parallel.mesh import Mesh
+from trainer.parallel.mesh import Layout, Mesh
 
 
 def test_a_bucket_waits_for_those_before_it() -> None:

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.config import parse
-from trainer.data import NOISE, Batches
-from trainer.errors import OptionError
+from trainer.batches import NOISE, Batches
+from trainer.options import OptionError, parse
 from trainer.rules import settle
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 
 from trainer import device as devices
-from trainer.config import parse
-from trainer.parallel.pipeline import Posting
+from trainer.options import parse
 from trainer.rules import settle
 
 GPU = torch.device("cuda", 0)
@@ -69,12 +68,3 @@ def test_groups_are_multiplied_in_one_kernel_where_that_waits_for_nothing(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
     assert devices.multiplies_groups(GPU, dtype) == grouped
-
-
-def test_a_marked_send_is_taken_for_a_send() -> None:
-    """Torch posts a batch of sends, or of receives, one by one, and looks for the functions to know them."""
-    sends = {Posting(SimpleNamespace(op=dist.isend), None, None) for _ in range(2)}
-    receives = {Posting(SimpleNamespace(op=dist.irecv), None, None)}
-    assert sends == {dist.isend} != receives
-    assert receives == {dist.irecv}
-    assert sends | receives == {dist.isend, dist.irecv}

@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
+from trainer_fleet import COMMON
 
+from trainer.build import build_stage, wanted_groups
 from trainer.device import multiplies_groups
+from trainer.injection import Faults
 from trainer.model.experts import one_by_one
+from trainer.options import parse
+from trainer.parallel.mesh import Mesh
+from trainer.rules import settle
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -33,3 +39,14 @@ def test_an_expert_without_tokens_has_no_gradient() -> None:
     assert out.shape == (0, 5)
     out.sum().backward()
     assert not weights.grad.any()
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_tokens_are_counted_once_however_often_forward_runs(recompute: str) -> None:
+    settled = settle(parse([*COMMON.split(), "--experts", "4", "--recompute", recompute]), 1)
+    mesh = Mesh.build(settled.layout, 0, wanted_groups(settled) - {"log"})
+    stage = build_stage(settled, mesh, torch.device("cpu"), Faults(settled, 0), 0)
+    tokens = torch.zeros(2, settled.shape.sequence, dtype=torch.int64)
+    stage(tokens).sum().backward()
+    for layer in stage.layers.values():
+        assert layer.ffn.load.sum() == tokens.numel() * settled.shape.top_k

@@ -8,13 +8,13 @@ import time
 import pytest
 import torch
 
-from trainer.config import parse
 from trainer.faults import parse_fault
 from trainer.injection import SO_MAX_PACING_RATE, Drag, Faults
-from trainer.model.shape import load_shape
-from trainer.pace import ACHIEVED, Pace
+from trainer.model.load import load_shape
+from trainer.options import parse
+from trainer.pacing import ACHIEVED, Brake, Pace
+from trainer.parallel.weight_gradients import Postponed
 from trainer.rules import settle
-from trainer.slow import Brake
 
 
 def faults(text: str, rank: int = 0) -> Faults:
@@ -96,9 +96,9 @@ def test_a_brake_does_more_work_forward_and_backward() -> None:
 
 def test_paced_layers_take_their_time_and_change_no_number() -> None:
     pace = Pace.of("20,30,40", load_shape("tiny"), tokens=1)
-    x, weight = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    x = torch.ones(3, requires_grad=True)
     start = time.perf_counter()
-    y = pace.leave(pace.enter(x) * pace.weight(weight)) + 0
+    y = pace.leave(pace.enter(x) * 1) + 0
     forward = time.perf_counter() - start
     y.sum().backward()
     backward = time.perf_counter() - start - forward
@@ -109,6 +109,21 @@ def test_paced_layers_take_their_time_and_change_no_number() -> None:
     start = time.perf_counter()
     pace.leave(pace.enter(x))
     assert time.perf_counter() - start >= 0.038
+
+
+def test_a_paced_split_backward_waits_for_the_weights_in_their_own_action() -> None:
+    pace = Pace.of("0,30,50", load_shape("tiny"), tokens=1)
+    pace.postponed = Postponed()
+    out = pace.leave(pace.enter(torch.ones(3, requires_grad=True)) * 1)
+    start = time.perf_counter()
+    with pace.postponed.collect() as jobs:
+        out.sum().backward()
+    inputs = time.perf_counter() - start
+    for job in jobs:
+        job()
+    weights = time.perf_counter() - start - inputs
+    assert 0.028 <= inputs < 0.078
+    assert weights >= 0.048
 
 
 def test_a_device_is_paced_by_its_arithmetic() -> None:

@@ -44,6 +44,11 @@ TWO = (
     f"--tp 2 --ep 2 {EXPERTS}",
     f"--cp 2 --ep 2 --zero 1 {EXPERTS}",
     f"--pp 2 --schedule zbv {EXPERTS}",
+    f"--pp 2 --schedule 1f1b --recompute full {EXPERTS}",
+    f"--pp 2 --schedule interleaved-zb --recompute selective {EXPERTS}",
+    f"--pp 2 --schedule interleaved-zb --recompute full --zero 1 {EXPERTS}",
+    f"--pp 2 --schedule zbv --recompute full {EXPERTS}",
+    f"--pp 2 --schedule dualpipev --recompute full {EXPERTS}",
 )
 FOUR = (
     "--dp 2 --tp 2 --zero 1",
@@ -58,6 +63,8 @@ FOUR = (
     "--pp 2 --dp 2 --schedule interleaved-zb --zero 3 --accumulate 2",
     f"--pp 2 --dp 2 --ep 2 --schedule zbv --zero 3 {EXPERTS}",
     "--pp 2 --dp 2 --schedule dualpipev --zero 3",
+    f"--pp 2 --dp 2 --schedule zbv --zero 3 --recompute full {EXPERTS}",
+    f"--pp 2 --tp 2 --schedule dualpipev --recompute full {EXPERTS}",
     "--pp 2 --tp 2",
     "--pp 2 --cp 2 --schedule dualpipev",
     "--cp 2 --tp 2 --cp-method ulysses",
@@ -102,6 +109,7 @@ def check(processes: int, cases: tuple[str, ...], case: str) -> None:
     golden = GOLDEN["experts" if "--experts" in case else "dense"]
     assert curve["loss"] == pytest.approx(golden["loss"], rel=0, abs=BOUND)
     assert curve["norm"] == pytest.approx(golden["norm"], rel=0, abs=BOUND)
+    assert curve["forwards"] == [2.0 if "--recompute full" in case else 1.0]
 
 
 @pytest.mark.parametrize("case", TWO)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trainer.config import parse
+from trainer.options import parse
 from trainer.rules import settle
 from usp_prof.contract import Manifest
 
@@ -42,7 +42,7 @@ def test_a_recorded_run_is_whole_and_says_its_truth(run: Any) -> None:
     command = f"torchrun --nproc-per-node {run.processes} trainer/run.py --profile {run.options}"
     assert (folder / "README.md").read_text() == TOOL.readme(run, command)
     manifest = Manifest.from_dict(json.loads((folder / "run.json").read_text()))
-    settled = settle(parse(run.options.split()), run.processes)
+    settled = settle(parse(["--profile", *run.options.split()]), run.processes)
     assert manifest.paced == bool(settled.options.pace)
     assert [fault["kind"] for fault in manifest.faults] == [fault.kind.replace("-", "_") for fault in settled.faults]
     assert {axis: size for axis, size in manifest.mesh.items() if size > 1} == {

@@ -10,10 +10,10 @@ import torch
 from trainer_fleet import COMMON
 from trainer_reference import Reference
 
+from trainer.batches import Batches
 from trainer.build import build, wanted_groups
-from trainer.config import parse
-from trainer.data import Batches
 from trainer.injection import Faults
+from trainer.options import parse
 from trainer.parallel.mesh import Mesh
 from trainer.rules import settle
 from trainer.step import rate

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from trainer.config import parse
-from trainer.errors import OptionError
-from trainer.parallel.layout import ORDER, Layout
-from trainer.parallel.mesh import SERVED
+from trainer.options import OptionError, parse
+from trainer.parallel.mesh import ORDER, SERVED, Layout
 from trainer.rules import check_sharing, settle
 
 if TYPE_CHECKING:
@@ -32,9 +30,9 @@ REFUSED = (
     (2, "--pp 2 --schedule dualpipev --micro-batches 2", "dualpipev", "--micro-batches 4"),
     (4, "--pp 4 --schedule interleaved --micro-batches 9 --layers 8", "rounds", "--micro-batches 8"),
     (2, "--dp 2 --batch 3", "multiple", "--batch 4"),
-    (2, "--dp 2 --batch 12 --micro-batch 4", "is not dp", "--batch 8"),
+    (2, "--dp 2 --batch 12 --micro-batch 4", "is not dp", "--batch 16"),
     (1, "--dtype fp8 --device cpu", "fp8", "--dtype bf16"),
-    (1, "--resume", "--resume", "--checkpoint FOLDER"),
+    (1, "--resume", "--checkpoint", "leave --resume out"),
     (1, "--model huge", "no such model", "one of tiny, small, 100m, 1b, 8b, or a config.json"),
     (2, "--fault slow-rank:rank=2", "none of 0 to 1", "rank=1"),
     (2, "--fault slow-rnk", "no fault", "one of slow-rank"),
@@ -51,12 +49,47 @@ REFUSED = (
     (1, "--tp two", "argument --tp: invalid int value", "trainer/run.py --help"),
     (1, "--lr -1", "below zero", "--lr 0.003"),
     (1, "--fault slow-rank:steps=some", "does not fit", "steps=2-4"),
-    (1, "--fault pause:every=0", "every=0", "every=1"),
-    (2, "--fault slow-host:hosts=0", "hosts=0", "hosts=1"),
-    (2, "--fault unequal-lengths:documents=0", "documents=0", "documents=1"),
+    (1, "--fault pause:every=0", "does not fit every", "every=2"),
+    (2, "--fault slow-host:hosts=0", "does not fit hosts", "hosts=2"),
+    (2, "--fault unequal-lengths:documents=0", "does not fit documents", "documents=4"),
     (1, "--fault late-input:ms=-5", "does not fit ms", "ms=100.0"),
     (1, "--fault slow-rank:steps=3-1", "does not fit steps", "steps=2-4"),
     (1, "--experts 4 --fault expert-imbalance:expert=9", "none of 0 to 3", "expert=3"),
+    (1, "--checkpoint-every 2", "--checkpoint-every 2 needs the folder", "leave --checkpoint-every out"),
+    (2, "--schedule zbv", "--pp is 1", "leave --schedule out"),
+    (1, "--top-k 4", "the model has none", "leave --top-k out"),
+    (2, "--bucket-mb 4 --zero 3", "ZeRO-0 or -1", "leave --bucket-mb out"),
+    (1, "--bucket-mb 4", "dp or cp", "leave --bucket-mb out"),
+    (2, "--no-prefetch", "ZeRO-2 and -3", "leave --no-prefetch out"),
+    (2, "--cp-method ulysses", "--cp is 1", "leave --cp-method out"),
+    (2, "--cp-layout contiguous", "--cp is 1", "leave --cp-layout out"),
+    (2, "--ep-layout inner --experts 4", "--ep is 1", "leave --ep-layout out"),
+    (2, "--pp 2 --stages-per-rank 4", "interleaved", "leave --stages-per-rank out"),
+    (1, "--output traces/here", "--profile", "leave --output out"),
+    (1, "--profile-steps 3", "--profile", "leave --profile-steps out"),
+    (1, "--profile --profile-skip 9", "records steps 10 to 11", "--steps 12"),
+    (1, "--pace-model 1b", "named device", "leave --pace-model out"),
+    (1, "--pace 2,2,2 --pace-model 1b", "named device", "leave --pace-model out"),
+    (1, "--pace nan,2,2", "from zero up", "--pace 20,20,20"),
+    (1, "--pace 2,2,2,5", "no ring attention", "--pace 2,2,2,0"),
+    (1, "--pace 2,2,2,0,5", "no routed experts", "--pace 2,2,2,0,0"),
+    (1, "--lr nan", "--lr nan is no number", "--lr 0.003"),
+    (1, "--clip inf", "is no number", "--clip 1.0"),
+    (1, "--timeout 0", "nothing to do", "--timeout 1"),
+    (1, "--steps 0", "nothing to do", "--steps 1"),
+    (1, "--fault pause:probability=3", "does not fit probability", "probability=1.0"),
+    (1, "--fault pause:probability=nan", "does not fit probability", "probability=1.0"),
+    (1, "--fault pause:probability=0", "does not fit probability", "probability=1.0"),
+    (1, "--fault pause:ms=0", "does not fit ms", "ms=200.0"),
+    (1, "--fault slow-rank:factor=1", "does not fit factor", "factor=2.0"),
+    (1, "--fault pause:steps=7-9", "begins with step 7 of 5", "steps=4"),
+    (2, "--fault slow-link:axis=dp", "nothing is slow", "delay_ms=1"),
+    (1, "--fault slow-link:delay_ms=2", "one rank here", "leave --fault out"),
+    (1, "--fault unoverlapped", "no gradients are summed", "leave --fault out"),
+    (2, "--fault slow-host:hosts=8,host=1", "strikes no rank", "hosts=2"),
+    (1, "--batch 7 --micro-batch 3", "is not dp", "--batch 6"),
+    (1, "--checkpoint /proc/none", "cannot be written", "--checkpoint /tmp/run"),
+    (1, "--profile --output /dev/null/run", "cannot be written", "--output /tmp/run"),
 )
 
 
@@ -121,6 +154,53 @@ def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
     file.write_text("tpp = 2\n")
     with pytest.raises(OptionError, match="no option 'tpp'"):
         parse(["--config", str(file)])
+
+
+def obeyed(words: list[str], hint: str, world: int) -> tuple[list[str], int]:
+    """Do what a hint says: `--x 3`, `leave --x out`, or `torchrun --nproc-per-node N`; the first of several."""
+    said = hint.split(", or ", maxsplit=1)[0].split()
+    if said[0] == "leave":
+        return [word for word in words if word.split("=")[0] != said[1]], world
+    if said[0] == "torchrun":
+        return words, int(said[2].rstrip(","))
+    kept = [word for word in words if word.split("=")[0] != said[0]]
+    return [*kept, f"{said[0]}={said[1].rstrip(',')}"], world
+
+
+counts = st.sampled_from([0, 1, 2, 3, 4, 6])
+CHOSEN = st.fixed_dictionaries(
+    {},
+    optional={
+        **{f"--{name}": counts for name in ("dp", "tp", "cp", "pp", "ep", "top-k", "layers", "micro-batches")},
+        **{f"--{name}": counts for name in ("accumulate", "micro-batch", "stages-per-rank", "timeout", "steps")},
+        "--zero": st.sampled_from([0, 1, 2, 3]),
+        "--batch": st.integers(0, 40),
+        "--experts": st.sampled_from([0, 3, 4, 8]),
+        "--sequence": st.sampled_from([8, 24, 66]),
+        "--dp-replicate": st.sampled_from([1, 2, 3]),
+        "--schedule": st.sampled_from(["gpipe", "1f1b", "interleaved", "zbv", "dualpipev"]),
+        "--cp-method": st.sampled_from(["ring", "ulysses"]),
+        "--cp-layout": st.sampled_from(["zigzag", "contiguous"]),
+        "--ep-layout": st.sampled_from(["inner", "outer"]),
+        "--lr": st.sampled_from(["nan", "-1", "0.1"]),
+        "--bucket-mb": st.sampled_from(["0.5", "inf"]),
+        "--pace": st.sampled_from(["2,2,2", "2,2,2,4", "2,2,2,4,4"]),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(chosen=CHOSEN, world=st.sampled_from([1, 2, 3, 4, 6, 8]))
+def test_following_the_hints_leads_to_a_run(chosen: dict[str, object], world: int) -> None:
+    words = [f"{flag}={value}" for flag, value in chosen.items()]
+    for _ in range(20):
+        try:
+            settle(parse(words), world)
+        except OptionError as refusal:
+            words, world = obeyed(words, refusal.hint, world)
+        else:
+            return
+    settle(parse(words), world)  # still refused: says why
 
 
 sizes = st.sampled_from([1, 2, 3])

@@ -14,10 +14,6 @@ from pathlib import Path
 import pytest
 from trainer_fleet import ROOT, finish, process_of, start, torchrun
 
-from trainer import checkpoint
-from trainer.config import parse
-from trainer.errors import OptionError
-from trainer.rules import settle
 from usp_prof.contract import Manifest, parse_mark
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]  # some launch twice
@@ -91,9 +87,7 @@ def test_a_text_is_learned(tmp_path: Path) -> None:
     assert lines[-1]["loss"] < lines[0]["loss"] - 1
 
 
-@pytest.mark.parametrize(
-    "options", ["--dp 2 --zero 3 --experts 4", "--pp 2 --schedule interleaved --zero 1 --dtype bf16"]
-)
+@pytest.mark.parametrize("options", ["--dp 2 --zero 3 --experts 4", "--pp 2 --schedule interleaved --zero 1"])
 def test_resuming_continues_bit_for_bit(tmp_path: Path, options: str) -> None:
     options = f"{options} --steps 4 --checkpoint {tmp_path} --checkpoint-every 2"
     whole = train(2, options)
@@ -104,20 +98,10 @@ def test_resuming_continues_bit_for_bit(tmp_path: Path, options: str) -> None:
         assert (before["loss"], before["grad_norm"]) == (after["loss"], after["grad_norm"])
 
 
-def test_a_checkpoint_of_another_mesh_is_refused(tmp_path: Path) -> None:
-    settled = settle(parse(["--checkpoint", str(tmp_path), "--resume"]), 1)
-    with pytest.raises(OptionError, match="there is none to resume from"):
-        checkpoint.load(tmp_path, settled, None)
-    (tmp_path / "step-000004").mkdir()
-    (tmp_path / "step-000004" / "identity.json").write_text('{"mesh": {"pp": 2}}')
-    with pytest.raises(OptionError, match="was written with mesh"):
-        checkpoint.load(tmp_path, settled, None)
-
-
-def training(process: subprocess.Popen[str], rank: int) -> int:
-    """Wait for the first step; gives the process of a rank."""
+def training(process: subprocess.Popen[str], rank: int, step: int = 0) -> int:
+    """Wait for a step; gives the process of a rank."""
     for line in process.stdout:
-        if line.startswith("{"):
+        if line.startswith("{") and json.loads(line)["step"] == step:
             break
     return process_of(process, rank)
 
@@ -142,6 +126,24 @@ def test_a_lost_rank_is_named_and_leaves_no_half_trace(tmp_path: Path) -> None:
     assert f"error: rank 1 (pid {victim} on " in err
     assert "rank 0 gives up" in err
     assert not list(folder.glob("*")) or {path.name for path in folder.iterdir()} <= {"run.json"}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_ctrl_c_ends_with_one_line_and_whole_traces(tmp_path: Path, processes: int) -> None:
+    folder = tmp_path / "run"
+    options = f"--dp {processes} --steps 100000 --profile --profile-skip 0 --profile-steps 90000 --output {folder}"
+    process = begin(processes, options)
+    workers = [training(process, 0, step=4)] + [process_of(process, rank) for rank in range(1, processes)]
+    for worker in workers:
+        os.kill(worker, signal.SIGINT)  # as a terminal does
+    _, err = finish(process, 150)
+    assert process.returncode != 0
+    ours = err.partition("torch.distributed.elastic")[0]  # torchrun has a page of its own to say
+    assert "stopped by Ctrl-C" in ours
+    assert "KeyboardInterrupt" not in ours
+    assert "is gone" not in err
+    for rank in range(processes):
+        assert trace(folder, rank)["traceEvents"]
 
 
 def test_ranks_that_hear_nothing_still_name_the_lost_one() -> None:

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from trainer.build import build, wanted_groups
-from trainer.config import parse
-from trainer.errors import OptionError
 from trainer.injection import Faults
-from trainer.model.shape import load_shape
+from trainer.model.load import load_shape
+from trainer.options import OptionError, parse
 from trainer.parallel.mesh import Mesh
 from trainer.rules import settle
 
@@ -57,8 +56,8 @@ def test_a_configuration_gives_a_model_of_that_many_weights(tmp_path: Path, more
 def test_what_is_no_configuration_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="no vocab"):
         load_shape(config(tmp_path, {name: size for name, size in LLAMA.items() if name != "vocab_size"}))
-    with pytest.raises(OptionError, match="do not make up hidden"):
-        load_shape(config(tmp_path, LLAMA | {"head_dim": 32}))
+    with pytest.raises(OptionError, match="heads of an odd width"):
+        load_shape(config(tmp_path, LLAMA | {"head_dim": 9}))
     (tmp_path / "config.json").write_text("not json")
     with pytest.raises(OptionError, match=r"config\.json"):
         load_shape(str(tmp_path / "config.json"))

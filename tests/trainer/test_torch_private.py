@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining import schedules
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
-from trainer import alive, torch_private
+from trainer import torch_private, watchdog
 
 FILE = Path(torch_private.__file__)
 
@@ -55,25 +57,20 @@ def test_gathers_stay_where_they_are_without_the_setter() -> None:
 def test_nobody_is_watched_without_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(dist.distributed_c10d, "_get_default_store")
     assert torch_private.default_store() is None
-    with pytest.raises(RuntimeError, match="as it was"), alive.watched(0, 2):
+    with pytest.raises(RuntimeError, match="as it was"), watchdog.watched(0, 2):
         raise RuntimeError("as it was")
 
 
-def order_of(kind: type) -> list[Any]:
-    schedule = object.__new__(kind)
-    schedule.pp_group_size, schedule._n_microbatches = 4, 8
-    return schedule._calculate_single_rank_operations(1)
-
-
-def test_a_pair_of_dualpipev_is_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[int, list[Any]] = {}
-    monkeypatch.setattr(
-        schedules.ScheduleDualPipeV, "_prepare_schedule_with_comms", lambda _, actions, *__: given.update(actions)
-    )
-    whole = order_of(schedules.ScheduleDualPipeV)
-    pairs = [action for action in whole if getattr(action, "sub_actions", None)]
-    object.__new__(torch_private.DualPipeV)._prepare_schedule_with_comms({1: [None, *whole]})
-    assert len(given[1]) == 1 + len(whole) + len(pairs) > 1 + len(whole)
-    assert [part for pair in pairs for part in pair.sub_actions] == [
-        action for action in given[1] if any(action in pair.sub_actions for pair in pairs)
-    ]
+def test_gradients_are_summed_outside_of_a_backward(tmp_path: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, about a mesh of one
+            module = fully_shard(torch.nn.Linear(2, 2), mesh=init_device_mesh("cpu", (1,)))
+        module.set_requires_gradient_sync(False)
+        module(torch.ones(1, 2, requires_grad=True)).sum().backward()
+        assert module.weight.grad is None
+        torch_private.reduce_gradients(module)
+        assert torch.equal(module.weight.grad.to_local(), torch.ones(2, 2))
+    finally:
+        dist.destroy_process_group()

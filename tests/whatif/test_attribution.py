@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from made_faults import run_with
+from tiny import Trace, table_set
 
+from usp_prof.cli._whatif_texts import NO_LOSS, of_run
 from usp_prof.model.edit import parse_edit
 from usp_prof.whatif.attribution import slowdown
 from usp_prof.whatif.predict import predict, unedited
@@ -21,10 +25,28 @@ def test_the_fault_explains_the_loss(fault: str, what: str, name: str) -> None:
     assert all(abs(share) < 0.05 for share in others)
 
 
-def test_a_clean_run_is_near_its_ideal() -> None:
+def test_a_run_at_its_ideal_has_no_loss_to_share_out() -> None:
     found = slowdown(run_with("clean").tables)
-    assert 0.99 < found.slowdown < 1.02
-    assert {part.what for part in found.parts} == {"rank", "stage", "axis", "kind"}
+    assert 0.99 < found.slowdown < 1.01
+    assert found.parts == ()
+    assert NO_LOSS in of_run(found, as_json=False)
+    assert json.loads(of_run(found, as_json=True))["parts"] == []
+
+
+def test_a_run_with_a_loss_has_all_kinds_of_parts() -> None:
+    assert {part.what for part in slowdown(run_with("slow_rank").tables).parts} == {"rank", "stage", "axis", "kind"}
+
+
+def test_a_run_with_nothing_to_idealise_is_no_error() -> None:
+    trace = Trace()
+    for step in range(3):
+        trace.step(step, step * 100_000, 100_000).memcpy(
+            step * 100_000 + 5_000, 50_000, launch_at=step * 100_000 + 1_000
+        )
+    found = slowdown(table_set({0: trace}))
+    assert found.parts == ()
+    assert found.slowdown == 1
+    assert NO_LOSS in of_run(found, as_json=False)
 
 
 def test_one_kind_of_action_alone() -> None:

@@ -10,8 +10,7 @@ import pytest
 import usp_prof
 from usp_prof.findings import engine
 from usp_prof.synth.declaration import Clocks, Declaration, Fault, FaultKind, Mesh, Work
-from usp_prof.synth.simulation import simulate
-from usp_prof.synth.truth import tell
+from usp_prof.synth.simulation import simulate, tell
 from usp_prof.synth.write import write
 
 if TYPE_CHECKING:

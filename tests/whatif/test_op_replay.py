@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from usp_prof.inputs.op_table import Op, read_op_table
 from usp_prof.model.errors import InputError
-from usp_prof.readers.op_table import Op, read_op_table
 from usp_prof.whatif.op_replay import job_slowdown
 
 PUBLISHED = Path(__file__).parents[2].parent / "shared" / "traces" / "straggler-timelines"

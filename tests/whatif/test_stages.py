@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planned import LLAMA_8B
 
-from usp_prof.algebra.schedules.orders import Schedule, Shape
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.errors import UsageError
+from usp_prof.schedule import Schedule, Shape
 from usp_prof.whatif.stages import footprints, in_flight, layers_of_stages, stages_of, worst
 
 

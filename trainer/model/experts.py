@@ -1,4 +1,4 @@
-"""How do tokens find their experts, wherever these live?
+"""Mixture of experts: a router, and the routed experts of this rank.
 
 A router picks `top_k` experts for each token. The tokens are sorted by expert, sent to the ranks that hold them (an
 all-to-all with uneven runs, after one that exchanges the counts), multiplied in groups, sent back and weighted. No
@@ -8,20 +8,19 @@ token is dropped. A bias per expert, moved after each step against its load, kee
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import nn
 
 from trainer.device import multiplies_groups
-from trainer.parallel.collectives import exchange
-from trainer.parallel.expert import Route
+from trainer.model.layers import ACTIVATIONS
+from trainer.parallel.expert import Route, combine, dispatch
+from trainer.parallel.placement import place
+from trainer.parallel.stage import Plan
 from trainer.parallel.tensor import kept, replicated, weight
-from usp_prof.record import expert_combine, expert_dispatch, expert_load
-
-if TYPE_CHECKING:
-    from trainer.model.plan import Plan
+from trainer.parallel.weight_gradients import Product, multiply
+from usp_prof.record import expert_load
 
 ROW_BYTES = 16
 """Of what the kernel that multiplies groups wants rows to be multiples."""
@@ -34,7 +33,7 @@ def expert_weight(plan: Plan, name: str, rows: int, columns: int) -> nn.Paramete
     mine = range(group.rank * local, (group.rank + 1) * local)
     parameter = kept(plan, torch.stack([weight(plan, f"{name}.{index}", (rows, columns)) for index in mine]))
     parameter.expert = True  # type: ignore[attr-defined] # read by parallel.data
-    return parameter
+    return place(parameter, (plan.settled.shape.experts, rows, columns), (mine.start, 0, 0))
 
 
 class ExpertWeights(nn.Module):
@@ -42,20 +41,45 @@ class ExpertWeights(nn.Module):
 
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
-        hidden, ffn, dtype = plan.settled.shape.hidden, plan.settled.shape.ffn, plan.settled.compute
+        shape, dtype = plan.settled.shape, plan.settled.compute
+        hidden, ffn = shape.hidden, shape.expert_width
+        self.activation = ACTIVATIONS[shape.activation]
         self.gate = expert_weight(plan, f"{name}.gate", hidden, ffn)
         self.up = expert_weight(plan, f"{name}.up", hidden, ffn)
         self.down = expert_weight(plan, f"{name}.down", ffn, hidden)
+        self.postponed = plan.postponed
         rows_fit = not any(size * dtype.itemsize % ROW_BYTES for size in (hidden, ffn))
         self.in_one_kernel = rows_fit and multiplies_groups(plan.device, dtype)
 
     def forward(self, x: torch.Tensor, route: Route) -> torch.Tensor:
         """Apply each expert to its run of rows."""
-        if self.in_one_kernel and len(x):
-            product = partial(F.grouped_mm, offs=route.counts.cumsum(0).to(torch.int32))
-        else:
-            product = partial(one_by_one, lengths=route.experts)
-        return product(F.silu(product(x, self.gate)) * product(x, self.up), self.down)
+        in_one_kernel = self.in_one_kernel and len(x) > 0
+        product = grouped(route.counts.cumsum(0).to(torch.int32)) if in_one_kernel else one_each(route.experts)
+        times = partial(multiply, product=product, postponed=self.postponed)
+        return times(self.activation(times(x, self.gate)) * times(x, self.up), self.down)
+
+
+def grouped(ends: torch.Tensor) -> Product:
+    """Multiply runs of rows, of which each has its own matrix, in one kernel; `ends` says where runs end."""
+    return Product(
+        forward=partial(F.grouped_mm, offs=ends),
+        input_gradient=lambda grad, weights: F.grouped_mm(grad, weights.transpose(1, 2), offs=ends),
+        weight_gradient=lambda grad, x: F.grouped_mm(x.t(), grad, offs=ends),
+    )
+
+
+def one_each(lengths: list[int]) -> Product:
+    """Multiply runs of rows, of which each has its own matrix, in a kernel for each."""
+
+    def weight_gradient(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        runs = zip(grad.split(lengths), x.split(lengths), strict=True)
+        return torch.stack([inputs.t() @ gradients for gradients, inputs in runs])
+
+    return Product(
+        forward=partial(one_by_one, lengths=lengths),
+        input_gradient=lambda grad, weights: one_by_one(grad, weights.transpose(1, 2), lengths),
+        weight_gradient=weight_gradient,
+    )
 
 
 def one_by_one(x: torch.Tensor, weights: torch.Tensor, lengths: list[int]) -> torch.Tensor:
@@ -68,7 +92,7 @@ class Experts(nn.Module):
 
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
-        shape = plan.settled.shape
+        self.shape = shape = plan.settled.shape
         self.group, self.top_k, self.count = plan.mesh["ep"], shape.top_k, shape.experts
         self.router = replicated(plan, weight(plan, f"{name}.router", (shape.experts, shape.hidden)))
         self.weights = ExpertWeights(plan, name)
@@ -76,26 +100,29 @@ class Experts(nn.Module):
         self.register_buffer("load", torch.zeros_like(self.bias, dtype=torch.int64), persistent=False)
         self.crowd, self.pace = plan.crowd, plan.pace
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Route, compute and bring back; every rank routes its own slice of the sequence."""
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Route, compute and bring back; gives the result, and how many tokens chose each expert.
+
+        Every rank routes its own slice of the sequence. Nothing is counted up here, because recomputation runs this
+        again: the layer adds the load to `self.load`, once.
+        """
         tokens = x.flatten(0, 1)
         accurate = torch.promote_types(x.dtype, torch.float32)
-        scores = F.linear(tokens.to(accurate), self.router.to(accurate)).softmax(-1)
+        logits = F.linear(tokens.to(accurate), self.router.to(accurate))
+        scores = logits.sigmoid() if self.shape.scoring == "sigmoid" else logits.softmax(-1)
         with torch.no_grad():
             chosen = (scores + self.bias + self.crowd).topk(self.top_k, -1).indices
             flat = chosen.flatten()
             load = self.load.new_zeros(self.count).scatter_add_(0, flat, torch.ones_like(flat))  # bincount would wait
-            self.load += load
         gates = scores.gather(-1, chosen)
-        gates = (gates / gates.sum(-1, keepdim=True)).to(x.dtype)
+        if self.shape.renormalize:
+            gates = gates / gates.sum(-1, keepdim=True)
+        gates = (gates * self.shape.routed_scale).to(x.dtype)
         route = Route.plan(chosen, load, self.group)
-        with expert_dispatch():
-            arrived = exchange(tokens[route.order // self.top_k], self.group, route.sends, route.receives)
+        arrived = dispatch(tokens, self.top_k, route, self.group)
         with expert_load(arrived.shape[0], route.experts):
             results = self.weights(arrived[route.by_expert], route)[route.by_expert.argsort()]
             if self.pace is not None and self.pace.experts:
                 results = self.pace.work(results, self.pace.experts * arrived.shape[0] / chosen.numel())
-        with expert_combine():
-            results = exchange(results, self.group, route.receives, route.sends)
-        back = results[route.order.argsort()]
-        return (back.unflatten(0, (-1, self.top_k)) * gates.unsqueeze(-1)).sum(1).view_as(x)
+        returned = combine(results, route, self.group)
+        return (returned.unflatten(0, (-1, self.top_k)) * gates.unsqueeze(-1)).sum(1).view_as(x), load

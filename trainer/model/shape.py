@@ -1,21 +1,17 @@
-"""How large is the model, and how much arithmetic does one of its tokens cost?"""
+"""The shape of a decoder: its sizes, which variants its layers use, and how many weights follow."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-from trainer.errors import OptionError, refuse
+from trainer.model.rope import RopeScaling
 from usp_prof.contract import ModelEntry
 from usp_prof.conventions import complete
-from usp_prof.record.description import describe_model
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes of a decoder (RMS norm, rotary positions, grouped queries, SwiGLU, optional routed experts)."""
+    """The sizes and variants of a decoder; by default a Llama: RMS norm, rotary positions, grouped queries, SwiGLU."""
 
     name: str
     layers: int
@@ -23,27 +19,83 @@ class ModelShape:
     heads: int
     kv_heads: int
     ffn: int
+    """Inner width of the feed-forward network; of an expert too where `expert_ffn` is zero."""
     vocab: int
     sequence: int
     experts: int = 0
+    """Routed experts in each layer from `first_dense` on."""
     top_k: int = 2
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
+    head_dim: int = 0
+    """Width of one attention head; hidden / heads where it is not given."""
+    rope_scaling: RopeScaling | None = None
+    learned_positions: int = 0
+    """Rows of a learned position embedding in place of rotary positions."""
+    window: int = 0
+    """Tokens that attention looks back on; the trainer has no window, so sequences may be no longer."""
+    norm: str = "rms"
+    """`rms`, or `layer` with mean and bias."""
+    qk_norm: bool = False
+    """Whether each head's queries and keys are normalised before they are rotated."""
+    qkv_bias: bool = False
+    out_bias: bool = False
+    ffn_bias: bool = False
+    activation: str = "silu"
+    gated: bool = True
+    """Whether the feed-forward network multiplies by a gate (SwiGLU) or has two matrices only."""
+    tied: bool = False
+    """Whether the head is the embedding."""
+    first_dense: int = 0
+    """Layers without experts before the first that has them."""
+    expert_ffn: int = 0
+    shared_ffn: int = 0
+    """Inner width of what all tokens pass beside the routed experts."""
+    shared_gate: bool = False
+    """Whether a token decides by a sigmoid how much of the shared experts it takes."""
+    scoring: str = "softmax"
+    """How the router scores experts: `softmax` or `sigmoid`."""
+    renormalize: bool = True
+    """Whether the weights of a token's experts are made to add up to one."""
+    routed_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.head_dim:
+            object.__setattr__(self, "head_dim", self.hidden // self.heads)
 
     @property
-    def head_dim(self) -> int:
-        """Width of one attention head."""
-        return self.hidden // self.heads
+    def expert_width(self) -> int:
+        """Inner width of one routed expert."""
+        return self.expert_ffn or self.ffn
 
-    def layer_parameters(self, experts: int) -> int:
-        """Weights of one layer, counting `experts` of its routed experts: all there are, or those a token meets."""
-        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        ffn = max(min(experts, self.experts), 1) * 3 * self.hidden * self.ffn
-        return attention + ffn + self.experts * self.hidden + 2 * self.hidden
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer routes tokens to experts."""
+        return self.experts > 0 and layer >= self.first_dense
+
+    def layer_parameters(self, experts: int, layer: int | None = None) -> int:
+        """Weights of a layer (the last unless given), counting `experts` of its routed ones: all, or those in use."""
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        attention = self.hidden * (2 * queries + 2 * keys)
+        attention += self.qkv_bias * (queries + 2 * keys) + self.out_bias * self.hidden
+        attention += self.qk_norm * 2 * self.head_dim
+        matrices = 3 if self.gated else 2
+        if self.has_experts(self.layers - 1 if layer is None else layer):
+            routed = min(experts, self.experts) * matrices * self.hidden * self.expert_width
+            shared = matrices * self.hidden * self.shared_ffn + self.shared_gate * self.hidden
+            ffn = routed + shared + self.experts * self.hidden
+        else:
+            ffn = matrices * self.hidden * self.ffn
+            ffn += self.ffn_bias * ((matrices - 1) * self.ffn + self.hidden)
+        return attention + ffn + 2 * self.norm_parameters
+
+    @property
+    def norm_parameters(self) -> int:
+        """Weights of one norm."""
+        return (2 if self.norm == "layer" else 1) * self.hidden
 
     @property
     def parameters(self) -> int:
-        """All weights: embedding, layers, last norm, head."""
+        """All weights: embeddings, layers, last norm, head."""
         return self._with(self.experts)
 
     @property
@@ -52,7 +104,9 @@ class ModelShape:
         return self._with(self.top_k)
 
     def _with(self, experts: int) -> int:
-        return self.layers * self.layer_parameters(experts) + 2 * self.vocab * self.hidden + self.hidden
+        embeddings = ((1 if self.tied else 2) * self.vocab + self.learned_positions) * self.hidden
+        layers = sum(self.layer_parameters(experts, layer) for layer in range(self.layers))
+        return layers + embeddings + self.norm_parameters
 
     def entry(self) -> ModelEntry:
         """Describe the model for the manifest."""
@@ -60,9 +114,13 @@ class ModelShape:
         entry = ModelEntry(
             **{field: getattr(self, field) for field in alike},
             ffn_hidden=self.ffn,
+            gated_ffn=self.gated,
+            tied_embeddings=self.tied,
             experts_per_token=self.top_k if self.experts else 0,
-            expert_ffn_hidden=self.ffn if self.experts else 0,
-            moe_layers=self.layers if self.experts else 0,
+            expert_ffn_hidden=self.expert_width if self.experts else 0,
+            # The manifest counts shared experts in widths of a routed one.
+            shared_experts=round(self.shared_ffn / self.expert_width) if self.experts else 0,
+            moe_layers=self.layers - self.first_dense if self.experts else 0,
             parameters=self.parameters,
             active_parameters=self.active_parameters,
         )
@@ -79,41 +137,3 @@ PRESETS = {
         ModelShape("8b", 32, 4096, 32, 8, 14336, 128256, 4096, rope_theta=500_000.0),
     )
 }
-
-
-def load_shape(name: str, **changes: Any) -> ModelShape:  # noqa: ANN401 - the sizes of a shape
-    """Find a preset or read a `config.json` of the Hugging Face kind; `changes` that are not `None` override."""
-    if name.endswith(".json"):
-        shape = _read_config(Path(name))
-    elif name in PRESETS:
-        shape = PRESETS[name]
-    else:
-        raise OptionError(f"--model {name}: no such model", hint=f"one of {', '.join(PRESETS)}, or a config.json")
-    return replace(shape, **{key: value for key, value in changes.items() if value is not None})
-
-
-def _read_config(path: Path) -> ModelShape:
-    hint = "a Hugging Face config.json of a Llama-like model"
-    try:
-        data = json.loads(path.read_text())
-        read = describe_model(data)
-    except (OSError, ValueError, TypeError) as error:
-        raise OptionError(f"--model {path}: {error}", hint) from error
-    for size in ("layers", "hidden", "heads", "ffn_hidden", "vocab"):
-        refuse(not getattr(read, size), f"--model {path}: it gives no {size}", hint)
-    other = read.heads * read.head_dim != read.hidden
-    refuse(other, f"--model {path}: {read.heads} heads of {read.head_dim} do not make up hidden = {read.hidden}", hint)
-    return ModelShape(
-        name=read.name or path.stem,
-        layers=read.layers,
-        hidden=read.hidden,
-        heads=read.heads,
-        kv_heads=read.kv_heads,
-        ffn=read.expert_ffn_hidden or read.ffn_hidden,
-        vocab=read.vocab,
-        sequence=min(data.get("max_position_embeddings", 4096), 4096),
-        experts=read.experts,
-        top_k=read.experts_per_token or 2,
-        rope_theta=float(data.get("rope_theta", 10_000.0)),
-        norm_eps=float(data.get("rms_norm_eps", 1e-5)),
-    )

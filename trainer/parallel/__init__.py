@@ -1,1 +1,1 @@
-"""The five parallel axes, one module each; `mesh` says which rank stands where."""
+"""The parallel axes, one module each; `mesh` says which rank stands where."""

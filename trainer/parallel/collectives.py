@@ -1,4 +1,4 @@
-"""How do tensors move inside a group, with their gradients?
+"""Collectives that carry gradients: all-gather, reduce-scatter and all-to-all, each with its inverse in backward.
 
 Each is a no-op in a group of one. Tensors are ``[sequence, batch, hidden]``, so that a shard of the sequence is
 contiguous memory and a gather needs no copy.
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer.both_ways import both_ways
+from trainer.autograd_hooks import transform
 from trainer.parallel.mesh import Group
 from trainer.torch_private import all_gather_single, reduce_scatter_single
 
@@ -51,18 +51,24 @@ def all_reduce(x: torch.Tensor, group: Group, operation: Any = dist.ReduceOp.SUM
 
 def gather(x: torch.Tensor, group: Group) -> torch.Tensor:
     """Gather along the first dimension; the gradient is reduced and scattered."""
-    return x if group.size == 1 else both_ways(x, partial(gather_rows, group=group), partial(reduce_rows, group=group))
+    if group.size == 1:
+        return x
+    return transform(x, partial(gather_rows, group=group), partial(reduce_rows, group=group))
 
 
 def reduce_scatter(x: torch.Tensor, group: Group) -> torch.Tensor:
     """Reduce and scatter along the first dimension; the gradient is gathered."""
-    return x if group.size == 1 else both_ways(x, partial(reduce_rows, group=group), partial(gather_rows, group=group))
+    if group.size == 1:
+        return x
+    return transform(x, partial(reduce_rows, group=group), partial(gather_rows, group=group))
 
 
 def exchange(
     x: torch.Tensor, group: Group, sends: list[int] | None = None, receives: list[int] | None = None
 ) -> torch.Tensor:
     """All-to-all along the first dimension, runs of any length; the gradient goes the way back."""
-    there = partial(exchange_rows, sends=sends, receives=receives, group=group)
-    back = partial(exchange_rows, sends=receives, receives=sends, group=group)
-    return x if group.size == 1 else both_ways(x, there, back)
+    if group.size == 1:
+        return x
+    forward = partial(exchange_rows, sends=sends, receives=receives, group=group)
+    backward = partial(exchange_rows, sends=receives, receives=sends, group=group)
+    return transform(x, forward, backward)

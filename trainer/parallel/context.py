@@ -1,4 +1,4 @@
-"""How does attention see a sequence that is cut over context-parallel ranks?
+"""Context parallelism: attention over a sequence that is cut over ranks.
 
 Three methods. *Ring* (`ring.py`): keys and values travel from rank to rank. *All-gather*: every rank gathers all keys
 and values. *Ulysses*: an all-to-all trades the split of the sequence for a split of the heads, and back.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from trainer.pace import Pace
+from trainer.pacing import Pace
 from trainer.parallel.collectives import exchange, gather
 from trainer.parallel.mesh import Group
 from trainer.parallel.ring import Ring, expand

@@ -1,4 +1,4 @@
-"""How do data-parallel ranks agree on one gradient, and who keeps which part of the optimizer's state?
+"""Data parallelism, ZeRO-0 and ZeRO-1: one gradient from all ranks, reduced in buckets during backward.
 
 ZeRO-0 and ZeRO-1 are written here: gradients are gathered into flat buckets, and a bucket's all-reduce (ZeRO-0) or
 reduce-scatter (ZeRO-1) starts from a backward hook as soon as its last gradient is there, while backward runs on;
@@ -24,6 +24,7 @@ from torch import nn
 
 from trainer.parallel.collectives import all_reduce
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.placement import Box, boxes_of_run, is_tied, placement_of, stored_here
 from trainer.torch_private import all_gather_single, reduce_scatter_single
 from usp_prof.record import mark
 
@@ -35,6 +36,12 @@ class Slice:
     tensor: torch.Tensor
     copies: int
     """How many ranks of the world hold this very slice; a norm over all ranks must count it once."""
+    boxes: list[Box]
+    """Which weights lie in it, for checkpoints."""
+    tied: bool = False
+    """Whether it is a tied embedding that two pipeline stages hold a copy of; their gradients are to be added."""
+    written: bool = True
+    """Whether a checkpoint stores it from here; not so for the second copy of a tied embedding."""
 
 
 class DataParallel(Protocol):
@@ -46,11 +53,8 @@ class DataParallel(Protocol):
     def begin(self, chunk: int, *, last: bool) -> None:
         """Tell that a backward pass of a model chunk begins; the `last` one of a step may start communication."""
 
-    def begin_half(self, chunk: int) -> None:
-        """Tell that half of a split backward begins (input or weight gradients), which runs no hook to rely on."""
-
-    def end(self, chunk: int) -> None:
-        """Tell that a pipeline's backward of a chunk, or half of one, is over: take up gradients, free weights."""
+    def take(self, chunk: int, *, last: bool) -> None:
+        """Take up the weight gradients of a split backward, which no hook has seen; after the `last`, sum them."""
 
     def finish(self) -> None:
         """Complete all communication: every slice has its gradient."""
@@ -60,24 +64,32 @@ class DataParallel(Protocol):
 
 
 def kind(parameter: nn.Parameter) -> str:
-    """Say over whom a parameter's gradient must be summed: `expert`, `partial` (over tp too) or `dense`."""
+    """Say over whom a parameter's gradient must be summed: `expert`, `partial` (over tp too), `dense` or `tied`.
+
+    A tied embedding has a bucket of its own, so that both of its stages cut it alike; `update` adds the two gradients.
+    """
     if getattr(parameter, "expert", False):
         return "expert"
+    if is_tied(parameter):
+        return "tied"
     return "partial" if getattr(parameter, "partial_over_tp", False) else "dense"
 
 
 class Bucket:
     """Some parameters of one kind laid out in one flat buffer, with a flat gradient beside it."""
 
-    def __init__(self, parameters: list[nn.Parameter], mesh: Mesh, *, sharded: bool) -> None:
-        first = parameters[0]
+    def __init__(self, parameters: dict[nn.Parameter, str], mesh: Mesh, *, sharded: bool) -> None:
+        """`parameters` come with their names."""
+        self.names, first = parameters, next(iter(parameters))
         shard, everybody = ("efsdp", "edata") if kind(first) == "expert" else ("fsdp", "data")
         self.group = group = mesh[shard if sharded else everybody]
         self.sharded = sharded and group.size > 1
         # What is summed beside the bucket's own group: replicas of the shards, and slices of the sequence.
         others = {"dp_replicate": sharded, "tp": kind(first) == "partial"}
         self.others = [mesh[name] for name, summed in others.items() if summed]
-        self.copies = prod([1 if self.sharded else group.size, *(other.size for other in self.others)])
+        self.tied = kind(first) == "tied"
+        in_stage = prod([1 if self.sharded else group.size, *(other.size for other in self.others)])
+        self.copies = in_stage * (2 if self.tied else 1)
         accurate = torch.promote_types(first.dtype, torch.float32)
         length = sum(parameter.numel() for parameter in parameters)
         length += -length % group.size
@@ -96,6 +108,18 @@ class Bucket:
         self.missing: set[nn.Parameter] = set()
         self.work: dist.Work | None = None
         self.launched = False
+
+    def slice(self) -> Slice:
+        """Give what this rank updates: all of the bucket, or its part."""
+        first = self.local.numel() * self.group.rank if self.sharded else 0
+        boxes = []
+        for parameter, place in self.places.items():
+            start, stop = max(place.start, first), min(place.stop, first + self.local.numel())
+            run = range(start - place.start, stop - place.start)
+            placement = placement_of(parameter)
+            boxes += boxes_of_run(self.names[parameter], placement, tuple(parameter.shape), run, start - first)
+        written = all(stored_here(parameter) for parameter in self.places)
+        return Slice(self.master, self.copies, boxes, self.tied, written)
 
     def take(self, parameter: nn.Parameter) -> None:
         """Move a parameter's fresh gradient into the flat one."""
@@ -148,8 +172,11 @@ class Buckets:
         self.armed: set[int] = set()
         self.buckets: dict[int, list[Bucket]] = {}
         for chunk, module in chunks.items():
-            runs = _fill(reversed(list(module.parameters())), limit)
-            self.buckets[chunk] = [Bucket(parameters, mesh, sharded=sharded) for parameters in runs]
+            names = {parameter: name for name, parameter in module.named_parameters()}
+            runs = _fill(reversed(list(names)), limit)
+            self.buckets[chunk] = [
+                Bucket({parameter: names[parameter] for parameter in run}, mesh, sharded=sharded) for run in runs
+            ]
             for bucket in self.buckets[chunk]:
                 for parameter in bucket.places:
                     parameter.register_post_accumulate_grad_hook(partial(self._arrived, chunk, bucket))
@@ -166,7 +193,7 @@ class Buckets:
 
     def slices(self) -> list[Slice]:
         """Give the master weights of this rank."""
-        return [Slice(bucket.master, bucket.copies) for bucket in self]
+        return [bucket.slice() for bucket in self]
 
     def begin(self, chunk: int, *, last: bool) -> None:
         """Let the hooks of this chunk start communication when this is its last backward of the step."""
@@ -175,14 +202,13 @@ class Buckets:
             for bucket in self.buckets[chunk]:
                 bucket.missing = set(bucket.places)
 
-    def begin_half(self, chunk: int) -> None:
-        """Nothing: no hook starts communication but in a whole backward."""
-
-    def end(self, chunk: int) -> None:
-        """Take up the gradients that a split backward left on the parameters."""
+    def take(self, chunk: int, *, last: bool) -> None:
+        """Take up the gradients that a W left on the parameters; after the last, start all buckets of the chunk."""
         for bucket in self.buckets[chunk]:
             for parameter in bucket.places:
                 bucket.take(parameter)
+            if last and self.overlap:
+                bucket.launch()
 
     def finish(self) -> None:
         """Complete every bucket's sum."""

@@ -1,19 +1,95 @@
-"""Which process groups is this rank in, and what does each serve? Opened on all ranks in one order."""
+"""Mesh: the coordinates of each rank (`Layout`), and the process groups that this rank is in (`Mesh`).
+
+Ranks are laid out ``pp x dp_replicate x dp_shard x cp x tp``, tensor parallelism innermost because it talks most.
+Expert parallelism has no ranks of its own: it borrows them from ``dp_shard x cp x tp`` (torchtitan's rule).
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from math import prod
 
 import torch.distributed as dist
 
-from trainer.parallel.layout import ORDER, Layout
 from usp_prof import record
 
-if TYPE_CHECKING:
-    from trainer.injection import Faults
+LinkDelay = Callable[[tuple[str, ...]], float]
+"""Called when a group is opened, with the axes that it serves; gives the seconds by which its messages leave late."""
+ORDER = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The sizes of the axes, and from them the coordinates of every rank; needs no process group."""
+
+    pp: int = 1
+    dp_replicate: int = 1
+    dp_shard: int = 1
+    cp: int = 1
+    tp: int = 1
+    ep: int = 1
+    ep_outer: bool = True
+    """Whether neighbours in an expert group lie far apart (over dp first) instead of next to each other."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes in the order of `ORDER`."""
+        return (self.pp, self.dp_replicate, self.dp_shard, self.cp, self.tp)
+
+    @property
+    def world(self) -> int:
+        """How many ranks there are."""
+        return prod(self.sizes)
+
+    @property
+    def dp(self) -> int:
+        """All data-parallel ranks, replicated and sharded."""
+        return self.dp_replicate * self.dp_shard
+
+    @property
+    def expert_pool(self) -> int:
+        """How many ranks of one pipeline stage and replica expert parallelism may borrow."""
+        return self.dp_shard * self.cp * self.tp
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Give the place of a rank on each axis; `dp` counts replicas and shards, `efsdp` is what `ep` leaves."""
+        index, efsdp = rank % self.expert_pool, self.expert_pool // self.ep
+        place = {}
+        for name, size in zip(reversed(ORDER), reversed(self.sizes), strict=True):
+            rank, place[name] = divmod(rank, size)
+        place["dp"] = place["dp_replicate"] * self.dp_shard + place["dp_shard"]
+        place["ep"], place["efsdp"] = divmod(index, efsdp) if self.ep_outer else reversed(divmod(index, self.ep))
+        return place
+
+    def groups(self, *varying: str) -> list[list[int]]:
+        """Partition the world into the groups whose members differ in the `varying` coordinates only."""
+        fixed = {"pp", "dp_replicate", *(("ep", "efsdp") if set(varying) & {"ep", "efsdp"} else ORDER)} - set(varying)
+        members: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(self.world):
+            place = self.coordinates(rank)
+            members.setdefault(tuple(place[axis] for axis in sorted(fixed)), []).append(rank)
+        return list(members.values())
+
+    def axes(self) -> dict[str, int]:
+        """Give the mesh as the manifest names it: `dp` unless it is split, and `ep` where ranks are borrowed."""
+        dp = {"dp": self.dp}
+        if self.dp_replicate > 1:
+            dp = {"dp_replicate": self.dp_replicate, "dp_shard": self.dp_shard}
+        return {"pp": self.pp, **dp, "cp": self.cp, "tp": self.tp} | ({"ep": self.ep} if self.ep > 1 else {})
+
+    def title(self) -> str:
+        """Name the mesh in a folder's name: the axes above one."""
+        return "-".join(f"{axis}{size}" for axis, size in self.axes().items() if size > 1) or "single"
+
+    def __str__(self) -> str:
+        sizes = " x ".join(f"{axis} {size}" for axis, size in self.axes().items() if size > 1 and axis != "ep")
+        return (sizes or "one process") + (f", ep {self.ep} borrowed" if self.ep > 1 else "")
+
+
+# Process groups: opened on all ranks in one order.
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +118,7 @@ class Group:
 
 SERVED: dict[str, tuple[str, ...]] = {
     "pp": ("pp",),
+    "tied": ("pp",),
     "tp": ("tp",),
     "cp": ("cp",),
     "ep": ("ep",),
@@ -69,13 +146,20 @@ class Mesh:
 
     @classmethod
     def build(
-        cls, layout: Layout, rank: int, wanted: set[str], timeout: timedelta | None = None, faults: Faults | None = None
+        cls,
+        layout: Layout,
+        rank: int,
+        wanted: set[str],
+        timeout: timedelta | None = None,
+        link_delay: LinkDelay | None = None,
     ) -> Mesh:
         """Open the wanted groups on all ranks, in one order; the others stay closed: each costs sockets and threads."""
         groups = {}
         for name, varying in SERVED.items():
             partition = layout.groups(*varying)
-            mine = next(ranks for ranks in partition if rank in ranks)
+            if name == "tied":  # the first and the last stage alone; ranks between have no such group
+                partition = [[ranks[0], ranks[-1]] for ranks in partition]
+            mine = next((ranks for ranks in partition if rank in ranks), [rank])
             axes = served_axes(name, layout)
             handle, delay = None, 0.0
             if name in wanted:
@@ -83,7 +167,7 @@ class Mesh:
                 served = {"log": ["log"], "efsdp": ["efsdp"], "edata": ["efsdp"]}.get(name, axes)
                 title = "_".join(["mesh", *served])
                 handle, _ = dist.new_subgroups_by_enumeration(partition, timeout=timeout, group_desc=title)
-                delay = faults.opened(axes) if faults else 0.0
+                delay = link_delay(axes) if link_delay else 0.0
             groups[name] = Group(name, axes, tuple(mine), mine.index(rank), handle, delay)
         return cls(layout, rank, layout.coordinates(rank), groups)
 

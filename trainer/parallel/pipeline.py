@@ -1,171 +1,201 @@
-"""In which order does a rank work on its stages, and how does the trace say so?
+"""Pipeline parallelism: one rank's actions, the transfers between them, and the executor that runs both.
 
-Schedules are those of ``torch.distributed.pipelining``. Its own labels do not tell work from waiting, so the stage
-here marks each action (F, B, I, W) around the arithmetic alone, and each transfer where it is posted.
+    F   forward of a stage for one micro-batch; the last stage takes its loss here
+    B   its whole backward
+    I   its backward without the gradients of weights, which are left for
+    W   the gradients of weights
+Transfers are posted without waiting; an action waits for what it receives when it begins, sends are waited for at the
+end. The trace marks each action around its arithmetic alone, and each transfer where it is posted.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch.distributed import pipelining
 
-from trainer.model.decoder import Decoder
 from trainer.parallel.data import DataParallel
 from trainer.parallel.mesh import Group
+from trainer.parallel.stage import Stage
+from trainer.parallel.weight_gradients import Job
 from trainer.settled import Settled
-from trainer.torch_private import DualPipeV, Stage
 from usp_prof import record
+from usp_prof.schedule import Schedule, Shape
+from usp_prof.schedules.orders import Action, Kind, Order, order, stage_ranks
+
+# Transfers: the sends and receives that a schedule's actions need, in an order that cannot deadlock.
+#
+# A rank's messages with one neighbour must be posted in the same order at both ends, because NCCL runs them one after
+# another. So all ranks' lists are walked together, an action a rank in each round. As soon as an action has made what
+# another rank needs, its send is appended to the one list and the receive to the other, in one stroke:
+#
+#     rank 0   0F0 send_f0  0F1 send_f1             recv_b0  0B0             recv_b1  0B1
+#     rank 1       recv_f0      recv_f1  1F0   1B0  send_b0         1F1 1B1  send_b1
+#
+# A receive is thus posted before its action, which waits for it only when it begins.
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One end of a message between stages: an activation (`f`) or a gradient (`b`)."""
+
+    name: str
+    """`send_f`, `recv_f`, `send_b` or `recv_b`, as the trace has it."""
+    stage: int
+    """The stage at this end."""
+    micro_batch: int
+    peer: int
+    """Rank of the other end within the pipeline."""
+
+
+def with_transfers(order: Order, home: Sequence[int]) -> tuple[tuple[Action | Transfer, ...], ...]:
+    """Insert each rank's transfers between its actions; `home` gives for each stage its rank."""
+    waiting = [deque(actions) for actions in order]
+    steps: list[list[Action | Transfer]] = [[] for _ in order]
+    made: set[tuple[str, int, int]] = set()
+    while any(waiting):
+        # Only what was made in earlier rounds counts in this one: all ranks act at the same time.
+        ready = [rank for rank, actions in enumerate(waiting) if actions and _needs(actions[0], len(home)) <= made]
+        if not ready:
+            raise ValueError(f"the schedule can never end: {[str(actions[0]) for actions in waiting if actions]}")
+        for rank in ready:
+            action = waiting[rank].popleft()
+            steps[rank].append(action)
+            if action.kind is Kind.WEIGHT_GRADIENT:
+                continue
+            way, onward = ("f", 1) if action.kind is Kind.FORWARD else ("b", -1)
+            made.add((way, action.stage, action.micro_batch))
+            to = action.stage + onward
+            if 0 <= to < len(home) and home[to] != rank:
+                steps[rank].append(Transfer(f"send_{way}", action.stage, action.micro_batch, home[to]))
+                steps[home[to]].append(Transfer(f"recv_{way}", to, action.micro_batch, rank))
+    return tuple(map(tuple, steps))
+
+
+def _needs(action: Action, stages: int) -> set[tuple[str, int, int]]:
+    """Name what an action needs of other stages: the activation from the one before, or the gradient from the next."""
+    if action.kind is Kind.FORWARD:
+        return {("f", action.stage - 1, action.micro_batch)} if action.stage else set()
+    if action.kind is Kind.WEIGHT_GRADIENT or action.stage == stages - 1:
+        return set()
+    return {("b", action.stage + 1, action.micro_batch)}
+
 
 TakeLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-SCHEDULES = {
-    "gpipe": pipelining.ScheduleGPipe,
-    "1f1b": pipelining.Schedule1F1B,
-    "interleaved": pipelining.ScheduleInterleaved1F1B,
-    "interleaved-zb": pipelining.ScheduleInterleavedZeroBubble,
-    "zbv": pipelining.ScheduleZBVZeroBubble,
-    "dualpipev": DualPipeV,
-}
-
-
-class MarkedStage(Stage):
-    """A pipeline stage that marks what it does and tells data parallelism when its last backward begins."""
-
-    last_round = True
-    targets: Sequence[torch.Tensor] = ()
-
-    def __init__(
-        self, settled: Settled, module: Decoder, index: int, group: Group, data: DataParallel, take_loss: TakeLoss
-    ) -> None:
-        self.links, self.data, self.take_loss = group, data, take_loss
-        batch, sequence = settled.micro_batch, settled.shape.sequence // settled.layout.cp
-        like = partial(torch.empty, device="meta")
-        tokens = like(batch, sequence, dtype=torch.int64)
-        sizes = (sequence // settled.layout.tp, batch, settled.shape.hidden)
-        between = like(sizes, dtype=settled.compute, requires_grad=True)
-        logits = like(sequence, batch, module.vocabulary, dtype=settled.compute)
-        super().__init__(
-            module,
-            index,
-            settled.stages,
-            module.rotary.device,
-            input_args=(tokens if module.first else between,),
-            output_args=(logits if module.last else between,),
-            group=group.handle,
-        )
-
-    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as torch has it
-        """Mark F; the last stage takes its loss here, where it counts as work, and hands it on in place of logits."""
-        with record.pipeline_action("F", stage=self.stage_index, micro_batch=fwd_chunk_id):
-            output = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
-            return self.take_loss(output, self.targets[fwd_chunk_id]) if self.is_last else output
-
-    def backward_one_chunk(
-        self,
-        bwd_chunk_id: int,
-        loss: Any = None,  # noqa: ANN401 - as torch has it
-        full_backward: bool = True,  # noqa: FBT001, FBT002
-        last_backward: bool = False,  # noqa: FBT001, FBT002
-    ) -> None:
-        """Mark B, or I when the weights' part comes later."""
-        if full_backward:
-            self.data.begin(self.stage_index, last=last_backward and self.last_round)
-        else:
-            self.data.begin_half(self.stage_index)
-        with record.pipeline_action("B" if full_backward else "I", stage=self.stage_index, micro_batch=bwd_chunk_id):
-            super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
-        self.data.end(self.stage_index)
-
-    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Mark W."""
-        self.data.begin_half(self.stage_index)
-        with record.pipeline_action("W", stage=self.stage_index, micro_batch=bwd_chunk_id):
-            super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
-        self.data.end(self.stage_index)
-
-    def perform_reduce_grad(self, grad_scale_factor: int) -> None:
-        """Let FSDP2 sum gradients in the last pass of an update only."""
-        if self.last_round:
-            super().perform_reduce_grad(grad_scale_factor)
-
-    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        """Mark the posting of an activation's receive."""
-        return self._marked(super().get_fwd_recv_ops(fwd_chunk_id), "recv_f", fwd_chunk_id)
-
-    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        """Mark the posting of an activation's send."""
-        return self._marked(super().get_fwd_send_ops(fwd_chunk_id), "send_f", fwd_chunk_id)
-
-    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        """Mark the posting of a gradient's receive."""
-        return self._marked(super().get_bwd_recv_ops(bwd_chunk_id), "recv_b", bwd_chunk_id)
-
-    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        """Mark the posting of a gradient's send."""
-        return self._marked(super().get_bwd_send_ops(bwd_chunk_id), "send_b", bwd_chunk_id)
-
-    def _marked(self, operations: list[dist.P2POp], what: str, mb: int) -> list[dist.P2POp]:
-        for operation in operations:
-            mark = record.pipeline_transfer(what, stage=self.stage_index, micro_batch=mb, peer=operation.peer)
-            operation.op = Posting(operation, mark, self.links)
-        return operations
-
-
-class Posting:
-    """Posts an operation as it is, under a mark.
-
-    It equals the function that it stands for: torch sends alone what need not be batched, and looks for that function.
-    """
-
-    def __init__(self, operation: dist.P2POp, mark: record.Mark, links: Group) -> None:
-        self.operation, self.post, self.mark, self.links = operation, operation.op, mark, links
-
-    def __eq__(self, other: object) -> bool:
-        return self.post is getattr(other, "post", other)
-
-    def __hash__(self) -> int:
-        return hash(self.post)
-
-    def __call__(self, *_: Any, **__: Any) -> Any:  # noqa: ANN401 - isend or irecv
-        """Post it; the caller's arguments are the operation's own and are passed over."""
-        sends, operation = self.post is dist.isend, self.operation
-        if sends:
-            self.links.leave()
-        peer = {"group_dst" if sends else "group_src": operation.group_peer}
-        with self.mark:
-            return self.post(operation.tensor, group=operation.group, tag=operation.tag, **peer)
-
-
-def _loss_is_output(loss: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:  # noqa: ARG001 - torch passes both
-    return loss
+Place = tuple[int, int]
+"""A stage and a micro-batch."""
 
 
 class Pipeline:
     """The stages of this rank under one schedule."""
 
     def __init__(
-        self, settled: Settled, group: Group, chunks: dict[int, Decoder], data: DataParallel, loss: TakeLoss
+        self, settled: Settled, group: Group, chunks: dict[int, Stage], data: DataParallel, loss: TakeLoss
     ) -> None:
-        name, self.micro_batches = settled.schedule, settled.options.micro_batches
-        self.stages = [MarkedStage(settled, module, index, group, data, loss) for index, module in chunks.items()]
-        mine = self.stages[0] if name in {"gpipe", "1f1b"} else self.stages
-        self.schedule = SCHEDULES[name](mine, self.micro_batches, loss_fn=_loss_is_output, scale_grads=False)
-        self.first = any(stage.is_first for stage in self.stages)
-        self.last = any(stage.is_last for stage in self.stages)
+        self.group, self.chunks, self.data, self.take_loss = group, chunks, data, loss
+        self.micro_batches = settled.options.micro_batches
+        schedule, shape = Schedule(settled.schedule), Shape(group.size, self.micro_batches, len(chunks))
+        orders = order(schedule, shape)
+        self.steps = with_transfers(orders, stage_ranks(schedule, shape))[group.rank]
+        complete = [action for action in orders[group.rank] if action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)]
+        self.last_of_stage = {action.stage: action for action in complete}
+        """The action after which a stage's gradients are complete."""
+        local_sequence = settled.shape.sequence // (settled.layout.cp * settled.layout.tp)
+        self.message = (local_sequence, settled.micro_batch, settled.shape.hidden)
+        self.dtype = settled.compute
 
     def run(self, tokens: torch.Tensor, targets: torch.Tensor, *, last_round: bool) -> torch.Tensor:
         """Run all micro-batches forward and backward; gives the summed loss (zero on ranks without the last stage)."""
-        for stage in self.stages:
-            stage.last_round, stage.targets = last_round, targets.chunk(self.micro_batches)
-        losses: list[torch.Tensor] = []
-        self.schedule.step(
-            *((tokens,) if self.first else ()),
-            target=targets if self.last else None,
-            losses=losses if self.last else None,
-            return_outputs=False,
+        self.tokens, self.targets = tokens.chunk(self.micro_batches), targets.chunk(self.micro_batches)
+        self.last_round = last_round
+        self.losses: list[torch.Tensor] = []
+        self.arrived: dict[tuple[str, int, int], torch.Tensor] = {}
+        """By way, stage and micro-batch: activations that a stage takes (`f`), gradients of its output (`b`)."""
+        self.receiving: dict[tuple[str, int, int], dist.Work] = {}
+        self.leaving: dict[tuple[str, int, int], torch.Tensor] = {}
+        """By way, stage and micro-batch: what a stage made for another rank."""
+        self.sending: list[dist.Work] = []
+        self.alive: dict[Place, tuple[torch.Tensor, torch.Tensor]] = {}
+        """Input and output of each forward whose backward is to come."""
+        self.postponed: dict[Place, list[Job]] = {}
+        """What each I left for its W."""
+        act = {"F": self._forward, "B": self._backward, "I": self._backward, "W": self._weight_gradients}
+        for step in self.steps:
+            if isinstance(step, Transfer):
+                self._post(step)
+            else:
+                act[step.kind](step)
+        for work in self.sending:
+            work.wait()
+        return torch.stack(self.losses).sum() if self.losses else tokens.new_zeros((), dtype=torch.float32)
+
+    def _forward(self, action: Action) -> None:
+        module, place = self.chunks[action.stage], (action.stage, action.micro_batch)
+        x = self.tokens[action.micro_batch] if module.first else self._take("f", place).requires_grad_()
+        with record.pipeline_action("F", stage=action.stage, micro_batch=action.micro_batch):
+            output = module(x)
+            if module.last:
+                output = self.take_loss(output, self.targets[action.micro_batch])
+                self.losses.append(output.detach())
+        self.alive[place] = x, output
+        if not module.last:
+            self._hand_over("f", action, action.stage + 1, output.detach())
+
+    def _backward(self, action: Action) -> None:
+        module, place = self.chunks[action.stage], (action.stage, action.micro_batch)
+        gradient = None if module.last else self._take("b", place)
+        x, output = self.alive.pop(place)
+        self.data.begin(action.stage, last=self._completes(action))
+        with record.pipeline_action(action.kind, stage=action.stage, micro_batch=action.micro_batch):
+            if action.kind is Kind.BACKWARD:
+                output.backward(gradient)
+            else:
+                with module.postponed.collect() as self.postponed[place]:
+                    output.backward(gradient)
+        if not module.first:
+            self._hand_over("b", action, action.stage - 1, x.grad)
+
+    def _weight_gradients(self, action: Action) -> None:
+        with record.pipeline_action("W", stage=action.stage, micro_batch=action.micro_batch):
+            for job in self.postponed.pop((action.stage, action.micro_batch)):
+                job()
+        self.data.take(action.stage, last=self._completes(action))
+
+    def _completes(self, action: Action) -> bool:
+        """Say whether a stage's gradients of this update are complete after an action."""
+        return self.last_round and self.last_of_stage[action.stage] == action
+
+    def _hand_over(self, way: str, action: Action, to: int, tensor: torch.Tensor) -> None:
+        """Give a result to a stage of this rank, or keep it for the send that follows."""
+        if to in self.chunks:
+            self.arrived[way, to, action.micro_batch] = tensor
+        else:
+            self.leaving[way, action.stage, action.micro_batch] = tensor
+
+    def _take(self, way: str, place: Place) -> torch.Tensor:
+        """Wait for what another stage made."""
+        if work := self.receiving.pop((way, *place), None):
+            work.wait()
+        return self.arrived.pop((way, *place))
+
+    def _post(self, transfer: Transfer) -> None:
+        """Begin to send or receive."""
+        key = (transfer.name[-1], transfer.stage, transfer.micro_batch)
+        peer = self.group.ranks[transfer.peer]
+        sends = transfer.name.startswith("send")
+        if sends:
+            self.group.leave()
+            tensor = self.leaving.pop(key)
+        else:
+            tensor = self.arrived[key] = torch.empty(self.message, dtype=self.dtype, device=self.tokens[0].device)
+        mark = record.pipeline_transfer(
+            transfer.name, stage=transfer.stage, micro_batch=transfer.micro_batch, peer=peer
         )
-        return torch.stack(losses).sum().detach() if losses else tokens.new_zeros((), dtype=torch.float32)
+        with mark:
+            if sends:
+                self.sending.append(dist.isend(tensor, group=self.group.handle, group_dst=transfer.peer))
+            else:
+                self.receiving[key] = dist.irecv(tensor, group=self.group.handle, group_src=transfer.peer)

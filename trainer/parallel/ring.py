@@ -1,4 +1,4 @@
-"""How does ring attention fold one block of keys and values after another into an exact softmax?
+"""Ring attention: keys and values travel from rank to rank, and each block is folded into an exact softmax.
 
 While a block is computed the next one is on its way. A running log-sum-exp keeps the softmax exact. Blocks are cut
 into tiles that the causal mask shows wholly, partly or not at all, and the last kind costs nothing: that is what makes
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer.pace import Pace
+from trainer.pacing import Pace
 from trainer.parallel.mesh import Group
 from usp_prof.record import ring_step, ring_wait
 

@@ -1,4 +1,4 @@
-"""How are weights themselves sharded (ZeRO-2, ZeRO-3, hybrid)? By PyTorch's FSDP2, one unit a layer.
+"""Sharded weights: ZeRO-2, ZeRO-3 and hybrid sharding by PyTorch's FSDP2, one unit a layer.
 
 ZeRO-3 frees a layer's weights after its forward and gathers them again for backward; ZeRO-2 keeps them from forward to
 backward. With prefetch a layer's gather is issued while the one before it computes.
@@ -17,79 +17,89 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from trainer.model.decoder import Decoder
-from trainer.model.experts import Experts, ExpertWeights
 from trainer.parallel.collectives import all_reduce
 from trainer.parallel.data import Slice, kind
 from trainer.parallel.mesh import Group, Mesh
-from trainer.torch_private import all_gather_single, gather_asynchronously, reduce_scatter_single
+from trainer.parallel.placement import Box, boxes_of_rows, placement_of, stored_here
+from trainer.parallel.stage import Stage
+from trainer.torch_private import all_gather_single, gather_asynchronously, reduce_gradients, reduce_scatter_single
 
 
 class Sharded:
     """ZeRO-2 and ZeRO-3 over the model chunks of this rank."""
 
     def __init__(
-        self, chunks: dict[int, Decoder], mesh: Mesh, compute: torch.dtype, *, free_after_forward: bool, prefetch: bool
+        self, chunks: dict[int, Stage], mesh: Mesh, compute: torch.dtype, *, free_after_forward: bool, prefetch: bool
     ) -> None:
         self.mesh, self.chunks, self.free_after_forward = mesh, chunks, free_after_forward
-        self.parameters: list[tuple[nn.Parameter, bool]] = []
-        """Each with whether its gradient is partial over tp."""
+        self.parameters: list[tuple[nn.Parameter, str]] = []
+        """Each with its kind."""
+        self.written: list[bool] = []
+        self.boxes: list[list[Box]] = []
+        """Of which rows of a weight each parameter is this rank's shard."""
         policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.promote_types(compute, torch.float32))
         shard = partial(fully_shard, mp_policy=policy, reshard_after_forward=free_after_forward)
         device = next(iter(chunks.values())).rotary.device.type
         meshes = {name: _device_mesh(mesh, mesh[name], device) for name in ("fsdp", "efsdp") if mesh[name].handle}
         for module in chunks.values():
-            kinds = {name: kind(parameter) for name, parameter in module.named_parameters()}
+            # FSDP2 replaces the parameters and knows nothing of what is noted on them.
+            named = dict(module.named_parameters())
+            kinds = {name: kind(parameter) for name, parameter in named.items()}
+            parts = {name: (placement_of(parameter), tuple(parameter.shape)) for name, parameter in named.items()}
+            self.written += [stored_here(parameter) for parameter in named.values()]
+            del named
+            experts = _expert_modules(module)
             for layer in module.layers.values():
-                if isinstance(layer.ffn, Experts):
-                    shard(layer.ffn.weights, mesh=meshes["efsdp"])
+                for inner in layer.modules():
+                    if inner in experts:
+                        shard(inner, mesh=meshes["efsdp"])
                 shard(layer, mesh=meshes["fsdp"])
             shard(module, mesh=meshes["fsdp"])
             for unit in _units(module):
                 unit.set_gradient_divide_factor(1.0)
                 unit.set_force_sum_reduction_for_comms(enable=True)
-                group = mesh["efsdp" if isinstance(unit, ExpertWeights) else "fsdp"]
+                group = mesh["efsdp" if unit in experts else "fsdp"]
                 if group.delay:
                     unit.set_custom_all_gather(SlowMessage(group))
                     unit.set_custom_reduce_scatter(SlowMessage(group))
             if prefetch:
                 _prefetch(module)
-            self.parameters += [(one, kinds[name] == "partial") for name, one in module.named_parameters()]
+            for name, parameter in module.named_parameters():
+                self.parameters.append((parameter, kinds[name]))
+                group = mesh["efsdp" if kinds[name] == "expert" else "fsdp"]
+                placement, part = parts[name]
+                rows = shard_rows(part[0], group.size, group.rank)
+                self.boxes.append(boxes_of_rows(name, placement, part, rows))
         self.local = [parameter.to_local().detach() for parameter, _ in self.parameters]
 
     def slices(self) -> list[Slice]:
         """Give this rank's shards as plain tensors that share their memory."""
         replicas, tp = self.mesh.layout.dp_replicate, self.mesh["tp"].size
+        copies = {"partial": replicas * tp, "tied": replicas * 2}
         return [
-            Slice(local, replicas * (tp if summed else 1))
-            for (_, summed), local in zip(self.parameters, self.local, strict=True)
+            Slice(local, copies.get(summed, replicas), boxes, summed == "tied", written)
+            for (_, summed), local, boxes, written in zip(
+                self.parameters, self.local, self.boxes, self.written, strict=True
+            )
         ]
 
     def begin(self, chunk: int, *, last: bool) -> None:
         """Reduce gradients in the last backward only."""
         self.chunks[chunk].set_is_last_backward(last)
         self.chunks[chunk].set_requires_gradient_sync(last)
+        # ZeRO-2 keeps the weights until they change.
+        self.chunks[chunk].set_reshard_after_backward(self.free_after_forward or last)
 
-    def begin_half(self, chunk: int) -> None:
-        """Gather all that was freed: torch looks for the weights of a chunk before it runs the hooks that gather them.
-
-        Weights that are not there then get no gradient, and nothing says so.
-        """
-        if self.free_after_forward:
-            for unit in _units(self.chunks[chunk]):
-                unit.unshard()
-
-    def end(self, chunk: int) -> None:
-        """Free the weights again, which torch's pipelines keep; gradients stay until they are summed."""
-        if self.free_after_forward:
-            for unit in _units(self.chunks[chunk]):
-                unit.reshard()
+    def take(self, chunk: int, *, last: bool) -> None:
+        """Reduce gradients after the last W: FSDP2 does so by itself in a backward only, and a W is none."""
+        if last:
+            reduce_gradients(self.chunks[chunk])
 
     def finish(self) -> None:
         """Add what tensor-parallel ranks have of the weights that see slices of the sequence."""
         for (parameter, summed), local in zip(self.parameters, self.local, strict=True):
             local.grad = parameter.grad.to_local()
-            if summed and local.numel():
+            if summed == "partial" and local.numel():
                 all_reduce(local.grad, self.mesh["tp"])
 
     def publish(self) -> None:
@@ -120,6 +130,18 @@ class SlowMessage:
         return send(output_tensor, input_tensor, **how)
 
 
+def shard_rows(rows: int, size: int, rank: int) -> range:
+    """Give the rows that FSDP2 leaves a rank: equal parts, rounded up, so that the last ranks may have fewer."""
+    part = -(-rows // size)
+    return range(min(rank * part, rows), min((rank + 1) * part, rows))
+
+
+def _expert_modules(module: nn.Module) -> set[nn.Module]:
+    """Find the modules that hold nothing but routed experts: these are sharded over fewer ranks than the rest."""
+    kinds = {part: {kind(parameter) for parameter in part.parameters(recurse=False)} for part in module.modules()}
+    return {part for part, kinds_of_part in kinds.items() if kinds_of_part == {"expert"}}
+
+
 def _units(module: nn.Module) -> list[FSDPModule]:
     return [unit for unit in module.modules() if isinstance(unit, FSDPModule)]
 
@@ -135,7 +157,7 @@ def _device_mesh(mesh: Mesh, shard: Group, device: str) -> DeviceMesh:
     return DeviceMesh.from_group(groups, device, mesh=span, mesh_dim_names=("dp_replicate", "dp_shard"))
 
 
-def _prefetch(module: Decoder) -> None:
+def _prefetch(module: Stage) -> None:
     """Issue each layer's gather one layer ahead, both ways; on a GPU FSDP2 has a stream of its own for it."""
     layers = list(module.layers.values())
     if module.rotary.device.type == "cpu":

@@ -1,4 +1,4 @@
-"""How is one layer's arithmetic split over tensor-parallel ranks?
+"""Tensor parallelism: layers split by columns and by rows, with sequence parallelism between them.
 
 Between the blocks each rank keeps a slice of the sequence (sequence parallelism, always on: it is what makes norms and
 residuals cheap). Into a block the sequence is gathered and weights are split by columns; out of it weights are split
@@ -9,7 +9,7 @@ is taken without ever building the whole row of logits (loss parallelism).
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,9 +18,9 @@ from torch import nn
 
 from trainer.parallel.collectives import all_reduce, reduce_scatter
 from trainer.parallel.mesh import Group
-
-if TYPE_CHECKING:
-    from trainer.model.plan import Plan
+from trainer.parallel.placement import place
+from trainer.parallel.stage import Plan
+from trainer.parallel.weight_gradients import multiply
 
 
 def weight(plan: Plan, name: str, shape: tuple[int, ...], std: float = 0.02) -> torch.Tensor:
@@ -37,7 +37,9 @@ def kept(plan: Plan, part: torch.Tensor) -> nn.Parameter:
 def sharded(plan: Plan, full: torch.Tensor, dim: int) -> nn.Parameter:
     """Keep this tensor-parallel rank's part of a weight along `dim`."""
     group = plan.mesh["tp"]
-    return kept(plan, full.chunk(group.size, dim)[group.rank])
+    part = full.chunk(group.size, dim)[group.rank]
+    offsets = tuple(group.rank * part.shape[dim] if axis == dim else 0 for axis in range(full.ndim))
+    return place(kept(plan, part), tuple(full.shape), offsets)
 
 
 def replicated(plan: Plan, full: torch.Tensor) -> nn.Parameter:
@@ -48,16 +50,37 @@ def replicated(plan: Plan, full: torch.Tensor) -> nn.Parameter:
 
 
 class SplitLinear(nn.Module):
-    """A linear layer split over the group: by outputs (`dim` 0), or by inputs (1), which leaves partial sums."""
+    """A linear layer split over the group by outputs: each rank computes some of them."""
 
-    def __init__(self, plan: Plan, name: str, inputs: int, outputs: int, dim: int = 0) -> None:
+    def __init__(self, plan: Plan, name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
         super().__init__()
-        self.weight = sharded(plan, weight(plan, name, (outputs, inputs)), dim)
-        self.multiply = plan.multiply
+        self.weight = sharded(plan, weight(plan, name, (outputs, inputs)), 0)
+        self.bias = sharded(plan, torch.zeros(outputs), 0) if bias else None
+        self.product, self.postponed = plan.product, plan.postponed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply by this rank's part, in the layers' precision."""
-        return self.multiply(x, self.weight)
+        out = multiply(x, self.weight, self.product, self.postponed)
+        return out if self.bias is None else out + self.bias
+
+
+class RowLinear(nn.Module):
+    """A linear layer split over the group by inputs: partial sums are added, each rank keeping a slice of the sequence.
+
+    The bias is added after the sum, to the slice.
+    """
+
+    def __init__(self, plan: Plan, name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = sharded(plan, weight(plan, name, (outputs, inputs)), 1)
+        self.bias = replicated(plan, torch.zeros(outputs)) if bias else None
+        self.product, self.postponed, self.group = plan.product, plan.postponed, plan.mesh["tp"]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply by this rank's part and add up."""
+        partial_sums = multiply(x, self.weight, self.product, self.postponed)
+        out = reduce_scatter(partial_sums, self.group)
+        return out if self.bias is None else out + self.bias
 
 
 class VocabEmbedding(nn.Module):

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.analyses import _partition
-from usp_prof.analyses._frame import frame
-from usp_prof.analyses._idle import Cause
-from usp_prof.analyses._partition import CAUSES, Partition
-from usp_prof.analyses._spread import in_order, rank_means, spread
-from usp_prof.model.axis import Axis
+from usp_prof.analyses.measures import partition
+from usp_prof.analyses.measures.partition import CAUSES, Cause, Partition
+from usp_prof.analyses.result import frame, in_order, rank_means, spread
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.metric import Better, Metric, Unit, Values
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.model.topology import Axis
 from usp_prof.tables import calls
 
 if TYPE_CHECKING:
@@ -90,7 +88,7 @@ class BreakdownResult:
             return []
         return [Slice(role, float(rank_means(rows.rank, column)[1].mean())) for role, column in columns.items()]
 
-    def values(self) -> list[Value]:
+    def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         p = self.parts
         found = spread(COMPUTE_TIME, p.rank, p.step, p.compute)
@@ -115,7 +113,7 @@ class BreakdownResult:
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> BreakdownResult:
     """Partition the selected steps."""
-    parts = _partition.of_run(tables, selection)
+    parts = partition.of_run(tables, selection)
     return BreakdownResult(parts, tuple(_notes(tables, parts)))
 
 

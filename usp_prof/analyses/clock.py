@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.analyses._frame import frame
-from usp_prof.analyses._spread import in_order
+from usp_prof.analyses.result import frame, in_order
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.metric import SIGNED, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import clock
 
@@ -28,6 +27,7 @@ CLOCK_OFFSET = Metric(
     "Clock offset",
     "What is added to a rank's times to get the common clock; as the whole the largest difference of two ranks.",
     ("rank",),
+    within=SIGNED,
 )
 CLOCK_DRIFT = Metric(
     "clock_drift",
@@ -36,6 +36,7 @@ CLOCK_DRIFT = Metric(
     "Clock drift",
     "Seconds that a rank's clock is corrected by for each second of the trace; where the window is long enough.",
     ("rank",),
+    within=SIGNED,
 )
 CLOCK_RESIDUAL = Metric(
     "clock_residual",
@@ -66,7 +67,7 @@ class ClockResult:
     """Rows of `clock` for the selected ranks."""
     notes: tuple[HealthRow, ...] = ()
 
-    def values(self) -> list[Value]:
+    def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         c, rows = self.clock, np.asarray(self.shown, np.int64)
         ranks = c.ranks[rows].tolist()

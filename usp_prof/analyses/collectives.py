@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.algebra.order import distinct, first_rows, group_codes, numbered
-from usp_prof.analyses._device import roof
-from usp_prof.analyses._exchange import Exchange, Pair, exchanges, pairs
-from usp_prof.analyses._frame import frame
-from usp_prof.analyses._spread import in_order, spread
+from usp_prof.analyses.measures.device_bounds import roof
+from usp_prof.analyses.measures.exchange import Exchange, Pair, exchanges, pairs
+from usp_prof.analyses.result import frame, in_order, spread
+from usp_prof.columns.order import distinct, first_rows, group_codes, numbered
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.metric import NO_DIMS, Better, Dims, Metric, Unit, Value
+from usp_prof.model.metric import FROM_ONE, NO_DIMS, Better, Dims, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import calls as call_table
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.analyses.result import Listing
-    from usp_prof.tables.columns import Columns
+    from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
 _KIND = ("axis", "collective", "size")
@@ -65,6 +64,7 @@ LINK_FRACTION = Metric(
     "Share of the link's peak",
     "Bus bandwidth over the peak of the device's link inside a node; calls that stay inside one.",
     _KIND,
+    inputs="the calls' bytes or times, or the peak of another link than they ran on",
 )
 SKEW = Metric(
     "arrival_skew",
@@ -97,13 +97,14 @@ IMBALANCE = Metric(
     "All-to-all imbalance",
     "Largest over mean of what the members of an all-to-all received, mean over calls.",
     ("axis",),
+    FROM_ONE,
 )
 METRICS = (WAIT_TIME, TRANSFER_TIME, ALGBW, BUSBW, LINK_FRACTION, SKEW, CALLS, VOLUME, IMBALANCE)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Calls of one axis, operation and size class (`size_bytes` is its upper bound, -1 when unknown)."""
+    """Calls of one axis, operation and size class (`size_bytes` is its upper bound); sizes are -1 when unknown."""
 
     axis: str
     op: str
@@ -156,12 +157,14 @@ class CollectivesResult:
     link_name: str
     notes: tuple[HealthRow, ...] = ()
 
-    def values(self) -> list[Value]:
+    def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         found = _waiting_values(self.waiting)
         for k in self.kinds:
             dims: Dims = {"axis": k.axis, "collective": k.op, "size": k.size_bytes}
-            found += [Value(CALLS, k.calls, dims), Value(VOLUME, k.bytes, dims)]
+            found.append(Value(CALLS, k.calls, dims))
+            if k.bytes >= 0:
+                found.append(Value(VOLUME, k.bytes, dims))
             known = ((ALGBW, k.algbw), (BUSBW, k.busbw), (LINK_FRACTION, k.link_fraction))
             found += [Value(metric, figure, dims) for metric, figure in known if not np.isnan(figure)]
         for axis, op in sorted({(k.axis, k.op) for k in self.kinds}):
@@ -182,7 +185,8 @@ class CollectivesResult:
 
     def listing(self) -> Listing:
         """Give the same as plain columns."""
-        return {name: [getattr(kind, name) for kind in self.kinds] for name in Kind.__dataclass_fields__}
+        columns = {name: [getattr(kind, name) for kind in self.kinds] for name in Kind.__dataclass_fields__}
+        return columns | {"link_fraction": [LINK_FRACTION.known(share) for share in columns["link_fraction"]]}
 
 
 def bus_factor(op: str, members: int) -> float:
@@ -266,7 +270,7 @@ def _kinds(calls: Columns, busbw: NDArray[np.float64], peak: float) -> tuple[Kin
                 len(rows),
                 len(complete),
                 int(calls["inter_node"][rows].sum()),
-                int(np.maximum(calls["bytes"][rows], 0).sum()),
+                int(calls["bytes"][rows].sum()) if (calls["bytes"][rows] >= 0).all() else -1,
                 _median(calls["transfer_ns"][complete]),
                 _median(calls["wait_ns"][complete]),
                 _median(skew),

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.analyses._frame import frame
-from usp_prof.analyses._mark_times import axis_groups, host_marks, marked, step_count
-from usp_prof.analyses._op_work import of_rank
-from usp_prof.analyses._spread import in_order
-from usp_prof.model.axis import Axis
+from usp_prof.analyses.measures.op_work import of_rank
+from usp_prof.analyses.measures.ranges import axis_groups, host_marks, marked, step_count
+from usp_prof.analyses.result import frame, in_order
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.metric import FROM_ONE, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.model.topology import Axis
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 CP_IMBALANCE = Metric(
     "cp_imbalance", Unit.RATIO, Better.LOWER, "Sequence imbalance",
     "Compute of the slowest rank of a context-parallel group over the group's mean; 1 is even.", (),
+    within=FROM_ONE,
 )  # fmt: skip
 CP_TIME = Metric(
     "cp_time", Unit.NS, Better.LOWER, "Exchange time",
@@ -77,7 +77,7 @@ class CpResult:
         steps = sorted({step for step, _ in self.ring_waits})
         return {n: float(np.mean([time for (step, _), time in self.ring_waits.items() if step == n])) for n in steps}
 
-    def values(self) -> list[Value]:
+    def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         found = [Value(CP_TIME, time, {"exchange": kind, "rank": rank}) for (kind, rank), time in self.times.items()]
         for kind in sorted({kind for kind, _ in self.times}):

@@ -12,25 +12,110 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.intervals import union
-from usp_prof.algebra.sweep import by_priority
-from usp_prof.analyses import _arrivals, _partition, _path
-from usp_prof.analyses._frame import frame
-from usp_prof.analyses._idle import Cause
-from usp_prof.analyses._spread import in_order, spread
+from usp_prof.analyses.measures import arrivals, partition
+from usp_prof.analyses.measures.partition import Cause
+from usp_prof.analyses.result import frame, in_order, spread
+from usp_prof.columns.intervals import by_priority, union
+from usp_prof.columns.order import per_code
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
-    from usp_prof.algebra.intervals import Intervals
-    from usp_prof.analyses._partition import Partition
-    from usp_prof.analyses._path import Piece
+    from usp_prof.analyses.measures.partition import Partition
+    from usp_prof.columns.intervals import Intervals
     from usp_prof.tables.clock import Clock
     from usp_prof.tables.table_set import TableSet
+
+    Int = NDArray[np.int64]
+
+
+# The walk: from the last end back to the begin.
+#
+# On one rank, work follows work, so the path stays there until it comes to a communication that was still being
+# waited for when it ended. Its last member's arrival bounds it: the path goes on at that moment on that rank. So the
+# walk takes one step for each change of rank and none for the work between.
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The way lies on one rank from `begin_ns` to `end_ns` of the common clock; `through` names what led away."""
+
+    rank: int
+    begin_ns: int
+    end_ns: int
+    through: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Exits:
+    """Where the way leaves a rank: communication waited for at its end, by end; `arrival` is the last member's."""
+
+    end: Int
+    arrival: Int
+    to: Int
+    axis: NDArray[np.object_]
+
+
+def walk(tables: TableSet, rank: int, begin_ns: int, end_ns: int) -> tuple[Piece, ...]:
+    """Walk from the end on a rank back to the begin; pieces come in order of time."""
+    exits = tables.memo("exits", lambda: _exits(tables))
+    here, now, pieces, through = rank, end_ns, [], ""
+    while now > begin_ns:
+        leave = exits.get(here)
+        place = int(np.searchsorted(leave.end, now, side="right")) - 1 if leave is not None else -1
+        while leave is not None and place >= 0 and leave.arrival[place] >= now:
+            place -= 1
+        if leave is None or place < 0 or leave.arrival[place] <= begin_ns:
+            pieces.append(Piece(here, begin_ns, now, through))
+            break
+        pieces.append(Piece(here, int(leave.arrival[place]), now, through))
+        through = str(leave.axis[place])
+        now, here = int(leave.arrival[place]), int(leave.to[place])
+    return tuple(reversed(pieces))
+
+
+def _exits(tables: TableSet) -> dict[int, _Exits]:
+    calls, parts = call_table.of(tables).columns(), call_table.of(tables).part_columns()
+    if not len(calls):
+        return {}
+    clocks, count = clock.of(tables), len(calls)
+    of_call, rank = parts["call"], parts["rank"]
+    start, end = (np.zeros(len(of_call), np.int64) for _ in range(2))
+    open_end = np.zeros(len(of_call), bool)
+    for r in np.unique(rank).tolist():
+        mine = np.flatnonzero(rank == r)
+        collectives = tables.columns("collectives", r)
+        begun = collectives["start_ns"][parts["part"][mine]]
+        over = begun + collectives["dur_ns"][parts["part"][mine]]
+        start[mine], end[mine] = clocks.align(r, begun), clocks.align(r, over)
+        open_end[mine] = ~partition.sets_of(tables, r).compute.holds(over - 1)
+    last = per_code(of_call, start, np.maximum, count)
+    order = np.lexsort((start, of_call))
+    late = rank[order[np.searchsorted(of_call[order], np.arange(count), side="right") - 1]]
+    # A posted send that outlasts its receive, or that waits for its receiver, holds nobody up by itself.
+    leaves = calls["complete"][of_call] & open_end & (parts["wait_ns"] > 0) & (late[of_call] != rank)
+    leaves &= ~_sends(tables, rank, parts["part"])
+    found = {}
+    for r in np.unique(rank[leaves]).tolist():
+        rows = np.flatnonzero(leaves & (rank == r))
+        rows = rows[np.lexsort((last[of_call[rows]], end[rows]))]
+        found[r] = _Exits(end[rows], last[of_call[rows]], late[of_call[rows]], calls["axis"][of_call[rows]])
+    return found
+
+
+def _sends(tables: TableSet, rank: Int, part: Int) -> NDArray[np.bool_]:
+    found = np.zeros(len(rank), bool)
+    for r in np.unique(rank).tolist():
+        mine = rank == r
+        found[mine] = tables.columns("collectives", r).matches("op", "send")[part[mine]]
+    return found
+
 
 PATH_TIME = Metric(
     "critical_path_time",
@@ -95,10 +180,10 @@ class CriticalPathResult:
         """The length of the way."""
         return sum([piece.end_ns - piece.begin_ns for piece in self.pieces])
 
-    def values(self) -> list[Value]:
+    def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         if not self.pieces:
-            return []
+            return Values()
         length_ns = self.length_ns
         found = [Value(PATH_TIME, length_ns)]
         ranks = sorted({share.rank for share in self.shares})
@@ -119,18 +204,18 @@ class CriticalPathResult:
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CriticalPathResult:
     """Walk the selected steps (of all ranks: the way goes where it goes)."""
-    parts = _partition.of_run(tables, Selection(None, selection.first_step, selection.last_step))
+    parts = partition.of_run(tables, Selection(None, selection.first_step, selection.last_step))
     clocks, notes = clock.of(tables), _notes(tables)
     slack = np.zeros(len(parts.rank), np.int64)
     for rank in np.unique(parts.rank).tolist():
         mine = np.flatnonzero(parts.rank == rank)
-        slack[mine] = _arrivals.stalls(tables, rank).within(parts.start[mine], parts.end[mine])
+        slack[mine] = arrivals.stalls(tables, rank).within(parts.start[mine], parts.end[mine])
     if not len(parts.rank):
         return CriticalPathResult((), (), (), parts, (), tuple(notes))
     begin, end = (clocks.align_rows(parts.rank, when) for when in (parts.start, parts.end))
     tied = _largest_component(clocks, parts)
     last = int(parts.rank[tied][np.argmax(end[tied])])
-    pieces = _path.walk(tables, last, int(begin[tied].min()), int(end[tied].max()))
+    pieces = walk(tables, last, int(begin[tied].min()), int(end[tied].max()))
     on_path = _on_path(tables, pieces)
     shares = tuple(s for rank in sorted(on_path) for s in _shares(tables, rank, on_path[rank]))
     bounding = [b for rank in sorted(on_path) for b in _bounding(tables, rank, on_path[rank])]
@@ -156,7 +241,7 @@ def _on_path(tables: TableSet, pieces: tuple[Piece, ...]) -> dict[int, Intervals
 
 def _shares(tables: TableSet, rank: int, on_path: Intervals) -> list[Share]:
     """Divide a rank's time on the way by the same priorities as the breakdown."""
-    sets = _partition.sets_of(tables, rank)
+    sets = partition.sets_of(tables, rank)
     named = {"compute": sets.compute}
     named |= {f"comm:{axis}": waited for axis, waited in sorted(sets.waited.items())}
     named |= {"memcpy": sets.copies, f"idle:{Cause.BUBBLE}": sets.bubble}

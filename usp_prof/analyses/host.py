@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.intervals import union
-from usp_prof.analyses import _host_calls
-from usp_prof.analyses._frame import frame
-from usp_prof.analyses._spread import in_order
+from usp_prof.analyses.measures import ranges
+from usp_prof.analyses.result import frame, in_order
+from usp_prof.columns.intervals import union
+from usp_prof.columns.lookup import lookup
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from _typeshed import DataclassInstance
 
-    from usp_prof.analyses._host_calls import CallStat, SyncStat
+    from usp_prof.analyses.measures.ranges import CallStat, SyncStat
     from usp_prof.analyses.result import Listing
-    from usp_prof.tables.columns import Columns
+    from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
 QUEUE_LIMIT = 1023
@@ -104,7 +104,7 @@ class HostResult:
     steps: int
     notes: tuple[HealthRow, ...] = ()
 
-    def values(self) -> list[Value]:
+    def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         found: list[Value] = []
         for metric, figure in _FIGURES:
@@ -135,11 +135,11 @@ class HostResult:
 
     def call_table(self) -> pd.DataFrame:
         """Give one row for each rank and name of a runtime or driver call."""
-        return frame(_listing(self.calls, _host_calls.CallStat))
+        return frame(_listing(self.calls, ranges.CallStat))
 
     def sync_table(self) -> pd.DataFrame:
         """Give one row for each rank, blocking call and its cause, longest first."""
-        return frame(_listing(self.syncs, _host_calls.SyncStat))
+        return frame(_listing(self.syncs, ranges.SyncStat))
 
     def op_table(self) -> pd.DataFrame:
         """Give one row for each rank and CPU op, by its own time."""
@@ -172,13 +172,13 @@ def _looked_at(tables: TableSet, selection: Selection) -> HostResult:
             continue
         numbers = [number for number in tables.columns("steps", rank)["step"].tolist() if selection.takes_step(number)]
         steps = max(steps, len(numbers))
-        launches = _host_calls.selected(tables, "launches", rank, selection)
-        blocked = _host_calls.sync_stats(tables, rank, launches)
+        launches = ranges.selected(tables, "launches", rank, selection)
+        blocked = ranges.sync_stats(tables, rank, launches)
         limited = "cuda" in tables.columns("ranks", rank)["device_kind"]
-        depths = _host_calls.queue_depth(tables, rank, QUEUE_LIMIT if limited else _NO_LIMIT)
-        calls += _host_calls.call_stats(rank, launches)
+        depths = ranges.queue_depth(tables, rank, QUEUE_LIMIT if limited else _NO_LIMIT)
+        calls += ranges.call_stats(rank, launches)
         syncs += blocked
-        ops += _op_times(rank, _host_calls.selected(tables, "ops", rank, selection))
+        ops += _op_times(rank, ranges.selected(tables, "ops", rank, selection))
         queues += [(rank, *depth) for depth in depths]
         ranks.append(_rank(tables, rank, selection, max(1, len(numbers)), launches, blocked, depths))
     notes = [_STACKS] if any(np.isnan(host.gc_ns) for host in ranks) else []
@@ -198,10 +198,12 @@ def _rank(
     tables: TableSet, rank: int, selection: Selection, steps: int, launches: Columns, blocked: list[SyncStat],
     depths: list[tuple[int, int, int]],
 ) -> RankHost:  # fmt: skip
-    delays = _host_calls.delays(launches)
-    empty, starting = _host_calls.empty_queue(tables, rank, launches)
-    marks, ops = (_host_calls.selected(tables, name, rank, selection) for name in ("annotations", "ops"))
-    on_gpu = bool(len(tables.columns("kernels", rank)))
+    delays = ranges.delays(launches)
+    empty, starting = ranges.empty_queue(tables, rank, launches)
+    marks, ops = (ranges.selected(tables, name, rank, selection) for name in ("annotations", "ops"))
+    # Where device activity alone was recorded, nothing tells of launches and loaders: not known is not zero.
+    on_gpu = bool(len(tables.columns("kernels", rank)) and len(tables.columns("launches", rank)))
+    has_host = bool(len(tables.columns("ops", rank)) or (~tables.columns("annotations", rank)["on_device"]).any())
     functions = _functions(tables, rank, selection)
     collected = _covered(_COLLECTS, marks, functions)
     stacks = len(functions) > 0
@@ -212,7 +214,7 @@ def _rank(
         empty_queue_fraction=empty / starting if starting else float("nan"),
         deepest_queue=max((depth for _, depth, _ in depths), default=-1),
         sync_ns=sum(sync.time_ns for sync in blocked) / steps if on_gpu else float("nan"),
-        input_ns=_covered(_INPUT, marks.take(~marks["on_device"]), ops) / steps,
+        input_ns=_covered(_INPUT, marks.take(~marks["on_device"]), ops) / steps if has_host else float("nan"),
         gc_ns=collected / steps if stacks or collected else float("nan"),
     )
 
@@ -234,7 +236,7 @@ def _covered(wanted: re.Pattern[str], *tables: Columns) -> int:
     starts, ends = [], []
     for table in tables:
         codes, names = table.codes("name")
-        rows = np.array([wanted.search(name) is not None for name in names] + [False])[codes]
+        rows = lookup([wanted.search(name) is not None for name in names], codes, missing=False)
         starts.append(table["start_ns"][rows])
         ends.append(table["start_ns"][rows] + table["dur_ns"][rows])
     return union(np.concatenate(starts), np.concatenate(ends)).length

@@ -9,14 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from usp_prof.analyses import _device
-from usp_prof.analyses._frame import frame
-from usp_prof.analyses._kernel_tally import PACED, SMALL_NS, KernelStat, OpStat, Tally
-from usp_prof.analyses._spread import in_order
+from usp_prof.analyses.measures import device_bounds
+from usp_prof.analyses.measures.kernel_tally import PACED, SMALL_NS, KernelStat, OpStat, Tally
+from usp_prof.analyses.result import frame, in_order
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from usp_prof.analyses._device import Roof
+    from usp_prof.analyses.measures.device_bounds import Roof
     from usp_prof.analyses.result import Listing
     from usp_prof.tables.table_set import TableSet
 
@@ -42,7 +39,13 @@ FORMULA_FRACTION = Metric(
 )  # fmt: skip
 MATRIX_CORE_FRACTION = Metric(
     "matrix_core_fraction", Unit.FRACTION, Better.HIGHER, "On matrix cores",
-    "Share of the time of matrix products, attention and convolutions that runs in matrix-core kernels, by precision.",
+    "Share of the time of matrix products, attention and convolutions in kernels on matrix cores; all and by precision."
+    " Of kernels whose names or data types tell where they multiply; none where they are less than nine tenths.",
+    ("precision",),
+)  # fmt: skip
+UNKNOWN_CORE_FRACTION = Metric(
+    "unknown_core_fraction", Unit.FRACTION, Better.NEITHER, "Matrix cores or not: unknown",
+    "Share of the time of matrix products, attention and convolutions in kernels that do not tell where they multiply.",
     ("precision",),
 )  # fmt: skip
 SMALL_KERNEL_FRACTION = Metric(
@@ -54,7 +57,17 @@ ACHIEVED_FLOP_RATE = Metric(
     "FLOP of ops with a formula over the time of their kernels; by family of op.",
     ("family",),
 )  # fmt: skip
-METRICS = (KERNEL_EFFICIENCY, FORMULA_FRACTION, MATRIX_CORE_FRACTION, SMALL_KERNEL_FRACTION, ACHIEVED_FLOP_RATE)
+METRICS = (
+    KERNEL_EFFICIENCY,
+    FORMULA_FRACTION,
+    MATRIX_CORE_FRACTION,
+    UNKNOWN_CORE_FRACTION,
+    SMALL_KERNEL_FRACTION,
+    ACHIEVED_FLOP_RATE,
+)
+_NOTABLE = 0.001
+_MOST_UNKNOWN = 0.1
+"""Above this share of unknown kernels, what runs on matrix cores is not known either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +92,10 @@ class KernelsResult:
         """Time in waits that stand for compute: it is no op's."""
         return sum(op.time_ns for op in self.ops if op.name == PACED)
 
-    def values(self) -> list[Value]:
+    def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         if not self.total_ns:
-            return []
+            return Values()
         families = sorted({op.family for op in self.ops if op.family})
         real = self.total_ns - self.paced_ns
         found = [Value(FORMULA_FRACTION, self.covered_ns / real)] if real else []
@@ -90,11 +103,11 @@ class KernelsResult:
         for family in ("", *families):
             some = [op for op in self.ops if op.family and family in {"", op.family}]
             dims: dict[str, int | str] = {"family": family} if family else {}
-            bounded = [op for op in some if op.ideal_ns > 0]
+            bounded = [op for op in some if op.is_bounded]
             if bounded:
                 ideal = sum(op.ideal_ns for op in bounded)
                 found.append(Value(KERNEL_EFFICIENCY, ideal / sum(op.time_ns for op in bounded), dims))
-            counted = [op for op in some if op.flop]
+            counted = [op for op in some if op.flop and (op.is_bounded or not op.ideal_ns)]
             if counted:
                 rate = sum(op.flop for op in counted) / sum(op.time_ns for op in counted) * 1e9
                 found.append(Value(ACHIEVED_FLOP_RATE, rate, dims))
@@ -109,9 +122,13 @@ class KernelsResult:
         for kind in ("", *sorted({op.precision for op in matrix if op.precision})):
             some = [op for op in matrix if kind in {"", op.precision}]
             whole = sum(op.time_ns for op in some)
+            unknown = sum(op.unknown_core_ns for op in some)
             dims: dict[str, int | str] = {"precision": kind} if kind else {}
-            if whole:
-                found.append(Value(MATRIX_CORE_FRACTION, sum(op.matrix_core_ns for op in some) / whole, dims))
+            if unknown:
+                found.append(Value(UNKNOWN_CORE_FRACTION, unknown / whole, dims))
+            if whole and unknown <= _MOST_UNKNOWN * whole:
+                on_matrix = sum(op.matrix_core_ns for op in some)
+                found.append(Value(MATRIX_CORE_FRACTION, on_matrix / (whole - unknown), dims))
         return found
 
     def to_pandas(self) -> pd.DataFrame:
@@ -165,15 +182,17 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> KernelsResul
 
 
 def _tallied(tables: TableSet, selection: Selection) -> KernelsResult:
-    bounds = _device.roof(tables)
+    bounds = device_bounds.roof(tables)
     tally = Tally(bounds)
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
     for rank in ranks:
-        tally.add(tables, rank, selection)
+        if tables.has_device_work(rank):
+            tally.add(tables, rank, selection)
     on_gpu = any(len(tables.columns("kernels", rank)) for rank in ranks)
     kernels, ops = tally.kernels(), tally.ops()
     total = int(sum(kernel.total_ns for kernel in kernels))
-    notes = [*bounds.notes, *_shape_notes(tables, ranks, ops, total), *_peak_notes(ops, bounds)]
+    notes = [*bounds.notes, *_shape_notes(tables, ranks, ops, total)]
+    notes += [*_peak_notes(ops, bounds), *_beaten_notes(ops, total)]
     return KernelsResult(ops, kernels, total, bounds, on_gpu, tuple(sorted(notes)), tally.efficiency_by_step())
 
 
@@ -195,9 +214,33 @@ def _shape_notes(tables: TableSet, ranks: list[int], ops: tuple[OpStat, ...], to
 
 
 def _peak_notes(ops: tuple[OpStat, ...], bounds: Roof) -> list[HealthRow]:
-    """Say which precisions the device table has no peak for."""
-    without = sorted({op.precision for op in ops if op.flop and not np.isfinite(op.efficiency) and op.precision})
-    if not without or bounds.notes:
+    """Say which precisions the device table has no peak for, and how much work is in no known precision."""
+    if bounds.notes:
         return []
-    detail = f"no dense peak of {bounds.name} is known for {', '.join(without)}: no efficiency for these ops"
-    return [HealthRow("no_precision_peak", Severity.INFO, detail=detail)]
+    notes = []
+    products = [op for op in ops if op.flop]
+    peakless = sorted({op.precision for op in products if op.precision and not op.ideal_ns})
+    if peakless:
+        detail = f"no dense peak of {bounds.name} is known for {', '.join(peakless)}: no efficiency for these ops"
+        notes.append(HealthRow("no_precision_peak", Severity.INFO, detail=detail))
+    unknown = sum(op.time_ns for op in products if not op.precision and not bounds.stated)
+    if unknown:
+        share = 100 * unknown / sum(op.time_ns for op in products)
+        detail = f"in which precision {share:.1f} % of the products' time runs is not known (types and kernel names)"
+        notes.append(HealthRow("precision_unknown", Severity.INFO, detail=f"{detail}: no efficiency for these ops"))
+    return notes
+
+
+def _beaten_notes(ops: tuple[OpStat, ...], total: int) -> list[HealthRow]:
+    """Say how much work was faster than the peaks allow: it has no efficiency."""
+    beaten = [op for op in ops if op.ideal_ns > 0 and not op.is_bounded]
+    if not beaten or not total:
+        return []
+    share, worst = sum(op.time_ns for op in beaten) / total, max(beaten, key=lambda op: op.time_ns)
+    if share < _NOTABLE:
+        return []
+    detail = (
+        f"{100 * share:.1f} % of compute time is in ops faster than the peaks allow, most in {worst.name} {worst.dims}"
+        ": their data lay in the cache, or their shapes tell more work than was done; no efficiency for them"
+    )
+    return [HealthRow("bound_beaten", Severity.INFO, count=len(beaten), detail=detail)]

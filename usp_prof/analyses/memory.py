@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.analyses import _host_calls, _live_memory
-from usp_prof.analyses._frame import frame
-from usp_prof.analyses._live_memory import Peak
-from usp_prof.analyses._spread import in_order
+from usp_prof.analyses.measures import ranges
+from usp_prof.analyses.result import frame, in_order
+from usp_prof.columns.intervals import Intervals, union
+from usp_prof.columns.lookup import lookup
 from usp_prof.model import hardware
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
@@ -27,8 +27,108 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.analyses.result import Listing
+    from usp_prof.columns.table import Columns
     from usp_prof.model.memory_snapshot import MemorySnapshot
     from usp_prof.tables.table_set import TableSet
+
+    Ints = NDArray[np.int64]
+
+
+# The peak: what is alive at the moment of most memory in use, by the phase in which it was taken.
+
+
+EARLIER = "before the recording"
+_OPTIMIZER = re.compile(r"^Optimizer\.step|^train::optimizer\b")
+_PHASES = ("optimizer", "backward", "forward")
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """One rank's moment of most memory in use, and what was alive then by the phase in which it was taken."""
+
+    rank: int
+    step: int
+    at_ns: int
+    allocated: int
+    reserved: int
+    reserved_peak: int
+    live: dict[str, int]
+
+    @property
+    def contradicts_itself(self) -> bool:
+        """Whether more is in use than the allocator holds: one of its totals is wrong, and nothing tells which."""
+        return 0 < self.reserved < self.allocated
+
+
+def device_rows(tables: TableSet, rank: int) -> Columns:
+    """Keep the allocator's events of the device: of the GPU where it did the work, else of the CPU."""
+    memory = tables.columns("memory", rank)
+    wanted = 1 if len(tables.columns("kernels", rank)) else 0
+    return memory.take(memory["device_type"] == wanted)
+
+
+def peak(tables: TableSet, rank: int, rows: Columns, inside: NDArray[np.bool_]) -> Peak | None:
+    """Find the peak among the selected events; `None` when there are none, or no totals."""
+    total = np.where(inside, rows["allocated_bytes"], -1)
+    if not len(total) or total.max() < 0:
+        return None
+    place = int(np.argmax(total))
+    at = int(rows["start_ns"][place])
+    live = _live(tables, rank, rows, place)
+    known = sum(live.values())
+    allocated = int(total[place])
+    if allocated > known:
+        live[EARLIER] = allocated - known
+    reserved = rows["reserved_bytes"]
+    return Peak(
+        rank, int(rows["step"][place]), at, allocated, int(reserved[place]), int(reserved[inside].max(initial=0)), live
+    )
+
+
+def _live(tables: TableSet, rank: int, rows: Columns, place: int) -> dict[str, int]:
+    """Sum what was taken up to this event and not given back, by phase."""
+    taken = lifetimes(rows["address"], rows["bytes"])
+    order = np.arange(len(rows))
+    alive = (rows["bytes"] > 0) & (order <= place) & (taken > place)
+    found = {}
+    left = alive
+    for phase, when in _phases(tables, rank).items():
+        hit = left & when.holds(rows["start_ns"])
+        left = left & ~hit
+        if hit.any():
+            found[phase] = int(rows["bytes"][hit].sum())
+    if left.any():
+        found["other"] = int(rows["bytes"][left].sum())
+    return found
+
+
+def lifetimes(address: Ints, size: Ints) -> Ints:
+    """Give for each event that takes memory the place of the event that gives it back; past the end where none does.
+
+    Events are in order of time; the next event of the same address is the one that gives it back.
+    """
+    count = len(address)
+    order = np.lexsort((np.arange(count), address))
+    following = np.full(count, count, np.int64)
+    same = (address[order[1:]] == address[order[:-1]]) & (size[order[1:]] < 0)
+    following[order[:-1][same]] = order[1:][same]
+    return following
+
+
+def _phases(tables: TableSet, rank: int) -> dict[str, Intervals]:
+    """Give when each phase ran on the host; a moment counts for the first that holds it."""
+    ops, marks = tables.columns("ops", rank), tables.columns("annotations", rank)
+    found = {phase: _ranges(ops, ops.matches("phase", phase)) for phase in _PHASES}
+    codes, names = marks.codes("name")
+    stepping = lookup([_OPTIMIZER.search(name) is not None for name in names], codes, missing=False)
+    found["optimizer"] = found["optimizer"] | _ranges(marks, stepping)
+    return found
+
+
+def _ranges(columns: Columns, rows: NDArray[np.bool_]) -> Intervals:
+    start = columns["start_ns"][rows]
+    return union(start, start + columns["dur_ns"][rows])
+
 
 PEAK_MEMORY = Metric(
     "peak_memory", Unit.BYTES, Better.LOWER, "Peak memory",
@@ -45,10 +145,12 @@ LIVE_AT_PEAK = Metric(
 FRAGMENTATION = Metric(
     "fragmentation_fraction", Unit.FRACTION, Better.LOWER, "Fragmentation",
     "Reserved memory that no tensor uses at the peak, over reserved; the whole is the fullest rank's.", ("rank",),
+    inputs="the allocator's totals of allocated and reserved bytes",
 )  # fmt: skip
 HEADROOM = Metric(
     "memory_headroom", Unit.FRACTION, Better.HIGHER, "Headroom",
     "Device memory that the allocator never held, over device memory; the whole is the fullest rank's.", ("rank",),
+    inputs="the device's memory, or the allocator's total of reserved bytes",
 )  # fmt: skip
 ALLOCATOR_CALLS = Metric(
     "allocator_calls", Unit.COUNT, Better.LOWER, "Device allocations",
@@ -101,7 +203,7 @@ class MemoryResult:
         held = max(peak.reserved_peak, peak.allocated)
         return (size - held) / size if size else float("nan")
 
-    def values(self) -> list[Value]:
+    def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         found = [
             Value(metric, figure, {"rank": peak.rank}) for peak in self.peaks for metric, figure in self._figures(peak)
@@ -113,7 +215,7 @@ class MemoryResult:
         if self.allocator_calls:
             found.append(Value(ALLOCATOR_CALLS, float(np.mean(list(self.allocator_calls.values())))))
         found += [Value(COPY_BANDWIDTH, one.bandwidth, {"direction": one.direction}) for one in self.copies]
-        return in_order([value for value in found if np.isfinite(value.value)])
+        return in_order(found)
 
     def _figures(self, peak: Peak) -> list[tuple[Metric, float]]:
         figures: list[tuple[Metric, float]] = [(PEAK_MEMORY, peak.allocated), (HEADROOM, self.headroom(peak))]
@@ -147,7 +249,7 @@ class MemoryResult:
             "step": [peak.step for peak in rows],
             "peak_bytes": [peak.allocated for peak in rows],
             "reserved_bytes": [peak.reserved_peak if peak.reserved_peak > 0 else -1 for peak in rows],
-            "headroom_fraction": [self.headroom(peak) for peak in rows],
+            "headroom_fraction": [HEADROOM.known(self.headroom(peak)) for peak in rows],
             **{f"{phase.replace(' ', '_')}_bytes": [peak.live.get(phase, 0) for peak in rows] for phase in phases},
         }
 
@@ -198,17 +300,19 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
     peaks, calls, copies = [], {}, dict[str, list[int]]()
     for rank in ranks:
-        rows = _live_memory.device_rows(tables, rank)
+        rows = device_rows(tables, rank)
         inside = selection.takes_steps(rows["step"])
-        found = _live_memory.peak(tables, rank, rows, inside)
+        found = peak(tables, rank, rows, inside)
         peaks += [found] if found is not None else []
         _add_copies(copies, tables, rank, selection)
         if len(tables.columns("launches", rank)):
             calls[rank] = _allocator_calls(tables, rank, selection)
     snapshots = tuple(one for one in tables.assumptions.snapshots if one.rank < 0 or one.rank in ranks)
     peaks += _peaks_of(snapshots, without={peak.rank for peak in peaks})
-    peaks.sort(key=lambda peak: peak.rank)
-    notes = [] if peaks or not ranks else [_NOT_RECORDED]
+    contradictory = [peak for peak in peaks if peak.contradicts_itself]
+    peaks = sorted((peak for peak in peaks if not peak.contradicts_itself), key=lambda peak: peak.rank)
+    notes = [_contradiction(peak) for peak in contradictory]
+    notes += [] if peaks or contradictory or not ranks else [_NOT_RECORDED]
     notes += [_of_no_rank(one) for one in snapshots if one.rank < 0]
     made = tuple(Copies(direction, *sums) for direction, sums in sorted(copies.items()))
     return MemoryResult(tuple(peaks), _capacity(tables, ranks), calls, made, tuple(notes), snapshots)
@@ -223,6 +327,11 @@ def _peaks_of(snapshots: tuple[MemorySnapshot, ...], without: set[int]) -> list[
     return [Peak(rank, -1, -1, one.peak, one.held_at_peak, one.held_peak, {}) for rank, one in fullest.items()]
 
 
+def _contradiction(peak: Peak) -> HealthRow:
+    detail = f"the allocator tells {peak.allocated} bytes in use of {peak.reserved} reserved: no memory figures"
+    return HealthRow("impossible_memory", Severity.ERROR, peak.rank, detail=detail)
+
+
 def _of_no_rank(snapshot: MemorySnapshot) -> HealthRow:
     detail = f"{snapshot.name} does not say whose memory it is: give it as RANK=FILE"
     return HealthRow("snapshot_of_no_rank", Severity.INFO, detail=detail)
@@ -235,7 +344,7 @@ def over_time(tables: TableSet, rank: int) -> pd.DataFrame:
 
 def line_of(tables: TableSet, rank: int) -> dict[str, NDArray[np.int64]]:
     """Give the same as plain columns."""
-    rows = _live_memory.device_rows(tables, rank)
+    rows = device_rows(tables, rank)
     return {name: rows[name] for name in ("start_ns", "step", "bytes", "allocated_bytes", "reserved_bytes")}
 
 
@@ -257,15 +366,15 @@ def _capacity(tables: TableSet, ranks: list[int]) -> dict[int, int]:
 
 
 def _allocator_calls(tables: TableSet, rank: int, selection: Selection) -> float:
-    launches = _host_calls.selected(tables, "launches", rank, selection)
+    launches = ranges.selected(tables, "launches", rank, selection)
     codes, names = launches.codes("name")
-    takes = np.array([_TAKES.search(name) is not None for name in names] + [False])[codes]
+    takes = lookup([_TAKES.search(name) is not None for name in names], codes, missing=False)
     steps = [step for step in tables.columns("steps", rank)["step"].tolist() if selection.takes_step(step)]
     return int(takes.sum()) / max(1, len(steps))
 
 
 def _add_copies(copies: dict[str, list[int]], tables: TableSet, rank: int, selection: Selection) -> None:
-    kernels = _host_calls.selected(tables, "kernels", rank, selection)
+    kernels = ranges.selected(tables, "kernels", rank, selection)
     moved = kernels.take(kernels.matches("kind", "memcpy") & (kernels["bytes"] >= 0) & (kernels["dur_ns"] > 0))
     codes, names = moved.codes("name")
     for code in np.unique(codes).tolist():

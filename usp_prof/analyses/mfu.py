@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof import conventions
-from usp_prof.analyses import _device, kernels, step_time
-from usp_prof.analyses._flop_check import Part, check, flop_ratio
-from usp_prof.analyses._frame import frame
-from usp_prof.analyses._spread import in_order
+from usp_prof.analyses import kernels, step_time
+from usp_prof.analyses.formulas import Family
+from usp_prof.analyses.measures import device_bounds
+from usp_prof.analyses.result import frame, in_order
 from usp_prof.model import flops
 from usp_prof.model.hardware import Precision, precision
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
@@ -31,14 +31,105 @@ if TYPE_CHECKING:
     from usp_prof.contract import ModelEntry
     from usp_prof.tables.table_set import TableSet
 
+
+# The check: whether the ops of the trace run the FLOP of the model's formula, and if not, what explains it.
+
+
+_BATCHED = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
+_EXPLAINED = 0.03
+_WEIGHTS = (
+    (1.0, "as the formula"),
+    (4 / 3, "forward is run again in backward (recomputation)"),
+)
+# What attention's ops may count over 12 · L · h · s, by products run and what the mask leaves.
+_AGAIN = "fused backward makes the scores again"
+_PRODUCTS = ((6 / 6, ""), (7 / 6, _AGAIN))
+_RECOMPUTED = ((8 / 6, "forward is recomputed"), (9 / 6, f"{_AGAIN}, and forward is recomputed"))
+_MASKS = ((1.0, "the whole square"), (0.5, "the causal mask leaves half of the square"))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the model: its FLOP by the formula and by the trace's ops, over the same steps and all devices."""
+
+    name: str
+    model: float
+    trace: float
+    why: str
+
+    @property
+    def ratio(self) -> float:
+        """The trace's over the model's."""
+        return self.trace / self.model if self.model else float("nan")
+
+
+def flop_ratio(parts: tuple[Part, ...]) -> float:
+    """Give all of the trace's FLOP over all of the model's."""
+    model = sum(part.model for part in parts)
+    return sum(part.trace for part in parts) / model if model else float("nan")
+
+
+def check(
+    tables: TableSet, selection: Selection, model: ModelEntry | None, work: KernelsResult, times: StepTimeResult
+) -> tuple[Part, ...]:
+    """Set the two side by side; nothing where ranks are missing, or tokens, model or shapes are not known."""
+    manifest = tables.manifest
+    known = manifest is not None and manifest.tokens_per_step and times.job
+    if manifest is None or model is None or not known or selection.ranks is not None:
+        return ()
+    worlds = {int(size) for rank in tables.ranks for size in tables.columns("ranks", rank)["world_size"]}
+    counted = [op for op in work.ops if op.flop]
+    if max(worlds, default=0) > len(tables.ranks) or not counted or flops.per_token(model) is None:
+        return ()
+    tokens = float(manifest.tokens_per_step) * len(times.job)
+    attention = sum(op.flop for op in counted if _is_attention(op.family, op.name))
+    weights = sum(op.flop for op in counted) - attention
+    needs = flops.parts(model)
+    uncovered = 1 - work.covered_ns / work.total_ns
+    body = _part("weights", (needs["layers"] + needs["head"]) * tokens, weights, _WEIGHTS, uncovered)
+    again = body.ratio > (1 + 4 / 3) / 2
+    return (
+        body,
+        _part("attention", needs["attention"] * tokens, attention, _attention_reasons(again=again), uncovered),
+    )
+
+
+def _attention_reasons(*, again: bool) -> tuple[tuple[float, str], ...]:
+    """List what attention may come to; recomputation only where the weights were multiplied again too."""
+    products = _PRODUCTS + (_RECOMPUTED if again else ())
+    return tuple(
+        (count * left, " and ".join(filter(None, (mask, product))))
+        for count, product in products
+        for left, mask in _MASKS
+    )
+
+
+def _is_attention(family: str, name: str) -> bool:
+    return family == Family.ATTENTION or name in _BATCHED
+
+
+def _part(name: str, model: float, trace: float, reasons: tuple[tuple[float, str], ...], uncovered: float) -> Part:
+    ratio = trace / model if model else float("nan")
+    near = [(abs(ratio / known - 1), why) for known, why in reasons]
+    distance, why = min(near)
+    if distance > _EXPLAINED:
+        between = "between the causal half and the whole square: blocks on the diagonal are computed whole"
+        more = "more than one pass: recomputation, padding, or work that several ranks repeat"
+        less = f"less than the formula: ops without formula or shapes ({100 * uncovered:.0f} % of compute time)"
+        why = more if ratio > 1 else between if name == "attention" and ratio > 1 / 2 else less
+    return Part(name, model, trace, why)
+
+
 MFU = Metric(
     "mfu", Unit.FRACTION, Better.HIGHER, "MFU",
     "Model FLOP per token x tokens per second over devices x dense peak, by the convention that the report names.",
     ("step",),
+    inputs="the tokens of a step, the step's length, the model's description or the device's peak",
 )  # fmt: skip
 HFU = Metric(
     "hfu", Unit.FRACTION, Better.NEITHER, "HFU",
     "As MFU, with the work that recomputation runs again counted too.",
+    inputs="the tokens of a step, the step's length, the model's description or the device's peak",
 )  # fmt: skip
 MODEL_FLOP_PER_TOKEN = Metric(
     "model_flop_per_token", Unit.FLOP, Better.NEITHER, "Model FLOP per token",
@@ -75,14 +166,15 @@ class MfuResult:
 
     @property
     def mfu(self) -> float:
-        """MFU by the chosen convention."""
-        return self.utilisation(self.flop_per_token.get(self.convention, float("nan")), self.tokens_per_second)
+        """MFU by the chosen convention; NaN where it is not known, or cannot be."""
+        cost = self.flop_per_token.get(self.convention, float("nan"))
+        return MFU.known(self.utilisation(cost, self.tokens_per_second))
 
-    def values(self) -> list[Value]:
+    def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         cost = self.flop_per_token.get(self.convention, float("nan"))
         found = [
-            Value(MFU, self.mfu),
+            Value(MFU, self.utilisation(cost, self.tokens_per_second)),
             Value(HFU, self.utilisation(self.hardware_flop_per_token, self.tokens_per_second)),
             Value(FLOP_RATIO, flop_ratio(self.parts)),
         ]
@@ -91,7 +183,7 @@ class MfuResult:
             for step, rate in self.step_tokens_per_second.items()
         ]
         found += [Value(MODEL_FLOP_PER_TOKEN, flop, {"convention": name}) for name, flop in self.flop_per_token.items()]
-        return in_order([value for value in found if np.isfinite(value.value)])
+        return in_order(found)
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each convention."""
@@ -108,7 +200,7 @@ class MfuResult:
             "convention": names,
             "per_token_flop": [self.flop_per_token[name] for name in names],
             "tokens_per_second": [self.tokens_per_second] * len(names),
-            "mfu": [self.utilisation(self.flop_per_token[name], self.tokens_per_second) for name in names],
+            "mfu": [MFU.known(self.utilisation(self.flop_per_token[name], self.tokens_per_second)) for name in names],
             "chosen": [name == self.convention for name in names],
         }
 
@@ -132,12 +224,10 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:
     times, work = step_time.compute(tables, selection), kernels.compute(tables, selection)
     rates = _rates(tables, times, notes)
     kind = _precision(tables, work)
-    roof = _device.roof(tables)
+    roof = device_bounds.roof(tables)
     peak = roof.peak(kind)
     if not peak:
-        notes += roof.notes or (
-            _note("no_device_peak", f"no dense peak of {roof.name} is known for {kind or 'this run'}"),
-        )
+        notes += roof.notes or (_no_peak(roof.name, kind),)
     per_token = (
         {name: cost for name in conventions.CONVENTIONS if (cost := flops.per_token(model, name))} if model else {}
     )
@@ -164,9 +254,19 @@ def _model(tables: TableSet, notes: list[HealthRow]) -> ModelEntry | None:
     model = tables.assumptions.model or recorded
     if model is None:
         notes.append(_note("no_model", "no model description: give the recorder one, or --model config.json"))
-    elif not model.sequence and recorded is not None:
+        return None
+    notes += [_note("model_description", text) for text in model.notes]
+    if not model.sequence and recorded is not None:
         model = replace(model, sequence=recorded.sequence)
     return model
+
+
+def _no_peak(device: str, kind: Precision | None) -> HealthRow:
+    """Say which of the two is missing: what precision the run computes in, or the device's peak in it."""
+    if kind is None:
+        detail = "in which precision the run computes is not known: neither a recorder nor shapes of ops tell"
+        return _note("precision_unknown", f"{detail}; profile with record_shapes=True")
+    return _note("no_device_peak", f"no dense peak of {device} is known for {kind}")
 
 
 def _missing(model: ModelEntry) -> str:
@@ -179,12 +279,14 @@ def _rates(tables: TableSet, times: StepTimeResult, notes: list[HealthRow]) -> d
     if not tokens:
         notes.append(_note("no_tokens", "tokens of a step are not known: the recorder notes them as tokens_per_step"))
         return {}
-    length = times.end_ns - times.start_ns
+    if times.is_window.all():
+        notes += [row for row in times.notes if row.code == "window_is_no_step"]
+    length, number = (times.end_ns - times.start_ns)[~times.is_window], times.step[~times.is_window]
     return {
-        step: tokens / float(length[times.step == step].mean()) * 1e9
-        for step in np.unique(times.step).tolist()
-        if length[times.step == step].sum() > 0
-    }  # fmt: skip
+        step: tokens / float(length[number == step].mean()) * 1e9
+        for step in np.unique(number).tolist()
+        if length[number == step].sum() > 0
+    }
 
 
 def _precision(tables: TableSet, work: KernelsResult) -> Precision | None:

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.analyses._frame import frame
-from usp_prof.analyses._mark_times import axis_groups, host_marks, marked, step_count
-from usp_prof.analyses._spread import in_order
-from usp_prof.model.axis import Axis
+from usp_prof.analyses.measures.ranges import axis_groups, host_marks, marked, step_count
+from usp_prof.analyses.result import frame, in_order
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.metric import FROM_ONE, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.model.topology import Axis
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 MOE_IMBALANCE = Metric(
     "moe_imbalance", Unit.RATIO, Better.LOWER, "Expert imbalance",
     "Tokens of the fullest rank of an expert group over the group's mean, weighted by tokens; 1 is even.", ("step",),
+    within=FROM_ONE,
 )  # fmt: skip
 MOE_TOKENS = Metric(
     "moe_tokens", Unit.COUNT, Better.NEITHER, "Tokens at experts",
@@ -48,6 +48,7 @@ EXPERT_TOKENS = Metric(
 EXPERT_IMBALANCE = Metric(
     "expert_imbalance", Unit.RATIO, Better.LOWER, "Fullest expert",
     "Tokens of the fullest expert over the experts' mean; 1 is even.",
+    within=FROM_ONE,
 )  # fmt: skip
 METRICS = (MOE_IMBALANCE, MOE_TOKENS, MOE_TIME, EXPERT_TOKENS, EXPERT_IMBALANCE)
 
@@ -82,7 +83,7 @@ class MoeResult:
     experts: dict[int, float] = field(default_factory=dict)
     """Tokens of each expert per step, where the marks count them."""
 
-    def values(self) -> list[Value]:
+    def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         found = [Value(MOE_TOKENS, count, {"rank": rank}) for rank, count in self.tokens.items()]
         found += [Value(MOE_TIME, time, {"phase": phase, "rank": rank}) for (phase, rank), time in self.times.items()]

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.intervals import Intervals, union
-from usp_prof.algebra.order import first_rows, group_codes
-from usp_prof.analyses import _partition
-from usp_prof.analyses._frame import frame, stacked
-from usp_prof.analyses._spread import in_order, spread, spread_ratio
-from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.analyses.measures import partition
+from usp_prof.analyses.result import frame, in_order, spread, spread_ratio, stacked
+from usp_prof.columns.intervals import Intervals, union
+from usp_prof.columns.lookup import lookup
+from usp_prof.columns.order import first_rows, group_codes
+from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from usp_prof.analyses._partition import Partition
+    from usp_prof.analyses.measures.partition import Partition
     from usp_prof.model.health import HealthRow
     from usp_prof.tables.table_set import TableSet
 
@@ -94,7 +94,7 @@ class OverlapResult:
         free = np.maximum(p.compute - (p.any_comm - exposed), 0)
         return np.asarray(np.minimum(exposed if axis is None else p.exposed[:, axis], free))
 
-    def values(self) -> list[Value]:
+    def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         p = self.parts
         found = _levels(p, p.any_comm, p.exposed.sum(axis=1))
@@ -131,7 +131,7 @@ class OverlapResult:
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> OverlapResult:
     """Measure overlap in the selected steps."""
-    parts = _partition.of_run(tables, selection)
+    parts = partition.of_run(tables, selection)
     kinds: dict[tuple[str, str], list[tuple[float, float]]] = {}
     hiders: dict[tuple[str, str], int] = {}
     ranks = np.unique(parts.rank).tolist()
@@ -159,11 +159,11 @@ def _levels(p: Partition, comm: NDArray[np.int64], exposed: NDArray[np.int64], *
 def _kinds(tables: TableSet, rank: int, window: Intervals, steps: int) -> dict[tuple[str, str], tuple[float, float]]:
     """Measure each axis' kinds of collectives on one rank, mean per step."""
     activities, collectives = tables.columns("activities", rank), tables.columns("collectives", rank)
-    sets = _partition.sets_of(tables, rank)
+    sets = partition.sets_of(tables, rank)
     talks = activities.matches("kind", "communication")
     start, end = sets.begin[talks], sets.done[talks]
     (axis, axes), (op, ops), part = activities.codes("axis"), collectives.codes("op"), activities["collective"][talks]
-    axis, op = axis[talks], np.append(op, len(ops))[np.where(part < len(collectives), part, -1)]
+    axis, op = axis[talks], lookup(op, np.where(part < len(collectives), part, -1), missing=len(ops))
     kind = group_codes(axis, op)
     keys = [((*axes, "")[axis[row]], (*ops, "other")[op[row]]) for row in first_rows(kind).tolist()]
     found = {}
@@ -182,7 +182,7 @@ def _hiders(tables: TableSet, rank: int, window: Intervals) -> dict[tuple[str, s
     codes, names = activities.codes("name")
     start = activities["start_ns"][computes]
     found: dict[tuple[str, str], int] = {}
-    for axis, comm in _partition.sets_of(tables, rank).axes.items():
+    for axis, comm in partition.sets_of(tables, rank).axes.items():
         under = (comm & window).within(start, start + activities["dur_ns"][computes])
         sums = np.bincount(codes[computes], weights=under, minlength=len(names)).astype(np.int64)
         found |= {(axis, names[code]): int(sums[code]) for code in np.flatnonzero(sums).tolist()}

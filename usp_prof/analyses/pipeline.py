@@ -7,17 +7,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.intervals import union_by
-from usp_prof.algebra.order import distinct, first_rows, group_codes, numbered, per_code
-from usp_prof.algebra.schedules.action import Kind
-from usp_prof.analyses._frame import frame
-from usp_prof.analyses._pipeline_actions import Actions, gather, named, order_of, pipelines
-from usp_prof.analyses._pipeline_schedule import Guess, Ideal, guess, ideal
-from usp_prof.analyses._spread import in_order
-from usp_prof.model.axis import Axis
+from usp_prof.analyses.measures.pipeline_actions import (
+    Actions,
+    Guess,
+    Ideal,
+    all_identified,
+    gather,
+    guess,
+    ideal,
+    order_of,
+    pipelines,
+)
+from usp_prof.analyses.result import frame, in_order
+from usp_prof.columns.intervals import union_by
+from usp_prof.columns.order import distinct, first_rows, group_codes, numbered, per_code
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.metric import FROM_ONE, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.model.topology import Axis
+from usp_prof.schedules.orders import Kind
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
@@ -71,6 +79,7 @@ IMBALANCE = Metric(
     Better.LOWER,
     "Stage imbalance",
     "Largest over mean work of a micro-batch on the stages of a rank.",
+    within=FROM_ONE,
 )
 METRICS = (BUBBLE, IDEAL, BALANCED, TEXTBOOK, STAGE_TIME, IMBALANCE)
 
@@ -148,7 +157,7 @@ class PipelineResult:
             work[stage.ranks] = work.get(stage.ranks, 0) + stage.micro_batch_ns
         return max(work.values()) / (sum(work.values()) / len(work)) if work and any(work.values()) else float("nan")
 
-    def values(self) -> list[Value]:
+    def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         wholes = (
             (BUBBLE, self.bubble_fraction()),
@@ -185,14 +194,14 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> PipelineResu
     actions = gather(tables, selection)
     declared = tables.manifest.schedule if tables.manifest else ""
     talks = _talks(tables)
-    if not talks and (not named(actions) or len(np.unique(actions.stage)) < _LEAST_STAGES):
+    if not talks and (not all_identified(actions) or len(np.unique(actions.stage)) < _LEAST_STAGES):
         actions = actions.take(np.zeros(len(actions.rank), bool))  # marks of a run that is no pipeline
     notes = _notes(tables, actions, talks=talks)
     nothing = Ideal(float("nan"), float("nan"), float("nan"))
     if not len(actions.rank):
         return PipelineResult(actions, (), (), Guess(None, 0.0, declared), nothing, 0, tuple(notes))
     cells = _cells(actions)
-    if not named(actions):
+    if not all_identified(actions):
         notes.append(_KINDS_ONLY)
         guessed = Guess(None, 0.0, declared)
         return PipelineResult(actions, cells, (), guessed, nothing, 0, tuple(sorted(notes)))

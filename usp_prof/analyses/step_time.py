@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.statistics import outliers
-from usp_prof.analyses import _partition
-from usp_prof.analyses._frame import frame
-from usp_prof.analyses._spread import in_order, spread
+from usp_prof.analyses.measures import partition
+from usp_prof.analyses.result import frame, in_order, spread
+from usp_prof.columns.statistics import outliers
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import clock
+from usp_prof.tables.job_steps import RECORD_MARKS, WINDOW
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +26,7 @@ STEP_TIME = Metric(
     "step_time",
     Unit.NS,
     Better.LOWER,
-    "Step time",
+    "A rank's step, mean",
     "Length of a rank's step on its device; per rank the mean over steps, as the whole the mean of the ranks' means.",
     ("rank", "step"),
 )
@@ -34,7 +34,7 @@ JOB_STEP_TIME = Metric(
     "job_step_time",
     Unit.NS,
     Better.LOWER,
-    "Job's step",
+    "The job's step, median",
     "First begin to last end of a step over ranks on aligned clocks; as the whole the median over ordinary steps.",
     ("step",),
 )
@@ -53,13 +53,20 @@ TOKENS_PER_SECOND = Metric(
     "Tokens per second",
     "Tokens of a step, as the manifest gives them, over the mean step time of ordinary steps.",
 )
-METRICS = (STEP_TIME, JOB_STEP_TIME, STEP_SPREAD, TOKENS_PER_SECOND)
-
+WINDOW_TIME = Metric(
+    "window_time",
+    Unit.NS,
+    Better.NEITHER,
+    "A rank's recorded window, mean",
+    "Length of what was recorded on a rank whose steps are not known; as the whole the mean over those ranks.",
+    ("rank", "step"),
+)
+METRICS = (STEP_TIME, JOB_STEP_TIME, STEP_SPREAD, TOKENS_PER_SECOND, WINDOW_TIME)
 _SOURCES = {
     "mark": "steps are the recorder's marks",
     "annotation": "no ProfilerStep: steps are taken from a repeating annotation",
+    "calls": "steps are whole periods of the calls that all ranks share; where a step begins is not known",
     "pattern": "no ProfilerStep: steps are taken from a repeating pattern of kernels",
-    "window": "no step is marked: the whole trace is taken as one step",
 }
 
 
@@ -91,6 +98,8 @@ class StepTimeResult:
     end_ns: NDArray[np.int64]
     length_ns: NDArray[np.int64]
     """On the rank's own clock, as the parts of the step are: drift would make them differ by some ppm."""
+    is_window: NDArray[np.bool_]
+    """The row is a recorded window of which no steps are known: it is in no figure per step."""
     job: tuple[JobStep, ...]
     tokens_per_second: float
     notes: tuple[HealthRow, ...] = ()
@@ -100,9 +109,11 @@ class StepTimeResult:
         """The steps that are neither warm-up nor odd; all of them when none is left."""
         return tuple(s for s in self.job if not s.warm_up and not s.odd) or self.job
 
-    def values(self) -> list[Value]:
+    def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
-        found = spread(STEP_TIME, self.rank, self.step, self.length_ns)
+        known, window = ~self.is_window, self.is_window
+        found = spread(STEP_TIME, self.rank[known], self.step[known], self.length_ns[known])
+        found += spread(WINDOW_TIME, self.rank[window], self.step[window], self.length_ns[window])
         for job in self.job:
             found.append(Value(JOB_STEP_TIME, job.length_ns, {"step": job.step}))
             found.append(Value(STEP_SPREAD, _spread(job), {"step": job.step}))
@@ -116,6 +127,7 @@ class StepTimeResult:
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each rank and step."""
         flags = {s.step: s for s in self.job}
+        of_step = [flags.get(step) for step in self.step.tolist()]
         return frame(
             {
                 "rank": self.rank,
@@ -123,22 +135,34 @@ class StepTimeResult:
                 "start_ns": self.start_ns,
                 "end_ns": self.end_ns,
                 "length_ns": self.length_ns,
-                "warm_up": [flags[s].warm_up for s in self.step.tolist()],
-                "odd": [flags[s].odd for s in self.step.tolist()],
+                "warm_up": [job is not None and job.warm_up for job in of_step],
+                "odd": [job is not None and job.odd for job in of_step],
+                "is_window": self.is_window,
             }
         )
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StepTimeResult:
     """Time the selected steps."""
-    parts = _partition.of_run(tables, selection)
+    parts = partition.of_run(tables, selection)
     clocks = clock.of(tables)
     start, end = (clocks.align_rows(parts.rank, when) for when in (parts.start, parts.end))
     component = clocks.component_rows(parts.rank)
-    job = _job(parts.step, start, end, component)
-    notes = [*_source_notes(tables, selection), *_odd_notes(job)]
-    tokens = _tokens_per_second(tables, parts, job)
-    return StepTimeResult(parts.rank, parts.step, start, end, parts.wall, job, tokens, tuple(sorted(notes)))
+    windows = [rank for rank in np.unique(parts.rank).tolist() if is_window(tables, rank)]
+    is_step = ~np.isin(parts.rank, windows)
+    job = _job(parts.step[is_step], start[is_step], end[is_step], component[is_step])
+    notes = [*_source_notes(tables, selection), *_window_notes(windows), *_odd_notes(job)]
+    if tables.incomparable:
+        job = ()
+        detail = f"the job's step and its spread over ranks are not known: {tables.incomparable}"
+        notes = [*_window_notes(windows), HealthRow("steps_not_comparable", Severity.ERROR, detail=detail)]
+    tokens = _tokens_per_second(tables, parts, is_step, job)
+    return StepTimeResult(parts.rank, parts.step, start, end, parts.wall, ~is_step, job, tokens, tuple(sorted(notes)))
+
+
+def is_window(tables: TableSet, rank: int) -> bool:
+    """Say whether a rank's only step is all that was recorded, since nothing tells its steps."""
+    return bool(tables.columns("steps", rank).matches("source", WINDOW).any())
 
 
 def _job(
@@ -165,10 +189,12 @@ def _spread(job: JobStep) -> float:
     return (job.longest_ns - job.shortest_ns) / job.length_ns if job.length_ns else 0.0
 
 
-def _tokens_per_second(tables: TableSet, parts: _partition.Partition, job: tuple[JobStep, ...]) -> float:
+def _tokens_per_second(
+    tables: TableSet, parts: partition.Partition, is_step: NDArray[np.bool_], job: tuple[JobStep, ...]
+) -> float:
     tokens = tables.manifest.tokens_per_step if tables.manifest else 0
     ordinary = [s.step for s in job if not s.warm_up and not s.odd] or [s.step for s in job]
-    lengths = parts.wall[np.isin(parts.step, ordinary)]
+    lengths = parts.wall[np.isin(parts.step, ordinary) & is_step]
     if tokens <= 0 or not len(lengths) or lengths.sum() <= 0:
         return float("nan")
     return tokens / float(lengths.mean()) * 1e9
@@ -187,6 +213,17 @@ def _source_notes(tables: TableSet, selection: Selection) -> list[HealthRow]:
         for source, text in _SOURCES.items()
         if source in found
     ]
+
+
+def _window_notes(windows: list[int]) -> list[HealthRow]:
+    """Say why there is no figure per step, and how to record steps."""
+    if not windows:
+        return []
+    detail = (
+        f"nothing tells the steps of {_ranks(windows)}: figures are of the whole recorded window, and no step time, "
+        f"tokens per second or MFU is given; {RECORD_MARKS}"
+    )
+    return [HealthRow("window_is_no_step", Severity.INFO, count=len(windows), detail=detail)]
 
 
 def _ranks(ranks: list[int]) -> str:

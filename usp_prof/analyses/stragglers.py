@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.analyses import _arrivals, _partition
-from usp_prof.analyses._causes import (
+from usp_prof.analyses.measures import arrivals, partition
+from usp_prof.analyses.measures.lateness import (
     Why,
     describe,
     excess,
@@ -25,11 +25,10 @@ from usp_prof.analyses._causes import (
     why,
     work_ratio,
 )
-from usp_prof.analyses._frame import frame
-from usp_prof.analyses._idle import Cause
-from usp_prof.analyses._spread import in_order, spread
+from usp_prof.analyses.measures.partition import Cause
+from usp_prof.analyses.result import frame, in_order, spread
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import clock
 
@@ -39,9 +38,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from usp_prof.analyses._arrivals import Arrivals
-    from usp_prof.analyses._causes import OwnTime
-    from usp_prof.analyses._partition import Partition
+    from usp_prof.analyses.measures.arrivals import Arrivals
+    from usp_prof.analyses.measures.lateness import OwnTime
+    from usp_prof.analyses.measures.partition import Partition
     from usp_prof.analyses.result import Listing
     from usp_prof.tables.table_set import TableSet
 
@@ -68,7 +67,8 @@ LATE_FRACTION = Metric(
     Unit.FRACTION,
     Better.LOWER,
     "Last to arrive",
-    "Share of an axis' calls in which the rank arrives last; ties within the clocks' residual blame nobody.",
+    "Share of an axis' calls in which the rank arrives last; ties within the clocks' residual blame nobody. Without "
+    "broadcasts and scatters, for whose data the others depend on one rank.",
     ("rank", "axis"),
 )
 STRAGGLER_COST = Metric(
@@ -132,7 +132,7 @@ class StragglersResult:
         mine = self.slowdown[self.rank == rank]
         return float(np.median(mine[~np.isnan(mine)])) if (~np.isnan(mine)).any() else float("nan")
 
-    def values(self) -> list[Value]:
+    def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         ranks = np.unique(self.rank).tolist()
         per_rank = [(rank, self.rank_slowdown(rank)) for rank in ranks]
@@ -164,10 +164,17 @@ class StragglersResult:
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersResult:
-    """Find the stragglers of the selected steps; peers are always all ranks, the selection picks who is shown."""
+    """Find the stragglers of the selected steps; peers are always all ranks, the selection picks who is shown.
+
+    Nothing is said where the ranks' steps do not hold the same work.
+    """
+    if tables.incomparable:
+        nothing, unknown = np.zeros(0, np.int64), np.zeros(0)
+        note = HealthRow("ranks_not_compared", Severity.ERROR, detail=f"not known: {tables.incomparable}")
+        return StragglersResult((), (), nothing, nothing, unknown, nothing, {}, (note,))
     steps_only = Selection(None, selection.first_step, selection.last_step)
-    parts = _partition.of_run(tables, steps_only)
-    seen = _arrivals.arrivals(tables)
+    parts = partition.of_run(tables, steps_only)
+    seen = arrivals.arrivals(tables)
     taken = np.isin(seen.step, parts.step)
     own, peers = own_time(tables, parts), peers_of(tables)
     slow = _slowdown(parts, peers)
@@ -206,7 +213,7 @@ def _cost(
     """
     cost, where = np.zeros(len(parts.rank), np.int64), np.full(len(parts.rank), "", object)
     place = {key: row for row, key in enumerate(zip(parts.rank.tolist(), parts.step.tolist(), strict=True))}
-    rows = np.flatnonzero(taken & (seen.late_rank >= 0))
+    rows = np.flatnonzero(taken & ~seen.is_from_one_rank & (seen.late_rank >= 0))
     keys = zip(seen.late_rank[rows].tolist(), seen.step[rows].tolist(), strict=True)
     cell = np.array([place.get(key, -1) for key in keys], np.int64)
     for axis in sorted(set(seen.axis[rows].tolist())):
@@ -254,6 +261,7 @@ def _culprit(
 
 def _lateness(seen: Arrivals, taken: NDArray[np.bool_]) -> list[Lateness]:
     row, rank = seen.members
+    taken = taken & ~seen.is_from_one_rank
     found = []
     for axis in sorted(set(seen.axis[taken].tolist())):
         calls = taken & (seen.axis == axis)
@@ -268,7 +276,7 @@ def _lateness(seen: Arrivals, taken: NDArray[np.bool_]) -> list[Lateness]:
 def _job_slowdown(own: OwnTime, peers: Mapping[int, tuple[int, ...]]) -> dict[int, float]:
     """Set each step beside the slowest stage's mean own time and mean bubble."""
     parts = own.parts
-    bubble = np.take(parts.idle, _partition.CAUSES.index(Cause.BUBBLE), axis=1)
+    bubble = np.take(parts.idle, partition.CAUSES.index(Cause.BUBBLE), axis=1)
     found = {}
     for step in np.unique(parts.step).tolist():
         rows = parts.step == step
@@ -293,7 +301,11 @@ def _notes(
     elif not taken.any():
         detail = "no call has all its members: who arrives last cannot be told"
         notes.append(HealthRow("arrivals_unknown", Severity.INFO, detail=detail))
-    tied = int((taken & (seen.late_rank < 0)).sum())
+    depends = int((taken & seen.is_from_one_rank & (seen.late_rank >= 0)).sum())
+    if depends:
+        detail = "broadcasts and scatters carry what one rank alone has: nobody is blamed for arriving last in them"
+        notes.append(HealthRow("depends_on_one_rank", Severity.INFO, count=depends, detail=detail))
+    tied = int((taken & ~seen.is_from_one_rank & (seen.late_rank < 0)).sum())
     if tied:
         detail = "calls whose last arrivals lie within what the clocks leave open: nobody is blamed"
         notes.append(HealthRow("arrivals_tied", Severity.INFO, count=tied, detail=detail))

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from usp_prof.whatif.step_times import StepTimes
 
 _LEAST = 0.0005
+NO_LOSS = "The ranks are alike: no rank, axis or stage makes this run lose time that exceeds the error."
+"""What is said of a run that is at its ideal."""
 _PARTS = ("parameters", "gradients", "optimizer", "activations", "logits")
 
 
@@ -123,7 +125,10 @@ def of_run(found: Slowdown, *, as_json: bool) -> str:
             {"what": each.what, "name": each.name, "step_ns": each.step_ns, "share": each.share} for each in found.parts
         ]
         return _ideal_json(found, parts)
-    lines = [_head(found.step_ns, found.ideal_ns, found.slowdown), "of the loss goes away when this alone is ideal:"]
+    head = _head(found.step_ns, found.ideal_ns, found.slowdown)
+    if not found.parts:
+        return f"{head}\n{NO_LOSS}\n"
+    lines = [head, "of the loss goes away when this alone is ideal:"]
     lines += [f"  {each.what:6} {each.name:12} {each.share:8.1%}" for each in found.parts]
     return "\n".join(lines) + "\n"
 

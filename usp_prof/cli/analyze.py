@@ -14,10 +14,9 @@ from usp_prof.analyses import NAMES
 from usp_prof.cli.console import note, output
 from usp_prof.cli.opening import open_from, parse_numbers
 from usp_prof.cli.snapshots import read_snapshots
-from usp_prof.model.assumption import Assumptions
 from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.flops import load as load_model
-from usp_prof.model.selection import Selection
+from usp_prof.model.selection import Assumptions, Selection
 from usp_prof.report.build import analyse, build
 from usp_prof.report.sections import SECTIONS
 from usp_prof.report.words import spans

@@ -6,14 +6,12 @@ Exit codes are a contract: 0 clean, 1 found or regressed, 2 unusable input or us
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from usp_prof._version import __version__
-from usp_prof.model.errors import UspProfError
-from usp_prof.readers.own_process import make_ours
+from usp_prof.cli.exits import run_to_exit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +70,8 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="usp-prof",
         description="Where does the step of a training run go, who is to blame, and what would a change be worth?",
-        epilog="usp-prof COMMAND --help shows examples. Exit codes: 0 clean, 1 found or regressed, 2 unusable input.",
+        epilog="usp-prof COMMAND --help shows examples. Exit codes: 0 clean, 1 regressed, 2 unusable input, "
+        "3 a failure of usp-prof or of the machine.",
     )
     parser.add_argument("--version", action="version", version=f"usp-prof {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
@@ -94,9 +93,7 @@ def load(name: str) -> Command:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; give the exit code. Without `argv` the process is ours, and its memory held as suits us."""
-    if argv is None:
-        make_ours()
+    """Run the command line; give the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     names = {name for name, _ in COMMANDS}
     first = next((word for word in words if not word.startswith("-")), None)
@@ -105,19 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help()
         return 0
-    try:
-        return load(args.command).run(args)
-    except UspProfError as error:
-        if args.verbose:
-            raise
-        sys.stderr.write(f"error: {error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
-        return 2
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped\n")
-        return 130
+    return run_to_exit(lambda: load(args.command).run(args), show_tracebacks=args.verbose)
 
 
 if __name__ == "__main__":

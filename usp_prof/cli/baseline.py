@@ -6,10 +6,10 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from usp_prof.gate import baseline as baselines
-from usp_prof.gate import check as checking
+from usp_prof import checking
+from usp_prof.gate import measured as baselines
 from usp_prof.gate.facts import FactKind, differences
-from usp_prof.gate.usable import unusable_input
+from usp_prof.gate.verdict import unusable_input
 from usp_prof.model.errors import InputError
 from usp_prof.model.health import Severity
 from usp_prof.run import open_run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof.cli.console import output
-from usp_prof.readers.cache import open_cache
+from usp_prof.store.cache import open_cache
 
 if TYPE_CHECKING:
     import argparse

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from usp_prof import checking
 from usp_prof.cli.console import output
-from usp_prof.gate import check as checking
-from usp_prof.gate import write_comparison
 from usp_prof.gate.comparison import compare
 from usp_prof.gate.facts import FactKind
 from usp_prof.model.errors import UsageError
+from usp_prof.report.answers import comparison
 from usp_prof.run import open_run
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--across", metavar="KIND", action="append", default=[], choices=[str(kind) for kind in FactKind],
         help=f"compare although this differs: {', '.join(FactKind)}",
     )  # fmt: skip
-    parser.add_argument("--format", choices=write_comparison.FORMATS, default="terminal", help="how to write it")
+    parser.add_argument("--format", choices=comparison.FORMATS, default="terminal", help="how to write it")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,8 +41,6 @@ def run(args: argparse.Namespace) -> int:
     runs = [checking.measured(open_run(path, cache_dir=args.cache_dir), path) for path in args.paths]
     found = compare(runs, tuple(FactKind(kind) for kind in args.across))
     screen = output(args)
-    text = write_comparison.render(
-        found, args.format, color=not screen.no_color, everything=args.all, width=screen.width
-    )
+    text = comparison.render(found, args.format, color=not screen.no_color, everything=args.all, width=screen.width)
     sys.stdout.write(text)
     return 0

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 _PIPED_WIDTH = 120
 
 
+class CommandConsole(Console):
+    """A console whose closed pipe ends the command by its own exit code (rich would exit with 1, a verdict)."""
+
+    def on_broken_pipe(self) -> None:
+        """Leave the closed pipe to whoever runs the command."""
+        raise BrokenPipeError
+
+
 def output(args: argparse.Namespace) -> Console:
     """Give the console for results: as wide as the terminal, without colours when piped or not wanted."""
     return _console(args, stderr=False)
@@ -56,7 +64,7 @@ def reading_progress(args: argparse.Namespace) -> Iterator[Callable[[int, int, s
 
     def show(done: int, total: int, name: str) -> None:
         bar.update(task, completed=done, total=total, description=name)
-        bar.start()  # not before: its thread would keep this process from being copied (`tables._processes`)
+        bar.start()  # a run that comes from the cache shows no bar
 
     try:
         yield show
@@ -83,4 +91,4 @@ def _console(args: argparse.Namespace, *, stderr: bool) -> Console:
     plain = args.no_color or bool(os.environ.get("NO_COLOR"))
     terminal = stream.isatty()
     width = None if terminal or os.environ.get("COLUMNS") else _PIPED_WIDTH
-    return Console(file=stream, no_color=plain or not terminal, highlight=False, width=width, emoji=False)
+    return CommandConsole(file=stream, no_color=plain or not terminal, highlight=False, width=width, emoji=False)

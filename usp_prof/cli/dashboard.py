@@ -1,18 +1,21 @@
-"""How is the dashboard started? One process, one port, this machine only unless told otherwise."""
+"""Start the dashboard: one process, one port, this machine only unless told otherwise."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
+import time
+import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from usp_prof.charts.theme import DARK, LIGHT
 from usp_prof.model.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -21,8 +24,13 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   usp-prof dashboard traces/my-run
   usp-prof dashboard traces/before traces/after --port 8600
-  usp-prof dashboard traces/my-run --host 0.0.0.0 --no-browser   (for others on your network)
+  usp-prof dashboard traces/my-run --host 0.0.0.0 --no-browser   (for others, who need the token in the link)
 """
+INSTALLED_PACKAGE = "usp_prof_dashboard"
+FOLDER_OF_CLONE = "dashboard"
+"""The package's folder in the repository; other projects have packages of this name as well."""
+ANYBODY = "0.0.0.0"  # noqa: S104 - compared only
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 FIRST_PORT = 8501
 PORTS_TRIED = 20
 
@@ -36,25 +44,41 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start Streamlit on the dashboard's own script; it ends with Ctrl-C."""
-    if importlib.util.find_spec("streamlit") is None or importlib.util.find_spec("dashboard") is None:
+    """Start the dashboard's server; it ends with Ctrl-C."""
+    dashboard_package = package()
+    if importlib.util.find_spec("streamlit") is None or not dashboard_package:
         raise InputError("the dashboard is not installed", hint="pip install 'usp-prof[dashboard]'")
     missing = [path for path in args.paths if not Path(path).exists() and not any(c in path for c in "*?[")]
     if missing:
         raise InputError(f"there is no {missing[0]}", hint="name a folder of traces: usp-prof dashboard traces/my-run")
     port = args.port or free_port(args.host)
-    sys.stderr.write(f"usp-prof dashboard: http://{args.host}:{port}  (Ctrl-C ends it)\n")
+    token = "" if args.host in LOOPBACK else secrets.token_urlsafe(16)
+    link = f"http://{args.host}:{port}/" + (f"?token={token}" if token else "")
+    sys.stderr.write(f"usp-prof dashboard: {link}  (Ctrl-C ends it)\n")
     environment = os.environ | {"USP_PROF_DASHBOARD_PATHS": json.dumps([str(path) for path in args.paths])}
+    environment |= {"USP_PROF_DASHBOARD_HOSTS": args.host, "USP_PROF_DASHBOARD_TOKEN": token}
     if args.cache_dir:
         environment["USP_PROF_CACHE"] = args.cache_dir
-    return serve(command(args.host, port, headless=args.no_browser), environment)
+    return serve(command(dashboard_package, args.host, port), environment, "" if args.no_browser else link)
 
 
-def serve(words: list[str], environment: dict[str, str]) -> int:
-    """Run the server until it ends; who ends this process ends the server."""
+def package() -> str:
+    """Name the dashboard's package: as installed, else that of this module's clone; empty where there is none."""
+    if importlib.util.find_spec(INSTALLED_PACKAGE) is not None:
+        return INSTALLED_PACKAGE
+    found = importlib.util.find_spec(FOLDER_OF_CLONE)
+    folder = Path(__file__).resolve().parents[2] / FOLDER_OF_CLONE
+    is_ours = found is not None and found.origin is not None and Path(found.origin).resolve().parent == folder
+    return FOLDER_OF_CLONE if is_ours else ""
+
+
+def serve(words: list[str], environment: dict[str, str], link: str = "") -> int:
+    """Run the server until it ends, and open `link` in a browser when it answers; who ends us ends the server."""
     with subprocess.Popen(words, env=environment) as server:  # noqa: S603 - our own command
         before = signal.signal(signal.SIGTERM, lambda *_: server.terminate())
         try:
+            if link and _answers(link, server):
+                webbrowser.open(link)
             return server.wait()
         except KeyboardInterrupt:
             return server.wait()
@@ -62,34 +86,28 @@ def serve(words: list[str], environment: dict[str, str]) -> int:
             signal.signal(signal.SIGTERM, before)
 
 
-def command(host: str, port: int, *, headless: bool) -> list[str]:
-    """Write the command line that serves the dashboard."""
-    spec = importlib.util.find_spec("dashboard")
-    if spec is None or spec.origin is None:
-        raise InputError("the dashboard is not installed", hint="pip install 'usp-prof[dashboard]'")
-    script = Path(spec.origin).with_name("app.py")
-    options = {
-        "server.address": host,
-        "server.port": str(port),
-        "server.headless": str(headless).lower(),
-        "browser.gatherUsageStats": "false",
-        "server.fileWatcherType": "none",
-        "client.toolbarMode": "minimal",
-        "logger.level": "warning",
-        "theme.light.primaryColor": LIGHT.accent,
-        "theme.dark.primaryColor": DARK.accent,
-        "theme.light.backgroundColor": LIGHT.background,
-        "theme.dark.backgroundColor": DARK.background,
-        "theme.dark.secondaryBackgroundColor": DARK.panel,
-    }
-    words = [word for key, value in options.items() for word in (f"--{key}", value)]
-    return [sys.executable, "-m", "streamlit", "run", str(script), *words]
+def _answers(link: str, server: subprocess.Popen[bytes]) -> bool:
+    """Wait until the server accepts connections; false when it ended before."""
+    address = urlsplit(link)
+    host = "127.0.0.1" if address.hostname == ANYBODY else address.hostname
+    while server.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex((host, address.port)) == 0:
+                return True
+        time.sleep(0.1)
+    return False
+
+
+def command(dashboard_package: str, host: str, port: int) -> list[str]:
+    """Write the command line that serves the dashboard: uvicorn, as Streamlit documents it for `st.App`."""
+    options = ["--host", host, "--port", str(port), "--log-level", "warning"]
+    return [sys.executable, "-m", "uvicorn", f"{dashboard_package}.app:app", *options]
 
 
 def free_port(host: str) -> int:
     """Find the first port that nobody listens on."""
     for port in range(FIRST_PORT, FIRST_PORT + PORTS_TRIED):
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1" if host == "0.0.0.0" else host, port)) != 0:  # noqa: S104 - compared only
+            if probe.connect_ex(("127.0.0.1" if host == ANYBODY else host, port)) != 0:
                 return port
     raise UsageError(f"ports {FIRST_PORT} to {FIRST_PORT + PORTS_TRIED - 1} are taken", hint="choose one with --port")

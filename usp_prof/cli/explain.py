@@ -1,4 +1,4 @@
-"""What does a finding mean, and what can be done? `usp-prof explain CODE` prints the rule's page."""
+"""Pages of codes: `usp-prof explain CODE` says what a finding, a row of health or an edit means and what to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import inspect
 import sys
 from typing import TYPE_CHECKING
 
-from usp_prof.findings import all_rules, rule
+from usp_prof.findings import all_rules
+from usp_prof.model.errors import unknown_name
+from usp_prof.model.health_codes import HEALTH_CODES
 
 if TYPE_CHECKING:
     import argparse
@@ -14,20 +16,48 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   usp-prof explain
   usp-prof explain slow-rank
+  usp-prof explain missing_ranks
+  usp-prof explain rank_as_peers
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("code", metavar="CODE", nargs="?", help="code of a finding; without one, all are listed")
+    parser.add_argument(
+        "code",
+        metavar="CODE",
+        nargs="?",
+        help="code of a finding, a row of health or an edit; without one, all are listed",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print one page, or the list."""
     if args.code:
-        sys.stdout.write(f"{args.code}\n\n{inspect.cleandoc(rule(args.code).__doc__ or '')}\n")
+        sys.stdout.write(f"{args.code}\n\n{page(args.code)}\n")
         return 0
-    listed = all_rules()
-    width = max(len(each.CODE) for each in listed)
-    sys.stdout.write("".join(f"{each.CODE:{width}}  {each.TITLE}\n" for each in listed))
+    headed = {
+        "findings": {each.CODE: each.TITLE for each in all_rules()},
+        "health": dict(sorted(HEALTH_CODES.items())),
+        "edits": _edits(),
+    }
+    for head, lines in headed.items():
+        width = max(len(code) for code in lines)
+        sys.stdout.write(f"{head}\n" + "".join(f"  {code:{width}}  {said}\n" for code, said in lines.items()))
     return 0
+
+
+def page(code: str) -> str:
+    """Give the page of any code that a report can print."""
+    rules = {each.CODE: inspect.cleandoc(each.__doc__ or "") for each in all_rules()}
+    pages = HEALTH_CODES | _edits() | rules
+    if code not in pages:
+        raise unknown_name("finding, row of health or edit", code, pages)
+    return pages[code]
+
+
+def _edits() -> dict[str, str]:
+    from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS  # noqa: PLC0415 - the replay comes with them
+
+    pages = {kind.name: f"{kind.doc} Example: --edit {kind.example}" for kind in EDITS}
+    return pages | {kind.name: f"{kind.doc} Example: --edit {kind.example}" for kind in PIPELINE_EDITS}

@@ -24,12 +24,13 @@ EXAMPLES = """\
 _SEVERITY_STYLE = {"info": "dim", "error": "yellow", "data_loss": "bold red"}
 _RANKS = """
     SELECT r.rank, r.host, r.device, r.events, r.bytes,
-           (SELECT count(*) FROM kernels k WHERE k.rank = r.rank) AS kernels,
+           (SELECT count(*) FROM kernels k WHERE k.rank = r.rank AND k.kind NOT IN ('memcpy', 'memset')) AS kernels,
+           (SELECT count(*) FROM kernels k WHERE k.rank = r.rank AND k.kind IN ('memcpy', 'memset')) AS copies,
            (SELECT count(*) FROM collectives c WHERE c.rank = r.rank) AS collectives,
            (SELECT min(step) FROM steps s WHERE s.rank = r.rank) AS first_step,
            (SELECT max(step) FROM steps s WHERE s.rank = r.rank) AS last_step,
            (SELECT count(*) FROM steps s WHERE s.rank = r.rank) AS steps,
-           r.last_ns - r.first_ns AS span_ns, r.torch, r.backend, r.world_size, r.file
+           r.last_ns - r.first_ns AS span_ns, r.torch, r.backend, r.world_size, r.device_kind, r.file
     FROM ranks r ORDER BY r.rank
 """
 
@@ -61,6 +62,17 @@ def _as_data(opened: Run, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         "others": list(opened.others),
         "axes": dict(topology.axes),
         "axes_source": topology.source,
+        "groups": [
+            {
+                "group": group.key,
+                "description": group.description,
+                "size": group.size,
+                "axis": str(group.axis),
+                "axis_source": str(group.axis_source),
+                "axis_reason": group.axis_reason,
+            }
+            for group in topology.groups
+        ],
         "coordinates": {str(rank): dict(place) for rank, place in sorted(topology.coordinates.items())},
         "ranks": ranks,
         "health": [
@@ -89,7 +101,7 @@ def _overview(console: Console, opened: Run, ranks: list[dict[str, Any]]) -> Non
         "axes": axes + (f" ({topology.source})" if topology.axes else ""),
         "groups": str(len(topology.groups)),
         "steps": _steps(ranks),
-        "devices": _distinct(ranks, "device") or "CPU only",
+        "devices": _devices(ranks),
         "hosts": _distinct(ranks, "host") or "not recorded",
         "torch": _distinct(ranks, "torch") or "not recorded",
         "backend": _distinct(ranks, "backend") or "not recorded",
@@ -107,6 +119,15 @@ def _steps(ranks: list[dict[str, Any]]) -> str:
     return "differ between ranks"
 
 
+def _devices(ranks: list[dict[str, Any]]) -> str:
+    named = _distinct(ranks, "device")
+    kinds = {row["device_kind"] for row in ranks}
+    if "unrecorded" not in kinds:
+        return named or "CPU only"
+    known = named or "unnamed"
+    return f"{known}, " + ("not recorded" if kinds == {"unrecorded"} else "on some ranks not recorded")
+
+
 def _distinct(ranks: list[dict[str, Any]], column: str) -> str:
     values = sorted({row[column] for row in ranks if row[column]})
     return ", ".join(values[:6]) + (f" and {len(values) - 6} more" if len(values) > 6 else "")
@@ -117,11 +138,11 @@ def _rank_table(console: Console, ranks: list[dict[str, Any]]) -> None:
     from rich.table import Table  # noqa: PLC0415
 
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("rank", "events", "kernels", "collectives", "steps", "span ms"):
+    for name in ("rank", "events", "kernels", "copies", "collectives", "steps", "span ms"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("file", overflow="fold")
     for row in ranks:
-        counts = (f"{row[name]:,}" for name in ("events", "kernels", "collectives"))
+        counts = (f"{row[name]:,}" for name in ("events", "kernels", "copies", "collectives"))
         table.add_row(str(row["rank"]), *counts, str(row["steps"]), f"{row['span_ns'] / 1e6:,.1f}", row["file"])
     console.print()
     console.print(table)

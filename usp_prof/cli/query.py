@@ -1,4 +1,4 @@
-"""What do the tables say? `usp-prof query` answers one SELECT over all tables of all ranks."""
+"""`usp-prof query`: one SELECT over all tables of all ranks, as a table, CSV, JSON or Parquet."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ EXAMPLES = """\
 """
 FORMATS = ("table", "csv", "json", "parquet")
 _ROWS_SHOWN = 200
+_FORMULA = r"^[=+\-@\t\r]"
+"""How a text begins that a spreadsheet takes for a formula."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Answer."""
     if args.format == "parquet" and not args.output:
         raise UsageError("parquet goes into a file", hint="add -o rows.parquet")
-    answer: pa.Table = open_from(args).query(args.sql).to_arrow_table()
+    answer = open_from(args).answer(args.sql)
     if args.format == "table" and not args.output:
         _show(args, answer)
         return 0
@@ -84,8 +86,28 @@ def _written(answer: pa.Table, form: str) -> bytes:
     else:
         import pyarrow.csv  # noqa: PLC0415 - only for CSV
 
-        pyarrow.csv.write_csv(plain, sink)
+        pyarrow.csv.write_csv(_as_text(plain), sink)
     return bytes(sink.getvalue().to_pybytes())
+
+
+def _as_text(answer: pa.Table) -> pa.Table:
+    """Make columns fit for CSV: nested values as JSON, and no text that a spreadsheet would run as a formula."""
+    columns = [_csv_column(column) for column in answer.columns]
+    return pa.table(columns, names=answer.column_names)
+
+
+def _csv_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    import msgspec  # noqa: PLC0415 - only for CSV
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    if pa.types.is_nested(column.type):
+        texts = [None if value is None else msgspec.json.encode(value, enc_hook=_plain) for value in column.to_pylist()]
+        return pa.chunked_array([pa.array([text and text.decode() for text in texts], pa.string())])
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return pc.if_else(
+            pc.match_substring_regex(column, _FORMULA), pc.binary_join_element_wise("'", column, ""), column
+        )
+    return column
 
 
 def _without_dictionaries(answer: pa.Table) -> pa.Table:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.readers.memory_snapshot import read_memory_snapshot
+from usp_prof.inputs.memory_snapshot import read_memory_snapshot
 
 if TYPE_CHECKING:
     from usp_prof.model.memory_snapshot import MemorySnapshot

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from usp_prof.gate import history, write_trend
+from usp_prof.gate import history
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.metric import Better
+from usp_prof.report.answers import trend
 
 if TYPE_CHECKING:
     import argparse
@@ -38,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
             raise unknown_name("metric", name, (each.key for each in found))
     shown = [each for each in found if not args.metric or each.key in args.metric]
     if args.changed:
-        shown = [each for each in shown if write_trend.sentences(each)]
-    sys.stdout.write(write_trend.json_text(shown) if args.format == "json" else write_trend.text(shown))
+        shown = [each for each in shown if trend.sentences(each)]
+    sys.stdout.write(trend.json_text(shown) if args.format == "json" else trend.text(shown))
     return 1 if args.fail and any(_worse(each) for each in shown) else 0
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from usp_prof.cli import _whatif_texts as texts
 from usp_prof.cli.console import note
 from usp_prof.cli.opening import open_from, run_options
-from usp_prof.model.assumption import Assumptions
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UsageError
 from usp_prof.model.flops import load as load_model
+from usp_prof.model.selection import Assumptions
 from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
 from usp_prof.whatif.predict import predict, unedited
 
@@ -116,7 +116,7 @@ def _ideal(args: argparse.Namespace, edits: Sequence[Edit]) -> int:
     if edits or args.output:
         raise UsageError("--ideal stands alone", hint="for one part of it: --edit ideal,rank=3")
     if Path(args.path).suffix == _OP_TABLE:
-        from usp_prof.readers.op_table import read_op_table  # noqa: PLC0415 - needs no run
+        from usp_prof.inputs.op_table import read_op_table  # noqa: PLC0415 - needs no run
         from usp_prof.whatif.op_replay import job_slowdown  # noqa: PLC0415
 
         found = job_slowdown(read_op_table(Path(args.path)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.findings import unasked
 from usp_prof.findings.catalogue import all_rules
+from usp_prof.findings.causes import same_place, with_causes
 from usp_prof.findings.inputs import damage
 from usp_prof.findings.kept import Found
 from usp_prof.findings.together import together
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 CRITICAL_GAIN = 0.1
+"""What must be certain of a gain, in fractions of the step, for a finding to be critical."""
 
 
 def search(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
@@ -55,7 +57,7 @@ def search(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
     judged = _in_order(judged)
     edits = [draft.edit for _, draft, _ in judged]
     joined = together(tables, edits, judged[0][2].gain_fraction if judged else 0.0)
-    findings = [_finding(*item, gain) for item, gain in zip(judged, joined.gains, strict=True)]
+    findings = with_causes([_finding(*item, gain) for item, gain in zip(judged, joined.gains, strict=True)])
     skipped = unasked.rows(failed)
     skipped += [_apart(judged[place][0].CODE, reason) for place, reason in joined.left_out.items()]
     skipped += _sampled(tables, [gain for _, _, gain in judged])
@@ -63,13 +65,28 @@ def search(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
 
 
 def _in_order(judged: Sequence[tuple[Rule, Draft, Gain]]) -> list[tuple[Rule, Draft, Gain]]:
-    """Put what is wrong before what could be chosen otherwise, then by gain; what covers others by what it adds."""
+    """Put what is wrong before what could be chosen otherwise, and what is within the noise last.
+
+    Among these, findings come by what is certain of their gain: the gain less its error. One that covers others comes
+    by what it adds to those of the same place.
+    """
 
     def weight(item: tuple[Rule, Draft, Gain]) -> float:
-        covered = [other.gain_fraction for each, _, other in judged if each.CODE in item[1].covers]
-        return item[2].gain_fraction - max(covered, default=0.0)
+        place, codes = item[1].where, item[1].covers
+        covered = [
+            _certain(gain) for each, draft, gain in judged if each.CODE in codes and same_place(place, draft.where)
+        ]
+        return _certain(item[2]) - max([0.0, *covered])
 
-    return sorted(judged, key=lambda item: (item[1].opportunity, -weight(item), item[0].CODE, str(item[1].edit)))
+    def key(item: tuple[Rule, Draft, Gain]) -> tuple[bool, bool, float, str, str]:
+        each, draft, gain = item
+        return _certain(gain) <= 0, draft.opportunity, -weight(item), each.CODE, str(draft.edit)
+
+    return sorted(judged, key=key)
+
+
+def _certain(gain: Gain) -> float:
+    return gain.gain_fraction - gain.error_fraction
 
 
 def _counts(draft: Draft, gain: Gain, selection: Selection) -> bool:
@@ -77,7 +94,7 @@ def _counts(draft: Draft, gain: Gain, selection: Selection) -> bool:
 
 
 def _finding(each: Rule, draft: Draft, gain: Gain, cumulative: float) -> Finding:
-    level = Level.CRITICAL if gain.gain_fraction >= CRITICAL_GAIN else Level.WARNING
+    level = Level.CRITICAL if _certain(gain) >= CRITICAL_GAIN else Level.WARNING
     return Finding(
         code=each.CODE,
         title=draft.title,
@@ -88,7 +105,7 @@ def _finding(each: Rule, draft: Draft, gain: Gain, cumulative: float) -> Finding
         cumulative_gain_fraction=cumulative,
         basis=draft.basis or gain.basis,
         error_fraction=gain.error_fraction,
-        level=Level.NOTE if draft.opportunity else level,
+        level=Level.NOTE if draft.opportunity or _certain(gain) <= 0 else level,
         advice=draft.advice,
         settings=draft.settings,
     )

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The gain of each edit with all before it, and by its place why one was left out: it then adds nothing."""
+    """The most that each edit and those before it gain, and by its place why one was left out: it adds nothing.
+
+    The gains never fall: an edit that makes the step longer beside the others is one that nobody would make with them.
+    """
 
     gains: tuple[float, ...]
     left_out: dict[int, str]
@@ -36,5 +39,5 @@ def together(tables: TableSet, edits: Sequence[Edit], first: float) -> Together:
             left_out[place] = gain.message
             found.append(found[-1])
         else:
-            found.append(gain.gain_fraction)
+            found.append(max(found[-1], gain.gain_fraction))
     return Together(tuple(found), left_out)

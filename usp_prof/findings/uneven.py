@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import group_codes
+from usp_prof.columns.order import group_codes
 from usp_prof.findings.places import longest
-from usp_prof.model.axis import Axis
+from usp_prof.model.topology import Axis
 from usp_prof.whatif.edits.balance import shares
 from usp_prof.whatif.graph import NodeKind
 from usp_prof.whatif.work import work_of

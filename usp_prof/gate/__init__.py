@@ -1,1 +1,1 @@
-"""Did it get slower? Baseline, policy, verdict by evidence."""
+"""The regression gate: baseline, policy, judgement of each metric, verdict of the whole check. It writes nothing."""

@@ -1,4 +1,4 @@
-"""How do runs differ? The gate's engine for people: every metric side by side, the waterfall, the work that changed."""
+"""Comparison of runs for people: every metric side by side, the waterfall of the step, the work that changed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from usp_prof.gate.facts import Difference, barred, differences
 from usp_prof.gate.judge import judge
-from usp_prof.gate.judgement import Judgement, Verdict
-from usp_prof.gate.limit import Limit, Scale
+from usp_prof.gate.judgement import Judgement, Limit, Scale, Verdict
 from usp_prof.gate.noise import PRIORS, noise_of
 from usp_prof.gate.policy import Rule
-from usp_prof.gate.usable import unusable_input
+from usp_prof.gate.verdict import unusable_input
 from usp_prof.gate.why import PartChange, Why, explain, waterfall
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Better, Unit

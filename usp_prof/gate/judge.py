@@ -1,28 +1,147 @@
-"""Is this one metric worse? The difference of two robust centres, its interval, and what that allows to be said."""
+"""One metric against its baseline: the difference of two robust centres, its interval, and the verdict they allow."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.gate.gauge import gauge_for
-from usp_prof.gate.judgement import Judgement, Verdict, worsening
-from usp_prof.gate.sample import boil_down, pseudo_median
-from usp_prof.gate.shift import shift_of
-from usp_prof.gate.student import t_quantile
-from usp_prof.model.metric import Better
+from usp_prof.gate.judgement import Judgement, Scale, Verdict, worsening
+from usp_prof.gate.sample import boil_down, pseudo_median, t_quantile
+from usp_prof.model.metric import Better, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from usp_prof.gate.gauge import Gauge
+    from numpy.typing import NDArray
+
+    from usp_prof.gate.judgement import Limit
     from usp_prof.gate.noise import Noise
     from usp_prof.gate.policy import Rule
+    from usp_prof.gate.sample import Sample
     from usp_prof.gate.series import Series
-    from usp_prof.gate.shift import Shift
+
+
+# The difference of two sets of runs and its standard error
+#
+# Noise within a run: the error of its centre, from its steps. Noise between runs: the spread of the baseline's runs;
+# as long as there are few, the prior counts as much as `Prior.worth` runs.
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """A difference: its standard error now, what more steps would mend of its variance, and how well it is known."""
+
+    amount: float
+    error: float
+    mendable: float
+    freedom: float
+    runs: int
+
+
+def shift_of(series: Series, gauge: Gauge, olds: Sequence[Sample], new: Sample, rule: Rule, noise: Noise) -> Shift:
+    """Measure how far `new` lies from the old runs."""
+    runs, least = len(olds), rule.between.amount
+    centre = pseudo_median(np.array([old.centre for old in olds]))
+    theirs = sum(_within(old) for old in olds) / runs
+    sides = (olds, [new])
+    restless = [0.0 if rule.stated else _restless(series, gauge, side, noise) for side in sides]
+    between, known = _between(max(least, noise.prior.share * restless[0]), least, olds, theirs, noise)
+    moved = _moved(max(between - least**2, 0.0), restless[0], restless[1], noise)
+    parts = (_within(new), theirs / runs, max(between, moved) + between / runs)
+    freedoms = (new.freedom, sum(old.freedom for old in olds), known)
+    total = sum(parts)
+    doubt = sum(part * part / max(freedom, 1.0) for part, freedom in zip(parts, freedoms, strict=True))
+    freedom = total * total / doubt if doubt > 0 else 1e9  # Welch and Satterthwaite
+    return Shift(new.centre - centre, math.sqrt(total), parts[0], freedom, runs)
+
+
+def _restless(series: Series, gauge: Gauge, samples: Sequence[Sample], noise: Noise) -> float:
+    """Give the spread of the steps; a figure that there is once a run is taken to vary as the step does."""
+    if series.per_step:
+        known = [each.spread for each in samples if math.isfinite(each.spread)]
+        return sum(known) / len(known) if known else 0.0
+    timed = series.unit is not Unit.BYTES  # what is allocated does not depend on how fast it goes
+    return noise.step_spread * gauge.size(samples[-1].centre) if timed else 0.0
+
+
+def _between(assumed: float, least: float, olds: Sequence[Sample], within: float, noise: Noise) -> tuple[float, float]:
+    """Give the variance between the baseline's runs and how many degrees of freedom it is known with."""
+    runs, worth = len(olds), noise.prior.worth
+    if runs == 1:
+        return assumed**2, worth
+    seen = max(float(np.var([old.centre for old in olds], ddof=1)) - within, 0.0)
+    if noise.prior.enough <= runs:
+        return max(seen, least**2), runs - 1.0
+    freedom = worth + runs - 1
+    return (worth * assumed**2 + (runs - 1) * seen) / freedom, freedom
+
+
+def _moved(between: float, old: float, new: float, noise: Noise) -> float:
+    """Give the variance that a run with such restless steps brings, in proportion to the baseline's."""
+    share = math.sqrt(between) / old if old > 0 else noise.prior.share
+    return (share * new) ** 2
+
+
+def _within(sample: Sample) -> float:
+    """Give the variance that a run's own steps tell; one value for the whole run tells none."""
+    return sample.error**2 if sample.freedom else 0.0
+
+
+# The scale on which values are compared: logarithms where a change is relative
+#
+# A rate is one over a time. In plain figures a run that takes 1.7 times as long loses 41 % of its rate, so the same
+# noise would call one a regression and not the other. In logarithms both changes are equal.
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """How values become what is subtracted, and differences become changes again; `unit` divides where no log does."""
+
+    log: bool
+    unit: float = 1.0
+
+    def into(self, samples: Sequence[float]) -> NDArray[np.float64]:
+        """Turn values into the measure."""
+        values = np.asarray(samples, dtype=np.float64)
+        return np.log(values) if self.log else values / self.unit
+
+    def value(self, centre: float) -> float:
+        """Turn a centre back into the metric's unit."""
+        return math.exp(centre) if self.log else centre * self.unit
+
+    def change(self, difference: float) -> float:
+        """Turn a difference into a change in the rule's scale."""
+        if not self.log:
+            return difference
+        return math.expm1(difference) if difference < _LARGEST else math.inf
+
+    def size(self, centre: float) -> float:
+        """Give what a relative spread is multiplied with to lie in the measure."""
+        return 1.0 if self.log else abs(centre)
+
+    def limit(self, limit: Limit, better: Better) -> float:
+        """Turn an allowed change for the worse into a difference."""
+        if not self.log or not math.isfinite(limit.amount):
+            return limit.amount
+        if better is not Better.HIGHER:
+            return math.log1p(limit.amount)
+        return -math.log1p(-limit.amount) if limit.amount < 1 else math.inf
+
+
+_LARGEST = 700.0
+
+
+def gauge_for(before: Sequence[Series], after: Series, scale: Scale) -> Gauge | None:
+    """Choose the measure; `None` where the baseline is 0, so that there is no relative change."""
+    if scale is Scale.ABSOLUTE:
+        return Gauge(log=False)
+    if not after.exact and min(min(each.samples) for each in (*before, after)) > 0:
+        return Gauge(log=True)
+    centre = abs(float(np.median([np.median(each.samples) for each in before])))
+    return Gauge(log=False, unit=centre) if centre else None
 
 
 def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, noise: Noise) -> Judgement:

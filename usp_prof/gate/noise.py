@@ -1,4 +1,4 @@
-"""How much do runs of one configuration differ, as long as too few baseline runs have shown it?
+"""Noise between runs of one configuration: the prior that counts until enough baseline runs show it.
 
 One run tells how its steps differ, never how the next run would. What is assumed follows from the machine: an
 accelerator runs this job and nothing else, so that runs differ by a fraction of what steps do; processors are shared
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from usp_prof.gate.derived import STEP_TIME
 from usp_prof.gate.facts import FactKind
 from usp_prof.gate.sample import boil_down
+from usp_prof.gate.series import STEP_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

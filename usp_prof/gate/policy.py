@@ -1,4 +1,4 @@
-"""What counts as a regression? Rules from the defaults, a TOML file and the command line, the last word winning.
+"""The policy of a check: rules from the defaults, a TOML file and the command line; the last one wins.
 
 Each rule allows some change and promises a resolution: a verdict is *regressed* when the whole interval lies beyond
 `allowed`, and *pass* only when its far end lies below `resolve`, so that nothing that large slips through unseen.
@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from usp_prof.analyses import NAMES
 from usp_prof.gate.facts import FactKind
-from usp_prof.gate.limit import Limit, parse_limit
+from usp_prof.gate.judgement import Limit, parse_limit
 from usp_prof.gate.noise import PRIORS, Machine, Prior
+from usp_prof.gate.series import SHARES
 from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.finding import Level
 from usp_prof.model.health import Severity
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from usp_prof.gate.series import Series
+
 
 RESOLVE_FACTOR = 3.0
 """Where a rule names no resolution, a pass excludes three times what is allowed."""
@@ -210,3 +214,44 @@ def _member(kind: type[Any], what: str, name: str) -> Any:  # noqa: ANN401 - a m
         return kind(name)
     except ValueError:
         raise unknown_name(what, str(name), [member.value for member in kind]) from None
+
+
+# Analyses that a policy needs: those whose metrics a rule or a bound names, and the breakdown
+
+
+ALWAYS = ("step_time", "breakdown", "overlap")
+"""What tells the noise of the steps, and why a step got longer."""
+
+
+def analyses_for(policy: Policy) -> tuple[str, ...]:
+    """List the analyses, in their order, whose values a check under this policy looks at."""
+    wanted = [rule.match for rule in policy.rules] + [name for name, _ in policy.minimum]
+    patterns = [_pattern(word) for word in wanted]
+    return tuple(name for name in NAMES if name in ALWAYS or any(_declares(name, each) for each in patterns))
+
+
+def known_metrics() -> tuple[str, ...]:
+    """Name all metrics that a rule can be about."""
+    return tuple(sorted({name for analysis in NAMES for name in _declared(analysis)}))
+
+
+def check_names(policy: Policy) -> None:
+    """Refuse rules and bounds about metrics that do not exist: a misspelt rule would guard nothing and say nothing."""
+    known = known_metrics()
+    for word in [rule.match for rule in policy.rules] + [name for name, _ in policy.minimum]:
+        name = word.partition("[")[0]
+        if not any(_pattern(name).fullmatch(each) for each in known):
+            raise unknown_name("metric", name, known)
+
+
+def _pattern(word: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, word.partition("[")[0].split("*"))))
+
+
+def _declares(analysis: str, pattern: re.Pattern[str]) -> bool:
+    return any(pattern.fullmatch(name) for name in _declared(analysis))
+
+
+def _declared(analysis: str) -> list[str]:
+    declared = [metric.id for metric in import_module(f"usp_prof.analyses.{analysis}").METRICS]
+    return [*declared, *(SHARES[metric][0] for metric in declared if metric in SHARES)]

@@ -1,4 +1,4 @@
-"""What does the gate look at? Series: one metric in one place of one run, with a sample for each step.
+"""Series: one metric at one place of one run, with a value for each step.
 
 Several ranks become one sample by their mean, so that the parts of a step still add up to it; memory by its maximum,
 since the fullest rank is the one that fails; exact figures (counts, FLOP) by their sum.
@@ -7,8 +7,9 @@ since the fullest rank is the one that fails; exact figures (counts, FLOP) by th
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from usp_prof.model.metric import Value
+
 
 WHOLE_RUN = -1
 """The step number of a sample that stands for the whole run."""
@@ -108,3 +110,57 @@ def _fold(fold: Fold, values: list[float]) -> float:
         return max(values)
     total = math.fsum(values)
     return total if fold is Fold.SUM else total / len(values)
+
+
+# Derived series: shares of the step, and rates step by step
+#
+# A share can be compared between machines of unequal speed. A rate (MFU, tokens per second) that is known for the whole
+# run only is spread over the steps by the inverse of their times, which gives its noise.
+
+
+STEP_TIME, WINDOW_TIME = "step_time", "window_time"
+SHARES = {
+    "exposed_comm_time": ("exposed_comm_fraction", "Exposed communication"),
+    "idle_time": ("idle_fraction", "Idle"),
+}
+"""Times that are also gated as a share of their step; of the recorded window where no steps are known."""
+
+RATES = ("mfu", "hfu", "tokens_per_second")
+"""Figures that are one over the step time times something that does not change from step to step."""
+
+
+def with_derived(series: Iterable[Series]) -> tuple[Series, ...]:
+    """Spread rates over the steps and add the shares of the step to a run's series, sorted by key."""
+    listed = list(series)
+    timed = {each.metric: each for each in listed if each.metric in (STEP_TIME, WINDOW_TIME) and not each.place}
+    if not timed:
+        return tuple(listed)
+    base = timed.get(STEP_TIME) or timed[WINDOW_TIME]
+    lengths = dict(zip(base.steps, base.samples, strict=True))
+    if base.metric == STEP_TIME:
+        listed = [_by_step(each, lengths) if each.metric in RATES and not each.per_step else each for each in listed]
+    of_what = "step" if base.metric == STEP_TIME else "window"
+    shares = [_share(each, lengths, of_what) for each in listed if each.metric in SHARES]
+    return tuple(sorted([*listed, *(share for share in shares if share.steps)], key=lambda each: each.key))
+
+
+def _share(time: Series, lengths: dict[int, float], of_what: str) -> Series:
+    name, title = SHARES[time.metric]
+    pairs = [(s, v / lengths[s]) for s, v in zip(time.steps, time.samples, strict=True) if lengths.get(s)]
+    return replace(
+        time,
+        metric=name,
+        title=f"{title}, share of the {of_what}",
+        unit=Unit.FRACTION,
+        better=Better.LOWER,
+        steps=tuple(step for step, _ in pairs),
+        samples=tuple(value for _, value in pairs),
+    )
+
+
+def _by_step(rate: Series, lengths: dict[int, float]) -> Series:
+    whole = statistics.median(lengths.values())
+    pairs = [(step, rate.samples[0] * whole / length) for step, length in sorted(lengths.items()) if length > 0]
+    if whole <= 0 or not pairs:
+        return rate
+    return replace(rate, steps=tuple(step for step, _ in pairs), samples=tuple(value for _, value in pairs))

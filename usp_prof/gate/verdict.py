@@ -1,4 +1,4 @@
-"""Did it get slower? All judgements of a check put together: what was compared, what was not, and what follows."""
+"""The verdict of a whole check: what was compared, what was not, and what follows from all judgements."""
 
 from __future__ import annotations
 
@@ -8,24 +8,115 @@ from enum import StrEnum
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from usp_prof.gate.bounds import SIGN, judge_bounds
-from usp_prof.gate.derived import STEP_TIME
 from usp_prof.gate.facts import Difference, FactKind, barred, differences
 from usp_prof.gate.judge import judge
-from usp_prof.gate.judgement import Judgement, Verdict
-from usp_prof.gate.new_findings import new_findings
+from usp_prof.gate.judgement import Judgement, Scale, Verdict
 from usp_prof.gate.noise import noise_of
 from usp_prof.gate.policy import STEP_FAMILY, Policy, fits
-from usp_prof.gate.usable import unusable_input
-from usp_prof.gate.why import EMPTY_WHY, Why, explain
+from usp_prof.gate.sample import boil_down, t_quantile
+from usp_prof.gate.series import RATES, STEP_TIME, WINDOW_TIME
+from usp_prof.gate.why import EMPTY_WHY, Why, explain, new_findings
+from usp_prof.model.health import Severity
+from usp_prof.model.metric import Better, Unit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from usp_prof.gate.baseline import Baseline
-    from usp_prof.gate.measured import Measured, SeenFinding
+    from usp_prof.gate.measured import Baseline, Measured, SeenFinding
     from usp_prof.gate.noise import Noise
     from usp_prof.gate.series import Series
+
+
+# Absolute bounds (`--min`): below for certain is a regression, below within the noise is inconclusive
+
+
+SIGN = " >= "
+"""Stands in the key of a bound's judgement, between the metric and the bound."""
+
+
+def judge_bounds(after: Measured, policy: Policy) -> tuple[Judgement, ...]:
+    """Judge each bound of the policy."""
+    news = after.by_key()
+    return tuple(
+        _judged(news[name], floor, policy.false_alarm) if name in news else _missing(name, floor)
+        for name, floor in policy.minimum
+    )
+
+
+def _missing(name: str, floor: float) -> Judgement:
+    reason = f"{name} was not measured, so that its bound {floor:g} cannot be checked"
+    return Judgement(f"{name}{SIGN}{floor:g}", name, Unit.RATIO, Better.HIGHER, Verdict.INCONCLUSIVE, reason)
+
+
+def _judged(series: Series, floor: float, false_alarm: float) -> Judgement:
+    sample = boil_down(series.samples, series.steps)
+    noisy = series.per_step and sample.freedom >= 1
+    reach = t_quantile(false_alarm, sample.freedom) * sample.error if noisy else 0.0
+    low, high = sample.centre - reach, sample.centre + reach
+    verdict = Verdict.PASS if sample.centre >= floor else Verdict.INCONCLUSIVE
+    if high < floor:
+        verdict = Verdict.REGRESSED
+    return Judgement(
+        f"{series.key}{SIGN}{floor:g}",
+        f"{series.title}, lower bound",
+        series.unit,
+        Better.HIGHER,
+        verdict,
+        "" if verdict is Verdict.PASS else f"{sample.centre:.4g} is below the bound",
+        before=floor,
+        after=sample.centre,
+        change=sample.centre - floor,
+        low=low - floor,
+        high=high - floor,
+        scale=Scale.ABSOLUTE,
+        allowed=0.0,
+        steps=sample.steps,
+    )
+
+
+# Input that forbids a verdict: missing ranks and damage, in sentences; none means that the runs can be judged
+
+
+_LISTED = 8
+
+
+def unusable_input(
+    before: Sequence[Measured], after: Measured, least: Severity, found: Sequence[Difference]
+) -> tuple[str, ...]:
+    """Say what forbids a verdict: damage at or above `least`, and ranks that one side has and the other has not.
+
+    A run that was recorded on some ranks only is judged against a baseline of the same ranks.
+    """
+    reasons = _ranks(before, after, found)
+    order = list(Severity)
+    for which, run in [*(("baseline", run) for run in before), ("run", after)]:
+        for each in run.damage:
+            if order.index(each.severity) >= order.index(least):
+                rank = f" of rank {each.rank}" if each.rank >= 0 else ""
+                reasons.append(f"{which} {run.label}: {each.code}{rank}: {each.detail}".rstrip(": "))
+    return tuple(dict.fromkeys(reasons))
+
+
+def _ranks(before: Sequence[Measured], after: Measured, found: Sequence[Difference]) -> list[str]:
+    if not before:
+        return _lost(f"run {after.label}", after.missing_ranks)
+    reasons = []
+    if any(each.kind is FactKind.LAYOUT and each.name == "world size" and each.known for each in found):
+        for run in before:
+            reasons += _lost(f"baseline {run.label}", run.missing_ranks)
+        return reasons + _lost(f"run {after.label}", after.missing_ranks)
+    for run in before:
+        reasons += _lost(f"run {after.label}", set(run.ranks) - set(after.ranks))
+        reasons += _lost(f"baseline {run.label}", set(after.ranks) - set(run.ranks))
+    return reasons
+
+
+def _lost(which: str, ranks: Collection[int]) -> list[str]:
+    if not ranks:
+        return []
+    listed = ", ".join(str(rank) for rank in sorted(ranks)[:_LISTED])
+    more = f" and {len(ranks) - _LISTED} more" if len(ranks) > _LISTED else ""
+    return [f"{which}: rank{'s' if len(ranks) > 1 else ''} {listed}{more} missing"]
 
 
 class Inconclusive(StrEnum):
@@ -95,7 +186,7 @@ def check(
         judgements = tuple(_in_doubt(each) for each in judgements)
     elif all(each.verdict is Verdict.NOT_COMPARED for each in judgements):
         unusable = ("nothing could be compared: no gated metric is in both runs on comparable terms",)
-    unanswered = () if unusable else _unanswered(judgements, policy)
+    unanswered = () if unusable else _unanswered(judgements, policy, no_steps_in(runs, after))
     verdict = _overall(judgements, fresh, unusable, unanswered)
     why = explain(last, after) if last and verdict is not Verdict.PASS else EMPTY_WHY
     before = last.label if last else ""
@@ -107,6 +198,7 @@ def check(
 def _compared(
     runs: Sequence[Measured], after: Measured, policy: Policy, found: Sequence[Difference], noise: Noise
 ) -> tuple[Judgement, ...]:
+    no_steps = no_steps_in(runs, after)
     olds = [run.by_key() for run in runs]
     news = after.by_key()
     keys = sorted(set(news).union(*olds))
@@ -122,6 +214,8 @@ def _compared(
         bar = barred(some.unit, found, policy.across)
         if bar is not None:
             done[key] = _aside(some, Verdict.NOT_COMPARED, f"not comparable: {bar}")
+        elif no_steps and some.metric in PER_STEP:
+            done[key] = _aside(some, Verdict.NOT_COMPARED, no_steps)
         elif not before:
             done[key] = _aside(some, Verdict.NOT_COMPARED, "the baseline does not have it")
         elif key not in news:
@@ -131,12 +225,31 @@ def _compared(
         else:
             judged[key] = (before, some)
             families[key] = rule.family or key
+    if no_steps and STEP_TIME not in done and judged:
+        done[STEP_TIME] = Judgement(STEP_TIME, "A step", Unit.NS, Better.LOWER, Verdict.NOT_COMPARED, no_steps)
     tails = _tails(families, policy.false_alarm)
     for key, (before, some) in judged.items():
         rule = policy.rule(some)
         if rule is not None:
             done[key] = judge(before, some, rule, tails[families[key]], noise)
     return tuple(done[key] for key in sorted(done))
+
+
+PER_STEP = (STEP_TIME, *RATES)
+"""Metrics of a step, which a recorded window of unknown steps has not."""
+
+
+def no_steps_in(runs: Sequence[Measured], after: Measured) -> str:
+    """Say which runs have no steps by which figures per step could be compared; nothing where all have."""
+    windows = [run.label for run in (*runs, after) if _is_window(run)]
+    if not windows:
+        return ""
+    return f"not comparable: the steps of {', '.join(dict.fromkeys(windows))} are not known, only the recorded window"
+
+
+def _is_window(run: Measured) -> bool:
+    keys = run.by_key()
+    return WINDOW_TIME in keys and STEP_TIME not in keys
 
 
 def _tails(families: dict[str, str], false_alarm: float) -> dict[str, float]:
@@ -147,7 +260,7 @@ def _tails(families: dict[str, str], false_alarm: float) -> dict[str, float]:
     return {name: false_alarm / 2 if name == STEP_FAMILY else rest / others for name in names}
 
 
-def _unanswered(judgements: Sequence[Judgement], policy: Policy) -> tuple[str, ...]:
+def _unanswered(judgements: Sequence[Judgement], policy: Policy, no_steps: str) -> tuple[str, ...]:
     """List what the command line asked for, and the step itself, where it could not be judged at all."""
     open_ones = [each for each in judgements if math.isnan(each.change)]
     answered = [each.key for each in judgements if not math.isnan(each.change)]
@@ -156,6 +269,7 @@ def _unanswered(judgements: Sequence[Judgement], policy: Policy) -> tuple[str, .
         for each in open_ones
         if each.key == STEP_TIME and each.verdict is Verdict.INCONCLUSIVE and each.more_steps == 0
     ]
+    found += [f"{STEP_TIME}: {no_steps}"] if no_steps else []
     found += [f"{each.key}: {each.reason}" for each in open_ones if SIGN in each.key]
     for name in policy.asked:
         if not any(fits(name, key) for key in answered):

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from usp_prof.schedule import named
+
 if TYPE_CHECKING:
     from usp_prof.contract import ModelEntry
 
@@ -90,8 +92,13 @@ def broken_rule(model: ModelEntry, configuration: Configuration) -> str:
         (c.shards % c.ep, f"ep={c.ep} does not divide dp x cp = {c.shards}"),
         (not 0 <= c.zero <= 3, "ZeRO has stages 0 to 3"),
         (
-            c.chunks > 1 and c.schedule.startswith("interleaved") and c.micro_batches % c.pp,
+            c.chunks > 1 and _is_looped(c.schedule) and c.micro_batches % c.pp,
             f"{c.schedule} needs micro-batches in multiples of pp={c.pp}, not {c.micro_batches}",
         ),
     )
     return next((sentence for broken, sentence in rules if broken), "")
+
+
+def _is_looped(name: str) -> bool:
+    schedule = named(name)
+    return schedule is not None and schedule.traits.is_looped

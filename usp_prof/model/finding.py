@@ -30,7 +30,11 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. Gains are fractions of the job's step; `error_fraction` is the gain's own uncertainty."""
+    """One finding. Gains are fractions of the job's step; `error_fraction` is the gain's own uncertainty.
+
+    `cumulative_gain_fraction` is the most that this and some of the findings before it gain together. `part_of` is the
+    place in the list of an earlier finding with the same cause, -1 where it is a cause of its own.
+    """
 
     code: str
     title: str
@@ -44,3 +48,14 @@ class Finding:
     level: Level = Level.WARNING
     advice: str = ""
     settings: PlainMap = field(default_factory=lambda: EMPTY)
+    part_of: int = -1
+
+    @property
+    def certain_gain_fraction(self) -> float:
+        """The gain less its error: what is certain of it, below 0 where nothing is."""
+        return self.gain_fraction - self.error_fraction
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether the gain does not exceed its error: no reason to act."""
+        return self.gain_fraction > 0 and self.certain_gain_fraction <= 0

@@ -1,13 +1,16 @@
-"""What does a token of this model cost, and where does its description come from? Manifest, file, or HF config."""
+"""FLOP of a token by a named convention, and a model's description from a file.
+
+A description is our own fields (a manifest's `model`), or a Hugging Face `config.json`, which is read layer by layer.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from usp_prof import conventions
-from usp_prof.contract import ModelEntry
+from usp_prof import architecture, conventions
+from usp_prof.contract import ModelEntry, model_entry
 from usp_prof.model.errors import InputError, UsageError, unknown_name
 
 if TYPE_CHECKING:
@@ -16,22 +19,6 @@ if TYPE_CHECKING:
 
 HFU_FACTOR = {"": 1.0, "none": 1.0, "full": 4 / 3}
 """What full recomputation costs over the model's own FLOP: forward once more. Selective recomputation is counted."""
-
-# Our field, then the names that Hugging Face configurations give to it.
-_HF = {
-    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model"),
-    "heads": ("num_attention_heads", "n_head", "n_heads"),
-    "kv_heads": ("num_key_value_heads", "num_kv_heads"),
-    "head_dim": ("head_dim",),
-    "ffn_hidden": ("intermediate_size", "n_inner", "ffn_dim"),
-    "vocab": ("vocab_size",),
-    "experts": ("num_local_experts", "n_routed_experts", "num_experts"),
-    "experts_per_token": ("num_experts_per_tok", "num_experts_per_token"),
-    "shared_experts": ("n_shared_experts",),
-    "expert_ffn_hidden": ("moe_intermediate_size",),
-}
-_UNGATED = ("gpt2", "gpt_neox", "gptj", "gpt_bigcode", "mpt", "opt", "bloom", "falcon", "phi")
 
 
 def check_convention(name: str) -> str:
@@ -56,7 +43,7 @@ def load(path: Path, sequence: int = 0) -> ModelEntry:
     entry = describe(inner if isinstance(inner, dict) else data)
     if sequence:
         entry.sequence = sequence
-    if not entry.layers or not entry.hidden:
+    if not entry.flop_per_token and not (entry.layers and entry.hidden):
         raise UsageError(f"{path} gives no layers or hidden size", hint=_HINT)
     return entry
 
@@ -65,32 +52,34 @@ _HINT = "give a Hugging Face config.json, or JSON with layers, hidden, heads, kv
 
 
 def describe(data: Mapping[str, Any]) -> ModelEntry:
-    """Make a model description of our own fields or of Hugging Face's, whichever are there."""
-    own = {field.name for field in fields(ModelEntry)}
-    entry = ModelEntry(**{name: value for name, value in data.items() if name in own and value is not None})
-    for name, spellings in _HF.items():
-        if not getattr(entry, name):
-            setattr(entry, name, next((int(data[word]) for word in spellings if data.get(word)), 0))
-    if not entry.head_dim and entry.heads:
-        entry.head_dim = entry.hidden // entry.heads
-    entry.kv_heads = entry.kv_heads or entry.heads
-    if "model_type" in data:
-        _take_family(entry, data)
-    return entry
+    """Make a model description of our own fields, or of a Hugging Face configuration layer by layer.
+
+    Fields of our own stand above those of a configuration that they are given with.
+    """
+    own = {field.name: data[field.name] for field in fields(ModelEntry) if data.get(field.name) is not None}
+    if not architecture.is_configuration(data):
+        entry = model_entry(own)
+        if not entry.head_dim and entry.heads:
+            entry.head_dim = entry.hidden // entry.heads
+        entry.kv_heads = entry.kv_heads or entry.heads
+        unknown = sorted(name for name in data if name not in {field.name for field in fields(ModelEntry)})
+        if unknown:
+            entry.notes = [*entry.notes, f"fields of the description that were not understood: {', '.join(unknown)}"]
+        return entry
+    theirs = {name: value for name, value in data.items() if name not in own or name in _SHARED_NAMES}
+    try:
+        entry = architecture.read(theirs, mtp_layers=int(own.get("mtp_layers", 0)))
+    except architecture.ArchitectureError as error:
+        if own.get("flop_per_token"):
+            note = f"FLOP are those that the description declares; they could not be counted: {error}"
+            return model_entry({**own, "notes": [*own.get("notes", []), note]})
+        raise UsageError(f"this model's FLOP cannot be counted: {error}", hint=_DECLARE) from error
+    return replace(entry, **{name: value for name, value in own.items() if name in _DECLARED})
 
 
-def _take_family(entry: ModelEntry, data: Mapping[str, Any]) -> None:
-    """Fill in what a Hugging Face model's family implies."""
-    family = str(data["model_type"])
-    entry.name = entry.name or str(data.get("_name_or_path") or family)
-    entry.gated_ffn = family not in _UNGATED
-    entry.tied_embeddings = bool(data.get("tie_word_embeddings", family in ("gpt2", "mpt", "opt", "bloom")))
-    if entry.experts:
-        dense = int(data.get("first_k_dense_replace") or 0)
-        entry.moe_layers = entry.layers - dense
-        entry.expert_ffn_hidden = entry.expert_ffn_hidden or entry.ffn_hidden
-    if not entry.ffn_hidden:
-        entry.ffn_hidden = 4 * entry.hidden
+_DECLARED = ("name", "sequence", "parameters", "active_parameters", "flop_per_token")
+_SHARED_NAMES = ("name", "head_dim")
+_DECLARE = 'add "flop_per_token": {"palm": ...} of your own count, or describe it with layers, hidden, heads and so on'
 
 
 def per_token(entry: ModelEntry, convention: str = conventions.DEFAULT) -> float | None:
@@ -114,8 +103,7 @@ def hardware_per_token(entry: ModelEntry, convention: str, recompute: str) -> fl
 
 def _core_attention(entry: ModelEntry, convention: str) -> float:
     """Count the scores and weighted values of forward once more, as selective recomputation does: a third of them."""
-    whole = conventions.attention_flop_per_token(entry) or 0.0
-    return whole / 3 * (0.5 if convention == conventions.CAUSAL else 1.0)
+    return (conventions.attention_flop_per_token(entry, convention) or 0.0) / 3
 
 
 def parts(entry: ModelEntry) -> dict[str, float]:
@@ -126,4 +114,5 @@ def parts(entry: ModelEntry) -> dict[str, float]:
         "layers": 6.0 * (multiplying - embedding) if multiplying is not None else float("nan"),
         "head": 6.0 * embedding,
         "attention": attention if attention is not None else float("nan"),
+        "recurrence": conventions.recurrence_flop_per_token(entry),
     }

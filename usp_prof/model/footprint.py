@@ -104,18 +104,11 @@ def layer_activation_bytes(model: ModelEntry, configuration: Configuration, reco
 
 def _parameters(model: ModelEntry, configuration: Configuration, stage: Stage) -> tuple[float, float]:
     """Count the weights of a rank before data-parallel sharding: those every rank of dp and cp holds, and experts'."""
-    sparse = conventions.expert_layers(model) / model.layers if model.layers else 0.0
-    expert = conventions.ffn_parameters(model, model.expert_ffn_hidden or model.ffn_hidden)
-    layer: float = conventions.attention_parameters(model) + 2 * model.hidden
-    layer += (1 - sparse) * conventions.ffn_parameters(model, model.ffn_hidden)
-    layer += sparse * (model.hidden * model.experts + expert * model.shared_experts)
+    layer = conventions.mean_layer(model)
     vocabulary = conventions.vocabulary_parameters(model)
     matrices = int(stage.embedding) + int(stage.head and not (model.tied_embeddings and stage.embedding))
-    dense = stage.layers * layer + matrices * vocabulary
-    return (
-        dense / configuration.tp,
-        stage.layers * sparse * expert * model.experts / configuration.ep / configuration.tp,
-    )
+    dense = stage.layers * layer.shared + matrices * vocabulary
+    return dense / configuration.tp, stage.layers * layer.routed / configuration.ep / configuration.tp
 
 
 def _gathered(model: ModelEntry, configuration: Configuration, width: int) -> int:

@@ -1,4 +1,4 @@
-"""Which part of a run is asked about?"""
+"""What a user says about a run: the ranks and steps to look at, and facts that no trace holds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof import conventions
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from usp_prof.contract import ModelEntry
+    from usp_prof.model.memory_snapshot import MemorySnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +40,17 @@ class Selection:
 
 
 EVERYTHING = Selection()
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What is given by hand; each stands above what the manifest or the trace says."""
+
+    model: ModelEntry | None = None
+    device: str = ""
+    convention: str = conventions.DEFAULT
+    peak_flops: float = 0.0
+    snapshots: tuple[MemorySnapshot, ...] = ()
+
+
+NOTHING_ASSUMED = Assumptions()

@@ -1,10 +1,41 @@
-"""How is the job laid out? Axes with their sizes, each rank's place on them, and the process groups."""
+"""Topology: the parallel axes, each rank's place on them, and the process groups."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
+
+
+class Axis(StrEnum):
+    """A parallel axis of the mesh, or what a group is when it is none."""
+
+    DP = "dp"
+    DP_REPLICATE = "dp_replicate"
+    DP_SHARD = "dp_shard"
+    TP = "tp"
+    CP = "cp"
+    PP = "pp"
+    EP = "ep"
+    WORLD = "world"
+    UNKNOWN = "unknown"
+
+
+class AxisSource(StrEnum):
+    """How a group came to its axis, most trusted first (see the definitions)."""
+
+    DESCRIPTION = "description"
+    MANIFEST = "manifest"
+    RANKS = "ranks"
+    MARK = "mark"
+    INFERRED = "inferred"
+    NONE = "none"
+
+
+PARALLEL_AXES = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD, Axis.TP, Axis.CP, Axis.PP, Axis.EP)
+"""The axes of a mesh, in the order in which screens show them."""
+
 
 NO_RANKS: tuple[int, ...] = ()
 Coordinates = Mapping[str, int]
@@ -22,6 +53,8 @@ class Group:
     size: int = -1
     axis: str = "unknown"
     axis_source: str = "none"
+    axis_reason: str = ""
+    """Why an inferred axis is what it is; empty for any other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof.algebra.schedules.orders import Schedule, named
 from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.errors import unknown_name
+from usp_prof.schedule import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from usp_prof.contract import ModelEntry
-
-_TITAN = {
-    Schedule.GPIPE: "GPipe",
-    Schedule.ONE_F_ONE_B: "1F1B",
-    Schedule.INTERLEAVED: "Interleaved1F1B",
-    Schedule.INTERLEAVED_ZB: "InterleavedZeroBubble",
-    Schedule.ZBV: "ZBVZeroBubble",
-    Schedule.DUALPIPE_V: "DualPipeV",
-}
 
 
 def command(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
@@ -53,8 +44,8 @@ def _torchtitan(model: ModelEntry, c: Configuration) -> list[str]:
     if c.zero in (1, 2):
         words.append("--parallelism.fsdp_reshard_after_forward never")
     schedule = named(c.schedule)
-    if c.pp > 1 and schedule in _TITAN:
-        words.append(f"--parallelism.pipeline_parallel_schedule {_TITAN[schedule]}")
+    if c.pp > 1 and schedule is not None and schedule.traits.pytorch_name:
+        words.append(f"--parallelism.pipeline_parallel_schedule {schedule.traits.pytorch_name}")
         words.append(f"--parallelism.pipeline_parallel_microbatch_size {c.micro_batch}")
     if model.experts:
         words.append(f"--parallelism.expert_parallel_degree {c.ep}")

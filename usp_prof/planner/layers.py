@@ -78,18 +78,15 @@ def _tokens(model: ModelEntry, configuration: Configuration) -> float:
 
 
 def _layer_flops(model: ModelEntry, configuration: Configuration) -> float:
-    sparse = conventions.expert_layers(model) / model.layers
-    active = model.experts_per_token + model.shared_experts
-    expert = conventions.ffn_parameters(model, model.expert_ffn_hidden or model.ffn_hidden)
-    weights = conventions.attention_parameters(model) + sparse * (expert * active + model.hidden * model.experts)
-    weights += (1 - sparse) * conventions.ffn_parameters(model, model.ffn_hidden)
+    weights = conventions.mean_layer(model).multiplying
     return 2.0 * weights * _tokens(model, configuration) / configuration.tp
 
 
 def _attention_flops(model: ModelEntry, configuration: Configuration) -> float:
-    """Scores and weighted values of a causal mask: half of the square."""
-    pairs = _tokens(model, configuration) * model.sequence / 2
-    return 4.0 * pairs * conventions.attention_width(model) / configuration.tp
+    """Scores and weighted values of a causal mask, and the products on recurrences' states: a layer's mean, forward."""
+    token = conventions.attention_flop_per_token(model, conventions.CAUSAL) or 0.0
+    token += conventions.recurrence_flop_per_token(model)
+    return token / 3 / model.layers * _tokens(model, configuration) / configuration.tp
 
 
 def _tensor(model: ModelEntry, configuration: Configuration, cluster: Cluster) -> float:
@@ -117,10 +114,6 @@ def _fetch(model: ModelEntry, configuration: Configuration, cluster: Cluster) ->
     """Gather the weights of one layer, where ZeRO-3 has sharded them."""
     if configuration.zero < 3:
         return 0.0
-    sparse = conventions.expert_layers(model) / model.layers
-    expert = conventions.ffn_parameters(model, model.expert_ffn_hidden or model.ffn_hidden)
-    weights = conventions.attention_parameters(model) + (1 - sparse) * conventions.ffn_parameters(
-        model, model.ffn_hidden
-    )
-    weights += sparse * expert * (model.experts / configuration.ep + model.shared_experts)
+    layer = conventions.mean_layer(model)
+    weights = layer.shared + layer.routed / configuration.ep
     return gathered(cluster, configuration, "shards", weights * width(configuration) / configuration.tp)

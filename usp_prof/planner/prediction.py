@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from usp_prof.algebra.schedules.action import Action, Kind
-from usp_prof.algebra.schedules.orders import Schedule, Shape, order, stage_ranks
-from usp_prof.algebra.schedules.simulation import simulate
 from usp_prof.model import flops
 from usp_prof.planner import layers
 from usp_prof.planner.messages import gathered, sent
+from usp_prof.schedule import Schedule, Shape
+from usp_prof.schedules.orders import Action, Kind, order, stage_ranks
+from usp_prof.schedules.simulation import simulate
 from usp_prof.whatif.stages import layers_of_stages, schedule_of, worst
 
 if TYPE_CHECKING:

@@ -25,6 +25,51 @@ profiler_enabled: Callable[[], bool] = getattr(torch.autograd, "_profiler_enable
 """Whether anything records on this thread; without it every mark is made, which costs microseconds but is right."""
 
 
+_PROFILE_KEY = "ProfilerStep"
+"""Under this name every `torch.profiler.profile` counts its steps, from its making to the end of its `with` block."""
+
+
+def profiler_enabled_elsewhere() -> bool:
+    """Say whether a profiler records on any thread."""
+    return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False))
+
+
+_OURS: Any = object()
+"""Stands for `True` in torch's flag while our profiler records. A profiler that starts later writes `True` over it."""
+
+
+def claim_profiler() -> None:
+    """Leave our sign on the profiler that was just started."""
+    setter = getattr(torch.autograd.profiler, "_set_is_profiler_enabled", None)
+    if setter is not None:
+        setter(_OURS)
+
+
+def profiler_is_ours() -> bool:
+    """Say whether the profiler that was claimed is still the one that records here: no other ended or replaced it."""
+    flag = getattr(torch.autograd.profiler, "_is_profiler_enabled", _OURS)
+    return profiler_enabled() and flag is _OURS
+
+
+def profile_waits() -> bool:
+    """Say whether a `torch.profiler.profile` of the user's is open, be it idle, warming up or recording."""
+    if not forget_profile():
+        return False
+    torch.autograd.profiler.KinetoStepTracker.init_step_count(_PROFILE_KEY)
+    return True
+
+
+def forget_profile() -> bool:
+    """Take an open profile off torch's list; says whether one was there."""
+    tracker = getattr(torch.autograd.profiler, "KinetoStepTracker", None)
+    return bool(tracker.erase_step_count(_PROFILE_KEY)) if tracker is not None else False
+
+
+def collection_stopped() -> bool:
+    """Say whether the device's activity was cut short because its buffers were full."""
+    return bool(getattr(torch.autograd, "_is_kineto_stopped", bool)())
+
+
 def default_store() -> Any | None:  # noqa: ANN401 - dist.Store, whose stubs miss half of its methods
     """Give the key-value store of the default process group, which every rank reaches without a collective."""
     getter = getattr(c10d, "_get_default_store", None)

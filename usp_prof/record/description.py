@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass, replace
 from typing import Any
 
-from usp_prof.contract import ModelEntry
+from usp_prof import architecture
+from usp_prof.contract import ModelEntry, model_entry
 from usp_prof.conventions import complete
 
 _ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -33,27 +34,55 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
 }
 """Our field, and what it is called in configurations: ours, Hugging Face's, torchtitan's, nanoGPT's, Megatron's."""
 
-_UNGATED = frozenset({"gpt2", "gpt_neox", "opt", "bloom", "gptj", "gpt_neo", "falcon", "phi"})
-"""Hugging Face model types whose feed-forward block has two matrices, not three."""
+_LAYER_BY_LAYER = ("layer_kinds", "layer_order", "mtp_kind", "mtp_layers", "other_parameters", "notes")
+"""Fields that come from reading a configuration layer by layer, and from no single field of it."""
+
+_NOT_PLAIN = (
+    "sliding_window", "window_size", "layer_types", "kv_lora_rank", "multi_latent_attention", "mtp_num_layers",
+    "first_k_dense_replace", "moe_layer_freq", "n_dense_layers", "linear_num_value_heads", "attention_chunk_size",
+)  # fmt: skip
+"""Fields of other libraries' configurations whose models are not counted as a plain decoder."""
 
 
 def describe_model(model: object, sequence: int = 0) -> ModelEntry | None:
-    """Read a model's description; `None` when there is none. A run's `sequence` is not the model's maximum: say it."""
+    """Read a model's description; `None` when there is none. A run's `sequence` is not the model's maximum: say it.
+
+    A Hugging Face configuration is read layer by layer. Where that cannot be done, the entry's notes say why, and it
+    has no FLOP. Multi-token-prediction layers are not counted: Hugging Face's classes build none.
+    """
     if model is None:
         return None
     if isinstance(model, ModelEntry):
         return complete(replace(model, sequence=sequence or model.sequence))
     values = _values(getattr(model, "config", model))
+    if architecture.is_configuration(values):
+        return _read_layers(values, sequence)
+    not_plain = [name for name in _NOT_PLAIN if values.get(name)]
+    if not_plain and not values.get("flop_per_token"):
+        return _uncounted(values, sequence, f"it has {', '.join(not_plain)}: give its Hugging Face configuration")
     entry = {name: found for name, aliases in _ALIASES.items() if (found := _first(values, aliases)) not in {None, ""}}
-    if "gated_ffn" not in entry and values.get("model_type") in _UNGATED:
-        entry["gated_ffn"] = False
-    described = ModelEntry(**entry)
+    described = model_entry(entry)
     described.sequence = sequence or described.sequence
     if not described.head_dim and described.heads:
         described.head_dim = described.hidden // described.heads
     if not described.kv_heads:
         described.kv_heads = described.heads
     return complete(described)
+
+
+def _read_layers(values: Mapping[str, Any], sequence: int) -> ModelEntry:
+    try:
+        described = architecture.read(values)
+    except architecture.ArchitectureError as error:
+        return _uncounted(values, sequence, str(error))
+    described.sequence = sequence
+    return complete(described)
+
+
+def _uncounted(values: Mapping[str, Any], sequence: int, reason: str) -> ModelEntry:
+    """Keep the name and the reason alone: sizes would be counted as a plain model's."""
+    name = str(_first(values, _ALIASES["name"]) or "")
+    return ModelEntry(name=name, sequence=sequence, notes=[f"the model's FLOP cannot be counted: {reason}"])
 
 
 def _values(model: object) -> Mapping[str, Any]:

@@ -35,9 +35,9 @@ def trace_name(rank: int) -> str:
     return f"rank{rank}.json.gz"
 
 
-def preset(profiler: torch.profiler.profile, manifest: Manifest) -> None:
-    """Leave the manifest with the profiler before it starts; later additions are silently dropped by Kineto."""
-    profiler.preset_metadata_json(TRACE_METADATA_KEY, _text(manifest))
+def metadata(manifest: Manifest) -> tuple[str, str]:
+    """Give what a profiler has to be told before it starts: Kineto silently drops what is added later."""
+    return TRACE_METADATA_KEY, _text(manifest)
 
 
 def export(
@@ -47,7 +47,7 @@ def export(
     groups: list[GroupEntry],
     rank: int,
     *,
-    cut_step: int | None = None,
+    cut_steps: Iterable[int] = (),
 ) -> Outcome:
     """Write the recorded window to `path`; either the whole trace stands there afterwards or nothing.
 
@@ -58,8 +58,8 @@ def export(
         raw = Path(folder) / "raw.json"
         profiler.export_chrome_trace(str(raw))
         text = raw.read_text(ENCODING)
-    if cut_step is not None:
-        text = text.replace(f'"ProfilerStep#{cut_step}"', f'"{format_mark("train", "cut", step=cut_step)}"')
+    for step in cut_steps:
+        text = text.replace(f'"ProfilerStep#{step}"', f'"{format_mark("train", "cut", step=step)}"')
     pieces, outcome = _joined(text, groups, rank)
     manifest.join_rate = {str(rank): outcome.join_rate}
     head, *rest = pieces

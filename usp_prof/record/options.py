@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+
+class Phase(StrEnum):
+    """What a step is to the recording: outside of every window, preparing the profiler, or recorded."""
+
+    IDLE = "idle"
+    WARMUP = "warmup"
+    RECORD = "record"
 
 
 class Options(TypedDict, total=False):
@@ -63,18 +72,22 @@ class Window:
     @property
     def last_step(self) -> int:
         """Give the number of steps after which all windows are written; 0 when they repeat for ever."""
-        return self.skip + self.repeat * self._cycle
+        return self.skip + self.repeat * (self.wait + self.warmup + self.active)
 
-    @property
-    def _cycle(self) -> int:
-        return self.wait + self.warmup + self.active
-
-    def whole_steps(self, step: int) -> int:
-        """Count the recorded steps that are over in the window that is open while `step` runs; 0 where none is open."""
-        turn, place = divmod(step - self.skip, self._cycle)
-        if step < self.skip or (self.repeat and turn >= self.repeat):
-            return 0
-        return max(place - self.wait - self.warmup, 0)
+    def place(self, step: int) -> tuple[Phase, int]:
+        """Give the phase that a step lies in, and the first step of the next phase (-1: none follows)."""
+        cycle = self.wait + self.warmup + self.active
+        turn, place = divmod(step - self.skip, cycle)
+        if step < self.skip:
+            return Phase.IDLE, self.skip
+        if self.repeat and turn >= self.repeat:
+            return Phase.IDLE, -1
+        start = self.skip + turn * cycle
+        if place < self.wait:
+            return Phase.IDLE, start + self.wait
+        if place < self.wait + self.warmup:
+            return Phase.WARMUP, start + self.wait + self.warmup
+        return Phase.RECORD, start + cycle
 
 
 @dataclass(frozen=True, slots=True)

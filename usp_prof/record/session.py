@@ -1,4 +1,4 @@
-"""How is a training run recorded? A session around the loop, a step around each step."""
+"""Session: the recording of a run. One session around the loop, a step around each step."""
 
 from __future__ import annotations
 
@@ -7,39 +7,50 @@ import json
 import os
 import warnings
 from contextlib import contextmanager
+from enum import Enum, auto
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
 import torch
 
-from usp_prof.contract import MANIFEST_NAME
+from usp_prof.contract import MANIFEST_NAME, Manifest
 from usp_prof.record import _torch_private, export, statement
 from usp_prof.record.atomic import whole_file
-from usp_prof.record.gathering import Exchange
-from usp_prof.record.options import Options, settle
+from usp_prof.record.gathering import Exchange, Part
+from usp_prof.record.options import Options, Phase, settle
 from usp_prof.record.peak import Peak, cpu_peak
-from usp_prof.record.surroundings import find_place, uses_cuda
-from usp_prof.record.topology import survey
+from usp_prof.record.surroundings import Place, find_place, uses_cuda
+from usp_prof.record.topology import Topology, survey
+from usp_prof.record.windows import HOW_TO_HAVE_BOTH, OtherProfilerError, WindowProfiler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from usp_prof.contract import Manifest
-    from usp_prof.record.gathering import Part
     from usp_prof.record.options import Settings
     from usp_prof.record.topology import GroupsLike, MeshLike
 
 _sessions = count()
+_open_sessions: list[Session] = []
+"""The session that is open in this process, if one is: two cannot record at once."""
 
 
 class RecordingWarning(UserWarning):
     """Something of a recording is missing or failed; the training goes on."""
 
 
+class _State(Enum):
+    NEW = auto()
+    OPEN = auto()
+    ENDED = auto()
+
+
 class Session:
-    """A recording; `session` makes one. Use it as a context manager, with `step` around each step of the loop."""
+    """A recording; `session` makes one. Use it as a context manager, with `step` around each step of the loop.
+
+    Nothing in here raises: what fails becomes a `RecordingWarning` and a note, and the loop goes on unrecorded.
+    """
 
     def __init__(
         self, folder: str | Path, mesh: MeshLike, model: object, groups: GroupsLike | None, settings: Settings
@@ -49,44 +60,74 @@ class Session:
         self._model = model
         self._groups = groups
         self._settings = settings
+        self._state = _State.NEW
+        self._depth = 0
+        self._process = 0
+        self._step = 0
+        self._next_turn = -1  # the step at which a phase of the window begins or ends; -1: none is left
         self._window = 0
-        self._cut: int | None = None
-        self._profiler: torch.profiler.profile | None = None
-        self._part: Part
-        self._exchange: Exchange
-        self._manifest: Manifest
+        self._whole_steps = 0
+        self._cut_steps: set[int] = set()
+        self._failure: BaseException | None = None
+        self._profiler: WindowProfiler | None = None
+        self._phase = Phase.IDLE
+        self._place = Place(0, 1, "", "", "", 1, 1)
+        self._part = Part(0)
+        self._topology = Topology()
+        self._manifest = Manifest()
+        self._exchange = Exchange(1, 0, None)
 
     def __enter__(self) -> Self:
-        settings, place = self._settings, find_place()
-        self._place = place
-        declared = settings.declared
-        self._topology = topology = survey(self._mesh, self._groups, declared.coordinates, place.rank, place.world)
-        self._manifest = statement.begin(place, topology, self._model, settings, self._peak())
-        self._part = statement.own_part(place, topology, settings)
-        self._exchange = Exchange(place.world, next(_sessions), _torch_private.default_store())
-        self._exchange.leave(self._part)
-        self._profiler = self._make_profiler()
-        self._profiler.start()
-        atexit.register(self._end_with_the_process)
+        self._depth += 1
+        if self._state is not _State.NEW:
+            self._warn("a session records once, and this one was entered before: make another, with another folder")
+            return self
+        index = next(_sessions)  # also of a session that stands back: the ranks count their sessions alike
+        self._state = _State.OPEN
+        self._process = os.getpid()
+        with self._surviving("beginning the recording"):
+            self._begin(index)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        profiler, self._profiler = self._profiler, None
-        if profiler is None:
+        self._depth -= 1
+        if self._depth > 0 or self._state is not _State.OPEN or self._process != os.getpid():
             return
+        self._state = _State.ENDED
         atexit.unregister(self._end_with_the_process)
+        if _open_sessions and _open_sessions[-1] is self:
+            _open_sessions.pop()
+        with self._surviving("ending the recording"):
+            self._end(error)
+        self._profiler = None
+
+    def _begin(self, index: int) -> None:
+        settings, place = self._settings, find_place()
+        self._place, self._part = place, Part(place.rank)
+        self._exchange = Exchange(place.world, index, _torch_private.default_store())
+        declared = settings.declared
+        self._topology = topology = survey(self._mesh, self._groups, declared.coordinates, place.rank, place.world)
+        self._manifest = statement.begin(place, topology, self._model, settings, self._peak())
+        self._part = statement.own_part(place, topology, settings)
+        self._exchange.leave(self._part)
+        atexit.register(self._end_with_the_process)
+        if _open_sessions:
+            self._note(f"nothing is recorded: the session of {_open_sessions[-1].folder} is still open in this process")
+            return
+        _open_sessions.append(self)
+        self._next_turn = 0
+        self._turn()
+
+    def _end(self, error: BaseException | None) -> None:
         if error is not None:
-            if self._settings.window.whole_steps(profiler.step_num):
-                self._cut = profiler.step_num
-                said = f"the loop ended within step {self._cut}, which counts as none: {type(error).__name__}: {error}"
-                self._part.notes.append(said)
-            else:
-                profiler.on_trace_ready = None  # nothing whole is in this window; those before are on disk already
-        with self._surviving("stopping the profiler"):
-            profiler.stop()
-        if not self._window and error is None:
+            self._cut(error)
+        if self._profiler is not None and self._phase is Phase.RECORD and (error is None or self._whole_steps):
+            self._finish_window()
+        elif self._profiler is not None:
+            self._profiler.drop()
+        if not self._window and error is None and not self._part.notes:
             last = self._settings.window.last_step
             self._note(f"the loop ended before a window was recorded; it takes {last} steps to record all of it")
         self._part.final = True
@@ -96,18 +137,98 @@ class Session:
 
     def _end_with_the_process(self) -> None:
         """Save what is whole of a loop that never left its session: a callback hears nothing of an error."""
+        self._depth = 1
         self.__exit__(SystemExit, SystemExit("the process ended"), None)
+
+    def close(self) -> None:
+        """End the recording without an error; for loops that cannot nest, and notebooks."""
+        self._depth = 1
+        self.__exit__(None, None, None)
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Surround one optimizer step; what the loop does between two steps (input) belongs to the later one."""
-        yield
+        """Surround one optimizer step; what the loop does between two steps (input) belongs to the later one.
+
+        A step that raises counts as none. Where the loop goes on after it, the next step is another.
+        """
+        if self._failure is not None:
+            self._cut(self._failure)
+            self.advance()
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error
+            raise
         self.advance()
 
     def advance(self) -> None:
         """End the step that runs and begin the next; for loops that call back instead of nesting."""
-        if self._profiler is not None:
-            self._profiler.step()
+        self._step += 1
+        if self._phase is Phase.RECORD or self._step == self._next_turn:
+            with self._surviving("recording a step"):
+                self._advance_window()
+        elif self._state is _State.NEW and self._step == 1:
+            self._warn("nothing is recorded: the session was never entered; write `with session:` around the loop")
+
+    def _advance_window(self) -> None:
+        """Let the profiler of the window take the step; an open window ends where anything fails."""
+        if self._state is not _State.OPEN or self._process != os.getpid():
+            return
+        self._failure = None
+        if self._step == self._next_turn:
+            self._turn()
+        elif self._profiler is not None:
+            self._whole_steps += self._step - 1 not in self._cut_steps
+            with self._standing_back():
+                self._profiler.next_step(self._step)
+
+    def _turn(self) -> None:
+        """End the phase that is over and begin the next one."""
+        if self._phase is Phase.RECORD and self._profiler is not None:
+            self._finish_window()
+        previous, (self._phase, self._next_turn) = self._phase, self._settings.window.place(self._step)
+        with self._standing_back():
+            if self._phase is Phase.WARMUP:
+                self._profiler = self._prepare()
+            elif self._phase is Phase.RECORD:
+                if previous is not Phase.WARMUP:
+                    self._profiler = self._prepare()
+                if self._profiler is not None:
+                    self._profiler.start(self._step)
+
+    def _prepare(self) -> WindowProfiler:
+        return WindowProfiler(self._settings.content, export.metadata(self.manifest))
+
+    def _finish_window(self) -> None:
+        """Stop the profiler and write the window's trace."""
+        profiler, self._profiler = self._profiler, None
+        with self._standing_back():
+            if profiler is not None:
+                self._save(profiler.stop())
+        self._whole_steps = 0
+        self._cut_steps.clear()
+
+    def _cut(self, error: BaseException) -> None:
+        """Say that the step that runs did not end well, if it is being recorded."""
+        if self._phase is Phase.RECORD and self._profiler is not None and self._step not in self._cut_steps:
+            self._cut_steps.add(self._step)
+            said = f"{type(error).__name__}: {error}"
+            self._part.notes.append(f"step {self._step} counts as none, it ended with {said.removesuffix(': ')}")
+        self._failure = None
+
+    @contextmanager
+    def _standing_back(self) -> Iterator[None]:
+        """Give a window up where another profiler is there, or where anything else fails."""
+        try:
+            yield
+        except OtherProfilerError as other:
+            profiler, self._profiler = self._profiler, None
+            if profiler is not None:
+                profiler.drop()
+            self._note(f"a window is not recorded, since {other}; {HOW_TO_HAVE_BOTH}")
+        except Exception:
+            self._profiler = None
+            raise
 
     @property
     def manifest(self) -> Manifest:
@@ -124,38 +245,17 @@ class Session:
             peak = cpu_peak(dtype)
         return peak  # noqa: RET504 - the block above may have been left by an exception
 
-    def _make_profiler(self) -> torch.profiler.profile:
-        window, content = self._settings.window, self._settings.content
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if uses_cuda():
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        profiler = torch.profiler.profile(
-            activities=activities,
-            schedule=torch.profiler.schedule(
-                skip_first=window.skip,
-                wait=window.wait,
-                warmup=window.warmup,
-                active=window.active,
-                repeat=window.repeat,
-            ),
-            on_trace_ready=self._save,
-            record_shapes=content.shapes,
-            profile_memory=content.memory,
-            with_stack=content.stack,
-            acc_events=True,  # costs nothing as long as nobody asks for events, and spares a warning at each repeat
-        )
-        export.preset(profiler, self.manifest)
-        return profiler
-
-    def _save(self, profiler: torch.profiler.profile) -> None:
+    def _save(self, profile: torch.profiler.profile) -> None:
         with self._surviving("writing the trace"):
             path = self._window_folder() / export.trace_name(self._place.rank)
             outcome = export.export(
-                profiler, path, self.manifest, self._topology.groups, self._place.rank, cut_step=self._cut
+                profile, path, self.manifest, self._topology.groups, self._place.rank, cut_steps=self._cut_steps
             )
             self._part.join_rate = min(outcome.join_rate, 1.0 if self._part.join_rate is None else self._part.join_rate)
             if outcome.note:
                 self._note(outcome.note)
+            if uses_cuda() and _torch_private.collection_stopped():
+                self._note("the profiler's buffers were full: device activity is missing from the trace")
         self._window += 1
         with self._surviving("telling rank 0 about this rank"):
             self._exchange.leave(self._part)
@@ -186,7 +286,10 @@ class Session:
 
     def _note(self, sentence: str) -> None:
         self._part.notes.append(sentence)
-        warnings.warn(f"usp_prof.record, rank {self._place.rank}: {sentence}", RecordingWarning, stacklevel=3)
+        self._warn(sentence)
+
+    def _warn(self, sentence: str) -> None:
+        warnings.warn(f"usp_prof.record, rank {self._place.rank}: {sentence}", RecordingWarning, stacklevel=4)
 
     @contextmanager
     def _surviving(self, what: str) -> Iterator[None]:

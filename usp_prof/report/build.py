@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from usp_prof._version import __version__
 from usp_prof.analyses import NAMES
+from usp_prof.analyses.result import impossible
 from usp_prof.findings.engine import find_all
-from usp_prof.findings.kept import Found
+from usp_prof.inputs.memory import no_collection
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.selection import EVERYTHING, Selection
-from usp_prof.readers.collection import no_collection
 from usp_prof.report.context import Context
 from usp_prof.report.document import Document
 from usp_prof.report.facts import run_facts
 from usp_prof.report.figures import Figures
 from usp_prof.report.sections import sections, summary
-from usp_prof.report.verdicts import verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -70,12 +68,16 @@ def build(
 
     `without` names sections that nobody will look at.
     """
-    values = tuple(value for result in results.values() for value in result.values() if math.isfinite(value.value))
+    measured = [result.values() for result in results.values()]
+    values = tuple(value for each in measured for value in each)
     notes = {row for result in results.values() for row in result.notes}
+    notes.update(row for each in measured for row in impossible(each))
     if findings is None:
-        found = judge(tables, selection, results)
-        findings = found.findings
-        notes.update(found.skipped)
+        findings = ()
+        if set(NAMES) <= set(results):
+            found = find_all(tables, selection)
+            findings = found.findings
+            notes.update(found.skipped)
     context = Context(
         run=run_facts(tables, selection, name, others),
         tables=tables,
@@ -96,11 +98,3 @@ def build(
         summary=summary.build(context),
         sections=sections(context, without),
     )
-
-
-def judge(tables: TableSet, selection: Selection, results: Mapping[str, Result]) -> Found:
-    """Ask the rules; a culprit whose rank none of them names is a finding all the same."""
-    found = find_all(tables, selection) if set(NAMES) <= set(results) else Found((), ())
-    named = {finding.where.get("rank") for finding in found.findings}
-    others = [verdict for verdict in verdicts(results) if verdict.where["rank"] not in named]
-    return Found((*found.findings, *others), found.skipped)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from usp_prof.charts.inputs import ChartInput
+    from usp_prof.findings.causes import Cause
     from usp_prof.model.finding import Finding
     from usp_prof.model.metric import Metric, Value
 
@@ -118,10 +119,15 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What was found, worst first."""
+    """What was found, worst first: causes with the findings that go away with them, and what a screen leaves out."""
 
-    findings: tuple[Finding, ...]
+    causes: tuple[Cause, ...]
     more: int = 0
+    """How many further causes there are."""
+    noise: int = 0
+    """How many findings gain no more than their error."""
+    rest: tuple[Finding, ...] = ()
+    """All other findings, to be unfolded where they are asked for."""
     title: str = "Findings"
     unasked: str = ""
     """How many rules could not look, and what they miss."""

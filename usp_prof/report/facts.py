@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from usp_prof.model.axis import PARALLEL_AXES, AxisSource
+from usp_prof.model.topology import PARALLEL_AXES, AxisSource
 from usp_prof.report.document import RunFacts
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof.model.axis import Axis
+from usp_prof.model.topology import Axis
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,4 +47,5 @@ def _in_order(names: Iterable[Key], known: Sequence[str]) -> list[Key]:
 
 
 def _idle_label(cause: Key) -> str:
-    return "bubble" if cause == "bubble" else f"idle: {cause}"
+    # "Bubble" alone is the schedule's: a share of its window, in which a stage also waits inside other parts.
+    return "idle: pipeline" if cause == "bubble" else f"idle: {cause}"

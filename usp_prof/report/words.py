@@ -10,11 +10,14 @@ from usp_prof.report.format import quantity
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from usp_prof.findings.causes import Cause
     from usp_prof.model.finding import Finding
     from usp_prof.model.health import HealthRow, Severity
     from usp_prof.report.document import RunFacts
 
 _NEGLIGIBLE = 0.0005
+REST = "causes beyond the first, the same causes again, and what is within the noise"
+"""What stands among the findings that have to be unfolded."""
 
 
 def run_lines(run: RunFacts) -> list[str]:
@@ -66,6 +69,26 @@ def finding_lines(finding: Finding) -> list[str]:
     return lines
 
 
+def cause_lines(cause: Cause) -> list[str]:
+    """Say a finding, and which findings go away with it."""
+    lines = finding_lines(cause.finding)
+    if cause.parts:
+        lines.append(f"of the same cause: {', '.join(_brief(part) for part in cause.parts)}")
+    return lines
+
+
+def _brief(finding: Finding) -> str:
+    where = ", ".join(f"{key} {value}" for key, value in finding.where.items())
+    return f"{finding.code}{f' [{where}]' if where else ''} {quantity(finding.gain_fraction, Unit.FRACTION)}"
+
+
+def left_out(more: int, noise: int) -> str:
+    """Say how many findings a screen leaves out; empty where it leaves out none."""
+    said = [f"{more} more"] if more else []
+    said += [f"{noise} within the noise (the gain does not exceed its error)"] if noise else []
+    return f"and {', '.join(said)}" if said else ""
+
+
 def health_lines(rows: Iterable[HealthRow]) -> list[tuple[Severity, str]]:
     """Say what was wrong, where and how often; what is wrong alike on several ranks is said once."""
     alike: dict[tuple[str, str, str], list[HealthRow]] = {}
@@ -102,6 +125,10 @@ def _steps(run: RunFacts) -> str:
         return "no steps known, the whole trace is one window"
     if run.step_source == "window":
         return "no step marks, the whole trace is one window"
+    if run.step_source == "calls":
+        return f"{len(run.steps)} steps: periods of the calls that all ranks share; where a step begins is not known"
+    if run.step_source == "pattern":
+        return f"{len(run.steps)} steps: periods of a rank's work; where a step begins is not known"
     return f"step{'s' if len(run.steps) > 1 else ''} {spans(run.steps)}"
 
 

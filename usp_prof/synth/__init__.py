@@ -1,1 +1,1 @@
-"""Do the figures come out right? Traces of a declared run whose truth is known, for tests, teaching and scale."""
+"""Synthetic traces: runs that are declared, simulated and written, so that the truth of every figure is known."""

@@ -1,4 +1,4 @@
-"""What run is to be made up? Mesh, schedule, speeds, network, noise, clocks and faults, all as plain data."""
+"""Declaration: mesh, model, schedule, speeds, network, clocks and faults of a synthetic run, as plain data."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class FaultKind(StrEnum):
     LATE_INPUT = "late_input"
     SLOW_LINK = "slow_link"
     GC_PAUSE = "gc_pause"
+    HOST_PAUSE = "host_pause"
     SLOW_HOST = "slow_host"
     BLOCKING_SYNC = "blocking_sync"
     PAGEABLE_COPY = "pageable_copy"
@@ -90,6 +91,8 @@ class Work:
     zero_stage: int = 0
     recompute: bool = False
     """Whether each layer's forward runs again before its backward."""
+    host_waits: bool = False
+    """Whether the host waits for the device after each action on all ranks, as a program that reads sizes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,8 @@ class Speed:
     noise: float = 0.02
     extra_kernels: int = 0
     device: str = "NVIDIA H100 80GB HBM3"
+    watchdog_ns: int = 0
+    """How often a thread beside the main one asks for the state of a call, as NCCL's watchdog does; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +142,10 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong: on one rank, in one step (-1: in all), by a factor or by a delay."""
+    """One thing that goes wrong: on one rank, in one step (-1: in all), by a factor or by a delay.
+
+    A host pauses `times` times a step, each time for the delay, between launches that are spread evenly over the step.
+    """
 
     kind: FaultKind
     rank: int
@@ -145,6 +153,7 @@ class Fault:
     factor: float = 1.0
     delay_ns: int = 0
     axis: str = ""
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +235,7 @@ def check(run: Declaration) -> None:
         (run.work.micro_batches >= 1 and run.work.steps >= 1, "there is a micro-batch and a step"),
         (run.work.order == () or len(run.work.order) == mesh.pp, "order has one text for each pipeline rank"),
         (all(0 <= fault.rank < mesh.world for fault in run.faults), "faults name ranks of the mesh"),
+        (all(fault.times >= 1 for fault in run.faults), "a fault happens once a step or more often"),
     )
     for holds, rule in rules:
         if not holds:

@@ -1,4 +1,4 @@
-"""How does Kineto write a CPU run over gloo? Ops on the main thread, collectives on gloo's own threads."""
+"""Kineto events of a CPU run over gloo: ops on the main thread, collectives on gloo's own threads."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.synth import layout
-from usp_prof.synth.text import TIME, fill, literal
+from usp_prof.synth.layout import TIME, fill, literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
+    from usp_prof.synth.history import Part
     from usp_prof.synth.layout import Sheet
-    from usp_prof.synth.log import Part
     from usp_prof.synth.ops import Op
 
     Ints = NDArray[np.int64]

@@ -1,17 +1,17 @@
-"""How does data parallelism communicate? All-reduce of gradients, or ZeRO's reduce-scatters and all-gathers."""
+"""Data-parallel communication: all-reduce of gradients, or ZeRO's reduce-scatters and all-gathers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof.synth.log import Part
+from usp_prof.synth.history import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from usp_prof.algebra.schedules.action import Action
-    from usp_prof.synth.calls import Call, Exchange
+    from usp_prof.schedules.orders import Action
     from usp_prof.synth.declaration import Declaration
+    from usp_prof.synth.history import Call, Exchange
     from usp_prof.synth.mesh import Group
     from usp_prof.synth.ops import Catalogue
     from usp_prof.synth.worker import Worker

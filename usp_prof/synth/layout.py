@@ -1,4 +1,4 @@
-"""What do all traces share, whatever the device? Header, metadata events, host ranges, footer."""
+"""Kineto files: header, metadata events, host ranges and footer, and fast templates of JSON text."""
 
 from __future__ import annotations
 
@@ -9,22 +9,56 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.contract import TRACE_METADATA_KEY
-from usp_prof.synth.clocks import BASE_NS
 from usp_prof.synth.declaration import Style
-from usp_prof.synth.log import BACKWARD
-from usp_prof.synth.text import TIME, fill, literal, micro
+from usp_prof.synth.history import BACKWARD, WATCHDOG
+from usp_prof.synth.mesh import BASE_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from usp_prof.contract import Manifest
-    from usp_prof.synth.clocks import HostClock
-    from usp_prof.synth.log import RankLog
+    from usp_prof.synth.history import RankLog
+    from usp_prof.synth.mesh import HostClock
     from usp_prof.synth.simulation import Simulation
+
+    Ints = NDArray[np.int64]
+
+
+# Templates: many events of one form become JSON text at once, from one repeated line and all its numbers.
+
+
+TIME = "%d.%03d"
+"""Where a template takes a time: Kineto writes microseconds with three decimals."""
+
+_CHUNK = 4096
+
+
+def literal(text: str) -> str:
+    """Put fixed text into a template."""
+    return text.replace("%", "%%")
+
+
+def micro(nanoseconds: Ints) -> tuple[Ints, Ints]:
+    """Split nanoseconds into the two numbers of a `TIME`."""
+    return nanoseconds // 1000, nanoseconds % 1000
+
+
+def fill(template: str, *columns: Ints | int) -> Iterator[str]:
+    """Write one copy of the template for each row, in chunks; every `%d` takes its column's number."""
+    rows = max((len(column) for column in columns if isinstance(column, np.ndarray)), default=1)
+    table = np.empty((rows, len(columns)), dtype=np.int64)
+    for number, column in enumerate(columns):
+        table[:, number] = column
+    for first in range(0, rows, _CHUNK):
+        part = table[first : first + _CHUNK]
+        yield (template * len(part)) % tuple(part.ravel().tolist())
+
 
 FIRST_PID = 20_000
 _PID_STRIDE = 64
-_AUTOGRAD = 27
+_OTHER_THREADS = {BACKWARD: 27, WATCHDOG: 31}
 _MEMORY_BYTES = 85_899_345_920
 
 
@@ -44,7 +78,7 @@ class Sheet:
 
     def thread(self, number: int) -> int:
         """Give the system's number of a host thread."""
-        return self.pid + (_AUTOGRAD if number == BACKWARD else 0)
+        return self.pid + _OTHER_THREADS.get(number, 0)
 
     def span(self, start_ns: Any, end_ns: Any) -> tuple[Any, ...]:  # noqa: ANN401 - numbers or arrays
         """Give the four numbers of `ts` and `dur` on this rank's clock."""

@@ -1,4 +1,4 @@
-"""How does Kineto write a GPU run? CPU ops, launches, kernels on streams, flows between, NCCL's arguments."""
+"""Kineto events of a GPU run: CPU ops, launches, kernels on streams, flows between them, NCCL's arguments."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.synth import layout
-from usp_prof.synth.log import BACKWARD
-from usp_prof.synth.text import TIME, fill, literal, micro
+from usp_prof.synth.history import BACKWARD, WATCHDOG
+from usp_prof.synth.layout import TIME, fill, literal, micro
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
+    from usp_prof.synth.history import Part
     from usp_prof.synth.layout import Sheet
-    from usp_prof.synth.log import Part
     from usp_prof.synth.ops import Op
 
     Ints = NDArray[np.int64]
@@ -51,6 +51,8 @@ def events(sheet: Sheet) -> Iterator[str]:
     """Write all events of one rank."""
     backward = sheet.thread(BACKWARD)
     threads = {sheet.pid: f"thread {sheet.pid} (python3)", backward: f"thread {backward} (pt_autograd_0)"}
+    if sheet.simulation.run.speed.watchdog_ns:
+        threads[sheet.thread(WATCHDOG)] = f"thread {sheet.thread(WATCHDOG)} (pt_nccl_watchdg)"
     yield from layout.names(sheet, "python3", "CPU", threads, sheet.pid)
     streams = _streams(sheet.log.parts)
     known = {COMPUTE_STREAM: f"stream {COMPUTE_STREAM} "} | {number: f"stream {number} " for number in streams.values()}

@@ -1,22 +1,68 @@
-"""What does one rank do, in order? A generator that stops wherever the rank needs the end of a call."""
+"""Program: what one rank does in order; a generator that stops where it needs the end of a call."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from usp_prof import contract
+from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.schedule import Schedule, Shape, named
+from usp_prof.schedules.orders import Action, Kind, order
+from usp_prof.synth.declaration import check
 from usp_prof.synth.gradients import Gradients
-from usp_prof.synth.log import BACKWARD, MAIN, ActionTime, Part
-from usp_prof.synth.uneven import Uneven
+from usp_prof.synth.history import BACKWARD, MAIN, ActionTime, Exchange, Part
+from usp_prof.synth.mesh import Topology
+from usp_prof.synth.ops import Catalogue, Uneven
 from usp_prof.synth.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from usp_prof.algebra.schedules.action import Action
-    from usp_prof.synth.calls import Call
-    from usp_prof.synth.log import RankLog
-    from usp_prof.synth.setting import Setting
+    from usp_prof.schedules.orders import Order
+    from usp_prof.synth.declaration import Declaration, Work
+    from usp_prof.synth.history import Call, RankLog
+
+
+_ACTION = re.compile(r"(?P<stage>\d*)(?P<kind>[FBIW])(?P<micro_batch>\d+)\Z")
+
+
+def orders(work: Work, ranks: int) -> Order:
+    """Give each pipeline rank's actions in order."""
+    if work.order:
+        return tuple(tuple(_action(word, rank) for word in text.split()) for rank, text in enumerate(work.order))
+    schedule = named(work.schedule)
+    if schedule is None:
+        raise unknown_name("schedule", work.schedule, Schedule)
+    return order(schedule, Shape(ranks, work.micro_batches, work.virtual_stages))
+
+
+def _action(word: str, rank: int) -> Action:
+    """Read an action; without a stage it is the rank's own."""
+    match = _ACTION.match(word)
+    if match is None:
+        raise UsageError(f"{word!r} is no pipeline action", hint="write F0, B0, I0, W0, or 3F0 for stage 3")
+    return Action(int(match["stage"] or rank), Kind(match["kind"]), int(match["micro_batch"]))
+
+
+# Setting: what is the same for all ranks (mesh, ops, order of actions, and where calls meet).
+
+
+class Setting:
+    """The declared run, worked out as far as no rank has moved."""
+
+    def __init__(self, run: Declaration) -> None:
+        check(run)
+        self.run = run
+        self.topology = Topology(run.mesh)
+        self.catalogue = Catalogue(run)
+        self.orders = orders(run.work, run.mesh.pp)
+        self.stage_of = {action.stage: rank for rank, order in enumerate(self.orders) for action in order}
+        self.exchange = Exchange(run)
+
+
+# Program: one rank's steps.
+
 
 _INPUT_BYTES = 8
 _HALVES = {"F": "F", "B": "IW", "I": "I", "W": "W"}
@@ -42,6 +88,7 @@ class Program:
         self._order = setting.orders[self._place]
         self._last_stage = max(setting.stage_of)
         self._layers = self._run.shape.layers // len(setting.stage_of)
+        self._done = 0  # actions of this step that are over
         self._worker = Worker(self._run, setting.exchange, rank)
         self._uneven = Uneven(self._run, self._topology, rank)
         self._gradients = Gradients(self._run, self._catalogue, self._worker, setting.exchange, self._groups)
@@ -62,11 +109,13 @@ class Program:
             for place, action in enumerate(self._order):
                 if place == len(self._order) // 2:
                     worker.pause()
+                self._done = place
                 yield from self._act(action)
             yield from self._optimize()
             worker.read_back()
             worker.span(f"ProfilerStep#{worker.step}", "user_annotation", begin)
             worker.log.steps.append((worker.step, begin, worker.host))
+        worker.watch()
 
     def _act(self, action: Action) -> Iterator[Call]:
         """Do one action: receive, compute with its collectives, send."""
@@ -80,6 +129,7 @@ class Program:
         last = self._gradients.count(action)
         self._head(action, "IW")
         for layer in range(self._layers):
+            worker.pause_between_launches(self._layers * self._done + layer, self._layers * len(self._order))
             yield from self._gradients.gather(action, layer, self._layers)
             node = worker.host
             yield from self._layer(action)

@@ -1,16 +1,19 @@
-"""What happens when the declared run runs? Each rank is a program; ranks meet in calls; time is exact."""
+"""Simulation: all ranks' programs run against each other, and the truth of every figure."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from usp_prof.model.errors import UsageError
-from usp_prof.synth.program import Program
-from usp_prof.synth.setting import Setting
+from usp_prof.synth.program import Program, Setting
+from usp_prof.synth.sweep import StepTruth, partition
 
 if TYPE_CHECKING:
-    from usp_prof.synth.declaration import Declaration
-    from usp_prof.synth.log import RankLog
+    from usp_prof.synth.declaration import Declaration, Fault
+    from usp_prof.synth.history import RankLog
 
 
 class Simulation(Setting):
@@ -41,3 +44,108 @@ class Simulation(Setting):
 def simulate(run: Declaration) -> Simulation:
     """Run the declared run."""
     return Simulation(run)
+
+
+# Truth: what every figure should be, from a plain sweep over the simulation's intervals.
+
+
+_SETTLED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A declared fault and what it costs the job: the mean step with all faults less that without this one."""
+
+    rank: int
+    cause: str
+    step: int
+    axis: str
+    cost_ns: int
+    gain_fraction: float
+    """What mending it gains, as a share of the settled step (see `settled_step_ns`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What every figure should be."""
+
+    step_time_ns: dict[int, int]
+    steps: tuple[StepTruth, ...]
+    bubble_fraction: dict[int, float]
+    wait_ns: dict[str, int]
+    transfer_ns: dict[str, int]
+    flop: dict[int, float]
+    culprits: tuple[Culprit, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the truth as plain data."""
+        return asdict(self)
+
+
+def tell(simulation: Simulation) -> Truth:
+    """Work out the truth of a simulated run."""
+    steps = tuple(part for log in simulation.logs for part in partition(log))
+    wait, transfer = _communication(simulation)
+    flop = {log.rank: sum(op.flop for block in log.blocks for op in block.ops) for log in simulation.logs}
+    return Truth(_step_times(steps), steps, _bubble(simulation), wait, transfer, flop, _culprits(simulation))
+
+
+def _step_times(steps: tuple[StepTruth, ...]) -> dict[int, int]:
+    """Give the job's step times: first begin to last end over ranks."""
+    times = {}
+    for number in sorted({part.step for part in steps}):
+        same = [part for part in steps if part.step == number]
+        times[number] = max(part.end_ns for part in same) - min(part.start_ns for part in same)
+    return times
+
+
+def _bubble(simulation: Simulation) -> dict[int, float]:
+    if simulation.run.mesh.pp == 1:
+        return {}
+    fractions = {}
+    for number in sorted({action.step for log in simulation.logs for action in log.actions}):
+        actions = [action for log in simulation.logs for action in log.actions if action.step == number]
+        window = max(a.end_ns for a in actions) - min(a.start_ns for a in actions)
+        busy = sum(a.end_ns - a.start_ns for a in actions)
+        fractions[number] = 1.0 - busy / (len(simulation.logs) * window)
+    return fractions
+
+
+def _communication(simulation: Simulation) -> tuple[dict[str, int], dict[str, int]]:
+    """Sum each axis' waiting over members and its transfers over calls."""
+    wait: dict[str, int] = {}
+    transfer: dict[str, int] = {}
+    for call in simulation.exchange.calls:
+        axis = call.group.axis
+        wait[axis] = wait.get(axis, 0) + sum(call.last_ns - start for start in call.start.values())
+        transfer[axis] = transfer.get(axis, 0) + max(call.end.values()) - call.last_ns
+    return wait, transfer
+
+
+def _culprits(simulation: Simulation) -> tuple[Culprit, ...]:
+    found = []
+    for fault in simulation.run.faults:
+        mended = simulate(_without(simulation.run, fault))
+        cost = _mean(simulation) - _mean(mended)
+        gain = 1 - settled_step_ns(mended) / settled_step_ns(simulation)
+        found.append(Culprit(fault.rank, str(fault.kind), fault.step, fault.axis, cost, gain))
+    return tuple(sorted(found, key=lambda culprit: -culprit.cost_ns))
+
+
+def _without(run: Declaration, fault: Fault) -> Declaration:
+    return replace(run, faults=tuple(other for other in run.faults if other is not fault))
+
+
+def _mean(simulation: Simulation) -> int:
+    ends = [log.steps[-1][2] for log in simulation.logs]
+    return round(float(np.max(ends)) / simulation.run.work.steps)
+
+
+def settled_step_ns(simulation: Simulation) -> float:
+    """Give the mean step on the device, over ranks and steps; not the first, whose input came before the device began.
+
+    Of fewer than three steps, all count.
+    """
+    steps = [part for log in simulation.logs for part in partition(log)]
+    first = simulation.run.work.first_step if simulation.run.work.steps >= _SETTLED else -1
+    return float(np.mean([part.end_ns - part.start_ns for part in steps if part.step != first]))

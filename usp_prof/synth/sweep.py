@@ -1,4 +1,4 @@
-"""How does one rank's step divide? Cut time wherever anything begins or ends and look at what runs in each piece."""
+"""Sweep: one rank's step cut wherever anything begins or ends, and what runs in each piece."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from usp_prof.synth.log import Part, RankLog
+    from usp_prof.synth.history import Part, RankLog
 
     Ints = NDArray[np.int64]
 

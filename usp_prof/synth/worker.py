@@ -1,25 +1,27 @@
-"""How do one rank's host and device spend time? The host issues ahead of the device; on CPU both are one thread."""
+"""Worker: one rank's host and device. The host issues ahead of the device; on a CPU both are one thread."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.synth.declaration import EVERYWHERE, Declaration, FaultKind, Style
-from usp_prof.synth.log import MAIN, ActionTime, Copy, KernelBlock, Part, RankLog, Span
+from usp_prof.synth.history import MAIN, WATCHDOG, ActionTime, Copy, KernelBlock, Part, RankLog, Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from usp_prof.synth.calls import Call, Exchange
     from usp_prof.synth.declaration import Fault
+    from usp_prof.synth.history import Call, Exchange
     from usp_prof.synth.ops import Block
 
 _SYNC_RETURN_NS = 3_000
 _SHORTEST_NS = 500
+_QUERY_NS = 2_000
 _OWN_AXES = ("tp", "cp", "ep")
 """Whose collectives belong to a pipeline action's own time: not transfers between stages, nor gradients."""
 
@@ -68,13 +70,30 @@ class Worker:
             self.span("<built-in function collect>", "python_function", begin)
             self.log.pauses.append((begin, self.host))
 
+    def pause_between_launches(self, layer: int, layers: int) -> None:
+        """Stop the host before some of a step's layers, with nothing in the trace that says why."""
+        for fault in self._faults(FaultKind.HOST_PAUSE):
+            # The layers of a step are cut into `times` equal parts; the host pauses in the middle of each part.
+            passed = [math.floor(fault.times * place / layers + 0.5) for place in (layer, layer + 1)]
+            begin = self.host
+            self.host += fault.delay_ns * (passed[1] - passed[0])
+            if self.host > begin:
+                self.log.pauses.append((begin, self.host))
+
+    def watch(self) -> None:
+        """Log what a thread does that looks after calls in flight: a short call, then sleep."""
+        period = self._speed.watchdog_ns
+        if self.ahead and period:
+            begins = range(self.log.steps[0][1], self.log.steps[-1][2] - _QUERY_NS, period)
+            self.log.spans += [Span("cudaEventQuery", "cuda_runtime", at, at + _QUERY_NS, WATCHDOG) for at in begins]
+
     def end_action(self) -> None:
         """Do what a careless program does after each action: print something of the device, run out of memory."""
         for fault in self._faults(FaultKind.DEVICE_ALLOCATION):
             begin = self.host
             self.host += fault.delay_ns
             self.span("cudaMalloc", "cuda_runtime", begin)
-        if self.ahead and any(True for _ in self._faults(FaultKind.BLOCKING_SYNC)):
+        if self.ahead and (self._run.work.host_waits or any(True for _ in self._faults(FaultKind.BLOCKING_SYNC))):
             self._wait_for_device("aten::item")
 
     def optimizer_kernels(self) -> int:

@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from usp_prof.algebra.lanes import split_lanes
-from usp_prof.algebra.order import group_codes
-from usp_prof.algebra.tracks import nest
+from usp_prof.columns.lanes import nest, split_lanes
+from usp_prof.columns.order import group_codes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.statistics import robust_sigma
+from usp_prof.columns.statistics import robust_sigma
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

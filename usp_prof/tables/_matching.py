@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import group_codes, numbered, occurrence, occurrence_from_end, per_code
+from usp_prof.columns.order import group_codes, numbered, occurrence, occurrence_from_end, per_code
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from usp_prof.tables.columns import Columns
+    from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
 UNMATCHED = -1
 _PAIRED = ("send", "recv", "send_recv")
-_UNEVEN = ("all_to_all", "gather", "scatter", "broadcast", "reduce")
+_UNEVEN = ("all_to_all", "send_recv", "gather", "scatter", "broadcast", "reduce")
 
 
 class MatchedBy(StrEnum):
@@ -71,8 +71,10 @@ def _matched_as(recorded: Parts, columns: Columns) -> Parts:
 
 def _match(columns: Columns) -> Parts:
     rank, start = columns["rank"], columns["start_ns"]
-    paired = columns.matches("op", *_PAIRED)
     named = ~columns.matches("group", "") & (columns["group_size"] != 1)
+    # An exchange of a known group without a peer is an all-to-all, which runs by the kernel of sends.
+    exchange = named & columns.matches("op", "send_recv") & (columns["peer"] < 0)
+    paired = columns.matches("op", *_PAIRED) & ~exchange
     keys = np.full((len(columns), 7), 0, np.int64)
     by = np.full(len(columns), UNMATCHED, np.int64)
     numbered = _numbered(columns, named & ~paired)

@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import astuple
 
+from usp_prof.inputs.kineto.growing import Codes, spread
 from usp_prof.model.schema import Kind
-from usp_prof.readers._names import Codes
-from usp_prof.readers._numbers import spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from usp_prof.algebra.tracks import nest
+from usp_prof.columns.arrow import numbers_of
+from usp_prof.columns.lanes import nest
 from usp_prof.contract import parse_mark
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, integer, text
-from usp_prof.readers.arrays import numbers_of
-from usp_prof.tables.build import table
+from usp_prof.tables.build import empty, table
 from usp_prof.tables.collectives import lanes_of
 from usp_prof.tables.frame import HOST_OPS, MARKS, compact
+from usp_prof.tables.ranks import lacks_device_work
 from usp_prof.tables.work_kinds import KINDS
 
 if TYPE_CHECKING:
@@ -58,7 +59,12 @@ _NO_WORK = re.compile(
 
 
 def build(frame: EventFrame, links: Links, parts: Parts, collectives: pa.Table, steps: Steps) -> pa.Table:
-    """Build the table: the kernels, or on CPU the computing threads' ops and gloo's ranges; in order of start."""
+    """Build the table: the kernels, or on CPU the computing threads' ops and gloo's ranges; in order of start.
+
+    A rank whose device was not recorded has none: its host ops launch the work, they are not the work.
+    """
+    if lacks_device_work(frame):
+        return empty(SCHEMA)
     columns = _device(frame, links, parts) if len(links.work) else _host(frame, links, parts)
     row, collective = columns.pop("row"), columns["collective"]
     axis = collectives.column("axis").combine_chunks()

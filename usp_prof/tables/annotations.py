@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.lookup import lookup
 from usp_prof.contract import AREAS, parse_mark
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, flag, text
 from usp_prof.tables.build import table
@@ -40,7 +41,7 @@ def build(frame: EventFrame, steps: Steps) -> pa.Table:
     rows = frame.rows("user_annotation", "gpu_user_annotation")
     rows = rows[np.lexsort((rows, -frame.duration[rows], frame.start[rows]))]
     codes, values = frame.codes("category")
-    device = np.array([value == "gpu_user_annotation" for value in values] + [False])[codes[rows]]
+    device = lookup([value == "gpu_user_annotation" for value in values], codes[rows], missing=False)
     areas, whats = ["", *AREAS], [""]
 
     def area(name: str) -> int:

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from usp_prof.columns.arrow import array_of, index_of, numbers_of, scalar_of, texts_of
+from usp_prof.inputs.kineto.arguments import taken
+from usp_prof.inputs.memory import let_go
 from usp_prof.model.schema import Kind
-from usp_prof.readers.argument_texts import taken
-from usp_prof.readers.arrays import array_of, index_of, numbers_of, scalar_of, texts_of
-from usp_prof.readers.mapped import let_go
 from usp_prof.tables._plain_json import FEW, read_plainly
 from usp_prof.tables._sound_arguments import ROWS, SoundArguments
 

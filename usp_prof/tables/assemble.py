@@ -1,11 +1,14 @@
-"""How do the tables of many ranks become a run? Groups and axes are settled over all ranks, health is gathered."""
+"""Assembly of a run from its ranks' tables: groups, axes and steps are settled over all ranks, health is gathered."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof.tables import inferred_actions, topology
+from usp_prof.columns.table import Columns
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.tables import common_exchanges, inferred_actions, job_steps, topology
 from usp_prof.tables.groups import seen
+from usp_prof.tables.ranks import UNRECORDED
 from usp_prof.tables.regroup import regrouped
 from usp_prof.tables.table_set import TableSet
 
@@ -13,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from usp_prof.contract import Manifest
-    from usp_prof.model.health import HealthRow
     from usp_prof.tables.table_set import Source
 
 
@@ -23,5 +25,27 @@ def assemble(
     """Join ranks to a run; `health` is what is known of the run beside the ranks' own tables."""
     sources = regrouped(sources, seen(sources))
     layout, found = topology.resolve(sources, manifest)
-    applied = inferred_actions.completed(topology.apply(sources, layout))
-    return TableSet(applied, manifest=manifest, health=[*health, *found], topology=layout.topology)
+    known = [*health, *found, *_without_device_work(sources)]
+    cut = job_steps.cut(topology.apply(sources, layout), known)
+    cut_sources, of_exchanges = common_exchanges.grouped(cut.sources, topology.world_size(sources))
+    tables = TableSet(
+        inferred_actions.completed(cut_sources),
+        manifest=manifest,
+        health=[*cut.health, *of_exchanges],
+        topology=layout.topology,
+    )
+    tables.incomparable = cut.incomparable
+    return tables
+
+
+def _without_device_work(sources: Mapping[int, Source]) -> list[HealthRow]:
+    """Name the ranks whose device was not recorded: nothing that needs device work is shown of them."""
+    detail = (
+        "the trace holds no device activity, only what the host did: no figure of device work is shown; record with "
+        "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+    )
+    return [
+        HealthRow("no_device_activity", Severity.ERROR, rank, detail=detail, file=str(own["file"][0]))
+        for rank, source in sources.items()
+        if (own := Columns(source.view("ranks"))).matches("device_kind", UNRECORDED).any()
+    ]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from usp_prof.columns.arrow import array_of, coded, index_of
 from usp_prof.model.schema import Column, Kind, Schema
-from usp_prof.readers.arrays import array_of, coded, index_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import group_codes, per_code, rows_by_code
+from usp_prof.columns.order import group_codes, per_code, rows_by_code
+from usp_prof.columns.table import Columns
 from usp_prof.model.schema import STEP, Schema, Scope, flag, integer, text
 from usp_prof.tables import _matching, clock
 from usp_prof.tables._matching import MatchedBy
 from usp_prof.tables.build import empty, table
-from usp_prof.tables.columns import Columns
 
 if TYPE_CHECKING:
     import pyarrow as pa

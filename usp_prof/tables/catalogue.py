@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from usp_prof.inputs.kineto import events, threads
 from usp_prof.model.errors import unknown_name
-from usp_prof.readers import events, threads
 from usp_prof.tables import (
     actions,
     activities,
@@ -71,6 +71,10 @@ def schema(name: str) -> Schema:
     return found[name]
 
 
+ROOMS = ("columns", "inputs", "model", "schedules", "tables")
+"""Folders of the code that makes tables out of files."""
+
+
 @cache
 def fingerprint() -> str:
     """Give a short text that changes with any schema and with the code that fills them.
@@ -79,8 +83,8 @@ def fingerprint() -> str:
     """
     digest = hashlib.blake2b(repr(SCHEMAS).encode(), digest_size=12)
     package = Path(__file__).parents[1]
-    for folder in ("algebra", "model", "readers", "tables"):
-        for file in sorted((package / folder).rglob("*")):
+    for room in ROOMS:
+        for file in sorted((package / room).rglob("*")):
             if file.suffix in {".py", ".toml", ".sql"}:
                 digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.lanes import split_lanes
-from usp_prof.model.axis import Axis, AxisSource
+from usp_prof.columns.lanes import split_lanes
+from usp_prof.columns.lookup import lookup
 from usp_prof.model.schema import DURATION, RANK, START, STEP, Schema, flag, integer, text
+from usp_prof.model.topology import Axis, AxisSource
 from usp_prof.tables.axes import axis_of_marks
 from usp_prof.tables.build import table
 from usp_prof.tables.described import first_shape, numbers, sizes, texts
@@ -70,7 +71,7 @@ def build(frame: EventFrame, links: Links, parts: Parts, membership: Membership,
     row = parts.row
     axis, source = _axes(frame, parts, membership)
     size = numbers(parts.said, "group_size")
-    known = np.array([group.size for group in membership.groups] + [-1])[membership.of_part]
+    known = lookup([group.size for group in membership.groups], membership.of_part, missing=-1)
     size = np.where(size > 0, size, known)
     bytes_in, bytes_out, dtype = _bytes(parts, size)
     lane_codes, lanes = lanes_of(frame, links, parts)
@@ -174,4 +175,4 @@ def _splits(parts: Parts, name: str) -> pa.Array:
 
 def _asynchronous(parts: Parts) -> NDArray[np.bool_]:
     codes, values = texts(parts.said, "asynchronous")
-    return np.array([*(text.lower() in ("true", "1") for text in values), False], dtype=bool)[codes]
+    return lookup([text.lower() in ("true", "1") for text in values], codes, missing=False)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.arrow import numbers_of
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.readers.arrays import numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ def _steps(frame: EventFrame, links: Links, steps: Steps) -> Iterator[Row]:
     if steps.source == "window":
         yield (
             "no_steps", Severity.INFO, 1,
-            "no step marks: the whole trace counts as one step; call profiler.step() once a step",
+            "no step marks: the whole trace is one window; call profiler.step() once a step",
         )  # fmt: skip
         return
     yield (

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from usp_prof.columns.arrow import coded, index_of, numbers_of, texts_of
+from usp_prof.columns.lookup import lookup
 from usp_prof.model.schema import Kind
-from usp_prof.readers.arrays import coded, index_of, numbers_of, texts_of
 from usp_prof.tables.field import Field
 
 if TYPE_CHECKING:
@@ -143,10 +144,10 @@ def _in_use(codes: Ints, values: list[str]) -> tuple[Ints, list[str]]:
 def sizes(table: pa.Table) -> tuple[Ints, Ints, NDArray[Any], NDArray[np.bool_]]:
     """Give bytes in and out, the element type, and whether bytes come from shapes, which tell of inputs alone."""
     dims, types = texts(table, "dims"), texts(table, "types")
-    shaped = np.array([elements(text) for text in dims[1]] + [-1])[dims[0]]
-    typed = np.array([_first_type(text) for text in types[1]] + [""], dtype=object)[types[0]]
+    shaped = lookup([elements(text) for text in dims[1]], dims[0], missing=-1)
+    typed = lookup([_first_type(text) for text in types[1]], types[0], missing="")
     own = texts(table, "dtype")
-    named = np.array([*own[1], ""], dtype=object)[own[0]]
+    named = lookup(own[1], own[0], missing="")
     dtype = np.where(named != "", named, typed)
     values = {text: size_of(text) for text in set(dtype.tolist())}
     width = np.array([values[text] for text in dtype.tolist()], dtype=np.int64)

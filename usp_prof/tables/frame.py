@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from usp_prof.algebra.tracks import Tracks, nest
-from usp_prof.readers import device_work
-from usp_prof.readers.arrays import coded
+from usp_prof.columns.arrow import coded
+from usp_prof.columns.lanes import Tracks, nest
+from usp_prof.columns.table import Columns
+from usp_prof.inputs.kineto import combinations
 from usp_prof.tables.arguments import read_arguments
-from usp_prof.tables.columns import Columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import NDArray
 
-    from usp_prof.readers.raw import RawTrace
+    from usp_prof.inputs.kineto.events import RawTrace
     from usp_prof.tables.field import Field
 
     Ints = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-DEVICE_WORK = device_work.CATEGORIES
+DEVICE_WORK = combinations.CATEGORIES
 HOST_CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "privateuse1_runtime", "privateuse1_driver", "xpu_runtime")
 HOST_OPS = ("cpu_op",)
 MARKS = ("user_annotation",)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.algebra.order import first_rows, group_codes
-from usp_prof.model.axis import Axis, AxisSource
+from usp_prof.columns.order import first_rows, group_codes
 from usp_prof.model.schema import RANK, Schema, integer, text
-from usp_prof.model.topology import Group, group_key
+from usp_prof.model.topology import Axis, AxisSource, Group, group_key
 from usp_prof.tables.axes import axis_of_description
 from usp_prof.tables.build import table_from_rows
 from usp_prof.tables.described import numbers, texts
@@ -44,6 +43,7 @@ SCHEMA = Schema(
         text("ranks", "Members' global ranks, comma separated; empty when unknown."),
         text("axis", "Parallel axis."),
         text("axis_source", "description, manifest, ranks, mark, inferred or none."),
+        text("axis_reason", "Why an inferred axis is what it is; empty for any other."),
     ),
 )
 
@@ -183,6 +183,7 @@ def build(rank: int, groups: Iterable[Group]) -> pa.Table:
                 "ranks": ",".join(map(str, group.ranks)),
                 "axis": group.axis,
                 "axis_source": group.axis_source,
+                "axis_reason": group.axis_reason,
             }
             for group in groups
         ),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from usp_prof.columns.lookup import lookup
 from usp_prof.model.errors import UsageError
 from usp_prof.model.schema import Kind
 from usp_prof.tables.arguments import read_arguments
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from usp_prof.tables.columns import Columns
+    from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
     Ints = NDArray[np.int64]
@@ -99,7 +100,7 @@ def _numbers(events: Columns, name: str) -> Ints:
     plain = [
         int(text) if text.lstrip("-").isdigit() and len(text) < 19 else -2 - place for place, text in enumerate(values)
     ]
-    return np.array([*plain, -1], np.int64)[codes]
+    return lookup(plain, codes, missing=-1)
 
 
 def _partners(tables: TableSet, rank: int, event: Ints) -> Ints:

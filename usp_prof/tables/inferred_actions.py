@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.schedules.action import Action, Kind, Order
-from usp_prof.algebra.schedules.orders import Schedule, Shape, order
-from usp_prof.model.axis import Axis
+from usp_prof.columns.table import Columns
 from usp_prof.model.errors import UsageError
+from usp_prof.model.topology import Axis
+from usp_prof.schedule import Schedule, Shape
+from usp_prof.schedules.orders import Action, Kind, Order, order
 from usp_prof.tables import actions, work_between
 from usp_prof.tables.build import table
-from usp_prof.tables.columns import Columns
 from usp_prof.tables.work_between import BACKWARD, FORWARD, Messages, Stretches
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from usp_prof.columns.table import View
     from usp_prof.tables.table_set import Source
-    from usp_prof.tables.views import View
 
 INFERRED = "inferred"
 _MOST_CHUNKS = 8

@@ -38,6 +38,8 @@ SCHEMA = Schema(
 )
 
 _KINDS = ("launch", "graph_launch", "memcpy", "memset", "sync", "event", "malloc", "other")
+LAUNCHING = ("launch", "graph_launch", "memcpy", "memset")
+"""Kinds of calls that put work on the device."""
 _PATTERNS = (
     ("sync", r"Synchronize|StreamWaitValue"),
     ("graph_launch", r"GraphLaunch"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from usp_prof.algebra.tracks import Nesting
+    from usp_prof.columns.lanes import Nesting
     from usp_prof.tables.frame import EventFrame
 
     Ints = NDArray[np.int64]

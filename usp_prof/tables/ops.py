@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from usp_prof.algebra.order import sorted_rows
+from usp_prof.columns.arrow import Parted, numbers_of
+from usp_prof.columns.order import sorted_rows
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, integer, text
-from usp_prof.readers.arrays import numbers_of
-from usp_prof.readers.parted import Parted
 from usp_prof.tables.arguments import read_arguments
 from usp_prof.tables.build import arrow_schema, table
 from usp_prof.tables.field import Field
@@ -20,7 +19,7 @@ from usp_prof.tables.phases import PHASES, phases_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from usp_prof.readers.inputs import Inputs
+    from usp_prof.inputs.kineto.combinations import Inputs
     from usp_prof.tables.frame import EventFrame
     from usp_prof.tables.links import Links
     from usp_prof.tables.steps import Steps

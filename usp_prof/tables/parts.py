@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import distinct
-from usp_prof.readers.arrays import array_of, numbers_of
+from usp_prof.columns.arrow import array_of, numbers_of
+from usp_prof.columns.lookup import lookup
+from usp_prof.columns.order import distinct
 from usp_prof.tables.classification import Work, operation
 from usp_prof.tables.described import said_of, texts
 from usp_prof.tables.frame import HOST_OPS, MARKS
@@ -77,7 +78,7 @@ def find_parts(frame: EventFrame, links: Links) -> Parts:
     """Find the parts of a trace."""
     communication = links.kind == KINDS.index(Work.COMMUNICATION)
     if communication.any():
-        names = np.array([*links.library.dictionary.to_pylist(), ""], dtype=object)[numbers_of(links.library.indices)]
+        names = lookup(links.library.dictionary.to_pylist(), numbers_of(links.library.indices), missing="")
         return _from_kernels(frame, links, np.flatnonzero(communication), names[communication])
     gloo = ranges_of(frame, MARKS, lambda name: name.startswith("gloo:"))
     if len(gloo):
@@ -137,7 +138,7 @@ def _from_gloo(frame: EventFrame, row: Ints) -> Parts:
     post = posts_of_gloo(frame, row, op)
     said = said_of(frame, row, post)
     names = texts(said, "name")
-    told = np.array([operation(text) if text else "other" for text in names[1]] + ["other"], dtype=object)[names[0]]
+    told = lookup([operation(text) if text else "other" for text in names[1]], names[0], missing="other")
     posted = operation_of(frame, post)
     op = np.where(told != "other", told, np.where(posted != "other", posted, op))
     origin = np.where(post >= 0, post, row)
@@ -158,7 +159,7 @@ def _from_host(frame: EventFrame, *, none: bool) -> Parts:
     named = np.where(marks_of_post[row] >= 0, marks_of_post[row], row)
     said = said_of(frame, row, named)
     names = texts(said, "name")
-    told = np.array([operation(text) if text else "other" for text in names[1]] + ["other"], dtype=object)[names[0]]
+    told = lookup([operation(text) if text else "other" for text in names[1]], names[0], missing="other")
     op = np.where(told != "other", told, operation_of(frame, named))
     real = (op != "other") & (not none)  # others are init, wait and the like
     row, library = row[real], np.full(int(real.sum()), "nccl", dtype=object)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.readers.arrays import index_of
+from usp_prof.columns.arrow import index_of
 from usp_prof.tables.described import numbers
 from usp_prof.tables.field import Field
 from usp_prof.tables.transfers import marked_transfers

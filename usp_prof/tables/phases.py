@@ -14,7 +14,7 @@ from usp_prof.tables.frame import HOST_OPS, MARKS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from usp_prof.algebra.tracks import Tracks
+    from usp_prof.columns.lanes import Tracks
     from usp_prof.tables.frame import EventFrame
 
     Ints = NDArray[np.int64]

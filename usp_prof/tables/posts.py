@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.tracks import nest
+from usp_prof.columns.lanes import nest
+from usp_prof.columns.lookup import lookup
 from usp_prof.model.schema import Kind
 from usp_prof.tables.classification import operation
 from usp_prof.tables.described import coded_texts, elements, second_elements
@@ -80,8 +81,8 @@ def _keys(frame: EventFrame, rows: Ints, op: NDArray[np.object_]) -> NDArray[np.
     """Tell operations of different size apart: by the elements of the input, which c10d lists after the output."""
     dims, values = coded_texts(frame.arguments(rows, (Field("dims", "Input Dims", Kind.TEXT),))["dims"])
     outputs_first = np.isin(op, ("all_gather", "reduce_scatter", "all_to_all"))
-    first = np.array([elements(text) for text in values] + [-1])[dims]
-    second = np.array([second_elements(text) for text in values] + [-1])[dims]
+    first = lookup([elements(text) for text in values], dims, missing=-1)
+    second = lookup([second_elements(text) for text in values], dims, missing=-1)
     posted = frame.by_name(rows, lambda name: name.startswith("c10d::"))
     reduce_scatter = frame.by_name(rows, lambda name: "reduce_scatter" in name)
     count = np.where(posted & (outputs_first | reduce_scatter) & (second >= 0), second, first)

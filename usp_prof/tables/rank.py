@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof.readers import events, threads
-from usp_prof.readers._arrow import widened
+from usp_prof.inputs.kineto import events, threads
+from usp_prof.inputs.kineto.events import widened
 from usp_prof.tables import (
     actions,
     activities,
@@ -29,9 +29,9 @@ from usp_prof.tables.parts import find_parts
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from usp_prof.columns.arrow import Parted
     from usp_prof.contract import Manifest
-    from usp_prof.readers.parted import Parted
-    from usp_prof.readers.raw import RawTrace
+    from usp_prof.inputs.kineto.events import RawTrace
 
 
 def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str, pa.Table | Parted]:

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from usp_prof.model.hardware import find
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table_from_rows
+from usp_prof.tables.frame import DEVICE_WORK, HOST_CALLS, MARKS
+from usp_prof.tables.launches import LAUNCHING, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
 
     from usp_prof.contract import Manifest
     from usp_prof.tables.frame import EventFrame
+
+UNRECORDED = "unrecorded"
+"""Kind of device whose work is not in the trace: host ops only launch that work, they are no compute."""
 
 SCHEMA = Schema(
     "ranks",
@@ -29,7 +35,10 @@ SCHEMA = Schema(
         text("backend", "Communication backend."),
         text("device", "Device name as recorded; empty on CPU traces."),
         integer("device_memory", "Memory of that device as recorded; -1 when unknown.", "bytes"),
-        text("device_kind", "cuda, rocm, mtia, xpu or cpu."),
+        text(
+            "device_kind",
+            "cuda, rocm, mtia, xpu or cpu; unrecorded where the trace lacks the device's work.",
+        ),
         integer("base_ns", "baseTimeNanoseconds of the file; 0 when missing.", "ns"),
         integer("first_ns", "First event's start.", "ns"),
         integer("last_ns", "Last event's end.", "ns"),
@@ -78,7 +87,7 @@ def distributed(top: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def device_kind(frame: EventFrame) -> str:
-    """Say what kind of device did the work: by its calls and names; cpu when there is no device work."""
+    """Say what kind of device did the work: by its calls and names; cpu when there is no device at all."""
     codes, values = frame.codes("category")
     present = {values[code] for code in np.flatnonzero(np.bincount(codes)).tolist() if code < len(values)}
     if any(name.startswith("mtia") for name in present):
@@ -86,11 +95,26 @@ def device_kind(frame: EventFrame) -> str:
     if "xpu_runtime" in present:
         return "xpu"
     if not present & {"kernel", "gpu_memcpy", "gpu_memset"}:
-        return "cpu"
+        return UNRECORDED if lacks_device_work(frame) else "cpu"
     calls = frame.rows("cuda_runtime", "cuda_driver")
     if bool(frame.by_name(calls, lambda name: name.startswith("hip")).any()):
         return "rocm"
     return "rocm" if "amd" in _device(frame).lower() else "cuda"
+
+
+def lacks_device_work(frame: EventFrame) -> bool:
+    """Say whether the rank used a device of which the trace holds no work.
+
+    Launches and copies prove it. Where no runtime call was recorded, the file names a known device, and neither gloo
+    communication nor paced compute shows that the work is in the host's ranges.
+    """
+    if len(frame.rows(*DEVICE_WORK)):
+        return False
+    calls = frame.rows(*HOST_CALLS)
+    if len(calls):
+        return bool(frame.by_name(calls, lambda name: kind_of(name) in LAUNCHING).any())
+    host_work = frame.by_name(frame.rows(*MARKS), lambda name: name.startswith(("gloo:", "pace::")))
+    return find(_device(frame)) is not None and not bool(host_work.any())
 
 
 def _device(frame: EventFrame) -> str:

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.readers.arrays import index_of
-from usp_prof.tables.columns import Columns
+from usp_prof.columns.arrow import index_of
+from usp_prof.columns.lookup import lookup
+from usp_prof.columns.table import Columns, Replaced, table_of
 from usp_prof.tables.frame import compact
 from usp_prof.tables.posts import P2P
-from usp_prof.tables.views import Replaced, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
+    from usp_prof.columns.table import View
     from usp_prof.model.topology import Group
     from usp_prof.tables.table_set import Source
-    from usp_prof.tables.views import View
 
     Told = Mapping[int, Counter[tuple[str, int]]]
 
@@ -101,7 +101,7 @@ class _Regrouped:
             return view
         columns = Columns(view)
         codes, keys = columns.codes("group")
-        moved = ~columns.matches("op", *P2P) & np.array([key in self._instead for key in keys] + [False])[codes]
+        moved = ~columns.matches("op", *P2P) & lookup([key in self._instead for key in keys], codes, missing=False)
         others = [self._instead[key].key if key in self._instead else key for key in keys]
         names = list(dict.fromkeys([*keys, *others]))
         place = np.array([names.index(name) for name in others], np.int64)

@@ -1,7 +1,8 @@
-"""How does a person ask the tables? In SQL, over all ranks at once, with nothing but the tables within reach."""
+"""The tables in SQL: one SELECT over all ranks at once, with nothing but the tables within reach."""
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "python_enable_replacements": "false",
 }
 _WORD = re.compile(r"\w+")
+_EXPLAIN = re.compile(r"\s*EXPLAIN\s+(?:ANALYZE\s+)?(?:\([^()]*\)\s*)?", re.IGNORECASE)
 _HINT = "`usp-prof tables` documents every table and column"
 
 
@@ -56,14 +58,14 @@ class Relations:
             except duckdb.Error as error:
                 raise UsageError(f"the SQL cannot be answered: {error}", hint=_HINT) from None
 
-    def answer(self, sql: str, *, rows: int, seconds: float) -> pa.Table:
+    def answer(self, sql: str, *, rows: int | None = None, seconds: float = math.inf) -> pa.Table:
         """Answer one SELECT within bounds: its first rows, or an error when time is up. Several may ask at once."""
         explains = self._check(sql) is duckdb.StatementType.EXPLAIN
         cursor = self._connection.cursor()  # what is asked on one connection at a time only
         ended = threading.Event()
 
         def end() -> None:
-            while not ended.wait(seconds):
+            while not ended.wait(None if math.isinf(seconds) else seconds):
                 cursor.interrupt()
 
         try:
@@ -71,7 +73,7 @@ class Relations:
                 self._bring(cursor, sql, set())
             threading.Thread(target=end, name="usp-prof query", daemon=True).start()
             relation = cursor.sql(sql)
-            return (relation if explains else relation.limit(rows)).to_arrow_table()
+            return (relation if explains or rows is None else relation.limit(rows)).to_arrow_table()
         except duckdb.InterruptException:
             raise UsageError(
                 f"the SQL took longer than {seconds:g} s", hint="ask for less: fewer ranks, steps or columns"
@@ -82,18 +84,23 @@ class Relations:
             ended.set()
             cursor.close()
 
-    def _check(self, sql: str) -> duckdb.StatementType:
-        """Refuse what is not one SELECT; gives its kind."""
+    def _check(self, sql: str) -> duckdb.StatementType | None:
+        """Refuse what is neither one SELECT nor an EXPLAIN of one; gives its kind."""
+        kind = inner = self._kind(sql)
+        # EXPLAIN ANALYZE runs what it explains, which may well be a DROP or a CREATE.
+        if kind is duckdb.StatementType.EXPLAIN and (prefix := _EXPLAIN.match(sql)):
+            inner = self._kind(sql[prefix.end() :])
+        if inner is not duckdb.StatementType.SELECT:
+            raise UsageError("only one SELECT can be asked at a time; the tables cannot be changed", hint=_HINT)
+        return kind
+
+    def _kind(self, sql: str) -> duckdb.StatementType | None:
+        """Give the kind of the one statement that this is; `None` for several or none."""
         try:
             statements = self._connection.cursor().extract_statements(sql)
         except duckdb.Error as error:
             raise UsageError(f"the SQL cannot be read: {error}", hint=_HINT) from None
-        if len(statements) != 1 or statements[0].type not in {
-            duckdb.StatementType.SELECT,
-            duckdb.StatementType.EXPLAIN,
-        }:
-            raise UsageError("only one SELECT can be asked at a time; the tables cannot be changed", hint=_HINT)
-        return statements[0].type
+        return statements[0].type if len(statements) == 1 else None
 
     def _bring(self, connection: duckdb.DuckDBPyConnection, sql: str, known: set[str]) -> None:
         """Bring the tables that a question names into a connection that knows some of them."""

@@ -1,21 +1,21 @@
 """Where do steps begin when nobody marked them? Where the pattern of a rank's kernels, ops or annotations repeats.
 
-Accepted only when it clearly repeats (`algebra.repetition`); a trace whose steps are found so says it in `health`.
+Accepted only when it clearly repeats (`columns.repetition`); a trace whose steps are found so says it in `health`.
 A step begins behind the optimizer where one is seen, else at the longest pause of the host.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import distinct
-from usp_prof.algebra.repetition import Repetition, find_repetition, repetition_at
-from usp_prof.algebra.tracks import nest
+from usp_prof.columns.lanes import nest
+from usp_prof.columns.order import distinct
+from usp_prof.columns.repetition import Repetition, find_repetition, repetition_at
 from usp_prof.contract import parse_mark
+from usp_prof.tables.device_work import OPTIMIZER
 from usp_prof.tables.frame import HOST_OPS, MARKS
 from usp_prof.tables.phases import PHASES, phases
 
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Marks = tuple[Ints, Ints, Ints]
 
-_OPTIMIZER = re.compile(
-    r"multi_tensor_apply|_foreach_|optimi[sz]er|(?:\b|_|fused)(?:adam|adamw|adagrad|lamb|lars|lion|muon|sgd)(?![a-z])",
-    re.IGNORECASE,
-)
 _COMMUNICATION = ("nccl:", "gloo:", "c10d::", "record_param_comms", "rccl:", "hccl:")
 _NOTHING = np.zeros(0, np.int64)
 _BACKWARD, _STEP = PHASES.index("backward"), PHASES.index("optimizer")
@@ -138,4 +134,4 @@ def _may_begin_a_step(name: str) -> bool:
 
 
 def _steps_parameters(name: str) -> bool:
-    return _OPTIMIZER.search(name) is not None
+    return OPTIMIZER.search(name) is not None

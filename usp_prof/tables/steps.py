@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.order import per_code
 from usp_prof.contract import format_mark
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables import step_patterns
@@ -37,7 +39,8 @@ SCHEMA = Schema(
         integer("host_end_ns", "End of the host mark.", "ns"),
         text(
             "source",
-            "profiler_step, mark (the recorder's), annotation, pattern (inferred) or window (the whole trace).",
+            "profiler_step, mark (the recorder's), annotation, calls (periods of the calls that all ranks share), "
+            "pattern (inferred) or window (the whole trace).",
         ),
     ),
 )
@@ -67,6 +70,9 @@ class Steps:
 
 def find(frame: EventFrame, links: Links) -> Steps:
     """Find the steps: profiler steps, marks, numbered or repeated annotations, a pattern of work, else one window."""
+    on_device = _device_marks(frame, links)
+    if on_device is not None:
+        return on_device
     for source, seek in _SOUGHT:
         number, start, end = seek(frame, links)
         if len(number):
@@ -76,8 +82,13 @@ def find(frame: EventFrame, links: Links) -> Steps:
 
 def build(frame: EventFrame, steps: Steps) -> pa.Table:
     """Build the table."""
+    return table_of_rank(frame.rank, steps)
+
+
+def table_of_rank(rank: int, steps: Steps) -> pa.Table:
+    """Build the table of steps that are known already."""
     columns = {
-        "rank": frame.rank,
+        "rank": rank,
         "step": steps.number,
         "start_ns": steps.start,
         "end_ns": steps.end,
@@ -146,15 +157,35 @@ _SOUGHT: tuple[tuple[str, Callable[[EventFrame, Links], Marks]], ...] = (
 )
 
 
+def _device_marks(frame: EventFrame, links: Links) -> Steps | None:
+    """Take profiler steps from their projections onto the device, where the host's own marks were not recorded.
+
+    A projection spans what was launched inside the mark, on one stream: the first begin of a number begins the step.
+    """
+    if not len(links.work) or len(_profiler_steps(frame, links)[0]):
+        return None
+    rows = frame.rows("gpu_user_annotation")
+    numbers = frame.by_name(rows, partial(_number, _PROFILER_STEP), np.int64)
+    rows, numbers = rows[numbers >= 0], numbers[numbers >= 0]
+    if not len(rows):
+        return None
+    number, place = np.unique(numbers, return_inverse=True)
+    start = per_code(place.astype(np.int64), frame.start[rows], np.minimum, len(number))
+    order = np.argsort(start, kind="stable")
+    number, start = number[order], start[order]
+    end = np.r_[start[1:], max(int(frame.end[rows].max()), int(start[-1]))]
+    return Steps(number, start, end, start, end, "profiler_step")
+
+
+def _number(pattern: re.Pattern[str], name: str) -> int:
+    match = pattern.match(name)
+    return int(match[1]) if match else -1
+
+
 def _numbered(frame: EventFrame, pattern: re.Pattern[str]) -> Marks:
     """Find the marks whose name carries a step's number; of two with one number the longer counts."""
-
-    def number(name: str) -> int:
-        match = pattern.match(name)
-        return int(match[1]) if match else -1
-
     rows = frame.rows(*MARKS)
-    numbers = frame.by_name(rows, number, np.int64)
+    numbers = frame.by_name(rows, partial(_number, pattern), np.int64)
     rows, numbers = rows[numbers >= 0], numbers[numbers >= 0]
     order = np.lexsort((-frame.duration[rows], numbers))
     rows, numbers = rows[order], numbers[order]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.lanes import split_lanes
-from usp_prof.algebra.order import numbered
+from usp_prof.columns.lanes import split_lanes
+from usp_prof.columns.order import numbered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
 
-from usp_prof.model.assumption import NOTHING_ASSUMED
+from usp_prof.columns.table import Columns, Stacked, table_of
 from usp_prof.model.errors import unknown_name
+from usp_prof.model.selection import NOTHING_ASSUMED
 from usp_prof.model.topology import Topology
-from usp_prof.tables.columns import Columns
-from usp_prof.tables.views import Stacked, table_of
+from usp_prof.tables.ranks import UNRECORDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from usp_prof.columns.table import View
     from usp_prof.contract import Manifest
     from usp_prof.model.health import HealthRow
-    from usp_prof.tables.views import View
 
 T = TypeVar("T")
 
@@ -81,6 +81,8 @@ class TableSet:
         """Where what is made of the tables is kept; only tables as they were read have such a place."""
         self.recorded: TableSet | None = None
         """The tables of which these are what would have been: what belonged together there does so here."""
+        self.incomparable = ""
+        """Why steps of different ranks cannot be compared, where they cannot; empty where they can."""
         self.topology = topology or Topology()
         self.health: list[HealthRow] = sorted(health)
 
@@ -88,6 +90,10 @@ class TableSet:
     def ranks(self) -> tuple[int, ...]:
         """The ranks that were read, in order."""
         return tuple(self._sources)
+
+    def has_device_work(self, rank: int) -> bool:
+        """Say whether the trace holds what the rank's device did, be it the CPU; else only its host is known."""
+        return not self.columns("ranks", rank).matches("device_kind", UNRECORDED).any()
 
     def columns(self, name: str, rank: int) -> Columns:
         """Give one table of one rank as arrays."""

@@ -8,28 +8,30 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import first_rows, group_codes
-from usp_prof.model.axis import Axis, AxisSource
+from usp_prof.columns.arrow import coded, index_of
+from usp_prof.columns.order import first_rows, group_codes
+from usp_prof.columns.table import Columns, Replaced, table_of
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.topology import Group, Topology, group_key
-from usp_prof.readers.arrays import coded, index_of
-from usp_prof.tables.columns import Columns
+from usp_prof.model.topology import Axis, AxisSource
+from usp_prof.tables.axes import described
+from usp_prof.tables.axis_health import axis_health
 from usp_prof.tables.groups import seen
-from usp_prof.tables.inference import Traffic, infer_axis, infer_axis_of_operation, traffic_of
-from usp_prof.tables.mesh import lay_out, talking
-from usp_prof.tables.posts import P2P
-from usp_prof.tables.views import Replaced, table_of
+from usp_prof.tables.inference import Inferred, Traffic, inferred, made_for, of_operation, traffic_of
+from usp_prof.tables.job_group import job_group
+from usp_prof.tables.mesh import Job, lay_out, talking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
+    from usp_prof.columns.table import View
     from usp_prof.contract import GroupEntry, Manifest
+    from usp_prof.model.topology import Group, Topology
     from usp_prof.tables.table_set import Source
-    from usp_prof.tables.views import View
 
 _TRUSTED = (AxisSource.DESCRIPTION, AxisSource.MANIFEST, AxisSource.RANKS)
+_SPANS = "the group spans the job, whose axes have groups of their own"
 _NAMES = {"fsdp": Axis.DP_SHARD, "efsdp": Axis.DP_SHARD, "sp": Axis.TP, "etp": Axis.TP, "loss": Axis.DP}
 
 
@@ -42,28 +44,46 @@ class Layout:
     """Axes that a group serves, where the manifest lists several; a mark may choose among them."""
     whole: str = ""
     """Key of the group that parts without any group belong to; empty when that cannot be known."""
+    ungrouped: str = Axis.UNKNOWN.value
+    """Axis of the parts without a group, as inferred."""
+    world: int = -1
+    """How many ranks the job has."""
 
 
 def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[Layout, list[HealthRow]]:
     """Settle every group's axis from what all ranks say together."""
     parts = {rank: Columns(source.view("collectives")) for rank, source in sources.items()}
     groups = {group.key: group for group in seen(sources)}
-    whole = _whole_group(sources, parts, groups.values())
+    world = world_size(sources)
+    if world < 1:
+        world = len({*sources, *(rank for group in groups.values() for rank in group.ranks)})
+    whole = job_group(parts, groups.values(), world, hosts_of(sources))
     if whole is not None:
         groups.setdefault(whole.key, whole)
-    traffic = traffic_of(parts.values(), whole.key if whole else "")
-    divided = _divided(groups.values())
+    traffic = traffic_of(parts)
+    guesses = inferred(traffic, groups.values())
+    ungrouped = guesses.get("", Inferred())
+    if whole is not None and "" in traffic:
+        guesses.setdefault(whole.key, ungrouped)
+        traffic.setdefault(whole.key, Traffic()).add(traffic[""])
     allowed: dict[str, tuple[str, ...]] = {}
     settled = []
+    divided = _divided(groups.values(), world)
     for key in sorted(groups):
         entry = _entry(groups[key], manifest)
         if entry and len(entry.axes) > 1:
             allowed[key] = tuple(_axis_named(name).value for name in entry.axes)
         by_name = _by_name(groups[key], entry, manifest)
-        settled.append(by_name or _by_traffic(groups[key], traffic.get(key), divided=divided))
-    guessed = any(group.axis == Axis.PP and group.axis_source == AxisSource.INFERRED for group in settled)
-    layout = lay_out(settled, sorted(sources), manifest, talking(parts) if guessed else ())
-    return Layout(layout, MappingProxyType(allowed), whole.key if whole else ""), _health(settled, traffic)
+        spans = divided and len(groups[key].ranks) == world
+        settled.append(by_name or _by_traffic(groups[key], traffic.get(key), guesses.get(key), spans=spans))
+    settled = [_of_one_axis(group, settled) for group in settled]
+    own_pipelines = any(group.axis == Axis.PP and group.axis_source not in _TRUSTED for group in settled)
+    job = Job(sorted(sources), world, talking(parts) if own_pipelines else ())
+    topology, no_mesh = lay_out(settled, job, manifest)
+    health = axis_health(settled, traffic, parts, ungrouped if whole is None else Inferred())
+    if no_mesh:
+        health.append(HealthRow("mesh_unknown", Severity.INFO, detail=f"no mesh is shown: {no_mesh}"))
+    return Layout(topology, MappingProxyType(allowed), whole.key if whole else "", ungrouped.axis.value, world), health
 
 
 def apply(sources: Mapping[int, Source], layout: Layout) -> dict[int, Source]:
@@ -96,30 +116,24 @@ class ResolvedSource:
         return view
 
 
-def _whole_group(sources: Mapping[int, Source], parts: Mapping[int, Columns], groups: Iterable[Group]) -> Group | None:
-    """Find whether parts without a group can only be the whole job's: all ranks ran the same operations in order.
+def world_size(sources: Mapping[int, Source]) -> int:
+    """Give the number of ranks of the job as the traces tell it; -1 when they do not."""
+    return max((row["world_size"] for each in sources.values() for row in each.table("ranks").to_pylist()), default=-1)
 
-    Where recording began or ended in between, a rank has a stretch of what the others have. Where the job has smaller
-    groups, these may have run them.
-    """
-    runs = []
-    for columns in parts.values():
-        codes, keys = columns.codes("group")
-        bare = np.array([key == "" for key in keys] + [False])[codes]
-        runs.append(columns.take(bare)["op"].tolist())
-    if not any(runs) or any(op in P2P for run in runs for op in set(run)):
-        return None
-    worlds = {row["world_size"] for source in sources.values() for row in source.table("ranks").to_pylist()}
-    size = max(worlds, default=-1)
-    size = len(sources) if size < 1 else size
-    if any(1 < group.size < size for group in groups):
-        return None
-    told = [f" {' '.join(run)} " for run in runs]
-    longest = max(told, key=len)
-    if size < 2 or not all(run in longest for run in told):
-        return None
-    ranks = tuple(range(size))
-    return Group(group_key("", ranks), "", "", "", ranks, size)
+
+def hosts_of(sources: Mapping[int, Source]) -> dict[int, str]:
+    """Give the name of each rank's host; empty when unknown."""
+    return {rank: each.table("ranks").to_pylist()[0]["host"] for rank, each in sources.items()}
+
+
+def _of_one_axis(group: Group, groups: Iterable[Group]) -> Group:
+    """Give a product group the one of its axes whose group has the same ranks: the others have size 1 there."""
+    product = described(group.description).product
+    if group.axis != Axis.UNKNOWN or len(group.ranks) < 2:
+        return group
+    spanning = [other for other in groups if other.ranks == group.ranks and described(other.description).sizes]
+    same = {other.axis for other in spanning if other.axis in product}
+    return _with(group, Axis(same.pop()), AxisSource.RANKS) if len(same) == 1 else group
 
 
 def _entry(group: Group, manifest: Manifest | None) -> GroupEntry | None:
@@ -133,11 +147,9 @@ def _entry(group: Group, manifest: Manifest | None) -> GroupEntry | None:
     return same[0] if len(same) == 1 and (not group.name or not same[0].name) else None
 
 
-def _divided(groups: Iterable[Group]) -> bool:
+def _divided(groups: Iterable[Group], world: int) -> bool:
     """Say whether the job has axes that do not span it: what spans it then is no axis, but their product."""
-    listed = list(groups)
-    world = max((group.size for group in listed), default=0)
-    return any(1 < group.size < world and group.axis_source == AxisSource.DESCRIPTION for group in listed)
+    return any(1 < group.size < world and group.axis_source == AxisSource.DESCRIPTION for group in groups)
 
 
 def _by_name(group: Group, entry: GroupEntry | None, manifest: Manifest | None) -> Group | None:
@@ -150,16 +162,16 @@ def _by_name(group: Group, entry: GroupEntry | None, manifest: Manifest | None) 
     return None if by_ranks is None else _with(group, by_ranks, AxisSource.RANKS)
 
 
-def _by_traffic(group: Group, traffic: Traffic | None, *, divided: bool) -> Group:
+def _by_traffic(group: Group, traffic: Traffic | None, guess: Inferred | None, *, spans: bool) -> Group:
     """Give a group the axis that the marks around its traffic say, or that the traffic suggests."""
-    everyone = group.description == "default_pg" or (divided and group.size == len(group.ranks) > 1)
     if traffic is None:
         return _with(group, Axis.WORLD, AxisSource.DESCRIPTION) if group.description == "default_pg" else group
     if traffic.marked:
         return _with(group, Axis(traffic.marked), AxisSource.MARK)
-    if everyone and divided:
-        return _with(group, Axis.WORLD, AxisSource.INFERRED)
-    return _with(group, infer_axis(traffic), AxisSource.INFERRED)
+    guess = guess or Inferred()
+    if spans and guess.axis != Axis.PP:
+        return replace(_with(group, Axis.WORLD, AxisSource.INFERRED), axis_reason=_SPANS)
+    return replace(_with(group, guess.axis, AxisSource.INFERRED), axis_reason=guess.reason)
 
 
 def _with(group: Group, axis: Axis, source: AxisSource) -> Group:
@@ -195,26 +207,6 @@ def _axis_of_namesakes(ranks: tuple[int, ...], manifest: Manifest | None) -> Axi
     return _axis_named(*told) if len(told) == 1 else None
 
 
-def _health(groups: list[Group], traffic: Mapping[str, Traffic]) -> list[HealthRow]:
-    used = [group for group in groups if group.key in traffic]
-    inferred = [group.key for group in used if group.axis_source == AxisSource.INFERRED]
-    unknown = [group.key for group in used if group.axis == Axis.UNKNOWN]
-    rows = []
-    if inferred:
-        detail = f"the axis of {_few(inferred)} is inferred from sizes and operations; name groups (group_desc)"
-        rows.append(HealthRow("axis_inferred", Severity.INFO, count=len(inferred), detail=detail))
-    if unknown:
-        detail = f"nothing tells the axis of {_few(unknown)}; their communication is shown as unknown"
-        rows.append(HealthRow("axis_unknown", Severity.ERROR, count=len(unknown), detail=detail))
-    return rows
-
-
-def _few(keys: list[str]) -> str:
-    """List the first groups, with long lists of ranks cut short."""
-    short = [key if len(key) <= 40 else f"{key[:30]}...{key.rsplit(',', 1)[-1]}" for key in keys[:4]]
-    return ", ".join(short) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")
-
-
 def _groups(view: View, layout: Layout) -> View:
     groups = {group.key: group for group in layout.topology.groups}
     told = [groups[key] for key in view.column("group").to_pylist()]
@@ -223,6 +215,7 @@ def _groups(view: View, layout: Layout) -> View:
         {
             "axis": lambda: _coded([str(group.axis) for group in told]),
             "axis_source": lambda: _coded([str(group.axis_source) for group in told]),
+            "axis_reason": lambda: _coded([group.axis_reason for group in told]),
         },
     )
 
@@ -231,13 +224,19 @@ def _collectives(view: View, layout: Layout) -> View:
     """Put the settled axes in: a trusted group decides, but a mark may choose among the axes that the group serves."""
     groups = {group.key: group for group in layout.topology.groups}
     columns = Columns(view)
-    combined = [columns.codes(name) for name in ("group", "axis", "axis_source", "op")]
+    combined = [columns.codes(name) for name in ("group", "axis", "axis_source", "op", "library")]
     distinct, inverse = _distinct([codes for codes, _ in combined])
     keys, axes, sources = [], [], []
     for line in distinct:
-        key, axis, source, op = (values[code] for code, (_, values) in zip(line, combined, strict=True))
+        key, axis, source, op, library = (values[code] for code, (_, values) in zip(line, combined, strict=True))
         key = key or layout.whole
-        axis, source = _part_axis(groups.get(key), axis, source, op, layout.allowed.get(key, ()))
+        own = groups.get(key)
+        trusted = own is not None and own.axis_source in _TRUSTED and own.axis != Axis.WORLD
+        purpose = made_for(library).axis
+        if purpose != Axis.UNKNOWN and source != AxisSource.MARK and not trusted:
+            axis, source = purpose, AxisSource.INFERRED
+        else:
+            axis, source = _part_axis(own, axis, source, op, layout.allowed.get(key, ()), layout)
         keys.append(key)
         axes.append(str(axis))
         sources.append(str(source))
@@ -254,7 +253,9 @@ def _collectives(view: View, layout: Layout) -> View:
     return Replaced(view, made)
 
 
-def _part_axis(group: Group | None, axis: str, source: str, op: str, allowed: tuple[str, ...]) -> tuple[str, str]:
+def _part_axis(
+    group: Group | None, axis: str, source: str, op: str, allowed: tuple[str, ...], layout: Layout
+) -> tuple[str, str]:
     """Settle one part: a trusted group decides, then a mark, then what the group is inferred to be."""
     marked = source == AxisSource.MARK
     if group is not None and group.axis_source in _TRUSTED and group.axis != Axis.WORLD:
@@ -263,12 +264,12 @@ def _part_axis(group: Group | None, axis: str, source: str, op: str, allowed: tu
         return group.axis, source if source == AxisSource.INFERRED else group.axis_source
     if marked:
         return axis, source
-    if group is None or group.axis == Axis.UNKNOWN:
-        # Unmarked and undescribed sends: pipelines are what sends in training.
-        sends = op in P2P
-        return (Axis.PP, AxisSource.INFERRED) if sends else (Axis.UNKNOWN, AxisSource.NONE)
-    inferred = group.axis_source == AxisSource.INFERRED
-    return infer_axis_of_operation(group.axis, op) if inferred else group.axis, group.axis_source
+    known, why = (group.axis, group.axis_source) if group else (layout.ungrouped, AxisSource.INFERRED)
+    if why == AxisSource.INFERRED or (why == AxisSource.MARK and known == Axis.PP):
+        served = of_operation(known, op, everyone=group is not None and len(group.ranks) == layout.world)
+        why = why if served == known else AxisSource.INFERRED
+        known = served
+    return known, AxisSource.NONE if known == Axis.UNKNOWN else why
 
 
 def _axes_of_activities(activities: View, collectives: View) -> pa.Array:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.tracks import nest
+from usp_prof.columns.lanes import nest
 from usp_prof.contract import parse_mark
 from usp_prof.tables.frame import MARKS
 

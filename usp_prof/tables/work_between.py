@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import group_codes, per_code
+from usp_prof.columns.lookup import lookup
+from usp_prof.columns.order import group_codes, per_code
+from usp_prof.columns.table import Columns
 from usp_prof.contract import parse_mark
-from usp_prof.model.axis import Axis
+from usp_prof.model.topology import Axis
 from usp_prof.tables import classification
-from usp_prof.tables.columns import Columns
 from usp_prof.tables.posts import P2P
 
 if TYPE_CHECKING:
@@ -209,14 +210,14 @@ def _kinds(source: Source, activities: Columns, compute: NDArray[np.bool_]) -> I
         meaning = np.array([_PHASES.get(phase, _UNKNOWN) for phase in phases] + [_UNKNOWN])
         found = np.where(hit, meaning[codes][place], found)
     codes, names = activities.codes("name")
-    paced = np.array([_paced(name) for name in names] + [_UNKNOWN], np.int64)[codes]
+    paced = lookup([_paced(name) for name in names], codes, missing=_UNKNOWN)
     return np.where(compute & (paced != _UNKNOWN), paced, found)
 
 
 def _allocating(activities: Columns) -> NDArray[np.bool_]:
     """Find ops that only make room: buffers for receives are made between actions, and may take long when preempted."""
     codes, names = activities.codes("name")
-    return np.array([_ALLOCATES.match(name) is not None for name in names] + [False])[codes]
+    return lookup([_ALLOCATES.match(name) is not None for name in names], codes, missing=False)
 
 
 def _paced(name: str) -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.lookup import lookup
 from usp_prof.tables.classification import Work, classify
 from usp_prof.tables.frame import compact
 
@@ -23,7 +24,7 @@ def kinds(frame: EventFrame, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     category, names = frame.codes("category")
     named = frame.by_name(rows, lambda name: KINDS.index(classify(name)[0]), np.int64)
     fixed = {"gpu_memcpy": KINDS.index(Work.MEMCPY), "gpu_memset": KINDS.index(Work.MEMSET)}
-    by_category = np.array([fixed.get(name, -1) for name in names] + [-1])[category[rows]]
+    by_category = lookup([fixed.get(name, -1) for name in names], category[rows], missing=-1)
     kind = np.where(by_category >= 0, by_category, named)
     whose = frame.by_name(rows, lambda name: classify(name)[1], object)
     libraries = sorted({*whose.tolist(), ""})

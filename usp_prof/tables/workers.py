@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.model.axis import Axis
 from usp_prof.model.schema import Kind
+from usp_prof.model.topology import Axis
 from usp_prof.tables.axes import axis_of_marks
 from usp_prof.tables.described import elements, second_elements
 from usp_prof.tables.field import Field

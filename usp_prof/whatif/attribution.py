@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.model.edit import Edit
+from usp_prof.model.errors import UsageError
 from usp_prof.whatif.build import graph_of
 from usp_prof.whatif.edits.ideal import KINDS
-from usp_prof.whatif.predict import predict
+from usp_prof.whatif.predict import predict, unedited
 from usp_prof.whatif.work import work_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from usp_prof.tables.table_set import TableSet
+
+LEAST_LOSS = 0.01
+"""A smaller share of the step is no loss to be divided among parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +52,32 @@ class Slowdown:
 
 
 def slowdown(tables: TableSet) -> Slowdown:
-    """Replay the run at its ideal, and with each part alone brought there."""
-    whole = predict(tables, [Edit("ideal")])
+    """Replay the run at its ideal, and with each part alone brought there.
+
+    `parts` is empty where nothing can be idealised, and where the loss does not exceed the prediction's error: shares
+    of no loss would be shares of noise.
+    """
+    measured = unedited(tables)
+    try:
+        whole = predict(tables, [Edit("ideal")])
+    except UsageError:  # no compute and no call that could be another's equal
+        return Slowdown(measured.mean_measured_ns, measured.mean_measured_ns, ())
     lost = whole.before_ns - whole.after_ns
-    parts = []
-    for what, name in _parts(tables):
-        alone = predict(tables, [Edit("ideal", "", ((what, name),))])
-        share = (alone.before_ns - alone.after_ns) / lost if lost > 0 else 0.0
-        parts.append(Part(what, name, alone.after_ns, share))
+    least = max(LEAST_LOSS, whole.error_fraction) * whole.before_ns
+    if lost <= least:
+        return Slowdown(whole.before_ns, whole.after_ns, ())
+    parts = [part for what, name in _parts(tables) if (part := _alone(tables, what, name, lost))]
     parts.sort(key=lambda part: (part.what, -part.share, part.name))
     return Slowdown(whole.before_ns, whole.after_ns, tuple(parts))
+
+
+def _alone(tables: TableSet, what: str, name: str, lost: float) -> Part | None:
+    """Bring one part alone to its ideal; nothing where it has nothing to idealise."""
+    try:
+        alone = predict(tables, [Edit("ideal", "", ((what, name),))])
+    except UsageError:
+        return None
+    return Part(what, name, alone.after_ns, (alone.before_ns - alone.after_ns) / lost)
 
 
 def _parts(tables: TableSet) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import numbered
+from usp_prof.columns.order import numbered
 from usp_prof.tables import calls, clock
 from usp_prof.whatif.graph import NEVER, Edges, Graph, NodeKind, Nodes
 from usp_prof.whatif.posted import with_asked_posts

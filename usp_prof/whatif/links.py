@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import group_codes
+from usp_prof.columns.order import group_codes
 from usp_prof.tables import calls
 
 if TYPE_CHECKING:
-    from usp_prof.tables.columns import Columns
+    from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.graph import Graph, Ints
 

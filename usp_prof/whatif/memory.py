@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from usp_prof import conventions
-from usp_prof.algebra.schedules.orders import Schedule, named
 from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.hardware import Precision, precision
+from usp_prof.schedule import Schedule, named
 from usp_prof.whatif.stages import worst
 
 if TYPE_CHECKING:
@@ -61,10 +61,7 @@ def configuration_of(layout: Layout) -> Configuration:
         zero=max(layout.zero, 0),
         micro_batches=max(layout.micro_batches, 1),
         schedule=str(schedule),
-        chunks=max(layout.chunks, 1) if schedule in _LOOPED else 1,
+        chunks=max(layout.chunks, 1) if schedule.traits.is_looped else 1,
         recompute=Recompute(layout.recompute) if layout.recompute in list(Recompute) else Recompute.NONE,
         dtype="fp32" if precision(layout.dtype) in _WIDE else "bf16",
     )
-
-
-_LOOPED = (Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB)

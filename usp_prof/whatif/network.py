@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.lookup import lookup
 from usp_prof.model.errors import UsageError
 from usp_prof.whatif.links import calls_of
 
@@ -88,9 +89,11 @@ class Network:
 
     def spread(self, graph: Graph, values: Sequence[float] | Floats | Flags, other: float) -> Floats:
         """Give each node the figure of its call; `other` to what is no call of the run."""
-        return np.append(np.asarray(values, np.float64), other)[
-            np.where(graph.nodes.call < len(self.size), graph.nodes.call, -1)
-        ]
+        return lookup(
+            np.asarray(values, np.float64),
+            np.where(graph.nodes.call < len(self.size), graph.nodes.call, -1),
+            missing=other,
+        )
 
 
 def network_of(tables: TableSet) -> Network:

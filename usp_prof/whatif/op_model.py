@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from usp_prof.inputs.op_table import Op
 from usp_prof.model.errors import InputError
-from usp_prof.readers.op_table import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from usp_prof.readers.op_table import OpTable
+    from usp_prof.inputs.op_table import OpTable
 
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
 GATHER, SCATTER, EMBEDDING = "params-all-gather", "grads-reduce-scatter", "embedding-grads-all-reduce"

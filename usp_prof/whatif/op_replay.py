@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from usp_prof.readers.op_table import Op, OpTable
+    from usp_prof.inputs.op_table import Op, OpTable
 
     Lengths = Mapping[Op, NDArray[np.int64]]
 

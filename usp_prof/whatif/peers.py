@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import numbered
+from usp_prof.columns.order import numbered
 from usp_prof.whatif.graph import NodeKind
 
 if TYPE_CHECKING:
@@ -44,6 +44,17 @@ def slowness(tables: TableSet, graph: Graph) -> dict[int, Slowness]:
                 reference = float(np.median([compute[other] for other in others]))
                 found[rank] = Slowness(rank, others, compute[rank], reference)
     return found
+
+
+def slowness_by_step(found: Slowness, graph: Graph) -> dict[int, float]:
+    """Give in each step how many times as long a rank's compute takes as its peers' in that step in the median."""
+    own, others = compute_by_step(graph, found.rank), [compute_by_step(graph, rank) for rank in found.peers]
+    ratio = {}
+    for step, time in own.items():
+        usual = [other[step] for other in others if step in other]
+        if usual and np.median(usual) > 0:
+            ratio[step] = time / float(np.median(usual))
+    return ratio
 
 
 def peer_groups(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:

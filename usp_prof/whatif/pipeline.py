@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.schedules.action import Action, Kind, Order
+from usp_prof.columns.lookup import lookup
 from usp_prof.model.errors import UsageError
+from usp_prof.schedules.orders import Action, Kind, Order
 from usp_prof.tables import calls, clock
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _gathered(tables: TableSet) -> Pipeline:
     for rank in tables.ranks:
         actions = tables.columns("actions", rank)
         codes, texts = actions.codes("kind")
-        kind = np.array([_KINDS.index(text) if text in _KINDS else -1 for text in texts] + [-1])[codes]
+        kind = lookup([_KINDS.index(text) if text in _KINDS else -1 for text in texts], codes, missing=-1)
         begin, end = (clocks.align(rank, actions[name]) for name in ("device_start_ns", "device_end_ns"))
         busy = _busy(tables, rank, actions["device_start_ns"], actions["device_end_ns"])
         rows.append(

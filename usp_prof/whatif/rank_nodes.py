@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import sorted_within
+from usp_prof.columns.lookup import lookup
+from usp_prof.columns.order import sorted_within
 from usp_prof.whatif.graph import NodeKind
 
 if TYPE_CHECKING:
-    from usp_prof.tables.columns import Columns
+    from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.graph import Flags, Ints
 
@@ -21,6 +22,7 @@ _KINDS = {
     "memcpy": NodeKind.COPY,
     "memset": NodeKind.COPY,
 }
+_ENDLESS = np.iinfo(np.int64).max
 HOST_LANE = "host"
 COMPUTING_LANE = "cpu"
 
@@ -61,11 +63,11 @@ def nodes_of(tables: TableSet, rank: int) -> RankNodes:
     """Set one rank's nodes up."""
     work = tables.columns("activities", rank)
     codes, kinds = work.codes("kind")
-    kind = np.array([_KINDS.get(text, NodeKind.COMPUTE) for text in kinds] + [0], np.int64)[codes]
+    kind = lookup([_KINDS.get(text, NodeKind.COMPUTE) for text in kinds], codes, missing=0)
     names, texts = work.codes("name")
     axis = work.codes("axis")
     lane = _lanes(work, kind)
-    calls = _host_calls(tables.columns("launches", rank))
+    calls = _host_calls(tables.columns("launches", rank), work)
     on_device = bool((work["launch_event"] >= 0).any())
     if not on_device:
         calls = calls[:, :0]
@@ -99,19 +101,24 @@ def _lanes(work: Columns, kind: Ints) -> Ints:
     codes, texts = work.codes("lane")
     merged = {text: COMPUTING_LANE if text.split(" ")[0] == COMPUTING_LANE else text for text in texts}
     distinct = sorted(set(merged.values()))
-    lane = np.array([distinct.index(merged[text]) for text in texts] + [0], np.int64)[codes]
-    posted = np.array(["p2p" in text for text in texts] + [False])[codes] & (kind == NodeKind.COMMUNICATION)
+    lane = lookup([distinct.index(merged[text]) for text in texts], codes, missing=0)
+    posted = lookup(["p2p" in text for text in texts], codes, missing=False) & (kind == NodeKind.COMMUNICATION)
     lane[posted] = len(distinct) + np.arange(int(posted.sum()))
     return lane
 
 
-def _host_calls(launches: Columns) -> Ints:
+def _host_calls(launches: Columns, work: Columns) -> Ints:
     """Give the host's calls that start device work or wait for it; a waiting one also comes back.
 
-    Rows: event, start, duration, kind, step.
+    A thread that never starts device work (NCCL's watchdog, a loader that pins memory) is not the host: what it waits
+    for holds nothing up. Rows: event, start, duration, kind, step.
     """
-    waits = launches.matches("kind", "sync") | launches["blocking"]
     starts = launches["kernels"] > 0
+    thread = launches.codes("thread")[0]
+    issues = np.zeros(int(thread.max(initial=-1)) + 2, dtype=bool)  # by thread; the last: calls whose thread is unknown
+    issues[thread[starts]] = True
+    waits = launches.matches("kind", "sync") | launches["blocking"] | _outlasts_copy(launches, work)
+    waits &= issues[thread]
     rows = np.flatnonzero(waits | starts)
     waits = waits[rows]
     event, start, length = (launches[name][rows] for name in ("event", "start_ns", "dur_ns"))
@@ -121,3 +128,13 @@ def _host_calls(launches: Columns) -> Ints:
         [event, start + length, np.zeros(len(rows), np.int64), np.full(len(rows), int(NodeKind.RETURN)), step]
     )
     return np.concatenate([call, back[:, waits]], axis=1)
+
+
+def _outlasts_copy(launches: Columns, work: Columns) -> Flags:
+    """Mark copies during whose call the copy itself ended: memory that is not pinned makes an async call wait."""
+    ended = np.full(int(max(launches["event"].max(initial=-1), work["launch_event"].max(initial=-1))) + 2, _ENDLESS)
+    of_call = work["launch_event"] >= 0
+    ended[work["launch_event"][of_call]] = (work["start_ns"] + work["dur_ns"])[of_call]
+    return np.asarray(
+        launches.matches("kind", "memcpy") & (ended[launches["event"]] <= launches["start_ns"] + launches["dur_ns"])
+    )

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.algebra.schedules.action import Kind
 from usp_prof.contract import format_mark
+from usp_prof.inputs.kineto import events, threads
+from usp_prof.inputs.kineto.combinations import Inputs
+from usp_prof.inputs.kineto.events import RawTrace
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.readers import events, threads
-from usp_prof.readers.inputs import Inputs
-from usp_prof.readers.raw import RawTrace
+from usp_prof.schedules.orders import Kind
 from usp_prof.tables import clock
 from usp_prof.tables.assemble import assemble
 from usp_prof.tables.build import table_from_rows

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.readers.arrays import index_of
+from usp_prof.columns.arrow import index_of
+from usp_prof.columns.table import Chosen, Replaced, table_of
 from usp_prof.tables import clock
 from usp_prof.tables.table_set import TableSet
-from usp_prof.tables.views import Chosen, Replaced, table_of
 from usp_prof.whatif.graph import NodeKind
 from usp_prof.whatif.step_times import moved
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from usp_prof.tables.columns import Columns
-    from usp_prof.tables.views import View
+    from usp_prof.columns.table import Columns, View
     from usp_prof.whatif.graph import Flags, Graph, Ints, Timeline
 
 _AS_THEY_ARE = ("threads", "groups", "health", "ranks")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.lookup import lookup
 from usp_prof.tables import clock
 from usp_prof.whatif.build import graph_of
 from usp_prof.whatif.graph import Nodes
@@ -185,7 +186,7 @@ def _nodes(nodes: Nodes, rows: Ints, stretch: Ints) -> tuple[Nodes, Flags]:
     call, inside = nodes.call[rows], nodes.call[rows] >= 0
     size = int(nodes.call.max(initial=-1)) + 1
     here, there = (np.bincount(each[each >= 0], minlength=size) for each in (call, nodes.call))
-    whole = inside & (np.append(here == there, False)[call])
+    whole = inside & lookup(here == there, call, missing=False)
     return (
         Nodes(
             nodes.rank[rows],

@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from usp_prof.algebra.schedules.action import Action, Kind
-from usp_prof.algebra.schedules.orders import Shape, named, order
-from usp_prof.algebra.schedules.simulation import Timeline, simulate
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
+from usp_prof.schedule import Shape, named
+from usp_prof.schedules.orders import Action, Kind, order
+from usp_prof.schedules.simulation import Timeline, simulate
 from usp_prof.whatif.edits.pipeline import BALANCE, MOVE, PASSES, SCHEDULE, chunks_of
 from usp_prof.whatif.layout import layout_of
 from usp_prof.whatif.pipeline import Pipeline, pipeline_of
 
 if TYPE_CHECKING:
-    from usp_prof.algebra.schedules.action import Order
+    from usp_prof.schedules.orders import Order
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.layout import Layout
 

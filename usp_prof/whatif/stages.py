@@ -5,16 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from usp_prof.algebra.schedules.action import Kind
-from usp_prof.algebra.schedules.orders import Schedule, Shape, named, order, stage_ranks
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.footprint import Footprint, Stage, footprint
+from usp_prof.schedule import Schedule, Shape, named
+from usp_prof.schedules.orders import Kind, order, stage_ranks
 
 if TYPE_CHECKING:
     from usp_prof.contract import ModelEntry
     from usp_prof.model.configuration import Configuration
-
-V_SHAPED = (Schedule.ZBV, Schedule.DUALPIPE_V)
 
 
 def schedule_of(configuration: Configuration) -> tuple[Schedule, Shape]:
@@ -22,7 +20,8 @@ def schedule_of(configuration: Configuration) -> tuple[Schedule, Shape]:
     schedule = named(configuration.schedule)
     if schedule is None:
         raise unknown_name("schedule", configuration.schedule, list(Schedule))
-    chunks = 2 if schedule in V_SHAPED else configuration.chunks
+    traits = schedule.traits
+    chunks = traits.usual_stages_per_rank if traits.is_v_shaped else configuration.chunks
     return schedule, Shape(configuration.pp, configuration.micro_batches, chunks)
 
 

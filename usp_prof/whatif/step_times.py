@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import rows_by_code
+from usp_prof.columns.order import rows_by_code
 from usp_prof.tables import clock
 from usp_prof.whatif.graph import NodeKind
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.lookup import lookup, rows_of
 from usp_prof.whatif.graph import NEVER, EdgeKind, NodeKind
-from usp_prof.whatif.sources import rows_of
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
@@ -26,6 +26,12 @@ CLOSED_NS = 300_000
 """On CPU traces another thread closes a communication's range, up to so long after the one that waited goes on."""
 _SEEMINGLY_EARLY = 256
 """So many pieces of work that seem to have ended before their launch are passed over; beyond it nothing is known."""
+RESUMED_NS = 100_000
+"""A host that waited for the device goes on so soon after the awaited work ended."""
+UNTRACED_WAIT_NS = 1_000_000
+"""A shorter gap of the host is ordinary work, also where it happens to end when some work of the device does."""
+FULL_QUEUE = 512
+"""With so many launches pending, a launch can block: the driver's queue holds about 1,000."""
 HOST_WAIT_NS = 20_000
 """On CPU traces Python runs between ops all the time: only a longer gap in which a communication ends is a wait."""
 
@@ -92,7 +98,9 @@ def waits_of(tables: TableSet, n: RankNodes) -> RankWaits:
     by_lane = lane_end >= last
     gap = np.where(by_lane | (gap < 0), gap, 0)
     _boundaries(n, found)
-    _returns(n, found, gap, np.where(launched, n.start[launch_source], NEVER))
+    launched_at = np.where(launched, n.start[launch_source], NEVER)
+    _returns(n, found, gap, launched_at)
+    _untraced_waits(n, found, gap, launched_at)
     nothing = first & ~launched & ~issued & ~waiting
     source, at_end, target, lag, kind = (np.concatenate(column) for column in zip(*found.rows, strict=True))
     return RankWaits(source, at_end, target, lag, kind, gap, np.where(nothing, n.start, NEVER))
@@ -108,7 +116,8 @@ def _launches(n: RankNodes) -> tuple[Ints, Ints]:
     known = place >= 0
     source[known] = host[place[known]]
     delay = (n.start - n.start[source])[known]
-    least = int(delay[delay >= 0].min()) if (delay >= 0).any() else 0
+    # Where the device's clock runs before the host's, work seems to begin before its launch: nothing tells the least.
+    least = max(0, int(delay.min())) if len(delay) else 0
     lag = np.zeros(len(n.lane), np.int64)
     lag[known] = np.minimum(least, delay)
     return source, lag
@@ -126,7 +135,7 @@ def _issues(tables: TableSet, n: RankNodes, launch: Ints) -> tuple[Ints, Ints]:
         linked = compute[launch[compute] >= 0]
         linked = linked[np.argsort(called[linked], kind="stable")]
         place = np.searchsorted(called[linked], called[parts]) - 1
-        before = np.append(linked, -1)[np.where(place >= 0, place, -1)]
+        before = lookup(linked, np.where(place >= 0, place, -1), missing=-1)
         good = (before >= 0) & (launch[parts] >= 0) & (n.end[before] <= n.start[parts])
         source[parts[good]] = before[good]
         at[parts[good]] = n.end[before[good]]
@@ -229,3 +238,34 @@ def _returns(n: RankNodes, found: _Collector, gap: Ints, launched_at: Ints) -> N
     rows, source = back[good], before[good]
     found.add(source, rows, n.start[rows] - n.end[source], EdgeKind.SYNC)
     gap[rows] = np.minimum(gap[rows], 0)
+
+
+def _untraced_waits(n: RankNodes, found: _Collector, gap: Ints, launched_at: Ints) -> None:
+    """Let a host that stood still until the device was done wait for it, though the trace names no call that waits.
+
+    Some waits leave no call: the caching allocator waits for an event before it frees, NCCL polls, a launch blocks
+    while the launch queue is full. They look like a pause, but they end when the device's work does:
+      1. the gap is long (UNTRACED_WAIT_NS), and within it ends work that was launched before it;
+      2. the host goes on within RESUMED_NS of that end;
+      3. and that work was the last on its stream that had been launched by then, or the launch queue was full.
+    Without the third, any pause beside a busy device would seem to be a wait.
+    """
+    host = np.flatnonzero((n.kind == NodeKind.HOST) & (gap > UNTRACED_WAIT_NS))
+    device = np.flatnonzero((n.kind != NodeKind.HOST) & (n.kind != NodeKind.RETURN))
+    if not len(host) or not len(device):
+        return
+    stopped, resumed = n.start[host] - gap[host], n.start[host]
+    ended = device[np.argsort(n.end[device], kind="stable")]
+    place = np.searchsorted(n.end[ended], resumed, side="right") - 1
+    awaited = np.where(place >= 0, ended[np.maximum(place, 0)], -1)
+    known = (awaited >= 0) & (launched_at[awaited] > NEVER) & (launched_at[awaited] <= stopped)
+    soon = (n.end[awaited] > stopped) & (resumed - n.end[awaited] <= RESUMED_NS)
+    follower = np.minimum(awaited + 1, len(n.lane) - 1)
+    on_stream = (n.lane[follower] == n.lane[awaited]) & (follower != awaited)
+    drained = ~on_stream | (launched_at[follower] > stopped)
+    launches = np.sort(launched_at[device])
+    pending = np.searchsorted(launches, resumed) - np.searchsorted(np.sort(n.start[device]), resumed)
+    rows = known & soon & (drained | (pending >= FULL_QUEUE))
+    target, source = host[rows], awaited[rows]
+    found.add(source, target, n.start[target] - n.end[source], EdgeKind.SYNC)
+    gap[target] = 0

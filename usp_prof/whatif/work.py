@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import first_rows, group_codes
+from usp_prof.columns.lookup import lookup, rows_of
+from usp_prof.columns.order import first_rows, group_codes
 from usp_prof.model.hardware import element_bytes
 from usp_prof.tables import calls
 from usp_prof.tables.phases import PHASES, phase_of_mark
 from usp_prof.whatif.build import graph_of
 from usp_prof.whatif.shapes import Shape, shape_of
-from usp_prof.whatif.sources import rows_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from usp_prof.tables.columns import Columns
+    from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.graph import Ints
 
@@ -51,7 +51,7 @@ class Work:
 
     def of_shapes(self, values: list[float] | list[bool]) -> NDArray[np.float64]:
         """Spread one figure for each shape over the nodes; 0 for nodes without."""
-        return np.append(np.asarray(values, np.float64), 0.0)[self.shape]
+        return lookup(np.asarray(values, np.float64), self.shape, missing=0.0)
 
 
 def work_of(tables: TableSet) -> Work:
@@ -90,7 +90,7 @@ def _work(tables: TableSet) -> Work:
         columns["shape"][work] = _shapes(ops, op, shapes, known)
         part = table["collective"][row]
         for name in ("bytes", "element"):
-            columns[name][work] = np.append(of_part[rank][name], -1)[part]
+            columns[name][work] = lookup(of_part[rank][name], part, missing=-1)
     return Work(phase, shapes=tuple(known), **columns)
 
 
@@ -98,19 +98,19 @@ def _moments(tables: TableSet, rank: int, work: Columns) -> Ints:
     """Give when the host issued each activity, on the rank's own clock."""
     launches = tables.columns("launches", rank)
     call = rows_of(launches["event"], work["launch_event"])
-    return np.where(call >= 0, np.append(launches["start_ns"], 0)[call], work["start_ns"])
+    return np.where(call >= 0, lookup(launches["start_ns"], call, missing=0), work["start_ns"])
 
 
 def _phase_of_ops(ops: Columns) -> Ints:
     codes, texts = ops.codes("phase")
-    return np.append(np.array([PHASES.index(text) for text in texts] + [0], np.int64)[codes], 0)
+    return np.append(lookup([PHASES.index(text) for text in texts], codes, missing=0), 0)
 
 
 def _by_marks(tables: TableSet, rank: int, at: Ints, work: Ints, phase: Ints) -> None:
     """Take the phase of the host's mark around; of several the one that began last."""
     marks = tables.columns("annotations", rank)
     codes, texts = marks.codes("name")
-    meaning = np.array([phase_of_mark(text) for text in texts] + [0], np.int64)[codes]
+    meaning = lookup([phase_of_mark(text) for text in texts], codes, missing=0)
     rows = np.flatnonzero((meaning > 0) & ~marks["on_device"])
     rows = rows[np.argsort(marks["start_ns"][rows], kind="stable")]
     if not len(rows):
@@ -131,7 +131,7 @@ def _by_actions(tables: TableSet, rank: int, at: Ints, work: Ints, phase: Ints, 
     inside = (place >= 0) & (at < end[np.maximum(place, 0)])
     rows, found = work[inside], order[place[inside]]
     codes, texts = actions.codes("kind")
-    kind = np.array([_KINDS.index(text) if text in _KINDS else -1 for text in texts] + [-1], np.int64)[codes]
+    kind = lookup([_KINDS.index(text) if text in _KINDS else -1 for text in texts], codes, missing=-1)
     columns["kind"][rows] = kind[found]
     columns["stage"][rows] = actions["stage"][found]
     columns["micro_batch"][rows] = actions["micro_batch"][found]
@@ -141,7 +141,7 @@ def _by_actions(tables: TableSet, rank: int, at: Ints, work: Ints, phase: Ints, 
 def _shapes(ops: Columns, op: Ints, codes: dict[tuple[str, str, str], int], known: list[Shape]) -> Ints:
     """Give each op's shape a number; each distinct one is read once."""
     names, dims, types = (ops.codes(name) for name in ("name", "input_dims", "input_types"))
-    triple = np.stack([np.append(each[0], -1)[op] for each in (names, dims, types)])
+    triple = np.stack([lookup(each[0], op, missing=-1) for each in (names, dims, types)])
     back = group_codes(*triple)
     number = []
     for name, dim, kind in triple[:, first_rows(back)].T.tolist():
@@ -162,7 +162,7 @@ def _messages(tables: TableSet) -> dict[int, dict[str, Ints]]:
     for rank in tables.ranks:
         parts = tables.columns("collectives", rank)
         codes, texts = parts.codes("dtype")
-        element = np.array([element_bytes(text) for text in texts] + [0], np.int64)[codes]
+        element = lookup([element_bytes(text) for text in texts], codes, missing=0)
         found[rank] = {"bytes": np.maximum(parts["in_bytes"], parts["out_bytes"]), "element": element}
     matched = calls.of(tables)
     if len(matched.part_columns()):

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.analyses import _formulas
-from usp_prof.analyses._formulas import Family, lists
+from usp_prof.analyses import formulas
+from usp_prof.analyses.formulas import Family, lists
 from usp_prof.model.hardware import Precision
 
 HALF = "c10::BFloat16"
 
 
-def cost(name: str, dims: list[Any], kind: str = HALF, values: list[str] | None = None) -> _formulas.Cost | None:
+def cost(name: str, dims: list[Any], kind: str = HALF, values: list[str] | None = None) -> formulas.Cost | None:
     types = [kind if dim else "Scalar" for dim in dims]
-    return _formulas.cost(name, _formulas.parse(json.dumps(dims), json.dumps(types), json.dumps(values or [])))
+    return formulas.cost(name, formulas.parse(json.dumps(dims), json.dumps(types), json.dumps(values or [])))
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,44 @@ def test_attention_backward_runs_five_products(name: str, dims: list[Any], value
     assert found.flop == 5 * 2 * 2 * 8 * 64 * 64 * 16 / 2
 
 
+def _pairs(rows: int, columns: int, before: int, after: int) -> int:
+    """Count pair by pair what a window leaves; queries stand at the end of the keys."""
+    shift = columns - rows
+    return sum(
+        (before < 0 or key >= query + shift - before) and (after < 0 or key <= query + shift + after)
+        for query in range(rows)
+        for key in range(columns)
+    )
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(64, 64), (16, 64)])
+@pytest.mark.parametrize(("before", "after"), [(7, 0), (7, 3), (0, 0), (-1, 3), (40, -1)])
+def test_attention_within_a_window_counts_what_the_window_leaves(
+    rows: int, columns: int, before: int, after: int
+) -> None:
+    """A window of 8 of 64 keys counted as all 64 makes an efficiency above one."""
+    query, keys = [2, rows, 8, 16], [2, columns, 4, 16]
+    flop = 2.0 * 2 * 8 * _pairs(rows, columns, before, after)
+    forward = [""] * 8 + ["False", "False", "", str(before), str(after)]
+    found = cost("aten::_flash_attention_forward", [query, keys, keys, [], []], values=forward)
+    assert found is not None
+    assert found.flop == flop * (16 + 16)
+    backward = [""] * 11 + ["False", "", "", "", str(before), str(after)]
+    found = cost("aten::_flash_attention_backward", [query, query, keys, keys], values=backward)
+    assert found is not None
+    assert found.flop == flop * 5 * 16
+
+
+def test_a_causal_window_sees_nothing_after_a_query() -> None:
+    query = [2, 64, 8, 16]
+    found = cost("flash_attn::_flash_attn_forward", [query] * 3, values=["", "", "", "0.", "0.25", "True", "7", "-1"])
+    assert found is not None
+    assert found.flop == 2.0 * 2 * 8 * _pairs(64, 64, 7, 0) * 32
+    whole = cost("flash_attn::_flash_attn_forward", [query] * 3, values=["", "", "", "0.", "0.25", "True", "-1", "-1"])
+    wide = cost("flash_attn::_flash_attn_forward", [query] * 3, values=["", "", "", "0.", "0.25", "True", "64", "-1"])
+    assert whole == wide
+
+
 def test_a_causal_mask_sees_all_keys_before_its_square() -> None:
     values = ["", "", "", "0.", "True", "False", ""]
     longer = cost(
@@ -169,7 +207,7 @@ def test_what_must_be_moved(name: str, dims: list[Any], family: Family, elements
 def test_only_what_is_picked_is_read() -> None:
     def picked(name: str, dims: list[Any], values: list[str]) -> float:
         types = ["float", "Scalar", "long int"] if len(dims) == 3 else ["float", "long int"]
-        found = _formulas.cost(name, _formulas.parse(json.dumps(dims), json.dumps(types), json.dumps(values)))
+        found = formulas.cost(name, formulas.parse(json.dumps(dims), json.dumps(types), json.dumps(values)))
         assert found is not None
         return found.bytes
 
@@ -196,11 +234,11 @@ def test_unknown_ops_and_unrecorded_or_odd_shapes_have_no_cost() -> None:
     assert cost("aten::add", [[[2, 3]], [4]]) is None
     assert cost("triton_poi_fused_0", [[]]) is None
     assert cost("aten::_scaled_dot_product_flash_attention", [QUERY, KEYS, KEYS], values=[""] * 7) is None
-    assert _formulas.cost("aten::mm", _formulas.parse("[[1,2]", "{}", "")) is None
+    assert formulas.cost("aten::mm", formulas.parse("[[1,2]", "{}", "")) is None
 
 
 def listed(name: str, dims: list[Any], types: list[str], *, lists: str = "", values: list[str] | None = None) -> Any:
-    return _formulas.cost(name, _formulas.parse(json.dumps(dims), json.dumps(types), json.dumps(values or []), lists))
+    return formulas.cost(name, formulas.parse(json.dumps(dims), json.dumps(types), json.dumps(values or []), lists))
 
 
 WEIGHTS = [[4, 8], [8]]

@@ -18,7 +18,7 @@ for layer in model:
     fully_shard(layer)
 fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-with fsdp2.session(sys.argv[1], model, peak_flops=1e9) as session:
+with fsdp2.session(sys.argv[1], model, micro_batch_tokens=8, peak_flops=1e9) as session:
     for _ in range(4):
         with session.step():
             with record.phase("forward"):

@@ -36,7 +36,14 @@ trainer = Trainer(
     enable_checkpointing=False,
     enable_progress_bar=False,
     enable_model_summary=False,
-    callbacks=[RecordCallback(Path(sys.argv[1]) / "run", peak_flops=1e9)],
+    callbacks=[
+        RecordCallback(
+            Path(sys.argv[1]) / "run",
+            model={"hidden": 16, "layers": 1, "heads": 1, "ffn_hidden": 16, "vocab": 16},
+            sequence=16,
+            peak_flops=1e9,
+        )
+    ],
 )
 trainer.fit(Model(), DataLoader(TensorDataset(torch.randn(64, 16)), batch_size=4))
 

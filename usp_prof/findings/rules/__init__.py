@@ -9,6 +9,7 @@ NAMES: tuple[str, ...] = (
     "slow_link",
     "late_input",
     "host_pause",
+    "late_rank",
     "exposed_gradient_sync",
     "exposed_gathers",
     "exposed_tensor_parallel",

@@ -40,7 +40,7 @@ from usp_prof.whatif.edits.blocking import blocks
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from usp_prof.analyses._host_calls import SyncStat
+    from usp_prof.analyses.measures.ranges import SyncStat
     from usp_prof.tables.table_set import TableSet
 
 CODE = "blocking-sync"

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import longest
-from usp_prof.model.axis import Axis
 from usp_prof.model.edit import Edit
+from usp_prof.model.topology import Axis
 from usp_prof.whatif.build import graph_of
 
 if TYPE_CHECKING:

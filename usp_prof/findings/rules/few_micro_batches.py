@@ -27,10 +27,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof.algebra.schedules.orders import named
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.model.edit import Edit
+from usp_prof.schedule import named
 from usp_prof.whatif.layout import layout_of
 
 if TYPE_CHECKING:

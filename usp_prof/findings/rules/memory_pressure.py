@@ -34,7 +34,7 @@ from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.model.edit import Edit
 from usp_prof.tables import clock
-from usp_prof.whatif.edits.blocking import allocating
+from usp_prof.whatif.thought import allocating
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

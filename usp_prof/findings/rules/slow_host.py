@@ -16,8 +16,8 @@ What to do
     `--bind_cores_to_rank`.
 
 How the gain is predicted
-    The run is replayed with the time between this host's launches scaled to the median of the others
-    (`host_as_peers`).
+    The run is replayed with this host's own time (thinking, pauses, launches) at the median of its peers', piece by
+    piece of each step (`host_as_peers`).
 
 When it is wrong
     When the rank launches other work by design (the last pipeline stage with the loss, a rank that logs).

@@ -19,7 +19,8 @@ What to do
     nanotron has none either, and our trainer makes one with `--fault slow-rank`.
 
 How the gain is predicted
-    The run is replayed with the rank's compute scaled to the median of its peers (`rank_as_peers`).
+    The run is replayed with all that the rank does, step by step, as long as its peers take in the median: compute, and
+    its host's thinking, pauses and launches (`rank_as_peers`).
 
 When it is wrong
     When the rank has more work by design (experts, uneven sequence lengths, an uneven cut of layers within a stage).

@@ -28,9 +28,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof.findings.draft import Draft
-from usp_prof.model.axis import Axis
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
+from usp_prof.model.topology import Axis
 from usp_prof.tables import calls
 
 if TYPE_CHECKING:

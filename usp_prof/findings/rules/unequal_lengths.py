@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import first_rows, group_codes
+from usp_prof.columns.order import first_rows, group_codes
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import spot
-from usp_prof.model.axis import Axis
 from usp_prof.model.edit import Edit
+from usp_prof.model.topology import Axis
 from usp_prof.whatif.build import graph_of
 from usp_prof.whatif.graph import NodeKind
 from usp_prof.whatif.work import BACKWARD, FORWARD, work_of

@@ -31,8 +31,8 @@ from usp_prof.analyses import moe
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.uneven import worst_of
-from usp_prof.model.axis import Axis
 from usp_prof.model.edit import Edit
+from usp_prof.model.topology import Axis
 from usp_prof.whatif.build import graph_of
 
 if TYPE_CHECKING:

@@ -1,8 +1,10 @@
 """The optimizer runs as many small kernels.
 
 What it finds
-    Device traces with 50 or more launches a step inside the optimizer, where one launch would shorten the step by 2 %
-    or more. A fused optimizer needs a few, a loop over parameters a dozen for each of them.
+    Device traces with 50 or more elementwise kernels a step in the update of an optimizer that has a fused form (Adam,
+    AdamW, SGD, Adagrad, RMSprop, Lion and their kin, by the class in torch's mark), where one launch would shorten the
+    step by 2 % or more. A fused optimizer needs a few, a loop over parameters a dozen for each of them. Matrix products
+    (Muon's Newton-Schulz iterations), collectives, norms and copies inside the mark are neither counted nor fused.
 
 Why it costs time
     The kernels are shorter than their launches, so that the device waits for the host, once a step on every rank.
@@ -14,11 +16,11 @@ What to do
     (`FusedAdam`); our trainer: always fused.
 
 How the gain is predicted
-    The run is replayed with the optimizer's kernels one right after another, and no host time between its launches
+    The run is replayed with these kernels one right after another, and no host time between their launches
     (`fused_optimizer`). The kernels' own time stays, though fused ones read memory less often.
 
 When it is wrong
-    When the launches inside the optimizer's mark are other work (clipping, averaging of weights).
+    When elementwise kernels inside the optimizer's mark are other work (scaling of gradients, averaging of weights).
 """
 
 from __future__ import annotations
@@ -32,8 +34,7 @@ from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import slowest_step
 from usp_prof.model.edit import Edit
 from usp_prof.whatif.build import graph_of
-from usp_prof.whatif.edits.blocking import optimizing
-from usp_prof.whatif.graph import NodeKind
+from usp_prof.whatif.edits.optimizer import updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,16 +48,14 @@ MANY = 50
 
 
 def look(tables: TableSet) -> Iterable[Draft]:
-    """Count the launches inside the optimizer."""
+    """Count the elementwise kernels of the optimizer's update."""
     graph = graph_of(tables)
-    if not (graph.nodes.kind == NodeKind.HOST).any():
-        return
-    inside = optimizing(graph, tables) & (graph.nodes.step >= 0)
-    kernels = inside & (graph.nodes.kind == NodeKind.COMPUTE)
+    update, _ = updates(graph, tables)
+    kernels = update & (graph.nodes.step >= 0)
     steps = len(np.unique(np.stack([graph.nodes.rank[kernels], graph.nodes.step[kernels]]), axis=1).T)
     if steps and kernels.sum() / steps >= MANY:
         yield Draft(
-            f"the optimizer launches {kernels.sum() / steps:.0f} kernels a step",
+            f"the optimizer's update runs as {kernels.sum() / steps:.0f} kernels a step",
             {},
             {"kernels_per_step": float(kernels.sum() / steps), "kernel_ns": int(graph.nodes.duration[kernels].sum())}
             | dict(slowest_step(graph, kernels)),

@@ -41,7 +41,7 @@ from usp_prof.whatif.edits.operations import of_op
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from usp_prof.analyses._kernel_tally import OpStat
+    from usp_prof.analyses.measures.kernel_tally import OpStat
     from usp_prof.tables.table_set import TableSet
 
 CODE = "wasted-tiles"

@@ -1,16 +1,23 @@
-"""How is a model sharded by PyTorch's FSDP2 (`fully_shard`) recorded? The mesh is read off its parameters."""
+"""PyTorch FSDP2 (`fully_shard`): the mesh is read off the module's parameters.
+
+One line: `with fsdp2.session("traces/my-run", model, sequence=4096, micro_batch_tokens=8192) as session:`
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Unpack
 
 import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from usp_prof.record.session import session as plain_session
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     import torch
@@ -19,13 +26,27 @@ if TYPE_CHECKING:
     from usp_prof.record.options import Options
     from usp_prof.record.session import Session
 
-_UNNAMED = {1: ("dp_shard",), 2: ("dp_replicate", "dp_shard")}
-"""What the dimensions of a mesh without names are: `fully_shard` makes such a mesh when it is given none."""
+_AXES_OF_DIMENSION: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        **{axis: (axis,) for axis in ("dp", "dp_replicate", "dp_shard", "tp", "cp", "pp", "ep")},
+        "fsdp": ("dp_shard",),
+        "efsdp": ("dp_shard",),
+        "data_parallel": ("dp_shard",),
+        "tensor_parallel": ("tp",),
+        "sp": ("cp",),
+        "dp_shard_cp": ("dp_shard", "cp"),
+        "dp_cp": ("dp", "cp"),
+    }
+)
+"""Mesh dimensions of torchtitan, transformers, accelerate and Lightning; accelerate's `sp` is Ulysses: context."""
+
+_ONE_BATCH = ("tp", "cp", "pp")
+"""Axes whose ranks work on one micro-batch together; those of every other axis each have one of their own."""
 
 
 @dataclass(slots=True)
 class Layout:
-    """The mesh that a module is spread over: sizes, this rank's place, and the group of each dimension."""
+    """The mesh that a module is spread over: sizes, this rank's place, the group of each axis or product of axes."""
 
     mesh: dict[str, int] = field(default_factory=dict)
     coordinates: dict[str, int] = field(default_factory=dict)
@@ -35,31 +56,74 @@ class Layout:
 def layout_of(module: torch.nn.Module) -> Layout:
     """Read the layout off the module's distributed parameters; data parallelism over the world where there are none."""
     layout = Layout()
+    is_fully_sharded = any(isinstance(part, FSDPModule) for part in module.modules())
     for parameter in module.parameters():
         if isinstance(parameter, DTensor):
-            _add(layout, parameter.device_mesh)
-    if not layout.mesh and dist.is_initialized() and dist.group.WORLD is not None:
-        layout.mesh, layout.coordinates = {"dp": dist.get_world_size()}, {"dp": dist.get_rank()}
-        layout.groups = {"dp": dist.group.WORLD}
+            mesh = parameter.device_mesh
+            # `fully_shard` makes a mesh without names when it is given none; so does tensor parallelism without FSDP2.
+            unnamed = ("dp_shard",) if is_fully_sharded and mesh.ndim == 1 else ()
+            add_mesh(layout, mesh, mesh.mesh_dim_names or unnamed)
+    if not (layout.mesh or layout.groups or _has_distributed(module.parameters())):
+        add_world(layout)
     return layout
 
 
-def session(folder: str | Path, module: torch.nn.Module, **options: Unpack[Options]) -> Session:
-    """Record a loop that trains `module`; as `usp_prof.record.session`, the mesh and the groups found by themselves."""
-    layout = layout_of(module)
-    options.setdefault("coordinates", layout.coordinates)
-    return plain_session(folder, mesh=layout.mesh, groups=layout.groups, model=_config(module), **options)
+def layout_of_mesh(mesh: DeviceMesh) -> Layout:
+    """Read the layout off a named mesh of the whole job."""
+    layout = Layout()
+    add_mesh(layout, mesh, mesh.mesh_dim_names or ())
+    return layout
 
 
-def _add(layout: Layout, mesh: DeviceMesh) -> None:
-    names = mesh.mesh_dim_names or _UNNAMED.get(mesh.ndim, ())
+def add_mesh(layout: Layout, mesh: DeviceMesh, names: Iterable[str]) -> None:
+    """Add a mesh's dimensions; a flattened one (`dp_shard_cp`) gives its group, but neither of its two sizes."""
     place = mesh.get_coordinate()
     for dimension, name in enumerate(names):
-        layout.mesh.setdefault(name, mesh.size(dimension))
-        layout.groups.setdefault(name, mesh.get_group(dimension))
-        if place is not None:
-            layout.coordinates.setdefault(name, place[dimension])
+        axes = _AXES_OF_DIMENSION.get(name, (name,))
+        layout.groups.setdefault(axes[0] if len(axes) == 1 else axes, mesh.get_group(dimension))
+        if len(axes) == 1:
+            layout.mesh.setdefault(axes[0], mesh.size(dimension))
+            if place is not None:
+                layout.coordinates.setdefault(axes[0], place[dimension])
 
 
-def _config(module: torch.nn.Module) -> object:
-    return getattr(module, "config", None)
+def add_world(layout: Layout) -> None:
+    """Add data parallelism over the whole job."""
+    if dist.is_initialized() and dist.group.WORLD is not None:
+        layout.mesh, layout.coordinates = {"dp": dist.get_world_size()}, {"dp": dist.get_rank()}
+        layout.groups = {"dp": dist.group.WORLD}
+
+
+def batches_at_once(mesh: Mapping[str, int], world: int) -> int:
+    """Count the micro-batches that the job computes at once; 0 where the mesh does not make up the world."""
+    # Expert parallelism borrows the ranks of other axes.
+    sizes = {axis: size for axis, size in mesh.items() if axis != "ep"}
+    if prod(sizes.values()) != world:
+        return 0
+    return prod(size for axis, size in sizes.items() if axis not in _ONE_BATCH)
+
+
+def session(folder: str | Path, module: torch.nn.Module, **options: Unpack[Options]) -> Session:
+    """Record a loop that trains `module`; as `usp_prof.record.session`, the mesh and the groups found by themselves.
+
+    With `micro_batch_tokens` (of one rank's forward pass, all of the sequence where ranks share it) the tokens per step
+    follow from the mesh and from `gradient_accumulation`.
+    """
+    layout = layout_of(module)
+    options.setdefault("coordinates", layout.coordinates)
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    passes = max(1, options.get("gradient_accumulation", 0), options.get("micro_batches", 0))
+    tokens = options.get("micro_batch_tokens", 0) * passes * batches_at_once(layout.mesh, world)
+    if tokens:
+        options.setdefault("tokens_per_step", tokens)
+    return plain_session(folder, mesh=layout.mesh, groups=layout.groups, model=model_of(module), **options)
+
+
+def model_of(module: torch.nn.Module) -> object:
+    """Give the configuration that a module carries, also inside of a wrapper such as DDP's; `None`: it has none."""
+    inner = getattr(module, "module", None)
+    return getattr(module, "config", None) or getattr(inner, "config", None)
+
+
+def _has_distributed(parameters: Iterable[torch.nn.Parameter]) -> bool:
+    return any(isinstance(parameter, DTensor) for parameter in parameters)

@@ -1,16 +1,18 @@
-"""How is a run of Lightning's `Trainer` recorded? `Trainer(..., callbacks=[RecordCallback("traces/my-run")])`."""
+"""Lightning's `Trainer`: `Trainer(..., callbacks=[RecordCallback("traces/my-run", model=config, sequence=2048)])`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from lightning.pytorch.callbacks import Callback
+from torch.distributed.device_mesh import DeviceMesh
 
 from usp_prof.record.adapters import fsdp2
 from usp_prof.record.marks import Mark, phase
 from usp_prof.record.session import session
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from lightning.pytorch import LightningModule, Trainer
@@ -20,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class RecordCallback(Callback):
-    """Records optimizer steps; the mesh is read off the sharded parameters, else it is data parallelism.
+    """Records optimizer steps; the mesh is the strategy's or that of sharded parameters, else it is data parallelism.
 
-    `options` are those of `usp_prof.record.session`; `model` is a configuration to count FLOP by, since a
-    LightningModule has none by convention.
+    `options` are those of `usp_prof.record.session`. Give `sequence` (tokens per sample) and the manifest holds the
+    tokens per step; `model` is a configuration to count FLOP by, the module's own `config` if it has one.
     """
 
     def __init__(self, folder: str | Path, *, model: object = None, **options: Unpack[Options]) -> None:
@@ -36,12 +38,13 @@ class RecordCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin the recording; the strategy has set up its process groups by now."""
-        layout = fsdp2.layout_of(pl_module)
+        layout = layout_of(trainer, pl_module)
         options = declared(trainer, self._options)
         options.setdefault("coordinates", layout.coordinates)
+        model = fsdp2.model_of(pl_module) if self._model is None else self._model
         self._step = trainer.global_step
         self._session = session(
-            self._folder, mesh=layout.mesh, groups=layout.groups, model=self._model, **options
+            self._folder, mesh=layout.mesh, groups=layout.groups, model=model, **options
         ).__enter__()
 
     def on_train_batch_start(self, *_: object) -> None:
@@ -87,13 +90,32 @@ class RecordCallback(Callback):
         self._phase = phase(name).__enter__() if name else None
 
 
+def layout_of(trainer: Trainer, module: LightningModule) -> fsdp2.Layout:
+    """Read the layout off the strategy's mesh (of `ModelParallelStrategy`), else off the module's parameters."""
+    mesh = getattr(trainer.strategy, "device_mesh", None)
+    return fsdp2.layout_of_mesh(mesh) if isinstance(mesh, DeviceMesh) else fsdp2.layout_of(module)
+
+
 def declared(trainer: Trainer, given: Options) -> Options:
     """Say what the trainer says of the run; what the user gave stays."""
-    precision: Any = trainer.precision
-    dtype = "bf16" if "bf16" in str(precision) else "fp16" if "16" in str(precision) else "fp32"
+    precision = str(trainer.precision)
+    accumulation = int(trainer.accumulate_grad_batches)
     options: Options = {
-        "gradient_accumulation": int(trainer.accumulate_grad_batches),
-        "dtype": dtype,
+        "gradient_accumulation": accumulation,
+        "dtype": "bf16" if "bf16" in precision else "fp16" if "16" in precision else "fp32",
         "options": {"trainer": "lightning.Trainer", "strategy": type(trainer.strategy).__name__},
     }
+    tokens = samples_of_batch(trainer) * given.get("sequence", 0)
+    if tokens:
+        # Ranks of one tensor-parallel group share their batch: the sampler's replicas are the batches at once.
+        sampler: Mapping[str, int] = getattr(trainer.strategy, "distributed_sampler_kwargs", None) or {}
+        options["micro_batch_tokens"] = tokens
+        options["tokens_per_step"] = tokens * accumulation * sampler.get("num_replicas", 1)
     return {**options, **given}
+
+
+def samples_of_batch(trainer: Trainer) -> int:
+    """Give the number of samples in one batch of the training loader; 0 where it does not say, or is several."""
+    loader = trainer.train_dataloader
+    sampler = getattr(loader, "batch_sampler", None)
+    return int(getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None) or 0)

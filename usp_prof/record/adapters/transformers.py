@@ -1,9 +1,11 @@
-"""How is a run of Hugging Face's `Trainer` recorded? `Trainer(..., callbacks=[RecordCallback("traces/my-run")])`."""
+"""Hugging Face's `Trainer`: `Trainer(..., callbacks=[RecordCallback("traces/my-run", sequence=2048)])`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
+from accelerate.state import AcceleratorState
 from transformers import TrainerCallback
 
 from usp_prof.record.adapters import fsdp2
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
-    from transformers import TrainingArguments
+    from accelerate.parallelism_config import ParallelismConfig
+    from transformers import TrainerState, TrainingArguments
 
     from usp_prof.record.options import Options
     from usp_prof.record.session import Session
@@ -33,14 +36,20 @@ class RecordCallback(TrainerCallback):
         self._session: Session | None = None
         self._phase: Mark | None = None
 
-    def on_train_begin(self, args: TrainingArguments, *_: object, **given: Any) -> None:  # noqa: ANN401 - theirs
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        *_: object,
+        **given: Any,  # noqa: ANN401 - theirs
+    ) -> None:
         """Begin the recording; the process group and the sharded model are there by now."""
         model: torch.nn.Module = given["model"]
-        layout = fsdp2.layout_of(model)
-        options = declared(args, self._options)
+        layout = layout_of(model)
+        options = declared(args, batch_split(args, state, model), self._options)
         options.setdefault("coordinates", layout.coordinates)
         self._session = session(
-            self._folder, mesh=layout.mesh, groups=layout.groups, model=getattr(model, "config", None), **options
+            self._folder, mesh=layout.mesh, groups=layout.groups, model=fsdp2.model_of(model), **options
         )
         self._session.__enter__()
 
@@ -74,19 +83,61 @@ class RecordCallback(TrainerCallback):
         self._phase = phase(name).__enter__() if name else None
 
 
-def declared(args: TrainingArguments, given: Options) -> Options:
+@dataclass(frozen=True, slots=True)
+class BatchSplit:
+    """How a step's samples are split: per micro-batch, and how many micro-batches the job computes at once."""
+
+    samples: int
+    at_once: int
+
+
+def layout_of(model: torch.nn.Module) -> fsdp2.Layout:
+    """Read the layout off accelerate's mesh of the whole job, else off the model's parameters."""
+    mesh = getattr(AcceleratorState(), "device_mesh", None)
+    return fsdp2.layout_of(model) if mesh is None else fsdp2.layout_of_mesh(mesh)
+
+
+def batch_split(args: TrainingArguments, state: TrainerState, model: torch.nn.Module) -> BatchSplit:
+    """Tell how a step's samples are split over the ranks; those of one tp, cp, sp or pp group share their batch."""
+    parallelism = getattr(AcceleratorState(), "parallelism_config", None)
+    pipeline = getattr(getattr(fsdp2.model_of(model), "distributed_config", None), "pp_size", None) or 1
+    shared = pipeline * tensor_parallel_size(args, model, parallelism)
+    if parallelism is not None:
+        shared *= parallelism.cp_size * parallelism.sp_size
+    at_once = max(1, int(args.world_size) // shared)
+    # The state's size is the one in use: `auto_find_batch_size` lowers it, and one process may drive several devices.
+    samples = int(state.train_batch_size or args.train_batch_size)
+    if getattr(args.accelerator_config, "split_batches", False):
+        samples //= at_once
+    return BatchSplit(samples, at_once)
+
+
+def tensor_parallel_size(args: TrainingArguments, model: torch.nn.Module, parallelism: ParallelismConfig | None) -> int:
+    """Give the degree of tensor parallelism: the model's own, DeepSpeed's, else accelerate's (the trainer's order)."""
+    own = getattr(model, "tp_size", None)
+    if own:
+        return int(own)
+    deepspeed = getattr(args, "hf_deepspeed_config", None)
+    if deepspeed is not None:
+        return int(deepspeed.config.get("tensor_parallel", {}).get("autotp_size", 1) or 1)
+    return int(parallelism.tp_size or 1) if parallelism is not None else 1
+
+
+def declared(args: TrainingArguments, split: BatchSplit, given: Options) -> Options:
     """Say what the trainer's arguments say of the run; what the user gave stays."""
     accumulation = int(args.gradient_accumulation_steps)
-    samples = int(args.per_device_train_batch_size)
     options: Options = {
         "gradient_accumulation": accumulation,
         "dtype": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
-        "options": {"trainer": "transformers.Trainer", "per_device_train_batch_size": samples},
+        "options": {
+            "trainer": "transformers.Trainer",
+            "per_device_train_batch_size": int(args.per_device_train_batch_size),
+        },
     }
     sequence = given.get("sequence", 0)
     if sequence:
-        options["micro_batch_tokens"] = samples * sequence
-        options["tokens_per_step"] = samples * sequence * accumulation * int(args.world_size)
+        options["micro_batch_tokens"] = split.samples * sequence
+        options["tokens_per_step"] = split.samples * sequence * accumulation * split.at_once
     if args.gradient_checkpointing:
         options["recompute"] = "full"
     return {**options, **given}

@@ -52,7 +52,7 @@ def build(context: Context, title: str) -> Section | None:
         blocks.append(rows_table(result.pairs, "Sends and receives by pair"))
     if result.exchanges:
         blocks.append(rows_table(result.exchanges, "All-to-all exchanges"))
-    sent = [(pair.source, pair.target, pair.bytes, pair.transfers) for pair in result.pairs]
+    sent = [(pair.source, pair.target, pair.bytes, pair.transfers) for pair in result.pairs if pair.bytes >= 0]
     if sent:
         blocks.append(Chart("Sends and receives: bytes from rank to rank", matrix(sent)))
     for exchange in result.exchanges:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.findings.causes import causes_of
 from usp_prof.report.document import Findings, Section
 
 if TYPE_CHECKING:
@@ -11,7 +12,11 @@ if TYPE_CHECKING:
 
 
 def build(context: Context, title: str) -> Section | None:
-    """List every finding."""
+    """List every finding: the most important causes first, all others to unfold."""
     if not context.findings:
         return None
-    return Section("findings", title, (Findings(context.findings, title=""),))
+    shown = causes_of(context.findings).shown
+    listed = [each for cause in shown for each in (cause.finding, *cause.parts)]
+    rest = tuple(finding for finding in context.findings if not any(finding is each for each in listed))
+    rest = tuple(finding for cause in shown for finding in cause.parts) + rest
+    return Section("findings", title, (Findings(shown, rest=rest, title=""),))

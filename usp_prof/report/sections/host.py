@@ -39,7 +39,11 @@ def build(context: Context, title: str) -> Section | None:
         ("Runtime calls, all ranks together", result.calls, ("name", "kind"), "time_ns"),
         ("Ops by the host's own time, all ranks together", result.ops, ("name",), "self_ns"),
     )
-    blocks += [listed(_together(rows, keys, by), name) for name, rows, keys, by in tables if rows]
+    for name, rows, keys, by in tables:
+        if rows:
+            together = _together(rows, keys, by)
+            # Calls start copies and memsets too, not kernels alone.
+            blocks.append(listed(together, name, dict.fromkeys(together, "") | {"kernels": "device events"}))
     return Section("host", title, (*blocks, *notes(result)))
 
 

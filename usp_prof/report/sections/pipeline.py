@@ -16,10 +16,10 @@ from usp_prof.report.sections.plain import key_figures, notes
 from usp_prof.report.words import spans
 
 if TYPE_CHECKING:
-    from usp_prof.algebra.schedules.simulation import Timeline
     from usp_prof.analyses.pipeline import PipelineResult
     from usp_prof.report.context import Context
     from usp_prof.report.document import Block
+    from usp_prof.schedules.simulation import Timeline
 
 _RANKS = {
     "rank": "",
@@ -32,6 +32,11 @@ _RANKS = {
     "cool_down_idle_ns": "cool-down idle",
 }
 
+_WINDOW = (
+    "Bubble: the share of the schedule's window, first action's start to last one's end, in which ranks run no action."
+    " Of the whole step, only what the device idles for it counts as idle: pipeline."
+)
+
 
 def build(context: Context, title: str) -> Section | None:
     """Show the schedule as it ran, its stages and its ranks."""
@@ -40,7 +45,7 @@ def build(context: Context, title: str) -> Section | None:
     result = cast("PipelineResult", context.results["pipeline"])
     if not result.cells:
         return Section("pipeline", title, tuple(notes(result)))
-    blocks: list[Block] = [*key_figures(result), Text(_looks_like(result), quiet=True)]
+    blocks: list[Block] = [*key_figures(result), Text(_WINDOW, quiet=True), Text(_looks_like(result), quiet=True)]
     measured, step = schedule(result)
     ideal = ideal_schedule(result, measured)
     # Both are drawn to one scale, so that what the run lost is what is missing on the right of the ideal.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.analyses.result import impossible
 from usp_prof.report.document import Health, KeyFigure, KeyFigures
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def key_figures(result: Result) -> Iterable[KeyFigures]:
 
 
 def notes(result: Result) -> Iterable[Health]:
-    """Say what the analysis could not know."""
-    if result.notes:
-        yield Health(tuple(sorted(result.notes)))
+    """Say what the analysis could not know, and what it left out since it cannot be."""
+    rows = (*result.notes, *impossible(result.values()))
+    if rows:
+        yield Health(tuple(sorted(rows)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.analyses.result import impossible
 from usp_prof.findings import unasked
+from usp_prof.findings.causes import causes_of
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import (
@@ -29,10 +31,9 @@ if TYPE_CHECKING:
     from usp_prof.report.document import Block
     from usp_prof.report.figures import Figures
 
-_TOP_FINDINGS = 3
 _TOP_HEALTH = 4
 _WORST_RANKS = 3
-_MFU_NEEDS = ("no_model", "no_tokens", "no_model_flop")
+_MFU_NEEDS = ("no_model", "no_tokens", "no_model_flop", "window_is_no_step")
 _NOTABLE = 0.02
 """Less than 2 % of the step, or over the peers, is not worth a line on the first screen."""
 
@@ -57,7 +58,13 @@ def where_the_step_goes(figures: Figures) -> Stack | None:
         return None
     total = sum(value for _, _, value in found)
     stack = tuple(StackPart(label, role, value) for label, role, value in found)
-    return Stack("Where the step goes, mean over ranks", total, Unit.NS, stack)
+    span = "window" if _is_window(figures) else "step"
+    return Stack(f"Where the {span} goes, mean of all ranks' {span}s", total, Unit.NS, stack)
+
+
+def _is_window(figures: Figures) -> bool:
+    """Say whether no steps are known: figures are of what was recorded on each rank."""
+    return figures.has("window_time") and not figures.has("step_time")
 
 
 def communication(figures: Figures) -> DataTable | None:
@@ -79,7 +86,7 @@ def communication(figures: Figures) -> DataTable | None:
     known = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
     heads = [TableColumn(head, unit) for head, unit in columns.items()]
     return DataTable(
-        "Communication by axis, mean over ranks",
+        "Communication by axis, mean over ranks" + ("" if _is_window(figures) else " and steps"),
         tuple(heads[place] for place in known),
         tuple(tuple(row[place] for place in known) for row in rows),
     )
@@ -100,10 +107,13 @@ def _key_figures(context: Context) -> KeyFigures | None:
 
 
 def _step(figures: Figures) -> KeyFigure:
+    if _is_window(figures):
+        return KeyFigure("window", figures.whole("window_time"), Unit.NS, "all that was recorded; steps are not known")
     steps = figures.along("job_step_time", "step")
     said = []
     if len(steps) > 1:
-        said.append(f"{quantity(min(steps.values()), Unit.NS)} to {quantity(max(steps.values()), Unit.NS)} over steps")
+        low, high = (quantity(how(steps.values()), Unit.NS) for how in (min, max))
+        said.append(f"median of {len(steps)} steps, {low} to {high}")
     between = figures.whole("step_spread")
     if between is not None and len(figures.along("step_time", "rank")) > 1:
         said.append(f"ranks differ by {quantity(between, Unit.FRACTION)}")
@@ -117,7 +127,8 @@ def _exposed(figures: Figures) -> KeyFigure | None:
     if not exposed or not step:
         return None
     total = sum(exposed.values())
-    said = f"{quantity(total / step, Unit.FRACTION)} of the step"
+    span = "window" if _is_window(figures) else "step"
+    said = f"{quantity(total / step, Unit.FRACTION)} of a rank's mean {span}"
     if total and len(exposed) > 1:
         said += f", most on {max(axes_in_order(exposed), key=lambda axis: exposed[axis])}"
     return KeyFigure("exposed comm", total, Unit.NS, said)
@@ -138,7 +149,8 @@ def _mfu_second(context: Context) -> str:
     if result is None:
         return ""
     if context.figures.whole("mfu") is None:
-        return _why_no_mfu(result.notes)
+        refused = [row for row in impossible(result.values()) if row.detail.startswith("mfu ")]
+        return refused[0].detail if refused else _why_no_mfu(result.notes)
     said = [f"{convention} convention"] if (convention := getattr(result, "convention", "")) else []
     if peak := getattr(result, "peak", 0):
         said.append(f"of {quantity(peak, Unit.FLOP_PER_SECOND)} {getattr(result, 'precision', '')}".rstrip())
@@ -166,21 +178,23 @@ def _bubble(context: Context) -> KeyFigure | None:
         for name, metric in (("ideal", "bubble_ideal_fraction"), ("textbook", "bubble_textbook_fraction"))
         if (value := figures.whole(metric)) is not None
     ]
-    return KeyFigure("bubble", measured, Unit.FRACTION, ", ".join(against))
+    return KeyFigure("bubble", measured, Unit.FRACTION, ", ".join(["of the pipeline's window", *against]))
 
 
 def _slowdown(figures: Figures) -> KeyFigure | None:
     value = figures.whole("job_slowdown")
     if value is None:
         return None
-    saved = quantity(1 - 1 / value, Unit.FRACTION) if value > 1 else quantity(0.0, Unit.FRACTION)
-    # A sum over operations, where a finding replays the run: the two answer alike, not the same.
-    return KeyFigure("slowdown", value, Unit.RATIO, f"all ranks alike: about {saved} less (findings replay it)")
+    # It has a question of its own: the gain of a mended run is that of its replay.
+    return KeyFigure(
+        "slowdown", value, Unit.RATIO, "step over the peers' mean own time, not replayed (whatif --ideal is)"
+    )
 
 
 def _worst_ranks(figures: Figures) -> DataTable | None:
     """List the ranks that cost the job most, or compute slower than their peers."""
-    step = figures.whole("step_time") or 0
+    is_window = _is_window(figures)
+    step = figures.whole("window_time" if is_window else "step_time") or 0
     cost = figures.along("straggler_cost", "rank")
     slowdown = figures.along("slowdown", "rank")
     bad = {rank for rank, value in cost.items() if value > step * _NOTABLE}
@@ -209,7 +223,7 @@ def _worst_ranks(figures: Figures) -> DataTable | None:
     )
     known = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
     return DataTable(
-        "Ranks that the others wait for, per step",
+        "Ranks that the others wait for, in the window" if is_window else "Ranks that the others wait for, per step",
         tuple(columns[place] for place in known),
         tuple(tuple(row[place] for place in known) for row in rows),
         more=len(bad) - len(rows),
@@ -217,11 +231,11 @@ def _worst_ranks(figures: Figures) -> DataTable | None:
 
 
 def _findings(context: Context) -> Findings | None:
-    """Show the worst; that there are none is said only where something looked for them."""
+    """Show the most important causes; that there are none is said only where something looked for them."""
     if not context.findings and "stragglers" not in context.results:
         return None
-    more = max(0, len(context.findings) - _TOP_FINDINGS)
-    return Findings(context.findings[:_TOP_FINDINGS], more, unasked=unasked.sentence(context.health))
+    found = causes_of(context.findings)
+    return Findings(found.shown, found.more, len(found.noise), unasked=unasked.sentence(context.health))
 
 
 def _health(context: Context) -> Health:

@@ -17,8 +17,8 @@ from usp_prof.tables import clock
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.columns.table import Columns
     from usp_prof.report.context import Context
-    from usp_prof.tables.columns import Columns
     from usp_prof.tables.table_set import TableSet
 
 _BUDGET = 150_000

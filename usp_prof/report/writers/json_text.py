@@ -63,13 +63,14 @@ class FindingJson(Struct, frozen=True):
     where: dict[str, Plain]
     gain_fraction: Fraction
     cumulative_gain_fraction: Annotated[
-        float, Meta(description="Gain of this and all findings before it together, in the order of the list.")
+        float, Meta(description="The most that this and findings before it gain together, in the order of the list.")
     ]
     basis: Basis
     error_fraction: Annotated[float, Meta(description="Uncertainty of the gain, as a fraction of the step.")]
     edit: Annotated[str, Meta(description="The change of the run, in the grammar of `usp-prof whatif --edit`.")]
     evidence: dict[str, Plain]
     advice: str
+    part_of: Annotated[int, Meta(description="Place in this list of an earlier finding of the same cause; -1: none.")]
 
 
 class HealthJson(Struct, frozen=True):
@@ -232,6 +233,7 @@ def _finding(finding: Finding) -> FindingJson:
         edit=finding.edit,
         evidence=_plain(finding.evidence),
         advice=finding.advice,
+        part_of=finding.part_of,
     )
 
 

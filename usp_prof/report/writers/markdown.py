@@ -10,9 +10,10 @@ from usp_prof.report import document as doc
 from usp_prof.report.columns import column_texts, head_text, is_number
 from usp_prof.report.format import quantity, share
 from usp_prof.report.glyphs import cells, fills
-from usp_prof.report.words import finding_lines, health_lines, run_lines
+from usp_prof.report.words import REST, cause_lines, finding_lines, health_lines, left_out, run_lines
 
 if TYPE_CHECKING:
+    from usp_prof.model.finding import Finding
     from usp_prof.report.document import Block, Document, Section
 
 _BAR = 60
@@ -86,15 +87,23 @@ def _text(block: doc.Text) -> str:
 
 @_set.register(doc.Findings)
 def _findings(block: doc.Findings) -> str:
-    if not block.findings:
-        return f"**{block.title or 'Findings'}**: none" + (f"; {_escape(block.unasked)}" if block.unasked else "")
+    last = [left_out(block.more, block.noise), _escape(block.unasked)]
+    said = "; ".join(each for each in last if each)
+    if not (block.causes or block.rest):
+        return f"**{block.title or 'Findings'}**: none worth acting on" + (f"; {said}" if said else "")
     lines = [f"**{block.title}**", ""] if block.title else []
-    for number, finding in enumerate(block.findings, 1):
-        first, *rest = finding_lines(finding)
-        lines.append(f"{number}. `{finding.code}` {_escape(first)}" + "".join(f"  \n   {_escape(x)}" for x in rest))
-    last = [f"and {block.more} more"] if block.more else []
-    last += [_escape(block.unasked)] if block.unasked else []
-    return "\n".join(lines + ([f"\n{'; '.join(last)}"] if last else []))
+    lines += [_finding(number, cause.finding, cause_lines(cause)) for number, cause in enumerate(block.causes, 1)]
+    if block.rest:
+        lines += ["", f"<details><summary>{len(block.rest)} more: {REST}</summary>", ""]
+        first = len(block.causes) + 1
+        lines += [_finding(number, each, finding_lines(each)) for number, each in enumerate(block.rest, first)]
+        lines += ["", "</details>"]
+    return "\n".join(lines + ([f"\n{said}"] if said else []))
+
+
+def _finding(number: int, finding: Finding, lines: list[str]) -> str:
+    first, *rest = lines
+    return f"{number}. `{finding.code}` {_escape(first)}" + "".join(f"  \n   {_escape(line)}" for line in rest)
 
 
 @_set.register(doc.Health)

@@ -19,13 +19,14 @@ from usp_prof.report import document as doc
 from usp_prof.report.columns import column_texts, head_text, is_number
 from usp_prof.report.format import MICRO, quantity, share
 from usp_prof.report.glyphs import SOLID, cells, fills
-from usp_prof.report.words import finding_lines, health_lines, run_lines
+from usp_prof.report.words import cause_lines, finding_lines, health_lines, left_out, run_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console, RenderableType
 
+    from usp_prof.model.finding import Finding
     from usp_prof.report.document import Block, Document, Section
 
 _INDENT = 2
@@ -222,20 +223,25 @@ def _findings(block: doc.Findings, console: Console) -> None:
     console.print()
     if block.title:
         _put(Line(block.title, style="bold"), console)
-    if not block.findings:
-        _put(Line("none", style="dim"), console)
-    for number, finding in enumerate(block.findings, 1):
-        first, *rest = finding_lines(finding)
-        _put(
-            Line.assemble((f"{number}. ", "dim"), (finding.code, _STYLES[finding.level]), ": ", _plain(first, console)),
-            console,
-        )
-        for line in rest:
-            _put(Line(_plain(line, console), style="dim"), console, _INDENT + 3)
-    if block.more:
-        _put(Line(f"and {block.more} more (--section findings)", style="dim"), console)
+    if not (block.causes or block.rest):
+        said = left_out(block.more, block.noise)
+        _put(Line(f"none worth acting on, {said} (--section findings)" if said else "none", style="dim"), console)
+    for number, cause in enumerate(block.causes, 1):
+        _finding(number, cause.finding, cause_lines(cause), console)
+    for number, finding in enumerate(block.rest, len(block.causes) + 1):
+        _finding(number, finding, finding_lines(finding), console)
+    if block.causes and (said := left_out(block.more, block.noise)):
+        _put(Line(f"{said} (--section findings)", style="dim"), console)
     if block.unasked:
         _put(Line(f"{block.unasked} (--section health)", style="dim"), console)
+
+
+def _finding(number: int, finding: Finding, lines: list[str], console: Console) -> None:
+    first, *rest = lines
+    head = Line.assemble((f"{number}. ", "dim"), (finding.code, _STYLES[finding.level]), ": ", _plain(first, console))
+    _put(head, console)
+    for line in rest:
+        _put(Line(_plain(line, console), style="dim"), console, _INDENT + 3)
 
 
 @_print.register(doc.Health)

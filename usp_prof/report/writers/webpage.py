@@ -17,11 +17,12 @@ from usp_prof.charts.theme import DARK, LIGHT, PATTERNS
 from usp_prof.report import document as doc
 from usp_prof.report.columns import column_texts, head_text, is_number
 from usp_prof.report.format import UNKNOWN, quantity, share
-from usp_prof.report.words import finding_lines, health_lines, run_lines
+from usp_prof.report.words import REST, cause_lines, finding_lines, health_lines, left_out, run_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from usp_prof.model.finding import Finding
     from usp_prof.report.document import Block, Document, Section
 
 _POLICY = (
@@ -177,18 +178,25 @@ def _text(block: doc.Text, numbered: _Numbered) -> str:
 @_set.register(doc.Findings)
 def _findings(block: doc.Findings, numbered: _Numbered) -> str:
     del numbered
-    unasked = f'<p class="quiet">{escape(block.unasked)}</p>' if block.unasked else ""
-    if not block.findings:
-        return f'{_title(block.title)}<p class="quiet">none</p>{unasked}'
-    items = []
-    for finding in block.findings:
-        first, *rest = finding_lines(finding)
-        lines = "".join(f'<br><span class="quiet">{escape(line)}</span>' for line in rest)
-        items.append(
-            f'<li><span class="code {finding.level}">{escape(finding.code)}</span> {escape(first)}{lines}</li>'
+    said = [left_out(block.more, block.noise), block.unasked]
+    last = "".join(f'<p class="quiet">{escape(each)}</p>' for each in said if each)
+    if not (block.causes or block.rest):
+        return f'{_title(block.title)}<p class="quiet">none worth acting on</p>{last}'
+    shown = "".join(_finding(cause.finding, cause_lines(cause)) for cause in block.causes)
+    rest = "".join(_finding(finding, finding_lines(finding)) for finding in block.rest)
+    if rest:
+        start = len(block.causes) + 1
+        rest = (
+            f"<details><summary>{len(block.rest)} more: {REST}</summary>"
+            f'<ol class="findings" start="{start}">{rest}</ol></details>'
         )
-    more = f'<p class="quiet">and {block.more} more</p>' if block.more else ""
-    return f'{_title(block.title)}<ol class="findings">{"".join(items)}</ol>{more}{unasked}'
+    return f'{_title(block.title)}<ol class="findings">{shown}</ol>{rest}{last}'
+
+
+def _finding(finding: Finding, lines: list[str]) -> str:
+    first, *rest = lines
+    quiet = "".join(f'<br><span class="quiet">{escape(line)}</span>' for line in rest)
+    return f'<li><span class="code {finding.level}">{escape(finding.code)}</span> {escape(first)}{quiet}</li>'
 
 
 @_set.register(doc.Health)

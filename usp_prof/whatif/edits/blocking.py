@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.intervals import union
+from usp_prof.columns.intervals import union
+from usp_prof.columns.lookup import lookup, rows_of
 from usp_prof.model.errors import UsageError
 from usp_prof.tables import clock
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.graph import EdgeKind, NodeKind
-from usp_prof.whatif.sources import events_of, rows_of
-from usp_prof.whatif.thought import lane_before, overlap
+from usp_prof.whatif.host_times import of_others, with_usual_hosts
+from usp_prof.whatif.sources import events_of
+from usp_prof.whatif.thought import allocating, hosts_seen, lane_before, overlap
 
 if TYPE_CHECKING:
-    from usp_prof.tables.columns import Columns
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Flags, Graph, Ints
+    from usp_prof.whatif.graph import Flags, Graph
 
-TAKES_MEMORY = re.compile(r"^(cuda|hip|cu)(Malloc|Free|MemAlloc|MemFree|MemCreate|MemMap|MemUnmap)(Async)?(_v\d)?$")
-"""Calls that take or give back the device's memory, which the caching allocator makes when it has none left."""
 PINNED_BYTES_PER_NS, COPY_NS = 20.0, 1_000
 """What a PCIe 4 link of 16 lanes moves from pinned memory, and what a copy takes however small it is."""
 _COPY_OPS = ("aten::copy_", "aten::_to_copy", "aten::to")
@@ -77,7 +74,7 @@ def pinned_copies(graph: Graph, request: Request) -> Graph:
         mine = graph.nodes.of_rank(rank)
         rows = mine[copied[mine]]
         place = rows_of(kernels["event"], events[rows])
-        size = np.append(kernels["bytes"], -1)[place]
+        size = lookup(kernels["bytes"], place, missing=-1)
         known = size >= 0
         pinned = COPY_NS + (size / rate).astype(np.int64)
         duration[rows] = np.where(known, np.minimum(duration[rows], pinned), duration[rows])
@@ -88,24 +85,17 @@ def pinned_copies(graph: Graph, request: Request) -> Graph:
 
 def pageable(graph: Graph) -> Flags:
     """Mark copies that Kineto says are of pageable memory."""
-    named = np.array(["Pageable" in name for name in graph.names] + [False])[graph.nodes.name]
+    named = lookup(["Pageable" in name for name in graph.names], graph.nodes.name, missing=False)
     return np.asarray(named & (graph.nodes.kind == NodeKind.COPY))
 
 
 def host_as_peers(graph: Graph, request: Request) -> Graph:
-    """Let a rank's host (the value) launch as fast as those of the other ranks do in the median."""
-    found = host_slowness(graph)
-    rank = int(request.edit.number())
-    if rank not in found:
-        raise UsageError(f"rank {rank} has no host to be compared with", hint=f"one of {sorted(found)}")
-    ratio = max(1.0, found[rank])
-    if request.cautious:
-        ratio = 1 + (ratio - 1) * 0.9
-    rows = _issuing(graph) & (graph.nodes.rank == rank)
-    gap = np.where(rows & (graph.gap > 0), np.rint(graph.gap / ratio).astype(np.int64), graph.gap)
-    return graph.with_changes(
-        gap=gap, duration=np.where(rows, np.rint(graph.duration / ratio), graph.duration).astype(np.int64)
-    )
+    """Let a rank's host (the value) think, load, pause and launch as long as its peers' hosts do in the median."""
+    seen, rank = hosts_seen(graph, request.tables), int(request.edit.number())
+    if not seen.get(rank):
+        hint = f"one of {sorted(each for each, known in seen.items() if known)}"
+        raise UsageError(f"rank {rank} has no host to be compared with", hint=hint)
+    return with_usual_hosts(graph, request.tables, [rank], of_others)
 
 
 def host_slowness(graph: Graph) -> dict[int, float]:
@@ -143,76 +133,9 @@ def no_allocator_calls(graph: Graph, request: Request) -> Graph:
     return graph.with_changes(gap=gap)
 
 
-def allocating(launches: Columns) -> tuple[Ints, Ints]:
-    """Give when a rank's host takes or gives back device memory, on its own clock."""
-    codes, names = launches.codes("name")
-    hits = np.array([TAKES_MEMORY.search(name) is not None for name in names] + [False])[codes]
-    begin = launches["start_ns"][hits]
-    order = np.argsort(begin, kind="stable")
-    return begin[order], (begin + launches["dur_ns"][hits])[order]
-
-
-def fused_optimizer(graph: Graph, request: Request) -> Graph:
-    """Let the optimizer be one launch: its kernels follow each other, and the host issues them in no time."""
-    nodes, inside = graph.nodes, optimizing(graph, request.tables)
-    device = inside & (nodes.kind == NodeKind.COMPUTE)
-    host = inside & np.isin(nodes.kind, (NodeKind.HOST, NodeKind.RETURN))
-    first = _firsts(graph, device)
-    kept = ~((graph.edges.kind == EdgeKind.LAUNCH) & (device & ~first)[graph.edges.target])
-    loose = (host & ~_firsts(graph, host)) | (device & ~first)
-    gap = np.where(loose, np.minimum(graph.gap, 0), graph.gap)
-    duration = np.where(host & ~_firsts(graph, host), 0, graph.duration)
-    changed = replace(graph, edges=graph.edges.take(kept))
-    return changed.with_changes(gap=gap, duration=duration)
-
-
-def optimizing(graph: Graph, tables: TableSet) -> Flags:
-    """Mark what the optimizer's step issues: on the host inside its marks, on the device launched from there."""
-    events, found = events_of(graph), np.zeros(len(graph.nodes), dtype=bool)
-    for rank in tables.ranks:
-        begin, end = optimizer_ranges(tables, rank)
-        if not len(begin):
-            continue
-        launches = tables.columns("launches", rank)
-        at, known = launches["start_ns"], launches["event"]
-        inside = known[overlap(begin, end, at, at + 1) > 0]
-        work = tables.columns("activities", rank)
-        start = work["start_ns"]
-        launched = np.isin(work["launch_event"], inside) & (work["launch_event"] >= 0)
-        alone = (work["launch_event"] < 0) & (overlap(begin, end, start, start + 1) > 0)
-        rows = graph.nodes.of_rank(rank)
-        issued = np.isin(graph.nodes.kind[rows], (NodeKind.HOST, NodeKind.RETURN))
-        by_host, by_device = np.isin(events[rows], inside), np.isin(events[rows], work["event"][launched | alone])
-        found[rows] = np.where(issued, by_host, by_device)
-    return found
-
-
-def optimizer_ranges(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
-    """Give when a rank's host is inside the optimizer's step, on its own clock."""
-    marks = tables.columns("annotations", rank)
-    codes, names = marks.codes("name")
-    hits = np.array([name.startswith(("Optimizer.step#", "train::optimizer")) for name in names] + [False])[codes]
-    hits &= ~marks["on_device"]
-    begin = marks["start_ns"][hits]
-    order = np.argsort(begin, kind="stable")
-    return begin[order], np.maximum.accumulate((begin + marks["dur_ns"][hits])[order]) if hits.any() else begin
-
-
-def _firsts(graph: Graph, rows: Flags) -> Flags:
-    """Mark the first of these nodes of each lane and step."""
-    place = np.flatnonzero(rows)
-    first = np.ones(len(place), dtype=bool)
-    lane, step = graph.nodes.lane[place], graph.nodes.step[place]
-    first[1:] = (lane[1:] != lane[:-1]) | (step[1:] != step[:-1])
-    found = np.zeros(len(rows), dtype=bool)
-    found[place[first]] = True
-    return found
-
-
 EDITS = (
     EditKind("no_blocking", "no_blocking=copies", (), no_blocking),
     EditKind("pinned_copies", "pinned_copies", (), pinned_copies, modelled=True),
-    EditKind("host_as_peers", "host_as_peers=3", (), host_as_peers, modelled=True),
+    EditKind("host_as_peers", "host_as_peers=3", (), host_as_peers),
     EditKind("no_allocator_calls", "no_allocator_calls", (), no_allocator_calls),
-    EditKind("fused_optimizer", "fused_optimizer", (), fused_optimizer),
 )

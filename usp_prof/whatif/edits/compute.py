@@ -10,7 +10,8 @@ from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.graph import NodeKind
-from usp_prof.whatif.peers import slowness
+from usp_prof.whatif.host_times import of_others, with_usual_hosts
+from usp_prof.whatif.peers import slowness, slowness_by_step
 from usp_prof.whatif.work import work_of
 
 if TYPE_CHECKING:
@@ -33,18 +34,25 @@ def compute_faster(graph: Graph, request: Request) -> Graph:
 
 
 def rank_as_peers(graph: Graph, request: Request) -> Graph:
-    """Let a rank (several: 2+3, or `all` slower ones) compute as fast as the median of its peers, and think as fast."""
+    """Let a rank (several: 2+3, or `all` slower ones) do its work as its peers do in the median, step by step.
+
+    Its compute takes as long as theirs, and so does all that its host does: thinking, loading, pauses and launches.
+    """
     edit, found = request.edit, slowness(request.tables, graph)
     every = edit.value in ("all", "")
     wanted = [rank for rank, each in found.items() if each.ratio > 1] if every else _ranks(edit)
     for rank in wanted:
         if rank not in found:
             raise UsageError(f"rank {rank} has no peers to be compared with", hint=f"one of {sorted(found)}")
-    duration = graph.duration
+    nodes, ratio = graph.nodes, np.ones(len(graph.nodes))
     for rank in wanted:
-        rows = (graph.nodes.rank == rank) & (graph.nodes.kind == NodeKind.COMPUTE)
-        duration = scaled(duration, rows, found[rank].ratio)
-    return graph.with_changes(duration=duration)
+        compute = nodes.of_rank(rank)
+        compute = compute[nodes.kind[compute] == NodeKind.COMPUTE]
+        ratio[compute] = found[rank].ratio
+        for step, in_step in slowness_by_step(found[rank], graph).items():
+            ratio[compute[nodes.step[compute] == step]] = in_step
+    changed = graph.with_changes(duration=np.rint(graph.duration / ratio).astype(np.int64))
+    return with_usual_hosts(changed, request.tables, wanted, of_others)
 
 
 def _ranks(edit: Edit) -> list[int]:

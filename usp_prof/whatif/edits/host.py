@@ -34,6 +34,7 @@ def no_launch_gaps(graph: Graph, request: Request) -> Graph:
     begins = np.zeros(len(device), dtype=bool)  # a graph is launched after the host has waited, loaded or paused
     begins[pauses(graph, request.tables)] = True
     begins |= loads_data(graph, request.tables) | np.roll(graph.nodes.kind == NodeKind.RETURN, 1)
+    begins[graph.edges.target[graph.edges.kind == EdgeKind.SYNC]] = True
     launch = graph.edges.kind == EdgeKind.LAUNCH
     gone = launch & (device & ~graph.nodes.first_of_lane)[graph.edges.target] & ~begins[graph.edges.source]
     launching = np.zeros(len(device), dtype=bool)

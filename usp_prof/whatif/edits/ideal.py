@@ -1,4 +1,4 @@
-"""How would the run be were all alike? Compute at its peers' mean, transfers at the median of their kind.
+"""How would the run be were all alike? Compute at its peers' mean, transfers and hosts at the median of their kind.
 
 After the straggler study (OSDI'25). Peers are ranks of one pipeline stage in all steps and micro-batches; what they do
 is compared op by op, so that a rank, a step or a micro-batch that takes longer is brought to the mean.
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import group_codes
+from usp_prof.columns.order import group_codes
 from usp_prof.model.errors import UsageError
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.graph import NodeKind
+from usp_prof.whatif.host_times import of_all, with_usual_hosts
 from usp_prof.whatif.network import network_of, on_axis
 from usp_prof.whatif.peers import peer_groups
 from usp_prof.whatif.work import work_of
@@ -25,7 +26,7 @@ KINDS = ("F", "B", "I", "W")
 
 
 def ideal(graph: Graph, request: Request) -> Graph:
-    """Bring compute to its peers' mean and transfers to the median of their kind; keys: rank, stage, axis, kind."""
+    """Bring compute to its peers' mean, hosts and transfers to the median of theirs; keys: rank, stage, axis, kind."""
     edit = request.edit
     compute, talks = _chosen(graph, request)
     if not compute.any() and not talks.any():
@@ -34,7 +35,23 @@ def ideal(graph: Graph, request: Request) -> Graph:
         )
     duration = np.where(compute, _mean(graph, request), graph.duration)
     transfer = np.where(talks, _median(graph, request), graph.transfer)
-    return graph.with_changes(duration=duration, transfer=transfer)
+    return with_usual_hosts(
+        graph.with_changes(duration=duration, transfer=transfer), request.tables, _hosts(graph, request), of_all
+    )
+
+
+def _hosts(graph: Graph, request: Request) -> list[int]:
+    """Give the ranks whose hosts the keys mean: all without keys, none for an axis or a kind of action."""
+    edit, ranks = request.edit, request.tables.ranks
+    if edit.place("axis") or edit.place("kind"):
+        return []
+    if edit.place("rank"):
+        return [int(edit.number("rank"))]
+    if edit.place("stage"):
+        stage = np.append(work_of(request.tables).stage, np.full(graph.added, -1))
+        there = set(graph.nodes.rank[stage == int(edit.number("stage"))].tolist())
+        return sorted(there)
+    return list(ranks)
 
 
 def _chosen(graph: Graph, request: Request) -> tuple[Flags, Flags]:

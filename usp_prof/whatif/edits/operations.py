@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.intervals import union
-from usp_prof.algebra.order import distinct, group_codes
+from usp_prof.columns.intervals import union
+from usp_prof.columns.lookup import lookup, rows_of
+from usp_prof.columns.order import distinct, group_codes
 from usp_prof.model.errors import UsageError
 from usp_prof.whatif.edits.compute import scaled
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.graph import NodeKind
-from usp_prof.whatif.sources import events_of, rows_of
+from usp_prof.whatif.sources import events_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from usp_prof.tables.columns import Columns
+    from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.graph import Flags, Graph, Ints
 
@@ -60,13 +61,13 @@ def of_op(graph: Graph, tables: TableSet, name: str, word: str = "", size: str =
 def _wanted(ops: Columns, name: str, word: str, size: str) -> Ints:
     """Give the events of the ops that match, and of those inside them."""
     codes, names = ops.codes("name")
-    hits = np.array([text == name or not name for text in names] + [False])[codes]
+    hits = lookup([text == name or not name for text in names], codes, missing=False)
     codes, texts = ops.codes("input_dims")
     words = [shape_word(text) for text in texts]
     if word:
-        hits &= np.array([text == word for text in words] + [False])[codes]
+        hits &= lookup([text == word for text in words], codes, missing=False)
     if size:
-        hits &= np.array([size in re.split(r"[x.\[\]]+", text) for text in words] + [False])[codes]
+        hits &= lookup([size in re.split(r"[x.\[\]]+", text) for text in words], codes, missing=False)
     found = ops["event"][hits]
     for _ in range(_DEEPEST):
         inside = np.isin(ops["parent"], found) & ~np.isin(ops["event"], found)
@@ -124,9 +125,9 @@ def interference(graph: Graph, tables: TableSet) -> Interference:
 def _kind_of(kernels: Columns, ops: Columns, events: Ints) -> Ints:
     """Give each node's kind of kernel; -1 for what is none."""
     op = rows_of(ops["event"], kernels["op_event"])
-    dims = np.append(ops.codes("input_dims")[0], -1)[op]
+    dims = lookup(ops.codes("input_dims")[0], op, missing=-1)
     kind = group_codes(kernels.codes("name")[0], kernels["blocks"], kernels["threads_per_block"], dims)
-    return np.append(kind, -1)[rows_of(kernels["event"], events)]
+    return lookup(kind, rows_of(kernels["event"], events), missing=-1)
 
 
 EDITS = (

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.algebra.order import rows_by_code
+from usp_prof.columns.lookup import lookup
+from usp_prof.columns.order import rows_by_code
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.gradients import accumulated
 from usp_prof.whatif.graph import EdgeKind, NodeKind
@@ -85,7 +86,7 @@ def _reduces(graph: Graph, request: Request) -> np.ndarray:
     for rank in request.tables.ranks:
         parts, work = request.tables.columns("collectives", rank), request.tables.columns("activities", rank)
         row = work["collective"]
-        hits = (row >= 0) & np.append(parts.matches("op", *_REDUCES), False)[row]
+        hits = (row >= 0) & lookup(parts.matches("op", *_REDUCES), row, missing=False)
         if graph.nodes.event is not None:
             mine = graph.nodes.of_rank(rank)
             found[mine] = np.isin(graph.nodes.event[mine], work["event"][hits])

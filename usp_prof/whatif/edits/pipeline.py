@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from usp_prof.algebra.schedules.orders import Schedule, named
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.schedule import Schedule, named
 
 if TYPE_CHECKING:
     from usp_prof.whatif.layout import Layout
 
 SCHEDULE, BALANCE, MOVE, PASSES = "schedule", "balance_stages", "move_layers", "micro_batches"
-_TWO_STAGES = (Schedule.ZBV, Schedule.DUALPIPE_V, Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ PIPELINE_EDITS = (
         SCHEDULE,
         "schedule=interleaved,v=2",
         ("v", "m"),
-        "Let the pipeline run another schedule (gpipe, 1f1b, interleaved, zb-h1, interleaved-zb, zbv, dualpipev); "
+        f"Let the pipeline run another schedule ({', '.join(Schedule)}); "
         "keys: v (stages on a rank), m (micro-batches, with the same batch in more, smaller pieces).",
     ),
     PipelineEdit(BALANCE, "balance_stages", (), "Let every pipeline stage take the mean time of all."),
@@ -103,4 +102,4 @@ def chunks_of(edit: Edit) -> int:
     schedule = named(edit.value)
     if schedule is None:
         raise unknown_name("schedule", edit.value, [str(each) for each in Schedule])
-    return int(edit.number("v", default=2.0 if schedule in _TWO_STAGES else 1.0))
+    return int(edit.number("v", default=float(schedule.traits.usual_stages_per_rank)))

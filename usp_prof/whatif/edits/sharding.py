@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.lookup import lookup
 from usp_prof.model.errors import UsageError
 from usp_prof.whatif.edits._gathers import SLOWER, gathers_of_layers, gathers_of_weights, reductions
 from usp_prof.whatif.edits.kind import EditKind, Request
@@ -116,7 +117,7 @@ def _consumers(graph: Graph, rows: Ints) -> Ints:
         work = np.flatnonzero(compute & (graph.nodes.rank == rank) & graph.measured)
         work = work[np.argsort(graph.nodes.start[work], kind="stable")]
         place = np.searchsorted(graph.nodes.start[work], graph.nodes.end[mine])
-        found[mine] = np.append(work, -1)[place]
+        found[mine] = lookup(work, place, missing=-1)
     inner = found[rows]
     first = np.ones(len(graph.nodes) + 1, dtype=bool)
     first[1:-1] = graph.nodes.lane[1:] != graph.nodes.lane[:-1]

@@ -1,0 +1,99 @@
+"""All that the dashboard takes from usp_prof: no other file of this package imports it.
+
+import-linter holds the package to that. A name that says too little by itself gets one here that says what it gives.
+"""
+
+from __future__ import annotations
+
+from usp_prof import Run, UspProfError, __version__, open_run
+from usp_prof.analyses.critical_path import Piece
+from usp_prof.analyses.critical_path import compute as critical_path_of
+from usp_prof.analyses.measures.partition import sets_of as time_sets_of
+from usp_prof.charts import inputs
+from usp_prof.charts.as_json import as_json, height_of
+from usp_prof.charts.inputs import (
+    AxisCommunication,
+    BreakdownRows,
+    ChartInput,
+    HeatMap,
+    MemoryParts,
+    Part,
+    PipelineSchedule,
+    PlanGrid,
+    PlanPoints,
+    Waterfall,
+)
+from usp_prof.charts.theme import DARK, LIGHT, PATTERNS, Theme, ink_on
+from usp_prof.checking import measured
+from usp_prof.columns.lookup import lookup
+from usp_prof.columns.table import Columns
+from usp_prof.contract import ModelEntry
+from usp_prof.findings import causes
+from usp_prof.findings.causes import causes_of
+from usp_prof.findings.kept import code as findings_code
+from usp_prof.gate.comparison import Comparison, Pair, direction
+from usp_prof.gate.comparison import compare as compare_runs
+from usp_prof.gate.judgement import Judgement, Scale
+from usp_prof.gate.measured import Measured
+from usp_prof.model import finding, health, metric
+from usp_prof.model.configuration import Configuration
+from usp_prof.model.edit import Edit, parse_edit
+from usp_prof.model.errors import UsageError
+from usp_prof.model.finding import Basis, Finding
+from usp_prof.model.hardware import DEVICES
+from usp_prof.model.health import Severity, gathered, spans
+from usp_prof.model.metric import Unit
+from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.model.topology import PARALLEL_AXES, Topology
+from usp_prof.planner.calibration import Calibration, calibrate
+from usp_prof.planner.cluster import of_device as cluster_of_device
+from usp_prof.planner.launch import TRAINERS
+from usp_prof.planner.launch import command as launch_command
+from usp_prof.planner.prediction import Prediction as Plan
+from usp_prof.planner.search import GRID_AXES, Plans, Question
+from usp_prof.planner.search import grid as plan_grid
+from usp_prof.planner.search import search as search_plans
+from usp_prof.report import document
+from usp_prof.report.answers.units import change, interval
+from usp_prof.report.build import analyse
+from usp_prof.report.build import build as build_report
+from usp_prof.report.columns import head_text
+from usp_prof.report.document import (
+    Block,
+    Cell,
+    Chart,
+    DataTable,
+    Document,
+    Findings,
+    Health,
+    KeyFigure,
+    KeyFigures,
+    RunFacts,
+    Section,
+    Stack,
+    StackPart,
+    TableColumn,
+    Text,
+)
+from usp_prof.report.facts import run_facts
+from usp_prof.report.format import column_scale, quantity, share
+from usp_prof.report.sections.pipeline import simulated_schedule
+from usp_prof.report.sections.timeline import slices_of
+from usp_prof.report.words import REST as REST_OF_FINDINGS
+from usp_prof.report.words import left_out
+from usp_prof.report.writers.webpage import write as write_webpage
+from usp_prof.schedule import Schedule
+from usp_prof.schedules.simulation import Timeline as SimulatedSchedule
+from usp_prof.tables.calls import of as calls_of
+from usp_prof.tables.catalogue import SCHEMAS as TABLE_SCHEMAS
+from usp_prof.tables.clock import of as clock_of
+from usp_prof.tables.export import beginning as trace_beginning
+from usp_prof.tables.export import export as export_trace
+from usp_prof.tables.table_set import TableSet
+from usp_prof.whatif.edits import EDITS
+from usp_prof.whatif.predict import Prediction, predict, unedited
+from usp_prof.whatif.schedule import Rescheduled, reschedule
+from usp_prof.whatif.stages import footprints
+
+REPORT_MODULES = (causes, document, finding, health, inputs, metric)
+"""The modules whose classes a report consists of."""

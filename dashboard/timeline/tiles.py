@@ -1,0 +1,161 @@
+"""Levels of detail of a rank's rows, and the tiles that a browser gets of them.
+
+A row of a million slices fits into a thousand pixels: each level is half as fine as the one before. An entry of a level
+stands for the slices that start in one bucket of time: from the first start to the last end, with the longest slice's
+name and category and the share of the entry that is busy. Entries of a row never overlap.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from .rows import Slices
+    from .store import View
+
+
+FIRST_BUCKET_NS = 1024
+FACTOR = 2
+"""Buckets are powers of two."""
+WORTH = 0.6
+"""A level is kept when it has no more than this share of the entries of the one before."""
+FEW = 64
+"""A level whose rows hold this few entries on average is the last."""
+
+REST = np.dtype(
+    [("dur", "<f4"), ("event", "<i4"), ("name", "<i4"), ("category", "u1"), ("coverage", "u1"), ("count", "<u2")]
+)
+"""What an entry holds beside its start (kept apart, so that a search reads nothing else)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level of detail of all rows of a rank."""
+
+    bucket_ns: int
+    offsets: NDArray[np.int64]
+    start: NDArray[np.int64]
+    rest: NDArray[np.void]
+
+
+def build(slices: Slices, origin_ns: int) -> list[Level]:
+    """Build the levels from the slices themselves (bucket 0) upward; starts are relative to the origin."""
+    levels = [_ground(slices, origin_ns)]
+    span = int(levels[0].start.max(initial=0)) + 1
+    bucket = FIRST_BUCKET_NS
+    rows = max(len(slices.rows), 1)
+    while bucket < span and len(levels[-1].start) > FEW * rows:
+        first = _heads(levels[-1], bucket)
+        if len(first) < WORTH * len(levels[-1].start):
+            levels.append(_coarser(levels[-1], bucket, first))
+        bucket *= FACTOR
+    return levels
+
+
+def _ground(slices: Slices, origin_ns: int) -> Level:
+    rest = np.empty(len(slices.start_ns), REST)
+    rest["dur"] = slices.dur_ns
+    rest["event"] = slices.event
+    rest["name"] = slices.name
+    rest["category"] = slices.category
+    rest["coverage"] = 255
+    rest["count"] = 1
+    return Level(0, slices.offsets, slices.start_ns - origin_ns, rest)
+
+
+def _heads(level: Level, bucket: int) -> NDArray[np.int64]:
+    """Find the first entry of each bucket of each row."""
+    key = level.start >> (bucket.bit_length() - 1)
+    fresh = np.ones(len(key), bool)
+    np.not_equal(key[1:], key[:-1], out=fresh[1:])
+    fresh[level.offsets[:-1][level.offsets[:-1] < len(key)]] = True
+    return np.flatnonzero(fresh)
+
+
+def _coarser(level: Level, bucket: int, first: NDArray[np.int64]) -> Level:
+    dur = level.rest["dur"].astype(np.float64)
+    busy = np.add.reduceat(dur * level.rest["coverage"], first) / 255.0
+    end = np.maximum.reduceat(level.start + dur, first)
+    start = level.start[first]
+    rest = level.rest[_longest(dur, first)]
+    length = end - start
+    rest["dur"] = length
+    rest["coverage"] = np.clip(np.ceil(255 * busy / np.maximum(length, 1)), 1, 255)
+    rest["count"] = np.minimum(np.add.reduceat(level.rest["count"].astype(np.int64), first), 65535)
+    offsets = np.searchsorted(first, level.offsets)
+    return Level(bucket, offsets, start, rest)
+
+
+def _longest(dur: NDArray[np.float64], first: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Find the longest entry of each group."""
+    group = np.repeat(np.arange(len(first)), np.diff(first, append=len(dur)))
+    best = np.maximum.reduceat(dur, first)
+    hits = np.flatnonzero(dur == best[group])
+    keep = np.ones(len(hits), bool)
+    keep[1:] = group[hits][1:] != group[hits][:-1]
+    return hits[keep]
+
+
+# Tiles: a view as one small binary block that the browser needs not parse. Layout, little-endian:
+#   uint32    length of the JSON head
+#   head      JSON, padded to 4 bytes; `counts` has the number of slices of each row
+#   columns   one after the other: `start` and `dur` float32 in pixels from the left edge, `event` int32, `name` uint32,
+#             `category` and `coverage` uint8
+# Where there are more slices than anybody can see, the tile is a raster and its head has `rows` in place of `counts`:
+# `category` + 1 and `coverage` uint8 for each row and pixel, 0 where there is nothing.
+
+
+LARGEST_PX = 1e7
+MOST_SLICES = 30_000
+"""More slices than this are painted here, not in the browser."""
+
+
+def encode(view: View, start_ns: int, end_ns: int, width_px: int) -> bytes:
+    """Write a view as a tile of this width."""
+    scale = width_px / max(end_ns - start_ns, 1)
+    left = (view.start - start_ns) * scale
+    head: dict[str, object] = {"start_ns": start_ns, "end_ns": end_ns, "width": width_px, "bucket_ns": view.bucket_ns}
+    if len(left) > MOST_SLICES:
+        return _pack(head | {"rows": len(view.counts)}, _raster(view, left, scale, width_px))
+    width = np.minimum(view.rest["dur"] * scale, LARGEST_PX)
+    columns = (
+        left.astype("<f4"), width.astype("<f4"), view.rest["event"].astype("<i4"), view.names.astype("<u4"),
+        np.ascontiguousarray(view.rest["category"]), np.ascontiguousarray(view.rest["coverage"]),
+    )  # fmt: skip
+    return _pack(head | {"counts": view.counts.tolist()}, columns)
+
+
+def _raster(view: View, left: NDArray[Any], scale: float, width_px: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    row = np.repeat(np.arange(len(view.counts)), view.counts)
+    length = view.rest["dur"] * scale
+    first = np.clip(left, 0, width_px - 1).astype(np.int64)
+    last = np.clip(left + length, 0, width_px - 1).astype(np.int64)
+    category = np.zeros((len(view.counts), width_px), np.uint8)
+    coverage = np.zeros_like(category)
+    shade = np.minimum(view.rest["coverage"] * np.minimum(length, 1.0) + 24, 255).astype(np.uint8)
+    value = view.rest["category"] + np.uint8(1)
+    narrow = first == last
+    category[row[narrow], first[narrow]] = value[narrow]
+    np.maximum.at(coverage, (row[narrow], first[narrow]), shade[narrow])
+    wide = np.flatnonzero(~narrow)
+    cells = last[wide] - first[wide] + 1
+    source = np.repeat(wide, cells)
+    place = np.arange(len(source)) - np.repeat(np.cumsum(cells) - cells, cells) + first[source]
+    category[row[source], place] = value[source]
+    coverage[row[source], place] = view.rest["coverage"][source]
+    return category, coverage
+
+
+def _pack(head: dict[str, object], columns: Iterable[NDArray[Any]]) -> bytes:
+    text = json.dumps(head, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 4)
+    return b"".join([struct.pack("<I", len(text)), text, *(column.tobytes() for column in columns)])

@@ -1,0 +1,99 @@
+"""The guard before everything that is asked for: foreign names and missing tokens are refused.
+
+It is plain ASGI middleware. A page of a foreign site can make a browser send requests here (DNS rebinding), so
+pages, tiles and the websocket answer only to the names that this server was started under. A server that others on the
+network may reach asks for a token instead: it stands in the link once and in a cookie afterwards.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, Response
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HOSTS_VARIABLE = "USP_PROF_DASHBOARD_HOSTS"
+TOKEN_VARIABLE = "USP_PROF_DASHBOARD_TOKEN"  # noqa: S105 - the variable's name
+COOKIE = "usp_prof_token"
+OWN_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+SECURITY_HEADERS = {
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    # Streamlit's front end and BokehJS make styles, scripts and workers of their own.
+    "Content-Security-Policy": (
+        "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; object-src 'none'; base-uri 'self'; "
+        "frame-ancestors 'none'; form-action 'self'"
+    ),
+}
+
+
+class Guard:
+    """Refuses what is asked under a foreign name or without the token; adds security headers to every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._names = OWN_NAMES | {name.lower() for name in os.environ.get(HOSTS_VARIABLE, "").split(",") if name}
+        self._token = os.environ.get(TOKEN_VARIABLE, "")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer or refuse one request or websocket."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await _refuse(refusal, scope, receive, send)
+            return
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)  # Perfetto's pages bring a policy of their own
+                if self._token and given:  # what was given is right, else it would have been refused
+                    headers.append("Set-Cookie", f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/")
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        if self._token:
+            given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0] or _cookie(headers)
+            if not hmac.compare_digest(given.encode(), self._token.encode()):
+                return PlainTextResponse("open the link with its token, as the terminal shows it", status_code=403)
+            return None
+        if _host_name(headers.get("host", "")) not in self._names:
+            return PlainTextResponse("this server answers only to the name it was started under", status_code=421)
+        return None
+
+
+async def _refuse(refusal: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "http":
+        await refusal(scope, receive, send)
+    else:  # before it was accepted, closing a websocket answers its handshake with 403
+        await send({"type": "websocket.close", "code": 1008})
+
+
+def _host_name(host: str) -> str:
+    """Take the port off: 'localhost:8501' is localhost, '[::1]:8501' is [::1]."""
+    name, colon, port = host.lower().rpartition(":")
+    return name if colon and port.isdigit() and (not name.count(":") or name.endswith("]")) else host.lower()
+
+
+def _cookie(headers: Headers) -> str:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found else ""

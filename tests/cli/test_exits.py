@@ -1,0 +1,88 @@
+"""Exit codes, in real processes: 1 is a verdict and nothing else, and no failure shows a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+
+from usp_prof.cli.exits import Exit, run_to_exit
+
+FULL = Path("/dev/full")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    trace = tiny.Trace(0, 1).step(1, at=0, dur=900).op("aten::mm", 10, 50)
+    return tiny.write({0: trace}, folder)
+
+
+def command(*words: object, cwd: Path, **options: object) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"USP_PROF_CACHE": str(cwd / "cache")}
+    return subprocess.run(
+        [sys.executable, "-m", "usp_prof.cli.app", *map(str, words)],
+        text=True,
+        stderr=subprocess.PIPE,
+        env=environment,
+        check=False,
+        timeout=120,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("words", [("info",), ("analyze",), ("analyze", "--format", "json"), ("tables",)])
+def test_a_full_disk_is_no_verdict(run: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    target = () if words == ("tables",) else (run,)
+    with FULL.open("w") as full:
+        done = command(words[0], *target, *words[1:], "-q", cwd=tmp_path, stdout=full)
+    assert done.returncode == Exit.FAILED
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_pipe_ends_without_a_word(run: Path, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        done = command("tables", "-q", cwd=tmp_path, stdout=closed)
+    assert done.returncode == Exit.CLOSED_PIPE
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("path", ["~nosuchuser/x", "x" * 300, "no/such/folder"])
+def test_a_bad_path_is_unusable_input(tmp_path: Path, path: str) -> None:
+    done = command("info", path, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    assert done.returncode == Exit.UNUSABLE
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_output_is_a_failure(run: Path, tmp_path: Path) -> None:
+    done = command("info", run, "-q", cwd=tmp_path, preexec_fn=lambda: os.close(1))
+    assert done.returncode == Exit.FAILED
+    assert "Traceback" not in done.stderr
+
+
+def test_our_own_failure_says_where_its_details_are(capsys: pytest.CaptureFixture[str]) -> None:
+    def broken() -> int:
+        raise ZeroDivisionError("by nothing")
+
+    assert run_to_exit(broken, show_tracebacks=False) == Exit.FAILED
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: internal error: ZeroDivisionError: by nothing")
+    details = Path(shown.partition("the details are in ")[2].partition(";")[0])
+    assert "in broken" in details.read_text()
+    details.unlink()
+    with pytest.raises(ZeroDivisionError):
+        run_to_exit(broken, show_tracebacks=True)
+
+
+@pytest.mark.parametrize("status", [0, 1, 2])
+def test_a_commands_own_code_is_kept(status: int) -> None:
+    assert run_to_exit(lambda: status, show_tracebacks=False) == status

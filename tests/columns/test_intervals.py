@@ -1,0 +1,99 @@
+"""Interval laws against brute force on single points."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from usp_prof.columns.intervals import EMPTY, Intervals, at_least, union, union_by, union_of
+
+SPAN = 40
+pairs = st.lists(st.tuples(st.integers(0, SPAN), st.integers(0, SPAN)), max_size=12)
+BASE = 1_700_000_000_123_456_789  # beyond what a float64 holds exactly
+
+
+def made(listed: list[tuple[int, int]]) -> Intervals:
+    return union([BASE + a for a, _ in listed], [BASE + b for _, b in listed])
+
+
+def points(listed: list[tuple[int, int]]) -> set[int]:
+    return {p for a, b in listed for p in range(a, b)}
+
+
+def held(intervals: Intervals) -> set[int]:
+    return {
+        p - BASE for a, b in zip(intervals.start.tolist(), intervals.end.tolist(), strict=True) for p in range(a, b)
+    }
+
+
+def assert_normal(intervals: Intervals) -> None:
+    assert (intervals.end > intervals.start).all()
+    assert (intervals.start[1:] > intervals.end[:-1]).all()
+    assert intervals.start.dtype == np.int64
+
+
+@given(pairs)
+def test_union_holds_exactly_the_points_of_its_parts(listed: list[tuple[int, int]]) -> None:
+    whole = made(listed)
+    assert_normal(whole)
+    assert held(whole) == points(listed)
+    assert whole.length == len(points(listed))
+
+
+@given(st.lists(pairs, max_size=4))
+def test_unions_of_groups_are_each_groups_union(groups: list[list[tuple[int, int]]]) -> None:
+    group, start, end = (
+        np.array(
+            [each[i] for each in [(g, BASE + a, BASE + b) for g, one in enumerate(groups) for a, b in one]], np.int64
+        )
+        for i in range(3)
+    )
+    mixed = np.random.default_rng(0).permutation(len(group))
+    home, low, high = union_by(group[mixed], start[mixed], end[mixed])
+    assert (np.diff(home) >= 0).all()
+    for g, listed in enumerate(groups):
+        assert Intervals(low[home == g], high[home == g]) == made(listed)
+
+
+@given(pairs, pairs)
+def test_set_operations_are_those_of_sets(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+    for result, truth in (
+        (made(a) | made(b), points(a) | points(b)),
+        (made(a) & made(b), points(a) & points(b)),
+        (made(a) - made(b), points(a) - points(b)),
+    ):
+        assert_normal(result)
+        assert held(result) == truth
+
+
+@given(pairs, st.integers(0, SPAN), st.integers(0, SPAN))
+def test_windows_clip_gaps_and_measures_agree_with_points(listed: list[tuple[int, int]], low: int, high: int) -> None:
+    whole, window = made(listed), set(range(low, high))
+    assert held(whole.clip(BASE + low, BASE + high)) == points(listed) & window
+    assert held(whole.gaps(BASE + low, BASE + high)) == window - points(listed)
+    if low <= high:
+        assert whole.within([BASE + low], [BASE + high]).tolist() == [len(points(listed) & window)]
+    assert whole.holds([BASE + low]).tolist() == [low in points(listed)]
+
+
+@given(st.lists(pairs, max_size=4), st.integers(1, 4))
+def test_at_least_counts_sets_not_intervals(many: list[list[tuple[int, int]]], count: int) -> None:
+    truth = {p for p in range(SPAN) if sum(p in points(one) for one in many) >= count}
+    assert held(at_least([made(one) for one in many], count)) == truth
+    assert union_of([made(one) for one in many]) == at_least([made(one) for one in many], 1)
+
+
+def test_nothing_is_nothing() -> None:
+    assert len(EMPTY) == 0
+    assert EMPTY.length == 0
+    assert EMPTY | EMPTY == EMPTY & EMPTY == EMPTY - EMPTY
+    assert EMPTY.before([3, 4]).tolist() == [0, 0]
+    assert EMPTY.holds([1]).tolist() == [False]
+    assert union_of([]) == EMPTY
+    assert at_least([EMPTY, EMPTY], 2) == EMPTY
+    assert (EMPTY == 3) is False
+
+
+def test_intervals_do_not_hash() -> None:
+    with pytest.raises(TypeError):
+        hash(EMPTY)

@@ -1,0 +1,68 @@
+"""The wheel: which packages it installs, and the dashboard as it runs from there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hatchling")
+
+ROOT = Path(__file__).resolve().parents[2]
+DRAW_FROM_WHEEL = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+for name in ("dashboard", "trainer"):
+    sys.modules[name] = None  # a clone's packages, which an installed dashboard has not
+import usp_prof_dashboard.app
+from streamlit.testing.v1 import AppTest
+from usp_prof.cli.dashboard import package
+assert package() == "usp_prof_dashboard"
+script = Path(usp_prof_dashboard.app.__file__).with_name("script") / "main.py"
+assert script.is_relative_to(sys.argv[1])
+shown = AppTest.from_file(str(script), default_timeout=120).run()
+assert not shown.exception, shown.exception[0].value
+assert shown.metric
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel of this working tree."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_installs_nothing_under_a_name_that_is_not_ours(wheel: Path) -> None:
+    names = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    packages = {name for name in names if not name.endswith(".dist-info")}
+    assert packages == {"usp_prof", "usp_prof_dashboard"}
+
+
+def test_the_wheel_holds_what_the_dashboard_reads_beside_its_code(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    beside = [path for path in (ROOT / "dashboard").rglob("*") if path.suffix in {".js", ".png", ".toml"}]
+    assert len(beside) >= 4
+    for path in beside:
+        assert f"usp_prof_{path.relative_to(ROOT).as_posix()}" in names
+
+
+def test_the_dashboard_runs_from_the_wheel(wheel: Path, run_folder: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    environment = os.environ | {
+        "USP_PROF_DASHBOARD_PATHS": json.dumps([str(run_folder)]),
+        "USP_PROF_CACHE": str(tmp_path / "cache"),
+    }
+    command = [sys.executable, "-c", DRAW_FROM_WHEEL, str(tmp_path / "site")]
+    outcome = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=250, check=False
+    )
+    assert outcome.returncode == 0, outcome.stderr[-3000:]

@@ -1,0 +1,82 @@
+"""One cause, one finding; what is within the noise is no reason to act; at most five are shown."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from usp_prof.findings.causes import SHOWN, causes_of, with_causes
+from usp_prof.findings.search import _finding, _in_order
+from usp_prof.model.edit import Edit
+from usp_prof.model.finding import Basis, Finding, Level
+from usp_prof.report.words import cause_lines, left_out
+from usp_prof.whatif.gains import Gain
+
+
+def finding(code: str, gain: float, together: float, error: float = 0.02, **where: Any) -> Finding:
+    return Finding(code, code, where, {}, gain_fraction=gain, cumulative_gain_fraction=together, error_fraction=error)
+
+
+def judged(code: str, gain: float, error: float, *, opportunity: bool = False) -> Any:
+    draft = SimpleNamespace(
+        title=code, where={}, evidence={}, edit=Edit(code), advice="", opportunity=opportunity, covers=(), basis=None,
+        settings={},
+    )  # fmt: skip
+    return SimpleNamespace(CODE=code), draft, Gain(gain, Basis.REPLAYED, error)
+
+
+def test_findings_come_by_what_is_certain_and_the_noise_last() -> None:
+    items = [
+        judged("choice", 0.508, 0.05, opportunity=True),
+        judged("noisy", 0.487, 0.496),
+        judged("sure", 0.09, 0.02),
+        judged("unsure", 0.20, 0.15),
+    ]
+    order = [each.CODE for each, _, _ in _in_order(items)]
+    assert order == ["sure", "unsure", "choice", "noisy"]
+    levels = {item[0].CODE: _finding(*item, 0.0).level for item in items}
+    assert levels == {"choice": Level.NOTE, "noisy": Level.NOTE, "sure": Level.WARNING, "unsure": Level.WARNING}
+    assert _finding(*judged("critical", 0.3, 0.1), 0.0).level is Level.CRITICAL
+
+
+def test_the_same_time_seen_again_is_part_of_what_comes_before() -> None:
+    found = with_causes(
+        [
+            finding("slow-host", 0.66, 0.66, rank=2),
+            finding("host-bound", 0.67, 0.68),  # adds 2 of 67
+            finding("slow-link", 0.20, 0.85, axis="tp", group="3@0,1"),  # adds 17 of 20
+            finding("low-bandwidth", 0.19, 0.86, axis="tp"),
+        ]
+    )
+    assert [each.part_of for each in found] == [-1, 0, -1, 2]
+    causes = causes_of(found).causes
+    assert [(each.finding.code, [part.code for part in each.parts]) for each in causes] == [
+        ("slow-host", ["host-bound"]),
+        ("slow-link", ["low-bandwidth"]),
+    ]
+    assert cause_lines(causes[1])[-1] == "of the same cause: low-bandwidth [axis tp] 19.0 %"
+
+
+def test_findings_of_other_ranks_and_axes_are_causes_of_their_own() -> None:
+    found = with_causes(
+        [finding("slow-rank", 0.3, 0.3, rank=1), finding("slow-rank", 0.2, 0.3, rank=2), finding("x", 0.1, 0.3, rank=1)]
+    )
+    assert [each.part_of for each in found] == [-1, -1, 0]
+    links = with_causes([finding("a", 0.3, 0.3, axis="dp"), finding("b", 0.2, 0.3, axis="tp")])
+    assert [each.part_of for each in links] == [-1, -1]
+
+
+def test_what_does_not_exceed_its_error_is_folded() -> None:
+    found = with_causes([finding("a", 0.3, 0.3), *(finding("b", 0.29, 0.3, 0.903, rank=rank) for rank in range(8))])
+    causes = causes_of(found)
+    assert [each.finding.code for each in causes.causes] == ["a"]
+    assert len(causes.noise) == 8
+    assert left_out(causes.more, len(causes.noise)) == "and 8 within the noise (the gain does not exceed its error)"
+
+
+def test_a_screen_holds_five() -> None:
+    found = [finding("slow-rank", 0.3, 0.3 + rank / 100, rank=rank) for rank in range(9)]
+    causes = causes_of(found)
+    assert len(causes.shown) == SHOWN
+    assert left_out(causes.more, 0) == "and 4 more"
+    assert left_out(0, 0) == ""

@@ -1,0 +1,104 @@
+"""A rank that keeps others waiting: worth what its replay gains, told with its cause, folded under what says more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from made_faults import run_of, run_with
+
+from usp_prof.analyses import stragglers
+from usp_prof.analyses.measures.lateness import Why
+from usp_prof.analyses.stragglers import Culprit, StragglersResult
+from usp_prof.findings import find, find_all
+from usp_prof.findings.causes import causes_of
+from usp_prof.findings.rules import late_rank
+from usp_prof.model.edit import parse_edit
+from usp_prof.run import open_run
+from usp_prof.whatif.predict import predict
+
+if TYPE_CHECKING:
+    from usp_prof.tables.table_set import TableSet
+
+SLEEPING = Path(__file__).parents[2].parent / "shared" / "traces" / "torchrec-4r-sleeping-rank"
+TRACES = Path(__file__).parents[2] / "traces"
+PLAIN: dict[str, Any] = {"mesh": {"dp": 4}, "work": {"steps": 3, "micro_batches": 2}, "shape": {"layers": 2}}
+
+
+def blamed(tables: TableSet, monkeypatch: pytest.MonkeyPatch, *culprits: Culprit) -> None:
+    """Let the straggler analysis name these culprits."""
+    import numpy as np  # noqa: PLC0415
+
+    nothing = np.zeros(0, np.int64)
+    result = StragglersResult((), culprits, nothing, nothing, nothing.astype(float), nothing, {})
+    monkeypatch.setattr(stragglers, "compute", lambda *_: result)
+    assert tables.ranks
+
+
+def culprit(rank: int, why: Why = Why.HOST, **more: Any) -> Culprit:
+    told = {"steps": (0, 1), "persistent": True, "evidence": {"host": 197, "copies": -2}} | more
+    return Culprit(rank, "dp", why, 2e6, 0.2, 1.01, **told)
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_a_late_rank_is_worth_what_its_replay_gains(seed: int) -> None:
+    fault = {"kind": "late_input", "delay_ns": 15_000_000, "rank": 2}
+    tables = run_of(json.dumps(PLAIN | {"seed": seed, "faults": [fault]})).tables
+    (found,) = (each for each in find(tables) if each.code == late_rank.CODE)
+    replayed = predict(tables, [parse_edit("rank_as_peers=2")])
+    assert (found.where["rank"], found.edit) == (2, "rank_as_peers=2")
+    assert found.gain_fraction == pytest.approx(replayed.gain_fraction)
+    assert found.error_fraction == pytest.approx(replayed.error_fraction)
+
+
+def test_what_says_why_comes_first_and_holds_the_late_rank() -> None:
+    """One cause, one finding: the slow rank, and that it is late."""
+    found = find(run_with("slow_rank").tables)
+    first = causes_of(found).causes[0]
+    assert first.finding.code == "slow-rank"
+    assert late_rank.CODE in [part.code for part in first.parts]
+
+
+@pytest.mark.parametrize(
+    ("run", "code"), [("recorded-ep-imbalance", "uneven-experts"), ("recorded-ring-contiguous", "uneven-sequence")]
+)
+def test_a_rank_with_more_work_is_late_for_it(run: str, code: str) -> None:
+    """With its peers' work it would be as fast as they are, but somebody has to do the work."""
+    causes = causes_of(find(open_run(TRACES / run).tables)).causes
+    assert [(cause.finding.code, [part.code for part in cause.parts]) for cause in causes] == [(code, [late_rank.CODE])]
+
+
+def test_a_rank_that_sleeps_is_one_cause() -> None:
+    found = find(open_run(SLEEPING).tables)
+    causes = causes_of(found).causes
+    (late,) = (each for each in found if each.code == late_rank.CODE)
+    assert (late.where["rank"], found[late.part_of].code) == (2, "host-pause")
+    assert late.title.endswith("its host pauses")
+    assert [cause.finding.code for cause in causes if cause.finding.where.get("rank") == 2] == ["host-pause"]
+    assert late.gain_fraction == pytest.approx(found[late.part_of].gain_fraction, abs=late.error_fraction)
+
+
+def test_a_culprit_whose_replay_gains_nothing_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for rank 1 here, whatever the analysis says: with it as its peers the step is what it was."""
+    tables = run_with("clean").tables
+    blamed(tables, monkeypatch, culprit(1))
+    assert late_rank.CODE not in [each.code for each in find_all(tables).findings]
+
+
+@pytest.mark.parametrize("why", list(Why))
+def test_every_cause_has_its_words_and_advice(why: Why, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = run_with("clean").tables
+    blamed(tables, monkeypatch, culprit(1, why, persistent=False))
+    (draft,) = late_rank.look(tables)
+    assert draft.title == f"rank 1 is late for dp calls in some steps: {late_rank.CAUSES[why]}"
+    assert draft.advice
+    assert draft.evidence["host_over_peers_ns"] == 197
+    assert draft.evidence["steps"] == "0, 1"
+
+
+def test_a_rank_without_peers_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = run_of('{"mesh": {"pp": 2}}').tables
+    blamed(tables, monkeypatch, culprit(1))
+    assert list(late_rank.look(tables)) == []

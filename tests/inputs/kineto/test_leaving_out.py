@@ -1,0 +1,78 @@
+"""Are rows left out and repeats found without holding all arguments, across chunks and batches?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tiny
+from hypothesis import given
+from hypothesis import strategies as st
+
+from usp_prof.inputs.kineto import arguments
+from usp_prof.inputs.kineto.arguments import alike, kept, taken
+from usp_prof.inputs.kineto.reader import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXTS = st.lists(st.lists(st.text(max_size=4).map(lambda text: text.encode("utf-8", "replace").decode()), max_size=8))
+
+
+def chunked(parts: list[list[str]]) -> pa.ChunkedArray:
+    # Chunks that begin somewhere inside a buffer, as slices do.
+    chunks = [pa.array(["before", *part, "behind"], pa.string()).slice(1, len(part)) for part in parts]
+    return pa.chunked_array(chunks, pa.string())
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arguments, "_ROWS", 3)
+    monkeypatch.setattr(arguments, "CHUNK", 10)
+
+
+@given(TEXTS)
+def test_texts_that_are_kept_are_the_same_in_the_same_order(parts: list[list[str]]) -> None:
+    texts = chunked(parts)
+    keep = np.random.default_rng(len(texts)).random(len(texts)) < 0.6
+    assert kept(texts, keep).to_pylist() == [text for text, stays in zip(texts.to_pylist(), keep, strict=True) if stays]
+
+
+@given(TEXTS)
+def test_texts_are_taken_and_compared_row_by_row(parts: list[list[str]]) -> None:
+    texts = chunked(parts)
+    if not len(texts):
+        return
+    noise = np.random.default_rng(len(texts))
+    one, other = noise.integers(0, len(texts), 20), noise.integers(0, len(texts), 20)
+    plain = texts.to_pylist()
+    assert taken(texts, one).to_pylist() == [plain[row] for row in one]
+    assert alike(texts, one, other).tolist() == [plain[a] == plain[b] for a, b in zip(one, other, strict=True)]
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.sampled_from(["", "x", "y"])), max_size=30))
+def test_repeats_are_those_alike_in_every_field(
+    tmp_path_factory: pytest.TempPathFactory, made: list[tuple[str, int, str]]
+) -> None:
+    trace = tiny.Trace(device="cpu").op("aten::first", 10, 1)
+    for name, at, said in made:
+        trace.op(name, at, 1, args={"said": said})
+    raw = read(trace.write(tmp_path_factory.mktemp("trace") / "rank0.json"))
+    assert raw.events.num_rows == 1 + len(set(made))
+    found = {row.code: row.count for row in raw.health}
+    repeats = sum(count - 1 for count in Counter(made).values())
+    assert found.get("duplicate_events", 0) == repeats
+    assert raw.events["event"].to_pylist() == list(range(raw.events.num_rows))
+
+
+def test_a_trace_that_stands_in_the_file_twice(tmp_path: Path) -> None:
+    trace = tiny.Trace().step(1, 0, 900)
+    for number in range(200):
+        trace.kernel("k", number * 10, 5, launch_at=number)
+    trace.events = trace.events * 2
+    raw = read(trace.write(tmp_path / "rank0.json"))
+    assert raw.events.num_rows == 401
+    assert {row.code: row.count for row in raw.health}["duplicate_events"] == 401

@@ -1,0 +1,77 @@
+"""Does long text come back as it was put in, wherever it waited, and does letting go of it cost nothing but time?"""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from typing import IO, TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from usp_prof.inputs import memory
+from usp_prof.inputs.memory import LongText, let_go
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _grown(pieces: list[bytes]) -> LongText:
+    text = LongText()
+    for piece in pieces:
+        text.add(piece)
+    assert len(text) == sum(map(len, pieces))
+    return text
+
+
+@pytest.mark.parametrize("held", [1, 5, 1 << 20])
+@pytest.mark.parametrize("long", [3, 1 << 20])
+@given(pieces=st.lists(st.binary(max_size=8)))
+def test_text_comes_back_from_memory_and_from_its_file(held: int, long: int, pieces: list[bytes]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "HELD", held)
+        patch.setattr(memory, "_LONG", long)
+        buffer = _grown(pieces).buffer()
+    assert buffer.to_pybytes() == b"".join(pieces)
+    let_go()
+    assert buffer.to_pybytes() == b"".join(pieces)
+
+
+def test_text_stays_in_memory_where_no_file_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> IO[bytes]:
+        raise OSError(errno.EROFS, "no")
+
+    monkeypatch.setattr(memory, "HELD", 2)
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    assert _grown([b"abc", b"def", b"g"]).buffer().to_pybytes() == b"abcdefg"
+
+
+@pytest.mark.parametrize("room", [0, 1, 4])
+@pytest.mark.parametrize("long", [1, 3, 1 << 20])
+def test_text_is_taken_back_when_the_disk_is_full(monkeypatch: pytest.MonkeyPatch, room: int, long: int) -> None:
+    left = [room]
+
+    whole: Callable[[LongText, IO[bytes], bytes], None] = LongText._write
+
+    def scarce(self: LongText, file: IO[bytes], text: bytes) -> None:
+        if len(text) > left[0]:
+            raise OSError(errno.ENOSPC, "full")
+        left[0] -= len(text)
+        whole(self, file, text)
+
+    monkeypatch.setattr(memory, "HELD", 1)
+    monkeypatch.setattr(memory, "_PART", 1)
+    monkeypatch.setattr(memory, "_LONG", long)
+    monkeypatch.setattr(LongText, "_write", scarce)
+    assert _grown([b"a", b"bcd", b"efgh", b"i"]).buffer().to_pybytes() == b"abcdefghi"
+
+
+def test_text_is_taken_back_where_it_cannot_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> object:
+        raise OSError(errno.ENODEV, "no")
+
+    monkeypatch.setattr(memory, "HELD", 1)
+    monkeypatch.setattr(memory.mmap, "mmap", refuse)
+    monkeypatch.setattr(memory, "_mapped", set())
+    assert _grown([b"abc"]).buffer().to_pybytes() == b"abc"

@@ -1,0 +1,152 @@
+"""One process in which something happens beside a session; the argument names what."""
+
+import os
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+from torch.utils.data import DataLoader, TensorDataset
+
+from usp_prof import record
+
+case, folder = sys.argv[1], Path(sys.argv[2])
+CPU = [ProfilerActivity.CPU]
+STEPS = 8
+
+
+def session(name: str = "ours", **options: Any) -> record.Session:
+    return record.session(folder / name, **{"peak_flops": 1e9, "wait": 0, "warmup": 1, "active": 3, **options})
+
+
+def work() -> None:
+    with record.phase("forward"):
+        torch.mm(torch.ones(8, 8), torch.ones(8, 8))
+
+
+def train(ours: record.Session, theirs: profile | None = None, steps: int = STEPS) -> None:
+    for _ in range(steps):
+        with ours.step():
+            work()
+        if theirs is not None:
+            theirs.step()
+
+
+def export(theirs: Any) -> None:
+    theirs.export_chrome_trace(str(folder / "theirs.json"))
+
+
+folder.mkdir(parents=True, exist_ok=True)
+warnings.simplefilter("always", record.RecordingWarning)
+
+if case == "theirs_around":
+    with profile(activities=CPU) as theirs, session() as ours:
+        train(ours)
+    export(theirs)
+elif case == "theirs_scheduled_around":
+    with profile(activities=CPU, schedule=schedule(wait=2, warmup=1, active=2, repeat=1)) as theirs, session() as ours:
+        train(ours, theirs)
+    export(theirs)
+elif case == "theirs_scheduled_within":
+    with session() as ours, profile(activities=CPU, schedule=schedule(wait=2, warmup=1, active=2, repeat=1)) as theirs:
+        train(ours, theirs)
+    export(theirs)
+elif case == "theirs_warming_within":
+    with session() as ours:
+        train(ours, steps=2)
+        with profile(activities=CPU, schedule=schedule(wait=0, warmup=2, active=2, repeat=1)) as theirs:
+            train(ours, theirs)
+    export(theirs)
+elif case == "theirs_in_a_window":
+    with session() as ours:
+        train(ours, steps=2)
+        with profile(activities=CPU) as theirs:
+            train(ours)
+    export(theirs)
+elif case == "theirs_in_a_step":
+    with session() as ours:
+        train(ours, steps=2)
+        with ours.step(), profile(activities=CPU) as theirs:
+            work()
+        train(ours)
+    export(theirs)
+elif case == "theirs_past_the_session":
+    with session() as ours:
+        train(ours, steps=2)
+        theirs = profile(activities=CPU)
+        theirs.start()
+        work()
+    theirs.stop()
+    export(theirs)
+elif case == "theirs_legacy_in_a_window":
+    with session() as ours:
+        train(ours, steps=2)
+        with torch.autograd.profiler.profile() as theirs:
+            train(ours)
+    export(theirs)
+elif case == "theirs_before":
+    with profile(activities=CPU) as theirs:
+        work()
+    export(theirs)
+    with session() as ours:
+        train(ours)
+elif case == "theirs_after":
+    with session() as ours:
+        train(ours)
+        with profile(activities=CPU) as theirs:
+            work()
+    export(theirs)
+elif case == "two_sessions":
+    with session() as ours, session("second") as second:
+        for _ in range(STEPS):
+            with ours.step(), second.step():
+                work()
+elif case == "never_entered":
+    train(session())
+elif case == "entered_twice":
+    ours = session()
+    with ours:
+        with ours:
+            train(ours, steps=2)
+        train(ours)
+    with ours:
+        train(ours)
+elif case == "a_step_raises_and_the_loop_goes_on":
+    with session() as ours:
+        for step in range(STEPS):
+            try:
+                with ours.step():
+                    work()
+                    if step == 2:
+                        raise MemoryError("made up")  # noqa: TRY301
+            except MemoryError:
+                pass
+elif case == "forked_loader":
+    loader = DataLoader(TensorDataset(torch.ones(16, 2)), batch_size=2, num_workers=2, multiprocessing_context="fork")
+    with session() as ours:
+        for _ in loader:
+            with ours.step():
+                work()
+elif case == "forked_child_ends":
+    ours = session(active=6).__enter__()
+    train(ours, steps=3)
+    if os.fork() == 0:
+        ours.advance()
+        ours.__exit__(None, None, None)
+        os._exit(0)
+    os.wait()
+    train(ours)
+    ours.close()
+elif case == "interrupted":
+    with session(active=6) as ours:
+        train(ours, steps=4)
+        with ours.step():
+            os.kill(os.getpid(), signal.SIGINT)
+            work()
+elif case == "our_failure":
+    with session(model=object(), coordinates=3) as ours:
+        train(ours)
+sys.stdout.write("trained\n")

@@ -1,0 +1,54 @@
+"""First screen and JSON of a run of which no steps are known: figures of the window, none per step."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from stripped import device_only, sources
+
+from usp_prof.report.build import analyse, build
+from usp_prof.report.document import Document, KeyFigures, Stack
+from usp_prof.report.writers import json_text
+from usp_prof.synth.declaration import Declaration
+from usp_prof.synth.write import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PER_STEP = {"step_time", "job_step_time", "step_spread", "tokens_per_second", "mfu", "hfu"}
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> Document:
+    """Report one step of four ranks of which device activity alone was recorded: nothing repeats."""
+    folder: Path = tmp_path_factory.mktemp("window")
+    declared: dict[str, Any] = {"mesh": {"dp": 4}, "work": {"steps": 1, "micro_batches": 2}, "shape": {"layers": 2}}
+    write(Declaration.from_dict(declared), folder / "full")
+    run = device_only(folder / "full", folder / "run")
+    assert sources(run) == {"window"}
+    return build(run.tables, analyse(run.tables), name="run")
+
+
+def test_the_first_figure_is_the_window(document: Document) -> None:
+    (figures,) = (block for block in document.summary.blocks if isinstance(block, KeyFigures))
+    first = figures.figures[0]
+    assert first.label == "window"
+    (stack,) = (block for block in document.summary.blocks if isinstance(block, Stack))
+    assert stack.title.startswith("Where the window goes")
+    assert first.value == pytest.approx(stack.total)
+    assert "step" not in {figure.label for figure in figures.figures}
+
+
+def test_the_json_holds_no_figure_per_step_and_says_why(document: Document) -> None:
+    said = json.loads(json_text.write(document))
+    ids = {row["id"] for row in said["metrics"]}
+    assert not ids & PER_STEP
+    assert {"window_time", "compute_time", "exposed_comm_time", "overlap_fraction"} <= ids
+    (row,) = (row for row in said["health"] if row["code"] == "window_is_no_step")
+    assert "profiler.step()" in row["detail"]
+
+
+def test_what_only_the_host_tells_is_not_known(document: Document) -> None:
+    assert not {"launch_count", "host_sync_time", "input_time"} & {value.metric.id for value in document.values}

@@ -1,0 +1,308 @@
+"""Is what was stored there whole, bounded, and the same when read back?"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from usp_prof.model.errors import InputError, UsageError
+from usp_prof.store import sealed
+from usp_prof.store.cache import IN_USE_SECONDS, Cache, CacheUnwritableError, content_key, open_cache
+
+TABLE = pa.table({"n": [1, -1, 2**62], "t": pa.array(["a", "", "a"]).dictionary_encode(), "x": [0.5, None, 1.0]})
+
+
+def test_what_was_stored_comes_back(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "made" / "here")
+    assert cache.open("k") is None
+    stored = cache.store("k", {"one": TABLE, "two": TABLE.slice(0, 0)}, {"note": "said"})
+    again = cache.open("k")
+    assert again is not None
+    assert again.note["note"] == stored.note["note"] == "said"
+    assert again.names() == ("one", "two")
+    assert again.table("one").equals(TABLE)
+    assert again.table("one").schema == TABLE.schema
+    assert again.table("two").num_rows == 0
+
+
+@given(
+    numbers=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30),
+    words=st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=30),
+)
+def test_any_columns_make_the_round_trip(
+    tmp_path_factory: pytest.TempPathFactory, numbers: list[int], words: list[str]
+) -> None:
+    cache = Cache(tmp_path_factory.mktemp("cache"))
+    tables = {
+        "numbers": pa.table({"n": pa.array(numbers, pa.int64())}),
+        "words": pa.table({"w": pa.array(words, pa.string())}),
+    }
+    stored = cache.store("key", tables, {})
+    assert {name: stored.table(name) for name in stored.names()} == tables
+
+
+def test_the_first_of_two_writers_wins_and_both_read(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    first, second = cache.store("k", {"t": TABLE}, {"by": 1}), cache.store("k", {"t": TABLE}, {"by": 2})
+    assert first.note["by"] == second.note["by"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["k"]
+
+
+def test_many_writers_and_readers_at_once(tmp_path: Path) -> None:
+    cache, seen = Cache(tmp_path), []
+
+    def work() -> None:
+        for _ in range(5):
+            stored = cache.open("k") or cache.store("k", {"t": TABLE}, {})
+            seen.append(stored.table("t").equals(TABLE))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [True] * 40
+    assert [path.name for path in tmp_path.iterdir()] == ["k"]
+
+
+def test_a_broken_entry_is_no_entry_and_is_replaced(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    cache.store("k", {"t": TABLE}, {})
+    (tmp_path / "k" / "t.parquet").write_bytes(b"PAR1")
+    assert cache.open("k") is None
+    assert cache.store("k", {"t": TABLE}, {}).table("t").equals(TABLE)
+    (tmp_path / "k" / "entry.json").write_text("{")
+    assert cache.open("k") is None
+
+
+def test_one_flipped_bit_is_never_believed(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    entry = cache.store("k", {"t": TABLE, "u": TABLE}, {"note": "said"}).folder
+    for path in sorted(entry.iterdir()):
+        whole = path.read_bytes()
+        for place in range(0, len(whole), max(1, len(whole) // 40)):
+            flipped = bytearray(whole)
+            flipped[place] ^= 1 << (place % 8)
+            path.write_bytes(flipped)
+            assert Cache(tmp_path).open("k") is None, (path.name, place)
+        path.write_bytes(whole)
+    assert cache.open("k") is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{}",
+        b"null",
+        b"[]",
+        b'{"seal": "x", "content": {}}',
+        b'{"seal": 1, "content": 2}',
+        b"[" * 100_000,
+        b"\0" * 99,
+    ],
+)
+def test_an_entry_that_says_anything_else_is_no_entry(tmp_path: Path, text: bytes) -> None:
+    cache = Cache(tmp_path)
+    (cache.store("k", {"t": TABLE}, {}).folder / "entry.json").write_bytes(text)
+    assert cache.open("k") is None
+    assert "entry.json" in cache.damaged["k"]
+    assert cache.store("k", {"t": TABLE}, {}).table("t").equals(TABLE)
+
+
+def test_an_entry_of_another_version_is_no_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(tmp_path)
+    monkeypatch.setattr(sealed, "VERSION", 99)
+    cache.store("k", {"t": TABLE}, {})
+    monkeypatch.undo()
+    assert cache.open("k") is None
+    assert cache.damaged["k"] == "entry.json has version 99, not 1"
+
+
+def test_a_half_written_folder_is_healed(tmp_path: Path) -> None:
+    (tmp_path / "k").mkdir()
+    (tmp_path / "k" / "t.parquet").write_bytes(b"PAR1")
+    cache = Cache(tmp_path)
+    assert cache.open("k") is None
+    assert cache.store("k", {"t": TABLE}, {}).table("t").equals(TABLE)
+
+
+def test_what_a_killed_writer_left_goes_and_what_is_being_written_stays(tmp_path: Path) -> None:
+    for name, age in (("aside-dead", IN_USE_SECONDS + 60), ("aside-alive", 0)):
+        (tmp_path / name).mkdir()
+        used = time.time() - age
+        os.utime(tmp_path / name, (used, used))
+    Cache(tmp_path).store("k", {"t": TABLE}, {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["aside-alive", "k"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
+def test_nobody_else_may_read_what_is_stored(tmp_path: Path) -> None:
+    entry = Cache(tmp_path).store("k", {"t": TABLE}, {}).folder
+    assert {path.stat().st_mode & 0o777 for path in entry.iterdir()} == {0o600}
+    assert entry.stat().st_mode & 0o077 == 0
+
+
+def test_a_table_damaged_while_it_is_open_is_refused(tmp_path: Path) -> None:
+    stored = Cache(tmp_path).store("k", {"t": TABLE}, {})
+    path = stored.path("t")
+    stored.view("t").num_rows  # noqa: B018 - reads the footer
+    path.write_bytes(b"\0" * path.stat().st_size)
+    with pytest.raises(InputError, match="damaged"):
+        stored.view("t").whole()
+
+
+def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
+    size = sum(file.stat().st_size for file in Cache(tmp_path / "probe").store("k", {"t": TABLE}, {}).folder.iterdir())
+    cache = Cache(tmp_path / "cache", limit_bytes=2 * size + size // 2)
+    for age, key in ((3000, "a"), (2000, "b")):
+        entry = cache.store(key, {"t": TABLE}, {}).folder / "entry.json"
+        used = entry.stat().st_mtime - age
+        os.utime(entry, (used, used))
+    assert cache.open("a") is not None  # used just now: b is the oldest
+    cache.store("c", {"t": TABLE}, {})
+    assert sorted(path.name for path in cache.folder.iterdir()) == ["a", "c"]
+
+
+def test_what_was_used_just_now_stays_beyond_the_bound(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, limit_bytes=1)
+    first = cache.store("a", {"t": TABLE}, {})
+    cache.store("b", {"t": TABLE}, {})
+    assert first.table("t").num_rows == 3
+    long_ago = first.folder.stat().st_mtime - IN_USE_SECONDS - 60
+    os.utime(first.folder / "entry.json", (long_ago, long_ago))
+    cache.store("c", {"t": TABLE}, {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "c"]
+
+
+def test_tables_that_were_cleared_away_say_so(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    stored = cache.store("a", {"t": TABLE, "u": TABLE}, {})
+    seen = stored.view("u")
+    assert seen.num_rows == 3
+    cache.clear()
+    with pytest.raises(InputError, match="cleared") as caught:
+        stored.table("t")
+    assert "again" in caught.value.hint
+    with pytest.raises(InputError, match="cleared"):
+        seen.column("n")
+
+
+def test_an_entry_larger_than_the_bound_still_serves_the_one_who_wrote_it(tmp_path: Path) -> None:
+    assert Cache(tmp_path, limit_bytes=1).store("k", {"t": TABLE}, {}).table("t").num_rows == 3
+
+
+def test_measure_and_clear(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    assert cache.size().entries == 0
+    cache.store("a", {"t": TABLE}, {})
+    cache.store("b", {"t": TABLE}, {})
+    (tmp_path / "aside-dead").mkdir()
+    size = cache.size()
+    assert size.entries == 2
+    assert size.size_bytes > 0
+    assert cache.clear() == size
+    assert list(tmp_path.iterdir()) == []
+    assert Cache(tmp_path / "never").clear().entries == 0
+
+
+def test_what_was_made_of_tables_is_made_once_counted_and_cleared(tmp_path: Path) -> None:
+    cache, calls = Cache(tmp_path), []
+
+    def write(folder: Path) -> None:
+        calls.append(folder)
+        (folder / "below").mkdir()
+        (folder / "below" / "picture.bin").write_bytes(b"12345")
+
+    folder = cache.derive("timeline-1 a b", write)
+    assert (folder / "below" / "picture.bin").read_bytes() == b"12345"
+    assert cache.derive("timeline-1 a b", write) == folder
+    assert len(calls) == 1
+    assert cache.derive("timeline-2 a b", write) != folder
+    size = cache.size()
+    assert (size.entries, size.derived) == (0, 2)
+    assert size.size_bytes >= 10
+    (folder / "below" / "picture.bin").write_bytes(b"123")
+    assert cache.derive("timeline-1 a b", write) == folder
+    assert len(calls) == 3
+    assert cache.clear().derived == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_made_of_tables_goes_when_the_bound_is_reached(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, limit_bytes=3000)
+    first = cache.derive("one", lambda folder: _fill(folder, 2000))
+    os.utime(first / "entry.json", (1, 1))
+    second = cache.derive("two", lambda folder: _fill(folder, 2000))
+    assert not first.exists()
+    assert second.exists()
+
+
+def _fill(folder: Path, size: int) -> None:
+    (folder / "file").write_bytes(bytes(size))
+
+
+def test_a_thing_that_failed_while_it_was_made_leaves_nothing(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        _fill(folder, 3)
+        raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011 - our own, bare
+        Cache(tmp_path).derive("one", fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CacheUnwritableError) as caught:
+        Cache(tmp_path / "file" / "below").store("k", {"t": TABLE}, {})
+    assert "--cache-dir" in caught.value.hint
+
+
+def test_the_key_is_the_content_and_what_decides_what_is_made_of_it(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_bytes(b"same")
+    other.write_bytes(b"same")
+    assert content_key(one, 1, "v") == content_key(other, 1, "v")
+    assert len({content_key(one, 1, "v"), content_key(one, 2, "v"), content_key(one, 1, "w")}) == 3
+    stat = one.stat()
+    one.write_bytes(b"sane")
+    os.utime(one, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert content_key(one, 1, "v") != content_key(other, 1, "v")
+    with pytest.raises(InputError):
+        content_key(tmp_path / "nothing")
+
+
+def test_where_the_cache_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USP_PROF_CACHE", str(tmp_path / "told"))
+    monkeypatch.setenv("USP_PROF_CACHE_SIZE", "1000")
+    assert open_cache().folder == tmp_path / "told"
+    assert open_cache().limit_bytes == 1000
+    assert open_cache(tmp_path / "chosen").folder == tmp_path / "chosen"
+    monkeypatch.setenv("USP_PROF_CACHE_SIZE", "much")
+    with pytest.raises(UsageError):
+        open_cache()
+
+
+@pytest.mark.parametrize(
+    ("platform", "variable", "below"),
+    [
+        ("linux", "XDG_CACHE_HOME", "usp-prof"),
+        ("win32", "LOCALAPPDATA", "usp-prof/cache"),
+        ("darwin", "HOME", "Library/Caches/usp-prof"),
+    ],
+)
+def test_the_user_s_cache_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str, variable: str, below: str
+) -> None:
+    monkeypatch.delenv("USP_PROF_CACHE", raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.setattr("sys.platform", platform)
+    assert open_cache().folder == tmp_path / Path(below)

@@ -1,0 +1,96 @@
+"""Nameless exchanges: of all ranks where a late rank holds up everybody, of nobody where it holds up some."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import made
+import numpy as np
+import pytest
+
+from usp_prof.tables.common_exchanges import grouped
+from usp_prof.tables.table_set import MemorySource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MS = 1_000_000
+
+
+def exchanges(starts: Sequence[Sequence[int]], ends: Sequence[Sequence[int]]) -> dict[int, MemorySource]:
+    """Make ranks (rows) with exchanges (columns) of no group and no peer; times in microseconds."""
+    found = {}
+    for rank, (begun, ended) in enumerate(zip(starts, ends, strict=True)):
+        parts = [
+            made.part("send_recv", start * 1000, end * 1000, group="", group_size=-1, peer=-1, axis="unknown")
+            for start, end in zip(begun, ended, strict=True)
+        ]
+        tables = made.run({rank: {"collectives": parts}})
+        found[rank] = MemorySource({schema.name: tables.arrow(schema.name) for schema in made.SCHEMAS})
+    return found
+
+
+def groups(sources: dict[int, MemorySource], world: int) -> set[str]:
+    result, _ = grouped(sources, world)
+    return {key for source in result.values() for key in source.table("collectives").column("group").to_pylist()}
+
+
+def arrivals(ranks: int, late: Sequence[int], calls: int = 6) -> np.ndarray:
+    """Let calls begin every 20 ms, a rank of `late` in turn 5 ms after the others."""
+    start = np.tile(np.arange(calls) * 20_000, (ranks, 1)) + np.arange(ranks)[:, None] * 3
+    for call in range(calls):
+        start[late[call % len(late)], call] += 5_000
+    return start
+
+
+@pytest.mark.parametrize("late", [[2], [0, 3], [0, 1, 2, 3]])
+def test_a_late_rank_holds_up_all(late: list[int]) -> None:
+    start = arrivals(4, late)
+    end = np.tile(start.max(axis=0) + 200, (4, 1))
+    sources = exchanges(start.tolist(), end.tolist())
+    assert groups(sources, 4) == {"@0,1,2,3"}
+    _, (row,) = grouped(sources, 4)
+    assert row.code == "exchanges_grouped"
+
+
+def test_clocks_apart_and_a_recording_that_begins_later() -> None:
+    start = arrivals(4, [2])
+    end = np.tile(start.max(axis=0) + 200, (4, 1))
+    start[1], end[1] = start[1] + 7_000_000, end[1] + 7_000_000
+    starts, ends = start.tolist(), end.tolist()
+    starts[3], ends[3] = starts[3][1:], ends[3][1:]
+    assert groups(exchanges(starts, ends), 4) == {"@0,1,2,3"}
+
+
+def test_two_halves_of_the_job_are_not_one_group() -> None:
+    """Ranks 0, 1 and 2, 3 exchange apart: a late rank holds up its own half."""
+    start = arrivals(4, [2])
+    end = np.concatenate([np.tile(start[half].max(axis=0) + 200, (2, 1)) for half in ([0, 1], [2, 3])])
+    assert groups(exchanges(start.tolist(), end.tolist()), 4) == {""}
+
+
+def test_a_pipeline_of_two_stages_is_no_group_of_all() -> None:
+    """Ranks 0, 1 send to 2, 3, which wait: the second is held up by its own sender."""
+    start = arrivals(4, [0])
+    start[2:] -= 9_000
+    end = np.stack([start[sender] + 200 for sender in (0, 1, 0, 1)])
+    assert groups(exchanges(start.tolist(), end.tolist()), 4) == {""}
+
+
+def test_a_ring_is_no_group_of_all() -> None:
+    """Each rank waits for its two neighbours, not for the rank across."""
+    start = arrivals(6, [0])
+    end = np.stack([start[[(rank - 1) % 6, rank, (rank + 1) % 6]].max(axis=0) + 200 for rank in range(6)])
+    assert groups(exchanges(start.tolist(), end.tolist()), 6) == {""}
+
+
+def test_where_nobody_is_late_nothing_tells() -> None:
+    start = np.tile(np.arange(6) * 20_000, (4, 1)) + np.arange(4)[:, None] * 3
+    assert groups(exchanges(start.tolist(), (start + 500).tolist()), 4) == {""}
+
+
+@pytest.mark.parametrize(("ranks", "world"), [(2, 2), (4, 8)])
+def test_two_ranks_or_a_part_of_the_job_tell_nothing(ranks: int, world: int) -> None:
+    start = arrivals(ranks, [0])
+    end = np.tile(start.max(axis=0) + 200, (ranks, 1))
+    assert groups(exchanges(start.tolist(), end.tolist()), world) == {""}

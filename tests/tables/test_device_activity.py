@@ -1,0 +1,76 @@
+"""Ranks whose device was not recorded: what the host did is no compute, and no figure of device work is shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.tiny import Trace, table_set
+from usp_prof.analyses import breakdown, kernels, overlap, step_time, stragglers
+from usp_prof.report.build import analyse, build
+
+
+def host_only(rank: int = 0, world: int = 1) -> Trace:
+    """Give a rank of a GPU run that was recorded with activities=[CPU, CUDA], and whose kernels are missing."""
+    trace = Trace(rank, world).step(1, at=0, dur=10_000).step(2, at=10_000, dur=10_000)
+    for at in (100, 5_000, 10_100, 15_000):
+        trace.op("aten::mm", at, 4_000).launch(at, at + 10)
+    return trace
+
+
+def whole(rank: int = 0, world: int = 1) -> Trace:
+    """Give the same rank with its kernels."""
+    trace = host_only(rank, world)
+    for at in (100, 5_000, 10_100, 15_000):
+        trace.kernel("gemm", at + 200, 2_000, correlation=at)
+    return trace
+
+
+@pytest.mark.parametrize("analysis", [breakdown, overlap, step_time, stragglers, kernels])
+def test_host_ops_are_no_compute_where_kernels_are_missing(analysis: Any) -> None:
+    tables = table_set(host_only())
+    assert analysis.compute(tables).values() == []
+    (row,) = [row for row in tables.health if row.code == "no_device_activity"]
+    assert row.rank == 0
+    assert "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]" in row.detail
+
+
+def test_the_report_says_what_is_missing() -> None:
+    tables = table_set({0: host_only(0, 2), 1: host_only(1, 2)})
+    document = build(tables, analyse(tables), name="x")
+    assert {value.metric.id for value in document.values} & {"compute_time", "idle_time", "slowdown", "mfu"} == set()
+    assert document.findings == ()
+    assert "no_device_activity" in {row.code for row in document.health}
+
+
+def test_the_other_ranks_keep_their_figures() -> None:
+    tables = table_set({0: whole(0, 2), 1: host_only(1, 2)})
+    values = breakdown.compute(tables).values()
+    ranks = {value.dims["rank"] for value in values if "rank" in value.dims}
+    assert ranks == {0}
+    assert [row.rank for row in tables.health if row.code == "no_device_activity"] == [1]
+    assert {culprit.rank for culprit in stragglers.compute(tables).culprits} <= {0}
+
+
+@pytest.mark.parametrize(
+    ("trace", "kind"),
+    [
+        (Trace(device="cpu").op("aten::mm", 0, 50), "cpu"),
+        (Trace(device="cpu").op("aten::mm", 0, 50).gloo("all_reduce", 60, 5, posted_at=58), "cpu"),
+        # With CUDA activity the profiler itself synchronises; nothing was launched.
+        (Trace(device="cpu").op("aten::mm", 0, 50).launch(0, 60, name="cudaDeviceSynchronize"), "cpu"),
+        # gloo on a machine that has GPUs.
+        (Trace(device="cpu").meta(deviceProperties=[{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}])
+         .op("aten::mm", 0, 50).gloo("all_reduce", 60, 5, posted_at=58), "cpu"),
+        (Trace(device="cpu").op("aten::mm", 0, 50).launch(1, 60), "unrecorded"),
+        (Trace(device="cpu").op("aten::mm", 0, 50).launch(1, 60, name="hipMemcpyAsync"), "unrecorded"),
+        (Trace().meta(deviceProperties=[{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}]).op("aten::mm", 0, 50),
+         "unrecorded"),
+        (whole(), "cuda"),
+    ],
+)  # fmt: skip
+def test_a_device_is_unrecorded_only_where_something_tells_of_it(trace: Trace, kind: str) -> None:
+    tables = table_set(trace)
+    assert tables.columns("ranks", 0)["device_kind"].tolist() == [kind]
+    assert bool(len(tables.columns("activities", 0))) is (kind != "unrecorded")

@@ -1,0 +1,230 @@
+"""Inference: each axis that is told from traffic, its reason, and the counter-examples that stay unknown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tiny import Trace, table_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from usp_prof.tables.table_set import TableSet
+
+MEGABYTE = 1 << 18  # elements of four bytes
+LARGE = [4, 256, 1024]
+
+
+def run(world: int, build: Callable[[Trace], Trace], ranks: range | None = None) -> TableSet:
+    return table_set({rank: build(Trace(rank, world).step(1, 0, 900_000)) for rank in ranks or range(world)})
+
+
+def axes(tables: TableSet) -> set[tuple[str, str]]:
+    found: set[tuple[str, str]] = set()
+    for rank in tables.ranks:
+        parts = tables.columns("collectives", rank)
+        found |= set(zip(parts["axis"].tolist(), parts["axis_source"].tolist(), strict=True))
+    return found
+
+
+def reasons(tables: TableSet) -> list[str]:
+    return [row.detail for row in tables.health if row.code == "axis_inferred"]
+
+
+def bare(trace: Trace, kernel: str, count: int = 3) -> Trace:
+    """Add kernels that say nothing."""
+    for number in range(count):
+        trace.kernel(kernel, 1_000 + 100 * number, 50, stream=20, launch_at=10 + 40 * number)
+    return trace
+
+
+BACKWARD = 400_000
+"""Moment from which the autograd engine runs in these traces."""
+
+
+def reductions(trace: Trace, *moments: int, nelems: int = MEGABYTE, op: str = "all_reduce", group: str = "0") -> Trace:
+    """Add reductions posted at these moments, and a backward pass."""
+    trace.group("0", list(range(trace.world)), "default_pg")
+    trace.op("autograd::engine::evaluate_function: AddmmBackward0", BACKWARD, 100_000)
+    for number, moment in enumerate(moments):
+        trace.collective(op, moment + 50, 60, group=group, nelems=nelems, launch_at=moment, sequence=number)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("kernel", "axis"),
+    [
+        ("void deep_ep::intranode::dispatch<8>(x)", "ep"),
+        ("void vllm::cross_device_reduce_1stage<half, 2>(x)", "tp"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", "unknown"),
+        ("ncclDevKernel_SendRecv(x)", "unknown"),
+        ("ncclDevKernel_AllGather_RING_LL(x)", "unknown"),
+        ("void multimem_all_reduce_kernel<c10::BFloat16>(x)", "unknown"),
+    ],
+)
+@pytest.mark.parametrize("ranks", [range(16), range(8), range(1)])
+def test_a_kernel_is_of_one_axis_on_every_rank_or_of_none(kernel: str, axis: str, ranks: range) -> None:
+    tables = run(16, lambda trace: bare(trace, kernel), ranks)
+    assert axes(tables) == {(axis, "none" if axis == "unknown" else "inferred")}
+    assert len(reasons(tables)) == (axis != "unknown")
+    assert tables.topology.axes == {}
+
+
+def test_gradients_are_reduced_in_backward_alone() -> None:
+    late = range(BACKWARD + 1_000, BACKWARD + 9_000, 1_000)
+    tables = run(2, lambda trace: reductions(trace, *late))
+    assert axes(tables) == {("dp", "inferred")}
+    assert tables.topology.axes == {"dp": 2}
+    assert "none in forward" in reasons(tables)[0]
+    assert "none in forward" in tables.topology.groups[0].axis_reason
+    assert tables.columns("groups", 0)["axis_reason"].tolist() == [tables.topology.groups[0].axis_reason]
+
+
+@pytest.mark.parametrize("count", [3, 30])
+def test_inference_has_no_gradients(count: int) -> None:
+    def build(trace: Trace) -> Trace:
+        trace.group("0", list(range(16)), "default_pg")
+        for number in range(count):
+            trace.collective(
+                "all_reduce", 1_000 + 100 * number, 50, group="0", nelems=MEGABYTE, launch_at=10 + 40 * number
+            )
+        return trace
+
+    assert axes(run(16, build)) == {("unknown", "none")}
+    assert axes(run(16, build, range(1))) == {("unknown", "none")}
+
+
+def test_a_norm_that_is_reduced_around_the_optimizer_tells_nothing() -> None:
+    tables = run(2, lambda trace: reductions(trace, BACKWARD + 1_000, BACKWARD + 2_000, nelems=1))
+    assert axes(tables) == {("unknown", "none")}
+
+
+def test_activations_are_reduced_in_forward_and_in_backward() -> None:
+    moments = [*range(1_000, 9_000, 1_000), *range(BACKWARD + 1_000, BACKWARD + 9_000, 1_000)]
+    tables = run(2, lambda trace: reductions(trace, *moments))
+    assert axes(tables) == {("tp", "inferred")}
+    assert "in forward and in backward" in reasons(tables)[0]
+
+
+def test_statistics_of_a_batch_are_no_activations() -> None:
+    """Synchronised batch norm reduces a vector of each layer in forward and in backward: that is data parallel."""
+    moments = [*range(1_000, 9_000, 1_000), *range(BACKWARD + 1_000, BACKWARD + 9_000, 1_000)]
+    assert axes(run(2, lambda trace: reductions(trace, *moments, nelems=2_048))) == {("unknown", "none")}
+
+
+def test_tied_embeddings_beside_a_pipeline_are_not_taken_for_gradients() -> None:
+    def build(trace: Trace) -> Trace:
+        trace = reductions(trace, BACKWARD + 1_000)
+        return trace.collective("send", 5_000, 50, group="0", nelems=8, launch_at=4_000, peer=1 - trace.rank)
+
+    assert axes(run(2, build)) == {("unknown", "none")}
+
+
+def test_alike_groups_of_one_job_have_one_axis() -> None:
+    """Two nodes of four ranks: what the second one ran was launched before the window."""
+    late = range(BACKWARD + 1_000, BACKWARD + 9_000, 1_000)
+
+    def build(trace: Trace) -> Trace:
+        node = trace.rank // 4
+        trace.group(str(node + 1), list(range(4 * node, 4 * node + 4)))
+        if node == 0:
+            return reductions(trace, *late, group="1")
+        return trace.collective("all_reduce", 2_000, 50, group="2", nelems=MEGABYTE)
+
+    assert axes(run(8, build)) == {("dp", "inferred")}
+
+
+def test_a_library_s_own_function_around_a_reduction_tells_the_axis() -> None:
+    def build(trace: Trace) -> Trace:
+        trace.op("_ReduceFromModelParallelRegion", 900, 200)
+        return reductions(trace, 1_000)
+
+    assert axes(run(2, build)) == {("tp", "mark")}
+
+
+def sendrecv(trace: Trace, *calls: tuple[str, int, int], nelems: int | list[int] = 1024) -> Trace:
+    """Add sends and receives in order: operation, peer, moment."""
+    trace.group("0", list(range(trace.world)), "default_pg")
+    for number, (op, peer, moment) in enumerate(calls):
+        size = nelems if isinstance(nelems, int) else nelems[number % len(nelems)]
+        trace.collective(
+            op, moment, 50, group="0", nelems=size, launch_at=moment - 40, peer=peer, stream=20 + number % 2
+        )
+    return trace
+
+
+def pipeline(trace: Trace, **rest: Any) -> Trace:
+    """GPipe with four micro-batches: all forward, then all backward."""
+    rank, last = trace.rank, trace.world - 1
+    calls = []
+    for batch in range(4):
+        at = 1_000 + 1_000 * batch + 300 * rank
+        calls += [("recv", rank - 1, at)] * (rank > 0) + [("send", rank + 1, at + 200)] * (rank < last)
+    for batch in range(4):
+        at = 9_000 + 1_000 * batch + 300 * (last - rank)
+        calls += [("recv", rank + 1, at)] * (rank < last) + [("send", rank - 1, at + 200)] * (rank > 0)
+    return sendrecv(trace, *calls, **rest)
+
+
+def ring(trace: Trace) -> Trace:
+    at, size = range(1_000, 9_000, 1_000), trace.world
+    return sendrecv(
+        trace,
+        *(call for t in at for call in (("send", (trace.rank + 1) % size, t), ("recv", (trace.rank - 1) % size, t))),
+    )
+
+
+def halo(trace: Trace) -> Trace:
+    near = [rank for rank in (trace.rank - 1, trace.rank + 1) if 0 <= rank < trace.world]
+    return sendrecv(
+        trace, *((op, rank, t) for t in range(1_000, 9_000, 1_000) for rank in near for op in ("send", "recv"))
+    )
+
+
+def everybody(trace: Trace) -> Trace:
+    others = [rank for rank in range(trace.world) if rank != trace.rank]
+    return sendrecv(trace, *((op, rank, 1_000) for rank in others for op in ("send", "recv")))
+
+
+def test_a_pipeline_sends_ahead_of_what_comes_back() -> None:
+    tables = run(4, pipeline)
+    assert axes(tables) == {("pp", "inferred")}
+    assert tables.topology.axes == {"pp": 4}
+    assert axes(run(4, pipeline, range(1, 2))) == {("pp", "inferred")}
+
+
+@pytest.mark.parametrize(
+    "build", [ring, halo, everybody, lambda trace: pipeline(trace, nelems=[1 << size for size in range(8, 16)])]
+)
+def test_what_else_sends_is_no_pipeline(build: Callable[[Trace], Trace]) -> None:
+    assert axes(run(4, build)) == {("unknown", "none")}
+
+
+def half_job(trace: Trace, late: int) -> Trace:
+    """Two replicas of two ranks do the same work; the second is some time behind."""
+    behind = late * (trace.rank // 2)
+    for number in range(8):
+        at = 10_000 + 100_000 * number + behind * (number + 1)
+        trace.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", at, 50_000, stream=20, launch_at=at - 5_000)
+    return trace
+
+
+@pytest.mark.parametrize(("late", "group"), [(0, "@0,1,2,3"), (60_000, "")])
+def test_kernels_without_a_group_are_of_all_ranks_where_these_end_together(late: int, group: str) -> None:
+    tables = run(4, lambda trace: half_job(trace, late))
+    assert set(tables.columns("collectives", 3)["group"].tolist()) == {group}
+
+
+def test_a_single_file_tells_no_group_of_the_job() -> None:
+    tables = run(4, lambda trace: half_job(trace, 0), range(1))
+    assert set(tables.columns("collectives", 0)["group"].tolist()) == {""}
+
+
+def test_a_group_of_half_the_ranks_is_not_the_world() -> None:
+    def build(trace: Trace) -> Trace:
+        trace.group("1", [0, 1], "mesh_tp").group("2", [0, 1, 2, 3])
+        return trace.collective("all_reduce", 1_000, 50, group="2", nelems=MEGABYTE, launch_at=500)
+
+    tables = table_set({0: build(Trace(0, 8).step(1, 0, 9_000))})
+    assert axes(tables) == {("unknown", "none")}

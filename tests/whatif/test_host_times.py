@@ -1,0 +1,143 @@
+"""A late rank is late with all that it does: pauses, the loader, launches. On GPU runs whose faults are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from made_faults import run_of
+from tiny import Trace, table_set
+
+from usp_prof.model.edit import parse_edit
+from usp_prof.run import open_run
+from usp_prof.whatif.attribution import slowdown
+from usp_prof.whatif.build import graph_of
+from usp_prof.whatif.graph import EdgeKind
+from usp_prof.whatif.host_times import _shared_out
+from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.thought import pauses, think_times
+
+if TYPE_CHECKING:
+    from usp_prof.tables.table_set import TableSet
+
+US, MS = 1_000, 1_000_000
+SLEEPING = Path(__file__).parents[2].parent / "shared" / "traces" / "torchrec-4r-sleeping-rank"
+ABOUT_ALL_OF_IT = (0.84, 0.93)
+"""Of steps of 1,056 to 1,172 ms, 1,004 to 1,011 are asleep; a part of what ran meanwhile then takes its own time."""
+
+PLAIN: dict[str, Any] = {"mesh": {"dp": 4}, "work": {"steps": 3, "micro_batches": 2}, "shape": {"layers": 2}}
+SHORT = PLAIN | {"speed": dict.fromkeys(("forward_ns", "input_gradient_ns", "weight_gradient_ns"), 150_000)}
+SKEWED = PLAIN | {"clocks": {"ranks_per_host": 2, "offset_bound_ns": 2 * MS}}
+STAGES = PLAIN | {"mesh": {"dp": 2, "pp": 2}}
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a pause in each step": (PLAIN, {"kind": "gc_pause", "delay_ns": 20 * MS}),
+    "a pause in one step": (STAGES, {"kind": "gc_pause", "delay_ns": 20 * MS, "step": 11}),
+    "late launches": (SHORT, {"kind": "slow_host", "factor": 6.0}),
+    "late launches in one step": (SHORT, {"kind": "slow_host", "factor": 10.0, "step": 12}),
+    "late input": (SKEWED, {"kind": "late_input", "delay_ns": 15 * MS}),
+    "slow in one step": (SKEWED, {"kind": "slow_rank", "factor": 1.8, "step": 12}),
+}
+
+
+def made(declared: dict[str, Any], seed: int, **more: Any) -> TableSet:
+    return run_of(json.dumps(declared | {"seed": seed, **more})).tables
+
+
+@pytest.mark.parametrize(("case", "seed"), [(case, seed) for seed, case in enumerate(CASES, start=11)])
+def test_a_late_rank_as_its_peers_is_worth_what_its_fault_costs(case: str, seed: int) -> None:
+    declared, fault = CASES[case]
+    faulty = made(declared, seed, faults=[fault | {"rank": 2}])
+    before, clean = unedited(faulty).mean_measured_ns, unedited(made(declared, seed)).mean_measured_ns
+    cost = 1 - clean / before
+    assert cost > 0.1
+    assert predict(faulty, [parse_edit("rank_as_peers=2")]).gain_fraction == pytest.approx(cost, abs=0.01)
+    assert predict(faulty, [parse_edit("rank_as_peers=1")]).gain_fraction == pytest.approx(0, abs=0.01)
+    if fault["kind"] != "slow_rank":  # all compute goes to the mean of the peers, which is not that of a clean run
+        assert predict(faulty, [parse_edit("ideal")]).gain_fraction == pytest.approx(cost, abs=0.02)
+        assert predict(faulty, [parse_edit("host_as_peers=2")]).gain_fraction == pytest.approx(cost, abs=0.01)
+
+
+@pytest.mark.parametrize("edit", ["rank_as_peers=2", "host_as_peers=2", "ideal", "no_pauses"])
+def test_a_clean_run_gains_nothing(edit: str) -> None:
+    assert predict(made(SHORT, 17), [parse_edit(edit)]).gain_fraction == pytest.approx(0, abs=0.01)
+
+
+@pytest.fixture(scope="module")
+def sleeping() -> TableSet:
+    """Give the recorded run of four ranks of which rank 2 sleeps for a second in each step."""
+    return open_run(SLEEPING).tables
+
+
+@pytest.mark.parametrize("edit", ["rank_as_peers=2", "host_as_peers=2", "ideal", "ideal,rank=2", "no_pauses"])
+def test_a_rank_that_sleeps_costs_nearly_all_of_the_step(sleeping: TableSet, edit: str) -> None:
+    low, high = ABOUT_ALL_OF_IT
+    assert low < predict(sleeping, [parse_edit(edit)]).gain_fraction < high
+
+
+def test_only_the_rank_that_sleeps_is_to_blame(sleeping: TableSet) -> None:
+    graph = graph_of(sleeping)
+    assert set(graph.nodes.rank[pauses(graph, sleeping)].tolist()) == {2}
+    for rank in (0, 1, 3):
+        assert predict(sleeping, [parse_edit(f"rank_as_peers={rank}")]).gain_fraction == pytest.approx(0, abs=0.01)
+    found = slowdown(sleeping)
+    assert 1 - 1 / found.slowdown == pytest.approx(predict(sleeping, [parse_edit("ideal")]).gain_fraction)
+    shares = {part.name: part.share for part in found.parts if part.what == "rank"}
+    assert shares["2"] > 0.95
+
+
+def _idle_host(device_ends: int, *, more_launched: bool) -> Trace:
+    """Let the host do nothing from 110 to 20,000 us while a kernel runs; nothing in the trace says that it waits."""
+    trace = Trace().step(0, 0, 30_000 * US).kernel("first", 110 * US, device_ends - 110 * US, launch_at=100 * US)
+    if more_launched:
+        trace.kernel("queued", device_ends, 5_000 * US, launch_at=105 * US)
+    return trace.kernel("after", 26_000 * US, 10 * US, launch_at=20_000 * US)
+
+
+@pytest.mark.parametrize(
+    ("device_ends", "more_launched", "waits"),
+    [
+        (19_960 * US, False, True),
+        (15_000 * US, False, False),  # the device was idle for 5 ms: the host was not waiting for it
+        (19_960 * US, True, False),  # work goes on after that kernel: the host did not wait for all, and paused
+    ],
+)
+def test_a_wait_that_leaves_no_call_is_no_pause(device_ends: int, more_launched: bool, waits: bool) -> None:
+    graph = graph_of(table_set({0: _idle_host(device_ends, more_launched=more_launched)}))
+    assert bool((graph.edges.kind == EdgeKind.SYNC).any()) is waits
+    assert bool((think_times(graph) > 10 * MS).any()) is not waits
+
+
+def test_a_thread_that_only_sleeps_is_not_the_host() -> None:
+    trace = Trace().step(0, 0, 30_000 * US).kernel("first", 110 * US, 100 * US, launch_at=100 * US)
+    trace.event("cudaEventSynchronize", "cuda_runtime", 150 * US, 15_000 * US, tid=900, args={"correlation": 1})
+    graph = graph_of(table_set({0: trace.kernel("after", 260 * US, 10 * US, launch_at=250 * US)}))
+    assert graph.nodes.of_host.sum() == 2, "two launches, and nothing of the thread that waits"
+
+
+def test_a_copy_that_ends_within_its_call_is_waited_for() -> None:
+    trace = Trace().step(0, 0, 30_000 * US).kernel("long", 110 * US, 9_000 * US, launch_at=100 * US)
+    trace.memcpy(9_110 * US, 10 * US, correlation=7, kind="DtoH (Device -> Pageable)")
+    trace.launch(7, 200 * US, 8_930 * US, name="cudaMemcpyAsync")
+    graph = graph_of(table_set({0: trace.kernel("after", 9_200 * US, 10 * US, launch_at=9_150 * US)}))
+    edges = graph.edges
+    awaited = [graph.names[graph.nodes.name[node]] for node in edges.source[edges.kind == EdgeKind.SYNC]]
+    assert awaited == ["Memcpy DtoH (Device -> Pageable)"]
+    assert think_times(graph).max() < MS
+
+
+@pytest.mark.parametrize(
+    ("own", "piece", "should", "expected"),
+    [
+        ([5, 100, 5], [0, 0, 0], [20], [5, 10, 5]),  # the pause goes first
+        ([60, 60, 60], [0, 0, 0], [30], [10, 10, 10]),
+        ([10, 30, 50], [0, 0, 0], [25], [8, 8, 8]),
+        ([5, 15, 40], [0, 0, 1], [40, 30], [10, 30, 30]),  # too short a piece is stretched
+        ([0, 0, 7], [0, 0, 1], [6, 7], [0, 6, 7]),
+    ],
+)
+def test_a_piece_takes_what_it_should(own: list[int], piece: list[int], should: list[int], expected: list[int]) -> None:
+    found = _shared_out(np.array(own), np.array(piece), np.array(should, float))
+    assert found.tolist() == expected

@@ -1,0 +1,44 @@
+"""Autograd hooks: run one function on a tensor in forward and another on its gradient in backward.
+
+Collectives with gradients are made of them: an all-gather in forward is a reduce-scatter in backward (`collectives`).
+So are a layer's waits: one when its output is there, one when its input's gradient is there (`pacing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+TensorFunction = Callable[[torch.Tensor], torch.Tensor]
+
+
+class _Transform(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, forward: TensorFunction, backward: TensorFunction) -> torch.Tensor:  # noqa: ANN401 - torch's context
+        ctx.gradient_function = backward
+        return forward(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # noqa: ANN401
+        return ctx.gradient_function(grad), None, None
+
+
+def transform(x: torch.Tensor, forward: TensorFunction, backward: TensorFunction) -> torch.Tensor:
+    """Give `forward` of a tensor; its gradient will be `backward` of the result's gradient."""
+    return _Transform.apply(x, forward, backward)
+
+
+def observe(x: torch.Tensor, on_forward: Callable[[], None], on_backward: Callable[[], None]) -> torch.Tensor:
+    """Call a function when a tensor passes and another when its gradient does; neither is changed."""
+
+    def pass_on(passing: torch.Tensor) -> torch.Tensor:
+        on_forward()
+        return passing.view_as(passing)  # a function of autograd must not give its own input
+
+    def pass_back(grad: torch.Tensor) -> torch.Tensor:
+        on_backward()
+        return grad
+
+    return transform(x, pass_on, pass_back)

@@ -1,0 +1,95 @@
+"""Batches: the tokens that this rank trains on, synthetic or from a text file.
+
+Tokens are a function of seed, step and sequence alone, so every layout trains on the same batch. Synthetic text is
+a noisy linear recurrence: learnable in a few steps, never the same twice. The next update's batch is made, and pinned
+for a GPU, while this one is trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from trainer.options import OptionError, refuse
+from trainer.parallel.context import runs
+from trainer.settled import Settled
+
+NOISE = 0.1
+"""Share of synthetic tokens that follow no rule."""
+
+
+class Batches:
+    """The tokens and targets of this rank, update by update."""
+
+    def __init__(self, settled: Settled, place: dict[str, int], device: torch.device) -> None:
+        options, layout = settled.options, settled.layout
+        self.seed, self.batch, self.device = options.seed, options.batch, device
+        self.vocab, self.sequence = settled.shape.vocab, settled.shape.sequence
+        self.text = _read(options.data, self.sequence) if options.data else None
+        self.powers = _recurrence(self.sequence + 2, self.vocab)
+        share = settled.local_batch
+        self.mine = range(place["dp"] * share, (place["dp"] + 1) * share)
+        self.rounds = options.accumulate
+        self.held = np.r_[tuple(runs(self.sequence, layout.cp, place["cp"], options.cp_layout))]
+
+    def ahead(self, steps: range) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
+        """Give the passes of each step; a thread makes the next ones meanwhile."""
+        # A thread begins on the first GPU, whichever this process has taken.
+        ready = partial(torch.cuda.set_device, self.device) if self.device.type == "cuda" else None
+        with ThreadPoolExecutor(1, thread_name_prefix="input", initializer=ready) as worker:
+            coming = worker.submit(self._batch, steps.start)
+            for step in steps:
+                batch = coming.result()
+                if step + 1 < steps.stop:
+                    coming = worker.submit(self._batch, step + 1)
+                yield self._passes(batch)
+
+    def update(self, step: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Give one ``(tokens, targets)`` pair for each pass of a step, made now."""
+        return self._passes(self._batch(step))
+
+    def _passes(self, batch: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        batch = batch.to(self.device, non_blocking=True)
+        return [(part[0], part[1]) for part in batch.chunk(self.rounds, 1)]
+
+    def _batch(self, step: int) -> torch.Tensor:
+        rows = np.stack([self._sequence(step, index) for index in self.mine])
+        pairs = torch.from_numpy(np.stack([rows[:, :-1], rows[:, 1:]])[:, :, self.held])
+        return pairs.pin_memory() if self.device.type == "cuda" else pairs
+
+    def _sequence(self, step: int, index: int) -> np.ndarray:
+        generator = np.random.default_rng([self.seed, step, index])
+        if self.text is not None:
+            start = int(generator.integers(len(self.text) - self.sequence))
+            return self.text[start : start + self.sequence + 1].astype(np.int64)
+        noise = generator.random(self.sequence + 1) < NOISE
+        random = generator.integers(self.vocab, size=self.sequence + 1)
+        noise, random = np.append(True, noise), np.append(random[0], random)
+        place = np.arange(len(noise))
+        drawn = np.maximum.accumulate(np.where(noise, place, 0))
+        factor, term = self.powers[:, place - drawn]
+        return ((factor * random[drawn] + term) % self.vocab)[1:]
+
+
+def _recurrence(length: int, vocab: int) -> np.ndarray:
+    """Give factor and term that take a token as many places on as their index says, by ``5 x token + 17`` each."""
+    powers = np.zeros((2, length), dtype=np.int64)
+    powers[:, 0] = 1, 0
+    for place in range(1, length):
+        powers[:, place] = (5 * powers[:, place - 1] + (0, 17)) % vocab
+    return powers
+
+
+def _read(path: str, sequence: int) -> np.ndarray:
+    try:
+        text = np.fromfile(Path(path), dtype=np.uint8)
+    except OSError as error:
+        raise OptionError(f"--data {path}: {error.strerror}", hint="a text file") from error
+    short = len(text) <= sequence + 1
+    refuse(short, f"--data {path}: {len(text)} bytes are fewer than a sequence", f"--sequence {len(text) // 2}")
+    return text

@@ -1,0 +1,125 @@
+"""Model families: the fields of their files, what each fixes without a field, and what the trainer has not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+BIASES = {"qkv_bias": True, "out_bias": True, "ffn_bias": True}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {},
+    "qwen2": {"qkv_bias": True},
+    "qwen3": {"qk_norm": True, "head_dim": 128},
+    "mixtral": {},
+    "qwen2_moe": {"qkv_bias": True, "shared_gate": True, "renormalize": False},
+    "qwen3_moe": {"qk_norm": True, "renormalize": False},
+    "deepseek": {"renormalize": False},
+    "dots1": {"qk_norm": True, "renormalize": False, "scoring": "sigmoid"},
+    "gpt2": {"norm": "layer", "gated": False, "tied": True, "activation": "gelu_new", **BIASES},
+}
+"""Model types that the trainer has, each with what it fixes or what a file that is silent means."""
+
+FIELDS = {
+    "layers": ("num_hidden_layers", "n_layer"),
+    "hidden": ("hidden_size", "n_embd"),
+    "heads": ("num_attention_heads", "n_head"),
+    "kv_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim",),
+    "ffn": ("intermediate_size", "n_inner"),
+    "vocab": ("vocab_size",),
+    "norm_eps": ("rms_norm_eps", "layer_norm_epsilon"),
+    "activation": ("hidden_act", "activation_function"),
+    "tied": ("tie_word_embeddings",),
+    "qkv_bias": ("qkv_bias",),
+    "ffn_bias": ("mlp_bias",),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "top_k": ("num_experts_per_tok",),
+    "expert_ffn": ("moe_intermediate_size",),
+    "shared_ffn": ("shared_expert_intermediate_size",),
+    "first_dense": ("first_k_dense_replace",),
+    "scoring": ("scoring_func",),
+    "renormalize": ("norm_topk_prob",),
+    "routed_scale": ("routed_scaling_factor",),
+}
+"""Fields of a shape, and what files call them."""
+DERIVED = (
+    "model_type", "max_position_embeddings", "n_positions", "n_ctx", "attention_bias", "n_shared_experts",
+    "mlp_only_layers", "layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "rope_theta",
+    "rope_scaling", "rope_parameters",
+)  # fmt: skip
+"""Fields that `load` reads in other ways."""
+ACTIVATIONS = {
+    "silu": "silu", "swish": "silu", "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}  # fmt: skip
+
+OFF = (None, False, 0, [], {}, "")
+ONE = (None, 1)
+REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "kv_lora_rank": ("MLA", OFF),
+    "q_lora_rank": ("MLA", OFF),
+    "partial_rotary_factor": ("rotary positions on a part of each head", ONE),
+    "rotary_pct": ("rotary positions on a part of each head", ONE),
+    "no_rope_layers": ("layers without positions", OFF),
+    "alibi": ("ALiBi", OFF),
+    "n_group": ("routing within groups of experts", ONE),
+    "topk_group": ("routing within groups of experts", ONE),
+    "decoder_sparse_step": ("experts in every so many layers", ONE),
+    "moe_layer_freq": ("experts in every so many layers", ONE),
+    "num_nextn_predict_layers": ("multi-token prediction", OFF),
+    "attn_logit_softcapping": ("soft-capped scores", OFF),
+    "final_logit_softcapping": ("soft-capped logits", OFF),
+    "query_pre_attn_scalar": ("scores scaled otherwise", OFF),
+    "attention_multiplier": ("scores scaled otherwise", OFF),
+    "scale_attn_by_inverse_layer_idx": ("scores scaled by layer", OFF),
+    "scale_attn_weights": ("scores that are not scaled", (None, True)),
+    "clip_qkv": ("clipped queries and keys", OFF),
+    "embedding_multiplier": ("scaled embeddings", ONE),
+    "residual_multiplier": ("scaled residuals", ONE),
+    "logits_scaling": ("scaled logits", ONE),
+    "use_parallel_residual": ("attention and feed-forward side by side", OFF),
+    "use_bidirectional_attention": ("attention to later tokens", OFF),
+    "is_encoder_decoder": ("an encoder", OFF),
+    "add_cross_attention": ("cross-attention", OFF),
+    "vision_config": ("images", OFF),
+    "mamba_d_state": ("state-space layers", OFF),
+    "quantization_config": ("quantised weights", OFF),
+}
+"""Fields that ask for what the trainer has not: what that is, and the values that ask for nothing."""
+SILENT = frozenset(
+    [
+        "architectures",
+        "auto_map",
+        "bos_token_id",
+        "chunk_size_feed_forward",
+        "dtype",
+        "eos_token_id",
+        "ep_size",
+        "id2label",
+        "label2id",
+        "name",
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "pad_token_id",
+        "pretraining_tp",
+        "problem_type",
+        "reorder_and_upcast_attn",
+        "return_dict",
+        "summary_activation",
+        "summary_first_dropout",
+        "summary_proj_to_labels",
+        "summary_type",
+        "summary_use_proj",
+        "task_specific_params",
+        "tokenizer_class",
+        "topk_method",
+        "torch_dtype",
+        "transformers_version",
+        "unsloth_version",
+        "use_cache",
+        "_attn_implementation",
+        "_name_or_path",
+    ]
+)
+"""Fields that change nothing that is trained here."""

@@ -1,0 +1,101 @@
+"""The smaller layers: norms, the feed-forward network, shared experts, learned positions.
+
+Between the blocks a tensor-parallel rank holds a slice of the sequence, ``[sequence / cp / tp, batch, hidden]``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+from torch import nn
+
+from trainer.parallel.collectives import gather
+from trainer.parallel.stage import Plan
+from trainer.parallel.tensor import RowLinear, SplitLinear, replicated, weight
+
+ACTIVATIONS = {
+    "silu": F.silu,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+class Norm(nn.Module):
+    """RMS norm, or layer norm with a bias; on each tensor-parallel rank it sees a slice of the sequence."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        shape = plan.settled.shape
+        self.weight = replicated(plan, torch.ones(shape.hidden))
+        self.bias = replicated(plan, torch.zeros(shape.hidden)) if shape.norm == "layer" else None
+        self.eps = shape.norm_eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scale each token to unit root mean square, or to zero mean and unit variance."""
+        if self.bias is not None:
+            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class HeadNorm(nn.Module):
+    """RMS norm of each head's query or key; a tensor-parallel rank sees some of the heads."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.weight = replicated(plan, torch.ones(plan.settled.shape.head_dim))
+        self.eps = plan.settled.shape.norm_eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise the last dimension."""
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class FeedForward(nn.Module):
+    """A feed-forward network of inner width `ffn`, gated or not, split over tp."""
+
+    def __init__(self, plan: Plan, name: str, ffn: int, *, bias: bool = False) -> None:
+        super().__init__()
+        shape, self.tp = plan.settled.shape, plan.mesh["tp"]
+        self.activation = ACTIVATIONS[shape.activation]
+        self.gate = SplitLinear(plan, f"{name}.gate", shape.hidden, ffn, bias=bias) if shape.gated else None
+        self.up = SplitLinear(plan, f"{name}.up", shape.hidden, ffn, bias=bias)
+        self.down = RowLinear(plan, f"{name}.down", ffn, shape.hidden, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply the network; takes and gives a slice of the sequence."""
+        x = gather(x, self.tp)
+        inner = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
+        return self.down(inner)
+
+
+class SharedExperts(FeedForward):
+    """What every token passes beside its routed experts; each token may choose how much of it to take."""
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        shape = plan.settled.shape
+        super().__init__(plan, name, shape.shared_ffn)
+        gated = shape.shared_gate
+        self.share = replicated(plan, weight(plan, f"{name}.share", (1, shape.hidden))) if gated else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply the network to a slice of the sequence."""
+        out = super().forward(x)
+        return out if self.share is None else out * F.linear(x, self.share).sigmoid()
+
+
+class PositionEmbedding(nn.Module):
+    """Learned positions, added to the slice of the sequence that this rank holds."""
+
+    def __init__(self, plan: Plan, where: torch.Tensor) -> None:
+        """`where` gives the positions of this context-parallel rank's tokens."""
+        super().__init__()
+        shape, tp = plan.settled.shape, plan.mesh["tp"]
+        self.weight = replicated(plan, weight(plan, "positions", (shape.learned_positions, shape.hidden)))
+        self.where = where.chunk(tp.size)[tp.rank].to(plan.device)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add each token's position."""
+        return x + F.embedding(self.where, self.weight).unsqueeze(1)

@@ -1,0 +1,186 @@
+"""Model files: a shape from a preset's name or from a `config.json` of the Hugging Face kind.
+
+A file is trained as it says or refused by name: each of its fields is read, or known to change nothing, or refused with
+what it asks for, or listed as unread (`families`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trainer.model.families import ACTIVATIONS, DERIVED, FAMILIES, FIELDS, OFF, REFUSED, SILENT
+from trainer.model.rope import RopeScaling
+from trainer.model.shape import PRESETS, ModelShape
+from trainer.options import OptionError, refuse
+
+LONGEST = 4096
+"""Tokens of a sequence where a file allows more; `--sequence` asks for more."""
+HINT = f"a config.json of one of {', '.join(FAMILIES)}, or a preset: {', '.join(PRESETS)}"
+
+
+def load_shape(name: str, **changes: Any) -> ModelShape:  # noqa: ANN401 - the sizes of a shape
+    """Find a preset or read a file; `changes` that are not `None` override."""
+    if name.endswith(".json"):
+        shape = shape_of(_read(name), f"--model {name}", Path(name).stem)
+    elif name in PRESETS:
+        shape = PRESETS[name]
+    else:
+        raise OptionError(f"--model {name}: no such model", hint=f"one of {', '.join(PRESETS)}, or a config.json")
+    return replace(shape, **{key: value for key, value in changes.items() if value is not None})
+
+
+def unread(name: str) -> list[str]:
+    """List the fields of a file that are not followed, and may matter; none of a preset."""
+    if not name.endswith(".json"):
+        return []
+    known = {field for fields in FIELDS.values() for field in fields} | {*DERIVED, *REFUSED} | SILENT
+    left = {field: value for field, value in _read(name).items() if field not in known and value not in OFF}
+    if left.get("initializer_range") == 0.02:  # what the trainer draws weights with
+        del left["initializer_range"]
+    return [f"{field}={value}" for field, value in sorted(left.items())]
+
+
+def shape_of(data: dict[str, Any], title: str, name: str) -> ModelShape:
+    """Read a configuration; refuses by name what it asks for and the trainer has not."""
+    for field, (what, neutral) in REFUSED.items():
+        value = data.get(field)
+        rule = f"{title}: this file asks for {what} ({field}={_short(value)}), which the trainer has not"
+        refuse(field in data and value not in neutral, rule, HINT)
+    family = data.get("model_type", "llama")
+    refuse(family not in FAMILIES, f"{title}: model_type {family!r} is none that the trainer has", HINT)
+    values = FAMILIES[family] | _fields(data)
+    if "attention_bias" in data and family != "qwen2":
+        values["qkv_bias"] = values["out_bias"] = bool(data["attention_bias"])
+    for size in ("layers", "hidden", "heads", "vocab"):
+        refuse(not values.get(size), f"{title}: it gives no {size}", HINT)
+    values["ffn"] = values.get("ffn") or (4 * values["hidden"] if family == "gpt2" else 0)
+    refuse(not values["ffn"], f"{title}: it gives no intermediate_size", HINT)
+    _check_sizes(values, title)
+    longest = int(data.get("max_position_embeddings") or data.get("n_positions") or data.get("n_ctx") or LONGEST)
+    if family == "gpt2":
+        values["learned_positions"] = longest
+    if shared := data.get("n_shared_experts"):
+        values["shared_ffn"] = shared * (values.get("expert_ffn") or values["ffn"])
+    values["first_dense"] = _first_dense(data, values, title)
+    act = values.get("activation", "silu")
+    refuse(act not in ACTIVATIONS, f"{title}: activation {act!r} is none of {', '.join(ACTIVATIONS)}", HINT)
+    values["activation"] = ACTIVATIONS[act]
+    if not values.get("experts"):  # a family of mixtures without any
+        values |= {"experts": 0, "shared_ffn": 0, "shared_gate": False, "first_dense": 0}
+    values |= _rotary(data, title, longest)
+    return ModelShape(
+        name=data.get("name") or family if "model_type" in data else name,
+        sequence=min(longest, LONGEST),
+        window=_window(data, family, title),
+        **values,
+    )
+
+
+def _fields(data: dict[str, Any]) -> dict[str, Any]:
+    found = {}
+    for ours, names in FIELDS.items():
+        for name in names:
+            if data.get(name) is not None:
+                found[ours] = data[name]
+                break
+    return found
+
+
+def _check_sizes(values: dict[str, Any], title: str) -> None:
+    for size, value in values.items():
+        if size in {"activation", "scoring", "norm"}:
+            continue
+        refuse(not isinstance(value, (int, float)) or value < 0, f"{title}: {size} is {value!r}", HINT)
+    heads, hidden = values["heads"], values["hidden"]
+    values["kv_heads"] = kv_heads = values.get("kv_heads") or heads
+    refuse(heads % kv_heads, f"{title}: {kv_heads} heads of keys do not divide {heads} heads", HINT)
+    uneven = not values.get("head_dim") and hidden % heads
+    refuse(uneven, f"{title}: {heads} heads do not divide hidden = {hidden}, and it gives no head_dim", HINT)
+    odd = (values.get("head_dim") or hidden // heads) % 2
+    refuse(odd, f"{title}: heads of an odd width cannot be rotated", HINT)
+    scoring = values.get("scoring", "softmax")
+    refuse(scoring not in {"softmax", "sigmoid"}, f"{title}: scoring_func {scoring!r} is not softmax or sigmoid", HINT)
+
+
+def _first_dense(data: dict[str, Any], values: dict[str, Any], title: str) -> int:
+    """Count the layers before the first with experts; dense ones further up are refused."""
+    dense = sorted(data.get("mlp_only_layers") or [])
+    rule = f"{title}: this file asks for dense layers behind those with experts (mlp_only_layers={dense})"
+    refuse(dense != list(range(len(dense))), rule, "dense layers before all others only: mlp_only_layers=[0, 1, …]")
+    return len(dense) or int(values.get("first_dense") or 0)
+
+
+def _window(data: dict[str, Any], family: str, title: str) -> int:
+    """Give the sliding window, where any layer uses it."""
+    types = set(data.get("layer_types") or ())
+    other = ", ".join(sorted(types - {"full_attention", "sliding_attention"}))
+    refuse(other, f"{title}: this file asks for {other} (layer_types), which the trainer has not", HINT)
+    everywhere = data.get("use_sliding_window", family in {"mistral", "mixtral"})
+    used = "sliding_attention" in types if types else everywhere
+    return int(data.get("sliding_window") or 0) if used else 0
+
+
+def _rotary(data: dict[str, Any], title: str, longest: int) -> dict[str, Any]:
+    """Read base and scaling of rotary positions, from where files of transformers 4 and 5 keep them."""
+    given = data.get("rope_parameters") or data.get("rope_scaling") or {}
+    values: dict[str, Any] = {}
+    theta = given.get("rope_theta", data.get("rope_theta"))
+    if theta is not None:
+        values["rope_theta"] = float(theta)
+    kind = given.get("rope_type", given.get("type", "default"))
+    rule = f"{title}: this file asks for rope scaling {kind!r}, which the trainer has not (linear, llama3, yarn)"
+    refuse(kind not in {"default", "linear", "llama3", "yarn"} or not _flat(given), rule, HINT)
+    part = given.get("partial_rotary_factor", 1)
+    refuse(part != 1, f"{title}: this file asks for rotary positions on a part ({part}) of each head", HINT)
+    if kind == "default":
+        return values
+    original = int(given.get("original_max_position_embeddings") or longest)
+    factor = float(given.get("factor") or longest / original)
+    scaling = RopeScaling(kind, factor, original)
+    if kind == "llama3":
+        lacking = [name for name in ("low_freq_factor", "high_freq_factor") if name not in given]
+        refuse(lacking, f"{title}: rope scaling llama3 without {' and '.join(lacking)}", HINT)
+        scaling = replace(scaling, low=float(given["low_freq_factor"]), high=float(given["high_freq_factor"]))
+    if kind == "yarn":
+        scaling = replace(
+            scaling,
+            low=float(given.get("beta_slow") or 1),
+            high=float(given.get("beta_fast") or 32),
+            attention_factor=_sharpening(given, factor),
+            truncate=bool(given.get("truncate", True)),
+        )
+    return values | {"rope_scaling": scaling}
+
+
+def _sharpening(given: dict[str, Any], factor: float) -> float:
+    """Give what yarn multiplies cosines and sines by."""
+    if given.get("attention_factor") is not None:
+        return float(given["attention_factor"])
+
+    def of(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    both = given.get("mscale"), given.get("mscale_all_dim")
+    return of(both[0]) / of(both[1]) if all(both) else of(1.0)
+
+
+def _flat(given: dict[str, Any]) -> bool:
+    return not any(isinstance(value, dict) for value in given.values())
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _read(name: str) -> dict[str, Any]:
+    try:
+        data = json.loads(Path(name).read_text())
+    except (OSError, ValueError) as error:
+        raise OptionError(f"--model {name}: {error}", HINT) from error
+    refuse(not isinstance(data, dict), f"--model {name}: it holds no fields", HINT)
+    return data

@@ -1,0 +1,79 @@
+"""Rotary positions: the angle of each position, and the scalings that stretch a model to longer sequences.
+
+Pair i of a head of width d turns by `position * theta ** (-2i / d)`. Three published scalings slow the turning down:
+
+    linear   every pair, by `factor`
+    llama3   pairs of long wavelengths by `factor`, those of short ones not at all, a smooth step between
+    yarn     the same with a straight ramp between two numbers of turns; scores are sharpened by `attention_factor`
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from trainer.model.shape import ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How a configuration stretches its rotary positions; which fields count depends on `kind`."""
+
+    kind: str
+    factor: float
+    original: int = 0
+    """Longest sequence before the stretching."""
+    low: float = 1.0
+    """llama3: turns within `original` below which a pair is slowed fully; yarn calls it `beta_slow`."""
+    high: float = 4.0
+    """llama3: turns above which it is left alone; yarn calls it `beta_fast`."""
+    attention_factor: float = 1.0
+    """What yarn multiplies cosines and sines by."""
+    truncate: bool = True
+    """Whether yarn's ramp begins and ends at whole pairs."""
+
+
+def frequencies(shape: ModelShape, dtype: torch.dtype) -> torch.Tensor:
+    """Give the angle of each pair from one position to the next, ``[head width / 2]``."""
+    width, theta, scaling = shape.head_dim, shape.rope_theta, shape.rope_scaling
+    pair = torch.arange(0, width, 2, dtype=dtype) / width
+    plain = 1.0 / theta**pair
+    if scaling is None:
+        return plain
+    slowed = plain / scaling.factor
+    if scaling.kind == "linear":
+        return slowed
+    if scaling.kind == "llama3":
+        turns = scaling.original * plain / (2 * math.pi)
+        kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+        return slowed * (1 - kept) + plain * kept
+    # yarn: the pair that turns so many times within the original length, as a real number.
+    ends = [
+        width * math.log(scaling.original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+        for turns in (scaling.high, scaling.low)
+    ]
+    if scaling.truncate:
+        ends = [math.floor(ends[0]), math.ceil(ends[1])]
+    first, last = max(ends[0], 0), min(ends[1], width - 1)
+    ramp = (torch.arange(width // 2, dtype=dtype) - first) / max(last - first, 0.001)
+    kept = 1 - ramp.clamp(0, 1)
+    return slowed * (1 - kept) + plain * kept
+
+
+def rotary_table(shape: ModelShape, where: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Compute the cosines and sines of the given positions, ``[2, sequence, head width / 2]``."""
+    precise = torch.promote_types(dtype, torch.float32)
+    angles = where.to(precise).unsqueeze(1) * frequencies(shape, precise)
+    table = torch.stack([angles.cos(), angles.sin()])
+    return table if shape.rope_scaling is None else table * shape.rope_scaling.attention_factor
+
+
+def rotate(x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
+    """Turn ``[batch, heads, sequence, width]`` by the angles of its positions."""
+    cosine, sine = rotary
+    left, right = x.to(rotary.dtype).chunk(2, -1)
+    return torch.cat([left * cosine - right * sine, right * cosine + left * sine], -1).to(x.dtype)

@@ -1,0 +1,188 @@
+"""Options: everything that a user can ask of the trainer, and how it is read.
+
+`Options` is the whole list: the command line, a TOML file (``--config``) and the documentation are made from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn, get_args, get_type_hints
+
+from usp_prof.schedule import Schedule
+
+# Errors: what is wrong with the options, and what to type instead.
+
+
+class OptionError(Exception):
+    """An option, or a combination of them, that cannot be trained; `hint` names the nearest legal choice."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def refuse(broken: object, rule: str, hint: str) -> None:
+    """Raise `OptionError` where a rule is broken."""
+    if broken:
+        raise OptionError(rule, hint)
+
+
+SCHEDULES = tuple(str(schedule) for schedule in Schedule if schedule.traits.pytorch_name)
+
+
+def option(default: Any, text: str, *, choices: tuple[Any, ...] = (), metavar: str = "") -> Any:  # noqa: ANN401
+    """Declare one option."""
+    metadata = {"help": text, "choices": choices, "metavar": metavar}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(slots=True)
+class Options:
+    """Every option with its default; zero for a size means: choose one."""
+
+    dp: int = option(0, "data-parallel ranks (default: what the other axes leave)")
+    dp_replicate: int = option(1, "replicas among them: hybrid sharding over dp / dp-replicate ranks")
+    zero: int = option(0, "ZeRO stage: what data-parallel ranks shard", choices=(0, 1, 2, 3))
+    prefetch: bool = option(default=True, text="ZeRO-2 and -3: gather the next layer's weights while this one computes")
+    bucket_mb: float = option(0.0, "ZeRO-0 and -1: size of a gradient bucket (default: 25 MB, at least four buckets)")
+    tp: int = option(0, "tensor-parallel ranks (sequence parallelism included)")
+    cp: int = option(0, "context-parallel ranks")
+    cp_method: str = option("ring", "how attention sees the whole sequence", choices=("ring", "ulysses", "allgather"))
+    cp_layout: str = option("zigzag", "which tokens a context rank holds", choices=("contiguous", "zigzag"))
+    pp: int = option(0, "pipeline stages' ranks")
+    schedule: str = option("1f1b", "order of the pipeline's work", choices=SCHEDULES)
+    stages_per_rank: int = option(2, "stages on each rank under the interleaved schedules")
+    micro_batches: int = option(0, "micro-batches of a pipeline pass (default: twice --pp)")
+    ep: int = option(0, "expert-parallel ranks, borrowed from dp, cp and tp")
+    ep_layout: str = option("outer", "borrow ranks far apart (dp first) or neighbours", choices=("outer", "inner"))
+    experts: int = option(0, "routed experts in each layer; 0 is a dense model")
+    top_k: int = option(0, "experts for each token (default: the model's, else 2)")
+    recompute: str = option("none", "activations computed again in backward", choices=("none", "selective", "full"))
+    accumulate: int = option(0, "passes before an update (default: what --batch and --micro-batch ask for, else one)")
+    micro_batch: int = option(0, "sequences in a micro-batch (default: what --batch leaves)")
+    batch: int = option(0, "sequences in an update over all ranks (default: two in each micro-batch)")
+    dtype: str = option("fp32", "arithmetic; masters stay fp32", choices=("fp32", "bf16", "fp8", "fp64"))
+    compile: bool = option(default=False, text="compile the layers with torch.compile")
+    model: str = option("tiny", "tiny, small, 100m, 1b, 8b or a config.json", metavar="NAME|FILE")
+    layers: int = option(0, "override the model's layers")
+    sequence: int = option(0, "override the model's sequence length")
+    data: str = option("", "a text file to learn, byte by byte (default: synthetic tokens)", metavar="FILE")
+    steps: int = option(5, "updates to make")
+    lr: float = option(3e-3, "peak learning rate")
+    warmup: int = option(2, "updates of linear warm-up; a cosine follows")
+    clip: float = option(1.0, "largest gradient norm over the mesh; 0 for none")
+    weight_decay: float = option(0.1, "AdamW's weight decay")
+    seed: int = option(0, "of weights and data")
+    device: str = option("", "where to compute (default: cuda where there is one)", choices=("cpu", "cuda"))
+    output: str = option("", "folder of the run (default: traces/<time>-<mesh>)", metavar="FOLDER")
+    profile: bool = option(default=False, text="record a trace of every rank")
+    profile_skip: int = option(1, "steps before recording starts")
+    profile_steps: int = option(2, "steps to record")
+    profile_memory: bool = option(default=True, text="record allocations too")
+    metrics: str = option("text", "form of the live metrics; also --log", choices=("text", "json"))
+    flop_convention: str = option("palm", "of the MFU shown", choices=("palm", "matmul", "causal"))
+    checkpoint: str = option("", "folder of checkpoints", metavar="FOLDER")
+    checkpoint_every: int = option(0, "updates between checkpoints (default: at the end)")
+    resume: bool = option(default=False, text="continue from the newest checkpoint in --checkpoint")
+    pace: str = option("", "replace compute by the waits of a device: h100, a100, b200, or F,I,W[,A[,E]] ms of a layer")
+    pace_model: str = option("8b", "model whose layers the paced device computes", metavar="NAME|FILE")
+    fault: list[str] = option([], "inject a fault, e.g. slow-rank:rank=2,factor=1.8 (several)", metavar="FAULT")  # noqa: RUF009 - makes a field with a factory
+    timeout: int = option(300, "seconds until a rank that waits for a lost one gives up")
+
+    def changed(self) -> dict[str, Any]:
+        """Give what differs from the defaults, for the manifest."""
+        return {item.name: value for item in fields(self) if (value := getattr(self, item.name)) != default(item)}
+
+
+def default(item: Field[Any]) -> Any:  # noqa: ANN401 - an option's own type
+    """Give an option's default."""
+    return item.default if item.default is not MISSING else item.default_factory()  # type: ignore[misc]
+
+
+def flag_of(item: Field[Any]) -> str:
+    """Give an option as it is typed."""
+    return "--" + item.name.replace("_", "-")
+
+
+def flags_of(item: Field[Any]) -> list[str]:
+    """Give all that an option may be typed as: torchrun itself stumbles over --log on Python 3.11."""
+    return ["--metrics", "--log"] if item.name == "metrics" else [flag_of(item)]
+
+
+def described(item: Field[Any]) -> str:
+    """Say what an option is for, and its default where that says anything."""
+    text, value = item.metadata["help"], default(item)
+    silent = "default:" in text or value in ("", [], False) if not item.metadata["choices"] else value == ""
+    return text if silent else f"{text} (default: {value})"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong as everything here does: once, and with a hint."""
+
+    def error(self, message: str) -> NoReturn:
+        typed = message.removeprefix("unrecognized arguments: ").split()[0]
+        raise OptionError(message, hint=_nearest(typed))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Make the command line from `Options`."""
+    made = _Parser(
+        usage="torchrun [--nproc-per-node N] trainer/run.py [options]",
+        description="Train a small decoder on a five-axis mesh, and record where each step goes.",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    made.add_argument("--config", metavar="FILE", help="a TOML file of options; the command line wins")
+    hints = get_type_hints(Options)
+    for item in fields(Options):
+        settings: dict[str, Any] = {"help": described(item)}
+        if hints[item.name] is bool:
+            made.add_argument(flag_of(item), action=argparse.BooleanOptionalAction, **settings)
+            continue
+        if item.metadata["choices"]:
+            settings["choices"] = item.metadata["choices"]
+        else:
+            settings["metavar"] = item.metadata["metavar"] or {int: "N", float: "X"}.get(hints[item.name], "TEXT")
+        several = bool(get_args(hints[item.name]))
+        settings |= {"action": "append"} if several else {"type": hints[item.name]}
+        made.add_argument(*flags_of(item), **settings)
+    return made
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Read the command line, over a TOML file if one is given, over the defaults."""
+    given = vars(parser().parse_args(arguments))
+    path = given.pop("config", None)
+    written = vars(parser().parse_args(list(_typed(Path(path))))) if path else {}
+    return Options(**{**written, **given})
+
+
+def _typed(path: Path) -> Iterator[str]:
+    """Give a file's options as they would be typed, so that they are checked alike."""
+    try:
+        data = tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise OptionError(f"--config {path}: {error}", hint="a TOML file of lines such as: tp = 2") from error
+    for key, value in data.items():
+        flag = "--" + key.replace("_", "-")
+        refuse(flag not in _flags(), f"--config {path}: no option {key!r}", _nearest(flag).removeprefix("--"))
+        if isinstance(value, bool):
+            yield flag if value else flag.replace("--", "--no-", 1)
+        else:
+            yield from (f"{flag}={each}" for each in (value if isinstance(value, list) else [value]))
+
+
+def _flags() -> list[str]:
+    return [flag for item in fields(Options) for flag in flags_of(item)]
+
+
+def _nearest(typed: str) -> str:
+    near = get_close_matches(typed, _flags(), n=1)
+    return near[0] if near else "trainer/run.py --help tells all options"

@@ -1,0 +1,157 @@
+"""Layer pacing: waits (`Pace`) or extra arithmetic (`Brake`) that make a layer last longer."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from trainer.autograd_hooks import observe
+from trainer.injection import Drag
+from trainer.model.shape import ModelShape
+from trainer.options import OptionError
+from trainer.parallel.weight_gradients import Postponed
+from usp_prof import record
+
+
+class LayerTimer:
+    """Two hooks around a layer, which say when its work begins and ends; subclasses act when it ends."""
+
+    began: float
+
+    def start(self) -> None:
+        """Note the processor time of this thread: work begins."""
+        self.began = time.thread_time()
+
+    def forward_ends(self) -> None:
+        """Act when the layer's output is there."""
+        raise NotImplementedError
+
+    def backward_ends(self) -> None:
+        """Act when the gradient of its input is there."""
+        raise NotImplementedError
+
+    def enter(self, x: torch.Tensor) -> torch.Tensor:
+        """Attach to the layer's input: here forward begins and backward ends."""
+        return observe(x, self.start, self.backward_ends)
+
+    def leave(self, x: torch.Tensor) -> torch.Tensor:
+        """Attach to the layer's output: here forward ends and backward begins."""
+        return observe(x, self.forward_ends, self.start)
+
+
+# Pace: compute replaced by timed waits, so that many ranks on few cores behave like a cluster.
+#
+# Each layer waits for as long as a device would compute it: forward, gradient of its input, gradient of its weights. A
+# waiting process uses no core, so pipelines, bubbles and stragglers come out as on real devices, while a small model
+# still trains underneath. Every wait is marked ``pace::...`` and the manifest says ``paced``.
+
+
+ACHIEVED = {"h100": 600e12, "a100": 200e12, "b200": 1300e12}
+"""Dense bf16 FLOP/s that large products reach on a device, about 0.6 of its peak; a pace, not a claim."""
+
+
+@dataclass
+class Pace(LayerTimer):
+    """How long one layer takes on the device that is played, in seconds; `drag` slows it down."""
+
+    forward: float
+    input_gradient: float
+    weight_gradient: float
+    attention: float = 0.0
+    """Of ring attention, forward, when the ranks' shares are equal; beside the rest of the layer."""
+    experts: float = 0.0
+    """Of the routed experts, forward, when loads are equal; beside the rest of the layer."""
+    drag: Drag | None = None
+    postponed: Postponed | None = None
+    """Where the wait for the weights' gradients goes under a split backward."""
+    began: float = 0.0
+
+    @classmethod
+    def of(cls, device: str, shape: ModelShape, tokens: int, documents: int = 1) -> Pace:
+        """Derive the waits from a layer's arithmetic, or take ``F,I,W[,A[,E]]`` in milliseconds as given."""
+        if device in ACHIEVED:
+            projections = 2.0 * (shape.layer_parameters(shape.top_k) - 2 * shape.hidden) * tokens
+            attention = 2.0 * shape.heads * shape.head_dim * shape.sequence * tokens / documents
+            second = ACHIEVED[device]
+            return cls((projections + attention) / second, (projections + 2 * attention) / second, projections / second)
+        try:
+            times = [float(part) / 1e3 for part in device.split(",")]
+        except ValueError:
+            times = []
+        if not 3 <= len(times) <= 5:
+            known = ", ".join(ACHIEVED)
+            raise OptionError(f"--pace {device}: no such device", hint=f"{known}, or times such as 20,20,20")
+        return cls(*times)
+
+    def work(self, x: torch.Tensor, seconds: float) -> torch.Tensor:
+        """Wait for work that differs from rank to rank, forward once and backward twice as long."""
+        return observe(x, partial(self.wait, "fwd", seconds), partial(self.wait, "dgrad", 2 * seconds))
+
+    def forward_ends(self) -> None:
+        """Wait for the rest of the layer's forward."""
+        self.wait("fwd", self.forward)
+
+    def backward_ends(self) -> None:
+        """Wait for the rest of the gradient of its input, then for its weights' gradients: now, or in their W."""
+        self.wait("dgrad", self.input_gradient)
+        if self.postponed is None:
+            self.weight_ends()
+        else:
+            self.postponed.run(self.weight_ends)
+
+    def weight_ends(self) -> None:
+        """Wait for the gradients of its weights."""
+        self.start()
+        self.wait("wgrad", self.weight_gradient)
+
+    def wait(self, what: str, seconds: float) -> None:
+        """Stand still, under a mark, until the layer has taken as long as on the device that is played.
+
+        What the small model's own arithmetic took is part of it; what communication took is not.
+        """
+        spent = time.thread_time() - self.began
+        self.start()
+        with record.mark("pace", what):
+            time.sleep(max(seconds * (self.drag.factor if self.drag is not None else 1.0) - spent, 0.0))
+
+
+# Brake: layers do more arithmetic than they need, forward and backward alike (`--fault slow-rank`).
+#
+# On a CPU the extra work lasts as long as the layer's own share of the processor did, times the factor; on a GPU, which
+# must not be waited for, it is the layer's FLOP again. Under pacing the waits are stretched instead.
+
+
+class Brake(LayerTimer):
+    """Slows the layers of a chunk by the drag's present factor."""
+
+    def __init__(self, drag: Drag, layer_flop: float, device: torch.device, dtype: torch.dtype) -> None:
+        self.drag, self.layer_flop = drag, layer_flop
+        # On a GPU a layer is several products, so that a factor comes out finely.
+        size = 64 if device.type == "cpu" else min(max(int((layer_flop / 16) ** (1 / 3)), 64), 4096)
+        self.matrix = torch.zeros(size, size, device=device, dtype=dtype)
+        self.began = 0.0
+
+    def forward_ends(self) -> None:
+        """Do again what forward took."""
+        self.burn(self.layer_flop)
+
+    def backward_ends(self) -> None:
+        """Do again what backward took."""
+        self.burn(2 * self.layer_flop)
+
+    def burn(self, flop: float) -> None:
+        """Do the extra work."""
+        more = self.drag.factor - 1
+        if more <= 0:
+            return
+        with record.mark("fault", "slow_rank"), torch.no_grad():
+            if self.matrix.is_cuda:
+                for _ in range(round(more * flop / (2 * self.matrix.shape[0] ** 3))):
+                    torch.mm(self.matrix, self.matrix)
+                return
+            end = time.thread_time() + more * (time.thread_time() - self.began)
+            while time.thread_time() < end:
+                torch.mm(self.matrix, self.matrix)

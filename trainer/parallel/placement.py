@@ -1,0 +1,113 @@
+"""Placement: which box of a whole weight a rank holds, whatever the layout cut it by.
+
+A box is given by its first index and its size in each dimension of the whole weight. Tensor and expert parallelism cut
+along one dimension, and so does FSDP2. ZeRO-1 cuts a flat buffer wherever its equal parts end, which may be inside a
+row: such a run of memory is several boxes. The run 3..12 of a weight of rows of 5 holds
+    the end of row 0      [0:1, 3:5]
+    all of row 1          [1:2, 0:5]
+    the start of row 2    [2:3, 0:2]
+Checkpoints store boxes under the weight's name, so any layout finds its own boxes in those of any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import nn
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where this rank's part of a weight begins in the whole weight."""
+
+    whole: Sizes
+    offsets: Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A box of a named weight that lies in one run of a slice's memory."""
+
+    name: str
+    whole: Sizes
+    offsets: Sizes
+    sizes: Sizes
+    start: int
+    """Where the run begins in the slice."""
+
+    def view(self, memory: torch.Tensor) -> torch.Tensor:
+        """Give the box in a tensor laid out as the slice is: its weights, or one of their moments."""
+        return memory.view(-1)[self.start : self.start + prod(self.sizes)].view(self.sizes)
+
+
+def place(parameter: nn.Parameter, whole: Sizes, offsets: Sizes) -> nn.Parameter:
+    """Say which box of the whole weight a parameter is."""
+    parameter.placement = Placement(whole, offsets)  # type: ignore[attr-defined] # read by `placement_of`
+    return parameter
+
+
+def placement_of(parameter: nn.Parameter) -> Placement:
+    """Give the placement of a parameter; one that was never cut is the whole."""
+    found: Placement | None = getattr(parameter, "placement", None)
+    return found or Placement(tuple(parameter.shape), (0,) * parameter.ndim)
+
+
+def tie(parameter: nn.Parameter, *, stored: bool) -> None:
+    """Note that another pipeline stage has a copy of a weight, and whether checkpoints take it from this stage."""
+    parameter.stored_here = stored  # type: ignore[attr-defined]
+
+
+def is_tied(parameter: nn.Parameter) -> bool:
+    """Whether another pipeline stage has a copy of a weight."""
+    return hasattr(parameter, "stored_here")
+
+
+def stored_here(parameter: nn.Parameter) -> bool:
+    """Whether checkpoints take a weight from this stage."""
+    return getattr(parameter, "stored_here", True)
+
+
+def boxes_of_rows(name: str, placement: Placement, part: Sizes, rows: range) -> list[Box]:
+    """Give the box of some rows of a rank's part, which lie at the start of a slice of their own."""
+    offsets = (placement.offsets[0] + rows.start, *placement.offsets[1:])
+    return [Box(name, placement.whole, offsets, (len(rows), *part[1:]), 0)] if rows else []
+
+
+def boxes_of_run(name: str, placement: Placement, part: Sizes, run: range, start: int) -> list[Box]:
+    """Give the boxes of a run of a part's memory, which begins at `start` of a slice."""
+    boxes = []
+    for corner, sizes in _cut(part, run.start, run.stop):
+        offsets = tuple(first + inner for first, inner in zip(placement.offsets, corner, strict=True))
+        boxes.append(Box(name, placement.whole, offsets, sizes, start))
+        start += prod(sizes)
+    return boxes
+
+
+def _cut(part: Sizes, start: int, stop: int) -> Iterator[tuple[Sizes, Sizes]]:
+    """Cut a run of row-major memory into boxes, in the order of the memory: corner and sizes of each."""
+    if start >= stop:
+        return
+    if len(part) == 1:
+        yield (start,), (stop - start,)
+        return
+    row = prod(part[1:])
+    first_whole, last_whole = -(-start // row), stop // row
+    # Rows that the run covers in part: the one it begins in, the one it ends in, or one that holds all of it.
+    if first_whole > last_whole:
+        yield from _within(part, last_whole, start, stop)
+        return
+    yield from _within(part, first_whole - 1, start, first_whole * row)
+    if last_whole > first_whole:
+        yield (first_whole, *(0 for _ in part[1:])), (last_whole - first_whole, *part[1:])
+    yield from _within(part, last_whole, last_whole * row, stop)
+
+
+def _within(part: Sizes, index: int, start: int, stop: int) -> Iterator[tuple[Sizes, Sizes]]:
+    row = prod(part[1:])
+    for corner, sizes in _cut(part[1:], start - index * row, stop - index * row):
+        yield (index, *corner), (1, *sizes)

@@ -1,0 +1,98 @@
+"""Split backward: the gradient of a layer's input now, the gradient of its weight later.
+
+The backward of y = x W' is two products of equal cost:
+    input gradient    dx = dy W       the stage before waits for it
+    weight gradient   dW = dy' x      nobody waits for it until the update
+A zero-bubble schedule runs them as two actions, I and W. In an I, autograd runs the whole backward as ever, but each
+product with a weight computes dx alone and leaves dW in a list. W runs the list. Backward itself runs once, and so
+does what it needs: a recomputed forward, gathered weights, collectives. What is cheap (norms, router, embedding) gets
+its weight gradient in I.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+
+Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Job = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of an input with a weight, and the two products that its backward is made of."""
+
+    forward: Multiply
+    """Takes x and W, and gives y."""
+    input_gradient: Multiply
+    """Takes dy and W, and gives dx."""
+    weight_gradient: Multiply
+    """Takes dy and x, and gives dW."""
+
+
+LINEAR = Product(
+    forward=F.linear,
+    input_gradient=torch.matmul,
+    weight_gradient=lambda grad, x: grad.flatten(0, -2).t() @ x.flatten(0, -2),
+)
+
+
+class Postponed:
+    """The work that an I of one stage leaves for its W."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] | None = None
+        """Where jobs go during an I; `None` outside of one."""
+
+    @contextmanager
+    def collect(self) -> Iterator[list[Job]]:
+        """Collect the jobs of one I."""
+        self.jobs = jobs = []
+        try:
+            yield jobs
+        finally:
+            self.jobs = None
+
+    def run(self, job: Job) -> None:
+        """Leave a job for W, or run it at once where backward is whole."""
+        if self.jobs is None:
+            job()
+        else:
+            self.jobs.append(job)
+
+
+class _Multiply(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, product: Product, postponed: Postponed) -> Any:  # noqa: ANN401 - torch's context
+        ctx.save_for_backward(x, weight)
+        # Beside its values: the parameter itself, which keeps its `grad` (recomputation saves a detached copy).
+        ctx.parameter, ctx.product, ctx.postponed = weight, product, postponed
+        return product.forward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:  # noqa: ANN401
+        x, weight = ctx.saved_tensors
+        d_x = ctx.product.input_gradient(grad, weight)
+        gradient = partial(ctx.product.weight_gradient, grad, x)
+        if ctx.postponed.jobs is None:
+            return d_x, gradient(), None, None
+        ctx.postponed.run(partial(_accumulate, ctx.parameter, gradient))
+        return d_x, None, None, None
+
+
+def multiply(x: torch.Tensor, weight: torch.Tensor, product: Product, postponed: Postponed | None) -> torch.Tensor:
+    """Multiply by a weight; with `postponed` its gradient may come later, without it autograd does as always."""
+    return product.forward(x, weight) if postponed is None else _Multiply.apply(x, weight, product, postponed)
+
+
+@torch.no_grad()
+def _accumulate(parameter: torch.Tensor, gradient: Callable[[], torch.Tensor]) -> None:
+    """Add to a parameter's gradient, as autograd would."""
+    fresh = gradient()
+    parameter.grad = fresh if parameter.grad is None else parameter.grad.add_(fresh)

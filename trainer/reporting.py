@@ -1,0 +1,138 @@
+"""Reporting: live metrics of each step on rank 0, and the recording session of a run.
+
+MFU is by a named convention, against the device's peak; on a CPU that is the peak measured for the machine, divided
+over the processes that share it. Reading a loss waits for the device, so it is done here, after the step, and once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from trainer.device import memory
+from trainer.injection import Faults
+from trainer.parallel.mesh import Mesh
+from trainer.settled import Settled
+from trainer.step import Outcome
+from usp_prof import record
+
+
+class Reporter:
+    """Prints rank 0's metrics as text with a progress bar, or as JSON lines."""
+
+    def __init__(self, settled: Settled, peak: float) -> None:
+        """`peak` is in FLOP/s of all ranks together, zero where nobody knows."""
+        self.settled, self.peak = settled, peak
+        self.flop = settled.shape.entry().flop_per_token[settled.options.flop_convention]
+        self.bar: Progress | None = None
+        if settled.options.metrics == "text":
+            console = Console(file=sys.stdout)
+            columns = (TextColumn("step"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
+            self.bar = Progress(*columns, console=console, disable=not console.is_terminal)
+            self.bar.add_task("train", total=settled.options.steps)
+            self.bar.start()
+
+    def report(self, step: int, outcome: Outcome, began: float, waited: float) -> None:
+        """Read a step's outcome and print it."""
+        load = outcome.load if outcome.load.numel() else outcome.loss.new_ones(1, 1)
+        fullest = (load.amax(1) / load.mean(1)).nan_to_num().max()  # layers without experts have no load
+        loss, norm, most = torch.stack([outcome.loss, outcome.norm, fullest]).tolist()
+        seconds, options = time.perf_counter() - began, self.settled.options
+        speed = self.settled.tokens / seconds
+        line = {
+            "step": step,
+            "loss": loss,
+            "grad_norm": norm,
+            "learning_rate": outcome.rate,
+            "seconds": seconds,
+            "tokens_per_second": speed,
+            # Of all ranks together; none where no peak is known or compute is waits.
+            "mfu": speed * self.flop / self.peak if self.peak and not options.pace else None,
+            "mfu_convention": options.flop_convention,
+            "memory_bytes": memory(outcome.loss.device),
+            "input_fraction": waited / seconds,
+            # The fullest expert of any layer over the mean.
+            "expert_load_max": most if outcome.load.numel() else None,
+        }
+        if self.bar is None:
+            print(json.dumps(line), flush=True)
+            return
+        self.bar.console.print(text(line, paced=bool(options.pace)), highlight=False, soft_wrap=True)
+        self.bar.advance(self.bar.task_ids[0])
+
+    def close(self) -> None:
+        """Put the bar away."""
+        if self.bar is not None:
+            self.bar.stop()
+
+
+def text(line: dict[str, Any], *, paced: bool) -> str:
+    """Write a step's metrics for people."""
+    parts = [
+        f"step {line['step']:>4}  loss {line['loss']:.4f}  norm {line['grad_norm']:.3f}",
+        f"{line['seconds'] * 1e3:.0f} ms  {line['tokens_per_second']:,.0f} tokens/s",
+        f"MFU {line['mfu']:.2%} ({line['mfu_convention']})" if line["mfu"] is not None else "",
+        "paced" if paced else "",
+        f"{line['memory_bytes'] / 2**20:.0f} MiB  input {line['input_fraction']:.1%}",
+        f"fullest expert {line['expert_load_max']:.2f} x mean" if line["expert_load_max"] is not None else "",
+    ]
+    return "  ".join(filter(None, parts))
+
+
+# Recording session: what the recorder is given about this run.
+
+
+def open_session(settled: Settled, mesh: Mesh, faults: Faults) -> record.Session:
+    """Open the recording of this run; all ranks agree on its folder."""
+    options, layout, axes = settled.options, settled.layout, settled.layout.axes()
+    return record.session(
+        folder_of(settled),
+        mesh=axes,
+        model=settled.shape.entry(),
+        groups=served(mesh),
+        coordinates={axis: mesh.place[axis] for axis in axes},
+        stages=settled.held(mesh.place["pp"]),
+        skip=options.profile_skip,
+        wait=0,
+        warmup=1,
+        active=options.profile_steps,
+        memory=options.profile_memory,
+        name=layout.title(),
+        schedule=settled.schedule,
+        micro_batches=options.micro_batches,
+        gradient_accumulation=options.accumulate,
+        tokens_per_step=settled.tokens,
+        micro_batch_tokens=settled.micro_batch * settled.shape.sequence,
+        recompute=options.recompute,
+        dtype=settled.compute,
+        zero_stage=options.zero,
+        paced=bool(options.pace),
+        faults=faults.truth(),
+        options=options.changed(),
+    )
+
+
+def served(mesh: Mesh) -> dict[tuple[str, ...], list[dist.ProcessGroup]]:
+    """Sort this rank's groups by the axes that they serve; several may serve the same."""
+    groups: dict[tuple[str, ...], list[dist.ProcessGroup]] = {}
+    for group in mesh.open_groups():
+        groups.setdefault(group.axes, []).append(group.handle)
+    return groups
+
+
+def folder_of(settled: Settled) -> Path:
+    """Choose the run's folder; rank 0 reads the clock for all."""
+    if settled.options.output:
+        return Path(settled.options.output)
+    name = [f"{time.strftime('%Y%m%d-%H%M%S')}-{settled.layout.title()}"]
+    if settled.layout.world > 1:
+        dist.broadcast_object_list(name)
+    return Path("traces") / name[0]

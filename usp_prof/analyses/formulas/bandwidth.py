@@ -1,0 +1,202 @@
+"""Ops without matrix products: the bytes that they must move. Every input is read and every output written once.
+
+Views and allocations move nothing: all of their time is the host's own.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.analyses.formulas.cost import Cost, Family, Formula, Shapes
+from usp_prof.model.hardware import element_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+# By the number of tensors that are read; more tensors among the inputs are where the result goes (out=).
+_UNARY = """
+neg abs exp log sqrt rsqrt reciprocal sigmoid tanh relu gelu silu clamp clamp_min clamp_max sin cos pow _to_copy clone
+native_dropout cumsum tril triu roll flip bitwise_not sign round floor
+""".split()  # noqa: SIM905 - words read better than a hundred quoted lines
+_BINARY = """
+add sub mul div maximum minimum bitwise_and bitwise_or masked_fill threshold_backward gelu_backward silu_backward
+sigmoid_backward tanh_backward native_dropout_backward logaddexp bitwise_xor remainder
+""".split()  # noqa: SIM905 - as above
+_COMPARING = ("eq", "ne", "lt", "le", "gt", "ge", "logical_not")
+_TERNARY = ("where", "addcmul", "addcdiv", "lerp")
+_IN_PLACE = """
+add_ sub_ mul_ div_ exp_ log_ neg_ sqrt_ sigmoid_ relu_ silu_ clamp_ clamp_min_ masked_fill_ addcmul_ addcdiv_ lerp_
+""".split()  # noqa: SIM905 - as above
+_WRITES_ONLY = ("fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_")
+_NORMS = """
+layer_norm rms_norm group_norm
+native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward native_group_norm
+native_group_norm_backward native_batch_norm native_batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward
+miopen_batch_norm miopen_batch_norm_backward batch_norm_backward_reduce _softmax _log_softmax
+_softmax_backward_data _log_softmax_backward_data
+""".split()  # noqa: SIM905 - words read better than a hundred quoted lines
+# Apex', Megatron-LM's and Transformer Engine's own functions, under the names of their classes.
+_FUSED_NORMS = """
+FusedLayerNormAffineFunction FusedLayerNormFunction FusedRMSNormAffineFunction FusedRMSNormFunction
+FastLayerNormFN FusedScaleMaskSoftmax ScaledMaskedSoftmax ScaledSoftmax GenericScaledMaskedSoftmax
+""".split()  # noqa: SIM905 - words read better than a hundred quoted lines
+_REDUCTIONS = """
+sum mean amax amin max min argmax any all norm linalg_vector_norm nll_loss_forward var var_mean topk
+""".split()  # noqa: SIM905 - words read better than a hundred quoted lines
+_VIEWS = """
+alias as_strided chunk detach detach_ diagonal expand expand_as flatten lift_fresh mT movedim narrow numpy_T permute
+reshape reshape_as _reshape_alias select slice split split_with_sizes squeeze squeeze_ swapaxes t t_ transpose
+transpose_ unbind unflatten unfold unsafe_split unsqueeze unsqueeze_ _unsafe_view view view_as view_as_complex
+view_as_real
+""".split()  # noqa: SIM905 - words read better than a hundred quoted lines
+_ALLOCATIONS = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_")
+# They copy only by an op inside them: what is left of them moves nothing.
+_COPY_INSIDE = ("contiguous", "result_type", "to", "type_as")
+
+
+def tensors(shapes: Shapes) -> Iterator[tuple[list[int], int]]:
+    """Give the dims and the bytes of every tensor among the inputs; lists of tensors have no type recorded."""
+    for dims, kind in zip(shapes.dims, shapes.types, strict=False):
+        width = element_bytes(kind)
+        if dims and width:
+            yield dims, prod(dims) * width
+
+
+def _elementwise(reads: int, *, flags: bool = False) -> Callable[[Shapes], Cost | None]:
+    """Make the formula of an op that reads so many tensors and writes one of their common shape; `flags` are bytes."""
+
+    def formula(shapes: Shapes) -> Cost | None:
+        read = list(tensors(shapes))[:reads]
+        if not read:
+            return None
+        width = 1 if flags else max(size // prod(dims) for dims, size in read if prod(dims))
+        written = prod(_broadcast([dims for dims, _ in read])) * width
+        moved = float(sum(size for _, size in read) + written)
+        return Cost(Family.ELEMENTWISE, 0.0, moved, shapes.precision(0))
+
+    return formula
+
+
+def _selection(shapes: Shapes) -> Cost:
+    """Read whole slices by index and write them: what is not asked for is not read."""
+    source, dim = shapes.tensor(0), int(shapes.values[1])
+    picked = prod(shapes.tensor(2)) * prod(source) // source[dim]
+    return Cost(Family.ELEMENTWISE, 0.0, float(2 * picked * shapes.element(0) + shapes.size(2)), shapes.precision(0))
+
+
+def _gather(shapes: Shapes) -> Cost:
+    """Read one element for each index and write it."""
+    moved = 2 * prod(shapes.tensor(2)) * shapes.element(0) + shapes.size(2)
+    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(0))
+
+
+def _embedding(shapes: Shapes) -> Cost:
+    """Read one row for each token and write it."""
+    moved = 2 * prod(shapes.tensor(1)) * shapes.tensor(0)[-1] * shapes.element(0) + shapes.size(1)
+    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(0))
+
+
+def _embedding_backward(shapes: Shapes) -> Cost:
+    """Read the gradient of each token's row, and write the whole table's."""
+    gradient, rows = shapes.tensor(0), int(shapes.values[2])
+    moved = shapes.size(0) + shapes.size(1) + rows * gradient[-1] * shapes.element(0)
+    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(0))
+
+
+def _scattered(index: int, source: int) -> Callable[[Shapes], Cost]:
+    """Make the formula of an op that adds a source to places that an index names: read both, change the places."""
+
+    def formula(shapes: Shapes) -> Cost:
+        moved = 3 * shapes.size(source) + shapes.size(index)
+        return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(source))
+
+    return formula
+
+
+def _put(shapes: Shapes) -> Cost:
+    """Read the values and write them to their places; the index is not recorded."""
+    moved = 2 * shapes.size(2)
+    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(2))
+
+
+def _sorted(shapes: Shapes) -> Cost:
+    """Read once, write the values and an index of eight bytes for each."""
+    moved = 2 * shapes.size(0) + 8 * prod(shapes.tensor(0))
+    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(0))
+
+
+def _in_place(shapes: Shapes) -> Cost:
+    """Read every input, and write the first."""
+    return Cost(
+        Family.ELEMENTWISE, 0.0, float(sum(size for _, size in tensors(shapes)) + shapes.size(0)), shapes.precision(0)
+    )
+
+
+def _copy(shapes: Shapes) -> Cost:
+    """Write the first and read the second."""
+    return Cost(Family.ELEMENTWISE, 0.0, float(shapes.size(0) + shapes.size(1)), shapes.precision(0))
+
+
+def _write(shapes: Shapes) -> Cost:
+    return Cost(Family.ELEMENTWISE, 0.0, float(shapes.size(0)), shapes.precision(0))
+
+
+def _reduction(shapes: Shapes) -> Cost:
+    return Cost(Family.REDUCTION, 0.0, float(sum(size for _, size in tensors(shapes))), shapes.precision(0))
+
+
+def _norm(shapes: Shapes) -> Cost:
+    """Read every input and write one as large as the largest."""
+    sizes = [size for _, size in tensors(shapes)]
+    return Cost(Family.NORM, 0.0, float(sum(sizes) + max(sizes)), shapes.precision(0))
+
+
+def _causal_softmax(shapes: Shapes) -> Cost:
+    """Read what a causal mask leaves, half of the square, and write all of it."""
+    return Cost(Family.NORM, 0.0, 1.5 * shapes.size(0), shapes.precision(0))
+
+
+def fused(shapes: Shapes) -> Cost | None:
+    """Count every tensor that a generated kernel takes once: it reads or writes each."""
+    moved = float(sum(size for _, size in tensors(shapes)))
+    return Cost(Family.FUSED, 0.0, moved, None) if moved else None
+
+
+def _broadcast(shapes: list[list[int]]) -> list[int]:
+    """Give the dims that several dims have together."""
+    sizes: list[Any] = [max(column) for column in zip_longest(*(dims[::-1] for dims in shapes), fillvalue=1)]
+    return sizes[::-1]
+
+
+def nothing_moved(shapes: Shapes) -> Cost:
+    """Say that nothing is computed or moved."""
+    del shapes
+    return Cost(Family.NOTHING, 0.0, 0.0, None)
+
+
+FORMULAS: dict[str, Formula] = {
+    **{f"aten::{name}": nothing_moved for name in (*_VIEWS, *_ALLOCATIONS, *_COPY_INSIDE)},
+    **{f"aten::{name}": _elementwise(1) for name in _UNARY},
+    **{f"aten::{name}": _elementwise(2) for name in _BINARY},
+    **{f"aten::{name}": _elementwise(2, flags=True) for name in _COMPARING},
+    **{f"aten::{name}": _elementwise(3) for name in _TERNARY},
+    **{f"aten::{name}": _in_place for name in _IN_PLACE},
+    "aten::index_select": _selection,
+    "aten::gather": _gather,
+    "aten::embedding": _embedding,
+    "aten::embedding_dense_backward": _embedding_backward,
+    "aten::scatter_add_": _scattered(2, 3),
+    "aten::index_add_": _scattered(2, 3),
+    "aten::_index_put_impl_": _put,
+    "aten::index_put_": _put,
+    "aten::sort": _sorted,
+    **{f"aten::{name}": _write for name in _WRITES_ONLY},
+    **{f"aten::{name}": _norm for name in _NORMS},
+    **dict.fromkeys(_FUSED_NORMS, _norm),
+    "ScaledUpperTriangMaskedSoftmax": _causal_softmax,
+    **{f"aten::{name}": _reduction for name in _REDUCTIONS},
+    "aten::copy_": _copy,
+}

@@ -1,0 +1,164 @@
+"""Matrix products and convolutions: FLOP and bytes from their shapes.
+
+A product of (rows, inner) and (inner, columns) computes 2 x rows x inner x columns; both factors are read and the
+result is written once. A convolution computes 2 x outputs x the window that each output sees.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from usp_prof.analyses.formulas.cost import Cost, Family, Formula, Shapes
+from usp_prof.model.hardware import Precision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _product(left: int) -> Callable[[Shapes], Cost]:
+    """Make the formula of a product of two matrices, batched or not, whose left factor is at this place."""
+
+    def formula(shapes: Shapes) -> Cost:
+        one, other = shapes.tensor(left), shapes.tensor(left + 1)
+        *batch, rows, inner = one
+        columns = other[-1]
+        if other[-2] != inner:
+            raise ValueError("factors do not fit")
+        return _cost(shapes, left, prod(batch), rows, inner, columns)
+
+    return formula
+
+
+def _matmul(shapes: Shapes) -> Cost:
+    """Multiply as `torch.matmul` does: rows of any number of dims fold where the other factor is one matrix."""
+    one, other = shapes.tensor(0), shapes.tensor(1)
+    if len(other) != 2:
+        return _product(0)(shapes)
+    if other[0] != one[-1]:
+        raise ValueError("factors do not fit")
+    return _cost(shapes, 0, 1, prod(one[:-1]), one[-1], other[1])
+
+
+def _linear(shapes: Shapes) -> Cost:
+    """Multiply any number of rows with a transposed weight."""
+    *batch, inner = shapes.tensor(0)
+    columns, fits = shapes.tensor(1)
+    if fits != inner:
+        raise ValueError("factors do not fit")
+    return _cost(shapes, 0, 1, prod(batch), inner, columns)
+
+
+def _vector(left: int) -> Callable[[Shapes], Cost]:
+    def formula(shapes: Shapes) -> Cost:
+        rows, inner = shapes.tensor(left)
+        return _cost(shapes, left, 1, rows, inner, 1)
+
+    return formula
+
+
+def _dot(shapes: Shapes) -> Cost:
+    return _cost(shapes, 0, 1, 1, shapes.tensor(0)[0], 1)
+
+
+def _grouped(shapes: Shapes) -> Cost:
+    """One product a group; the groups divide the rows, the columns or the inner size, whose sum is what counts."""
+    one, other = shapes.tensor(0), shapes.tensor(1)
+    groups = len(shapes.dims) > 2 and len(one) == len(other) == 2 and next((d[0] for d in shapes.dims[2:] if d), 1)
+    flop = 2.0 * prod(one) * other[-1]
+    if len(one) == 3 and len(other) == 2:
+        flop = 2.0 * one[1] * one[2] * other[-1]  # the groups divide the columns
+    width = shapes.element(0)
+    result = _result_size(one, other, int(groups or 1))
+    moved = width * (prod(one) + prod(other)) + max(width, 2) * result
+    return Cost(Family.PRODUCT, flop, moved, shapes.precision(0))
+
+
+def _result_size(one: list[int], other: list[int], groups: int) -> int:
+    if len(one) == 2 and len(other) == 2:
+        return groups * one[0] * other[-1]
+    rows = one[0] * one[1] if len(one) == 3 and len(other) == 3 else one[-2]
+    return rows * other[-1]
+
+
+def _cost(shapes: Shapes, left: int, batch: int, rows: int, inner: int, columns: int) -> Cost:
+    width = shapes.element(left)
+    kind = shapes.precision(left)
+    # Eight-bit factors give a result of at least sixteen bits.
+    result = 2 if kind is Precision.FP8 else 4 if width == 1 else width
+    moved = width * (rows * inner + inner * columns) + result * rows * columns
+    return Cost(Family.PRODUCT, 2.0 * batch * rows * inner * columns, float(batch * moved), kind)
+
+
+def _convolution(padding: int, stride: int, dilation: int, transposed: int = -1) -> Callable[[Shapes], Cost | None]:
+    """Make the formula of a forward convolution whose settings stand at these places."""
+
+    def formula(shapes: Shapes) -> Cost | None:
+        image, weight = shapes.tensor(0), shapes.tensor(1)
+        if transposed >= 0 and shapes.flag(transposed):
+            # Each input meets the whole window, whatever the output's size.
+            outputs, written = prod(image), 0
+        else:
+            settings = (shapes.numbers(place) for place in (padding, stride, dilation))
+            sizes = _output_sizes(image, weight, *settings)
+            outputs = written = image[0] * weight[0] * prod(sizes)
+        moved = shapes.element(0) * (prod(image) + prod(weight) + written)
+        return Cost(Family.CONVOLUTION, 2.0 * outputs * prod(weight[1:]), float(moved), shapes.precision(0))
+
+    return formula
+
+
+def _output_sizes(
+    image: list[int], weight: list[int], padding: list[int], stride: list[int], dilation: list[int]
+) -> list[int]:
+    """Give the output's sizes; a single setting counts for every dimension."""
+    count = len(weight) - 2
+    pads, steps, gaps = ((given * count)[:count] for given in (padding, stride, dilation))
+    return [
+        (size + 2 * pad - gap * (window - 1) - 1) // step + 1
+        for size, window, pad, step, gap in zip(image[2:], weight[2:], pads, steps, gaps, strict=True)
+    ]
+
+
+def _convolution_backward(shapes: Shapes) -> Cost:
+    """Count one convolution for each of the two gradients that were asked for."""
+    output, image, weight = (shapes.tensor(place) for place in range(3))
+    mask = shapes.values[10].lower()
+    asked = sum(part.strip() == "true" for part in mask.strip("[]").split(",")[:2])
+    flop = 2.0 * prod(output) * prod(weight[1:]) * asked
+    moved = shapes.element(0) * (1 + asked) * (prod(output) + prod(image) + prod(weight)) / 2
+    return Cost(Family.CONVOLUTION, flop, moved, shapes.precision(0))
+
+
+FORMULAS: dict[str, Formula] = {
+    "aten::mm": _product(0),
+    "aten::bmm": _product(0),
+    "aten::matmul": _matmul,
+    "aten::_int_mm": _product(0),
+    "aten::_scaled_mm": _product(0),
+    "aten::_scaled_mm_v2": _product(0),
+    "aten::addmm": _product(1),
+    "aten::addmm_": _product(1),
+    "aten::_addmm_activation": _product(1),
+    "aten::baddbmm": _product(1),
+    "aten::baddbmm_": _product(1),
+    "aten::addbmm": _product(1),
+    "aten::linear": _linear,
+    "mkldnn::_linear_pointwise": _linear,
+    "aten::mkldnn_linear": _linear,
+    "aten::mv": _vector(0),
+    "aten::addmv": _vector(1),
+    "aten::addmv_": _vector(1),
+    "aten::dot": _dot,
+    "aten::_grouped_mm": _grouped,
+    "aten::_scaled_grouped_mm": _grouped,
+    "aten::_scaled_grouped_mm_v2": _grouped,
+    "aten::grouped_mm": _grouped,
+    "aten::cudnn_convolution": _convolution(2, 3, 4),
+    "aten::miopen_convolution": _convolution(3, 4, 5),
+    "aten::mkldnn_convolution": _convolution(3, 4, 5),
+    "aten::convolution": _convolution(4, 3, 5, transposed=6),
+    "aten::_convolution": _convolution(4, 3, 5, transposed=6),
+    "aten::convolution_overrideable": _convolution(4, 3, 5, transposed=6),
+    "aten::convolution_backward": _convolution_backward,
+}

@@ -1,0 +1,1 @@
+"""What analyses are made of, measured once a run: the partition of steps, arrivals, what ops cost, pipeline actions."""

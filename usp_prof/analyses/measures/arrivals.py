@@ -1,0 +1,137 @@
+"""Who kept whom waiting? For each collective call the last to arrive, and how much of its lateness is its own.
+
+A rank that is late because it waited for somebody else is a victim. So each member's way since its arrival at the
+group's call before is measured without the time in which it stood still for others (work done under a call that
+waited counts): what the late one took longer than every other member on that way is its own doing, and never more
+than the time by which it was last.
+
+Of a broadcast or scatter nobody is blamed. Its receivers hold nobody up, and its root alone has the data (a last
+stage's loss or sampled tokens): the others depend on it. A root that is slow is late in other calls too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.analyses.measures import partition
+from usp_prof.columns.intervals import Intervals, union
+from usp_prof.columns.order import per_code, rows_by_code
+from usp_prof.tables import calls as call_table
+from usp_prof.tables import clock
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.table_set import TableSet
+
+    Int = NDArray[np.int64]
+
+FROM_ONE_RANK = ("broadcast", "scatter")
+"""Operations that carry what one rank alone has."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrivals:
+    """One row for each complete call of a group of several ranks, in order of first arrival."""
+
+    step: Int
+    axis: NDArray[np.object_]
+    op: NDArray[np.object_]
+    group: NDArray[np.object_]
+    late_rank: Int
+    """-1 when tied within what the clocks leave open."""
+    late_by_ns: Int
+    """Last less second-last arrival."""
+    own_ns: Int
+    """What of it is the late rank's own doing; 0 where the data comes from one rank."""
+    is_from_one_rank: NDArray[np.bool_]
+    """The others depend on what one rank alone has: nobody is late."""
+    members: tuple[Int, Int]
+    """Row of this table and rank, for each member."""
+
+
+def arrivals(tables: TableSet) -> Arrivals:
+    """Measure the arrivals of a run's calls, once."""
+    return tables.memo("arrivals", lambda: _measure(tables))
+
+
+def stalls(tables: TableSet, rank: int) -> Intervals:
+    """Give the time (on the rank's own clock) in which it stood still for others: waits not hidden by compute."""
+    return tables.memo(("stalls", rank), lambda: _stalls(tables, rank))
+
+
+def _stalls(tables: TableSet, rank: int) -> Intervals:
+    calls, sets = call_table.of(tables), partition.sets_of(tables, rank)
+    collectives = tables.columns("collectives", rank)
+    parts, mine = calls.part_columns(), calls.rows_of(rank)
+    waiting = np.zeros(len(collectives), np.int64)
+    waiting[parts["part"][mine]] = np.maximum(parts["wait_ns"][mine], 0)
+    start = collectives["start_ns"]
+    return (union(start, start + waiting) | sets.bubble) - sets.compute
+
+
+def _measure(tables: TableSet) -> Arrivals:
+    every = call_table.of(tables).columns()
+    met = every["complete"] & (every["group_size"] > 1) & ~every.matches("matched_by", "p2p")
+    calls = every.take(met)
+    number = np.full(len(every) + 1, -1, np.int64)
+    number[np.flatnonzero(met)] = np.arange(len(calls))
+    parts = call_table.of(tables).part_columns()
+    row = number[parts["call"]]
+    rank, row, part = parts["rank"][row >= 0], row[row >= 0], parts["part"][row >= 0]
+    if not len(calls):
+        nothing, words = np.zeros(0, np.int64), np.zeros(0, object)
+        return Arrivals(nothing, words, words, words, nothing, nothing, nothing, np.zeros(0, bool), (nothing, nothing))
+    arrival, own = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
+    first = _first_begin(tables, np.unique(rank))
+    group = calls.codes("group")[0]
+    clocks = clock.of(tables)
+    for r, mine in rows_by_code(rank).items():
+        start = tables.columns("collectives", r)["start_ns"][part[mine]]
+        arrival[mine] = clocks.align(r, start)
+        since = _arrival_before(group[row[mine]], start, int(clocks.local(r, first)))
+        own[mine] = start - since - stalls(tables, r).within(since, start)
+    late_by, own_by = _margins(row, arrival, own, len(calls))
+    late, from_one = calls["late_rank"], calls.matches("op", *FROM_ONE_RANK)
+    return Arrivals(
+        calls["step"],
+        calls["axis"],
+        calls["op"],
+        calls["group"],
+        late,
+        late_by,
+        np.where((late >= 0) & ~from_one, np.clip(own_by, 0, late_by), 0),
+        from_one,
+        (row, rank),
+    )
+
+
+def _arrival_before(group: Int, start: Int, first: int) -> Int:
+    """Give for each of a rank's parts its arrival at the group's call before; for the first the begin of all."""
+    order = np.lexsort((start, group))
+    before = np.full(len(start), first, np.int64)
+    follows = group[order][1:] == group[order][:-1]
+    before[order[1:][follows]] = start[order[:-1][follows]]
+    return before
+
+
+def _first_begin(tables: TableSet, ranks: Int) -> int:
+    """Give the begin of the first step over ranks, on the common clock; all ways are measured from it at first."""
+    clocks = clock.of(tables)
+    begins = [clocks.align(r, tables.columns("steps", r)["start_ns"][:1]) for r in ranks.tolist()]
+    return int(np.concatenate(begins).min()) if any(len(b) for b in begins) else 0
+
+
+def _margins(row: Int, arrival: Int, own: Int, calls: int) -> tuple[Int, Int]:
+    """Give for each call by how much the last arrival is later, and its own way longer, than all others'."""
+    order = np.lexsort((arrival, row))
+    tail = np.searchsorted(row[order], np.arange(calls), side="right") - 1
+    last = order[tail]
+    others = np.ones(len(row), bool)
+    others[last] = False
+    best_arrival = per_code(row[others], arrival[others], np.maximum, calls)
+    best_own = per_code(row[others], own[others], np.maximum, calls)
+    return arrival[last] - best_arrival, own[last] - best_own

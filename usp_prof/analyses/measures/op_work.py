@@ -1,0 +1,157 @@
+"""Which op does each piece of device work carry out, and what must that op compute and move?
+
+A kernel belongs to the innermost op around its launch; where that op has no formula, to the nearest one around it
+that has. An op's FLOP count once however many kernels it launched, and not at all where an op inside it counts them:
+`aten::linear` leaves them to its `aten::mm`. Ops that compute and move nothing (views) stand for themselves only where
+no op around them has a formula.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.analyses import formulas
+from usp_prof.analyses.formulas.lists import LIST, element_type
+from usp_prof.columns.lookup import lookup, rows_of
+from usp_prof.columns.order import distinct, first_rows, group_codes, numbered
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.analyses.formulas import Cost
+    from usp_prof.columns.table import Columns
+    from usp_prof.model.selection import Selection
+    from usp_prof.tables.table_set import TableSet
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class OpKind:
+    """Ops of one name and shape, and what one of them costs; without a formula `cost` is `None`."""
+
+    name: str
+    dims: str
+    types: str
+    values: str
+    cost: Cost | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankWork:
+    """One rank's compute: parallel arrays over its activities; `kind` and `owner` are -1 where no op is known."""
+
+    names: list[str]
+    name: Ints
+    dur_ns: Ints
+    kinds: list[OpKind]
+    kind: Ints
+    owner: Ints
+    step: Ints
+    on_gpu: bool
+
+
+def of_rank(tables: TableSet, rank: int, selection: Selection) -> RankWork:
+    """Tie the compute activities of the selected steps of one rank to ops and their costs, once."""
+    return tables.memo(("op work", rank, selection), lambda: _tied(tables, rank, selection))
+
+
+def _tied(tables: TableSet, rank: int, selection: Selection) -> RankWork:
+    activities = tables.columns("activities", rank)
+    wanted = activities.matches("kind", "compute") & _inside(activities["step"], selection)
+    chosen = activities.take(wanted)
+    ops = tables.columns("ops", rank)
+    name, names = chosen.codes("name")
+    kinds, kind_of = _op_kinds(ops, _one_type(tables))
+    _tell_lists(kinds, lookup(kind_of, rows_of(ops["event"], chosen["op_event"]), missing=-1), name, names)
+    owner = _owners(ops, chosen["op_event"], _counts(ops, kinds, kind_of))
+    kind = np.where(owner >= 0, lookup(kind_of, owner, missing=-1), -1)
+    on_gpu = len(tables.columns("kernels", rank)) > 0
+    return RankWork(names, name, chosen["dur_ns"], kinds, kind, owner, chosen["step"], on_gpu)
+
+
+def _inside(step: Ints, selection: Selection) -> NDArray[np.bool_]:
+    numbers, place = numbered(step)
+    taken = np.array([number >= 0 and selection.takes_step(number) for number in numbers.tolist()], dtype=bool)
+    return taken[place] if len(numbers) else np.zeros(len(step), dtype=bool)
+
+
+def _one_type(tables: TableSet) -> str:
+    """Give the type of all of the run's numbers, where it trains in one and the recorder says so."""
+    said = tables.manifest.dtype if tables.manifest is not None else ""
+    return "float" if said in _FULL else ""
+
+
+_FULL = ("fp32", "float32")
+
+
+def _tell_lists(kinds: list[OpKind], kind: Ints, name: Ints, names: list[str]) -> None:
+    """Cost ops on lists of tensors by the type that their kernels' names tell, where nothing else told it."""
+    open_ = np.array([k.cost is None and LIST in k.types for k in kinds] + [False])
+    for place in distinct(kind[open_[kind]]).tolist():
+        told = next(filter(None, (element_type(names[code]) for code in distinct(name[kind == place]).tolist())), "")
+        if told:
+            kinds[place] = replace(kinds[place], cost=_cost(kinds[place], told))
+
+
+def _cost(kind: OpKind, lists: str) -> Cost | None:
+    return formulas.cost(kind.name, formulas.parse(kind.dims, kind.types, kind.values, lists))
+
+
+def _op_kinds(ops: Columns, lists: str) -> tuple[list[OpKind], Ints]:
+    """Give the distinct ops by name and shape, and each op row's place among them."""
+    if not len(ops):
+        return [], np.zeros(0, np.int64)
+    coded = [ops.codes(name) for name in ("name", "input_dims", "input_types", "concrete_inputs")]
+    group = group_codes(*(codes for codes, _ in coded))
+    first = first_rows(group)
+    kinds = []
+    for row in first.tolist():
+        name, dims, types, values = (texts[codes[row]] for codes, texts in coded)
+        kinds.append(_kind(name, dims, types, values, lists))
+    return kinds, group
+
+
+@lru_cache(maxsize=1 << 14)
+def _kind(name: str, dims: str, types: str, values: str, lists: str) -> OpKind:
+    """Say what one op costs; ranks run the same ops, so that each is read once for all of them."""
+    kind = OpKind(name, dims, types, values)
+    return replace(kind, cost=_cost(kind, lists))
+
+
+def _counts(ops: Columns, kinds: list[OpKind], kind_of: Ints) -> NDArray[np.bool_]:
+    """Say which ops count by their own formula: those inside which no other op counts the same."""
+    known = lookup([kind.cost is not None and kind.cost.bytes > 0 for kind in kinds], kind_of, missing=False)
+    multiplies = lookup([kind.cost is not None and kind.cost.flop > 0 for kind in kinds], kind_of, missing=False)
+    parent = rows_of(ops["event"], ops["parent"])
+    return known & ~np.where(multiplies, _encloses(multiplies, parent), _encloses(known, parent))
+
+
+def _encloses(wanted: NDArray[np.bool_], parent: Ints) -> NDArray[np.bool_]:
+    """Say which ops have a wanted op somewhere inside."""
+    found = np.zeros(len(wanted), dtype=bool)
+    above = distinct(parent[wanted])
+    above = above[above >= 0]
+    while len(above):
+        found[above] = True
+        above = distinct(parent[above])
+        above = above[above >= 0]
+        above = above[~found[above]]
+    return found
+
+
+def _owners(ops: Columns, events: Ints, known: NDArray[np.bool_]) -> Ints:
+    """Climb from each op to the nearest one with a formula; where there is none, stay."""
+    start = rows_of(ops["event"], events)
+    parent = np.append(rows_of(ops["event"], ops["parent"]), -1)
+    knows = np.append(known, False)
+    current, owner = start.copy(), np.full(len(start), -1, np.int64)
+    while (current >= 0).any():
+        found = (owner < 0) & (current >= 0) & knows[current]
+        owner[found] = current[found]
+        current = np.where(owner >= 0, -1, parent[current])
+    return np.where(owner >= 0, owner, start)

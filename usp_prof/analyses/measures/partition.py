@@ -1,0 +1,261 @@
+"""Partition of steps: one owner for each nanosecond of a rank's step (compute, communication by axis, idle by cause).
+
+Every moment goes to the first of: compute, exposed communication (of the axis that is waited for), copies, and idle
+by cause. A pipeline receive counts as communication only from when its peer has sent, before that it is a bubble.
+gloo's range of a send lasts from its post until someone asks: it counts while both sides are there.
+
+Causes of idle time on a GPU: a gap is the host's when the work that ends it was launched after the gap began, since
+the queue was empty. It is split by what the host did meanwhile: it loaded data (`input`), sat in a blocking call
+(`sync`), or was still on its way to the launch (`host`). Work launched earlier waited for something else (`other`).
+On a CPU trace the host is the device: gaps inside data loading are `input`, inside a wait on another rank `sync`,
+inside any op or mark `host`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.intervals import EMPTY, Intervals, at_least, by_latest_end, by_priority, union, union_of
+from usp_prof.columns.lookup import lookup, rows_of
+from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.model.topology import PARALLEL_AXES, Axis
+from usp_prof.tables import calls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from usp_prof.columns.table import Columns
+    from usp_prof.tables.table_set import TableSet
+
+
+class Cause(StrEnum):
+    """Why a device is idle."""
+
+    BUBBLE = "bubble"
+    HOST = "host"
+    INPUT = "input"
+    SYNC = "sync"
+    OTHER = "other"
+
+
+_LOADS_DATA = re.compile(r"dataloader|data_loader|^train::input\b", re.IGNORECASE)
+_WAITS = re.compile(r"^(c10d::|_c10d_functional::wait|_c10d_functional_autograd::wait)")
+_FRAMES_STEP = re.compile(r"^ProfilerStep#")
+
+
+def host_causes(tables: TableSet, rank: int, gaps: Intervals) -> dict[Cause, Intervals]:
+    """Give what the host is to blame for among the gaps of one rank; what is left has another cause."""
+    on_cpu = not len(tables.columns("kernels", rank))
+    ops, annotations = tables.columns("ops", rank), tables.columns("annotations", rank)
+    loading = _named(ops, _LOADS_DATA.search) | _named(annotations, _LOADS_DATA.search)
+    if on_cpu:
+        waiting = _named(ops, _WAITS.search)
+        hosted = _named(ops, lambda _: True) | _named(annotations, lambda name: not _FRAMES_STEP.search(name))
+        empty = gaps
+    else:
+        launches = tables.columns("launches", rank)
+        waiting = _ranges(launches, launches["blocking"])
+        empty = hosted = _queue_empty(tables, rank, gaps)
+    late_input = empty & loading
+    blocked = (empty & waiting) - late_input
+    return {Cause.INPUT: late_input, Cause.SYNC: blocked, Cause.HOST: ((empty & hosted) - late_input) - blocked}
+
+
+def _queue_empty(tables: TableSet, rank: int, gaps: Intervals) -> Intervals:
+    """Find the gaps that end with work launched after they began."""
+    activities, launches = tables.columns("activities", rank), tables.columns("launches", rank)
+    if not len(gaps) or not len(activities) or not len(launches):
+        return EMPTY
+    launched = launch_starts(tables, rank)
+    order = np.lexsort((launched, activities["start_ns"]))
+    starts = activities["start_ns"][order]
+    first = np.minimum(np.searchsorted(starts, gaps.end, side="left"), len(starts) - 1)
+    ends_it = starts[first] == gaps.end
+    late = ends_it & (launched[order][first] > gaps.start)
+    return Intervals(gaps.start[late], gaps.end[late])
+
+
+def launch_starts(tables: TableSet, rank: int) -> NDArray[np.int64]:
+    """Give for each activity when the host launched it, looked up once; -1 where that is not known."""
+    return tables.memo(("launch starts", rank), lambda: _launch_starts(tables, rank))
+
+
+def _launch_starts(tables: TableSet, rank: int) -> NDArray[np.int64]:
+    event, launches = tables.columns("activities", rank)["launch_event"], tables.columns("launches", rank)
+    if not len(launches):
+        return np.full(len(event), -1, np.int64)
+    row = rows_of(launches["event"], event)
+    return np.where(row >= 0, launches["start_ns"][row], -1)
+
+
+def _named(columns: Columns, wanted: Callable[[str], object]) -> Intervals:
+    codes, names = columns.codes("name")
+    return _ranges(columns, lookup([bool(wanted(name)) for name in names], codes, missing=False))
+
+
+def _ranges(columns: Columns, rows: NDArray[np.bool_]) -> Intervals:
+    start = columns["start_ns"][rows]
+    return union(start, start + columns["dur_ns"][rows])
+
+
+CAUSES = tuple(Cause)
+AXIS_ORDER = tuple(str(axis) for axis in (*PARALLEL_AXES, Axis.WORLD, Axis.UNKNOWN))
+_HOST_CAUSES = (Cause.INPUT, Cause.SYNC, Cause.HOST)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partition:
+    """One row for each (rank, step), as arrays in nanoseconds; `exposed` and `comm` have a column for each axis."""
+
+    axes: tuple[str, ...]
+    rank: NDArray[np.int64]
+    step: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    compute: NDArray[np.int64]
+    exposed: NDArray[np.int64]
+    comm: NDArray[np.int64]
+    any_comm: NDArray[np.int64]
+    memcpy: NDArray[np.int64]
+    idle: NDArray[np.int64]
+    """A column for each of `CAUSES`."""
+    contended: NDArray[np.int64]
+    """Exposed time during which several axes were exposed at once."""
+
+    @property
+    def wall(self) -> NDArray[np.int64]:
+        """The step's length."""
+        return self.end - self.start
+
+    def take(self, rows: NDArray[np.bool_]) -> Partition:
+        """Keep some rows."""
+        return Partition(self.axes, *(getattr(self, name)[rows] for name in _ARRAYS))
+
+
+_ARRAYS = tuple(name for name in Partition.__dataclass_fields__ if name != "axes")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sets:
+    """What one rank did when: disjointness is not promised, that is what the partition is for."""
+
+    compute: Intervals
+    begin: NDArray[np.int64]
+    """Start of each activity, after a receive's waiting for its peer."""
+    done: NDArray[np.int64]
+    """End of each activity, a send's when its receiver has it."""
+    axes: dict[str, Intervals]
+    waited: dict[str, Intervals]
+    """Each axis' share of communication time by who ends last; disjoint."""
+    copies: Intervals
+    bubble: Intervals
+    host: dict[Cause, Intervals]
+
+
+def of_run(tables: TableSet, selection: Selection = EVERYTHING) -> Partition:
+    """Partition the selected steps of the selected ranks; ranks whose device was not recorded have no rows."""
+    whole = tables.memo("partition", lambda: _whole(tables))
+    kept = selection.takes_steps(whole.step)
+    if selection.ranks is not None:
+        kept &= np.isin(whole.rank, selection.ranks)
+    return whole.take(kept)
+
+
+def sets_of(tables: TableSet, rank: int) -> Sets:
+    """Give what one rank did when."""
+    return tables.memo(("sets", rank), lambda: _sets(tables, rank))
+
+
+def _whole(tables: TableSet) -> Partition:
+    names = {axis for rank in tables.ranks for axis in sets_of(tables, rank).axes}
+    axes = tuple(sorted(names, key=place_of_axis))
+    parts = [_of_rank(tables, rank, axes) for rank in tables.ranks]
+    whole = Partition(axes, *(np.concatenate([getattr(p, name) for p in parts]) for name in _ARRAYS))
+    return whole.take(np.isin(whole.rank, [rank for rank in tables.ranks if tables.has_device_work(rank)]))
+
+
+def _sets(tables: TableSet, rank: int) -> Sets:
+    activities = tables.columns("activities", rank)
+    start = activities["start_ns"]
+    end = start + activities["dur_ns"]
+    computes, copies = activities.matches("kind", "compute"), activities.matches("kind", "memcpy", "memset")
+    talks = activities.matches("kind", "communication")
+    waiting, delivered = _carrying_nothing(tables, rank)
+    begin, done = np.minimum(start + waiting, end), end - delivered
+    code, names = _axis_codes(activities)
+    code = code[talks]
+    by_axis = {
+        name: union(begin[talks][code == number], done[talks][code == number])
+        for number, name in enumerate(names)
+        if (code == number).any()
+    }
+    owners = by_latest_end(begin[talks], done[talks], code)
+    waited = {name: owners.of(names.index(name)) for name in by_axis}
+    compute, copying = union(start[computes], end[computes]), union(start[copies], end[copies])
+    bubble = union(start, begin)
+    busy = union_of([compute, copying, bubble, *by_axis.values()])
+    windows = tables.columns("steps", rank)
+    gaps = union(windows["start_ns"], windows["end_ns"]) - busy
+    return Sets(compute, begin, done, by_axis, waited, copying, bubble, host_causes(tables, rank, gaps))
+
+
+def _axis_codes(activities: Columns) -> tuple[NDArray[np.int64], list[str]]:
+    """Give each activity's axis as its place in the order of axes; none named is unknown."""
+    codes, found = activities.codes("axis")
+    named = [name or str(Axis.UNKNOWN) for name in found]
+    names = sorted(set(named), key=place_of_axis)
+    places = np.array([names.index(name) for name in named] + [0], np.int64)
+    return places[codes], names
+
+
+def place_of_axis(axis: str) -> tuple[int, str]:
+    """Sort axes as screens show them; names that are not of the mesh come last."""
+    return (AXIS_ORDER.index(axis) if axis in AXIS_ORDER else len(AXIS_ORDER), axis)
+
+
+def _carrying_nothing(tables: TableSet, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give for each activity how long it waited as a pipeline receive, and outlasted its delivery as a send."""
+    activities = tables.columns("activities", rank)
+    part = activities["collective"]
+    idling = calls.idling(tables, rank, str(Axis.PP))
+    known = (part >= 0) & (part < len(idling.waiting_ns))
+    row = np.where(known, part, -1)
+    waiting, delivered = (lookup(ns, row, missing=0) for ns in (idling.waiting_ns, idling.delivered_ns))
+    return waiting, delivered
+
+
+def _of_rank(tables: TableSet, rank: int, axes: tuple[str, ...]) -> Partition:
+    sets, windows = sets_of(tables, rank), tables.columns("steps", rank)
+    start, end = windows["start_ns"], np.maximum(windows["end_ns"], windows["start_ns"])
+    nothing = union([], [])
+    exposed = [sets.waited.get(axis, nothing) for axis in axes]
+    order = [sets.compute, *exposed, sets.copies, sets.bubble, *(sets.host[cause] for cause in _HOST_CAUSES)]
+    owned = by_priority(order).cut(start, end, len(order))
+    lone = [part - sets.compute for part in sets.axes.values()]
+    count = len(axes)
+    idle = np.zeros((len(start), len(CAUSES)), np.int64)
+    for cause, column in zip((Cause.BUBBLE, *_HOST_CAUSES), range(count + 2, count + 6), strict=True):
+        idle[:, CAUSES.index(cause)] = owned[:, column]
+    idle[:, CAUSES.index(Cause.OTHER)] = (end - start) - owned.sum(axis=1)
+    comm = [sets.axes.get(axis, nothing).within(start, end) for axis in axes]
+    return Partition(
+        axes,
+        np.full(len(start), rank, np.int64),
+        windows["step"],
+        start,
+        end,
+        owned[:, 0],
+        owned[:, 1 : count + 1],
+        np.stack(comm, axis=1) if comm else np.zeros((len(start), 0), np.int64),
+        union_of(list(sets.axes.values())).within(start, end),
+        owned[:, count + 1],
+        idle,
+        at_least(lone, 2).within(start, end),
+    )

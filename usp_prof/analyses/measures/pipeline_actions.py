@@ -1,0 +1,254 @@
+"""Pipeline actions of all ranks on one clock, the schedule that their order looks like, and its bubble at best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from usp_prof.analyses.measures import partition
+from usp_prof.analyses.measures.partition import launch_starts
+from usp_prof.columns.intervals import Intervals, union
+from usp_prof.columns.order import occurrence, per_code
+from usp_prof.model.errors import UsageError
+from usp_prof.model.topology import Axis
+from usp_prof.schedule import Schedule, Shape, named
+from usp_prof.schedules.orders import Action, Kind, Order, order
+from usp_prof.schedules.simulation import simulate
+from usp_prof.tables import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from usp_prof.model.selection import Selection
+    from usp_prof.schedules.simulation import Timeline
+    from usp_prof.tables.table_set import TableSet
+
+
+_INSIDE = (str(Axis.TP), str(Axis.CP), str(Axis.EP))
+_WAITS_INSIDE = "torch"  # its own marks enclose the receive that an action waits for
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Actions:
+    """One row for each action, by rank and start; times are common. `busy_ns` leaves waiting for a receive out."""
+
+    rank: NDArray[np.int64]
+    step: NDArray[np.int64]
+    stage: NDArray[np.int64]
+    kind: NDArray[np.object_]
+    micro_batch: NDArray[np.int64]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    busy_ns: NDArray[np.int64]
+    source: str
+
+    def take(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> Actions:
+        """Keep some rows."""
+        return _made({name: getattr(self, name)[rows] for name in _ARRAYS}, self.source)
+
+    def within(self, rank: int) -> Intervals:
+        """Give the time that one rank spends in actions."""
+        mine = self.rank == rank
+        return union(self.start_ns[mine], self.end_ns[mine])
+
+
+def _made(columns: dict[str, Any], source: str) -> Actions:
+    return Actions(**columns, source=source)
+
+
+_ARRAYS = tuple(name for name in Actions.__dataclass_fields__ if name != "source")
+
+
+def gather(tables: TableSet, selection: Selection) -> Actions:
+    """Take the actions of the selected steps of all ranks (a pipeline cannot be judged by some of its stages)."""
+    clocks = clock.of(tables)
+    found: dict[str, list[NDArray[np.generic]]] = {name: [] for name in _ARRAYS}
+    sources = set()
+    for rank in tables.ranks:
+        columns = tables.columns("actions", rank)
+        if not len(columns):
+            continue
+        sources |= set(columns.codes("source")[1])
+        start, end = _on_device(tables, rank)
+        known = (start >= 0) & (end >= start)
+        known &= (columns["step"] >= 0) & selection.takes_steps(columns["step"])
+        busy = end - start
+        if _WAITS_INSIDE in sources:
+            sets = partition.sets_of(tables, rank)
+            busy = busy - (sets.bubble - sets.compute).within(start, end)
+        for name, column in (
+            ("rank", columns["rank"]),
+            ("step", columns["step"]),
+            ("stage", columns["stage"]),
+            ("kind", columns["kind"]),
+            ("micro_batch", columns["micro_batch"]),
+            ("start_ns", clocks.align(rank, start)),
+            ("end_ns", clocks.align(rank, end)),
+            ("busy_ns", busy),
+        ):
+            found[name].append(column[known])
+    if not sources:
+        return _made({name: np.zeros(0, object if name == "kind" else np.int64) for name in _ARRAYS}, "")
+    joined = _made({name: np.concatenate(found[name]) for name in _ARRAYS}, "+".join(sorted(sources)))
+    order = np.lexsort((joined.end_ns, joined.start_ns, joined.rank))
+    return joined.take(order)
+
+
+def _on_device(tables: TableSet, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give where each action's own work begins and ends on the device.
+
+    That is its compute and the collectives inside it. A backward also launches the gradients' reduction, which runs
+    on beside later actions, and transfers between stages; neither is the action's time.
+    """
+    columns, activities = tables.columns("actions", rank), tables.columns("activities", rank)
+    first, last = columns["device_start_ns"].copy(), columns["device_end_ns"].copy()
+    launched = launch_starts(tables, rank)
+    own = (launched >= 0) & (~activities.matches("kind", "communication") | activities.matches("axis", *_INSIDE))
+    order = np.argsort(columns["start_ns"], kind="stable")
+    begun = columns["start_ns"][order]
+    place = np.searchsorted(begun, launched, side="right") - 1
+    action = order[np.maximum(place, 0)] if len(order) else place
+    own &= (place >= 0) & (launched < (columns["start_ns"] + columns["dur_ns"])[action]) if len(order) else False
+    rows = np.flatnonzero(own)
+    if not len(rows):
+        return first, last
+    codes, inverse = np.unique(action[rows], return_inverse=True)
+    start = activities["start_ns"][rows]
+    first[codes] = per_code(inverse, start, np.minimum, len(codes))
+    last[codes] = per_code(inverse, start + activities["dur_ns"][rows], np.maximum, len(codes))
+    return first, last
+
+
+def all_identified(actions: Actions) -> bool:
+    """Say whether stage and micro-batch of every action are known: an order needs both, time in actions neither."""
+    return bool(((actions.stage >= 0) & (actions.micro_batch >= 0)).all())
+
+
+def pipelines(actions: Actions) -> list[tuple[int, ...]]:
+    """Sort ranks into pipelines, each in order of its first stage.
+
+    Ranks with the same stages stand for each other (data, tensor, context parallel); as meshes are regular, the n-th
+    rank of each such set belongs to the n-th pipeline. Where the sets differ in size nothing tells who goes with whom.
+    """
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for rank in np.unique(actions.rank).tolist():
+        stages = tuple(np.unique(actions.stage[actions.rank == rank]).tolist())
+        holders.setdefault(stages, []).append(rank)
+    sets = [holders[stages] for stages in sorted(holders)]
+    if len({len(ranks) for ranks in sets}) != 1:
+        return []
+    return list(zip(*sets, strict=True))
+
+
+def order_of(actions: Actions, ranks: Iterable[int], step: int) -> Order:
+    """Give the order in which the ranks of one pipeline acted in a step; micro-batches are counted from 0."""
+    orders = []
+    for rank in ranks:
+        rows = np.flatnonzero((actions.rank == rank) & (actions.step == step))
+        keys = zip(actions.stage[rows].tolist(), actions.kind[rows].tolist(), strict=True)
+        numbers = _counted(actions, rows)
+        orders.append(tuple(Action(s, Kind(k), n) for (s, k), n in zip(keys, numbers, strict=True)))
+    return tuple(orders)
+
+
+def _counted(actions: Actions, rows: NDArray[np.int64]) -> list[int]:
+    """Give micro-batches as written; where a mark repeats one within a step (rounds), the rounds follow each other."""
+    written = actions.micro_batch[rows]
+    kinds = {kind: place for place, kind in enumerate(Kind)}
+    kind = np.array([kinds[Kind(k)] for k in actions.kind[rows].tolist()], np.int64)
+    code = (actions.stage[rows] * len(kinds) + kind).astype(np.int64)
+    again = occurrence(code * (int(written.max(initial=0)) + 1) + written, actions.start_ns[rows])
+    return [int(number) for number in written + again * (int(written.max(initial=0)) + 1)]
+
+
+# The schedule: the named one whose order is most like the actions', and the bubble when nothing is lost.
+
+
+_LIKE_ENOUGH = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """The schedule that the orders look like, and how much: the share of places with the same action."""
+
+    schedule: Schedule | None
+    likeness: float
+    declared: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ideal:
+    """Bubbles of the order that ran, simulated without any loss; NaN when the order cannot be simulated.
+
+    `measured` takes each stage's own median durations, `balanced` the mean over stages: their difference is what
+    uneven stages cost.
+    """
+
+    measured: float
+    balanced: float
+    textbook: float
+    line: Timeline | None = None
+    """When each action would run at best, with the measured durations; ranks are places in the pipeline."""
+
+
+def shape_of(observed: Order) -> Shape:
+    """Read ranks, micro-batches and stages on each rank off an order."""
+    stages = {action.stage for actions in observed for action in actions}
+    numbers = {action.micro_batch for actions in observed for action in actions}
+    return Shape(len(observed), len(numbers), max(1, round(len(stages) / max(1, len(observed)))))
+
+
+def guess(observed: Order, declared: str) -> Guess:
+    """Find the schedule whose order is most like the observed one."""
+    shape, best = shape_of(observed), Guess(None, 0.0, declared)
+    for schedule in Schedule:
+        try:
+            candidate = order(schedule, shape)
+        except UsageError:
+            continue
+        alike = _likeness(observed, candidate)
+        if alike > best.likeness:
+            best = Guess(schedule, alike, declared)
+    return best if best.likeness >= _LIKE_ENOUGH else Guess(named(declared), best.likeness, declared)
+
+
+def _likeness(observed: Order, candidate: Order) -> float:
+    same = sum(a == b for one, two in zip(observed, candidate, strict=True) for a, b in zip(one, two, strict=False))
+    return same / max(1, *(sum(map(len, each)) for each in (observed, candidate)))
+
+
+def ideal(observed: Order, actions: Actions, found: Guess) -> Ideal:
+    """Simulate the observed order with the measured durations."""
+    by_stage = _durations(actions)
+    shape = shape_of(observed)
+    textbook = found.schedule.traits.bubble(shape) if found.schedule else float("nan")
+    by_kind: dict[Kind, list[int]] = {}
+    for (_, kind), ns in by_stage.items():
+        by_kind.setdefault(kind, []).append(ns)
+    even = {kind: round(sum(found_ns) / len(found_ns)) for kind, found_ns in by_kind.items()}
+
+    def own(action: Action) -> int:
+        return by_stage[action.stage, action.kind]
+
+    def mean(action: Action) -> int:
+        return even[action.kind]
+
+    try:
+        line = simulate(observed, own)
+        return Ideal(line.bubble_fraction, simulate(observed, mean).bubble_fraction, textbook, line)
+    except UsageError:  # actions are missing: ranks not read, or a step cut by the window
+        return Ideal(float("nan"), float("nan"), textbook)
+
+
+def _durations(actions: Actions) -> dict[tuple[int, Kind], int]:
+    found = {}
+    for stage in np.unique(actions.stage).tolist():
+        for kind in Kind:
+            rows = (actions.stage == stage) & (actions.kind == str(kind))
+            if rows.any():
+                found[stage, kind] = int(np.median(actions.busy_ns[rows]))
+    return found

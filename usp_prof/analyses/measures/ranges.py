@@ -1,0 +1,254 @@
+"""Host calls and marks of the selected steps: launches, blocking calls with the op around them, ranges of an area."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.lanes import nest
+from usp_prof.columns.lookup import lookup, rows_of
+from usp_prof.columns.order import distinct, numbered
+from usp_prof.contract import parse_mark
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.columns.table import Columns
+    from usp_prof.model.selection import Selection
+    from usp_prof.tables.table_set import TableSet
+
+    Ints = NDArray[np.int64]
+
+
+_STARTS_WORK = ("launch", "graph_launch", "memcpy", "memset")
+
+
+@dataclass(slots=True)
+class CallStat:
+    """The calls of one name: how many, their host time, what they started, and how long their work waited."""
+
+    rank: int
+    name: str
+    kind: str
+    count: int
+    time_ns: int
+    kernels: int
+    delay_p50_ns: float
+    delay_p99_ns: float
+
+
+@dataclass(slots=True)
+class SyncStat:
+    """Blocking calls of one name inside one op (or mark, or Python function)."""
+
+    rank: int
+    name: str
+    cause: str
+    count: int
+    time_ns: int
+    longest_ns: int
+
+
+def selected(tables: TableSet, name: str, rank: int, selection: Selection) -> Columns:
+    """Give the rows of a table that lie in the selected steps, chosen once."""
+    return tables.memo(("selected", name, rank, selection), lambda: _chosen(tables.columns(name, rank), selection))
+
+
+def _chosen(table: Columns, selection: Selection) -> Columns:
+    numbers, place = numbered(table["step"])
+    taken = [number >= 0 and selection.takes_step(number) for number in numbers.tolist()]
+    return table if all(taken) else table.take(np.array(taken, dtype=bool)[place])
+
+
+def call_stats(rank: int, launches: Columns) -> list[CallStat]:
+    """Tally calls by name: every spelling counts, of the runtime and the driver, of CUDA and HIP, and graphs."""
+    codes, names = launches.codes("name")
+    kind = launches["kind"]
+    stats = []
+    for code in distinct(codes).tolist():
+        rows = codes == code
+        delays = launches["delay_ns"][rows]
+        waited = delays[delays >= 0]
+        p50, p99 = np.percentile(waited, [50, 99]).tolist() if len(waited) else (float("nan"), float("nan"))
+        time, work = int(launches["dur_ns"][rows].sum()), int(launches["kernels"][rows].sum())
+        stats.append(CallStat(rank, names[code], str(kind[rows][0]), int(rows.sum()), time, work, p50, p99))
+    return sorted(stats, key=lambda stat: (-stat.time_ns, stat.name))
+
+
+def delays(launches: Columns) -> Ints:
+    """Give for every call that started device work how long the work waited."""
+    return np.asarray(launches["delay_ns"][launches.matches("kind", *_STARTS_WORK) & (launches["delay_ns"] >= 0)])
+
+
+def empty_queue(tables: TableSet, rank: int, launches: Columns) -> tuple[int, int]:
+    """Count the calls that found the device idle with nothing queued, and all calls that started work."""
+    starting = launches.take(launches.matches("kind", *_STARTS_WORK) & (launches["kernels"] > 0))
+    kernels = tables.columns("kernels", rank)
+    if not len(starting) or not len(kernels):
+        return 0, 0
+    # Work counts from its launch (where that is known) to its end: a call finds the queue empty when none is open.
+    open_from = np.sort(_begun(tables, rank))
+    ends = np.sort(kernels["start_ns"] + kernels["dur_ns"])
+    at = starting["start_ns"]
+    pending = np.searchsorted(open_from, at, side="left") - np.searchsorted(ends, at, side="right")
+    return int((pending <= 0).sum()), len(starting)
+
+
+def queue_depth(tables: TableSet, rank: int, limit: int) -> list[tuple[int, int, int]]:
+    """Give for each stream the deepest queue of launched and unfinished work, and how long it held `limit` or more."""
+    kernels = tables.columns("kernels", rank)
+    begun = _begun(tables, rank)
+    found = []
+    for stream in distinct(kernels["stream"]).tolist():
+        rows = (kernels["stream"] == stream) & (begun < kernels["start_ns"])
+        if not rows.any():
+            continue
+        ends = (kernels["start_ns"] + kernels["dur_ns"])[rows]
+        times = np.concatenate([begun[rows], ends])
+        change = np.concatenate([np.ones(len(ends), np.int64), -np.ones(len(ends), np.int64)])
+        order = np.lexsort((change, times))
+        depth = np.cumsum(change[order])
+        length = np.diff(times[order], append=times[order][-1])
+        found.append((stream, int(depth.max()), int(length[depth >= limit].sum())))
+    return found
+
+
+def _begun(tables: TableSet, rank: int) -> Ints:
+    """Give when each kernel was launched, looked up once; its own start where the launch is not in the trace."""
+    return tables.memo(("begun", rank), lambda: _launched(tables, rank))
+
+
+def _launched(tables: TableSet, rank: int) -> Ints:
+    kernels, launches = (tables.columns(name, rank) for name in ("kernels", "launches"))
+    if not len(launches):
+        return np.asarray(kernels["start_ns"])
+    row = rows_of(launches["event"], kernels["launch_event"])
+    return np.where(row >= 0, np.minimum(launches["start_ns"][row], kernels["start_ns"]), kernels["start_ns"])
+
+
+def sync_stats(tables: TableSet, rank: int, launches: Columns) -> list[SyncStat]:
+    """Tally blocking calls by name and by what the host was doing: the op around, else the mark, else the function."""
+    blocking = launches.take(launches["blocking"] & (launches["dur_ns"] > 0))
+    if not len(blocking):
+        return []
+    named = _around(tables.columns("ops", rank), blocking)
+    for ranges in (_marks, _functions):  # a large table is read only for what is not known yet
+        left = named == ""
+        if left.any():
+            named[left] = _around(ranges(tables, rank), blocking.take(left))
+    keys: dict[tuple[str, str], SyncStat] = {}
+    for name, who, length in zip(blocking["name"], named, blocking["dur_ns"].tolist(), strict=True):
+        stat = keys.setdefault((name, who), SyncStat(rank, name, who, 0, 0, 0))
+        stat.count += 1
+        stat.time_ns += length
+        stat.longest_ns = max(stat.longest_ns, length)
+    return sorted(keys.values(), key=lambda stat: (-stat.time_ns, stat.name, stat.cause))
+
+
+def _marks(tables: TableSet, rank: int) -> Columns:
+    marks = tables.columns("annotations", rank)
+    codes, names = marks.codes("name")
+    steps = lookup([name.startswith("ProfilerStep#") for name in names], codes, missing=False)
+    return marks.take(~marks["on_device"] & ~steps)
+
+
+def _functions(tables: TableSet, rank: int) -> Columns:
+    events = tables.columns("events", rank)
+    return events.take(events.matches("category", "python_function"))
+
+
+def _around(ranges: Columns, calls: Columns) -> NDArray[np.object_]:
+    """Give the name of the innermost range around each call on its thread; empty where there is none."""
+    if len(ranges):
+        ranges = ranges.take(_holds(ranges, np.sort(calls["start_ns"])))  # mostly few of many
+    if not len(ranges):
+        return np.full(len(calls), "", dtype=object)
+    codes, threads = ranges.codes("thread")
+    place = {thread: number for number, thread in enumerate(threads)}
+    track = np.array([place.get(thread, -1) for thread in calls["thread"]], np.int64)
+    inside = nest(codes, ranges["start_ns"], np.maximum(ranges["dur_ns"], 0)).innermost(track, calls["start_ns"])
+    return lookup(ranges["name"], inside, missing="")
+
+
+def _holds(ranges: Columns, moments: Ints) -> NDArray[np.bool_]:
+    """Say which ranges, on whatever thread, hold at least one of some ordered moments."""
+    begin = ranges["start_ns"]
+    end = begin + np.maximum(ranges["dur_ns"], 0)
+    return np.asarray(np.searchsorted(moments, end, side="right") > np.searchsorted(moments, begin))
+
+
+# Marks: the ranges of one area (`cp`, `moe`, ...), on the device where the trace has them there.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Marked:
+    """The marks of one area on one rank, in order of start, as parallel arrays."""
+
+    what: NDArray[np.object_]
+    name: NDArray[np.object_]
+    start_ns: Ints
+    dur_ns: Ints
+    step: Ints
+
+    def number(self, key: str) -> Ints:
+        """Give a whole number that the marks carry under this key; -1 where they do not."""
+        values = []
+        for name in self.name:
+            mark = parse_mark(name)
+            value = mark.values.get(key, -1) if mark is not None else -1
+            values.append(value if isinstance(value, int) else -1)
+        return np.array(values, np.int64)
+
+    def word(self, key: str) -> list[str]:
+        """Give what the marks carry under this key as text; empty where they carry nothing."""
+        found = [parse_mark(name) for name in self.name]
+        return [str(mark.values.get(key, "")) if mark is not None else "" for mark in found]
+
+    def of(self, *what: str) -> Marked:
+        """Keep the marks that say one of these."""
+        return self.take(np.isin(self.what.astype(str), what))
+
+    def take(self, rows: NDArray[np.bool_]) -> Marked:
+        """Keep some rows."""
+        return Marked(self.what[rows], self.name[rows], self.start_ns[rows], self.dur_ns[rows], self.step[rows])
+
+
+def marked(tables: TableSet, rank: int, selection: Selection, area: str) -> Marked:
+    """Give the marks of an area: the device's where it did the work, for the host only issues there."""
+    rows = _of_area(tables, rank, selection, area)
+    return _sorted(rows.take(rows["on_device"] == (len(tables.columns("kernels", rank)) > 0)))
+
+
+def host_marks(tables: TableSet, rank: int, selection: Selection, area: str) -> Marked:
+    """Give the host's marks of an area, for what they say rather than for how long they last."""
+    rows = _of_area(tables, rank, selection, area)
+    return _sorted(rows.take(~rows["on_device"]))
+
+
+def _of_area(tables: TableSet, rank: int, selection: Selection, area: str) -> Columns:
+    rows = selected(tables, "annotations", rank, selection)
+    return rows.take(rows.matches("area", area))
+
+
+def _sorted(rows: Columns) -> Marked:
+    rows = rows.take(np.argsort(rows["start_ns"], kind="stable"))
+    return Marked(rows["what"], rows["name"], rows["start_ns"], rows["dur_ns"], rows["step"])
+
+
+def step_count(tables: TableSet, rank: int, selection: Selection) -> int:
+    """Count the selected steps of a rank; at least one, to divide by."""
+    steps = tables.columns("steps", rank)["step"].tolist()
+    return max(1, sum(1 for step in steps if selection.takes_step(step)))
+
+
+def axis_groups(tables: TableSet, axis: str, ranks: list[int]) -> list[tuple[int, ...]]:
+    """Give the sets of read ranks that form a group of this axis; all of them where no such group is known."""
+    found = set()
+    for rank in ranks:
+        groups = tables.columns("groups", rank)
+        for text in groups["ranks"][groups.matches("axis", axis)]:
+            members = tuple(int(member) for member in text.split(",") if member)
+            found.add(tuple(member for member in members if member in ranks))
+    return sorted(members for members in found if len(members) > 1)

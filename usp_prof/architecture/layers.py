@@ -1,0 +1,398 @@
+"""Layers: which blocks each one has, by the many ways in which configurations say it.
+
+First every layer gets a word for what mixes its tokens (`layer_words`): attention that is full, sliding or chunked,
+a recurrence, or nothing. Then the words, and whether the layer is a mixture, become blocks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from usp_prof.architecture import blocks
+from usp_prof.architecture.families import HEAD, WIDTH
+from usp_prof.architecture.fields import ArchitectureError
+from usp_prof.contract import BlockEntry, LayerEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from usp_prof.architecture.families import Family
+    from usp_prof.architecture.fields import Fields
+
+FULL = "full"
+SLIDING = "sliding"
+CHUNKED = "chunked"
+LINEAR = "linear"
+DENSE_ONLY = "dense_only"
+MIXTURE_ONLY = "mixture_only"
+
+_WORDS = {
+    "full_attention": FULL, "attention": FULL, "global_attention": FULL, "indexed_attention": FULL,
+    "sliding_attention": SLIDING, "local_attention": SLIDING, "chunked_attention": CHUNKED,
+    "linear_attention": LINEAR, "mamba": LINEAR, "mamba2": LINEAR, "conv": LINEAR,
+    "mlp": DENSE_ONLY, "moe": MIXTURE_ONLY,
+}  # fmt: skip
+_LETTERS = {"M": LINEAR, "*": FULL, "-": DENSE_ONLY, "E": MIXTURE_ONLY}
+
+
+def layers_of(f: Fields, family: Family) -> tuple[list[LayerEntry], list[int]]:
+    """Give the kinds of layers, and for each layer, first to last, the place of its kind."""
+    single = f.has("layers_block_type", "hybrid_override_pattern")
+    words = layer_words(f, family)
+    is_mixture = _mixture_layers(f, len(words))
+    build = _Builder(f, family)
+    kinds: list[LayerEntry] = []
+    order: list[int] = []
+    for word, mixed in zip(words, is_mixture, strict=True):
+        layer = build.single(word) if single else build.layer(word, is_mixture=mixed)
+        if layer not in kinds:
+            kinds.append(layer)
+        order.append(kinds.index(layer))
+    return kinds, order
+
+
+def layer_words(f: Fields, family: Family) -> list[str]:
+    """Give for each layer the word for what mixes its tokens."""
+    pattern = f.get("hybrid_override_pattern")
+    if isinstance(pattern, str):
+        return [_word(letter, _LETTERS, "hybrid_override_pattern") for letter in pattern if letter != "|"]
+    listed = f.listed("layers_block_type")
+    count = len(listed) or f.needed("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    f.size("num_hidden_layers")
+    listed = listed or f.listed("layer_types")
+    # All ways to say it are asked for, so that none of them counts as a field that was not understood.
+    if set(f.listed("indexer_types")) - {"full"}:
+        raise ArchitectureError("indexer_types has layers that reuse another's index")
+    ways: list[Callable[[Fields, int], list[str] | None]] = [_by_period, _by_lists, _by_chunks]
+    found = [way(f, count) for way in ways]
+    window = _by_window(f, family, count)
+    if listed:
+        if len(listed) < count:
+            raise ArchitectureError(f"layer_types names {len(listed)} of {count} layers")
+        return [_word(str(name), _WORDS, "layer_types") for name in listed[:count]]
+    said = next((words for words in found if words is not None), None)
+    if said is None and family.linear and not family.parallel:
+        raise ArchitectureError("the configuration does not say which layers are attention (layer_types)")
+    return said or window
+
+
+def _word(name: str, known: dict[str, str], source: str) -> str:
+    if name not in known:
+        raise ArchitectureError(f"{source} has {name!r}, whose work is not known (known: {', '.join(known)})")
+    return known[name]
+
+
+def _by_period(f: Fields, count: int) -> list[str] | None:
+    """Attention at every n-th layer, a recurrence elsewhere (Jamba; Qwen3-Next counts from the period's end)."""
+    period, offset = f.size("attn_layer_period"), f.size("attn_layer_offset")
+    interval = f.size("full_attention_interval")
+    if period:
+        return [FULL if place % period == offset else LINEAR for place in range(count)]
+    if interval:
+        return [LINEAR if (place + 1) % interval else FULL for place in range(count)]
+    return None
+
+
+def _by_lists(f: Fields, count: int) -> list[str] | None:
+    """Attention in the layers that are listed (Bamba, LFM2, Kimi Linear, MiniMax)."""
+    types = f.listed("attn_type_list")
+    if types:
+        if set(types) - {0, 1} or len(types) < count:
+            raise ArchitectureError("attn_type_list is no list of 0 (linear) and 1 (full) for every layer")
+        return [FULL if kind else LINEAR for kind in types[:count]]
+    detail = f.get("linear_attn_config")
+    if isinstance(detail, dict) and "full_attn_layers" in detail:
+        return [FULL if place + 1 in detail["full_attn_layers"] else LINEAR for place in range(count)]
+    for name in ("attn_layer_indices", "full_attn_idxs"):
+        if f.has(name):
+            full = set(f.listed(name))
+            return [FULL if place in full else LINEAR for place in range(count)]
+    return None
+
+
+def _by_chunks(f: Fields, count: int) -> list[str] | None:
+    """Chunked attention where positions are rotated, full attention where they are not (Llama 4)."""
+    interval = f.size("no_rope_layer_interval")
+    rotated = f.listed("no_rope_layers")
+    if not f.size("attention_chunk_size"):
+        return None
+    rotated = rotated or [(place + 1) % interval if interval else 1 for place in range(count)]
+    return [CHUNKED if rotated[place] else FULL for place in range(count)]
+
+
+def _by_window(f: Fields, family: Family, count: int) -> list[str]:
+    """Give all layers the window, all but each n-th, or those from some layer on; none where there is no window."""
+    used = f.get("use_sliding_window")
+    first = f.size("max_window_layers")
+    pattern = f.get("sliding_window_pattern", "_sliding_window_pattern")
+    if not f.size("sliding_window", "window_size") or used is False:
+        return [FULL] * count
+    if isinstance(pattern, str):
+        return [_word(pattern[place % len(pattern)], {"L": SLIDING, "G": FULL}, "pattern") for place in range(count)]
+    if used or first:
+        return [SLIDING if place >= first else FULL for place in range(count)]
+    every = int(pattern or family.full_every)
+    return [FULL if every > 1 and (place + 1) % every == 0 else SLIDING for place in range(count)]
+
+
+def _mixture_layers(f: Fields, count: int) -> list[bool]:
+    """Tell for each layer whether it is a mixture of experts."""
+    experts = _experts(f)
+    types = f.listed("mlp_layer_types")
+    first = f.size("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+    last = f.size("moe_layer_end_index", default=count - 1)
+    frequency = f.get("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")
+    period, offset = f.size("expert_layer_period", default=1), f.size("expert_layer_offset")
+    dense = set(f.listed("mlp_only_layers"))
+    listed = f.listed("moe_layers")
+    if experts < 2:
+        return [False] * count
+    if types:
+        return [kind == "sparse" for kind in types[:count]]
+    if listed:
+        return [place in set(listed) for place in range(count)]
+    if isinstance(frequency, list):
+        return [bool(each) for each in frequency[:count]]
+    every = int(frequency or 1)
+    # DeepSeek's frequency counts layers from 0; a step (Qwen, Llama 4, Ernie) ends with the layer that is a mixture.
+    shift = 0 if f.has("moe_layer_freq") else 1
+    return [
+        first <= place <= last
+        and (place + shift) % every == 0
+        and place % period == offset % period
+        and place not in dense
+        for place in range(count)
+    ]
+
+
+def _experts(f: Fields) -> int:
+    return f.size("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
+
+
+class _Builder:
+    """Builds the blocks of one model's layers."""
+
+    def __init__(self, f: Fields, family: Family) -> None:
+        self._f = f
+        self._family = family
+        self._hidden = f.needed("hidden_size", "n_embd", "d_model")
+        self._heads = f.size("num_attention_heads", "n_head", "n_heads")
+        self._kv_heads = f.size("num_key_value_heads", "num_kv_heads") or self._heads
+        self._head_size = f.size("head_dim", "attention_head_dim") or (
+            self._hidden // self._heads if self._heads else 0
+        )
+        self._matrices = family.matrices
+        self._width = f.size("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+        if not self._width and family.wide:
+            self._width = 4 * self._hidden
+        bias = f.get("attention_bias", "qkv_bias", "use_bias", "enable_bias")
+        self._qkv_bias = family.qkv_bias if bias is None else bool(bias)
+        out = f.get("attention_out_bias")
+        self._out_bias = (
+            bool(out) if out is not None else self._qkv_bias if family.out_bias is None else family.out_bias
+        )
+        bias = f.get("mlp_bias", "use_bias")
+        self._mlp_bias = family.mlp_bias if bias is None else bool(bias)
+
+    def layer(self, word: str, *, is_mixture: bool) -> LayerEntry:
+        """Build a layer that mixes tokens and then feeds forward."""
+        mixers = [self._mixer(word)]
+        if self._family.parallel:
+            mixers.insert(0, self._recurrence())
+        index = self._indexer()
+        if index is not None:
+            mixers.append(index)
+        return LayerEntry([*mixers, self._mixture() if is_mixture else self._dense()], self._norms())
+
+    def single(self, word: str) -> LayerEntry:
+        """Build a layer that is one block alone."""
+        if word == MIXTURE_ONLY:
+            return LayerEntry([self._mixture()], self._norms())
+        return LayerEntry([self._dense() if word == DENSE_ONLY else self._mixer(word)], self._norms())
+
+    def _norms(self) -> int:
+        return self._family.norms * self._family.norm_values * self._hidden
+
+    def _mixer(self, word: str) -> BlockEntry:
+        if word in {DENSE_ONLY, MIXTURE_ONLY}:
+            raise ArchitectureError(f"layer_types has a layer of {word} beside layers that are attention and more")
+        if word == LINEAR:
+            return self._recurrence()
+        if not self._heads:
+            raise ArchitectureError("the configuration gives no num_attention_heads")
+        window = 0
+        if word == SLIDING:
+            window = self._f.needed("sliding_window", "window_size")
+        if word == CHUNKED:
+            window = self._f.needed("attention_chunk_size")
+        if self._f.size("kv_lora_rank"):
+            return self._latent()
+        return self._attention(word, window)
+
+    def _attention(self, form: str, window: int) -> BlockEntry:
+        heads, kv_heads, size = self._heads, self._kv_heads, self._head_size
+        value = self._f.size("v_head_dim") or size
+        family = self._family
+        small = 0
+        if self._qkv_bias:
+            small += heads * size + kv_heads * (size + value)
+        if self._out_bias:
+            small += self._hidden
+        has_norm = self._f.get("use_qk_norm") is not False
+        if family.qk_norm and has_norm:
+            small += {HEAD: 2 * size, WIDTH: (heads + kv_heads) * size}[family.qk_norm]
+        if family.sinks:
+            small += heads
+        gate = self._hidden * heads * size if family.output_gate else 0
+        return blocks.attention(
+            self._hidden, heads, kv_heads, size, value, form=form, window=window, more_weights=gate, small=small
+        )
+
+    def _latent(self) -> BlockEntry:
+        f = self._f
+        f.size("qk_head_dim")
+        rank = f.size("q_lora_rank")
+        small = (rank or 0) + f.size("kv_lora_rank") + f.size("qk_rope_head_dim") + self._hidden
+        return blocks.latent_attention(
+            self._hidden,
+            self._heads,
+            rank,
+            f.needed("kv_lora_rank"),
+            f.needed("qk_nope_head_dim"),
+            f.needed("qk_rope_head_dim"),
+            f.needed("v_head_dim"),
+            window=f.size("index_topk"),
+            small=small if f.flag("attention_bias") else 0,
+        )
+
+    def _indexer(self) -> BlockEntry | None:
+        f = self._f
+        if not f.size("index_topk"):
+            return None
+        return blocks.indexer(
+            self._hidden, f.needed("q_lora_rank"), f.needed("index_n_heads"), f.needed("index_head_dim")
+        )
+
+    def _recurrence(self) -> BlockEntry:
+        forms = {
+            "mamba": self._mamba, "mamba2": self._mamba2, "gated_delta_net": self._gated_delta_net,
+            "delta_attention": self._delta_attention, "lightning": self._lightning, "short_conv": self._short_conv,
+        }  # fmt: skip
+        form = self._family.linear
+        if not form:
+            form = next(
+                (
+                    name
+                    for name, sign in (
+                        ("gated_delta_net", "linear_num_value_heads"),
+                        ("mamba2", "mamba_n_heads"),
+                        ("mamba", "mamba_dt_rank"),
+                    )
+                    if self._f.has(sign)
+                ),
+                "",
+            )
+        if not form:
+            raise ArchitectureError("some layers are a recurrence (linear attention) that the model type does not name")
+        return forms[form]()
+
+    def _mamba(self) -> BlockEntry:
+        f = self._f
+        inner, state = f.needed("mamba_expand") * self._hidden, f.needed("mamba_d_state")
+        rank = f.get("mamba_dt_rank")
+        rank = -(-self._hidden // 16) if rank in (None, "auto") else int(rank)
+        biases = inner * f.flag("mamba_conv_bias") + (2 * inner + self._hidden) * f.flag("mamba_proj_bias")
+        return blocks.mamba(
+            self._hidden, inner, state, f.needed("mamba_d_conv"), rank, biases=biases, small=rank + 2 * state
+        )
+
+    def _mamba2(self) -> BlockEntry:
+        f = self._f
+        heads = f.needed("mamba_n_heads", "mamba_num_heads")
+        size = f.get("mamba_d_head", "mamba_head_dim")
+        expanded = f.size("mamba_expand", "expand", default=2) * self._hidden
+        inner = f.size("mamba_d_ssm") or expanded
+        size = inner // heads if size in (None, "auto") else int(size)
+        groups, state = f.needed("mamba_n_groups", "n_groups"), f.needed("mamba_d_state", "ssm_state_size")
+        inner = heads * size
+        channels = inner + 2 * groups * state
+        biases = channels * f.flag("mamba_conv_bias", "use_conv_bias")
+        biases += (inner + channels + heads + self._hidden) * f.flag("mamba_proj_bias", "use_bias")
+        norm = inner if f.flag("mamba_rms_norm") else 0
+        taps = f.needed("mamba_d_conv", "conv_kernel")
+        return blocks.mamba2(self._hidden, heads, size, groups, state, taps, biases=biases, norm=norm)
+
+    def _gated_delta_net(self) -> BlockEntry:
+        f = self._f
+        return blocks.gated_delta_net(
+            self._hidden,
+            f.needed("linear_num_key_heads"),
+            f.needed("linear_num_value_heads"),
+            f.needed("linear_key_head_dim"),
+            f.needed("linear_value_head_dim"),
+            f.needed("linear_conv_kernel_dim"),
+        )
+
+    def _delta_attention(self) -> BlockEntry:
+        f = self._f
+        detail = f.get("linear_attn_config")
+        own = detail if isinstance(detail, dict) else {}
+        heads = int(own.get("num_heads") or f.needed("linear_num_heads"))
+        size = int(own.get("head_dim") or f.needed("linear_head_dim"))
+        taps = int(own.get("short_conv_kernel_size") or f.needed("linear_conv_kernel_dim"))
+        return blocks.delta_attention(self._hidden, heads, size, taps)
+
+    def _lightning(self) -> BlockEntry:
+        return blocks.lightning(self._hidden, self._heads, self._head_size)
+
+    def _short_conv(self) -> BlockEntry:
+        bias = self._f.flag("conv_bias")
+        return blocks.short_conv(self._hidden, self._f.needed("conv_L_cache"), biases=5 * self._hidden * bias)
+
+    def _dense(self) -> BlockEntry:
+        f = self._f
+        width = f.size("intermediate_size_mlp") or self._width or f.needed("intermediate_size")
+        if f.flag("block_auto_adjust_ff_dim"):
+            width = _adjusted(f, width)
+        # A mixture's configuration without experts keeps its shared block alone (Granite 4).
+        shared = f.size("shared_intermediate_size")
+        if shared and f.get("num_local_experts") == 0:
+            width = shared
+        small = self._family.activation_parameters
+        small += (width * (self._matrices - 1) + self._hidden) if self._mlp_bias else 0
+        return blocks.feed_forward(self._hidden, width, self._matrices, small=small)
+
+    def _mixture(self) -> BlockEntry:
+        f, hidden = self._f, self._hidden
+        experts = _experts(f)
+        chosen = f.needed("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk")
+        width = f.size("moe_intermediate_size", "expert_ffn_hidden")
+        if not width:
+            width = f.needed("moe_intermediate_size" if self._family.expert_width else "intermediate_size")
+        f.size("intermediate_size_mlp")
+        shared_experts = f.size("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+        shared = f.size("shared_expert_intermediate_size", "shared_intermediate_size")
+        one_shared = f.size("moe_shared_expert_intermediate_size")
+        if one_shared:
+            shared = one_shared * (shared_experts or 1)
+        elif shared_experts:
+            shared = shared_experts * width
+        elif f.has("intermediate_size_mlp") or f.has("interleave_moe_layer_step"):
+            shared = width  # Llama 4 has one shared expert, and no field for it
+        bias = self._family.expert_bias
+        return blocks.mixture(
+            hidden, experts, chosen, width, self._matrices, shared_width=shared,
+            shared_gate=hidden if self._family.shared_gate and shared else 0,
+            expert_small=(self._matrices - 1) * width + hidden if bias else 0,
+            small=experts if bias or self._family.correction_bias else 0,
+        )  # fmt: skip
+
+
+def _adjusted(f: Fields, width: int) -> int:
+    """Give LFM2's width: two thirds, scaled, rounded up to a multiple."""
+    scale = f.get("block_ffn_dim_multiplier")
+    multiple = f.size("block_multiple_of", default=256)
+    width = int(2 * width / 3)
+    if scale is not None:
+        width = int(scale * width)
+    return multiple * -(-width // multiple)

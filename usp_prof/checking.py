@@ -1,0 +1,95 @@
+"""Check a run against a baseline: what the command, the pytest plugin and a script call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from usp_prof.findings import find
+from usp_prof.gate import measured as baselines
+from usp_prof.gate.judgement import Verdict
+from usp_prof.gate.measure import measure, seen
+from usp_prof.gate.policy import Policy, analyses_for, check_names, load_policy
+from usp_prof.gate.verdict import Inconclusive, Report, check
+from usp_prof.model.errors import UsageError
+from usp_prof.report.answers.check import as_annotations, as_json, as_junit, as_markdown, as_terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from usp_prof.gate.measured import Baseline, Measured
+    from usp_prof.run import Run
+
+FORMATS = ("terminal", "json", "markdown", "junit", "github")
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a run is held against: a baseline file, a policy file, and the words that override it."""
+
+    baseline: str = ""
+    policy: str = ""
+    minimum: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    max_regression: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    inconclusive: str = str(Inconclusive.DEFAULT)
+
+    def read(self) -> Terms:
+        """Read the files; what nothing can be held against is refused."""
+        policy = load_policy(self.policy) if self.policy else Policy()
+        policy = policy.with_options(minimum=self.minimum, max_regression=self.max_regression)
+        check_names(policy)
+        if not self.baseline and not policy.minimum:
+            raise UsageError("nothing to check against", hint="give --baseline FILE, or a bound such as --min mfu=0.38")
+        baseline = baselines.load(self.baseline) if self.baseline else None
+        return Terms(baseline, policy, Inconclusive(self.inconclusive), self.baseline)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A demand whose files were read."""
+
+    baseline: Baseline | None
+    policy: Policy
+    inconclusive: Inconclusive = Inconclusive.DEFAULT
+    file: str = ""
+
+
+def measured(run: Run, label: str = "") -> Measured:
+    """Measure everything of an opened run."""
+    return measure(run.tables, label or run.name, findings=find(run.tables))
+
+
+def check_run(run: Run, terms: Terms, label: str = "") -> Report:
+    """Check a run, measuring only what the policy asks for and what says why it got worse."""
+    after = measure(run.tables, label or run.name, analyses=analyses_for(terms.policy))
+    if terms.baseline is None:
+        return check_measured(after, terms)
+    if terms.policy.findings is None:
+        report = check_measured(after, terms)
+        if report.verdict is not Verdict.REGRESSED:
+            return report  # findings neither count nor explain anything
+    return check_measured(replace(after, findings=seen(find(run.tables))), terms)
+
+
+def check_measured(after: Measured, terms: Terms) -> Report:
+    """Check what was measured of a run already."""
+    return replace(check(terms.baseline, after, terms.policy, terms.inconclusive), baseline_file=terms.file)
+
+
+def text(report: Report) -> str:
+    """Write a report as plain text."""
+    return as_terminal(report, color=False)
+
+
+def render(report: Report, form: str, *, color: bool = False, width: int = 120) -> str:
+    """Write a report in one of `FORMATS`."""
+    if form == "terminal":
+        return as_terminal(report, color=color, width=width)
+    writers = {
+        "json": as_json,
+        "markdown": as_markdown,
+        "junit": as_junit,
+        "github": as_annotations,
+    }
+    return writers[form](report)

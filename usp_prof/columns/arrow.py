@@ -1,0 +1,128 @@
+"""Conversion between NumPy and Arrow columns, without a copy where possible and without pandas.
+
+`pa.array` and `to_numpy` first load pandas, to see whether what they are given is pandas': a fifth of what it costs to
+read a large trace, in each process that reads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+
+_NUMBERS: dict[str, type[np.generic]] = {
+    "int8": np.int8, "int16": np.int16, "int32": np.int32, "int64": np.int64, "double": np.float64,
+    "bool": np.bool_,
+}  # fmt: skip
+_TYPES = {
+    np.dtype(np.int8): pa.int8(),
+    np.dtype(np.int32): pa.int32(),
+    np.dtype(np.int64): pa.int64(),
+    np.dtype(np.float64): pa.float64(),
+}
+
+
+def numbers_of(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
+    """Give a column of numbers to NumPy, without a copy where it can be."""
+    chunks = [chunk for chunk in column.chunks if len(chunk)] if isinstance(column, pa.ChunkedArray) else [column]
+    kind = str(column.type)
+    if not len(column) and kind in _NUMBERS:
+        return np.zeros(0, _NUMBERS[kind])
+    if column.null_count or not len(column) or kind not in _NUMBERS:
+        return np.asarray(
+            column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
+        )
+    read = [_flags(chunk) if kind == "bool" else _numbers(chunk, _NUMBERS[kind]) for chunk in chunks]
+    found = read[0] if len(read) == 1 else np.concatenate(read)
+    found.setflags(write=False)
+    return found
+
+
+def _numbers(array: pa.Array, kind: type[np.generic]) -> NDArray[Any]:
+    return np.frombuffer(array.buffers()[1], kind)[array.offset : array.offset + len(array)]
+
+
+def _flags(array: pa.Array) -> NDArray[Any]:
+    """Read flags, of which Arrow keeps eight in a byte."""
+    packed = np.frombuffer(array.buffers()[1], np.uint8)
+    return np.unpackbits(packed, count=array.offset + len(array), bitorder="little")[array.offset :].view(np.bool_)
+
+
+def array_of(values: NDArray[Any]) -> pa.Array:
+    """Give numbers or flags to Arrow, in the type that they have."""
+    if values.dtype == np.bool_:
+        packed = np.packbits(values, bitorder="little")
+        return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(packed)])
+    kept = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(_TYPES[values.dtype], len(values), [None, pa.py_buffer(kept)])
+
+
+def index_of(rows: NDArray[Any]) -> pa.Array:
+    """Give row numbers, or whole numbers of any width, to Arrow as 64 bits."""
+    return array_of(rows.astype(np.int64, copy=False))
+
+
+def codes_of(codes: NDArray[Any]) -> pa.Array:
+    """Give the codes of a dictionary to Arrow."""
+    return array_of(codes.astype(np.int32, copy=False))
+
+
+def texts_of(values: Sequence[str | None]) -> pa.Array:
+    """Give texts to Arrow; `None` is null."""
+    told = [value.encode() if value else b"" for value in values]
+    ends = np.zeros(len(told) + 1, np.int32)
+    np.cumsum([len(text) for text in told], out=ends[1:])
+    there = np.array([value is not None for value in values], bool)
+    known = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+    return pa.StringArray.from_buffers(len(told), pa.py_buffer(ends), pa.py_buffer(b"".join(told)), known)
+
+
+def scalar_of(value: str | float | bool) -> pa.Scalar:  # noqa: FBT001 - a value like others
+    """Give one value to Arrow, for what it computes with columns."""
+    return (texts_of([value]) if isinstance(value, str) else array_of(np.array([value])))[0]
+
+
+def coded(codes: NDArray[Any], texts: Sequence[str]) -> pa.DictionaryArray:
+    """Give texts to Arrow by their codes."""
+    return pa.DictionaryArray.from_arrays(codes_of(codes), texts_of(texts))
+
+
+# What stands for a table that is too large to be held beside what it is made of? Its parts, made one at a time.
+
+
+AT_ONCE = 1 << 17
+"""Rows that are held at once: a shorter table need not be made in parts."""
+
+
+class Parted:
+    """A table that is made of rows `begin` to `end` at a time, as often as it is asked for."""
+
+    def __init__(self, schema: pa.Schema, num_rows: int, make: Callable[[int, int], pa.Table]) -> None:
+        """Take what makes a part: `make(begin, end)`, by `schema`."""
+        self.schema = schema
+        self.num_rows = num_rows
+        self._make = make
+
+    def parts(self, rows: int) -> Iterator[pa.Table]:
+        """Give parts of so many rows; one without any where there are none."""
+        for begin in range(0, max(self.num_rows, 1), rows):
+            yield self._make(begin, min(begin + rows, self.num_rows))
+
+    def if_long(self) -> Parted | pa.Table:
+        """Give the parts of a long table, a short one in memory."""
+        return self if self.num_rows > AT_ONCE else self.whole()
+
+    def whole(self) -> pa.Table:
+        """Give the table, in memory."""
+        return self._make(0, self.num_rows)
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Give one column."""
+        return self.whole().column(name)

@@ -1,0 +1,278 @@
+"""Sets of half-open time intervals on int64 nanoseconds: union, intersection, difference, cover.
+
+`Intervals` is in normal form: sorted, disjoint, not touching, none of them empty. Every operation is a sweep over
+sorted arrays; nothing loops over intervals, and all lengths are exact integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from usp_prof.columns.order import distinct, numbered
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+
+Int = np.int64
+_ONE, _OTHER = 1, 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Intervals:
+    """A set of points in time as sorted, disjoint, non-touching half-open intervals. Make it with `union`."""
+
+    start: NDArray[Int]
+    end: NDArray[Int]
+
+    def __len__(self) -> int:
+        """Count the intervals."""
+        return len(self.start)
+
+    def __eq__(self, other: object) -> bool:
+        """Say whether two sets hold the same points."""
+        if not isinstance(other, Intervals):
+            return NotImplemented
+        return np.array_equal(self.start, other.start) and np.array_equal(self.end, other.end)
+
+    __hash__ = None  # type: ignore[assignment] # arrays do not hash
+
+    @property
+    def length(self) -> int:
+        """Measure the whole set."""
+        return int((self.end - self.start).sum())
+
+    def __or__(self, other: Intervals) -> Intervals:
+        """Give the points of either."""
+        return union(np.concatenate([self.start, other.start]), np.concatenate([self.end, other.end]))
+
+    def __and__(self, other: Intervals) -> Intervals:
+        """Give the points of both."""
+        if not len(self) or not len(other):
+            return EMPTY
+        points, within = self._beside(other)
+        return _kept(points, within[:-1] == _ONE + _OTHER)
+
+    def __sub__(self, other: Intervals) -> Intervals:
+        """Give the points of this set that are not in the other."""
+        if not len(self) or not len(other):
+            return self
+        points, within = self._beside(other)
+        return _kept(points, within[:-1] == _ONE)
+
+    def holds(self, points: ArrayLike) -> NDArray[np.bool_]:
+        """Say for each point whether it lies inside."""
+        begun = np.searchsorted(self.start, points, side="right")
+        return np.asarray(begun > np.searchsorted(self.end, points, side="right"))
+
+    def before(self, points: ArrayLike) -> NDArray[Int]:
+        """Measure for each point how much of the set lies before it."""
+        where = np.asarray(points, Int)
+        return self._before(where, self._sums) if len(self) else np.zeros(where.shape, Int)
+
+    def within(self, start: ArrayLike, end: ArrayLike) -> NDArray[Int]:
+        """Measure how much of the set lies inside each of the given windows."""
+        first, last = np.asarray(start, Int), np.asarray(end, Int)
+        if not len(self):
+            return np.zeros(np.broadcast_shapes(first.shape, last.shape), Int)
+        sums = self._sums
+        return np.asarray(self._before(last, sums) - self._before(first, sums))
+
+    def clip(self, start: int, end: int) -> Intervals:
+        """Give the part inside one window."""
+        low, high = np.maximum(self.start, start), np.minimum(self.end, end)
+        kept = high > low
+        return Intervals(low[kept], high[kept])
+
+    def gaps(self, start: int, end: int) -> Intervals:
+        """Give the part of one window that is not in the set."""
+        return union([start], [end]) - self
+
+    @property
+    def _sums(self) -> NDArray[Int]:
+        """Measure what lies before each interval, and the whole."""
+        sums = np.zeros(len(self) + 1, Int)
+        np.cumsum(self.end - self.start, out=sums[1:])
+        return sums
+
+    def _before(self, where: NDArray[Int], sums: NDArray[Int]) -> NDArray[Int]:
+        index = np.searchsorted(self.start, where, side="right")
+        over = np.where(index > 0, np.maximum(self.end[index - 1] - where, 0), 0)
+        return np.asarray(sums[index] - over)
+
+    def _beside(self, other: Intervals) -> tuple[NDArray[Int], NDArray[np.int8]]:
+        """Give all borders, and in which of the sets what lies behind each of them is."""
+        borders = np.concatenate([self.start, self.end, other.start, other.end])
+        steps = np.repeat(np.array([_ONE, -_ONE, _OTHER, -_OTHER], np.int8), np.repeat([len(self), len(other)], 2))
+        order = np.argsort(borders, kind="stable")
+        points, within = borders[order], np.cumsum(steps[order], dtype=np.int8)
+        last = np.append(points[1:] != points[:-1], True)  # of several borders at a point
+        return points[last], within[last]
+
+
+def union(start: ArrayLike, end: ArrayLike) -> Intervals:
+    """Bring any intervals into normal form; empty and negative ones hold no points."""
+    low, high = np.asarray(start, Int), np.asarray(end, Int)
+    if (high <= low).any():
+        kept = high > low
+        low, high = low[kept], high[kept]
+    if not len(low):
+        return EMPTY
+    if (low[1:] < low[:-1]).any():
+        order = np.argsort(low, kind="stable")
+        low, high = low[order], high[order]
+    reach = np.maximum.accumulate(high)
+    first = np.concatenate([[True], low[1:] > reach[:-1]])
+    last = np.concatenate([first[1:], [True]])
+    return Intervals(low[first], reach[last])
+
+
+def union_by(
+    group: NDArray[Int], start: NDArray[Int], end: NDArray[Int]
+) -> tuple[NDArray[Int], NDArray[Int], NDArray[Int]]:
+    """Bring the intervals of each group (numbered from 0) into normal form at once: group, start, end, in order."""
+    kept = np.flatnonzero(end > start)
+    rows = kept[np.lexsort((start[kept], group[kept]))]
+    group, low = group[rows], start[rows]
+    if not len(rows):
+        return group, low, low
+    # How far a group has reached is a running maximum over all: places of ends, each group's above all before it.
+    ends, place = numbered(end[rows])
+    reach = ends[np.maximum.accumulate(group * len(ends) + place) - group * len(ends)]
+    first = np.append(True, (group[1:] != group[:-1]) | (low[1:] > reach[:-1]))
+    last = np.append(first[1:], True)
+    return group[first], low[first], reach[last]
+
+
+def union_of(sets: list[Intervals]) -> Intervals:
+    """Give the points of any of several sets."""
+    if not sets:
+        return EMPTY
+    return union(np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets]))
+
+
+def at_least(sets: list[Intervals], count: int) -> Intervals:
+    """Give the points that lie in at least `count` of the sets."""
+    if len(sets) < count:
+        return EMPTY
+    starts = np.concatenate([s.start for s in sets])
+    ends = np.concatenate([s.end for s in sets])
+    points = distinct(np.concatenate([starts, ends]))
+    if not len(points):
+        return EMPTY
+    begun = np.searchsorted(np.sort(starts), points[:-1], side="right")
+    ended = np.searchsorted(np.sort(ends), points[:-1], side="right")
+    return _kept(points, begun - ended >= count)
+
+
+def _kept(points: NDArray[Int], kept: NDArray[np.bool_]) -> Intervals:
+    """Join neighbouring elementary intervals that are kept."""
+    padded = np.concatenate([[False], kept, [False]])
+    edges = np.flatnonzero(padded[1:] != padded[:-1])
+    return Intervals(points[edges[::2]], points[edges[1::2]])
+
+
+def _empty() -> Intervals:
+    nothing: NDArray[Any] = np.zeros(0, Int)
+    nothing.flags.writeable = False
+    return Intervals(nothing, nothing)
+
+
+EMPTY = _empty()
+
+
+# Who owns each moment? Labels over time: sweep by priority, by latest end, and cuts at window borders.
+
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labels:
+    """Disjoint, sorted segments, each with a label (an index of the caller's); gaps belong to nobody (-1)."""
+
+    start: NDArray[Int]
+    end: NDArray[Int]
+    label: NDArray[Int]
+
+    def at(self, points: ArrayLike) -> NDArray[Int]:
+        """Give the label at each point; -1 where nobody owns it."""
+        where = np.asarray(points, Int)
+        if not len(self.start):
+            return np.full(where.shape, NOBODY, Int)
+        index = np.searchsorted(self.start, where, side="right") - 1
+        owned = (index >= 0) & (where < self.end[index])
+        return np.where(owned, self.label[index], NOBODY)
+
+    def of(self, label: int) -> Intervals:
+        """Give the time that one label owns."""
+        mine = self.label == label
+        return union(self.start[mine], self.end[mine])
+
+    def cut(self, window_start: ArrayLike, window_end: ArrayLike, labels: int) -> NDArray[Int]:
+        """Measure per window (rows) and label 0..labels-1 (columns) the time owned."""
+        sums = [self.of(label).within(window_start, window_end) for label in range(labels)]
+        return np.stack(sums, axis=-1) if sums else np.zeros((len(np.asarray(window_start)), 0), Int)
+
+
+def by_priority(sets: Sequence[Intervals]) -> Labels:
+    """Give each moment to the first set that holds it; labels are positions in `sets`."""
+    if not sets:
+        return _nothing()
+    points = distinct(np.concatenate([edge for s in sets for edge in (s.start, s.end)]))
+    if not len(points):
+        return _nothing()
+    label = np.full(len(points) - 1, NOBODY, Int)
+    for index in range(len(sets) - 1, -1, -1):
+        borders = np.zeros(len(points), np.int8)
+        borders[np.searchsorted(points, sets[index].start)] = 1
+        borders[np.searchsorted(points, sets[index].end)] = -1
+        label[np.cumsum(borders[:-1], dtype=np.int8) > 0] = index
+    return _joined(points, label)
+
+
+def by_latest_end(start: ArrayLike, end: ArrayLike, label: ArrayLike) -> Labels:
+    """Give each moment to the label of the interval, among those running, that ends last (ties: the lower label).
+
+    At any moment the running interval that ends last has the largest end of all that began before, so a running
+    maximum over intervals sorted by start finds it.
+    """
+    low, high, tag = np.asarray(start, Int), np.asarray(end, Int), np.asarray(label, Int)
+    kept = high > low
+    low, high, tag = low[kept], high[kept], tag[kept]
+    if not len(low):
+        return _nothing()
+    order = np.lexsort((tag, -high, low))
+    low, high, tag = low[order], high[order], tag[order]
+    owner = _running_best(high, tag)
+    points = distinct(np.concatenate([low, high[distinct(owner)]]))
+    begun = owner[np.searchsorted(low, points[:-1], side="right") - 1]
+    return _joined(points, np.where(high[begun] > points[:-1], tag[begun], NOBODY))
+
+
+def _running_best(high: NDArray[Int], tag: NDArray[Int]) -> NDArray[Int]:
+    """For each position the index of the best so far: largest end, then lowest tag."""
+    ends = distinct(high)
+    score = np.searchsorted(ends, high) * (int(tag.max() - tag.min()) + 1) + (tag.max() - tag)
+    best = np.maximum.accumulate(score)
+    new = np.concatenate([[True], best[1:] > best[:-1]])
+    return np.maximum.accumulate(np.where(new, np.arange(len(high)), 0))
+
+
+def _joined(points: NDArray[Int], label: NDArray[Int]) -> Labels:
+    """Drop what nobody owns and join neighbours of one owner."""
+    change = np.concatenate([[True], label[1:] != label[:-1]]) if len(label) else np.zeros(0, bool)
+    first = np.flatnonzero(change)
+    starts, tags = points[:-1][first], label[first]
+    ends = np.concatenate([starts[1:], points[-1:]]) if len(first) else starts
+    owned = tags != NOBODY
+    return Labels(starts[owned], ends[owned], tags[owned])
+
+
+def _nothing() -> Labels:
+    return Labels(np.zeros(0, Int), np.zeros(0, Int), np.zeros(0, Int))

@@ -1,0 +1,161 @@
+"""Lanes: the fewest rows that hold overlapping ranges side by side, and the row of each range."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.order import numbered, sorted_rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+
+def split_lanes(track: Ints, start: Ints, end: Ints) -> Ints:
+    """Give each range a lane within its track so that ranges of one lane never overlap.
+
+    Lane 0 takes the first range and always the next one that begins when it is free; what is left goes to lane 1 by
+    the same rule, and so on. Ranges that touch do not overlap.
+    """
+    lanes = np.zeros(len(start), np.int64)
+    left = np.lexsort((end, start, track))
+    lane = 0
+    while len(left):
+        taken = _greedy(track[left], start[left], end[left])
+        lanes[left[taken]] = lane
+        left = left[~taken]
+        lane += 1
+    return lanes
+
+
+def _greedy(track: Ints, start: Ints, end: Ints) -> NDArray[np.bool_]:
+    """Mark the ranges that lane 0 takes; all sorted by track and start."""
+    count = len(start)
+    border = np.r_[True, track[1:] != track[:-1]]
+    place = np.cumsum(border) - 1
+    first = start.min()
+    span = np.int64(max(end.max(), start.max()) - first + 2)
+    low, high = place * span + (start - first), place * span + (np.maximum(end, start) - first)
+    latest = np.maximum.accumulate(high)
+    chains: NDArray[np.bool_] = np.r_[True, low[1:] >= latest[:-1]]
+    if chains.all():
+        return chains
+    # The next range of a lane is the first that begins at or after this one's end and is not this one.
+    following = np.maximum(np.searchsorted(low, high, side="left"), np.arange(count) + 1)
+    following = np.r_[following, count]
+    marked = np.r_[chains, False]
+    step = 1
+    while step < count:  # reach 1, 2, 4, ... ranges ahead: the chain in log2(n) passes
+        reached = following[np.flatnonzero(marked)]
+        marked[reached] = True
+        following = following[following]
+        step *= 2
+    return np.asarray(marked[:-1], dtype=bool)
+
+
+# On many tracks at once: which range encloses which, and which one is innermost at a moment? For nesting ranges.
+
+
+_PART = 1 << 16
+"""Rows that are looked up at once: what is made on the way stays small and near."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nesting:
+    """How ranges lie in each other, by row; in half the room that other integers take."""
+
+    depth: NDArray[np.int32]
+    """How many ranges enclose it."""
+    parent: NDArray[np.int32]
+    """The row of the range that directly encloses it, -1 at the top."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tracks:
+    """Ranges of several tracks (threads), sorted by track and start, with their depth and parent.
+
+    An empty range lies in the range that begins where it lies, not in the one that ends there. All lookups are
+    binary searches over one key made of track and time, so that a trace with hundreds of threads costs no loop.
+    """
+
+    order: Ints
+    """Sorted position to the row as given."""
+    nesting: Nesting
+    _starts: Ints
+    _ends: Ints
+    _by_depth: Ints
+    _tracks: Ints
+    _span: int
+    _first: int
+
+    @property
+    def depth(self) -> NDArray[np.int32]:
+        """By given row: how many ranges enclose it."""
+        return self.nesting.depth
+
+    @property
+    def parent(self) -> NDArray[np.int32]:
+        """By given row: the row of the range that directly encloses it, -1 at the top."""
+        return self.nesting.parent
+
+    def innermost(self, track: Ints, at: Ints) -> Ints:
+        """Give for each moment on a track the row of the innermost range around it; -1 where there is none."""
+        rows = np.full(len(at), -1, np.int64)
+        if len(self.order):
+            for begin in range(0, len(at), _PART):
+                part = slice(begin, begin + _PART)
+                rows[part] = self._innermost(track[part], at[part])
+        return rows
+
+    def _innermost(self, track: Ints, at: Ints) -> Ints:
+        place = np.minimum(np.searchsorted(self._tracks, track), len(self._tracks) - 1)
+        known = (self._tracks[place] == track) & (at >= self._first) & (at < self._first + self._span // 2)
+        if not known.all():
+            rows = np.full(len(at), -1, np.int64)
+            rows[known] = self._innermost(track[known], at[known]) if known.any() else rows[known]
+            return rows
+        key = place * self._span + 2 * (at - self._first)
+        before = np.searchsorted(self._starts, key, side="right")
+        level = before - np.searchsorted(self._ends, key, side="right")
+        # With `level` ranges open, the innermost of them is the last one that began at the depth below.
+        wanted = (level - 1) * (len(self.order) + 1) + before
+        found = np.searchsorted(self._by_depth, wanted, side="left") - 1
+        hit = self._by_depth[np.maximum(found, 0)]
+        inside = (level > 0) & (found >= 0) & (hit >= wanted - before)
+        return np.where(inside, self.order[hit - np.where(inside, wanted - before, hit)], -1)
+
+
+def nest(track: Ints, start: Ints, duration: Ints) -> Tracks:
+    """Nest ranges; `track` may hold any integers, durations are not negative."""
+    count = len(start)
+    tracks, place = numbered(track)
+    first = int(start.min()) if count else 0
+    span = 2 * (int((start + duration).max()) - first + 2) if count else 1
+    if span * max(len(tracks), 1) >= 2**62:  # times that wide are damage; nothing useful nests in them
+        duration = np.minimum(duration, 0)
+        start = np.clip(start, first, first + 2**40)
+        span = 2**42
+    low = place * span + 2 * (start - first)
+    high = low + np.maximum(2 * duration, 1)
+    order = sorted_rows(low, -high)
+    starts, ends = low[order], np.sort(high, kind="stable")
+    del place, low, high
+    depth = np.maximum(np.arange(count) - np.searchsorted(ends, starts, side="right"), 0)
+    listed = _by_depth(depth)
+    by_depth = depth[listed] * (count + 1) + listed
+    above = np.searchsorted(by_depth, by_depth - (count + 1), side="left") - 1
+    # What lies just above in that list is the parent, if it is one level up and not the last of another level.
+    parent = np.where((above >= 0) & (depth[listed[above]] == depth[listed] - 1), order[listed[above]], -1)
+    nesting = Nesting(np.empty(count, np.int32), np.empty(count, np.int32))
+    nesting.depth[order], nesting.parent[order[listed]] = depth, parent
+    return Tracks(order, nesting, starts, ends, by_depth, tracks, span, first)
+
+
+def _by_depth(depth: Ints) -> Ints:
+    """Sort positions by depth; narrow numbers are sorted in one pass."""
+    narrow = depth.astype(np.uint16) if int(depth.max(initial=0)) < 1 << 16 else depth
+    return np.argsort(narrow, kind="stable")

@@ -1,0 +1,233 @@
+"""Repeats of a sequence: where each begins and ends. Finds the steps that nobody marked.
+
+A repeat is sought by what occurs once in each: short windows of symbols whose places lie at regular distances. Such
+windows cut the sequence into segments; these are repeats when all hold the same symbols in (almost) the same numbers,
+nothing else lies behind them, and what is needed in each (a backward, an optimizer) is in each. Layers inside one step
+repeat too, but what stands around them does not, so they cover too little. In doubt nothing repeats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+ALIKE = 0.95
+"""Share of symbols that a segment has in common with the usual one to count as a whole repeat."""
+REGULAR = 1.1
+"""Longest over shortest distance between windows that may begin repeats."""
+COVERED = 0.75
+"""Share of the sequence that has to lie inside the repeats."""
+STEADY = 0.8
+"""Share of the kinds of symbols that have to occur equally often in each repeat."""
+FILLED = 0.03
+"""Share of a period by which a sequence may be longer or shorter than a whole number of periods, to be one."""
+
+_ABOUT = 0.1
+"""Difference of steadiness that a few symbols more or less can make."""
+_LONGEST_WINDOW = 64
+_CELLS = 20_000_000
+_TRIED = 24
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repetition:
+    """Whole repeats, in order: each from `start` to before `end` (places in the sequence)."""
+
+    start: Ints
+    end: Ints
+
+    def __len__(self) -> int:
+        """Count the repeats."""
+        return len(self.start)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cut:
+    """Places of one window, and how well the segments between them repeat."""
+
+    places: Ints
+    ratio: float
+    begin: float
+    steady: float = 0.0
+    repeats: Repetition | None = None
+
+    def __len__(self) -> int:
+        """Count the repeats."""
+        return len(self.repeats) if self.repeats is not None else 0
+
+    @property
+    def period(self) -> float:
+        """The usual distance."""
+        return float(np.median(np.diff(self.places)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rules:
+    """What makes a segment a repeat."""
+
+    needed: Sequence[Flags]
+    recurring: Ints
+    """Codes of which every repeat holds at least one."""
+    least: int
+
+
+def find_repetition(
+    codes: Ints,
+    begin: NDArray[np.float64],
+    needed: Sequence[Flags] = (),
+    *,
+    recurring: Ints | None = None,
+    shortest: int = 5,
+    least: int = 2,
+) -> Repetition | None:
+    """Find what repeats; `None` when nothing clearly does.
+
+    `begin` says how readily a repeat may begin at each place (0 to 1); each of `needed` marks symbols of which every
+    repeat has to hold some, and of each symbol of `recurring` (`cycle.recurring`) every repeat has to hold one too.
+    A repeat has `shortest` symbols or more, and there are `least` of them or more.
+    """
+    if len(codes) < 2 * shortest:
+        return None
+    symbols, codes = np.unique(codes, return_inverse=True)
+    codes = codes.astype(np.int64)
+    kinds = np.zeros(0, np.int64) if recurring is None else np.searchsorted(symbols, recurring)
+    rules = _Rules(needed, kinds, least)
+    cuts = _cuts(codes, begin, shortest)
+    by_count: dict[int, _Cut] = {}
+    for cut in sorted(cuts, key=lambda cut: (cut.ratio, int(cut.places[0]))):
+        by_count.setdefault(len(cut.places), cut)
+    regular = list(by_count.values())[:_TRIED]
+    from_start = [begun for cut in regular if (begun := _from_start(cut, len(codes))) is not None]
+    judged = [_judged(codes, cut, rules) for cut in [*regular, *from_start]]
+    found = [cut for cut in judged if cut.repeats is not None]
+    if not found:
+        return None
+    steadiest = max(cut.steady for cut in found)
+    best = min((cut for cut in found if cut.steady >= steadiest - _ABOUT), key=lambda cut: cut.period)
+    alike = [cut for cut in cuts if abs(cut.period - best.period) <= (REGULAR - 1) * best.period]
+    alike = sorted(alike, key=lambda cut: (-cut.begin, int(cut.places[0])))[:_TRIED]
+    judged = [cut for cut in [*(_judged(codes, cut, rules) for cut in alike), best] if cut.repeats is not None]
+    from_start = [begun for cut in [*alike, best] if (begun := _from_start(cut, len(codes))) is not None]
+    begun = max((_judged(codes, cut, rules) for cut in from_start), key=lambda cut: cut.steady, default=best)
+    most = max(map(len, judged))
+    # Ragged ends may make one repeat more or less, by where a repeat begins; more than that is a worse cut.
+    ready = next(cut for cut in judged if len(cut) + 1 >= most)
+    return (begun if (len(begun), begun.steady) > (len(ready), ready.steady) else ready).repeats
+
+
+def repetition_at(codes: Ints, places: Ints, needed: Sequence[Flags] = (), *, least: int = 2) -> Repetition | None:
+    """Say whether what lies between given places repeats, and which of it is whole; `None` when it does not clearly."""
+    distinct = np.unique(places[(places >= 0) & (places < len(codes))])
+    if len(distinct) < 2 or len(distinct) < len(places):
+        return None
+    codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+    return _judged(codes, _Cut(distinct, 1.0, 1.0), _Rules(needed, np.zeros(0, np.int64), least)).repeats
+
+
+def _cuts(codes: Ints, begin: NDArray[np.float64], shortest: int) -> list[_Cut]:
+    """List places before and behind windows at regular distances: the most regular, and the best beginnings."""
+    found = []
+    for keys in _windows(codes):
+        order = np.argsort(keys, kind="stable")
+        ordered = keys[order]
+        first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+        count = np.diff(np.r_[first, len(ordered)])
+        last = first + count - 1
+        gaps = np.r_[np.diff(order), 0]
+        gaps[last] = 0
+        longest = np.maximum.reduceat(gaps, first)
+        gaps[last] = len(codes)
+        least = np.minimum.reduceat(gaps, first)
+        regular = (count >= 2) & (least >= shortest) & (longest <= REGULAR * least)
+        regular &= (len(codes) - order[last] <= REGULAR * longest) & (
+            order[first] <= (1 - COVERED) * len(codes) + longest
+        )
+        groups = np.flatnonzero(regular)
+        ratio = longest[groups] / least[groups]
+        for behind in (0, len(codes) - len(keys) + 1):
+            place = order + behind
+            ready = np.where((place > 0) & (place < len(codes)), np.append(begin, np.zeros(behind + 1))[place], 0.0)
+            score = np.add.reduceat(ready, first)[groups] / count[groups]
+            for chosen in _best_of_each(count[groups], ratio, score):
+                at = first[groups[chosen]]
+                places = place[at : at + count[groups[chosen]]]
+                places = places[places < len(codes)]
+                if len(places) > 1:
+                    found.append(_Cut(places, float(ratio[chosen]), float(score[chosen])))
+    return found
+
+
+def _from_start(cut: _Cut, length: int) -> _Cut | None:
+    """Move a cut to the sequence's start, where the sequence is a whole number of periods."""
+    count = round(length / cut.period)
+    if count < 2 or abs(length - count * cut.period) > FILLED * cut.period:
+        return None
+    places = cut.places - cut.places[0]
+    if cut.places[0] > (1 - FILLED) * cut.period:  # a whole period lies before the first place
+        places = np.r_[0, places + cut.places[0]]
+    return _Cut(places[:count], cut.ratio, cut.begin)
+
+
+def _best_of_each(count: Ints, ratio: NDArray[np.float64], score: NDArray[np.float64]) -> list[int]:
+    """Choose for each count (the smallest of them) the most regular window, and those that begin best."""
+    chosen: list[int] = []
+    for number in np.unique(count)[:_TRIED].tolist():
+        own = np.flatnonzero(count == number)
+        chosen.append(int(own[np.argmin(ratio[own])]))
+        chosen += own[np.argsort(-score[own], kind="stable")[:_TRIED]].tolist()
+    return chosen
+
+
+def _windows(codes: Ints) -> Iterator[NDArray[np.uint64]]:
+    """Give keys of the windows of 1, 2, 4, ... symbols that begin at each place."""
+    with np.errstate(over="ignore"):
+        keys = (codes.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        length = 1
+        while True:
+            yield keys
+            if 4 * length > len(codes) or length >= _LONGEST_WINDOW:
+                return
+            keys = (keys[:-length] ^ (keys[:-length] >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9) + keys[length:]
+            length *= 2
+
+
+def _judged(codes: Ints, cut: _Cut, rules: _Rules) -> _Cut:
+    """Say whether the segments between these places are repeats of one another."""
+    kinds, places = int(codes.max()) + 1, cut.places
+    if (len(places) + 1) * kinds > _CELLS:
+        return cut
+    behind = int(places[-1] + cut.period)
+    bounds = np.r_[0, places, [behind] if behind < len(codes) else [], len(codes)].astype(np.int64)
+    segment = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    counts = np.bincount(segment * kinds + codes, minlength=(len(bounds) - 1) * kinds).reshape(-1, kinds)
+    usual = np.median(counts[1 : len(places)], axis=0)
+    common = np.minimum(counts, usual).sum(axis=1)
+    size = counts.sum(axis=1)
+    whole = common >= ALIKE * np.maximum(size, usual.sum())
+    told = [flags for flags in rules.needed if flags.any()]
+    whole &= (counts[:, rules.recurring] > 0).all(axis=1)
+    for flags in told:
+        whole &= np.bincount(segment, flags, minlength=len(counts)) > 0
+    inner, rest_known = whole[1 : len(places)].all(), common[-1] >= ALIKE * size[-1]
+    if not told:  # what stands before the repeats may be the model's first layers, and the repeats the others
+        rest_known &= common[0] >= ALIKE * size[0]
+    repeats = np.flatnonzero(whole)
+    if not inner or not rest_known or len(repeats) < rules.least:
+        return cut
+    covered = (size[repeats].sum() + size[-1] * (not whole[-1]) + min(size[0], size[1]) * (not whole[0])) / len(codes)
+    middle = np.median(counts[repeats], axis=0)
+    known = counts[1:].any(axis=0)
+    steady = float(((counts[repeats] == middle) & (middle > 0))[:, known].mean())
+    if covered < COVERED or steady < STEADY:
+        return cut
+    return _Cut(places, cut.ratio, cut.begin, steady, Repetition(bounds[repeats], bounds[repeats + 1]))

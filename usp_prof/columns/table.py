@@ -1,0 +1,211 @@
+"""Table as NumPy arrays by column name, each made when it is first asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from usp_prof.columns.arrow import index_of, numbers_of
+from usp_prof.columns.lookup import lookup
+from usp_prof.model.errors import unknown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+
+# What can stand for a table without being read or copied as a whole? Anything that gives its columns one by one.
+
+
+class View(Protocol):
+    """A table of which nothing is there yet but what was asked for; `pa.Table` passes for one, with `table_of`."""
+
+    @property
+    def num_rows(self) -> int:
+        """Count the rows."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Say the columns' names and types."""
+        ...
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Give one column."""
+        ...
+
+    def whole(self) -> pa.Table:
+        """Give all columns."""
+        ...
+
+
+def table_of(view: View) -> pa.Table:
+    """Give all columns of a view as a table."""
+    return view if isinstance(view, pa.Table) else view.whole()
+
+
+class Chosen:
+    """Some rows of a table."""
+
+    def __init__(self, view: View, rows: NDArray[Any]) -> None:
+        self._view = view
+        self.rows = rows
+        self.num_rows = len(rows)
+        self.schema: pa.Schema = view.schema
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Give one column of these rows."""
+        return self._view.column(name).take(index_of(self.rows))
+
+    def whole(self) -> pa.Table:
+        """Give all columns of these rows."""
+        return table_of(self._view).take(index_of(self.rows))
+
+
+class Replaced:
+    """A table with some of its columns made anew, when they are asked for."""
+
+    def __init__(self, view: View, columns: Mapping[str, Callable[[], pa.Array]]) -> None:
+        self._view = view
+        self._columns = columns
+        self._made: dict[str, pa.ChunkedArray] = {}
+        self.num_rows: int = view.num_rows
+        self.schema: pa.Schema = view.schema
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Give one column, the new one where there is one."""
+        if name not in self._columns:
+            return self._view.column(name)
+        if name not in self._made:
+            self._made[name] = pa.chunked_array([self._columns[name]()])
+        return self._made[name]
+
+    def whole(self) -> pa.Table:
+        """Give all columns."""
+        table = table_of(self._view)
+        for name in self._columns:
+            place = table.column_names.index(name)
+            table = table.set_column(place, table.schema.field(name), self.column(name))
+        return table
+
+
+class Stacked:
+    """The tables of several ranks, one below the other."""
+
+    def __init__(self, views: Sequence[View]) -> None:
+        self._views = views
+        self.num_rows = sum(view.num_rows for view in views)
+        self.schema: pa.Schema = views[0].schema
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Give one column of all of them."""
+        chunks = [chunk for view in self._views for chunk in view.column(name).chunks]
+        return pa.chunked_array(chunks, self.schema.field(name).type)
+
+    def whole(self) -> pa.Table:
+        """Give all columns of all of them."""
+        return pa.concat_tables([table_of(view) for view in self._views]).unify_dictionaries()
+
+
+_ALL = np.zeros(0, np.int64)
+
+
+class Columns:
+    """The columns of one table of one rank. Integers are int64, flags bool, texts dictionary-coded until asked for."""
+
+    __slots__ = ("_arrays", "_codes", "_parent", "_rows", "_view")
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._arrays: dict[str, NDArray[Any]] = {}
+        self._codes: dict[str, tuple[NDArray[Any], list[str]]] = {}
+        self._parent: Columns | None = None
+        self._rows: NDArray[Any] = _ALL
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return self._view.num_rows
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Give one column; texts come as an array of str objects."""
+        if name not in self._arrays:
+            self._arrays[name] = self._array(name)
+        return self._arrays[name]
+
+    def codes(self, name: str) -> tuple[NDArray[np.int64], list[str]]:
+        """Give a text column as codes and the distinct texts, to group and classify without touching every row."""
+        codes, values = self.narrow_codes(name)
+        return codes.astype(np.int64), list(values)
+
+    def narrow_codes(self, name: str) -> tuple[NDArray[Any], list[str]]:
+        """Give the same with codes as narrow as they are kept, of which no copy is made."""
+        if name not in self._codes:
+            self._codes[name] = self._code(name)
+        return self._codes[name]
+
+    def matches(self, name: str, *wanted: str) -> NDArray[np.bool_]:
+        """Say for each row whether a text column is one of the wanted texts."""
+        codes, values = self.narrow_codes(name)
+        hits = np.array([value in wanted for value in values] + [False], dtype=bool)
+        return hits.take(codes)
+
+    def take(self, rows: NDArray[Any]) -> Columns:
+        """Keep the rows of a mask or of an index array."""
+        index = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        taken = Columns(Chosen(self._view, index))
+        taken._parent, taken._rows = self, index
+        return taken
+
+    @property
+    def arrow(self) -> pa.Table:
+        """The table itself."""
+        return table_of(self._view)
+
+    def _array(self, name: str) -> NDArray[Any]:
+        kind = self._kind(name)
+        if _is_text(kind):
+            codes, values = self.narrow_codes(name)
+            return np.asarray(lookup(values, codes, missing=""))
+        if self._parent is not None and not len(self):
+            return np.zeros(0, kind.to_pandas_dtype())  # nothing is read for no rows
+        if self._parent is not None:
+            return self._parent[name].take(self._rows)  # read and converted once for all choices from one table
+        return numbers_of(self._view.column(name))
+
+    def _code(self, name: str) -> tuple[NDArray[Any], list[str]]:
+        kind = self._kind(name)
+        if self._parent is not None and not len(self):
+            return np.zeros(0, np.int32), []
+        if self._parent is None or not pa.types.is_dictionary(kind):
+            return _coded(self._view.column(name))
+        codes, values = self._parent.narrow_codes(name)
+        return codes.take(self._rows), values
+
+    def _kind(self, name: str) -> pa.DataType:
+        place = self._view.schema.get_field_index(name)
+        if place < 0:
+            raise unknown_name("column", name, self._view.schema.names)
+        return self._view.schema.field(place).type
+
+
+def _coded(chunked: pa.ChunkedArray) -> tuple[NDArray[Any], list[str]]:
+    if not chunked.num_chunks:
+        return np.zeros(0, np.int32), []
+    if not pa.types.is_dictionary(chunked.type):
+        chunked = chunked.dictionary_encode()
+    single = chunked.num_chunks == 1
+    combined = chunked.chunk(0) if single else chunked.unify_dictionaries().combine_chunks()
+    values = combined.dictionary.to_pylist()
+    codes = combined.indices
+    if codes.null_count:
+        codes, values = codes.fill_null(len(values)), [*values, ""]
+    return numbers_of(codes), values
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -1,0 +1,179 @@
+"""Which files under a path are traces, of which rank and run is each, and what else lies there?
+
+A rank comes from the file's `distributedInfo`, else from what the recorder wrote, else from the name; it is never
+made up. Files that claim one rank are told apart as runs (`_runs`), or refused with a list.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from glob import glob, has_magic
+from pathlib import Path
+
+from usp_prof.contract import MANIFEST_NAME
+from usp_prof.inputs.found import FoundRun, TraceFile
+from usp_prof.inputs.naming import rank_from_words, ranks_from_numbers
+from usp_prof.inputs.peek import FileKind, Peek, has_device_events, peek
+from usp_prof.inputs.runs import split_runs
+from usp_prof.model.errors import InputError
+from usp_prof.model.health import HealthRow, Severity
+
+_ENDINGS = (".json", ".gz", ".zst", ".trace")
+_HINT = "give a trace file of torch.profiler, the folder of a run (or a glob); `usp-prof info` lists what is found"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that is passed over, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What lies under a path: runs (the newest first), files passed over, and what is wrong."""
+
+    path: Path
+    runs: tuple[FoundRun, ...]
+    skipped: tuple[Skipped, ...]
+    health: tuple[HealthRow, ...]
+
+
+def discover(path: str | Path) -> Discovery:
+    """Look under a file, a folder or a glob."""
+    root = Path(path).expanduser()
+    found, skipped = _look(_listed(root))
+    if not found:
+        raise InputError(f"no trace in {root}" + _first_reasons(skipped), hint=_HINT)
+    found, host_processes = _without_host_processes(found)
+    skipped += host_processes
+    health = _notes(skipped)
+    placed, rank_health = _ranked(found)
+    runs = split_runs(placed, root)
+    return Discovery(root, runs, tuple(skipped), (*health, *rank_health))
+
+
+def _listed(root: Path) -> list[Path]:
+    if root.is_dir():
+        tops = [root]
+    elif root.exists():
+        return [root]
+    elif has_magic(str(root)):
+        tops = [Path(name) for name in sorted(glob(str(root), recursive=True))]  # noqa: PTH207 - absolute patterns too
+        if not tops:
+            raise InputError(f"nothing matches {root}", hint=_HINT)
+    else:
+        raise InputError(f"{root} does not exist", hint=_HINT)
+    files: dict[Path, None] = {}
+    for top in tops:
+        inside = sorted(top.rglob("*")) if top.is_dir() else [top]
+        files.update(dict.fromkeys(file for file in inside if file.is_file() and not _hidden(file, top)))
+    return list(files)
+
+
+def _hidden(file: Path, top: Path) -> bool:
+    inside = file.relative_to(top).parts if file != top else ()
+    return any(part.startswith(".") or part == "__pycache__" for part in inside)
+
+
+def _look(files: list[Path]) -> tuple[list[tuple[Path, Peek]], list[Skipped]]:
+    found, skipped = [], []
+    alone = len(files) == 1
+    for file in files:
+        if file.name == MANIFEST_NAME:
+            continue
+        if not (alone or file.name.lower().endswith(_ENDINGS)):
+            skipped.append(Skipped(file, _kind_by_name(file)))
+            continue
+        try:
+            seen = peek(file)
+        except InputError as error:
+            skipped.append(Skipped(file, error.message))
+            continue
+        if seen.kind is FileKind.TRACE:
+            found.append((file, seen))
+        else:
+            skipped.append(Skipped(file, seen.kind))
+    return found, skipped
+
+
+def _without_host_processes(found: list[tuple[Path, Peek]]) -> tuple[list[tuple[Path, Peek]], list[Skipped]]:
+    """Leave out processes that are no rank (a server's frontend, a tokenizer), whatever number their name holds.
+
+    Such a file says no rank and holds neither device work nor calls that launch it, while other files do.
+    """
+    silent = [file for file, seen in found if seen.rank < 0]
+    if not silent or len(found) < 2:
+        return found, []
+    without = {file for file in silent if not has_device_events(file)}
+    telling = (file for file, _ in found if file not in silent)
+    if not without or not (len(without) < len(silent) or any(has_device_events(file) for file in telling)):
+        return found, []
+    kept = [(file, seen) for file, seen in found if file not in without]
+    return kept, [Skipped(file, FileKind.HOST_PROCESS) for file in silent if file in without]
+
+
+def _kind_by_name(file: Path) -> FileKind:
+    """Recognise what is known to lie beside traces without being JSON by its name."""
+    if file.name.startswith(("nccl_trace_rank_", "comm_lib_trace_rank_")) or file.suffix in {".pkl", ".pickle"}:
+        return FileKind.FLIGHT_RECORDER
+    return FileKind.DYNAMO_LOG if file.name.startswith("dedicated_log_") else FileKind.FOREIGN
+
+
+def _ranked(found: list[tuple[Path, Peek]]) -> tuple[list[TraceFile], list[HealthRow]]:
+    """Give each file its rank; a file that tells none is read only when it is all there is."""
+    ranks: dict[Path, tuple[int, str]] = {}
+    for file, seen in found:
+        if seen.rank >= 0:
+            ranks[file] = seen.rank, seen.rank_source
+        elif (named := rank_from_words(file)) is not None:
+            ranks[file] = named, "name"
+    if not ranks:
+        counted = ranks_from_numbers([file for file, _ in found]) or {}
+        ranks = {file: (rank, "name") for file, rank in counted.items()}
+    unknown = [file for file, _ in found if file not in ranks]
+    health = []
+    if unknown and len(found) == 1:
+        ranks[unknown[0]] = 0, "unknown"
+        detail = "neither the file nor its name tells a rank: shown as rank 0, which may be wrong"
+        health = [HealthRow("rank_unknown", Severity.ERROR, rank=0, detail=detail, file=str(unknown[0]))]
+    elif unknown and not ranks:
+        raise InputError(
+            f"{len(unknown)} traces tell no rank: {_some(unknown)}",
+            hint="name them rank0.json, rank1.json, ... or open one of them alone",
+        )
+    elif unknown:
+        detail = f"left out, since neither the file nor its name tells a rank: {_some(unknown)}"
+        health = [
+            HealthRow("rank_unknown", Severity.DATA_LOSS, count=len(unknown), detail=detail, file=str(unknown[0]))
+        ]
+    return [_file(file, seen, *ranks[file]) for file, seen in found if file in ranks], health
+
+
+def _file(path: Path, seen: Peek, rank: int, source: str) -> TraceFile:
+    return TraceFile(path, rank, source, seen.world_size, seen.host, seen.start_ns, seen.step, seen.device)
+
+
+def _notes(skipped: list[Skipped]) -> list[HealthRow]:
+    kinds = Counter(item.reason for item in skipped if item.reason != FileKind.FOREIGN)
+    first = {item.reason: item.path for item in reversed(skipped)}
+    return [
+        HealthRow(
+            "skipped_file",
+            Severity.INFO if kind in set(FileKind) - {FileKind.EMPTY} else Severity.DATA_LOSS,
+            count=count,
+            detail=f"passed over ({kind}): {first[kind].name}" + (f" and {count - 1} more" if count > 1 else ""),
+            file=str(first[kind]),
+        )
+        for kind, count in sorted(kinds.items())
+    ]
+
+
+def _some(paths: list[Path]) -> str:
+    return ", ".join(str(path) for path in paths[:8]) + (" ..." if len(paths) > 8 else "")
+
+
+def _first_reasons(skipped: list[Skipped]) -> str:
+    return "".join(f"; {item.path.name}: {item.reason}" for item in skipped[:4])

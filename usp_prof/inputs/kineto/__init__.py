@@ -1,0 +1,1 @@
+"""Kineto traces as columns: split, decode, salvage, and health of what was damaged."""

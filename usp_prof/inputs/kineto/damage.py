@@ -1,0 +1,160 @@
+"""Damage of a trace file: tallies while reading, and the rows of health made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from usp_prof.columns.arrow import numbers_of
+from usp_prof.inputs.kineto.arguments import alike, taken
+from usp_prof.model.health import HealthRow, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from usp_prof.inputs.kineto.columns import Counts
+    from usp_prof.inputs.source import PackingFault
+
+
+LOSS, ERROR, INFO = Severity.DATA_LOSS, Severity.ERROR, Severity.INFO
+
+
+@dataclass(slots=True)
+class Damage:
+    """Tallies while reading one file."""
+
+    invalid_utf8: int = 0
+    events_lost: int = 0
+    bytes_lost: int = 0
+    field_bytes_lost: int = 0
+    repaired: int = 0
+    duplicates: int = 0
+    unpaired: int = 0
+    missing_duration: int = 0
+    negative_duration: int = 0
+    ends_early: bool = False
+    fault: PackingFault | None = None
+
+    def rows(self, counts: Counts, *, events: int, based: bool) -> Iterator[HealthRow]:
+        """Give a row for each kind of damage that was met."""
+        if self.ends_early or (self.fault is not None and self.fault.kind == "truncated"):
+            yield HealthRow(
+                "truncated",
+                LOSS,
+                count=max(1, self.bytes_lost),
+                detail=f"the file ends early: all {events} complete events are kept, {self.bytes_lost} bytes of broken "
+                "text were given up; what came after the end is not known",
+            )
+        elif self.events_lost:
+            yield HealthRow(
+                "broken_events",
+                LOSS,
+                count=self.events_lost,
+                detail=f"{self.events_lost} places in the text are no JSON: {self.bytes_lost} bytes were passed over",
+            )
+        if self.fault is not None and self.fault.kind == "corrupt":
+            lost = self.fault.packed_bytes_lost
+            yield HealthRow(
+                "corrupt_packing",
+                LOSS,
+                count=max(1, lost),
+                detail=f"{self.fault.detail}: {lost} packed bytes were lost",
+            )
+        if self.field_bytes_lost:
+            detail = f"the fields beside the events are damaged: {self.field_bytes_lost} bytes were passed over"
+            yield HealthRow("broken_fields", LOSS, count=self.field_bytes_lost, detail=detail)
+        yield from self._small(counts)
+        if not events:
+            yield HealthRow("no_events", ERROR, detail="the file is a trace without a single event")
+        elif not based:
+            detail = "no baseTimeNanoseconds: times count from the file's own zero"
+            yield HealthRow("no_base_time", INFO, detail=detail)
+
+    def _small(self, counts: Counts) -> Iterator[HealthRow]:
+        tallies = (
+            (
+                "repaired_events",
+                ERROR,
+                self.repaired,
+                "events with values of no use (NaN, wrong types): the rest is kept",
+            ),
+            ("invalid_utf8", ERROR, self.invalid_utf8, "bytes that are no UTF-8, shown as U+FFFD"),
+            ("duplicate_events", ERROR, self.duplicates, "events stand twice, alike in every field; kept once"),
+            ("unpaired_phases", ERROR, self.unpaired, "begin or end events without their partner"),
+            ("missing_duration", ERROR, self.missing_duration, "events without a duration, kept as instants"),
+            ("negative_duration", ERROR, self.negative_duration, "events with a negative duration, kept as instants"),
+            ("unplaced_events", LOSS, counts.unplaced, "events without a usable time; they cannot be placed"),
+            ("finer_than_ns", INFO, counts.finer_than_ns, "times finer than a nanosecond, rounded to the nearest"),
+        )
+        for code, severity, count, what in tallies:
+            if count:
+                yield HealthRow(code, severity, count=count, detail=f"{count} {what}")
+
+
+# Which events stand in the file twice? Those that are alike in every field, arguments included.
+
+
+_CODED = ("phase", "category", "name", "process", "thread")
+_TIMES = ("start_ns", "dur_ns")
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+def repeated(columns: dict[str, Any], keep: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], int]:
+    """Take repeats out of `keep`; the first of them stays. Gives the rows to keep and the number taken out."""
+    key = _mixed(columns)
+    ordered = np.sort(key)
+    twins = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(twins):
+        return keep, 0
+    suspects = np.flatnonzero(np.isin(key, twins) & keep)
+    again = _repeats(columns, key, suspects)
+    keep[again] = False
+    return keep, len(again)
+
+
+def _repeats(columns: dict[str, Any], key: NDArray[np.uint64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give those of the rows that repeat another: each is held against the first with its key, the rest one by one."""
+    rows = rows[np.lexsort((rows, key[rows]))]
+    leads = np.r_[True, key[rows][1:] != key[rows][:-1]] if len(rows) else np.zeros(0, bool)
+    lead = rows[np.maximum.accumulate(np.where(leads, np.arange(len(rows)), 0))]
+    row, lead = rows[~leads], lead[~leads]
+    same = np.ones(len(row), bool)
+    for name in _CODED:
+        codes = numbers_of(columns[name].indices)
+        same &= codes[row] == codes[lead]
+    for name in _TIMES:
+        same &= columns[name][row] == columns[name][lead]
+    same[same] = alike(columns["args"], row[same], lead[same])
+    return np.sort(np.r_[row[same], _one_by_one(columns, row[~same])])
+
+
+def _one_by_one(columns: dict[str, Any], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give those of a few rows that repeat another of them."""
+    if not len(rows):
+        return rows
+    fields = [numbers_of(columns[name].indices)[rows].tolist() for name in _CODED]
+    times = [columns[name][rows].tolist() for name in _TIMES]
+    seen: set[tuple[object, ...]] = set()
+    again = []
+    for row, *values in zip(rows.tolist(), *fields, *times, taken(columns["args"], rows).to_pylist(), strict=True):
+        if tuple(values) in seen:
+            again.append(row)
+        seen.add(tuple(values))
+    return np.array(again, np.int64)
+
+
+def _mixed(columns: dict[str, Any]) -> NDArray[np.uint64]:
+    """Hash the cheap fields of each event; unlike events rarely meet, and are compared when they do."""
+    key: NDArray[np.uint64] = columns["start_ns"].astype(np.uint64)
+    key = key * _ODD
+    for name in ("dur_ns", "correlation", "external_id"):
+        key ^= columns[name].astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
+        key *= _ODD
+    for name in ("name", "thread", "process"):
+        key ^= numbers_of(columns[name].indices).astype(np.uint64) + np.uint64(0x165667B19E3779F9)
+        key *= _ODD
+    return key

@@ -1,0 +1,105 @@
+"""Table of events: one row for each complete or instant event of a trace, as written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from usp_prof.columns.arrow import Parted, array_of
+from usp_prof.model.schema import DURATION, RANK, START, Column, Kind, Schema, integer, text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from usp_prof.inputs.kineto.combinations import DeviceWork, Inputs
+    from usp_prof.model.health import HealthRow
+
+
+SCHEMA = Schema(
+    "events",
+    "Every duration and instant event of the traces, as written; nothing is dropped, merged or rounded.",
+    (
+        RANK,
+        integer("event", "Place among the events of its file, from 0; other tables point here."),
+        text("phase", "Chrome's phase: X (complete), i (instant), b/e, ...; flow and metadata events are not kept."),
+        text("category", "Category in today's spelling (cpu_op, kernel, gpu_memcpy, cuda_runtime, ...)."),
+        text("name", "Name as written."),
+        text("process", "The trace's pid as text."),
+        text("thread", "The trace's tid as text; for device events Kineto writes the stream here."),
+        START,
+        DURATION,
+        integer("device", "Device index from the arguments."),
+        integer("stream", "Stream from the arguments (also on Triton launchers, which are CPU ops)."),
+        integer("correlation", "Correlation id that ties a launch to its device work."),
+        integer("external_id", "External id that ties device work to a CPU op."),
+        text("args", "The arguments as JSON text, as written."),
+    ),
+)
+
+
+# What does the reader hand to the builders of tables? One rank's file as columns, with what was wrong with it.
+
+
+@dataclass(frozen=True, slots=True)
+class RawTrace:
+    """One trace file: its events and threads as tables, and the top-level fields beside the events."""
+
+    events: pa.Table
+    """By the schema of `SCHEMA`, integers as narrow as they fit (`widened` gives them as the schema has them)
+    and without the rank; times are absolute (`baseTimeNanoseconds` + ts)."""
+
+    inputs: Inputs
+    """What went into the ops among the events, read on the way."""
+
+    threads: pa.Table
+    """By the schema of `kineto.threads`."""
+
+    metadata: Mapping[str, Any]
+    """Every top-level field of the file but the events, as JSON gives them."""
+
+    health: tuple[HealthRow, ...]
+    file: str
+    json_bytes: int
+    """Size of the uncompressed JSON."""
+
+    work: DeviceWork | None = None
+    """How the device work among the events was launched, read on the way; `None` where only the arguments tell."""
+
+
+# How does a reader make a table of a schema? Columns in order, texts dictionary-coded, what is missing as absent.
+
+
+_CODED = pa.dictionary(pa.int32(), pa.string())
+PLAIN_TEXT = frozenset({"args"})
+"""Texts of which hardly two are alike are kept plain: a dictionary would only cost."""
+
+
+def to_table(schema: Schema, columns: Mapping[str, Any], rows: int) -> pa.Table:
+    """Make a table; an integer column that is not given is -1 (absent). Integers are as wide as they are given."""
+    arrays = [_array(column, columns.get(column.name), rows) for column in schema.columns]
+    return pa.Table.from_arrays(arrays, names=list(schema.names))
+
+
+def widened(schema: Schema, table: pa.Table, rank: int) -> Parted:
+    """Give a table that a reader made as its schema has it: integers 64 bits wide, no nulls, the rank in its column."""
+    names, place = {column.name: column.kind for column in schema.columns}, schema.names.index("rank")
+    types = (pa.int64() if names[field.name] is Kind.INT else field.type for field in table.schema)
+    wide = pa.schema([pa.field(*told, nullable=False) for told in zip(table.schema.names, types, strict=True)])
+
+    def make(begin: int, end: int) -> pa.Table:
+        part = table.slice(begin, end - begin)
+        ranks = array_of(np.full(part.num_rows, rank, np.int64))
+        return part.set_column(place, "rank", ranks).cast(wide)
+
+    return Parted(wide, table.num_rows, make)
+
+
+def _array(column: Column, value: Any, rows: int) -> Any:  # noqa: ANN401 - an array or chunked array
+    if value is None:
+        return array_of(np.full(rows, -1, np.int8))
+    if column.kind is Kind.TEXT and column.name not in PLAIN_TEXT:
+        return value if pa.types.is_dictionary(value.type) else value.dictionary_encode().cast(_CODED)
+    return array_of(value) if isinstance(value, np.ndarray) else value

@@ -1,0 +1,195 @@
+"""Columns that grow piece by piece: integers, and texts as codes that stay the same over all pieces."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from usp_prof.columns.arrow import coded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+
+# How does a column of numbers grow? In place, so that many small pieces leave no holes in memory behind them.
+
+
+Number = TypeVar("Number", bound=np.integer)
+_HALF = 1 << 31
+
+
+class Numbers(Generic[Number]):
+    """A column of integers of one type."""
+
+    __slots__ = ("_bytes", "kind")
+
+    def __init__(self, kind: type[Number]) -> None:
+        self.kind = kind
+        self._bytes = bytearray()
+
+    def add(self, piece: NDArray[Any]) -> None:
+        """Append a piece."""
+        self._bytes += np.ascontiguousarray(piece, self.kind).data
+
+    def array(self) -> NDArray[Number]:
+        """Give the column; nothing can be added afterwards."""
+        return np.frombuffer(self._bytes, self.kind)
+
+
+class NarrowNumbers:
+    """A column of integers that are kept in half the room for as long as all of them fit into it."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: Numbers[np.int32] | Numbers[np.int64] = Numbers(np.int32)
+
+    def add(self, piece: NDArray[np.int64]) -> None:
+        """Append a piece."""
+        if self._kept.kind is np.int32 and len(piece) and not -_HALF <= int(piece.min()) <= int(piece.max()) < _HALF:
+            wide = Numbers(np.int64)
+            wide.add(self._kept.array().astype(np.int64))
+            self._kept = wide
+        self._kept.add(piece)
+
+    def add_absent(self, rows: int) -> None:
+        """Append -1 for so many rows."""
+        self._kept.add(np.full(rows, -1, self._kept.kind))
+
+    def array(self) -> NDArray[np.int32] | NDArray[np.int64]:
+        """Give the column; nothing can be added afterwards."""
+        return self._kept.array()
+
+
+def spread(values: NDArray[Any], rows: NDArray[np.bool_], absent: float = -1) -> NDArray[Any]:
+    """Put values on the marked rows; the others are absent."""
+    if len(values) == len(rows):
+        return values
+    column = np.full(len(rows), absent, values.dtype)
+    column[rows] = values
+    return column
+
+
+_TODAY = {
+    "operator": "cpu_op",
+    "kernel": "kernel",
+    "memcpy": "gpu_memcpy",
+    "memset": "gpu_memset",
+    "runtime": "cuda_runtime",
+    "driver": "cuda_driver",
+    "pythonfunction": "python_function",
+    "trace": "Trace",
+    "user annotation": "user_annotation",
+    "userannotation": "user_annotation",
+    "user_annotation": "user_annotation",
+}
+"""The categories of 2021 (and their like) in today's spelling, by their lower-case form."""
+
+
+class Codes(dict[Any, int]):
+    """Gives each key that it is asked for a code: the next number when it is new."""
+
+    def __missing__(self, key: object) -> int:
+        code = self[key] = len(self)
+        return code
+
+
+class Texts:
+    """A column of texts (or of ids that stand as texts) that grows piece by piece."""
+
+    __slots__ = ("_codes", "_numbers")
+
+    def __init__(self) -> None:
+        self._codes = Codes()
+        self._numbers = Numbers(np.int32)
+
+    def add(self, values: Sequence[object]) -> NDArray[np.int32]:
+        """Append a piece; gives its codes."""
+        piece = np.fromiter(map(self._codes.__getitem__, values), np.int32, len(values))
+        self._numbers.add(piece)
+        return piece
+
+    def array(self, spelling: Callable[[object], str]) -> pa.DictionaryArray:
+        """Give the column, each value spelt by `spelling`; values spelt alike become one."""
+        return _spelt(self._numbers.array(), self._codes, spelling)
+
+
+class Kinds:
+    """Columns of few distinct values that grow together: one look-up and one code for all of them.
+
+    Each of `signs` asks something of a combination of values, once; `marked` answers it for rows.
+    """
+
+    __slots__ = ("_codes", "_marks", "_numbers", "_signs")
+
+    def __init__(self, *signs: Callable[[tuple[Any, ...]], bool]) -> None:
+        self._codes = Codes()
+        self._numbers = Numbers(np.int32)
+        self._signs = signs
+        self._marks = np.zeros(0, np.uint8)
+
+    def look_up(self, *columns: Sequence[object]) -> NDArray[np.int32]:
+        """Give the codes of rows, which are not appended."""
+        return np.fromiter(map(self._codes.__getitem__, zip(*columns, strict=True)), np.int32, len(columns[0]))
+
+    def marks(self, codes: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """Give for rows the signs that hold, each as a bit: the first as the lowest."""
+        if len(self._marks) < len(self._codes):
+            new = [self._asked(key) for key in islice(self._codes, len(self._marks), None)]
+            self._marks = np.append(self._marks, np.array(new, np.uint8))
+        return self._marks[codes]
+
+    def marked(self, sign: int, codes: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Say for rows whether a sign holds."""
+        return has(self.marks(codes), sign)
+
+    def _asked(self, key: tuple[Any, ...]) -> int:
+        return sum(ask(key) << place for place, ask in enumerate(self._signs))
+
+    def add(self, codes: NDArray[np.int32]) -> None:
+        """Append rows."""
+        self._numbers.add(codes)
+
+    def arrays(self, spellings: Sequence[Callable[[object], str]]) -> list[pa.DictionaryArray]:
+        """Give the columns, each with its spelling, and with the values of appended rows alone."""
+        codes = self._numbers.array()
+        used = np.zeros(len(self._codes), bool)
+        used[codes] = True
+        keys = [key for key, own in zip(self._codes, used.tolist(), strict=True) if own]
+        if len(keys) < len(used):
+            codes = (np.cumsum(used) - 1).astype(np.int32)[codes]
+        return [_spelt(codes, [key[place] for key in keys], spell) for place, spell in enumerate(spellings)]
+
+
+def has(marks: NDArray[np.uint8], sign: int) -> NDArray[np.bool_]:
+    """Say where a sign holds."""
+    return np.asarray(marks & (1 << sign), bool)
+
+
+def _spelt(codes: NDArray[np.int32], values: Iterable[object], spelling: Callable[[object], str]) -> pa.DictionaryArray:
+    """Spell coded values; the texts stand in the order in which they were first met."""
+    unique: dict[str, int] = {}
+    remap = np.array([unique.setdefault(spelling(value), len(unique)) for value in values], np.int32)
+    if len(unique) != len(remap):
+        codes = remap[codes]
+    return coded(codes, list(unique))
+
+
+def plain_text(value: object) -> str:
+    """Spell a value as text that can be stored."""
+    if value is None:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).encode("utf-8", "replace").decode("utf-8")
+
+
+def category_text(value: object) -> str:
+    """Spell a category as Kineto does today."""
+    text = plain_text(value)
+    return _TODAY.get(text.lower(), text) if text[:1].isupper() else text

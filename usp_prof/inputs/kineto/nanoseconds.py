@@ -1,0 +1,90 @@
+"""Times in integer nanoseconds: decimal microseconds, as float or as text, converted exactly to int64."""
+
+from __future__ import annotations
+
+from decimal import Decimal, DecimalException
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+FLOAT_IS_EXACT_BELOW = float(1 << 43)
+"""Microseconds with three decimals survive a double up to here: half its spacing is 0.488 ns."""
+
+ABSENT = np.int64(np.iinfo(np.int64).min)
+"""Stands for a time that is missing or no number."""
+
+_LIMIT_US = 9.2e15
+_LIMIT_WHOLE_US = np.iinfo(np.int64).max // 1000
+
+
+def from_floats(us: NDArray[np.float64]) -> tuple[NDArray[np.int64], int]:
+    """Give nanoseconds, and how many values were finer than one nanosecond (these are rounded)."""
+    size = np.abs(us)
+    useless = ~(size < _LIMIT_US)
+    if useless.any():
+        us, size = np.where(useless, 0.0, us), np.where(useless, 0.0, size)
+    whole = np.floor(us)
+    thousandths = (us - whole) * 1000.0
+    nearest = np.rint(thousandths)
+    ns = whole.astype(np.int64) * 1000 + nearest.astype(np.int64)
+    ns[useless] = ABSENT
+    finer = np.abs(thousandths - nearest) > 500.0 * np.spacing(size) + 1e-6
+    return ns, int(np.count_nonzero(finer))
+
+
+def from_whole(us: Sequence[int]) -> NDArray[np.int64]:
+    """Give nanoseconds of whole microseconds; raises `OverflowError` where a number is beyond 64 bits."""
+    whole = np.fromiter(us, np.int64, len(us))
+    ns = whole * 1000
+    ns[(whole > _LIMIT_WHOLE_US) | (whole < -_LIMIT_WHOLE_US)] = ABSENT
+    return ns
+
+
+def too_large_for_floats(us: NDArray[np.float64]) -> bool:
+    """Say whether a float may have lost nanoseconds of one of these."""
+    return bool((np.abs(us) >= FLOAT_IS_EXACT_BELOW).any())
+
+
+def from_texts(values: Sequence[bytes]) -> tuple[NDArray[np.int64], int]:
+    """Give nanoseconds of numbers as written, and how many were finer than one nanosecond (these are rounded)."""
+    sizes = np.fromiter(map(len, values), np.int32, len(values))
+    given = sizes > 0
+    if not given.all():
+        values = [value or b"0" for value in values]
+        sizes = np.maximum(sizes, 1)
+    joined = b"".join(values)
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    texts = pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(joined))
+    try:
+        decimals = texts.cast(pa.decimal128(22, 3))
+    except pa.ArrowInvalid:
+        out, finer = _one_by_one(values)
+        out[~given] = ABSENT
+        return out, finer
+    words = np.frombuffer(decimals.buffers()[1], dtype=np.int64)
+    low, high = words[0::2].copy(), words[1::2]
+    low[((low >> 63) != high) | ~given] = ABSENT
+    return low, 0
+
+
+def _one_by_one(values: Sequence[bytes]) -> tuple[NDArray[np.int64], int]:
+    finer = 0
+    out = np.full(len(values), ABSENT, np.int64)
+    for row, value in enumerate(values):
+        try:
+            exact = Decimal(value.decode("ascii").strip('"')) * 1000
+            if not exact.is_finite() or abs(exact) >= Decimal(_LIMIT_US) * 1000:
+                continue
+        except (DecimalException, UnicodeDecodeError):  # no number, or one beyond all bounds
+            continue
+        nearest = int(exact.to_integral_value())
+        finer += exact != nearest
+        out[row] = nearest
+    return out, finer

@@ -1,0 +1,237 @@
+"""Reader of a Kineto trace file: events and threads as columns, top-level fields, and health.
+
+The text is read piece by piece: pieces that are sound go through one typed decode, pieces that are not are saved
+event by event. Peak memory grows with the piece and the columns, never with the JSON.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec.structs import astuple
+
+from usp_prof.columns.arrow import array_of, coded, numbers_of
+from usp_prof.inputs.kineto import nanoseconds, wire
+from usp_prof.inputs.kineto.arguments import kept
+from usp_prof.inputs.kineto.columns import Columns, side_by_side, too_large, transposed
+from usp_prof.inputs.kineto.damage import Damage, repeated
+from usp_prof.inputs.kineto.events import SCHEMA, RawTrace, to_table
+from usp_prof.inputs.kineto.phases import join_begin_end
+from usp_prof.inputs.kineto.salvage import salvage, salvage_fields
+from usp_prof.inputs.kineto.split import HEAD_LIMIT, Feed, parse_head, parse_tail, split_end
+from usp_prof.inputs.memory import no_collection
+from usp_prof.inputs.source import Source
+from usp_prof.model.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+_CARRY_LIMIT = 4 << 20
+"""Bytes of text that is no JSON, beyond which no end is waited for."""
+_UNCOMMON = 8
+"""Pieces one after another that were not as nearly all are, after which this is expected of no more."""
+
+
+def read(path: Path) -> RawTrace:
+    """Read one trace file; raises only when nothing can be made of it."""
+    with no_collection():
+        return _Reading(path).run()
+
+
+class _Reading:
+    """The state of reading one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.source = Source(path)
+        self.feed = Feed(self.source.blocks())
+        self.columns = Columns()
+        self.damage = Damage()
+        self.metadata: dict[str, Any] = {}
+        self.exact = False
+        self.uncommon = 0
+        self.closed = False
+
+    def run(self) -> RawTrace:
+        """Read from the beginning to the end."""
+        head = self.feed.open_events()
+        if head is None:
+            raise self._no_trace()
+        self.metadata.update(self._fields(head, parse_head(head)))
+        while not self.closed and (self.feed.buffer or not self.feed.ended):
+            self._piece(self.feed.piece())
+        self._tail()
+        self.damage.fault = self.source.fault
+        self.damage.ends_early = not self.closed
+        return self._result()
+
+    def _no_trace(self) -> InputError:
+        what = "holds no list of trace events" if self.source.size else "is empty"
+        if self.damage.events_lost:
+            what = "holds no event that can be read"
+        if self.source.fault is not None:
+            what = f"cannot be unpacked ({self.source.fault.detail})"
+        return InputError(
+            f"{self.source.path} {what}",
+            hint="give a Chrome trace as torch.profiler exports it (.json, .json.gz, .zst), or the folder of one run",
+        )
+
+    def _piece(self, listed: bytes) -> None:
+        """Read events, given as a JSON list."""
+        listed = self._sound_text(listed)
+        if self.feed.ended and not self.feed.buffer:
+            end = split_end(listed[1:-1])
+            if end is not None and self._decode(b"[" + end[0] + b"]"):
+                self.metadata.update(parse_tail(end[1]) or {})
+                self.closed = True
+                return
+        elif self._decode(listed):
+            return
+        self._salvage(listed[1:-1])
+
+    def _sound_text(self, piece: bytes) -> bytes:
+        if piece.isascii():
+            return piece
+        try:
+            piece.decode("utf-8")
+        except UnicodeDecodeError:
+            text = piece.decode("utf-8", "replace")
+            self.damage.invalid_utf8 += text.count("\ufffd") - piece.count("\ufffd".encode())
+            return text.encode()
+        return piece
+
+    def _decode(self, text: bytes) -> bool:
+        if self.uncommon < _UNCOMMON and self._decode_common(text):
+            self.uncommon = 0
+            return True
+        self.uncommon += 1
+        decoder = wire.EXACT_EVENTS if self.exact else wire.EVENTS
+        try:
+            events = decoder.decode(text)
+        except wire.DECODE_ERRORS:
+            return False
+        self._take(events, text)
+        return True
+
+    def _decode_common(self, text: bytes) -> bool:
+        """Read a piece that holds nothing but what nearly all traces hold; takes half the time."""
+        decoder, (complete, instant) = wire.COMMON[self.exact]
+        try:
+            events = decoder.decode(text)
+            rows = [astuple(each) for each in events if (kind := type(each)) is complete or kind is instant]
+            fields = side_by_side(rows)
+            if not self.exact and too_large(fields):
+                self.exact = True
+                return self._decode_common(text)
+            self.columns.take_common(fields, events)
+        except (*wire.DECODE_ERRORS, OverflowError):
+            return False
+        return True
+
+    def _take(self, events: list[Any], text: bytes) -> None:
+        fields = transposed(events)
+        if not self.exact and too_large(fields):
+            self.exact = True
+            if self._decode(text):
+                return
+        self.columns.take(fields, events)
+
+    def _salvage(self, piece: bytes) -> None:
+        final = self.feed.ended and not self.feed.buffer
+        saved = salvage(piece, exact=self.exact, final=final or len(piece) > _CARRY_LIMIT)
+        if not self.exact and too_large(transposed(saved.events)):
+            self.exact = True
+            saved = salvage(piece, exact=True, final=final or len(piece) > _CARRY_LIMIT)
+        self.columns.add(saved.events)
+        self.damage.events_lost += saved.events_lost
+        self.damage.bytes_lost += saved.bytes_lost
+        self.damage.repaired += saved.repaired
+        self.closed = saved.ended
+        rest = piece[saved.used :]
+        if self.closed:
+            self.feed.buffer = rest + self.feed.buffer
+        elif rest:
+            self.feed.give_back(rest)
+
+    def _tail(self) -> None:
+        """Read what follows the list when a careful reading met its end."""
+        if not self.closed:
+            return
+        self.feed.fill(HEAD_LIMIT)
+        tail, self.feed.buffer = self.feed.buffer, b""
+        self.metadata.update(self._fields(tail, parse_tail(tail)))
+
+    def _fields(self, text: bytes, parsed: dict[str, Any] | None) -> dict[str, Any]:
+        if parsed is not None:
+            return parsed
+        found, lost = salvage_fields(self._sound_text(text))
+        self.damage.field_bytes_lost += lost
+        return found
+
+    def _result(self) -> RawTrace:
+        base = self.metadata.get("baseTimeNanoseconds")
+        base_ns = base if isinstance(base, int) and 0 <= base < 1 << 62 else 0
+        columns, rows = self.columns.table(base_ns)
+        if not rows and self.damage.events_lost and not self.columns.counts.flows:
+            raise self._no_trace()
+        self._settle_durations(columns)
+        columns["category"] = _with_step_marks(columns["category"], columns["name"])
+        keep, self.damage.unpaired = join_begin_end(columns, rows)
+        keep, self.damage.duplicates = repeated(columns, keep)
+        events, inputs = to_table(SCHEMA, columns, rows), self.columns.inputs.whole()
+        work = self.columns.work.whole()
+        if not keep.all():
+            events, inputs, work = _without(events, keep), inputs.kept(keep), work.kept(keep) if work else None
+        health = self.damage.rows(self.columns.counts, events=events.num_rows, based=base_ns > 0)
+        return RawTrace(
+            events=events,
+            inputs=inputs,
+            work=work,
+            threads=self.columns.thread_names.table(),
+            metadata=self.metadata,
+            health=tuple(health),
+            file=str(self.source.path),
+            json_bytes=self.source.size,
+        )
+
+    def _settle_durations(self, columns: dict[str, Any]) -> None:
+        """Keep an event whose duration is missing or negative as an instant: how long it took is not known."""
+        durations = columns["dur_ns"]
+        phase = columns["phase"]
+        known = phase.dictionary.to_pylist()
+        complete = numbers_of(phase.indices) == (known.index("X") if "X" in known else -1)
+        missing = durations == nanoseconds.ABSENT
+        self.damage.missing_duration = int(np.count_nonzero(missing & complete))
+        durations[missing] = np.where(complete[missing], 0, -1)
+        negative = (durations < 0) & ~missing
+        self.damage.negative_duration = int(np.count_nonzero(negative))
+        durations[negative] = 0
+
+
+def _with_step_marks(category: pa.DictionaryArray, name: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Give the marks of profiler steps their own category: until 2021 they were written as ops."""
+    ops = [code for code, text in enumerate(category.dictionary.to_pylist()) if text == "cpu_op"]
+    names = name.dictionary.to_pylist()
+    is_mark = np.array([text.startswith("ProfilerStep#") for text in names], bool)
+    if not ops or not is_mark.any():
+        return category
+    codes = numbers_of(category.indices)
+    misplaced = is_mark[numbers_of(name.indices)] & np.isin(codes, ops)
+    if not misplaced.any():
+        return category
+    values = category.dictionary.to_pylist()
+    values = values if "user_annotation" in values else [*values, "user_annotation"]
+    codes = codes.copy()
+    codes[misplaced] = values.index("user_annotation")
+    return coded(codes, values)
+
+
+def _without(events: pa.Table, keep: NDArray[np.bool_]) -> pa.Table:
+    """Leave rows out and number the others anew."""
+    args = kept(events.column("args"), keep)
+    events = events.drop_columns(["args"]).filter(array_of(keep))
+    events = events.add_column(SCHEMA.names.index("args"), "args", args)
+    return events.set_column(SCHEMA.names.index("event"), "event", array_of(np.arange(events.num_rows)))

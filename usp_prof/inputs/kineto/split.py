@@ -1,0 +1,182 @@
+"""Splitter of a trace's text: what lies before and after the list of events, and the list in pieces of whole events.
+
+The text is never held as a whole. Cuts are guesses made at what looks like the seam between two events; a wrong
+guess can only give text that is no JSON, which the careful reader then puts right (`_salvage`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PIECE = 1 << 18
+"""Bytes of JSON that are decoded at once: large enough to forget what a call costs, so small that the events made of it
+fit into the processor's cache and into memory that Python has at hand (beyond a megabyte it takes twice as long)."""
+
+HEAD_LIMIT = 64 << 20
+_FIRST_LOOK = 1 << 16
+_SEAM_LOOK = 1 << 12
+_FIELD = rb'"(?:ph|name|cat|pid|tid|ts|dur|args|id|bp|s)"'
+_SEAM = re.compile(rb"\}\s*,\s*(?=\{\s*" + _FIELD + rb")")
+_ARRAY_END = re.compile(rb"\}\s*\]")
+_OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
+_START = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*")
+
+
+class Feed:
+    """Text still to be read: a buffer in front of the blocks of a source."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = _cut_small(blocks)
+        self._least = PIECE
+        self.buffer = b""
+        self.ended = False
+
+    def fill(self, size: int) -> None:
+        """Read on until the buffer holds `size` bytes or the source ends."""
+        parts, held = [self.buffer], len(self.buffer)
+        while held < size and not self.ended:
+            block = next(self._blocks, None)
+            if block is None:
+                self.ended = True
+            else:
+                parts.append(block)
+                held += len(block)
+        if len(parts) > 1:
+            self.buffer = b"".join(parts)
+
+    def open_events(self) -> bytes | None:
+        """Go to just inside the list of events; give the text before its key, or `None` when there is no such list."""
+        self.fill(_FIRST_LOOK)
+        start = _START.match(self.buffer)
+        skipped = start.end() if start else 0
+        if self.buffer[skipped : skipped + 1] == b"[":
+            self.buffer = self.buffer[skipped + 1 :]
+            return b""
+        if self.buffer[skipped : skipped + 1] != b"{" and skipped < len(self.buffer):
+            return self._open_at(_OPENING.search(self.buffer))
+        while True:
+            found = self._best_opening()
+            if found is not None or self.ended or len(self.buffer) >= HEAD_LIMIT:
+                return self._open_at(found)
+            self.fill(2 * len(self.buffer))
+
+    def _best_opening(self) -> re.Match[bytes] | None:
+        """Prefer the key that leaves valid JSON before it: the words may also stand inside a string."""
+        first = None
+        for match in _OPENING.finditer(self.buffer):
+            first = first or match
+            if parse_head(self.buffer[: match.start()]) is not None:
+                return match
+        return first
+
+    def _open_at(self, match: re.Match[bytes] | None) -> bytes | None:
+        if match is None:
+            return None
+        head, self.buffer = self.buffer[: match.start()], self.buffer[match.end() :]
+        return head
+
+    def piece(self) -> bytes:
+        """Cut off text that should be whole events, as a JSON list of them."""
+        while True:
+            listed = self._at_hand() or self._next()
+            if listed is not None:
+                self._least = PIECE
+                return listed
+
+    def _next(self) -> bytes | None:
+        """Cut the next block of the source; what lay before it goes with it, and nothing is copied twice."""
+        block = next(self._blocks, None)
+        if block is None:
+            self.ended = True
+            return None
+        last = last_seam(block) if len(self.buffer) + len(block) >= self._least else None
+        if last is None:
+            self.buffer += block
+            return None
+        listed = b"".join((b"[", self.buffer, memoryview(block)[: last.start() + 1], b"]"))
+        self.buffer = block[last.end() :]
+        return listed
+
+    def _at_hand(self) -> bytes | None:
+        """Cut what has been read; `None` when there has to be more of it."""
+        if self.ended:
+            text, self.buffer = self.buffer, b""
+            return b"[" + text + b"]"
+        if len(self.buffer) < self._least:
+            return None
+        last = last_seam(self.buffer)
+        if last is None and len(self.buffer) < HEAD_LIMIT:  # an event that is longer than a piece
+            self._least = 2 * len(self.buffer)
+            return None
+        cut, rest = (last.start() + 1, last.end()) if last is not None else (len(self.buffer), len(self.buffer))
+        listed = b"".join((b"[", memoryview(self.buffer)[:cut], b"]"))
+        self.buffer = self.buffer[rest:]
+        return listed
+
+    def give_back(self, text: bytes) -> None:
+        """Put back the end of a piece, which the next one may complete: that one holds more text than this."""
+        between = b"," if text and self.buffer else b""
+        self.buffer = text + between + self.buffer
+        self._least = max(PIECE, 2 * len(text))
+
+
+def last_seam(text: bytes) -> re.Match[bytes] | None:
+    """Find the last seam between events in a text, looking at no more of its end than it takes."""
+    window = _SEAM_LOOK
+    while True:
+        low = max(0, len(text) - window)
+        seams = deque(_SEAM.finditer(text, low), maxlen=1)
+        if seams or low == 0:
+            return seams[0] if seams else None
+        window *= 8
+
+
+def _cut_small(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Divide what comes in long blocks: unpacked text does."""
+    for block in blocks:
+        if len(block) <= PIECE:
+            yield block
+        else:
+            yield from (block[at : at + PIECE] for at in range(0, len(block), PIECE))
+
+
+def split_end(text: bytes) -> tuple[bytes, bytes] | None:
+    """Divide the last piece into events and the fields behind them, when it ends as a whole file does."""
+    stripped = text.strip()
+    if stripped in {b"]", b"]}"}:
+        return b"", b"}"
+    if stripped.startswith(b"]"):
+        return b"", stripped[1:]
+    low = max(0, len(text) - (1 << 16))
+    for match in reversed(list(_ARRAY_END.finditer(text, low))[-64:]):
+        rest = text[match.end() :]
+        if parse_tail(rest) is not None:
+            return text[: match.start() + 1], rest
+    return None
+
+
+def parse_head(text: bytes) -> dict[str, object] | None:
+    """Read the fields before the events; `None` when they are no JSON."""
+    return _fields(text.rstrip().removesuffix(b",") + b"}") if text.strip() else {}
+
+
+def parse_tail(text: bytes) -> dict[str, object] | None:
+    """Read the fields behind the events; `None` when they are no JSON."""
+    rest = text.strip()
+    if not rest:
+        return {}
+    return _fields(b"{" + rest.removeprefix(b","))
+
+
+def _fields(text: bytes) -> dict[str, object] | None:
+    try:
+        return msgspec.json.decode(text.removeprefix(b"\xef\xbb\xbf"), type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

@@ -1,0 +1,238 @@
+"""What kind of file is this, and which rank, host and time does it speak of? Told from its first bytes.
+
+Only a little of the file is read; its end too where that is cheap, or where `whole` asks for it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from usp_prof.contract import TRACE_METADATA_KEY
+from usp_prof.inputs.kineto import wire
+from usp_prof.inputs.kineto.nanoseconds import ABSENT, from_texts
+from usp_prof.inputs.kineto.salvage import salvage, salvage_fields
+from usp_prof.inputs.kineto.split import Feed, last_seam, parse_head
+from usp_prof.inputs.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_TAIL = 1 << 18
+_EVENTS = 1 << 17
+_STEP = re.compile(rb'"ProfilerStep#(\d+)"')
+_DEVICE_EVENT = re.compile(
+    rb'"cat":\s*"(?i:kernel|(?:gpu_)?memcpy|(?:gpu_)?memset|(?:cuda|hip|xpu|mtia|privateuse1)_(?:runtime|driver)|runtime'
+    rb'|mtia_ccp_events)"'
+)
+"""Categories of device work, and of the host's calls that put it there."""
+_TIME = re.compile(rb'"ts":\s*"?(\d+)')
+_ARRAY_CLOSE = re.compile(rb"\}\s*\]\s*,(?=\s*\")")
+
+
+class FileKind(StrEnum):
+    """What a file beside or among traces may be."""
+
+    TRACE = "trace"
+    EXECUTION_TRACE = "execution trace"
+    FLIGHT_RECORDER = "flight-recorder dump"
+    DYNAMO_LOG = "Dynamo log"
+    MANIFEST = "manifest"
+    EMPTY = "empty file"
+    JSON = "other JSON"
+    OTHER = "no JSON"
+    FOREIGN = "another kind of file"
+    HOST_PROCESS = "a process without device and rank, beside ranks with device work"
+
+
+_SIGNS = (
+    (FileKind.EXECUTION_TRACE, (b'"nodes"', b'"schema"')),
+    (FileKind.FLIGHT_RECORDER, (b'"collective_seq_id"',)),
+    (FileKind.FLIGHT_RECORDER, (b'"entries"', b'"pg_config"')),
+    (FileKind.MANIFEST, (b'"mesh"', b'"version"', b'"axis_order"')),
+)
+"""Words in the first text that tell what a file without `traceEvents` is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """What a file says of itself; -1 and "" where it says nothing."""
+
+    kind: FileKind
+    rank: int = -1
+    rank_source: str = ""
+    world_size: int = -1
+    host: str = ""
+    start_ns: int = -1
+    step: int = -1
+    device: str = ""
+    """Name of the first device that the file lists."""
+
+
+def has_device_events(path: Path) -> bool:
+    """Say whether a trace holds device work or calls that launch it; reads up to the first such event."""
+    tail = b""
+    for block in Source(path).blocks():
+        if _DEVICE_EVENT.search(tail + block):
+            return True
+        tail = block[-64:]
+    return False
+
+
+def last_ns(path: Path) -> int:
+    """Give the latest begin among a trace's last events, about where it ends; -1 where nothing tells. Reads it all."""
+    scan = _Scan(Source(path).blocks())
+    first = b""
+    for block in scan:
+        first = first or block[:_TAIL]
+    base = re.search(rb'"baseTimeNanoseconds":\s*(\d{1,19})', first + scan.last)
+    times = [int(text) for text in _TIME.findall(scan.last) if len(text) < 17]
+    return max(times, default=-1) * 1000 + (int(base[1]) if base else 0) if times else -1
+
+
+def peek(path: Path, *, whole: bool = False) -> Peek:
+    """Look into a file; with `whole` read it to its end, for times and steps that only stand there."""
+    source = Source(path)
+    scan = _Scan(source.blocks())
+    feed = Feed(iter(scan))
+    feed.fill(1 << 16)
+    kind = _other_kind(path, feed.buffer)
+    if kind is not None:
+        return Peek(kind)
+    head = feed.open_events()
+    if head is None:
+        return Peek(_untraced(feed.buffer, source))
+    feed.fill(_EVENTS)
+    first = _first_events(feed.buffer[:_EVENTS])
+    if not first and feed.buffer.strip()[:1] not in {b"]", b""} and b'"ph"' not in feed.buffer:
+        return Peek(FileKind.JSON)
+    fields = parse_head(head)
+    fields = salvage_fields(head)[0] if fields is None else fields
+    if whole or not _says_rank(fields):
+        fields = {**_end_fields(path, source, scan, fields, whole=whole), **fields}
+    return _peek(fields, first, scan.step)
+
+
+def _first_events(text: bytes) -> list[wire.ExactEvent]:
+    """Read the events in the first text: up to the last seam at once where that is sound, else one by one."""
+    seam = last_seam(text)
+    found: list[wire.ExactEvent] = []
+    if seam is not None:
+        try:
+            found = wire.EXACT_EVENTS.decode(b"[" + text[: seam.start() + 1] + b"]")
+        except wire.DECODE_ERRORS:
+            seam = None
+    return found + salvage(text[seam.end() if seam else 0 :], exact=True, final=False).events
+
+
+class _Scan:
+    """Passes blocks on, and remembers the last text and the first profiler step that went by."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self.last = b""
+        self.step = -1
+
+    def __iter__(self) -> Iterator[bytes]:
+        for block in self._blocks:
+            seen = self.last[-64:] + block
+            if self.step < 0 and (match := _STEP.search(seen)):
+                self.step = int(match[1]) if len(match[1]) < 19 else -1
+            self.last = (self.last + block)[-_TAIL:]
+            yield block
+
+
+def _other_kind(path: Path, text: bytes) -> FileKind | None:
+    start = text.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if not start:
+        return FileKind.EMPTY if not text or text.isspace() else None
+    if path.name.startswith("dedicated_log_") or re.match(rb"V\d{4} \d\d:\d\d", start):
+        return FileKind.DYNAMO_LOG
+    if b'"traceEvents"' in text:
+        return None
+    if start[:1] not in b"{[":
+        return FileKind.OTHER
+    return next((kind for kind, signs in _SIGNS if all(sign in text for sign in signs)), None)
+
+
+def _untraced(text: bytes, source: Source) -> FileKind:
+    if source.fault is not None and not text:
+        return FileKind.OTHER
+    return FileKind.JSON
+
+
+def _says_rank(fields: dict[str, Any]) -> bool:
+    info = fields.get("distributedInfo")
+    return isinstance(info, dict) and isinstance(info.get("rank"), int)
+
+
+def _end_fields(path: Path, source: Source, scan: _Scan, fields: dict[str, Any], *, whole: bool) -> dict[str, Any]:
+    """Read the fields behind the events: of a plain file from its end, of a packed one by unpacking it all."""
+    plain = source.size <= path.stat().st_size and not _packed(path)
+    if plain and not whole:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - _TAIL))
+            scan.last = stream.read()
+    elif whole or "schemaVersion" not in fields:
+        for _ in scan:
+            pass
+    else:
+        return {}
+    closes = list(_ARRAY_CLOSE.finditer(scan.last))
+    return salvage_fields(scan.last[closes[-1].end() :])[0] if closes else {}
+
+
+def _packed(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(4)[:2] in {b"\x1f\x8b", b"\x28\xb5"}
+
+
+def _peek(fields: dict[str, Any], first: list[Any], step: int) -> Peek:
+    info = fields.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    recorded = _recorded(fields.get(TRACE_METADATA_KEY))
+    rank, rank_source = _natural(info.get("rank")), "distributedInfo"
+    if rank < 0:
+        rank, rank_source = _natural(recorded.get("rank")), "manifest"
+    base = _natural(fields.get("baseTimeNanoseconds"))
+    host = fields.get("host_name", fields.get("hostname", ""))
+    return Peek(
+        FileKind.TRACE,
+        rank=rank,
+        rank_source=rank_source if rank >= 0 else "",
+        world_size=_natural(info.get("world_size")),
+        host=host if isinstance(host, str) else "",
+        start_ns=_start(first, max(base, 0)),
+        step=step,
+        device=_first_device(fields.get("deviceProperties")),
+    )
+
+
+def _first_device(listed: object) -> str:
+    first = listed[0] if isinstance(listed, list) and listed else None
+    name = first.get("name") if isinstance(first, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _recorded(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError):
+            value = None
+    return value if isinstance(value, dict) else {}
+
+
+def _start(first: list[Any], base: int) -> int:
+    times, _ = from_texts([bytes(event.ts) for event in first])
+    times = times[(times != ABSENT) & (times > 0)]
+    return int(times.min()) + base if len(times) else -1
+
+
+def _natural(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1 << 62 else -1

@@ -1,1 +1,0 @@
-"""How do files become columns? Discovery, Kineto, manifest, cache."""

@@ -1,0 +1,100 @@
+"""Windows: which steps are recorded, and the profiler of one window, which never meets another profiler.
+
+Kineto serves one profiler at a time. One that is prepared or started while another records cancels that other one;
+whoever then stops the cancelled one crashes the process. So every move here first asks whether another profiler is
+there, and a window that another took over is forgotten without a call.
+Outside of a window there is no profiler at all: a step costs a comparison.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.profiler import ProfilerActivity, record_function
+
+from usp_prof.record import _torch_private
+from usp_prof.record.surroundings import uses_cuda
+
+if TYPE_CHECKING:
+    from usp_prof.record.options import Content
+
+HOW_TO_HAVE_BOTH = (
+    "to have both, let one end before the other begins: enter the session after the other profiler's `with` block,"
+    " or choose its steps with `skip`; the session's own traces are plain Kineto traces"
+)
+
+
+class OtherProfilerError(Exception):
+    """Another profiler is running or waiting, or took the window over; the message says which."""
+
+
+class WindowProfiler:
+    """The profiler of one window: prepared while the warm-up steps run, then recording step by step."""
+
+    __slots__ = ("_profile", "_step")
+
+    def __init__(self, content: Content, metadata: tuple[str, str]) -> None:
+        refuse_others()
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if uses_cuda() else [])]
+        self._step: record_function | None = None
+        self._profile = torch.profiler.profile(
+            activities=activities,
+            record_shapes=content.shapes,
+            profile_memory=content.memory,
+            with_stack=content.stack,
+            acc_events=True,  # costs nothing as long as nobody asks for events, and spares a warning at each repeat
+        )
+        _torch_private.forget_profile()  # so that a profile that is there is another's
+        self._profile.preset_metadata_json(*metadata)
+        self._profile.prepare_trace()
+
+    def start(self, step: int) -> None:
+        """Begin to record, with this step."""
+        refuse_others()
+        self._profile.start_trace()
+        _torch_private.claim_profiler()
+        self._open(step)
+
+    def next_step(self, step: int) -> None:
+        """End the step that runs and begin the next."""
+        self._refuse_takeover()
+        if _torch_private.profile_waits():
+            raise OtherProfilerError("another torch.profiler.profile began during this window")
+        self._close()
+        self._open(step)
+
+    def stop(self) -> torch.profiler.profile:
+        """End the last step and the recording; gives the profile, ready to export."""
+        self._refuse_takeover()
+        self._close()
+        self._profile.stop_trace()
+        return self._profile
+
+    def drop(self) -> None:
+        """End the recording if it is still this one's; one that another profiler took over must not be touched."""
+        if self._step is not None and _torch_private.profiler_is_ours():
+            self._close()
+            self._profile.stop_trace()
+
+    def _refuse_takeover(self) -> None:
+        if not _torch_private.profiler_is_ours():
+            self._step = None
+            raise OtherProfilerError("another profiler began during this window")
+
+    def _open(self, step: int) -> None:
+        self._step = record_function(f"ProfilerStep#{step}")
+        self._step.__enter__()  # type: ignore[no-untyped-call]
+
+    def _close(self) -> None:
+        if self._step is not None:
+            self._step.__exit__(None, None, None)
+            self._step = None
+
+
+def refuse_others() -> None:
+    """Raise where another profiler records, or waits for its turn."""
+    if _torch_private.profiler_enabled() or _torch_private.profiler_enabled_elsewhere():
+        raise OtherProfilerError("another profiler is recording")
+    if _torch_private.profile_waits():
+        raise OtherProfilerError("another torch.profiler.profile is open (or was stopped without leaving its block)")

@@ -1,0 +1,1 @@
+"""Answers that are not a run's report: checks, comparisons, trends."""

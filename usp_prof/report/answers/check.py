@@ -1,0 +1,245 @@
+"""The report of a check in five forms: terminal, Markdown, JSON, JUnit XML, GitHub annotations."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import escape, quoteattr
+
+from rich.console import Console
+from rich.text import Text
+
+from usp_prof.gate.judgement import Judgement, Verdict
+from usp_prof.gate.verdict import Inconclusive
+from usp_prof.report.answers.units import bare_table, change, figure, interval, metric_cell
+from usp_prof.report.answers.wording import headline, removed, sentence, why_lines, worst_first
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from usp_prof.gate.verdict import Report
+
+
+_STYLES = {
+    Verdict.PASS: "green",
+    Verdict.REGRESSED: "bold red",
+    Verdict.INCONCLUSIVE: "yellow",
+    Verdict.IMPROVED: "bold green",
+    Verdict.NOT_COMPARED: "dim",
+}
+_ORDER = (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.PASS, Verdict.NOT_COMPARED)
+
+
+def as_terminal(report: Report, *, color: bool, width: int = 120) -> str:
+    """Write the check for a terminal."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=color, no_color=not color, highlight=False)
+    console.print(Text(headline(report), style=_STYLES[report.verdict]), soft_wrap=True)
+    runs = f", {report.baseline_runs} runs" if report.baseline_runs > 1 else ""
+    console.print(Text(f"{report.after} against {report.before}{runs}"), soft_wrap=True)
+    for reason in (report.unusable + report.unanswered)[1:]:
+        console.print(Text(f"  {reason}"), soft_wrap=True)
+    for difference in report.differences:
+        console.print(Text(f"  differs: {difference}"), soft_wrap=True)
+    console.print(_terminal_table(report, width))
+    for found in report.judgements:
+        if found.reason and found.verdict is not Verdict.PASS:
+            console.print(Text(f"  {found.key}: {found.reason}"), soft_wrap=True)
+    left_out = next((removed(each) for each in report.judgements if removed(each)), "")
+    if left_out:
+        console.print(Text(f"  left out: {left_out}"), soft_wrap=True)
+    lines = why_lines(report.why)
+    if lines:
+        console.print(Text("why"), soft_wrap=True)
+        for line in lines:
+            console.print(Text(f"  {line}"), soft_wrap=True)
+    if report.ratchet:
+        console.print(Text(f"to keep what improved: {report.ratchet}"), soft_wrap=True)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _terminal_table(report: Report, width: int) -> Table:
+    table = bare_table(width)
+    table.add_column("verdict")
+    table.add_column("metric", overflow="fold")
+    for name in ("before", "after", "change", "interval"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for verdict in _ORDER:
+        for each in worst_first(report.of(verdict)) if verdict is Verdict.REGRESSED else report.of(verdict):
+            table.add_row(*_row(each, width))
+    return table
+
+
+def _row(each: Judgement, width: int) -> tuple[Text, ...]:
+    return (
+        Text(each.verdict, style=_STYLES[each.verdict]),
+        metric_cell(each.key, width),
+        Text(figure(each.before, each.unit)),
+        Text(figure(each.after, each.unit)),
+        Text(change(each)),
+        Text(interval(each)),
+    )
+
+
+# Markdown: a pull request's summary, also fit for GITHUB_STEP_SUMMARY
+
+
+_MARKS = {
+    Verdict.PASS: "✅",
+    Verdict.REGRESSED: "❌",
+    Verdict.INCONCLUSIVE: "❔",
+    Verdict.IMPROVED: "🎉",
+    Verdict.NOT_COMPARED: "⏭️",
+}
+
+
+def as_markdown(report: Report) -> str:
+    """Write the check as Markdown."""
+    lines = [f"## {_MARKS[report.verdict]} usp-prof: {_cell(headline(report))}", ""]
+    runs = f" ({report.baseline_runs} runs)" if report.baseline_runs > 1 else ""
+    lines += [f"`{report.after}` against `{report.before}`{runs}", ""]
+    lines += [f"> [!WARNING]\n> {_cell(reason)}\n" for reason in report.unusable + report.unanswered]
+    lines += [f"- differs: {_cell(str(each))}" for each in report.differences]
+    lines += [""] if report.differences else []
+    shown = worst_first(report.of(Verdict.REGRESSED)) + report.of(Verdict.INCONCLUSIVE) + report.of(Verdict.IMPROVED)
+    rest = report.of(Verdict.PASS) + report.of(Verdict.NOT_COMPARED)
+    if shown:
+        lines += [*_markdown_table(shown), ""]
+    why = why_lines(report.why)
+    if why:
+        lines += ["**Why**", "", *(f"- {_cell(line)}" for line in why), ""]
+    if report.ratchet:
+        lines += [f"To keep what improved: `{report.ratchet}`", ""]
+    if rest:
+        lines += [
+            f"<details><summary>{len(rest)} other metrics</summary>",
+            "",
+            *_markdown_table(rest),
+            "",
+            "</details>",
+            "",
+        ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _markdown_table(found: tuple[Judgement, ...]) -> list[str]:
+    lines = ["| | metric | before | after | change | interval | |", "|---|---|---:|---:|---:|---:|---|"]
+    for each in found:
+        note = "; ".join(part for part in (each.reason, removed(each)) if part)
+        cells = (
+            f"{_MARKS[each.verdict]} {each.verdict}",
+            f"`{each.key}`",
+            figure(each.before, each.unit),
+            figure(each.after, each.unit),
+            change(each),
+            interval(each),
+            note,
+        )
+        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+    return lines
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+# JSON: the whole report; plain numbers, stable names, null for unknown
+
+
+VERSION = 1
+
+
+def as_json(report: Report) -> str:
+    """Write the check as JSON."""
+    data = {
+        "format": "usp-prof-check",
+        "version": VERSION,
+        "headline": headline(report),
+        "exit_code": report.exit_code,
+        "ratchet": report.ratchet,
+        **plain(asdict(report)),
+    }
+    return json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Make a value fit for JSON: what is not finite becomes null."""
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+# JUnit XML: each metric is a test case in a CI server's test view
+
+
+def as_junit(report: Report) -> str:
+    """Write the check as JUnit XML."""
+    why = "\n".join(why_lines(report.why))
+    fails = report.inconclusive is Inconclusive.FAIL
+    cases = [_case(each, why, fails=fails) for each in report.judgements]
+    cases += [_broken("input", reason, "error") for reason in report.unusable + report.unanswered]
+    cases += [_broken(f"finding {each.code}", f"{each.title} {each.where}", "failure") for each in report.new_findings]
+    body = "".join(cases)
+    counts = f'tests="{len(cases)}" failures="{body.count("<failure ")}" errors="{body.count("<error ")}"'
+    counts += f' skipped="{body.count("<skipped ")}"'
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f'<testsuites {counts}><testsuite name="usp-prof check" {counts}>\n{body}</testsuite></testsuites>\n'
+    )
+
+
+def _case(each: Judgement, why: str, *, fails: bool) -> str:
+    text = sentence(each)
+    if each.verdict is Verdict.REGRESSED or (each.verdict is Verdict.INCONCLUSIVE and fails):
+        return _broken(each.key, text, "failure", why)
+    if each.verdict in (Verdict.INCONCLUSIVE, Verdict.NOT_COMPARED):
+        return f"{_open(each.key)}<skipped message={quoteattr(f'{each.verdict}: {each.reason}')}/></testcase>\n"
+    return f"{_open(each.key)}<system-out>{escape(text)}</system-out></testcase>\n"
+
+
+def _broken(name: str, message: str, tag: str, detail: str = "") -> str:
+    return f"{_open(name)}<{tag} message={quoteattr(message)}>{escape(detail)}</{tag}></testcase>\n"
+
+
+def _open(name: str) -> str:
+    return f'<testcase classname="usp_prof" name={quoteattr(name)}>'
+
+
+# GitHub workflow commands: one annotation for each thing that somebody has to look at
+
+
+def as_annotations(report: Report) -> str:
+    """Write the check as workflow commands (`::error title=...::text`)."""
+    lines = [_command("error", "usp-prof", reason) for reason in report.unusable + report.unanswered]
+    why = "\n".join(why_lines(report.why))
+    lines += [
+        _command("error", f"usp-prof: {each.key} regressed", f"{sentence(each)}\n{why}".rstrip())
+        for each in worst_first(report.of(Verdict.REGRESSED))
+    ]
+    lines += [_command("error", f"usp-prof: new finding {each.code}", each.title) for each in report.new_findings]
+    if not report.unusable:
+        lines += [
+            _command("warning", f"usp-prof: {each.key} inconclusive", sentence(each))
+            for each in report.of(Verdict.INCONCLUSIVE)
+        ]
+    if report.ratchet:
+        lines.append(_command("notice", "usp-prof: improved", f"{headline(report)}\nto keep it: {report.ratchet}"))
+    if not lines:
+        lines = [_command("notice", "usp-prof", headline(report))]
+    return "\n".join(lines) + "\n"
+
+
+def _command(level: str, title: str, text: str) -> str:
+    name = _escape(title).replace(":", "%3A").replace(",", "%2C")
+    return f"::{level} title={name}::{_escape(text)}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

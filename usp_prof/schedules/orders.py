@@ -1,0 +1,206 @@
+"""Orders of actions: what each pipeline rank does, in which order, under a schedule that has a name.
+
+The orders are those that PyTorch's pipelining runs (Megatron's 1F1B and interleaved ones are the same): after Huang et
+al. (GPipe), Narayanan et al. (1F1B, interleaved), Qi et al. (zero bubble H1, ZBV) and DeepSeek (DualPipeV).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from usp_prof.model.errors import UsageError
+from usp_prof.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from usp_prof.schedule import Shape
+
+
+class Kind(StrEnum):
+    """PyTorch's letters: forward, full backward, and its two halves (input gradient, weight gradient)."""
+
+    FORWARD = "F"
+    BACKWARD = "B"
+    INPUT_GRADIENT = "I"
+    WEIGHT_GRADIENT = "W"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Action:
+    """One action; stages count through all virtual stages."""
+
+    stage: int
+    kind: Kind
+    micro_batch: int
+
+    def __str__(self) -> str:
+        """Write it as PyTorch does: 1F0."""
+        return f"{self.stage}{self.kind}{self.micro_batch}"
+
+
+Order = tuple[tuple[Action, ...], ...]
+"""The actions of each pipeline rank, in the order in which it takes them."""
+
+
+F, B, I, W = Kind  # noqa: E741 - the letters that everyone uses
+
+
+def order(schedule: Schedule, shape: Shape) -> Order:
+    """Give each rank's actions in order; raises where the schedule does not exist for such a pipeline."""
+    stages_per_rank = schedule.traits.stages_per_rank
+    if stages_per_rank is not None and shape.chunks != stages_per_rank:
+        raise UsageError(
+            f"schedule {schedule} has {stages_per_rank} stages on each rank, not {shape.chunks}",
+            hint="set the number of stages on each rank, or choose interleaved or interleaved-zb",
+        )
+    return tuple(tuple(ORDERS[schedule](rank, shape)) for rank in range(shape.ranks))
+
+
+def stage_ranks(schedule: Schedule, shape: Shape) -> tuple[int, ...]:
+    """Give for each stage the rank that holds it: in loops, or there and back for the V-shaped schedules."""
+    if schedule.traits.is_v_shaped:
+        return (*range(shape.ranks), *reversed(range(shape.ranks)))
+    return tuple(range(shape.ranks)) * shape.chunks
+
+
+def _gpipe(rank: int, shape: Shape) -> Iterator[Action]:
+    for kind in (F, B):
+        yield from (Action(rank, kind, number) for number in range(shape.micro_batches))
+
+
+def _one_f_one_b(rank: int, shape: Shape) -> Iterator[Action]:
+    ahead = min(shape.ranks - rank, shape.micro_batches)
+    yield from (Action(rank, F, number) for number in range(ahead))
+    for number in range(shape.micro_batches):
+        yield Action(rank, B, number)
+        if ahead + number < shape.micro_batches:
+            yield Action(rank, F, ahead + number)
+
+
+@dataclass(slots=True)
+class _Counter:
+    """Hands out the next micro-batch for each stage and kind."""
+
+    given: dict[tuple[int, Kind], int] = field(default_factory=dict)
+
+    def next(self, stage: int, kind: Kind) -> Action:
+        number = self.given.get((stage, kind), 0)
+        self.given[stage, kind] = number + 1
+        return Action(stage, kind, number)
+
+
+def _looped(rank: int, shape: Shape, *, split: bool) -> Iterator[Action]:
+    """Interleave chunks round by round; `split` backwards leave their weight halves to fill the cool-down."""
+    rounds = max(1, shape.micro_batches // shape.ranks) if shape.chunks > 1 else 1
+    if shape.micro_batches % rounds:
+        raise UsageError(
+            f"{shape.micro_batches} micro-batches do not divide into {rounds} rounds over {shape.ranks} ranks",
+            hint=f"use a multiple of {shape.ranks} micro-batches",
+        )
+    per_round, total = shape.micro_batches // rounds, shape.micro_batches * shape.chunks
+    away = (1 if split else 2) * (shape.ranks - 1 - rank)
+    ahead = min((shape.chunks - 1) * per_round + away, total)
+    counter = _Counter()
+    owed: list[int] = []
+
+    def stage(step: int, *, backward: bool) -> int:
+        chunk = (step // per_round) % shape.chunks
+        return (shape.chunks - 1 - chunk if backward else chunk) * shape.ranks + rank
+
+    for step in range(ahead):
+        yield counter.next(stage(step, backward=False), F)
+    for step in range(total):
+        if ahead + step < total:
+            yield counter.next(stage(ahead + step, backward=False), F)
+        here = stage(step, backward=True)
+        yield counter.next(here, I if split else B)
+        if split:
+            owed.append(here)
+            if step >= rank:
+                yield counter.next(owed.pop(0), W)
+    yield from (counter.next(here, W) for here in owed)
+
+
+def _zbv(rank: int, shape: Shape) -> Iterator[Action]:
+    """Fill a V as if there were enough micro-batches, and leave out those there are not."""
+    wanted = max(2 * shape.ranks - 1, shape.micro_batches)
+    down, up = rank, 2 * shape.ranks - 1 - rank
+    counter = _Counter()
+    plan = [(down, F)] * (2 * (shape.ranks - rank) - 1)
+    plan += [(up, F), (down, F)] * rank
+    plan += [(up, F), (up, I), (up, W)] * (shape.ranks - rank)
+    first, second = 2 * shape.ranks - rank - 1, shape.ranks
+    while second < first or first < wanted:
+        if first < wanted:
+            plan.append((down, F))
+            first += 1
+        plan += [(down, I), (down, W), (up, F), (up, I), (up, W)]
+        second += 1
+    plan += [(down, I), (up, I)] * rank + [(down, I), (down, W)] * (shape.ranks - rank)
+    plan += [(up, W)] * rank + [(down, W)] * rank
+    made = (counter.next(*step) for step in plan)
+    return (action for action in made if action.micro_batch < shape.micro_batches)
+
+
+def _dualpipe_v(rank: int, shape: Shape) -> Iterator[Action]:
+    """Run DeepSeek's eight phases; a forward that overlaps a backward stands right before it."""
+    least = Schedule.DUALPIPE_V.traits.least_micro_batches(shape.ranks)
+    if shape.micro_batches < least:
+        raise UsageError(
+            f"DualPipeV needs at least {least} micro-batches on {shape.ranks} ranks",
+            hint="use more micro-batches, or zbv",
+        )
+    down, up, after = rank, 2 * shape.ranks - 1 - rank, shape.ranks - rank - 1
+    both = [(up, F), (down, B)]
+    plan = [(down, F)] * (2 * after) + [(down, F), (up, F)] * (rank + 1) + [(up, I), (up, W), (up, F)] * after
+    plan += [(down, F), (up, B), *both] * (shape.micro_batches - 2 * shape.ranks + rank + 1)
+    plan += [(up, B), *both] * after
+    late = False
+    for turn in range(rank + 1):
+        half = turn == (rank + 1) // 2
+        late = late or (half and rank % 2 == 1)
+        plan.append((up, I if late else B))
+        late = late or (half and rank % 2 == 0)
+        plan.append((down, I if late else B))
+    plan += [(down, W), (down, I if late else B)] * after + [(down, W)] * (rank + 1)
+    return _with_owed_weights(plan)
+
+
+def _with_owed_weights(plan: list[tuple[int, Kind]]) -> Iterator[Action]:
+    """Count micro-batches off: a full backward counts as both halves, and a W pays the oldest I, whichever stage."""
+    counter = _Counter()
+    owed: list[Action] = []
+    for stage, kind in plan:
+        if kind is W:
+            if owed:
+                here = owed.pop(0)
+                yield Action(here.stage, W, here.micro_batch)
+        elif kind is F:
+            yield counter.next(stage, F)
+        else:
+            action = Action(stage, kind, counter.next(stage, B).micro_batch)
+            if kind is I:
+                owed.append(action)
+            yield action
+
+
+def _interleaved(rank: int, shape: Shape) -> Iterator[Action]:
+    return _looped(rank, shape, split=False)
+
+
+def _zero_bubble(rank: int, shape: Shape) -> Iterator[Action]:
+    return _looped(rank, shape, split=True)
+
+
+ORDERS: dict[Schedule, Callable[[int, Shape], Iterator[Action]]] = {
+    Schedule.GPIPE: _gpipe,
+    Schedule.ONE_F_ONE_B: _one_f_one_b,
+    Schedule.INTERLEAVED: _interleaved,
+    Schedule.ZB_H1: _zero_bubble,
+    Schedule.INTERLEAVED_ZB: _zero_bubble,
+    Schedule.ZBV: _zbv,
+    Schedule.DUALPIPE_V: _dualpipe_v,
+}

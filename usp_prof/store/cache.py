@@ -1,0 +1,301 @@
+"""Cache: the tables of each trace as Parquet, keyed by the file's content and the schemas.
+
+One entry is one folder, made aside and renamed into place: it is there whole or not at all, also when two processes
+read the same trace at once. The least recently used entries go when the folder grows beyond its bound, but none that
+may be in use. What others make of the tables (a timeline prepared for drawing) lies here too, counted and cleared with
+them: `Cache.derive`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from usp_prof.columns.arrow import AT_ONCE, Parted
+from usp_prof.inputs.memory import let_go
+from usp_prof.model.errors import InputError, UsageError
+from usp_prof.store.sealed import NAME as ENTRY
+from usp_prof.store.sealed import BrokenSealError, open_sealed, seal
+from usp_prof.store.stored_table import StoredTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+FOLDER_VARIABLE = "USP_PROF_CACHE"
+SIZE_VARIABLE = "USP_PROF_CACHE_SIZE"
+_DEFAULT_BYTES = 20 << 30
+IN_USE_SECONDS = 600
+"""An entry that was used so lately may be open, here or in another process: it stays, also beyond the bound."""
+
+_MEASURED_AFTER = 32
+"""The folder is measured with the first entry, then when a part of its bound this small has been written: to measure it
+with each of many ranks would take longer than to read them."""
+
+_ASIDE = "aside-"
+_DERIVED = "derived-"
+_BLOCK = 1 << 18
+"""Bytes that are read at once for the key."""
+
+
+class CacheUnwritableError(InputError):
+    """The cache folder cannot be written to."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    """What lies in the cache."""
+
+    entries: int
+    """Ranks whose tables are kept."""
+    derived: int
+    """Things made of tables that are kept."""
+    size_bytes: int
+    limit_bytes: int
+
+
+class StoredTables:
+    """The tables of one entry, read from Parquet when asked for."""
+
+    def __init__(self, folder: Path, note: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.note = note
+        self._views: dict[str, StoredTable] = {}
+
+    def table(self, name: str) -> pa.Table:
+        """Give one table."""
+        return self.view(name).whole()
+
+    def view(self, name: str) -> StoredTable:
+        """Give one table of which columns are read when they are asked for."""
+        return self._views.setdefault(name, StoredTable(self.path(name)))
+
+    def path(self, name: str) -> Path:
+        """Say where a table lies."""
+        return self.folder / f"{name}.parquet"
+
+    def names(self) -> tuple[str, ...]:
+        """Name the tables that are stored."""
+        return tuple(self.note["tables"])
+
+
+class Cache:
+    """A folder of entries."""
+
+    def __init__(self, folder: Path, limit_bytes: int = _DEFAULT_BYTES) -> None:
+        self.folder = folder
+        self.limit_bytes = limit_bytes
+        self.damaged: dict[str, str] = {}
+        """Entries that were found and not believed, and what was wrong with each."""
+        self._unmeasured = limit_bytes
+
+    def open(self, key: str) -> StoredTables | None:
+        """Give an entry, or `None` when there is none, or none that is as it was stored (see `damaged`)."""
+        note = self._opened(key)
+        return None if note is None else StoredTables(self.folder / key, note)
+
+    def _opened(self, name: str) -> dict[str, Any] | None:
+        """Check every file of an entry; gives its note."""
+        try:
+            note = open_sealed(self.folder / name)
+            os.utime(self.folder / name / ENTRY)
+        except BrokenSealError as error:
+            self.damaged[name] = str(error)
+            return None
+        except OSError:
+            return None
+        return note
+
+    def store(self, key: str, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]) -> StoredTables:
+        """Write an entry; of two writers of one key the first wins, and both get a whole entry."""
+        self._make(key, lambda aside: _fill(aside, tables, note), lambda: self.open(key) is not None)
+        stored = self.open(key)
+        if stored is None:
+            raise CacheUnwritableError(f"the cache {self.folder} lost an entry as it was written", hint="try again")
+        return stored
+
+    def derive(self, key: str, write: Callable[[Path], None]) -> Path:
+        """Give the folder of what was made of tables, made by `write(folder)` when it is not there yet.
+
+        `key` has to say of which tables and in which form (see `Run.derived`). The folder is there whole or not at all.
+        """
+        name = f"{_DERIVED}{hashlib.blake2b(key.encode(), digest_size=20).hexdigest()}"
+        if self._opened(name) is None:
+            self._make(name, lambda aside: _fill_derived(aside, write), lambda: self._opened(name) is not None)
+        return self.folder / name
+
+    def size(self) -> CacheSize:
+        """Measure the cache."""
+        entries = self._entries()
+        derived = sum(folder.name.startswith(_DERIVED) for _, _, folder in entries)
+        total = sum(size for _, size, _ in entries)
+        return CacheSize(len(entries) - derived, derived, total, self.limit_bytes)
+
+    def clear(self) -> CacheSize:
+        """Remove every entry; gives what was removed."""
+        before = self.size()
+        for folder in self._folders():
+            self._remove(folder)
+        return before
+
+    def _make(self, name: str, fill: Callable[[Path], None], is_whole: Callable[[], bool]) -> None:
+        """Fill a folder aside and put it in its place."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            aside = Path(tempfile.mkdtemp(prefix=_ASIDE, dir=self.folder))
+            try:
+                fill(aside)
+                self._unmeasured += _size_of(aside)
+                self._place(aside, self.folder / name, is_whole)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+            if self._unmeasured * _MEASURED_AFTER >= self.limit_bytes:
+                self._remove_left_over()
+                self._bound(keep=name)
+                self._unmeasured = 0
+        except OSError as error:
+            raise CacheUnwritableError(
+                f"cannot write to the cache {self.folder}: {error.strerror}",
+                hint=f"choose another folder with --cache-dir or {FOLDER_VARIABLE}",
+            ) from None
+
+    def _place(self, aside: Path, final: Path, is_whole: Callable[[], bool]) -> None:
+        try:
+            aside.rename(final)
+        except OSError:
+            if is_whole():
+                return
+            self._remove(final)
+            aside.rename(final)
+
+    def _bound(self, *, keep: str) -> None:
+        entries = sorted(self._entries())
+        total = sum(size for _, size, _ in entries)
+        in_use = time.time() - IN_USE_SECONDS
+        for used, size, folder in entries:
+            if total <= self.limit_bytes or used > in_use:
+                return
+            if folder.name != keep:
+                self._remove(folder)
+                total -= size
+
+    def _remove_left_over(self) -> None:
+        """Remove what a process that was killed has left of an entry it was writing."""
+        for folder in self._folders():
+            try:
+                is_left_over = folder.name.startswith(_ASIDE) and folder.stat().st_mtime < time.time() - IN_USE_SECONDS
+            except OSError:
+                continue
+            if is_left_over:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _remove(self, folder: Path) -> None:
+        """Take an entry away at once by renaming, then delete it; a reader that has it open reads on."""
+        doomed = self.folder / f"{_ASIDE}{folder.name}-{os.getpid()}"
+        try:
+            folder.rename(doomed)
+        except OSError:
+            doomed = folder
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    def _folders(self) -> list[Path]:
+        return [path for path in self.folder.iterdir() if path.is_dir()] if self.folder.is_dir() else []
+
+    def _entries(self) -> list[tuple[float, int, Path]]:
+        """List entries as (last use, bytes, folder)."""
+        out = []
+        for folder in self._folders():
+            try:
+                out.append(((folder / ENTRY).stat().st_mtime, _size_of(folder), folder))
+            except OSError:
+                continue
+        return out
+
+
+def _fill(folder: Path, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]) -> None:
+    for name, table in sorted(tables.items()):
+        write_parquet(table, folder / f"{name}.parquet")
+    seal(folder, {**note, "tables": sorted(tables)})
+
+
+def _fill_derived(folder: Path, write: Callable[[Path], None]) -> None:
+    write(folder)
+    seal(folder, {})
+
+
+def _size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def open_cache(folder: str | Path | None = None) -> Cache:
+    """Open the cache in `folder`, else where `USP_PROF_CACHE` says, else in the user's cache folder."""
+    chosen = folder or os.environ.get(FOLDER_VARIABLE)
+    limit = os.environ.get(SIZE_VARIABLE, str(_DEFAULT_BYTES))
+    if not limit.isdecimal():
+        raise UsageError(f"{SIZE_VARIABLE}={limit!r} is no number of bytes", hint=f"{SIZE_VARIABLE}={_DEFAULT_BYTES}")
+    return Cache(Path(chosen).expanduser() if chosen else _user_folder(), int(limit))
+
+
+def content_key(path: Path, *parts: object) -> str:
+    """Make the key of a file: all its bytes, and what else decides what is made of them.
+
+    XXH3 of 128 bits, at the speed of reading: no two files meet by chance, and nobody gains by making two that do.
+    """
+    content = xxhash.xxh3_128()
+    block = memoryview(bytearray(_BLOCK))
+    try:
+        with path.open("rb", buffering=0) as stream:
+            while size := stream.readinto(block):
+                content.update(block[:size])
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", hint="check the path and its rights") from None
+    told = b"\0".join((content.digest(), *(str(part).encode() for part in parts)))
+    return hashlib.blake2b(told, digest_size=20).hexdigest()
+
+
+def write_parquet(table: pa.Table | Parted, path: Path) -> None:
+    """Write a table so that it is small and quick to read back; no more of it than a group of rows is in the air.
+
+    Integers are written as differences: a quarter less time to write, half to read. Only they carry bounds of pages,
+    which nobody asks of texts. Texts that are hardly ever alike are packed tightly; of the rest little is to be had.
+    """
+    integers = [field.name for field in table.schema if pa.types.is_integer(field.type)]
+    texts = [field.name for field in table.schema if pa.types.is_string(field.type)]
+    with pq.ParquetWriter(
+        path,
+        table.schema,
+        compression={name: "zstd" if name in texts else "lz4" for name in table.schema.names},
+        compression_level=dict.fromkeys(texts, 1) or None,
+        use_dictionary=_coded(table.schema),
+        column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
+        write_statistics=integers,
+    ) as writer:
+        for part in table.parts(AT_ONCE) if isinstance(table, Parted) else _slices(table):
+            writer.write_table(part, row_group_size=AT_ONCE)
+            let_go()
+
+
+def _slices(table: pa.Table) -> Iterator[pa.Table]:
+    return (table.slice(at, AT_ONCE) for at in range(0, max(table.num_rows, 1), AT_ONCE))
+
+
+def _coded(schema: pa.Schema) -> list[str]:
+    return [field.name for field in schema if pa.types.is_dictionary(field.type)]
+
+
+def _user_folder() -> Path:
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "usp-prof"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "usp-prof" / "cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "usp-prof"

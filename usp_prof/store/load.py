@@ -1,0 +1,176 @@
+"""Load the ranks of a run: from the cache where it has them, else read by an executor's workers and stored.
+
+A rank whose file is beyond use is named in the health of the run and costs the others nothing.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from usp_prof._version import __version__
+from usp_prof.model.errors import InputError, UspProfError
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.store.cache import Cache, CacheUnwritableError, content_key
+from usp_prof.store.executors import local_executor, run_jobs
+from usp_prof.store.rank_job import RankJob, build
+from usp_prof.tables import catalogue
+from usp_prof.tables.table_set import MemorySource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from usp_prof.columns.arrow import Parted
+    from usp_prof.contract import Manifest
+    from usp_prof.inputs.found import TraceFile
+    from usp_prof.store.cache import StoredTables
+    from usp_prof.tables.table_set import Source
+
+    Progress = Callable[[int, int, str], None]
+
+_LITTLE = 4 << 20
+"""Packed bytes below which starting processes costs more than it saves."""
+_AT_HAND = 1 << 28
+"""Bytes of tables that are kept as they were made here; of further ranks they are read back when asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRank:
+    """One rank's tables, and what the file says beside them."""
+
+    source: Source
+    metadata: Mapping[str, Any]
+    health: tuple[HealthRow, ...]
+    json_bytes: int
+    key: str
+
+
+def rank_key(file: TraceFile, manifest: Manifest | None) -> str:
+    """Make the cache key of a rank's tables: the file's content, the rank, the manifest, and the code that reads."""
+    told = msgspec.json.encode(manifest.to_dict() if manifest else None, order="sorted")
+    return content_key(file.path, file.path.name, file.rank, told.decode(), __version__, catalogue.fingerprint())
+
+
+def load(
+    files: Sequence[TraceFile],
+    manifest: Manifest | None,
+    cache: Cache,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
+) -> tuple[dict[int, LoadedRank], list[HealthRow]]:
+    """Load the ranks of a run; gives them by rank, and a row of health for each that could not be loaded.
+
+    Without an executor, worker processes of this machine read a run that is worth starting them.
+    """
+    loading = _Loading(files, manifest, cache, progress)
+    jobs = loading.from_cache(files)
+    if executor is not None:
+        jobs = loading.by_executor(jobs, executor)
+    elif len(jobs) > 1 and sum(_size(job.path) for job in jobs) > _LITTLE:
+        with local_executor(len(jobs)) as workers:
+            jobs = loading.by_executor(jobs, workers)
+    for job in jobs:
+        loading.here(job)
+    if not loading.loaded:
+        why = "; ".join(row.detail for row in loading.lost)
+        raise InputError(why, hint="usp-prof info shows what was found under a path")
+    return dict(sorted(loading.loaded.items())), loading.lost
+
+
+class _Loading:
+    """The state of loading the ranks of one run."""
+
+    def __init__(
+        self, files: Sequence[TraceFile], manifest: Manifest | None, cache: Cache, progress: Progress | None
+    ) -> None:
+        self.loaded: dict[int, LoadedRank] = {}
+        self.lost: list[HealthRow] = []
+        self._manifest, self._cache, self._progress = manifest, cache, progress
+        self._total, self._done = sum(_size(file.path) for file in files), 0
+        self._room = _AT_HAND
+
+    def from_cache(self, files: Sequence[TraceFile]) -> list[RankJob]:
+        """Take what is in the cache; gives what is not as jobs."""
+        jobs = []
+        with ThreadPoolExecutor() as threads:
+            keys = list(threads.map(lambda file: rank_key(file, self._manifest), files))
+        for file, key in zip(files, keys, strict=True):
+            job = RankJob(file.path, file.rank, key)
+            if not self._take(job):
+                jobs.append(job)
+            if key in self._cache.damaged:
+                detail = f"its stored tables were damaged ({self._cache.damaged[key]}): it was read anew"
+                self.lost.append(HealthRow("cache_damaged", Severity.INFO, rank=file.rank, detail=detail))
+        return jobs
+
+    def by_executor(self, jobs: Sequence[RankJob], executor: Executor) -> list[RankJob]:
+        """Have workers read; gives the jobs that are not done."""
+        left = []
+        for job, result in run_jobs(jobs, self._manifest, self._cache, executor):
+            if result.error:
+                self._lose(job, result.error)
+            elif not (result.stored and self._take(job)):
+                left.append(job)
+        return left
+
+    def here(self, job: RankJob) -> None:
+        """Read one file in this process."""
+        self._tell(job)
+        try:
+            tables, note = build(job.path, job.rank, self._manifest)
+        except UspProfError as error:
+            self._lose(job, error.message)
+            return
+        try:
+            stored = self._cache.store(job.key, tables, note)
+            self._hold(stored, tables)
+            self.loaded[job.rank] = _loaded(job, stored, note)
+        except CacheUnwritableError as error:
+            detail = f"{error.message}: it is read anew each time"
+            row = HealthRow("not_cached", Severity.INFO, rank=job.rank, detail=detail)
+            self.loaded[job.rank] = _loaded(job, MemorySource(tables), note, row)
+        self._tell_done(job)
+
+    def _hold(self, stored: StoredTables, tables: Mapping[str, pa.Table | Parted]) -> None:
+        made = {name: table for name, table in tables.items() if isinstance(table, pa.Table)}
+        size = sum(table.nbytes for table in made.values())
+        if size <= self._room:
+            self._room -= size
+            for name, table in made.items():
+                stored.view(name).hold(table)
+
+    def _take(self, job: RankJob) -> bool:
+        stored = self._cache.open(job.key)
+        if stored is not None:
+            self.loaded[job.rank] = _loaded(job, stored, stored.note)
+            self._tell_done(job)
+        return stored is not None
+
+    def _lose(self, job: RankJob, why: str) -> None:
+        row = HealthRow("rank_unreadable", Severity.DATA_LOSS, rank=job.rank, detail=why, file=job.path.name)
+        self.lost.append(row)
+        self._tell_done(job)
+
+    def _tell_done(self, job: RankJob) -> None:
+        self._done += _size(job.path)
+        self._tell(job)
+
+    def _tell(self, job: RankJob) -> None:
+        """Say how far this has come, and with which file."""
+        if self._progress is not None:
+            self._progress(self._done, self._total, job.path.name)
+
+
+def _loaded(job: RankJob, source: Source, note: Mapping[str, Any], *more: HealthRow) -> LoadedRank:
+    rows = tuple(HealthRow(**{**row, "severity": Severity(row["severity"])}) for row in note["health"])
+    return LoadedRank(source, note["metadata"], (*rows, *more), note["json_bytes"], job.key)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,67 @@
+"""One file to the tables of a rank: read, build, store. A `RankJob` is what an executor runs, here or elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.contract import TRACE_METADATA_KEY
+from usp_prof.inputs.kineto.reader import read
+from usp_prof.inputs.manifest import manifest_from
+from usp_prof.inputs.memory import no_collection
+from usp_prof.model.errors import UspProfError
+from usp_prof.store.cache import Cache, CacheUnwritableError
+from usp_prof.tables.rank import build_rank
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from usp_prof.columns.arrow import Parted
+    from usp_prof.contract import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class RankJob:
+    """One file to read, as which rank, and the key under which its tables are stored."""
+
+    path: Path
+    rank: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a job ended: its tables are stored, the file cannot be used (`error`), or the store cannot be written."""
+
+    stored: bool
+    error: str = ""
+
+
+def build(path: Path, rank: int, manifest: Manifest | None) -> tuple[dict[str, pa.Table | Parted], dict[str, Any]]:
+    """Read one file into tables, with the note that is stored beside them."""
+    with no_collection():
+        raw = read(path)
+        if manifest is None and TRACE_METADATA_KEY in raw.metadata:
+            manifest, _ = manifest_from(raw.metadata[TRACE_METADATA_KEY], path.name)
+        health = tuple(replace(row, rank=rank, file=path.name) for row in raw.health)
+        raw = replace(raw, health=health, file=path.name)
+        tables = build_rank(raw, rank, manifest)
+    note = {
+        "metadata": dict(raw.metadata),
+        "health": [asdict(row) for row in health],
+        "json_bytes": raw.json_bytes,
+    }
+    return tables, note
+
+
+def run_job(job: RankJob, manifest: Manifest | None, cache_folder: str, limit_bytes: int) -> JobResult:
+    """Read one file and store its tables. All arguments and the result can be pickled: this is what workers run."""
+    try:
+        tables, note = build(job.path, job.rank, manifest)
+        Cache(Path(cache_folder), limit_bytes).store(job.key, tables, note)
+    except CacheUnwritableError:
+        return JobResult(stored=False)
+    except UspProfError as error:
+        return JobResult(stored=False, error=error.message)
+    return JobResult(stored=True)
