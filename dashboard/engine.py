@@ -28,6 +28,8 @@ from usp_prof.checking import measured
 from usp_prof.columns.lookup import lookup
 from usp_prof.columns.table import Columns
 from usp_prof.contract import ModelEntry
+from usp_prof.export.merged_trace import beginning as trace_beginning
+from usp_prof.export.merged_trace import export as export_trace
 from usp_prof.findings import causes
 from usp_prof.findings.causes import causes_of
 from usp_prof.findings.kept import code as findings_code
@@ -87,13 +89,11 @@ from usp_prof.schedules.simulation import Timeline as SimulatedSchedule
 from usp_prof.tables.calls import of as calls_of
 from usp_prof.tables.catalogue import SCHEMAS as TABLE_SCHEMAS
 from usp_prof.tables.clock import of as clock_of
-from usp_prof.tables.export import beginning as trace_beginning
-from usp_prof.tables.export import export as export_trace
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits import EDITS
 from usp_prof.whatif.predict import Prediction, predict, unedited
-from usp_prof.whatif.schedule import Rescheduled, reschedule
-from usp_prof.whatif.stages import footprints
+from usp_prof.whatif.reordering.schedule import Rescheduled, reschedule
+from usp_prof.whatif.reordering.stages import footprints
 
 REPORT_MODULES = (causes, document, finding, health, inputs, metric)
 """The modules whose classes a report consists of."""

@@ -120,7 +120,7 @@ class Run:
         `synchronisation` counts synchronisation events as device work, which HTA's critical path wants and its time
         breakdown does not.
         """
-        from usp_prof.tables.hta import to_hta  # noqa: PLC0415 - needs pandas and the optional extra `hta`
+        from usp_prof.export.hta import to_hta  # noqa: PLC0415 - needs pandas and the optional extra `hta`
 
         return to_hta(self.tables, ranks, synchronisation=synchronisation)
 

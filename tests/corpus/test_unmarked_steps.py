@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 from usp_prof.inputs.kineto.reader import read
-from usp_prof.tables.frame import EventFrame
-from usp_prof.tables.links import link
+from usp_prof.tables.events.frame import EventFrame
+from usp_prof.tables.events.links import link
 from usp_prof.tables.steps import Steps, find
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"

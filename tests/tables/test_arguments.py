@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.model.schema import Kind
-from usp_prof.tables import _sound_arguments, arguments
-from usp_prof.tables.arguments import read_arguments
-from usp_prof.tables.field import Field
+from usp_prof.tables.events import _sound_arguments, arguments
+from usp_prof.tables.events.arguments import read_arguments
+from usp_prof.tables.events.field import Field
 
 FIELDS = (Field("number", "n"), Field("text", "t", Kind.TEXT), Field("coded", "t", Kind.TEXT, coded=True))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from usp_prof.tables.classification import Work, classify, operation
+from usp_prof.tables.events.classification import Work, classify, operation
 
 COMMUNICATION = """
 nccl | all_reduce | ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tiny import Trace, table_set
 
-from usp_prof.tables.described import elements, first_shape, second_elements, size_of
+from usp_prof.tables.communication.arguments import elements, first_shape, second_elements, size_of
 
 if TYPE_CHECKING:
     from usp_prof.columns.table import Columns

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.tables._plain_json import read_plainly
+from usp_prof.tables.events._plain_json import read_plainly
 
 PATHS = ('$."Input Dims"', "$.grid[1]", '$."Concrete Inputs"[0]', '$."a b"[12]', "$.x")
 _PLAIN = st.recursive(

@@ -7,8 +7,8 @@ from tiny import Trace, table_set
 
 from usp_prof.contract import GroupEntry, Manifest
 from usp_prof.model.topology import Axis, Topology, group_key
-from usp_prof.tables.axes import axis_of_description
 from usp_prof.tables.groups import declared, parse_ranks
+from usp_prof.tables.parallelism.axis_names import axis_of_description
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet

@@ -12,13 +12,13 @@ from made_faults import run_of
 from tiny import Trace, table_set
 
 from usp_prof.model.edit import parse_edit
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import EdgeKind
+from usp_prof.replay.host_gaps import pauses, think_times
 from usp_prof.run import open_run
 from usp_prof.whatif.attribution import slowdown
-from usp_prof.whatif.build import graph_of
-from usp_prof.whatif.graph import EdgeKind
 from usp_prof.whatif.host_times import _shared_out
 from usp_prof.whatif.predict import predict, unedited
-from usp_prof.whatif.thought import pauses, think_times
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet

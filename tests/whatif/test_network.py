@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from made_faults import run_of
 
-from usp_prof.whatif.build import graph_of
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.op_shapes import Family, shape_of
 from usp_prof.whatif.kernel_times import KernelTimes, kernel_times
 from usp_prof.whatif.network import USUAL_LATENCY_NS, Algorithm, hops, network_of, volume
-from usp_prof.whatif.shapes import Family, shape_of
 
 
 def test_hops_and_volumes_are_those_of_the_textbook() -> None:

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from made_faults import run_of
 
-from usp_prof.whatif.build import graph_of
-from usp_prof.whatif.replay import replay
-from usp_prof.whatif.step_times import step_times
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.longest_path import replay
+from usp_prof.replay.step_times import step_times
 
 if TYPE_CHECKING:
-    from usp_prof.whatif.graph import Graph
+    from usp_prof.replay.graph import Graph
 
 NOISY = {"noise": 0.15}
 

@@ -8,13 +8,14 @@ from made_faults import run_with
 
 from usp_prof.analyses import breakdown, pipeline, step_time
 from usp_prof.model.edit import parse_edit
-from usp_prof.tables import _matching, calls
-from usp_prof.whatif.build import graph_of
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.longest_path import replay
+from usp_prof.tables import calls
+from usp_prof.tables.matching import same_calls
 from usp_prof.whatif.memory import memory_of
 from usp_prof.whatif.predict import predict
 from usp_prof.whatif.predicted import predicted_tables
-from usp_prof.whatif.replay import replay
-from usp_prof.whatif.retimed import retimed
+from usp_prof.whatif.predicted_tables import retimed
 
 TIMED = ("events", "activities", "steps", "actions", "collectives", "ops", "annotations", "launches", "kernels")
 
@@ -71,7 +72,7 @@ def test_calls_are_those_of_the_recorded_run(edits: str, monkeypatch: pytest.Mon
     if "schedule" in edits:  # its ranks are built anew, with no calls to tell apart
         assert shown.recorded is None
         return
-    monkeypatch.delattr(_matching, "_match")  # nothing is matched by moved times
+    monkeypatch.delattr(same_calls, "_match")  # nothing is matched by moved times
     assert sorted(calls.of(shown).columns()["op"]) == sorted(recorded)
 
 

@@ -13,9 +13,9 @@ from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UsageError
 from usp_prof.run import open_run
 from usp_prof.whatif.layout import layout_of
-from usp_prof.whatif.pipeline import pipeline_of
 from usp_prof.whatif.predict import predict, unedited
-from usp_prof.whatif.schedule import reschedule
+from usp_prof.whatif.reordering.actions import pipeline_of
+from usp_prof.whatif.reordering.schedule import reschedule
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet

@@ -14,7 +14,7 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import clock
-from usp_prof.tables.job_steps import RECORD_MARKS, WINDOW
+from usp_prof.tables.step_cuts.job_steps import RECORD_MARKS, WINDOW
 
 if TYPE_CHECKING:
     import pandas as pd

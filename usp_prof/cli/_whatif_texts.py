@@ -15,14 +15,14 @@ from usp_prof.whatif.predicted import predicted_tables
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from usp_prof.replay.step_times import StepTimes
     from usp_prof.report.writers.json_text import ChangeJson, MemoryJson
     from usp_prof.run import Run
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.attribution import Slowdown
     from usp_prof.whatif.memory import Memory
-    from usp_prof.whatif.op_replay import JobSlowdown
     from usp_prof.whatif.predict import Prediction
-    from usp_prof.whatif.step_times import StepTimes
+    from usp_prof.whatif.reordering.op_replay import JobSlowdown
 
 _LEAST = 0.0005
 NO_LOSS = "The ranks are alike: no rank, axis or stage makes this run lose time that exceeds the error."

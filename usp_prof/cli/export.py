@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from usp_prof.cli.console import note
 from usp_prof.cli.opening import open_from, parse_numbers, run_options
+from usp_prof.export.merged_trace import export
 from usp_prof.model.errors import UsageError
 from usp_prof.model.selection import Selection
-from usp_prof.tables.export import export
 
 if TYPE_CHECKING:
     import argparse

@@ -98,8 +98,8 @@ def _text(args: argparse.Namespace, opened: Run, alone: Sequence[Prediction], to
 
 def _write(args: argparse.Namespace, opened: Run, together: Prediction) -> None:
     """Write the predicted timeline: one file of all ranks, or a folder with one for each."""
+    from usp_prof.export.merged_trace import export  # noqa: PLC0415
     from usp_prof.model.selection import EVERYTHING  # noqa: PLC0415 - only what is asked for
-    from usp_prof.tables.export import export  # noqa: PLC0415
     from usp_prof.whatif.predicted import predicted_tables  # noqa: PLC0415
     from usp_prof.whatif.written import write_run  # noqa: PLC0415
 
@@ -117,7 +117,7 @@ def _ideal(args: argparse.Namespace, edits: Sequence[Edit]) -> int:
         raise UsageError("--ideal stands alone", hint="for one part of it: --edit ideal,rank=3")
     if Path(args.path).suffix == _OP_TABLE:
         from usp_prof.inputs.op_table import read_op_table  # noqa: PLC0415 - needs no run
-        from usp_prof.whatif.op_replay import job_slowdown  # noqa: PLC0415
+        from usp_prof.whatif.reordering.op_replay import job_slowdown  # noqa: PLC0415
 
         found = job_slowdown(read_op_table(Path(args.path)))
         sys.stdout.write(texts.of_job(found, as_json=args.format == "json"))

@@ -11,7 +11,7 @@ from usp_prof.model.finding import EMPTY, PlainMap
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from usp_prof.whatif.graph import Flags, Graph
+    from usp_prof.replay.graph import Flags, Graph
 
 
 def longest(graph: Graph, rows: Flags, weight: NDArray[np.int64] | None = None) -> PlainMap:

@@ -17,8 +17,8 @@ from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Finding, Level
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.replay.sample import sample_of
 from usp_prof.whatif.gains import Gain, gains
-from usp_prof.whatif.sample import sample_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

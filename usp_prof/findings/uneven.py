@@ -10,16 +10,16 @@ import numpy as np
 from usp_prof.columns.order import group_codes
 from usp_prof.findings.places import longest
 from usp_prof.model.topology import Axis
+from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.node_work import work_of
 from usp_prof.whatif.edits.balance import shares
-from usp_prof.whatif.graph import NodeKind
-from usp_prof.whatif.work import work_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.model.finding import PlainMap
+    from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Graph
 
 SHARED = (Axis.EP, Axis.CP)
 """The axes over which work can be shared unevenly by design."""

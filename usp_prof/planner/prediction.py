@@ -12,7 +12,7 @@ from usp_prof.planner.messages import gathered, sent
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.schedules.orders import Action, Kind, order, stage_ranks
 from usp_prof.schedules.simulation import simulate
-from usp_prof.whatif.stages import layers_of_stages, schedule_of, worst
+from usp_prof.whatif.reordering.stages import layers_of_stages, schedule_of, worst
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

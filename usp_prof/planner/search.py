@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from usp_prof.model.configuration import Configuration, Recompute, broken_rule
 from usp_prof.model.errors import UsageError
 from usp_prof.planner.prediction import Prediction, predict
-from usp_prof.whatif.stages import worst
+from usp_prof.whatif.reordering.stages import worst
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

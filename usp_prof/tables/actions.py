@@ -10,13 +10,13 @@ import numpy as np
 from usp_prof.contract import PIPELINE_KINDS, parse_mark
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, integer, text
 from usp_prof.tables.build import table
-from usp_prof.tables.frame import MARKS
+from usp_prof.tables.events.frame import MARKS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from usp_prof.tables.frame import EventFrame
-    from usp_prof.tables.links import Links
+    from usp_prof.tables.events.frame import EventFrame
+    from usp_prof.tables.events.links import Links
     from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(

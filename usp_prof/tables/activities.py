@@ -19,16 +19,16 @@ from usp_prof.contract import parse_mark
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, integer, text
 from usp_prof.tables.build import empty, table
 from usp_prof.tables.collectives import lanes_of
-from usp_prof.tables.frame import HOST_OPS, MARKS, compact
+from usp_prof.tables.events.classification import KINDS
+from usp_prof.tables.events.frame import HOST_OPS, MARKS, compact
 from usp_prof.tables.ranks import lacks_device_work
-from usp_prof.tables.work_kinds import KINDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from usp_prof.tables.frame import EventFrame
-    from usp_prof.tables.links import Links
-    from usp_prof.tables.parts import Parts
+    from usp_prof.tables.communication.parts import Parts
+    from usp_prof.tables.events.frame import EventFrame
+    from usp_prof.tables.events.links import Links
     from usp_prof.tables.steps import Steps
 
     Ints = NDArray[np.int64]

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 from usp_prof.columns.table import Columns
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.tables import common_exchanges, inferred_actions, job_steps, topology
+from usp_prof.tables.communication import common_exchanges
 from usp_prof.tables.groups import seen
+from usp_prof.tables.parallelism import group_axes
+from usp_prof.tables.parallelism.gloo_groups import regrouped
+from usp_prof.tables.pipeline import inferred_actions
 from usp_prof.tables.ranks import UNRECORDED
-from usp_prof.tables.regroup import regrouped
+from usp_prof.tables.step_cuts import job_steps
 from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
@@ -24,10 +27,10 @@ def assemble(
 ) -> TableSet:
     """Join ranks to a run; `health` is what is known of the run beside the ranks' own tables."""
     sources = regrouped(sources, seen(sources))
-    layout, found = topology.resolve(sources, manifest)
+    layout, found = group_axes.resolve(sources, manifest)
     known = [*health, *found, *_without_device_work(sources)]
-    cut = job_steps.cut(topology.apply(sources, layout), known)
-    cut_sources, of_exchanges = common_exchanges.grouped(cut.sources, topology.world_size(sources))
+    cut = job_steps.cut(group_axes.apply(sources, layout), known)
+    cut_sources, of_exchanges = common_exchanges.grouped(cut.sources, group_axes.world_size(sources))
     tables = TableSet(
         inferred_actions.completed(cut_sources),
         manifest=manifest,

@@ -10,16 +10,17 @@ import numpy as np
 from usp_prof.columns.order import group_codes, per_code, rows_by_code
 from usp_prof.columns.table import Columns
 from usp_prof.model.schema import STEP, Schema, Scope, flag, integer, text
-from usp_prof.tables import _matching, clock
-from usp_prof.tables._matching import MatchedBy
+from usp_prof.tables import clock
 from usp_prof.tables.build import empty, table
+from usp_prof.tables.matching import same_calls
+from usp_prof.tables.matching.same_calls import MatchedBy
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from usp_prof.tables._matching import Parts
     from usp_prof.tables.clock import Clock
+    from usp_prof.tables.matching.same_calls import Parts
     from usp_prof.tables.table_set import TableSet
 
     Int = NDArray[np.int64]
@@ -131,7 +132,7 @@ class _Members:
 
 
 def _make(tables: TableSet) -> Calls:
-    matched, clocks = _matching.of(tables), clock.of(tables)
+    matched, clocks = same_calls.of(tables), clock.of(tables)
     if not matched.calls:
         return Calls(empty(SCHEMA), empty(PARTS), np.zeros(0, np.int64))
     members = _members(matched, clocks)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.model.schema import RANK, Schema, Scope, integer, real, text
-from usp_prof.tables import _matching
-from usp_prof.tables._ties import Solution, Ties, find_ties, solve
 from usp_prof.tables.build import table
+from usp_prof.tables.matching import same_calls
+from usp_prof.tables.matching.clock_fit import Solution, Ties, find_ties, solve
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,7 +127,7 @@ def _solve(tables: TableSet) -> Clock:
     ranks = np.asarray(tables.ranks, np.int64)
     hosts = [host_of(tables, rank) for rank in tables.ranks]
     based = np.array([_has_base(tables, rank) for rank in tables.ranks], bool)
-    parts = _matching.of(tables)
+    parts = same_calls.of(tables)
     ties = find_ties(parts, ranks)
     apart = Solution.alone(_domains(hosts, based, together=False), ties)
     together = Solution.alone(_domains(hosts, based, together=True), ties)

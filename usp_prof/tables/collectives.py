@@ -10,22 +10,22 @@ from usp_prof.columns.lanes import split_lanes
 from usp_prof.columns.lookup import lookup
 from usp_prof.model.schema import DURATION, RANK, START, STEP, Schema, flag, integer, text
 from usp_prof.model.topology import Axis, AxisSource
-from usp_prof.tables.axes import axis_of_marks
 from usp_prof.tables.build import table
-from usp_prof.tables.described import first_shape, numbers, sizes, texts
-from usp_prof.tables.frame import compact
-from usp_prof.tables.peers import peers
-from usp_prof.tables.phases import PHASES, phases
-from usp_prof.tables.posts import P2P
+from usp_prof.tables.communication.arguments import first_shape, numbers, sizes, texts
+from usp_prof.tables.communication.peers import peers
+from usp_prof.tables.communication.posts import P2P
+from usp_prof.tables.events.frame import compact
+from usp_prof.tables.events.phases import PHASES, phases
+from usp_prof.tables.parallelism.axis_names import axis_of_marks
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from usp_prof.tables.frame import EventFrame
+    from usp_prof.tables.communication.parts import Parts
+    from usp_prof.tables.events.frame import EventFrame
+    from usp_prof.tables.events.links import Links
     from usp_prof.tables.groups import Membership
-    from usp_prof.tables.links import Links
-    from usp_prof.tables.parts import Parts
     from usp_prof.tables.steps import Steps
 
     Ints = NDArray[np.int64]

@@ -11,12 +11,12 @@ import numpy as np
 from usp_prof.columns.order import first_rows, group_codes
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.model.topology import Axis, AxisSource, Group, group_key
-from usp_prof.tables.axes import axis_of_description
 from usp_prof.tables.build import table_from_rows
-from usp_prof.tables.described import numbers, texts
-from usp_prof.tables.parts import communicator_streams
+from usp_prof.tables.communication.arguments import numbers, texts
+from usp_prof.tables.communication.parts import communicator_streams
+from usp_prof.tables.parallelism.axis_names import axis_of_description
+from usp_prof.tables.parallelism.gloo_workers import groups_of_workers
 from usp_prof.tables.ranks import distributed
-from usp_prof.tables.workers import groups_of_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from usp_prof.tables.frame import EventFrame
-    from usp_prof.tables.parts import Parts
+    from usp_prof.tables.communication.parts import Parts
+    from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.table_set import Source
 
     Ints = NDArray[np.int64]

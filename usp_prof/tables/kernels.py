@@ -8,17 +8,17 @@ import numpy as np
 
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, flag, integer, real, text
 from usp_prof.tables.build import table
-from usp_prof.tables.field import Field
-from usp_prof.tables.frame import compact
-from usp_prof.tables.streams import streams
-from usp_prof.tables.work_kinds import KINDS
+from usp_prof.tables.events.classification import KINDS
+from usp_prof.tables.events.field import Field
+from usp_prof.tables.events.frame import compact
+from usp_prof.tables.events.streams import streams
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from usp_prof.tables.frame import EventFrame
-    from usp_prof.tables.links import Links
+    from usp_prof.tables.events.frame import EventFrame
+    from usp_prof.tables.events.links import Links
     from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(

@@ -9,13 +9,13 @@ import numpy as np
 
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, flag, integer, text
 from usp_prof.tables.build import table
-from usp_prof.tables.frame import compact
+from usp_prof.tables.events.frame import compact
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from usp_prof.tables.frame import EventFrame
-    from usp_prof.tables.links import Links
+    from usp_prof.tables.events.frame import EventFrame
+    from usp_prof.tables.events.links import Links
     from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(

@@ -8,12 +8,12 @@ import numpy as np
 
 from usp_prof.model.schema import EVENT, RANK, START, STEP, Schema, integer
 from usp_prof.tables.build import table
-from usp_prof.tables.field import Field
+from usp_prof.tables.events.field import Field
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from usp_prof.tables.frame import EventFrame
+    from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.steps import Steps
 
 SCHEMA = Schema(

@@ -10,18 +10,18 @@ import pyarrow as pa
 from usp_prof.columns.arrow import Parted, numbers_of
 from usp_prof.columns.order import sorted_rows
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, integer, text
-from usp_prof.tables.arguments import read_arguments
 from usp_prof.tables.build import arrow_schema, table
-from usp_prof.tables.field import Field
-from usp_prof.tables.frame import HOST_OPS, compact
-from usp_prof.tables.phases import PHASES, phases_of
+from usp_prof.tables.events.arguments import read_arguments
+from usp_prof.tables.events.field import Field
+from usp_prof.tables.events.frame import HOST_OPS, compact
+from usp_prof.tables.events.phases import PHASES, phases_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.inputs.kineto.combinations import Inputs
-    from usp_prof.tables.frame import EventFrame
-    from usp_prof.tables.links import Links
+    from usp_prof.tables.events.frame import EventFrame
+    from usp_prof.tables.events.links import Links
     from usp_prof.tables.steps import Steps
 
     Ints = NDArray[np.int64]

@@ -10,21 +10,21 @@ from usp_prof.tables import (
     actions,
     activities,
     collectives,
-    damage,
     groups,
     health,
     kernels,
     launches,
     memory,
     ops,
-    overruns,
+    rank_health,
     ranks,
 )
 from usp_prof.tables import annotations as annotation_table
 from usp_prof.tables import steps as step_table
-from usp_prof.tables.frame import EventFrame
-from usp_prof.tables.links import link
-from usp_prof.tables.parts import find_parts
+from usp_prof.tables.communication.parts import find_parts
+from usp_prof.tables.events import overruns
+from usp_prof.tables.events.frame import EventFrame
+from usp_prof.tables.events.links import link
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,5 +61,5 @@ def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str,
         "actions": actions.build(frame, links, steps),
         "memory": memory.build(frame, steps),
         "ops": ops.build(frame, links, steps),
-        "health": health.build([*raw.health, *damage.find(frame, links, steps, parts, kernel, overrunning)]),
+        "health": health.build([*raw.health, *rank_health.find(frame, links, steps, parts, kernel, overrunning)]),
     }

@@ -9,7 +9,7 @@ import numpy as np
 from usp_prof.model.hardware import find
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table_from_rows
-from usp_prof.tables.frame import DEVICE_WORK, HOST_CALLS, MARKS
+from usp_prof.tables.events.frame import DEVICE_WORK, HOST_CALLS, MARKS
 from usp_prof.tables.launches import LAUNCHING, kind_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from usp_prof.contract import Manifest
-    from usp_prof.tables.frame import EventFrame
+    from usp_prof.tables.events.frame import EventFrame
 
 UNRECORDED = "unrecorded"
 """Kind of device whose work is not in the trace: host ops only launch that work, they are no compute."""

@@ -12,9 +12,9 @@ import numpy as np
 from usp_prof.columns.order import per_code
 from usp_prof.contract import format_mark
 from usp_prof.model.schema import RANK, Schema, integer, text
-from usp_prof.tables import step_patterns
 from usp_prof.tables.build import table
-from usp_prof.tables.frame import MARKS
+from usp_prof.tables.events.frame import MARKS
+from usp_prof.tables.step_cuts import patterns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from usp_prof.tables.frame import EventFrame
-    from usp_prof.tables.links import Links
+    from usp_prof.tables.events.frame import EventFrame
+    from usp_prof.tables.events.links import Links
 
     Ints = NDArray[np.int64]
 
@@ -152,8 +152,8 @@ _SOUGHT: tuple[tuple[str, Callable[[EventFrame, Links], Marks]], ...] = (
     ("mark", _recorder_marks),
     ("annotation", _annotations),
     ("annotation", _between_optimizers),
-    ("annotation", step_patterns.by_annotations),
-    ("pattern", step_patterns.by_work),
+    ("annotation", patterns.by_annotations),
+    ("pattern", patterns.by_work),
 )
 
 

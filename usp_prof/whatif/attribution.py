@@ -13,10 +13,10 @@ import numpy as np
 
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
-from usp_prof.whatif.build import graph_of
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.node_work import work_of
 from usp_prof.whatif.edits.ideal import KINDS
 from usp_prof.whatif.predict import predict, unedited
-from usp_prof.whatif.work import work_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

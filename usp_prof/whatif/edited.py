@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from usp_prof.whatif.build import graph_of
+from usp_prof.replay.build import graph_of
 from usp_prof.whatif.edits import Lean, Request, apply, kind_of
 from usp_prof.whatif.edits.pipeline import is_of_pipeline, lowered
 from usp_prof.whatif.layout import Layout, layout_of
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from usp_prof.model.edit import Edit
+    from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Graph
 
 _REORDERED = 0.1
 """Of what another order of actions changes, so much may not come about."""

@@ -11,25 +11,25 @@ from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from usp_prof.model.errors import UspProfError
-from usp_prof.whatif.build import graph_of
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import Graph
+from usp_prof.replay.longest_path import at_once
+from usp_prof.replay.recorded import unedited
+from usp_prof.replay.replays import replay_each, replayed
+from usp_prof.replay.sample import sample_of
+from usp_prof.replay.steady import saving
+from usp_prof.replay.step_times import step_times
 from usp_prof.whatif.edited import Edited, as_recorded
-from usp_prof.whatif.graph import Graph
 from usp_prof.whatif.outcome import Outcome, outcome
-from usp_prof.whatif.recorded import unedited
-from usp_prof.whatif.replay import at_once
-from usp_prof.whatif.replays import replay_each, replayed
-from usp_prof.whatif.retimed import retimed
-from usp_prof.whatif.sample import sample_of
-from usp_prof.whatif.steady import saving
-from usp_prof.whatif.step_times import step_times
+from usp_prof.whatif.predicted_tables import retimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from usp_prof.model.edit import Edit
     from usp_prof.model.finding import Basis
+    from usp_prof.replay.graph import Timeline
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Timeline
 
 T = TypeVar("T")
 

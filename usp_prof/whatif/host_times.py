@@ -18,17 +18,17 @@ import numpy as np
 
 from usp_prof.columns.order import numbered, rows_by_code
 from usp_prof.model.errors import UsageError
-from usp_prof.whatif.graph import EdgeKind, NodeKind
-from usp_prof.whatif.peers import peer_groups
-from usp_prof.whatif.thought import holds_thought, hosts_seen, posts, think_times, thinks
+from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.host_gaps import holds_thought, hosts_seen, posts, think_times, thinks
+from usp_prof.replay.peers import peer_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
+    from usp_prof.replay.graph import Flags, Graph, Ints
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Flags, Graph, Ints
 
     Floats = NDArray[np.float64]
     Usual = Callable[[Floats, Ints], Floats]

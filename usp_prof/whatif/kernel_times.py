@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.whatif.build import graph_of
-from usp_prof.whatif.graph import NodeKind
-from usp_prof.whatif.shapes import Family
-from usp_prof.whatif.work import work_of
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.node_work import work_of
+from usp_prof.replay.op_shapes import Family
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.replay.graph import Ints
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Ints
 
     Floats = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from usp_prof import conventions
 from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.hardware import Precision, precision
 from usp_prof.schedule import Schedule, named
-from usp_prof.whatif.stages import worst
+from usp_prof.whatif.reordering.stages import worst
 
 if TYPE_CHECKING:
     from usp_prof.whatif.layout import Layout

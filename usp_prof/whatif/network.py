@@ -16,16 +16,16 @@ import numpy as np
 
 from usp_prof.columns.lookup import lookup
 from usp_prof.model.errors import UsageError
-from usp_prof.whatif.links import calls_of
+from usp_prof.replay.slow_links import calls_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from usp_prof.replay.graph import Flags, Graph, Ints
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.edits.kind import Request
-    from usp_prof.whatif.graph import Flags, Graph, Ints
 
     Floats = NDArray[np.float64]
 

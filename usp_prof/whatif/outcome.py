@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from usp_prof.model.finding import Basis
+from usp_prof.replay.recorded import unedited
 from usp_prof.whatif.edits.pipeline import relaid
-from usp_prof.whatif.recorded import unedited
-from usp_prof.whatif.schedule import Rescheduled, reschedule
+from usp_prof.whatif.reordering.schedule import Rescheduled, reschedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from usp_prof.replay.recorded import unedited
+from usp_prof.replay.replays import replay_each
+from usp_prof.replay.step_times import step_times
 from usp_prof.whatif.edited import edited
 from usp_prof.whatif.layout import Layout, layout_of
 from usp_prof.whatif.outcome import outcome
-from usp_prof.whatif.recorded import unedited
-from usp_prof.whatif.replays import replay_each
-from usp_prof.whatif.retimed import retimed
-from usp_prof.whatif.step_times import step_times
+from usp_prof.whatif.predicted_tables import retimed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from usp_prof.model.edit import Edit
     from usp_prof.model.finding import Basis
+    from usp_prof.replay.graph import Graph, Timeline
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Graph, Timeline
-    from usp_prof.whatif.schedule import Rescheduled
+    from usp_prof.whatif.reordering.schedule import Rescheduled
 
 
 @dataclass(frozen=True, slots=True, eq=False)

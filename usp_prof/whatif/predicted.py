@@ -12,8 +12,8 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.tables import clock
 from usp_prof.tables.table_set import MemorySource, TableSet
 from usp_prof.whatif.layout import AXES
-from usp_prof.whatif.rearranged import rearranged
-from usp_prof.whatif.retimed import retimed
+from usp_prof.whatif.predicted_tables import retimed
+from usp_prof.whatif.reordering.rearranged import rearranged
 
 if TYPE_CHECKING:
     from usp_prof.contract import Manifest

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.contract import MANIFEST_NAME, TRACE_METADATA_KEY
+from usp_prof.export.rank_file import write_rank
 from usp_prof.model.errors import UsageError
-from usp_prof.tables.rank_file import write_rank
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -34,7 +34,7 @@ from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import longest
 from usp_prof.model.edit import Edit
-from usp_prof.whatif.build import graph_of
+from usp_prof.replay.build import graph_of
 from usp_prof.whatif.edits.blocking import blocks
 
 if TYPE_CHECKING:

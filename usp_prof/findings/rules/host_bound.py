@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 
 from usp_prof.findings.draft import Draft
 from usp_prof.model.edit import Edit
-from usp_prof.whatif.build import graph_of
-from usp_prof.whatif.graph import EdgeKind
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import EdgeKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

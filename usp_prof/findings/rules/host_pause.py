@@ -34,8 +34,8 @@ from usp_prof.columns.lookup import lookup
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.places import spot
 from usp_prof.model.edit import Edit
+from usp_prof.replay.build import graph_of
 from usp_prof.tables import clock
-from usp_prof.whatif.build import graph_of
 from usp_prof.whatif.edits import pauses, think_times
 
 if TYPE_CHECKING:

@@ -36,16 +36,16 @@ from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import slowest_step
 from usp_prof.model.edit import Edit
-from usp_prof.whatif.build import graph_of
-from usp_prof.whatif.peers import slowness
-from usp_prof.whatif.thought import pauses, think_times
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.host_gaps import pauses, think_times
+from usp_prof.replay.peers import slowness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from usp_prof.analyses.stragglers import Culprit
+    from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Graph
 
 CODE = "late-rank"
 TITLE = "A rank keeps the others waiting"

@@ -33,8 +33,8 @@ from usp_prof.analyses import memory
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.model.edit import Edit
+from usp_prof.replay.host_gaps import allocating
 from usp_prof.tables import clock
-from usp_prof.whatif.thought import allocating
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from usp_prof.findings.draft import Draft
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
-from usp_prof.whatif.schedule import pipeline_of, reschedule
+from usp_prof.whatif.reordering.schedule import pipeline_of, reschedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -33,9 +33,9 @@ from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import longest
 from usp_prof.model.edit import Edit
-from usp_prof.whatif.build import graph_of
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import NodeKind
 from usp_prof.whatif.edits.blocking import host_slowness
-from usp_prof.whatif.graph import NodeKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

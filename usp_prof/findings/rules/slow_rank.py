@@ -38,16 +38,16 @@ from usp_prof.findings.places import slowest_step
 from usp_prof.findings.uneven import everywhere
 from usp_prof.model.edit import Edit
 from usp_prof.model.health import spans
-from usp_prof.whatif.build import graph_of
-from usp_prof.whatif.graph import NodeKind
-from usp_prof.whatif.peers import compute_by_step, slowness
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.peers import compute_by_step, slowness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from usp_prof.replay.graph import Graph
+    from usp_prof.replay.peers import Slowness
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Graph
-    from usp_prof.whatif.peers import Slowness
 
 CODE = "slow-rank"
 TITLE = "A rank computes slower than its peers"

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING
 from usp_prof.findings.draft import Draft
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
-from usp_prof.whatif.build import graph_of
-from usp_prof.whatif.peers import compute_per_step
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.peers import compute_per_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -37,15 +37,15 @@ from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import spot
 from usp_prof.model.edit import Edit
 from usp_prof.model.topology import Axis
-from usp_prof.whatif.build import graph_of
-from usp_prof.whatif.graph import NodeKind
-from usp_prof.whatif.work import BACKWARD, FORWARD, work_of
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.node_work import BACKWARD, FORWARD, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Graph
 
 CODE = "unequal-lengths"
 TITLE = "Sequences of unequal lengths make micro-batches unequal"

@@ -33,7 +33,7 @@ from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import slowest_step
 from usp_prof.model.edit import Edit
-from usp_prof.whatif.build import graph_of
+from usp_prof.replay.build import graph_of
 from usp_prof.whatif.edits.optimizer import updates
 
 if TYPE_CHECKING:

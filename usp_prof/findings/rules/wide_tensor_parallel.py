@@ -35,7 +35,7 @@ from usp_prof.findings.places import longest
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
 from usp_prof.model.topology import Axis
-from usp_prof.whatif.build import graph_of
+from usp_prof.replay.build import graph_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

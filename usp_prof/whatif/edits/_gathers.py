@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.model.errors import UsageError
-from usp_prof.whatif.graph import NodeKind
-from usp_prof.whatif.insertion import Added
-from usp_prof.whatif.links import calls_of
+from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.insertion import Added
+from usp_prof.replay.node_work import BACKWARD, FORWARD, OPTIMIZER, work_of
+from usp_prof.replay.slow_links import calls_of
 from usp_prof.whatif.network import network_of, on_axis
-from usp_prof.whatif.work import BACKWARD, FORWARD, OPTIMIZER, work_of
 
 if TYPE_CHECKING:
+    from usp_prof.replay.graph import Flags, Graph, Ints
     from usp_prof.whatif.edits.kind import Request
-    from usp_prof.whatif.graph import Flags, Graph, Ints
 
 SLOWER = 1.25
 """Cautiously, a gather takes so many times what a reduction of as many bytes does."""

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.model.errors import UsageError
+from usp_prof.replay.graph import NodeKind
 from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.graph import NodeKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from usp_prof.whatif.graph import Graph, Ints
+    from usp_prof.replay.graph import Graph, Ints
 
     Floats = NDArray[np.float64]
 

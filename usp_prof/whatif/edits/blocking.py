@@ -9,16 +9,16 @@ import numpy as np
 from usp_prof.columns.intervals import union
 from usp_prof.columns.lookup import lookup, rows_of
 from usp_prof.model.errors import UsageError
+from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.host_gaps import allocating, hosts_seen, lane_before, overlap
+from usp_prof.replay.sources import events_of
 from usp_prof.tables import clock
 from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.graph import EdgeKind, NodeKind
 from usp_prof.whatif.host_times import of_others, with_usual_hosts
-from usp_prof.whatif.sources import events_of
-from usp_prof.whatif.thought import allocating, hosts_seen, lane_before, overlap
 
 if TYPE_CHECKING:
+    from usp_prof.replay.graph import Flags, Graph
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Flags, Graph
 
 PINNED_BYTES_PER_NS, COPY_NS = 20.0, 1_000
 """What a PCIe 4 link of 16 lanes moves from pinned memory, and what a copy takes however small it is."""

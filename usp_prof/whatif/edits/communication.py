@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.order import group_codes
+from usp_prof.replay.graph import EdgeKind
+from usp_prof.replay.node_work import OPTIMIZER, work_of
+from usp_prof.replay.slow_links import as_peers
 from usp_prof.whatif.edits.compute import scaled
 from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.graph import EdgeKind
-from usp_prof.whatif.links import as_peers
 from usp_prof.whatif.network import network_of, talk
-from usp_prof.whatif.work import OPTIMIZER, work_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from usp_prof.whatif.graph import Flags, Graph, Ints
+    from usp_prof.replay.graph import Flags, Graph, Ints
 
     Floats = NDArray[np.float64]
 

@@ -8,14 +8,14 @@ import numpy as np
 
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
+from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.node_work import work_of
+from usp_prof.replay.peers import slowness, slowness_by_step
 from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.graph import NodeKind
 from usp_prof.whatif.host_times import of_others, with_usual_hosts
-from usp_prof.whatif.peers import slowness, slowness_by_step
-from usp_prof.whatif.work import work_of
 
 if TYPE_CHECKING:
-    from usp_prof.whatif.graph import Flags, Graph, Ints
+    from usp_prof.replay.graph import Flags, Graph, Ints
 
 
 def compute_faster(graph: Graph, request: Request) -> Graph:

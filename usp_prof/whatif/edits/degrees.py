@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.model.errors import UsageError
+from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.node_work import OPTIMIZER, Work, work_of
+from usp_prof.replay.op_shapes import Family
 from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.graph import NodeKind
 from usp_prof.whatif.kernel_times import kernel_times
 from usp_prof.whatif.network import Algorithm, hops, network_of, on_axis, volume
-from usp_prof.whatif.shapes import Family
-from usp_prof.whatif.work import OPTIMIZER, Work, work_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.model.edit import Edit
-    from usp_prof.whatif.graph import Flags, Graph
+    from usp_prof.replay.graph import Flags, Graph
     from usp_prof.whatif.layout import Layout
 
     Floats = NDArray[np.float64]

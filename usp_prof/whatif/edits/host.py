@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.host_gaps import holds_thought, lane_before, loading, loads_data, overlap, pauses, thinks
 from usp_prof.tables import clock
 from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.graph import EdgeKind, NodeKind
-from usp_prof.whatif.thought import holds_thought, lane_before, loading, loads_data, overlap, pauses, thinks
 
 if TYPE_CHECKING:
-    from usp_prof.whatif.graph import Graph, Ints
+    from usp_prof.replay.graph import Graph, Ints
 
 GRAPH_GAP_NS = 1_000
 """Between kernels of a CUDA graph about a microsecond passes."""

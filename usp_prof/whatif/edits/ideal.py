@@ -12,15 +12,15 @@ import numpy as np
 
 from usp_prof.columns.order import group_codes
 from usp_prof.model.errors import UsageError
+from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.node_work import work_of
+from usp_prof.replay.peers import peer_groups
 from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.graph import NodeKind
 from usp_prof.whatif.host_times import of_all, with_usual_hosts
 from usp_prof.whatif.network import network_of, on_axis
-from usp_prof.whatif.peers import peer_groups
-from usp_prof.whatif.work import work_of
 
 if TYPE_CHECKING:
-    from usp_prof.whatif.graph import Flags, Graph, Ints
+    from usp_prof.replay.graph import Flags, Graph, Ints
 
 KINDS = ("F", "B", "I", "W")
 

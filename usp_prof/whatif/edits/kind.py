@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from usp_prof.model.edit import Edit
+    from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Graph
     from usp_prof.whatif.layout import Layout
 
 

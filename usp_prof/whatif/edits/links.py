@@ -11,7 +11,7 @@ from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.network import Algorithm, hops, network_of, talk, volume
 
 if TYPE_CHECKING:
-    from usp_prof.whatif.graph import Flags, Graph
+    from usp_prof.replay.graph import Flags, Graph
 
 DOUBT = 1.5
 """A latency may be so many times what the line through the run's messages says."""

@@ -12,17 +12,17 @@ from usp_prof.columns.intervals import union
 from usp_prof.columns.lookup import lookup, rows_of
 from usp_prof.columns.order import distinct, group_codes
 from usp_prof.model.errors import UsageError
+from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.sources import events_of
 from usp_prof.whatif.edits.compute import scaled
 from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.graph import NodeKind
-from usp_prof.whatif.sources import events_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.columns.table import Columns
+    from usp_prof.replay.graph import Flags, Graph, Ints
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Flags, Graph, Ints
 
     Floats = NDArray[np.float64]
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.lookup import lookup
+from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.host_gaps import overlap
+from usp_prof.replay.sources import events_of
 from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.graph import EdgeKind, NodeKind
-from usp_prof.whatif.sources import events_of
-from usp_prof.whatif.thought import overlap
 
 if TYPE_CHECKING:
+    from usp_prof.replay.graph import Flags, Graph, Ints
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Flags, Graph, Ints
 
 STEP_OF = re.compile(r"^Optimizer\.step#(?P<optimizer>.+)\.step$")
 """How `torch.optim` marks a step, with the optimizer's class in it."""

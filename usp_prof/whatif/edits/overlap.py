@@ -12,17 +12,17 @@ import numpy as np
 
 from usp_prof.columns.lookup import lookup
 from usp_prof.columns.order import rows_by_code
+from usp_prof.replay.gradients import accumulated
+from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.insertion import with_edges
+from usp_prof.replay.node_work import BACKWARD, FORWARD, work_of
 from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.gradients import accumulated
-from usp_prof.whatif.graph import EdgeKind, NodeKind
-from usp_prof.whatif.insertion import with_edges
 from usp_prof.whatif.network import talk
-from usp_prof.whatif.work import BACKWARD, FORWARD, work_of
 
 if TYPE_CHECKING:
+    from usp_prof.replay.graph import Graph, Ints
+    from usp_prof.replay.node_work import Work
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Graph, Ints
-    from usp_prof.whatif.work import Work
 
 _REDUCES = ("all_reduce", "reduce_scatter")
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.model.errors import UsageError
+from usp_prof.replay.node_work import work_of
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.edits.pipeline import PASSES, after_passes
-from usp_prof.whatif.work import work_of
 
 if TYPE_CHECKING:
+    from usp_prof.replay.graph import Graph, Ints
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.graph import Graph, Ints
 
 
 def micro_batches(graph: Graph, request: Request) -> Graph:

@@ -9,17 +9,17 @@ import numpy as np
 
 from usp_prof.model.errors import UsageError
 from usp_prof.model.hardware import DEVICES, Precision, element_bytes, find, precision
+from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.node_work import work_of
+from usp_prof.replay.op_shapes import Family
 from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.graph import NodeKind
 from usp_prof.whatif.kernel_times import kernel_times
 from usp_prof.whatif.network import network_of, talk
-from usp_prof.whatif.shapes import Family
-from usp_prof.whatif.work import work_of
 
 if TYPE_CHECKING:
     from usp_prof.model.edit import Edit
     from usp_prof.model.hardware import Device
-    from usp_prof.whatif.graph import Graph
+    from usp_prof.replay.graph import Graph
     from usp_prof.whatif.layout import Layout
 
 REACHED = 0.88

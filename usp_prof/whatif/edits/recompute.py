@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.model.errors import UsageError
+from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.node_work import BACKWARD, FORWARD, Work, work_of
+from usp_prof.replay.op_shapes import Family
 from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.graph import NodeKind
-from usp_prof.whatif.shapes import Family
-from usp_prof.whatif.work import BACKWARD, FORWARD, Work, work_of
 
 if TYPE_CHECKING:
     from usp_prof.model.edit import Edit
-    from usp_prof.whatif.graph import Flags, Graph, Ints
+    from usp_prof.replay.graph import Flags, Graph, Ints
     from usp_prof.whatif.layout import Layout
 
 NONE, SELECTIVE, FULL = "none", "selective", "full"

@@ -13,17 +13,17 @@ import numpy as np
 
 from usp_prof.columns.lookup import lookup
 from usp_prof.model.errors import UsageError
+from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.insertion import Added, with_calls
+from usp_prof.replay.node_work import BACKWARD, FORWARD, OPTIMIZER, work_of
 from usp_prof.whatif.edits._gathers import SLOWER, gathers_of_layers, gathers_of_weights, reductions
 from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.graph import EdgeKind, NodeKind
-from usp_prof.whatif.insertion import Added, with_calls
 from usp_prof.whatif.kernel_times import kernel_times
 from usp_prof.whatif.network import network_of, on_axis
-from usp_prof.whatif.work import BACKWARD, FORWARD, OPTIMIZER, work_of
 
 if TYPE_CHECKING:
     from usp_prof.model.edit import Edit
-    from usp_prof.whatif.graph import Flags, Graph, Ints
+    from usp_prof.replay.graph import Flags, Graph, Ints
     from usp_prof.whatif.layout import Layout
 
 SHARDED_WEIGHTS = 3

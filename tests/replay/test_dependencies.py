@@ -1,0 +1,39 @@
+"""What does a node wait for? Never for what comes of it, however far the clocks of host and device are apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tiny import Trace, table_set
+
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.longest_path import replay
+
+US = 1_000
+EARLY = 35 * US
+
+
+def _synchronised(early: int) -> Trace:
+    """Let the host wait for a kernel and launch one afterwards that seems to have run `early` before that."""
+    trace = Trace().step(0, 0, 1_000 * US).kernel("first", 110 * US, 190 * US, launch_at=100 * US)
+    trace.event("cudaStreamSynchronize", "cuda_runtime", 200 * US, 110 * US, args={"correlation": 1})
+    return trace.kernel("second", 330 * US - early, 10 * US, launch_at=330 * US)
+
+
+@pytest.mark.parametrize("early", [-US, EARLY])
+def test_a_host_that_waits_does_not_wait_for_what_it_launches_afterwards(early: int) -> None:
+    graph = graph_of(table_set({0: _synchronised(early)}))
+    edges = graph.edges
+    waits = edges.kind == EdgeKind.SYNC
+    assert [graph.names[graph.nodes.name[node]] for node in edges.source[waits]] == ["first"]
+
+
+@pytest.mark.parametrize("early", [-US, EARLY])
+def test_what_is_launched_after_a_wait_moves_with_the_work_before_it(early: int) -> None:
+    graph = graph_of(table_set({0: _synchronised(early)}))
+    first = (graph.nodes.kind == NodeKind.COMPUTE) & (graph.nodes.start == graph.nodes.start.min() + 10 * US)
+    saved = 50 * US
+    shorter = graph.with_changes(duration=np.where(first, graph.duration - saved, graph.duration))
+    second = np.flatnonzero(graph.nodes.kind == NodeKind.COMPUTE)[-1]
+    assert (replay(shorter).start - replay(graph).start)[second] == -saved

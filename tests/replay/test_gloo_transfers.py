@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from usp_prof.replay.gloo_transfers import with_asked_posts
+from usp_prof.replay.graph import NEVER, EdgeKind, Edges, Graph, NodeKind, Nodes
+from usp_prof.replay.longest_path import replay
+
+MS = 1_000_000
+
+
+def _graph(asked: int) -> Graph:
+    """Rank 0 sends at once; rank 1 posts its receive, computes for 10 ms, asks for it at `asked`, and computes on."""
+    compute, talk = int(NodeKind.COMPUTE), int(NodeKind.COMMUNICATION)
+    start = np.array([0, MS, 0, MS, asked + 50_000, MS])
+    end = np.array([MS, 2 * MS, MS, 11 * MS, 20 * MS, asked])
+    kind = np.array([compute, talk, compute, compute, compute, talk])
+    call = np.where(kind == talk, 0, -1)
+    zeros = np.zeros(6, np.int64)
+    nodes = Nodes(
+        np.array([0, 0, 1, 1, 1, 1]), np.array([0, 1, 2, 2, 2, 3]), kind, start, end - start, zeros, zeros, zeros, call
+    )
+    edges = Edges(
+        np.array([0, 5, 2]),
+        np.array([True, True, True]),
+        np.array([1, 4, 5]),
+        np.array([0, 50_000, 0]),
+        np.array([int(EdgeKind.ISSUE), int(EdgeKind.WAIT), int(EdgeKind.ISSUE)]),
+    )
+    order = np.argsort(edges.target, kind="stable")
+    earliest = np.array([0, NEVER, 0, NEVER, NEVER, NEVER])
+    tied = kind == talk
+    transfer = np.where(tied, end - MS, 0)
+    return Graph(nodes, zeros, earliest, edges.take(order), end - start, transfer, tied, ("cp",), ("op",))
+
+
+def _halved(graph: Graph) -> int:
+    """Give the end of the run when rank 1's long compute takes half its time."""
+    duration = graph.duration.copy()
+    duration[3] //= 2
+    return int(replay(graph.with_changes(duration=duration)).end.max())
+
+
+def test_a_receive_that_was_only_asked_for_late_is_no_network_time() -> None:
+    before = _graph(11 * MS + 20_000)
+    graph = with_asked_posts(before)
+    assert graph.transfer[[1, 5]].tolist() == [MS, MS], "as long as the send took"
+    assert EdgeKind.WAIT not in graph.edges.kind
+    np.testing.assert_array_equal(replay(graph).start, before.nodes.start)
+    np.testing.assert_array_equal(replay(graph).end, graph.nodes.end)
+    assert _halved(before) == 20 * MS, "the wait would keep it"
+    assert _halved(graph) == 15 * MS
+
+
+def test_a_receive_that_was_waited_for_is() -> None:
+    before = _graph(15 * MS)
+    assert with_asked_posts(before) is before
+    assert _halved(before) == 20 * MS
+
+
+def _pair(send_end: int) -> Graph:
+    """As before, asked for at 15 ms; but first rank 1 waits for a send of its own, which ends at `send_end`."""
+    before = _graph(15 * MS)
+    nodes = before.nodes
+    more = [1, 4, int(NodeKind.COMMUNICATION), MS, send_end - MS, 0, 0, 0, -1]
+    columns = (nodes.rank, nodes.lane, nodes.kind, nodes.start, nodes.duration, nodes.step, nodes.axis, nodes.name)
+    longer = [np.append(column, value) for column, value in zip((*columns, nodes.call), more, strict=True)]
+    return Graph(
+        Nodes(*longer),
+        np.append(before.gap, 0),
+        np.append(before.earliest, MS),
+        before.edges,
+        np.append(before.duration, send_end - MS),
+        np.append(before.transfer, 0),
+        np.append(before.tied, True),
+        before.axes,
+        before.names,
+    )
+
+
+def test_what_ends_right_after_another_part_waited_for_the_other() -> None:
+    graph = with_asked_posts(_pair(15 * MS - 50_000))
+    assert graph.transfer[5] < 2 * MS, "the receive was there long before"
+    wait = graph.edges.take(graph.edges.kind == EdgeKind.WAIT)
+    assert wait.source.tolist() == [6], "the send was waited for"
+    assert wait.lag.tolist() == [100_000]
+
+
+def test_a_part_that_seems_to_end_before_the_other_side_begins_has_met_it() -> None:
+    before = _graph(15 * MS)
+    late = before.nodes.start.copy()
+    late[1] = 15 * MS + 500_000  # the other side's range opens half a millisecond after this one has ended
+    nodes = replace(before.nodes, start=late)
+    transfer = np.where(before.nodes.call == 0, nodes.end - late[1], 0)
+    graph = with_asked_posts(
+        Graph(
+            nodes, before.gap, before.earliest, before.edges, before.duration, transfer, transfer > 0,
+            before.axes, before.names,
+        )
+    )  # fmt: skip
+    assert graph.tied[5]
+    assert graph.transfer[5] == 0
+    assert graph.nodes.end[5] == late[1]

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_faults import FAULTS, run_with
+
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import NEVER, EdgeKind, Edges, Graph, NodeKind, Nodes
+from usp_prof.replay.longest_path import as_measured, replay
+from usp_prof.replay.plan import make_plan
+from usp_prof.whatif.predict import unedited
+
+
+@pytest.mark.parametrize("style", ["nccl", "gloo"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_unedited_run_is_the_measured_one(fault: str, style: str) -> None:
+    tables = run_with(fault, style).tables
+    graph = graph_of(tables)
+    timeline = replay(graph)
+    assert as_measured(graph) is not None
+    np.testing.assert_array_equal(timeline.start, graph.nodes.start)
+    np.testing.assert_array_equal(timeline.end, graph.nodes.end)
+    assert unedited(tables).error.max() == 0
+    assert len(unedited(tables).rank) == 4 * 5
+
+
+def test_ranks_are_tied_by_their_calls() -> None:
+    graph = graph_of(run_with("clean").tables)
+    assert graph.tied.sum() == 200
+    kinds = set(graph.edges.kind.tolist())
+    assert {EdgeKind.LAUNCH, EdgeKind.WAIT, EdgeKind.ISSUE, EdgeKind.SYNC, EdgeKind.BOUNDARY} <= kinds
+
+
+def test_a_delay_anywhere_reaches_what_depends_on_it() -> None:
+    graph = graph_of(run_with("clean").tables)
+    node = int(np.flatnonzero((graph.nodes.rank == 0) & (graph.nodes.kind == NodeKind.COMPUTE))[5])
+    duration = graph.duration.copy()
+    duration[node] += 50_000_000
+    late = replay(graph.with_changes(duration=duration))
+    moved = late.end - graph.nodes.end
+    assert moved.min() >= 0
+    assert {int(moved[graph.nodes.rank == rank].max()) for rank in range(4)} <= set(range(40_000_000, 50_000_001))
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Draw small graphs: lanes of a rank each, edges forward in a common order, calls between lanes."""
+    lanes, length = draw(st.integers(1, 4)), draw(st.integers(1, 6))
+    count = lanes * length
+    numbers = st.integers(0, 20)
+    duration = np.array(draw(st.lists(numbers, min_size=count, max_size=count)), np.int64)
+    gap = np.array(draw(st.lists(numbers, min_size=count, max_size=count)), np.int64)
+    lane = np.repeat(np.arange(lanes), length)
+    place = np.tile(np.arange(length), lanes)
+    gap[place == 0] = 0
+    pairs = draw(
+        st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1), numbers, st.booleans()), max_size=8)
+    )
+    good = [(a, b, lag, end) for a, b, lag, end in pairs if place[a] < place[b]]
+    good.sort(key=lambda each: each[1])
+    call = np.full(count, -1, np.int64)
+    if lanes > 1 and draw(st.booleans()):
+        call[place == draw(st.integers(0, length - 1))] = 0
+    columns = [np.array([each[i] for each in good], np.int64) for i in range(3)]
+    edges = Edges(
+        columns[0],
+        np.array([each[3] for each in good], bool),
+        columns[1],
+        columns[2],
+        np.full(len(good), int(EdgeKind.WAIT)),
+    )
+    zeros = np.zeros(count, np.int64)
+    kind = np.where(call >= 0, int(NodeKind.COMMUNICATION), int(NodeKind.COMPUTE))
+    nodes = Nodes(lane, lane, kind, place * 100, duration, zeros, zeros, zeros, call)
+    earliest = np.where(place == 0, 0, NEVER)
+    transfer = np.where(call >= 0, 7, 0)
+    return Graph(nodes, gap, earliest, edges, duration, transfer, call >= 0, ("dp",), ("op",))
+
+
+def _slow(graph: Graph) -> tuple[list[int], list[int]]:
+    """Replay by relaxing until nothing moves: slow, and plainly right."""
+    n = len(graph.nodes)
+    start, end = [0] * n, [0] * n
+    for _ in range(2 * n + 2):
+        for i in range(n):
+            when = [int(graph.earliest[i]), 0]
+            if i and graph.nodes.lane[i] == graph.nodes.lane[i - 1]:
+                when.append(end[i - 1] + int(graph.gap[i]))
+            rows = np.flatnonzero(graph.edges.target == i).tolist()
+            when += [
+                (end if graph.edges.at_end[q] else start)[int(graph.edges.source[q])] + int(graph.edges.lag[q])
+                for q in rows
+            ]
+            start[i] = max(when)
+            end[i] = start[i] + int(graph.duration[i])
+            if graph.tied[i]:
+                last = max(start[j] for j in np.flatnonzero(graph.nodes.call == graph.nodes.call[i]).tolist())
+                end[i] = max(start[i], last + int(graph.transfer[i]))
+    return start, end
+
+
+@given(graphs())
+def test_segments_give_the_longest_path(graph: Graph) -> None:
+    timeline = replay(graph, make_plan(graph))
+    start, end = _slow(graph)
+    assert timeline.start.tolist() == start
+    assert timeline.end.tolist() == end
+
+
+@given(graphs(), st.booleans())
+def test_what_is_where_its_reasons_have_it_need_not_be_replayed(graph: Graph, moved: bool) -> None:
+    found = replay(graph)
+    nodes = replace(graph.nodes, start=found.start, duration=found.end - found.start)
+    if moved:
+        nodes.start[-1] += 1
+    settled = replace(graph, nodes=nodes)
+    measured, replayed = as_measured(settled), replay(settled)
+    assert (measured is None) == moved
+    if measured is not None:
+        assert measured.start.tolist() == replayed.start.tolist()
+        assert measured.end.tolist() == replayed.end.tolist()
+
+
+@given(graphs(), st.sampled_from([10, 10**3, 10**7]))
+def test_an_edit_that_lengthens_the_run_far_is_as_exact(graph: Graph, factor: int) -> None:
+    longer = graph.with_changes(duration=graph.duration * factor, transfer=graph.transfer * factor)
+    timeline = replay(longer, make_plan(graph))
+    start, end = _slow(longer)
+    assert timeline.start.tolist() == start
+    assert timeline.end.tolist() == end
+
+
+def test_clocks_that_are_years_apart_are_replayed_one_segment_at_a_time() -> None:
+    graph = graph_of(run_with("clean").tables)
+    late = graph.nodes.rank * (2**60)
+    far = replace(
+        graph,
+        nodes=replace(graph.nodes, start=graph.nodes.start + late, call=np.full(len(graph.nodes), -1)),
+        earliest=np.where(graph.earliest == NEVER, NEVER, graph.earliest + late),
+        tied=np.zeros_like(graph.tied),
+    )
+    plan = make_plan(far)
+    assert len(plan.rounds) == len(plan.heads)
+    np.testing.assert_array_equal(replay(far).start, far.nodes.start)
+
+
+def test_what_a_circle_holds_up_goes_by_its_measured_time() -> None:
+    zeros, lane = np.zeros(2, np.int64), np.arange(2)
+    nodes = Nodes(zeros, lane, zeros, np.array([5, 3]), zeros + 10, zeros, zeros, zeros, zeros - 1)
+    edges = Edges(np.array([1, 0]), np.ones(2, bool), np.array([0, 1]), zeros, zeros + int(EdgeKind.WAIT))
+    graph = Graph(nodes, zeros, zeros, edges, zeros + 10, zeros, zeros > 0, (), ())
+    plan = make_plan(graph)
+    assert plan.nodes.tolist() == [1, 0]
+    timeline = replay(graph, plan)
+    assert timeline.start.tolist() == [25, 15]  # the first waits for the other's measured end, 15
+
+
+def test_a_run_of_nothing_takes_no_time() -> None:
+    none = np.zeros(0, np.int64)
+    nodes, edges = Nodes(*[none] * 9), Edges(none, none > 0, none, none, none)
+    graph = Graph(nodes, none, none, edges, none, none, none > 0, (), ())
+    assert len(replay(graph).start) == 0

@@ -1,0 +1,154 @@
+"""How do all ranks come into one file for Perfetto? Ranks as named, sorted processes on one clock."""
+
+from __future__ import annotations
+
+import gzip
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import zstandard
+
+from usp_prof.export.chrome import event_texts, flow_texts, joined, place
+from usp_prof.model.errors import UsageError
+from usp_prof.tables import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from usp_prof.model.selection import Selection
+    from usp_prof.tables.table_set import TableSet
+
+    Ints = NDArray[np.int64]
+
+_EVENT_COLUMNS = ("phase", "category", "name", "process", "thread", "start_ns", "dur_ns", "args")
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written."""
+
+    ranks: int
+    events: int
+    aligned: bool
+    """Whether the ranks' clocks could be tied to each other; else each is as recorded."""
+
+
+def export(
+    tables: TableSet,
+    path: Path,
+    selection: Selection,
+    *,
+    window_ns: tuple[int, int] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Exported:
+    """Write ranks and steps of a run; `window_ns` keeps what overlaps a time span counted from the run's start."""
+    ranks = tables.ranks if selection.ranks is None else selection.ranks
+    clocks = clock.of(tables)
+    zero = beginning(tables, ranks)
+    count = 0
+    with _opened(path) as out:
+        out.write(f'{{"schemaVersion":1,"displayTimeUnit":"ms","baseTimeNanoseconds":{zero},"traceEvents":[\n'.encode())
+        separator = b""
+        for done, rank in enumerate(ranks):
+            spans = _spans(tables, clocks, rank, selection, zero, window_ns)
+            for text, events in _rank_texts(tables, clocks, rank, spans, zero):
+                if text:  # nothing, where nothing of a rank lies in the range
+                    out.write(separator + text.encode())
+                    separator = b",\n"
+                count += events
+            if progress is not None:
+                progress(done + 1, len(ranks), f"rank {rank}")
+        out.write(b"\n]}\n")
+    return Exported(len(ranks), count, clocks.components == 1)
+
+
+def _rank_texts(
+    tables: TableSet, clocks: clock.Clock, rank: int, spans: Ints | None, zero: int
+) -> Iterator[tuple[str, int]]:
+    events = tables.arrow("events", [rank]).select(_EVENT_COLUMNS)
+    start = clocks.align(rank, events["start_ns"].to_numpy())
+    rows = np.arange(events.num_rows)
+    if spans is not None:
+        end = start + np.maximum(events["dur_ns"].to_numpy(), 0)
+        rows = np.flatnonzero(_overlaps(start, end, spans))
+        events, start = events.take(pa.array(rows)), start[rows]
+    sizes, places = tables.topology.axes, tables.topology.coordinates.get(rank, {})
+    place_title = ", ".join(f"{axis} {at}" for axis, at in places.items() if sizes.get(axis, 0) > 1)
+    title = f" ({place_title})" if place_title else ""
+    placed = place(rank, title, events, tables.arrow("threads", [rank]), start)
+    texts = event_texts(placed, zero).to_pylist()
+    flows = flow_texts(rank, placed, _links(tables, rank, rows), zero)
+    yield joined([*placed.metadata, *texts, *flows]), len(texts)
+
+
+def _links(tables: TableSet, rank: int, rows: Ints) -> Ints:
+    """Give pairs of rows (launch, work) where both are written."""
+    kernels = tables.columns("kernels", rank)
+    launch, work = kernels["launch_event"], kernels["event"]
+    at = np.stack([np.searchsorted(rows, launch), np.searchsorted(rows, work)], axis=1)
+    inside = (at < len(rows)).all(axis=1) & (launch >= 0)
+    at, launch, work = at[inside], launch[inside], work[inside]
+    there = (rows[at[:, 0]] == launch) & (rows[at[:, 1]] == work)
+    return np.asarray(at[there])
+
+
+def _spans(
+    tables: TableSet, clocks: clock.Clock, rank: int, selection: Selection, zero: int, window: tuple[int, int] | None
+) -> Ints | None:
+    """Give the aligned spans to keep as rows of (begin, end); `None` keeps all."""
+    spans = None
+    if selection.first_step is not None or selection.last_step is not None:
+        steps = tables.columns("steps", rank)
+        taken = np.array([selection.takes_step(step) for step in steps["step"].tolist()], bool)
+        low = np.minimum(steps["start_ns"], steps["host_start_ns"])[taken]
+        high = np.maximum(steps["end_ns"], steps["host_end_ns"])[taken]
+        spans = np.stack([clocks.align(rank, low), clocks.align(rank, high)], axis=1)
+    if window is not None:
+        low, high = zero + window[0], zero + window[1]
+        spans = np.array([[low, high]]) if spans is None else np.clip(spans, low, high)
+    return spans
+
+
+def _overlaps(start: Ints, end: Ints, spans: Ints) -> NDArray[np.bool_]:
+    out = np.zeros(len(start), bool)
+    for low, high in spans.tolist():
+        out |= (start < high) & (end >= low) & (high > low)
+    return out
+
+
+def beginning(tables: TableSet, ranks: Iterable[int]) -> int:
+    """Give the moment that a window counts from: the first event of these ranks, on the common clock."""
+    clocks = clock.of(tables)
+    return min((_first(tables, clocks, rank) for rank in ranks), default=0)
+
+
+def _first(tables: TableSet, clocks: clock.Clock, rank: int) -> int:
+    start = tables.arrow("events", [rank])["start_ns"].to_numpy()
+    return int(clocks.align(rank, start).min()) if len(start) else np.iinfo(np.int64).max
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Open the file, packed as its name says; a file that could not be finished is taken away."""
+    aside = path.with_name(f".{path.name}.part")
+    try:
+        with aside.open("wb") as raw:
+            if path.suffix == ".gz":
+                with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=5, mtime=0) as packed:
+                    yield packed  # type: ignore[misc] # a binary file for all we need
+            elif path.suffix == ".zst":
+                with zstandard.ZstdCompressor(level=3).stream_writer(raw) as packed:
+                    yield packed
+            else:
+                yield raw
+        aside.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another file with -o") from None
+    finally:
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,271 @@
+"""What did each node of a rank wait for? Launches, posts, other streams, synchronisation and step boundaries.
+
+Traces say little of this outright. What is said (which call launched a kernel, that PyTorch makes a collective wait for
+the compute before it) is taken as it is; the rest is read off the times: work that starts right when something on
+another lane ends, after a gap that nothing else explains, waited for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.lookup import lookup, rows_of
+from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
+
+if TYPE_CHECKING:
+    from usp_prof.replay.graph import Flags, Ints
+    from usp_prof.replay.rank_nodes import RankNodes
+    from usp_prof.tables.table_set import TableSet
+
+UNEXPLAINED_NS = 3_000
+"""A device's gap of this much that neither lane nor launch explains is a wait for another stream."""
+CLOSED_NS = 300_000
+"""On CPU traces another thread closes a communication's range, up to so long after the one that waited goes on."""
+_SEEMINGLY_EARLY = 256
+"""So many pieces of work that seem to have ended before their launch are passed over; beyond it nothing is known."""
+RESUMED_NS = 100_000
+"""A host that waited for the device goes on so soon after the awaited work ended."""
+UNTRACED_WAIT_NS = 1_000_000
+"""A shorter gap of the host is ordinary work, also where it happens to end when some work of the device does."""
+FULL_QUEUE = 512
+"""With so many launches pending, a launch can block: the driver's queue holds about 1,000."""
+HOST_WAIT_NS = 20_000
+"""On CPU traces Python runs between ops all the time: only a longer gap in which a communication ends is a wait."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankWaits:
+    """One rank's edges by its own node numbers, the gaps that are left, and where a node's begin is simply given."""
+
+    source: Ints
+    at_end: Flags
+    target: Ints
+    lag: Ints
+    kind: Ints
+    gap: Ints
+    earliest: Ints
+
+
+class _Collector:
+    def __init__(self) -> None:
+        self.rows: list[tuple[Ints, Flags, Ints, Ints, Ints]] = []
+
+    def add(self, source: Ints, target: Ints, lag: Ints, kind: EdgeKind, *, at_end: bool = True) -> None:
+        self.rows.append((source, np.full(len(source), at_end), target, lag, np.full(len(source), int(kind))))
+
+
+def waits_of(tables: TableSet, n: RankNodes) -> RankWaits:
+    """Find one rank's edges."""
+    found = _Collector()
+    count = len(n.lane)
+    first = n.first_of_lane
+    lane_end = np.full(count, NEVER)
+    lane_end[1:] = np.where(first[1:], NEVER, n.end[:-1])
+    reason = lane_end.copy()  # when the latest known reason to wait was over
+    launch_source, launch_lag = _launches(n)
+    launched = launch_source >= 0
+    by_launch = np.where(launched, n.start[launch_source] + launch_lag, NEVER)
+    reason = np.maximum(reason, by_launch)
+    issue_source, issued_at = _issues(tables, n, launch_source)
+    issued = issue_source >= 0
+    reason = np.maximum(reason, np.where(issued, issued_at, NEVER))
+    late = n.start - np.maximum(reason, NEVER // 2)
+    wait_source = _other_lane(n, reason, late)
+    if not n.on_device:
+        asked_first = _before_post(n, issue_source, issued_at)
+        held = asked_first >= 0  # the host waited before it posted: what was left from compute to post is that wait
+        wait_source = np.where(held, asked_first, wait_source)
+        issued_at = np.where(held, n.end[issue_source], issued_at)
+        reason = np.where(held, np.maximum(lane_end, issued_at), reason)
+    waiting = wait_source >= 0
+    # The wait that ended last is the one that counted; it keeps the think time after it, the others none.
+    by_wait = np.where(waiting, n.end[wait_source], NEVER)
+    last = np.maximum(reason, by_wait)
+    rows = np.flatnonzero(waiting)
+    found.add(wait_source[rows], rows, n.start[rows] - by_wait[rows], EdgeKind.WAIT)
+    rows = np.flatnonzero(launched)
+    counted = by_launch[rows] >= last[rows]
+    lag = np.where(counted, n.start[rows] - n.start[launch_source[rows]], launch_lag[rows])
+    found.add(launch_source[rows], rows, lag, EdgeKind.LAUNCH, at_end=False)
+    rows = np.flatnonzero(issued)
+    counted = issued_at[rows] >= last[rows]
+    after = n.end[issue_source[rows]]
+    found.add(issue_source[rows], rows, np.where(counted, n.start[rows], issued_at[rows]) - after, EdgeKind.ISSUE)
+    gap = np.where(first, 0, n.start - lane_end)
+    by_lane = lane_end >= last
+    gap = np.where(by_lane | (gap < 0), gap, 0)
+    _boundaries(n, found)
+    launched_at = np.where(launched, n.start[launch_source], NEVER)
+    _returns(n, found, gap, launched_at)
+    _untraced_waits(n, found, gap, launched_at)
+    nothing = first & ~launched & ~issued & ~waiting
+    source, at_end, target, lag, kind = (np.concatenate(column) for column in zip(*found.rows, strict=True))
+    return RankWaits(source, at_end, target, lag, kind, gap, np.where(nothing, n.start, NEVER))
+
+
+def _launches(n: RankNodes) -> tuple[Ints, Ints]:
+    """Give each device node its launching call, and the least time a launch takes on this rank."""
+    host = np.flatnonzero(n.kind == NodeKind.HOST)
+    source = np.full(len(n.lane), -1, np.int64)
+    if not len(host):
+        return source, np.zeros(len(n.lane), np.int64)
+    place = rows_of(n.event[host], n.launch)
+    known = place >= 0
+    source[known] = host[place[known]]
+    delay = (n.start - n.start[source])[known]
+    # Where the device's clock runs before the host's, work seems to begin before its launch: nothing tells the least.
+    least = max(0, int(delay.min())) if len(delay) else 0
+    lag = np.zeros(len(n.lane), np.int64)
+    lag[known] = np.minimum(least, delay)
+    return source, lag
+
+
+def _issues(tables: TableSet, n: RankNodes, launch: Ints) -> tuple[Ints, Ints]:
+    """Give each communication the compute before it: on a device by order of launch, on CPU by when it was posted."""
+    source, at = np.full(len(n.lane), -1, np.int64), np.full(len(n.lane), NEVER)
+    parts = np.flatnonzero(n.kind == NodeKind.COMMUNICATION)
+    compute = np.flatnonzero(n.kind == NodeKind.COMPUTE)
+    if not len(parts) or not len(compute):
+        return source, at
+    if n.on_device:
+        called = np.where(launch >= 0, n.start[launch], NEVER)
+        linked = compute[launch[compute] >= 0]
+        linked = linked[np.argsort(called[linked], kind="stable")]
+        place = np.searchsorted(called[linked], called[parts]) - 1
+        before = lookup(linked, np.where(place >= 0, place, -1), missing=-1)
+        good = (before >= 0) & (launch[parts] >= 0) & (n.end[before] <= n.start[parts])
+        source[parts[good]] = before[good]
+        at[parts[good]] = n.end[before[good]]
+        return source, at
+    posted = np.minimum(_posted(tables, n, parts), n.start[parts])
+    order = compute[np.argsort(n.end[compute], kind="stable")]
+    place = np.searchsorted(n.end[order], posted, side="right") - 1
+    good = place >= 0
+    source[parts[good]] = order[place[good]]
+    at[parts[good]] = posted[good]
+    return source, at
+
+
+def _posted(tables: TableSet, n: RankNodes, parts: Ints) -> Ints:
+    """Say when the host posted each part; its own start where the op is not known."""
+    collectives, ops = tables.columns("collectives", n.rank), tables.columns("ops", n.rank)
+    row = n.part[parts]
+    op = np.where(row >= 0, collectives["op_event"][row] if len(collectives) else -1, -1)
+    if not len(ops):
+        return n.start[parts]
+    place = rows_of(ops["event"], op)
+    return np.where(place >= 0, ops["start_ns"][place], n.start[parts])
+
+
+def _before_post(n: RankNodes, compute: Ints, posted: Ints) -> Ints:
+    """Find for each posted part the communication that the host waited for between its last compute and the post."""
+    source = np.full(len(n.lane), -1, np.int64)
+    parts = np.flatnonzero((n.kind == NodeKind.COMMUNICATION) & (compute >= 0))
+    parts = parts[posted[parts] - n.end[compute[parts]] > HOST_WAIT_NS]
+    ended = np.flatnonzero(n.kind == NodeKind.COMMUNICATION)
+    if not len(parts) or not len(ended):
+        return source
+    ended = ended[np.argsort(n.end[ended], kind="stable")]
+    place = np.searchsorted(n.end[ended], posted[parts], side="right") - 1
+    before = np.where(place >= 0, ended[np.maximum(place, 0)], -1)
+    good = (before >= 0) & (n.end[before] > n.end[compute[parts]]) & (n.lane[before] != n.lane[parts])
+    source[parts[good]] = before[good]
+    return source
+
+
+def _other_lane(n: RankNodes, reason: Ints, late: Ints) -> Ints:
+    """Find for each node that starts later than known reasons say what ended on another lane just before it."""
+    source = np.full(len(n.lane), -1, np.int64)
+    device = (n.kind != NodeKind.HOST) & (n.kind != NodeKind.RETURN)
+    if n.on_device:
+        ended = np.flatnonzero(device)
+        seeking = np.flatnonzero(device & (late > UNEXPLAINED_NS))
+    else:
+        ended = np.flatnonzero(n.kind == NodeKind.COMMUNICATION)
+        seeking = np.flatnonzero((n.kind == NodeKind.COMPUTE) & (late > HOST_WAIT_NS))
+    if not len(ended) or not len(seeking):
+        return source
+    ended = ended[np.argsort(n.end[ended], kind="stable")]
+    slack = 0 if n.on_device else np.minimum(CLOSED_NS, late[seeking] // 2)
+    place = np.searchsorted(n.end[ended], n.start[seeking] + slack, side="right") - 1
+    before = np.where(place >= 0, ended[np.maximum(place, 0)], -1)
+    good = (before >= 0) & (n.end[before] > reason[seeking]) & (n.lane[before] != n.lane[seeking])
+    good &= n.start[before] < n.start[seeking]
+    source[seeking[good]] = before[good]
+    return source
+
+
+def _boundaries(n: RankNodes, found: _Collector) -> None:
+    """Let a step's first compute wait for all that the step before ran and had ended by then."""
+    device = np.flatnonzero((n.kind != NodeKind.HOST) & (n.kind != NodeKind.RETURN) & (n.step >= 0))
+    if not len(device):
+        return
+    compute = device[n.kind[device] == NodeKind.COMPUTE]
+    compute = compute[np.lexsort((n.start[compute], n.step[compute]))]
+    steps, head = np.unique(n.step[compute], return_index=True)
+    firsts = dict(zip(steps.tolist(), compute[head].tolist(), strict=True))
+    ordered = device[np.lexsort((n.end[device], n.lane[device], n.step[device]))]
+    last = np.ones(len(ordered), dtype=bool)
+    last[:-1] = (n.lane[ordered][1:] != n.lane[ordered][:-1]) | (n.step[ordered][1:] != n.step[ordered][:-1])
+    tails = ordered[last]
+    following = np.array([firsts.get(int(step) + 1, -1) for step in n.step[tails].tolist()], np.int64)
+    good = (following >= 0) & (n.end[tails] <= n.start[following]) & (n.lane[tails] != n.lane[following])
+    found.add(tails[good], following[good], np.zeros(int(good.sum()), np.int64), EdgeKind.BOUNDARY)
+
+
+def _returns(n: RankNodes, found: _Collector, gap: Ints, launched_at: Ints) -> None:
+    """Let a host call that waits come back when the device work that it waited for has ended: what it had launched.
+
+    Where the clocks of host and device differ, work seems to end before its launch: no call before that waited for it.
+    """
+    back = np.flatnonzero(n.kind == NodeKind.RETURN)
+    device = np.flatnonzero((n.kind != NodeKind.HOST) & (n.kind != NodeKind.RETURN))
+    if not len(back) or not len(device):
+        return
+    ended = device[np.argsort(n.end[device], kind="stable")]
+    place = np.searchsorted(n.end[ended], n.start[back], side="right") - 1
+    for _ in range(_SEEMINGLY_EARLY):
+        early = (place >= 0) & (launched_at[ended[place]] >= n.start[back])
+        if not early.any():
+            break
+        place[early] -= 1
+    before = np.where((place >= 0) & (launched_at[ended[place]] < n.start[back]), ended[place], -1)
+    called = n.start[back] - gap[back]
+    good = (before >= 0) & (n.end[before] > called)
+    rows, source = back[good], before[good]
+    found.add(source, rows, n.start[rows] - n.end[source], EdgeKind.SYNC)
+    gap[rows] = np.minimum(gap[rows], 0)
+
+
+def _untraced_waits(n: RankNodes, found: _Collector, gap: Ints, launched_at: Ints) -> None:
+    """Let a host that stood still until the device was done wait for it, though the trace names no call that waits.
+
+    Some waits leave no call: the caching allocator waits for an event before it frees, NCCL polls, a launch blocks
+    while the launch queue is full. They look like a pause, but they end when the device's work does:
+      1. the gap is long (UNTRACED_WAIT_NS), and within it ends work that was launched before it;
+      2. the host goes on within RESUMED_NS of that end;
+      3. and that work was the last on its stream that had been launched by then, or the launch queue was full.
+    Without the third, any pause beside a busy device would seem to be a wait.
+    """
+    host = np.flatnonzero((n.kind == NodeKind.HOST) & (gap > UNTRACED_WAIT_NS))
+    device = np.flatnonzero((n.kind != NodeKind.HOST) & (n.kind != NodeKind.RETURN))
+    if not len(host) or not len(device):
+        return
+    stopped, resumed = n.start[host] - gap[host], n.start[host]
+    ended = device[np.argsort(n.end[device], kind="stable")]
+    place = np.searchsorted(n.end[ended], resumed, side="right") - 1
+    awaited = np.where(place >= 0, ended[np.maximum(place, 0)], -1)
+    known = (awaited >= 0) & (launched_at[awaited] > NEVER) & (launched_at[awaited] <= stopped)
+    soon = (n.end[awaited] > stopped) & (resumed - n.end[awaited] <= RESUMED_NS)
+    follower = np.minimum(awaited + 1, len(n.lane) - 1)
+    on_stream = (n.lane[follower] == n.lane[awaited]) & (follower != awaited)
+    drained = ~on_stream | (launched_at[follower] > stopped)
+    launches = np.sort(launched_at[device])
+    pending = np.searchsorted(launches, resumed) - np.searchsorted(np.sort(n.start[device]), resumed)
+    rows = known & soon & (drained | (pending >= FULL_QUEUE))
+    target, source = host[rows], awaited[rows]
+    found.add(source, target, n.start[target] - n.end[source], EdgeKind.SYNC)
+    gap[target] = 0

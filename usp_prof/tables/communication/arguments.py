@@ -1,0 +1,215 @@
+"""What do events say about the communication they carry? The arguments of kernels, c10d ops and their ranges."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from usp_prof.columns.arrow import coded, index_of, numbers_of, texts_of
+from usp_prof.columns.lookup import lookup
+from usp_prof.model.schema import Kind
+from usp_prof.tables.events.field import Field
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.events.frame import EventFrame
+
+    Ints = NDArray[np.int64]
+
+_FIELDS = (
+    Field("name", "Collective name", Kind.TEXT),
+    Field("in_nelems", "In msg nelems"),
+    Field("out_nelems", "Out msg nelems"),
+    Field("dtype", "dtype", Kind.TEXT),
+    Field("in_split", "In split size", Kind.TEXT),
+    Field("out_split", "Out split size", Kind.TEXT),
+    Field("group_size", "Group size"),
+    Field("group_name", "Process Group Name", Kind.TEXT),
+    Field("group_id", "Process Group ID", Kind.TEXT),
+    Field("description", "Process Group Description", Kind.TEXT),
+    Field("ranks", "Process Group Ranks", Kind.TEXT),
+    Field("first_rank", "Global rank start"),
+    Field("stride", "Global rank stride"),
+    Field("sequence", "Seq"),
+    Field("source", "Src Rank"),
+    Field("destination", "Dst Rank"),
+    Field("asynchronous", "Is asynchronized op", Kind.TEXT),
+    Field("dims", "Input Dims", Kind.TEXT),
+    Field("types", "Input type", Kind.TEXT),
+    # record_param_comms of 2023 and before has positions only: tensors, sequence, group, rank, name, splits, size.
+    Field("old_sequence", '$."Concrete Inputs"[1]'),
+    Field("old_group", '$."Concrete Inputs"[2]'),
+    Field("old_size", '$."Concrete Inputs"[7]'),
+    Field("newer", '$."Concrete Inputs"[8]', Kind.TEXT),
+)
+_CODED = tuple(replace(field, coded=field.kind is Kind.TEXT) for field in _FIELDS)
+"""Calls say the same again and again: no text of theirs is copied for each."""
+_KINDS = {field.name: field.kind for field in _FIELDS}
+_BYTES = {
+    1: "byte char bool uint8 int8 signed_char unsigned_char float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz "
+    "quint8 qint8",
+    2: "half bfloat16 short float16 int16",
+    4: "float int int32 float32 complexhalf",
+    8: "double long int64 float64 long_int complexfloat",
+    16: "complexdouble",
+}
+_SIZE_OF = {name: size for size, names in _BYTES.items() for name in names.split()}
+
+
+def said_of(frame: EventFrame, first: Ints, *others: Ints) -> pa.Table:
+    """Read what several events say of one part each: every field from the first of them that has it.
+
+    A row of -1 says nothing.
+    """
+    count = len(first)
+    read = _described(frame, np.concatenate([first, *others]))
+    columns = {}
+    for name, kind in _KINDS.items():
+        own, values = read[name]
+        result = own[:count]
+        for place in range(1, len(others) + 1):
+            has = result != values.index("") if kind is Kind.TEXT else result >= 0
+            result = np.where(has, result, own[place * count : (place + 1) * count])
+        columns[name] = coded(result, values) if kind is Kind.TEXT else index_of(result)
+    return pa.table(columns)
+
+
+def _described(frame: EventFrame, rows: Ints) -> dict[str, tuple[Ints, list[str]]]:
+    """Give each field as numbers or, of a text, as codes and the texts, of which one is empty."""
+    known = np.flatnonzero(rows >= 0)
+    read = frame.arguments(rows[known], _CODED)
+    columns: dict[str, tuple[Ints, list[str]]] = {}
+    for name, kind in _KINDS.items():
+        if kind is Kind.TEXT:
+            values = read[name].dictionary.to_pylist()
+            values = values if "" in values else [*values, ""]
+            columns[name] = _spread(numbers_of(read[name].indices), known, len(rows), values.index("")), values
+        else:
+            columns[name] = _spread(read[name], known, len(rows), -1), []
+    return _modern(columns)
+
+
+def _spread(values: Ints, known: Ints, count: int, absent: int) -> Ints:
+    """Put values in their rows; the others are absent."""
+    out = np.full(count, absent, np.int64)
+    out[known] = values
+    return out
+
+
+def _modern(columns: dict[str, tuple[Ints, list[str]]]) -> dict[str, tuple[Ints, list[str]]]:
+    """Move what the oldest form keeps by position to where newer forms have it."""
+    old = columns["old_size"][0] >= 1
+    for name in ("newer", "name"):
+        codes, values = columns[name]
+        old &= codes == values.index("")
+    for name, spare in (("group_size", "old_size"), ("sequence", "old_sequence")):
+        numbers = columns[name][0]
+        columns[name] = np.where(old & (numbers < 0), columns[spare][0], numbers), []
+    return columns
+
+
+def numbers(table: pa.Table, name: str) -> Ints:
+    """Give an integer field as an array."""
+    return np.asarray(numbers_of(table.column(name)), np.int64)
+
+
+def texts(table: pa.Table, name: str) -> tuple[Ints, list[str]]:
+    """Give a text field as codes and distinct texts."""
+    return coded_texts(table.column(name))
+
+
+def coded_texts(column: pa.Array | pa.ChunkedArray) -> tuple[Ints, list[str]]:
+    """Give texts as codes and distinct texts."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    each = pa.concat_arrays(chunks or [texts_of([])]).dictionary_encode()
+    return _in_use(numbers_of(each.indices).astype(np.int64), each.dictionary.to_pylist())
+
+
+def _in_use(codes: Ints, values: list[str]) -> tuple[Ints, list[str]]:
+    """Keep the texts that occur, in the order in which they do."""
+    first = np.full(len(values), len(codes), np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    order = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(codes))]
+    place = np.empty(len(values), np.int64)
+    place[order] = np.arange(len(order))
+    return place[codes], [values[code] for code in order.tolist()]
+
+
+def sizes(table: pa.Table) -> tuple[Ints, Ints, NDArray[Any], NDArray[np.bool_]]:
+    """Give bytes in and out, the element type, and whether bytes come from shapes, which tell of inputs alone."""
+    dims, types = texts(table, "dims"), texts(table, "types")
+    shaped = lookup([elements(text) for text in dims[1]], dims[0], missing=-1)
+    typed = lookup([_first_type(text) for text in types[1]], types[0], missing="")
+    own = texts(table, "dtype")
+    named = lookup(own[1], own[0], missing="")
+    dtype = np.where(named != "", named, typed)
+    values = {text: size_of(text) for text in set(dtype.tolist())}
+    width = np.array([values[text] for text in dtype.tolist()], dtype=np.int64)
+    in_count, out_count = numbers(table, "in_nelems"), numbers(table, "out_nelems")
+    by_shape = (in_count < 0) & (shaped >= 0)
+    in_count = np.where(by_shape, shaped, in_count)
+    in_bytes = np.where((in_count >= 0) & (width > 0), in_count * width, -1)
+    out_bytes = np.where((out_count >= 0) & (width > 0), out_count * width, -1)
+    return in_bytes, out_bytes, dtype, by_shape
+
+
+def size_of(dtype: str) -> int:
+    """Give the bytes of one element by the type's name as PyTorch writes it; -1 when the name is not known."""
+    plain = dtype.removeprefix("c10::").removeprefix("torch.").strip().lower().replace(" ", "_")
+    return _SIZE_OF.get(plain, -1)
+
+
+def elements(dims: str) -> int:
+    """Count the elements of the first input in "Input Dims" (of a tensor list all of its tensors); -1 when unknown."""
+    try:
+        shapes = json.loads(dims) if dims else []
+        if not shapes:
+            return -1
+        first = shapes[0]
+        if not first:  # a scalar; what is no tensor has no type to give it a size
+            return 1
+        tensors = first if isinstance(first[0], list) else [first]
+        return sum(prod(tensor) for tensor in tensors)
+    except (ValueError, TypeError, LookupError):
+        return -1
+
+
+def second_elements(dims: str) -> int:
+    """Count the elements of the second entry in "Input Dims": c10d lists the output before the input."""
+    end = _end_of_first(dims)
+    return elements("[" + dims[end + 1 :].lstrip(", ")) if end < len(dims) - 1 else -1
+
+
+def _end_of_first(dims: str) -> int:
+    """Find where the first entry of a JSON list of lists ends."""
+    depth = 0
+    for place, letter in enumerate(dims):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "]" and depth == 1:
+            return place
+    return len(dims)
+
+
+def first_shape(dims: str) -> str:
+    """Give the shape of the first input, of a tensor list that of its first tensor; empty when unknown."""
+    try:
+        first = json.loads(dims)[0] if dims else None
+        while first and isinstance(first[0], list):
+            first = first[0]
+    except (ValueError, TypeError, LookupError):
+        return ""
+    return json.dumps(first, separators=(",", ":")) if first else ""
+
+
+def _first_type(types: str) -> str:
+    try:
+        first = json.loads(types)[0] if types else ""
+    except (ValueError, TypeError, LookupError):
+        return ""
+    return first if isinstance(first, str) and size_of(first) > 0 else ""

@@ -1,0 +1,100 @@
+"""Which c10d op posted each of gloo's ranges? And the look-ups of ranges by name and place that this takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.lanes import nest
+from usp_prof.columns.lookup import lookup
+from usp_prof.model.schema import Kind
+from usp_prof.tables.communication.arguments import coded_texts, elements, second_elements
+from usp_prof.tables.events.classification import operation
+from usp_prof.tables.events.field import Field
+from usp_prof.tables.events.frame import HOST_OPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.events.frame import EventFrame
+
+    Ints = NDArray[np.int64]
+
+P2P = ("send", "recv", "send_recv")
+
+
+def ranges_of(frame: EventFrame, categories: tuple[str, ...], wanted: Callable[[str], bool]) -> Ints:
+    """Give the rows of events with a wanted name, by start."""
+    rows = frame.rows(*categories)
+    rows = rows[frame.by_name(rows, wanted)]
+    return np.asarray(rows[np.lexsort((rows, frame.start[rows]))], np.int64)
+
+
+def around(frame: EventFrame, ranges: Ints, track: Ints, at: Ints) -> Ints:
+    """Give the innermost of the ranges around each moment of a thread; -1 without any."""
+    inner = nest(frame.track[ranges], frame.start[ranges], frame.duration[ranges]).innermost(track, at)
+    return np.asarray(np.where(inner >= 0, ranges[inner], -1), np.int64) if len(ranges) else inner
+
+
+def operation_of(frame: EventFrame, rows: Ints) -> NDArray[np.object_]:
+    """Name the operation by the name of an event; "other" for a row of -1."""
+    result = np.full(len(rows), "other", dtype=object)
+    known = rows >= 0
+    result[known] = frame.by_name(rows[known], lambda name: operation(name.partition(":")[2] or name), object)
+    return result
+
+
+def posts_of_gloo(frame: EventFrame, row: Ints, op: NDArray[np.object_]) -> Ints:
+    """Find the c10d op that posted each gloo range.
+
+    Sends and receives begin inside it. The others run on gloo's workers: of one operation and size, the posts and
+    the ranges follow each other in the same order, so they are counted off against each other.
+    """
+    posts = ranges_of(frame, HOST_OPS, lambda name: name.startswith("c10d::"))
+    found = around(frame, posts, frame.track[row], frame.start[row])
+    away = np.flatnonzero((found < 0) & ~np.isin(op, P2P))
+    inside = np.isin(posts, found)
+    free = posts[~inside]
+    kind = operation_of(frame, free)
+    kind = np.where(kind == "reduce_scatter", "all_reduce", kind)  # gloo carries it out as one
+    row_key, post_key = _keys(frame, row[away], op[away]), _keys(frame, free, kind)
+    codes, inverse = np.unique(np.concatenate([row_key, post_key]), return_inverse=True)
+    left, right = inverse[: len(row_key)], inverse[len(row_key) :]
+    surplus = np.bincount(left, minlength=len(codes)) - np.bincount(right, minlength=len(codes))
+    # More ranges than posts: the first ones were posted before the window began.
+    left_place = _count_off(left) - np.maximum(surplus, 0)[left]
+    stride = len(row) + len(free) + 1
+    wanted, offered = left * stride + left_place, right * stride + _count_off(right)
+    order = np.argsort(offered)
+    place = np.searchsorted(offered[order], wanted)
+    place = np.minimum(place, max(len(offered) - 1, 0))
+    if len(offered):
+        hit = (offered[order][place] == wanted) & (left_place >= 0)
+        found[away] = np.where(hit, free[order[place]], -1)
+    return found
+
+
+def _keys(frame: EventFrame, rows: Ints, op: NDArray[np.object_]) -> NDArray[np.str_]:
+    """Tell operations of different size apart: by the elements of the input, which c10d lists after the output."""
+    dims, values = coded_texts(frame.arguments(rows, (Field("dims", "Input Dims", Kind.TEXT),))["dims"])
+    outputs_first = np.isin(op, ("all_gather", "reduce_scatter", "all_to_all"))
+    first = lookup([elements(text) for text in values], dims, missing=-1)
+    second = lookup([second_elements(text) for text in values], dims, missing=-1)
+    posted = frame.by_name(rows, lambda name: name.startswith("c10d::"))
+    reduce_scatter = frame.by_name(rows, lambda name: "reduce_scatter" in name)
+    count = np.where(posted & (outputs_first | reduce_scatter) & (second >= 0), second, first)
+    return np.char.add(np.char.add(op.astype(str), " "), count.astype(str))
+
+
+def _count_off(codes: Ints) -> Ints:
+    """Count off the entries of each code in the order in which they stand."""
+    order = np.argsort(codes, kind="stable")
+    sorted_codes = codes[order]
+    begins = np.r_[True, sorted_codes[1:] != sorted_codes[:-1]] if len(codes) else np.zeros(0, dtype=bool)
+    base = np.maximum.accumulate(np.where(begins, np.arange(len(codes)), 0))
+    numbers = np.empty(len(codes), np.int64)
+    numbers[order] = np.arange(len(codes)) - base
+    return numbers

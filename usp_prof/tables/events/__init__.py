@@ -1,0 +1,1 @@
+"""Events of one rank as arrays: their arguments, streams, launches and kinds of work."""

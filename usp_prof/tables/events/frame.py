@@ -1,0 +1,169 @@
+"""How do the builders see the events of a rank? As arrays, by category, with arguments read out on demand."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from usp_prof.columns.arrow import coded
+from usp_prof.columns.lanes import Tracks, nest
+from usp_prof.columns.table import Columns
+from usp_prof.inputs.kineto import combinations
+from usp_prof.tables.events.arguments import read_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from usp_prof.inputs.kineto.events import RawTrace
+    from usp_prof.tables.events.field import Field
+
+    Ints = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+DEVICE_WORK = combinations.CATEGORIES
+HOST_CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "privateuse1_runtime", "privateuse1_driver", "xpu_runtime")
+HOST_OPS = ("cpu_op",)
+MARKS = ("user_annotation",)
+
+
+class EventFrame:
+    """The events of one rank. Rows are positions in the events table; texts stay coded until asked for."""
+
+    def __init__(self, raw: RawTrace, rank: int) -> None:
+        self.raw = raw
+        self.rank = rank
+        self._columns = Columns(raw.events)
+        self._texts: dict[str, tuple[Ints, list[str]]] = {}
+        self._categories: dict[str, Ints] = {}
+
+    def __len__(self) -> int:
+        """Count the events."""
+        return len(self._columns)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The file's top-level fields."""
+        return self.raw.metadata
+
+    def ints(self, name: str, rows: Ints | None = None) -> Ints:
+        """Give an integer column, of some rows or of all."""
+        column = self._columns[name]
+        return np.asarray(column if rows is None else column.take(rows), np.int64)
+
+    @cached_property
+    def event(self) -> Ints:
+        """Event numbers by row."""
+        return self.ints("event")
+
+    @cached_property
+    def start(self) -> Ints:
+        """Starts by row."""
+        return self.ints("start_ns")
+
+    @cached_property
+    def duration(self) -> Ints:
+        """Durations by row; what has none counts as empty."""
+        return np.maximum(self.ints("dur_ns"), 0)
+
+    @cached_property
+    def end(self) -> Ints:
+        """Ends by row."""
+        return self.start + self.duration
+
+    def shorten(self, rows: Ints, duration: Ints) -> None:
+        """Take other durations for some rows; for whoever finds them wrong, before anything is built on them."""
+        changed = self.duration.copy()
+        changed[rows] = duration
+        self.duration = changed
+        self.end = self.start + changed
+
+    def codes(self, name: str) -> tuple[Ints, list[str]]:
+        """Give a text column as codes and distinct texts."""
+        if name not in self._texts:
+            self._texts[name] = self._columns.narrow_codes(name)
+        return self._texts[name]
+
+    @cached_property
+    def track(self) -> Ints:
+        """Number of the (process, thread) pair by row."""
+        process, processes = self.codes("process")
+        thread, threads = self.codes("thread")
+        if len(processes) < 2:
+            return thread
+        return np.asarray(process.astype(np.int64) * (len(threads) + 1) + thread, np.int64)
+
+    def rows(self, *categories: str) -> Ints:
+        """Give the rows of complete events of these categories, in file order."""
+        parts = [self._category(name) for name in categories]
+        found = [part for part in parts if len(part)]
+        if len(found) < 2:
+            return found[0] if found else np.zeros(0, np.int64)
+        return np.sort(np.concatenate(found))
+
+    def _category(self, name: str) -> Ints:
+        if name not in self._categories:
+            codes, values = self.codes("category")
+            phase, phases = self.codes("phase")
+            wanted = [code for code, value in enumerate(values) if value == name]
+            hits = np.isin(codes, wanted) if len(wanted) != 1 else codes == wanted[0]
+            if name != "cpu_instant_event":
+                complete = np.array([text == "X" for text in phases] + [False])
+                hits = hits & complete[phase]
+            self._categories[name] = np.flatnonzero(hits)
+        return self._categories[name]
+
+    def by_name(self, rows: Ints, say: Callable[[str], Any], dtype: Any = bool) -> NDArray[Any]:  # noqa: ANN401 - NumPy's
+        """Map the names of rows through a function that sees each distinct name once."""
+        codes, values = self.codes("name")
+        own = codes.take(rows)
+        used = np.zeros(len(values), dtype=bool)
+        used[own] = True
+        table = np.zeros(len(values), dtype=dtype)
+        found = np.flatnonzero(used)
+        table[found] = np.fromiter((say(values[code]) for code in found.tolist()), dtype, len(found))
+        return table.take(own)
+
+    def text(self, name: str, rows: Ints) -> pa.DictionaryArray:
+        """Give a text column of some rows with only the texts that occur there."""
+        codes, values = self.codes(name)
+        return compact(codes.take(rows), values)
+
+    def texts(self, name: str, rows: Ints) -> NDArray[Any]:
+        """Give a text column of some rows as str objects."""
+        codes, values = self.codes(name)
+        return np.asarray([*values, ""], dtype=object)[codes[rows]]
+
+    def arguments(self, rows: Ints, fields: Iterable[Field]) -> dict[str, Any]:
+        """Read fields out of the arguments of some rows: integers and floats as NumPy arrays, texts as Arrow arrays."""
+        return read_arguments(self._args, rows, tuple(fields))
+
+    def launched(self, rows: Ints, fields: Iterable[Field]) -> dict[str, NDArray[Any]]:
+        """Read fields of numbers that device work has among `device_work.KEYS`, of some rows of it."""
+        work = self.raw.work
+        if work is None:
+            return self.arguments(rows, fields)
+        read = read_arguments(pa.chunked_array([work.texts]), np.arange(len(work.texts)), tuple(fields))
+        return {name: values[work.code[rows]] for name, values in read.items()}
+
+    @cached_property
+    def _args(self) -> pa.ChunkedArray:
+        column = self.raw.events.column("args")
+        return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
+
+    def nested(self, rows: Ints) -> Tracks:
+        """Nest some rows on their threads; the rows it speaks of are positions in `rows`."""
+        return nest(self.track[rows], self.start[rows], self.duration[rows])
+
+
+def compact(codes: Ints, values: list[str]) -> pa.DictionaryArray:
+    """Make a dictionary column that holds only the texts in use, in the order of their codes."""
+    used = np.zeros(len(values) + 1, dtype=bool)
+    used[codes] = True
+    place = np.cumsum(used) - 1
+    kept = [values[code] for code in np.flatnonzero(used[:-1]).tolist()]
+    return coded(place[codes].astype(np.int32), kept)

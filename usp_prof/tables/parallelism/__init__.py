@@ -1,0 +1,1 @@
+"""Parallelism: the axis of each process group, and the mesh that the axes span."""

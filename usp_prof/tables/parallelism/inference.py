@@ -1,0 +1,225 @@
+"""Inference: the axis of communication that nobody named, from what it carries. Where two axes fit: unknown.
+
+`docs/axes.md` lists for each inference the evidence that it needs and the counter-example that it refuses.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.order import first_rows, group_codes, numbered
+from usp_prof.model.topology import Axis, AxisSource
+from usp_prof.tables.communication.posts import P2P
+from usp_prof.tables.pipeline.traffic import Transfers, transfers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from usp_prof.columns.table import Columns
+    from usp_prof.model.topology import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """An axis and why; unknown without a reason where nothing tells it."""
+
+    axis: Axis = Axis.UNKNOWN
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Kind:
+    """What the parts of one kind have in common."""
+
+    op: str
+    phase: str
+    shape: str
+    bytes: int
+    """-1: unknown."""
+    posted: bool
+    """It is known from where the host posted it; not so of what was launched before the window."""
+
+    @property
+    def late(self) -> bool:
+        """It was posted in the backward pass or around the optimizer."""
+        return self.phase in {"backward", "optimizer"}
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What ran in one group, over all ranks."""
+
+    kinds: Counter[Kind] = field(default_factory=Counter)
+    marks: Counter[str] = field(default_factory=Counter)
+    steps: int = 0
+    """Steps with such traffic, over all ranks."""
+    transfers: Transfers = field(default_factory=Transfers)
+
+    @property
+    def marked(self) -> str:
+        """The axis that marks give to at least half of the parts; empty without one."""
+        if not self.marks:
+            return ""
+        axis, count = self.marks.most_common(1)[0]
+        return axis if 2 * count >= self.kinds.total() else ""
+
+    def add(self, other: Traffic) -> None:
+        """Add the traffic of another group."""
+        self.kinds.update(other.kinds)
+        self.marks.update(other.marks)
+        self.steps += other.steps
+        self.transfers = self.transfers.beside(other.transfers)
+
+
+def traffic_of(ranks: Mapping[int, Columns]) -> dict[str, Traffic]:
+    """Gather the traffic of every group by its key; that without a group by the empty key."""
+    found: dict[str, Traffic] = {}
+    for columns in ranks.values():
+        if not len(columns):
+            continue
+        names = ("group", "op", "phase", "shape", "axis", "axis_source")
+        coded = [columns.codes(name) for name in names]
+        posted = (columns["op_event"] >= 0) | (columns["phase"] != "")
+        sizes, size = np.unique(columns["in_bytes"], return_inverse=True)
+        alike = group_codes(*(codes for codes, _ in coded), size, posted.astype(np.int64))
+        first = first_rows(alike)
+        lines = np.stack([codes for codes, _ in coded], axis=1)[first].tolist()
+        counts = np.bincount(alike).tolist()
+        for line, row, count in zip(lines, first.tolist(), counts, strict=True):
+            key, op, phase, shape, axis, source = (v[code] for code, (_, v) in zip(line, coded, strict=True))
+            traffic = found.setdefault(key, Traffic())
+            traffic.kinds[Kind(op, phase, shape, int(sizes[size[row]]), bool(posted[row]))] += count
+            if source == AxisSource.MARK:
+                traffic.marks[axis] += count
+        groups, keys = coded[0]
+        own, number = numbered(groups[first_rows(group_codes(groups, columns["step"]))])
+        for code, count in zip(own.tolist(), np.bincount(number).tolist(), strict=True):
+            found[keys[code]].steps += count
+            rows = columns.take((groups == code) & columns.matches("op", *P2P))
+            if len(rows):
+                found[keys[code]].transfers = found[keys[code]].transfers.beside(transfers_of(rows))
+    return found
+
+
+def inferred(traffic: Mapping[str, Traffic], groups: Iterable[Group]) -> dict[str, Inferred]:
+    """Infer the axis of each group's traffic; groups that are laid out alike and do the same are judged as one.
+
+    The groups 0-7 and 8-15 serve one axis: what one of them tells holds for both.
+    """
+    ranks = {group.key: group.ranks for group in groups}
+    alike: dict[object, list[str]] = {}
+    for key, own in traffic.items():
+        own_ranks = ranks.get(key, ())
+        layout = tuple(rank - own_ranks[0] for rank in own_ranks) or key
+        alike.setdefault((layout, frozenset(kind.op for kind in own.kinds)), []).append(key)
+    found = {}
+    for keys in alike.values():
+        members = [rank for key in keys for rank in ranks.get(key, ())]
+        apart = len(members) == len(set(members))  # several groups of the same ranks may serve different axes
+        for together in [keys] if apart else [[key] for key in keys]:
+            pooled = Traffic()
+            for key in together:
+                pooled.add(traffic[key])
+            found.update(dict.fromkeys(together, infer(pooled)))
+    return found
+
+
+def infer(traffic: Traffic) -> Inferred:
+    """Infer the axis of a group from its traffic."""
+    candidates = [told for told in (_pipeline(traffic), _gradients(traffic), _activations(traffic)) if told.reason]
+    return candidates[0] if len(candidates) == 1 else Inferred()
+
+
+def made_for(library: str) -> Inferred:
+    """Give the axis that a library's kernels serve, whatever they carry."""
+    return _MADE_FOR.get(library, Inferred())
+
+
+def of_operation(axis: str, op: str, *, everyone: bool) -> str:
+    """Tell apart what shares one inferred group: it may serve another axis than its other operations.
+
+    Beside a pipeline's sends, the collectives of the job's own group are the job's (a loss to log, a norm).
+    """
+    if axis == Axis.WORLD and op in P2P:
+        return Axis.UNKNOWN.value
+    if op in _SERVES.get(Axis(axis), (op,)):
+        return axis
+    return Axis.WORLD.value if axis == Axis.PP and everyone else Axis.UNKNOWN.value
+
+
+def _pipeline(traffic: Traffic) -> Inferred:
+    if not traffic.transfers.pipeline:
+        return Inferred()
+    return Inferred(Axis.PP, "sends run ahead of the receives from the same peer, as micro-batches in a pipeline do")
+
+
+def _gradients(traffic: Traffic) -> Inferred:
+    """Gradients are reduced in the backward pass or around the optimizer, never in forward.
+
+    Scalars (a norm, a loss) say nothing. A reduction once a step beside sends may be that of tied embeddings.
+    """
+    known = {kind: n for kind, n in traffic.kinds.items() if kind.op in _REDUCTIONS and kind.posted}
+    large = {kind: n for kind, n in known.items() if kind.bytes < 0 or kind.bytes >= _SCALARS}
+    everything = sum(n for kind, n in traffic.kinds.items() if kind.op in _REDUCTIONS)
+    once = sum(large.values()) <= traffic.steps
+    sends = any(kind.op in P2P for kind in traffic.kinds)
+    if not large or 3 * sum(known.values()) < 2 * everything or (once and sends):
+        return Inferred()
+    late = {kind: n for kind, n in large.items() if kind.late}
+    if _weight(late) < _NEARLY_ALL * _weight(large):
+        return Inferred()
+    return Inferred(Axis.DP, "its reductions are posted in the backward pass or around the optimizer, none in forward")
+
+
+def _activations(traffic: Traffic) -> Inferred:
+    """Activations are reduced many times a step, with the same sizes in forward and in backward.
+
+    Statistics (batch norm, the balance of experts) are small; gradients are not reduced in forward.
+    """
+    known = {
+        kind: n
+        for kind, n in traffic.kinds.items()
+        if kind.op in _REDUCTIONS and kind.posted and kind.bytes >= _SCALARS
+    }
+    in_backward = {(kind.op, kind.bytes) for kind in known if kind.phase == "backward"}
+    in_forward = {(kind.op, kind.bytes) for kind in known if not kind.late}
+    both = in_backward & in_forward
+    shared = {kind: n for kind, n in known.items() if (kind.op, kind.bytes) in both and kind.bytes >= _ACTIVATIONS}
+    often = sum(shared.values()) >= _OFTEN * max(traffic.steps, 1)
+    if not often or _weight(shared) < _MOST * _weight(known):
+        return Inferred()
+    return Inferred(Axis.TP, "the same sizes are reduced in forward and in backward, many times a step")
+
+
+def _weight(kinds: Mapping[Kind, int]) -> int:
+    """Sum bytes, or count where a size is unknown."""
+    if any(kind.bytes < 0 for kind in kinds):
+        return sum(kinds.values())
+    return sum(kind.bytes * count for kind, count in kinds.items())
+
+
+_MADE_FOR = {
+    "deepep": Inferred(Axis.EP, "DeepEP's kernels exchange the tokens of experts"),
+    "mori": Inferred(Axis.EP, "MORI's kernels exchange the tokens of experts"),
+    "userbuffers": Inferred(Axis.TP, "Transformer Engine's user buffers overlap tensor-parallel communication"),
+    "custom_all_reduce": Inferred(
+        Axis.TP, "inference engines use these all-reduce kernels for tensor parallelism alone"
+    ),
+}
+_REDUCTIONS = ("all_reduce", "reduce_scatter")
+_SERVES = {
+    Axis.DP: ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "barrier", "other"),
+    Axis.TP: ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "other"),
+    Axis.PP: P2P,
+}
+_SCALARS = 4096
+"""Bytes below which a message is a norm, a loss or a flag."""
+_ACTIVATIONS = 64 << 10
+"""Bytes from which a tensor that is reduced in forward is an activation and not a statistic."""
+_OFTEN = 8
+_NEARLY_ALL = 0.95
+_MOST = 0.8

@@ -1,0 +1,1 @@
+"""Pipeline actions of ranks that mark none, inferred from their messages."""

@@ -1,0 +1,313 @@
+"""Which pipeline actions ran on ranks that mark none? Told from what they computed between sends and receives.
+
+The ranks of a pipeline follow from who first sends to whom. Each rank's stretches of forward and backward work
+(`work_between`) are set beside the orders of all named schedules: one that has the same turns and sends on every rank
+tells stage and micro-batch of each action. A plain pipeline in another order counts its micro-batches through, as
+messages keep their order. Else only the kinds are known. What marks leave out (`Forward 3` names no stage) is filled
+in from the pipeline's order as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.table import Columns
+from usp_prof.model.errors import UsageError
+from usp_prof.model.topology import Axis
+from usp_prof.schedule import Schedule, Shape
+from usp_prof.schedules.orders import Action, Kind, Order, order
+from usp_prof.tables import actions
+from usp_prof.tables.build import table
+from usp_prof.tables.pipeline import stretches
+from usp_prof.tables.pipeline.stretches import BACKWARD, FORWARD, Messages, Stretches
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+
+    from usp_prof.columns.table import View
+    from usp_prof.tables.table_set import Source
+
+INFERRED = "inferred"
+_MOST_CHUNKS = 8
+_LIGHT = (0.05, 0.1, 0.2, 0.4)
+"""Shares of the median stretch: lighter ones may be copies, buffers or a gradient's packing, between actions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One stretch as orders know it: forward or backward, and whether something is sent after it."""
+
+    kind: int
+    sends: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """Stretches (rows) that hold some actions, in order; stage and micro-batch are -1 where only the kind is known."""
+
+    rows: tuple[int, ...]
+    actions: tuple[tuple[str, int, int], ...]
+    """Kind, stage and micro-batch of each."""
+
+
+class Inference:
+    """The actions of all ranks of a run, completed when first asked for."""
+
+    def __init__(self, sources: Mapping[int, Source]) -> None:
+        self._sources = sources
+        self._made: dict[int, pa.Table] | None = None
+
+    def of(self, rank: int) -> pa.Table:
+        """Give a rank's actions: as marked, completed, or inferred."""
+        if self._made is None:
+            self._made = _complete(self._sources)
+        return self._made[rank]
+
+
+class WithActions:
+    """One rank's tables with actions that its marks leave out."""
+
+    def __init__(self, source: Source, rank: int, inference: Inference) -> None:
+        self._source, self._rank, self._inference = source, rank, inference
+
+    def table(self, name: str) -> pa.Table:
+        """Give one table of this rank."""
+        return self._inference.of(self._rank) if name == actions.SCHEMA.name else self._source.table(name)
+
+    def view(self, name: str) -> View:
+        """Give the same, not read before its columns are asked for."""
+        if name == actions.SCHEMA.name:
+            made: View = self.table(name)
+            return made
+        return self._source.view(name)
+
+
+def completed(sources: Mapping[int, Source]) -> dict[int, Source]:
+    """Wrap each rank's tables so that actions are complete; made on demand."""
+    inference = Inference(sources)
+    return {rank: WithActions(source, rank, inference) for rank, source in sources.items()}
+
+
+def _complete(sources: Mapping[int, Source]) -> dict[int, pa.Table]:
+    found = {rank: source.table(actions.SCHEMA.name) for rank, source in sources.items()}
+    marked = any(len(made) for made in found.values())
+    if marked and not any(_lacks_stages(made) for made in found.values()):
+        return found
+    passed = {rank: stretches.messages(source) for rank, source in sources.items()}
+    for chain in chains(sources, passed):
+        if not marked:
+            found |= _inferred(sources, passed, chain)
+            continue
+        for stage, rank in enumerate(chain):
+            found[rank] = _with_stage(found[rank], stage)
+    return found
+
+
+def _lacks_stages(made: pa.Table) -> bool:
+    return bool((Columns(made)["stage"] < 0).any())
+
+
+def _with_stage(made: pa.Table, stage: int) -> pa.Table:
+    """Fill in the stage where marks leave it out; a rank that does a micro-batch twice in a step has several stages."""
+    columns = Columns(made)
+    without = columns["stage"] < 0
+    kinds = columns.codes("kind")[0]
+    keys = np.stack([columns["step"], kinds, columns["micro_batch"]])[:, without & (columns["step"] >= 0)]
+    if not without.any() or len(np.unique(keys, axis=1).T) < keys.shape[1]:
+        return made
+    place = made.column_names.index("stage")
+    return made.set_column(place, made.schema.field(place), [np.where(without, stage, columns["stage"])])
+
+
+def chains(sources: Mapping[int, Source], passed: Mapping[int, Messages]) -> list[tuple[int, ...]]:
+    """Sort ranks into pipelines in order of their stages: the first sends first, each next gets its first message."""
+    found, left = [], {rank for rank in sources if len(passed[rank].posted)}
+    for rank in sorted(left):
+        if rank not in left:
+            continue
+        members = _members(rank, passed) or _group(sources[rank], rank)
+        members &= left
+        left -= members
+        chain = _in_order(members, passed)
+        if len(chain) > 1:
+            found.append(chain)
+    return found
+
+
+def _members(rank: int, passed: Mapping[int, Messages]) -> set[int]:
+    """Give all ranks that a rank exchanges messages with, also through others; nothing where peers are unknown."""
+    members, new = {rank}, {rank}
+    while new:
+        heard = {peer for one in new if one in passed for peer in np.unique(passed[one].peer).tolist()}
+        if -1 in heard:
+            return set()
+        new = heard - members
+        members |= new
+    return members
+
+
+def _group(source: Source, rank: int) -> set[int]:
+    groups = Columns(source.view("groups"))
+    for axis, ranks in zip(groups["axis"].tolist(), groups["ranks"].tolist(), strict=True):
+        if axis == str(Axis.PP) and ranks:
+            return {int(text) for text in ranks.split(",")}
+    return {rank}
+
+
+def _in_order(members: set[int], passed: Mapping[int, Messages]) -> tuple[int, ...]:
+    firsts = [rank for rank in sorted(members) if passed[rank].sends[0]]
+    chain = firsts[:1]
+    while len(firsts) == 1 and len(chain) < len(members):
+        sent = passed[chain[-1]].peer[passed[chain[-1]].sends]
+        following = int(sent[0]) if len(sent) else -1
+        if following not in members or following in chain:
+            break
+        chain.append(following)
+    # Without known peers the group's order is the stages'.
+    return tuple(chain) if len(chain) == len(members) else tuple(sorted(members))
+
+
+def _inferred(
+    sources: Mapping[int, Source], passed: Mapping[int, Messages], chain: tuple[int, ...]
+) -> dict[int, pa.Table]:
+    """Infer the actions of the ranks of one pipeline, step by step."""
+    found = [stretches.stretches(sources[rank], passed[rank]) for rank in chain]
+    messages = [passed[rank] for rank in chain]
+    labelled: list[list[Labelled]] = [[] for _ in chain]
+    for step in sorted({number for one in found for number in one.step.tolist()}):
+        for place, of_rank in enumerate(_labelled_step(found, messages, step)):
+            labelled[place] += of_rank
+    made = zip(chain, found, labelled, messages, strict=True)
+    return {rank: _table(rank, of_rank, labels, own) for rank, of_rank, labels, own in made}
+
+
+def _labelled_step(found: Sequence[Stretches], passed: Sequence[Messages], step: int) -> list[list[Labelled]]:
+    """Leave out as little light work as makes the rest fit an order; all but the lightest where none fits."""
+    tried = [[_turns(*one, step, share) for one in zip(found, passed, strict=True)] for share in _LIGHT]
+    fits = (labels for turns in tried if (labels := by_named_order(turns)))
+    return next(fits, None) or counted(tried[0])
+
+
+def _turns(found: Stretches, passed: Messages, step: int, share: float) -> list[tuple[int, Turn]]:
+    rows = found.heavy(share)
+    sends = found.sends(rows, passed)
+    mine = found.step[rows] == step
+    return [
+        (row, Turn(kind, sent))
+        for row, kind, sent in zip(
+            rows[mine].tolist(), found.kind[rows][mine].tolist(), sends[mine].tolist(), strict=True
+        )
+    ]
+
+
+def by_named_order(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[list[Labelled]]:
+    """Name the stretches (row and turn) of each rank by the first schedule that fits; nothing where none does."""
+    observed = [_grouped(of_rank) for of_rank in turns]
+    for candidate in _candidates(turns):
+        expected = [_grouped(list(enumerate(_turns_of(candidate, rank)))) for rank in range(len(candidate))]
+        if all(_same(*pair) for pair in zip(observed, expected, strict=True)):
+            return [
+                _by_order(one, theirs, candidate[rank])
+                for rank, (one, theirs) in enumerate(zip(observed, expected, strict=True))
+            ]
+    return []
+
+
+def _grouped(turns: Sequence[tuple[int, Turn]]) -> list[tuple[Turn, list[int]]]:
+    """Join stretches of one kind up to where something is sent: what both observation and order can tell apart."""
+    groups: list[tuple[Turn, list[int]]] = []
+    for row, turn in turns:
+        last = groups[-1][0] if groups else None
+        if last is not None and last.kind == turn.kind and not last.sends:
+            groups[-1] = (turn, [*groups[-1][1], row])
+        else:
+            groups.append((turn, [row]))
+    return groups
+
+
+def _same(one: list[tuple[Turn, list[int]]], other: list[tuple[Turn, list[int]]]) -> bool:
+    return [turn for turn, _ in one] == [turn for turn, _ in other]
+
+
+def _candidates(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[Order]:
+    """List the orders of all schedules that have as many forwards on the first rank."""
+    forwards = sum(turn.kind == FORWARD for _, turn in turns[0])
+    found = []
+    for chunks in range(1, _MOST_CHUNKS + 1):
+        if forwards and forwards % chunks == 0:
+            for schedule in Schedule:
+                try:
+                    found.append(order(schedule, Shape(len(turns), forwards // chunks, chunks)))
+                except UsageError:
+                    continue
+    return found
+
+
+def _turns_of(candidate: Order, rank: int) -> list[Turn]:
+    home = {action.stage: place for place, acts in enumerate(candidate) for action in acts}
+    return [Turn(FORWARD if a.kind is Kind.FORWARD else BACKWARD, _sends(a, home, rank)) for a in candidate[rank]]
+
+
+def _sends(action: Action, home: Mapping[int, int], rank: int) -> bool:
+    if action.kind is Kind.WEIGHT_GRADIENT:
+        return False
+    following = action.stage + (1 if action.kind is Kind.FORWARD else -1)
+    return home.get(following, rank) != rank
+
+
+def _by_order(
+    observed: list[tuple[Turn, list[int]]], expected: list[tuple[Turn, list[int]]], acts: Sequence[Action]
+) -> list[Labelled]:
+    found = []
+    for (_, rows), (_, places) in zip(observed, expected, strict=True):
+        named = tuple((str(acts[place].kind), acts[place].stage, acts[place].micro_batch) for place in places)
+        found.append(Labelled(tuple(rows), named))
+    return found
+
+
+def counted(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[list[Labelled]]:
+    """Count micro-batches through where every rank has as many forwards as backwards; else tell the kinds only."""
+    numbers = {sum(turn.kind == kind for _, turn in one) for one in turns for kind in (FORWARD, BACKWARD)}
+    plain = len(numbers) == 1 and all(
+        turn.sends == (place != (len(turns) - 1 if turn.kind == FORWARD else 0))
+        for place, one in enumerate(turns)
+        for _, turn in one
+    )
+    found: list[list[Labelled]] = []
+    for stage, one in enumerate(turns):
+        seen = {FORWARD: 0, BACKWARD: 0}
+        mine = []
+        for row, turn in one:
+            kind = str(Kind.FORWARD if turn.kind == FORWARD else Kind.BACKWARD)
+            mine.append(Labelled((row,), ((kind, stage, seen[turn.kind]) if plain else (kind, -1, -1),)))
+            seen[turn.kind] += 1
+        found.append(mine)
+    return found
+
+
+def _table(rank: int, found: Stretches, labelled: Sequence[Labelled], passed: Messages) -> pa.Table:
+    work, arrived = found.work, passed.ended[~passed.sends]
+    said = [action for one in labelled for action in one.actions]
+    ranges = [piece for one in labelled for piece in found.pieces(list(one.rows), len(one.actions))]
+    ranges = [(found.after_receiving(low, high, arrived), high) for low, high in ranges]
+    low = np.array([first for first, _ in ranges], np.int64)
+    start = np.array([work.begun[a:b].min() for a, b in ranges], np.int64)
+    columns = {
+        "rank": rank,
+        "event": work.event[low],
+        "kind": [kind for kind, _, _ in said],
+        "stage": np.array([stage for _, stage, _ in said], np.int64),
+        "micro_batch": np.array([number for _, _, number in said], np.int64),
+        "start_ns": start,
+        "dur_ns": np.array([work.ended[a:b].max() for a, b in ranges], np.int64) - start,
+        "device_start_ns": np.array([work.start[a:b].min() for a, b in ranges], np.int64),
+        "device_end_ns": np.array([work.end[a:b].max() for a, b in ranges], np.int64),
+        "source": INFERRED,
+        "step": found.step[np.searchsorted(found.first, low, side="right") - 1],
+    }
+    return table(actions.SCHEMA, columns, len(ranges))

@@ -1,0 +1,273 @@
+"""What did a rank compute between its pipeline messages? Runs of forward or backward work, cut at the messages.
+
+A rank takes one action after the other, and posts what one needs or made between them. So a stretch of work of one
+phase with no pipeline message posted inside is one action, or several that pass nothing on.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.lookup import lookup
+from usp_prof.columns.order import group_codes, per_code
+from usp_prof.columns.table import Columns
+from usp_prof.contract import parse_mark
+from usp_prof.model.topology import Axis
+from usp_prof.tables.communication.posts import P2P
+from usp_prof.tables.events import classification
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.table_set import Source
+
+    Ints = NDArray[np.int64]
+
+FORWARD, BACKWARD = 0, 1
+_INSIDE = (str(Axis.TP), str(Axis.CP), str(Axis.EP))
+_PHASES = {"forward": FORWARD, "backward": BACKWARD, "optimizer": -1}
+_UNKNOWN = 2
+_NEAR = 0.3
+"""How far from equal shares, in shares, a pause may lie to be where actions meet."""
+_PREPARES = 0.1
+"""Share of an action's work that may come before the receive that it waits for."""
+_ALLOCATES = re.compile(r"aten::(new_)?(empty|zeros|ones)(_like|_strided)?\Z")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Messages:
+    """A rank's sends and receives on the pipeline axis, in the order in which the host posted them."""
+
+    posted: Ints
+    ended: Ints
+    """When each was over on the device."""
+    sends: NDArray[np.bool_]
+    peer: Ints
+    step: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """Activities of actions in the order in which the host launched them; on a CPU both times are the same."""
+
+    event: Ints
+    begun: Ints
+    ended: Ints
+    start: Ints
+    end: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretches:
+    """Runs of work of one phase, in order: of `work` from `first` up to the next one's."""
+
+    work: Work
+    first: Ints
+    step: Ints
+    kind: Ints
+    busy: Ints
+    """Time in which something was computed."""
+
+    def heavy(self, share: float) -> Ints:
+        """Give the rows with at least this share of their kind's usual work: lighter ones are between actions.
+
+        Usual is what half of all work is done in stretches of, however many light ones there are.
+        """
+        found = np.zeros(len(self.step), bool)
+        for kind in (FORWARD, BACKWARD):
+            mine = self.kind == kind
+            if mine.any():
+                heaviest = np.sort(self.busy[mine])[::-1]
+                usual = heaviest[np.searchsorted(np.cumsum(heaviest), heaviest.sum() / 2)]
+                found |= mine & (self.busy >= share * usual) & (self.busy > 0)
+        return np.flatnonzero(found)
+
+    def sends(self, rows: Ints, passed: Messages) -> NDArray[np.bool_]:
+        """Say after which of these rows something was sent: up to the next row, or the step's last message."""
+        sent, step_sent = passed.posted[passed.sends], passed.step[passed.sends]
+        start, step = self.work.begun[self.first[rows]], self.step[rows]
+        until = np.r_[start[1:], np.iinfo(np.int64).max] if len(rows) else start
+        sends = np.searchsorted(sent, until, side="right") > np.searchsorted(sent, start, side="right")
+        last = np.r_[step[1:] != step[:-1], True] if len(rows) else sends
+        # A step's last messages belong to it even where the next step's work begins before they are posted.
+        for row in np.flatnonzero(last).tolist():
+            sends[row] = bool(np.any((sent > start[row]) & (step_sent == step[row])))
+        return np.asarray(sends)
+
+    def pieces(self, rows: list[int], count: int) -> list[tuple[int, int]]:
+        """Cut some stretches into so many ranges of work: at messages, else at the pause next to each equal share."""
+        bounds = [*self.first.tolist(), len(self.work.start)]
+        places = np.concatenate([np.arange(bounds[row], bounds[row + 1]) for row in rows])
+        done = np.cumsum(self.work.end[places] - self.work.start[places])
+        share = done[:-1] * count / max(1, int(done[-1]))
+        pause = self.work.start[places[1:]] - np.maximum.accumulate(self.work.end[places])[:-1]
+        chosen = _at_messages(share, np.flatnonzero(np.isin(places[1:], self.first[rows])), count)
+        for number in (number for number in range(1, count) if number not in chosen):
+            low = max((place for other, place in chosen.items() if other < number), default=-1) + 1
+            high = min((place for other, place in chosen.items() if other > number), default=len(share))
+            if low < high:
+                away = np.abs(share[low:high] - number)
+                near = away <= _NEAR
+                chosen[number] = low + int(
+                    np.argmax(np.where(near, pause[low:high], -1)) if near.any() else away.argmin()
+                )
+        cuts = [0, *(place + 1 for place in sorted(chosen.values())), len(places)]
+        return [(int(places[a]), int(places[b - 1]) + 1) for a, b in pairwise(cuts)]
+
+    def after_receiving(self, low: int, high: int, arrived: Ints) -> int:
+        """Give where a range of work begins that waited for a receive: what ran before it arrived prepared it."""
+        start, end = self.work.start[low:high], self.work.end[low:high]
+        since = arrived[(arrived > start[0]) & (arrived <= start[-1])]
+        if not len(since):
+            return low
+        begin = int(np.searchsorted(start, since.max()))
+        before = int((end - start)[:begin].sum())
+        waited = int(start[begin] - end[:begin].max())
+        return low + begin if waited > before and before < _PREPARES * int((end - start).sum()) else low
+
+
+def messages(source: Source) -> Messages:
+    """Gather the pipeline messages of a rank."""
+    activities, collectives = Columns(source.view("activities")), Columns(source.view("collectives"))
+    part = activities["collective"]
+    rows = np.flatnonzero(activities.matches("axis", str(Axis.PP)) & (part >= 0) & (part < len(collectives)))
+    rows = rows[collectives.matches("op", *P2P)[part[rows]]]
+    posted = _posted(source, activities)[rows]
+    rows = rows[np.lexsort((activities["start_ns"][rows], posted))]
+    part = part[rows]
+    sends = collectives.matches("op", "send", "send_recv")[part]
+    ended = activities["start_ns"][rows] + activities["dur_ns"][rows]
+    return Messages(np.sort(posted), ended, sends, collectives["peer"][part], activities["step"][rows])
+
+
+def stretches(source: Source, passed: Messages) -> Stretches:
+    """Cut a rank's work at the messages, and where forward turns to backward or back."""
+    activities = Columns(source.view("activities"))
+    begun, ended = _host_times(source, activities)
+    compute = activities.matches("kind", str(classification.Work.COMPUTE)) & ~_allocating(activities)
+    kind = _kinds(source, activities, compute)
+    inside = activities.matches("kind", str(classification.Work.COMMUNICATION)) & activities.matches("axis", *_INSIDE)
+    rows = np.flatnonzero((compute | inside) & (activities["step"] >= 0))
+    rows = rows[np.lexsort((rows, begun[rows]))]
+    kind = _filled(kind[rows], compute[rows])
+    step = activities["step"][rows]
+    cut = np.searchsorted(passed.posted, begun[rows], side="right")
+    kind = _within_backward(kind, group_codes(step, cut))
+    unsure = (kind == _UNKNOWN) | ~compute[rows]
+    last = _last_of_step(passed, step, begun[rows], (kind == BACKWARD) & compute[rows])
+    kept = (kind >= 0) & ~(unsure & (begun[rows] >= last))
+    kept &= begun[rows] >= _first_of_step(passed, step)
+    rows, kind, step, cut = rows[kept], np.where(kind[kept] == _UNKNOWN, FORWARD, kind[kept]), step[kept], cut[kept]
+    turns = np.r_[True, (np.diff(cut) != 0) | (np.diff(kind) != 0) | (np.diff(step) != 0)][: len(rows)]
+    first = np.flatnonzero(turns)
+    start = activities["start_ns"][rows]
+    end = start + activities["dur_ns"][rows]
+    busy = np.add.reduceat(np.where(compute[rows], end - start, 0), first) if len(rows) else first
+    work = Work(activities["event"][rows], begun[rows], ended[rows], start, end)
+    return Stretches(work, first, step[first], kind[first], busy)
+
+
+def _posted(source: Source, activities: Columns) -> Ints:
+    """Give when the host posted each message: its launch, on a CPU the op that gave it to a worker."""
+    begun, _ = _host_times(source, activities)
+    ops = Columns(source.view("ops"))
+    if len(Columns(source.view("launches"))) or not len(ops):
+        return begun
+    place, hit = _places(ops["event"], activities["op_event"])
+    return np.where(hit, ops["start_ns"][place], begun)
+
+
+def _places(events: Ints, wanted: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """Find rows by their event; the second says which were found."""
+    order = np.argsort(events, kind="stable")
+    place = order[np.minimum(np.searchsorted(events[order], wanted), len(order) - 1)]
+    return place, events[place] == wanted
+
+
+def _host_times(source: Source, activities: Columns) -> tuple[Ints, Ints]:
+    """Give when the host launched each activity and was done with it: on a CPU, when it ran."""
+    launches = Columns(source.view("launches"))
+    start = activities["start_ns"]
+    if not len(launches):
+        return start, start + activities["dur_ns"]
+    place, hit = _places(launches["event"], activities["launch_event"])
+    begun = np.where(hit, launches["start_ns"][place], start)
+    return begun, np.where(hit, begun + launches["dur_ns"][place], begun)
+
+
+def _kinds(source: Source, activities: Columns, compute: NDArray[np.bool_]) -> Ints:
+    """Say of each activity whether it is forward or backward work, by its op or the pace that it keeps."""
+    ops = Columns(source.view("ops"))
+    found = np.full(len(activities), _UNKNOWN, np.int64)
+    if len(ops):
+        place, hit = _places(ops["event"], activities["op_event"])
+        codes, phases = ops.codes("phase")
+        meaning = np.array([_PHASES.get(phase, _UNKNOWN) for phase in phases] + [_UNKNOWN])
+        found = np.where(hit, meaning[codes][place], found)
+    codes, names = activities.codes("name")
+    paced = lookup([_paced(name) for name in names], codes, missing=_UNKNOWN)
+    return np.where(compute & (paced != _UNKNOWN), paced, found)
+
+
+def _allocating(activities: Columns) -> NDArray[np.bool_]:
+    """Find ops that only make room: buffers for receives are made between actions, and may take long when preempted."""
+    codes, names = activities.codes("name")
+    return lookup([_ALLOCATES.match(name) is not None for name in names], codes, missing=False)
+
+
+def _paced(name: str) -> int:
+    mark = parse_mark(name)
+    if mark is None or mark.area != "pace":
+        return _UNKNOWN
+    return FORWARD if mark.what.startswith("f") else BACKWARD
+
+
+def _filled(kind: Ints, compute: NDArray[np.bool_]) -> Ints:
+    """Let communication inside actions be of the kind of the work before it."""
+    place = np.maximum.accumulate(np.where(compute, np.arange(len(kind)), 0)) if len(kind) else kind
+    return np.asarray(kind[place])
+
+
+def _within_backward(kind: Ints, code: Ints) -> Ints:
+    """Take unknown work between backward work, with no message between them, for a hook's."""
+    if not len(kind):
+        return kind
+    place, count = np.arange(len(kind)), int(code.max()) + 1
+    first = per_code(code, np.where(kind == BACKWARD, place, len(kind)), np.minimum, count)[code]
+    last = per_code(code, np.where(kind == BACKWARD, place, -1), np.maximum, count)[code]
+    return np.where((kind == _UNKNOWN) & (place > first) & (place < last), BACKWARD, kind)
+
+
+def _first_of_step(passed: Messages, step: Ints) -> Ints:
+    """Say for each row when its step's first message was posted, if that is a receive: nothing can act before it."""
+    first = np.full(len(step), np.iinfo(np.int64).min)
+    steps, place = np.unique(passed.step, return_index=True)
+    waits = ~passed.sends[place]
+    for number, at in zip(steps[waits].tolist(), passed.posted[place[waits]].tolist(), strict=True):
+        first[step == number] = at
+    return first
+
+
+def _last_of_step(passed: Messages, step: Ints, begun: Ints, backward: NDArray[np.bool_]) -> Ints:
+    """Say for each row when its step's last message or backward work was: what comes after and has no phase is none."""
+    steps = np.r_[step, passed.step]
+    times = np.r_[np.where(backward, begun, 0), passed.posted]
+    codes = group_codes(steps)
+    if not len(codes):
+        return codes
+    return np.asarray(per_code(codes, times, np.maximum, int(codes.max()) + 1)[codes[: len(step)]])
+
+
+def _at_messages(share: NDArray[np.float64], bounds: Ints, count: int) -> dict[int, int]:
+    """Give the messages between actions their numbers: each the one next to the share of work done before it."""
+    chosen: dict[int, int] = {}
+    for bound in bounds.tolist():
+        number = max(1, min(count - 1, round(float(share[bound]))))
+        if count > 1 and (number not in chosen or abs(share[bound] - number) < abs(share[chosen[number]] - number)):
+            chosen[number] = bound
+    return chosen

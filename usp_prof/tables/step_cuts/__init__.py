@@ -1,0 +1,1 @@
+"""Step cuts: where steps begin on ranks that do not mark them."""

@@ -1,0 +1,248 @@
+"""Steps of the job: cut once for all ranks, where some rank's device work bears no step marks.
+
+Production records device activity alone, and then nothing marks a step. A guess for each rank by itself gives
+windows of different length on different ranks, and with them stragglers that do not exist. So, for the whole run:
+  1. One rank's cut is taken: that of a rank with marks, else the whole periods of a rank's device work.
+  2. The cut says in which step each of its calls is. The same calls on the other members of the group are in the
+     same step, so a boundary on another rank lies between its last call of one step and its first of the next.
+  3. In that interval the other rank is cut where its work is as at the first rank's boundaries (the same kernels on
+     both sides), else behind the update of parameters, else at the first call of the next step.
+  4. Steps that are whole on all ranks remain. A rank that shares no calls, or cannot be cut so, has no steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.table import Columns
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.tables.matching.shared_calls import shared_calls
+from usp_prof.tables.step_cuts.boundaries import CALLS, Cut, cut_like
+from usp_prof.tables.step_cuts.device_work import Alphabet, device_work, whole_periods
+from usp_prof.tables.step_cuts.recut import Recut, some_of, with_host
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.step_cuts.device_work import DeviceWork
+    from usp_prof.tables.table_set import Source
+
+    Ints = NDArray[np.int64]
+
+PATTERN, WINDOW = "pattern", "window"
+_GUESSED = (PATTERN, WINDOW)
+_REPLACED = ("no_steps", "steps_inferred", "work_outside_steps")
+"""Rows of health about a rank's own guess, which the job's cut replaces."""
+RECORD_MARKS = "record with CPU activities and call profiler.step() once a step, or mark steps with record_function"
+_TRIED = 4
+"""Ranks whose device work is searched for periods; the first that shows some is the reference."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stepped:
+    """A run's tables and health with the job's steps in them."""
+
+    sources: Mapping[int, Source]
+    health: list[HealthRow]
+    incomparable: str = ""
+    """Why steps of different ranks cannot be compared; empty where they can."""
+
+
+def cut(sources: Mapping[int, Source], health: Iterable[HealthRow]) -> Stepped:
+    """Cut the run's steps once for all ranks, where some rank has no marks on its device work."""
+    rows = list(health)
+    own = {rank: Columns(source.view("steps")) for rank, source in sources.items()}
+    guessed = [rank for rank, source in sources.items() if _is_guessed(own[rank]) and _has_device_work(source)]
+    if not guessed:
+        return Stepped(sources, rows)
+    job = _Job(sources, own, guessed)
+    cuts = job.cuts()
+    if not cuts:
+        return _uncut(sources, own, guessed, rows)
+    common = sorted(set.intersection(*(set(cut.number.tolist()) for cut in cuts.values())))
+    if not common:
+        return _uncut(sources, own, guessed, rows)
+    lost = sorted(set(guessed) - set(cuts))
+    wrapped = dict(sources)
+    for rank, found in cuts.items():
+        if rank in guessed:
+            kept = np.isin(found.number, common)
+            start, end = found.at_ns[:-1][kept], found.at_ns[1:][kept]
+            wrapped[rank] = Recut(
+                sources[rank], rank, with_host(sources[rank], found.number[kept], start, end, found.source)
+            )
+        elif len(common) < len(found.number):
+            wrapped[rank] = Recut(sources[rank], rank, some_of(own[rank], np.isin(own[rank]["step"], common)))
+    nothing = np.zeros(0, np.int64)
+    for rank in lost:
+        wrapped[rank] = Recut(sources[rank], rank, with_host(sources[rank], nothing, nothing, nothing, CALLS))
+    recut = {*cuts, *lost}
+    rows = [row for row in rows if row.rank not in recut or row.code not in _REPLACED]
+    return Stepped(wrapped, rows + _told(cuts, guessed, lost, len(common)))
+
+
+def _is_guessed(steps: Columns) -> bool:
+    return bool(steps.matches("source", *_GUESSED).any())
+
+
+def _has_device_work(source: Source) -> bool:
+    return source.view("kernels").num_rows > 0
+
+
+class _Job:
+    """The cut of a run under construction."""
+
+    def __init__(self, sources: Mapping[int, Source], own: Mapping[int, Columns], guessed: list[int]) -> None:
+        self._sources, self._own, self._guessed = sources, own, guessed
+        self._alphabet = Alphabet()
+        self._work: dict[int, DeviceWork] = {}
+        self._parts = {rank: Columns(source.view("collectives")) for rank, source in sources.items()}
+
+    def cuts(self) -> dict[int, Cut]:
+        """Cut as many ranks as can be; none when no rank shows where a step begins and no periods repeat."""
+        found = self._marked() or self._first()
+        while True:
+            reached = {
+                rank: new
+                for rank in self._guessed
+                if rank not in found and (new := self._alike(rank, found)) is not None
+            }
+            if not reached:
+                return dict(sorted(found.items()))
+            found |= reached
+
+    def _marked(self) -> dict[int, Cut]:
+        """Take the ranks whose steps are marked, and whose marks are linked to device work."""
+        return {
+            rank: self._own_cut(rank)
+            for rank in self._sources
+            if rank not in self._guessed and len(self._own[rank]) and self._is_linked(rank)
+        }
+
+    def _is_linked(self, rank: int) -> bool:
+        return bool((Columns(self._sources[rank].view("kernels"))["launch_event"] >= 0).any())
+
+    def _own_cut(self, rank: int) -> Cut:
+        steps = self._own[rank]
+        return Cut(steps["step"], np.r_[steps["start_ns"], steps["end_ns"][-1:]], str(steps["source"][0]))
+
+    def _first(self) -> dict[int, Cut]:
+        """Find the first cut, on the ranks with most device work: by what the host says, else by what repeats."""
+        ranks = sorted(self._guessed, key=lambda rank: (-self._sources[rank].view("activities").num_rows, rank))
+        single = len(self._sources) == 1
+        for rank in ranks:
+            if self._sources[rank].view("ops").num_rows and self._own[rank].matches("source", PATTERN).all():
+                return {rank: self._own_cut(rank)}
+        best: dict[int, Cut] = {}
+        for rank in ranks[:_TRIED]:
+            if self._sources[rank].view("ops").num_rows:
+                continue  # its host was recorded, and showed nothing that repeats
+            work = self.work(rank)
+            periods = whole_periods(work)
+            if periods is not None:
+                place = np.r_[periods.start, periods.end[-1:]]
+                at = np.where(place == 0, work.first_ns, np.append(work.start_ns, work.last_ns)[place])
+                if not best or len(at) > len(next(iter(best.values())).at_ns):
+                    best = {rank: Cut(np.arange(len(periods)), at, PATTERN if single else CALLS)}
+        return best
+
+    def work(self, rank: int) -> DeviceWork:
+        """Give a rank's device work, read once."""
+        if rank not in self._work:
+            self._work[rank] = device_work(self._sources[rank], self._alphabet)
+        return self._work[rank]
+
+    def _alike(self, rank: int, cuts: Mapping[int, Cut]) -> Cut | None:
+        """Cut a rank as the rank with which it shares most calls is cut."""
+        best: tuple[int, Ints, Ints] | None = None
+        for other, cut in cuts.items():
+            period = int(np.median(np.diff(cut.at_ns)))
+            theirs, mine = shared_calls(self._parts[other], other, self._parts[rank], rank, period)
+            if len(mine) and (best is None or len(mine) > len(best[1])):
+                best = other, mine, theirs
+            if best is not None and len(best[1]) == len(self._parts[rank]):
+                break
+        if best is None or not len(self.work(rank)):
+            return None
+        other, mine, theirs = best
+        their_start, start = self._parts[other]["start_ns"][theirs], self._parts[rank]["start_ns"][mine]
+        return cut_like(cuts[other], self.work(other), their_start, self.work(rank), start)
+
+
+def _uncut(
+    sources: Mapping[int, Source], own: Mapping[int, Columns], guessed: list[int], rows: list[HealthRow]
+) -> Stepped:
+    """Leave each guessed rank one window; ranks whose windows do not hold the same calls are not comparable."""
+    wrapped = dict(sources)
+    for rank in guessed:
+        work = Columns(sources[rank].view("activities"))
+        if own[rank].matches("source", WINDOW).all() or (sources[rank].view("ops").num_rows and len(sources) == 1):
+            continue
+        begin = work["start_ns"]
+        start, end = np.array([begin.min()], np.int64), np.array([(begin + work["dur_ns"]).max()], np.int64)
+        wrapped[rank] = Recut(sources[rank], rank, with_host(sources[rank], np.zeros(1, np.int64), start, end, WINDOW))
+    doubt = (
+        ""
+        if len(sources) == 1 or _hold_the_same(sources, own, guessed)
+        else (
+            f"steps are not known on {len(guessed)} of {len(sources)} ranks, and what was recorded does not hold the "
+            f"same calls on all of them; {RECORD_MARKS}"
+        )
+    )
+    if doubt:
+        rows = [*rows, HealthRow("steps_not_comparable", Severity.ERROR, count=len(guessed), detail=doubt)]
+    return Stepped(wrapped, rows, doubt)
+
+
+def _hold_the_same(sources: Mapping[int, Source], own: Mapping[int, Columns], guessed: list[int]) -> bool:
+    """Say whether all ranks are one window each, in which the members of every group ran equally many calls."""
+    if len(guessed) < len(sources) or any(len(own[rank]) > 1 for rank in guessed):
+        return False
+    calls = {rank: _calls_by_group(source) for rank, source in sources.items()}
+    for group in sorted(set().union(*calls.values())):
+        listed = group.rpartition("@")[2]
+        members = [rank for rank in sources if not listed or str(rank) in listed.split(",")]
+        if len({calls[rank].get(group, 0) for rank in members}) > 1:
+            return False
+    return True
+
+
+def _calls_by_group(source: Source) -> dict[str, int]:
+    """Count a rank's calls in each group, by the group's key (name@ranks)."""
+    codes, groups = Columns(source.view("collectives")).codes("group")
+    return {
+        group: count
+        for group, count in zip(groups, np.bincount(codes, minlength=len(groups)).tolist(), strict=False)
+        if count
+    }
+
+
+def _told(cuts: Mapping[int, Cut], guessed: list[int], lost: list[int], steps: int) -> list[HealthRow]:
+    """Say how steps were cut, and on which ranks they could not be."""
+    found = [rank for rank in guessed if rank in cuts]
+    rows = []
+    if any(cuts[rank].source == CALLS for rank in found):
+        detail = (
+            f"no step marks: {steps} whole periods of the calls that all ranks share, cut alike on all of them; where "
+            f"a step begins within the period is not known; {RECORD_MARKS}"
+        )
+        rows.append(HealthRow("steps_by_calls", Severity.INFO, count=len(found), detail=detail))
+    elif found:
+        detail = (
+            f"no step marks: {steps} whole periods of the device's work; where a step begins within the period is not "
+            f"known; {RECORD_MARKS}"
+        )
+        rows.append(HealthRow("steps_inferred", Severity.INFO, count=steps, detail=detail))
+    if lost:
+        ranks = ", ".join(map(str, lost[:8])) + (", ..." if len(lost) > 8 else "")
+        detail = (
+            f"ranks {ranks} share no calls by which they could be cut like the others: they have no steps, and are in "
+            f"no figure per step; {RECORD_MARKS}"
+        )
+        rows.append(HealthRow("steps_unknown", Severity.ERROR, count=len(lost), detail=detail))
+    return rows

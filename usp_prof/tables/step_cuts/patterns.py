@@ -1,0 +1,137 @@
+"""Where do steps begin when nobody marked them? Where the pattern of a rank's kernels, ops or annotations repeats.
+
+Accepted only when it clearly repeats (`columns.repetition`); a trace whose steps are found so says it in `health`.
+A step begins behind the optimizer where one is seen, else at the longest pause of the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.lanes import nest
+from usp_prof.columns.order import distinct
+from usp_prof.columns.repetition import Repetition, find_repetition, repetition_at
+from usp_prof.contract import parse_mark
+from usp_prof.tables.events.frame import HOST_OPS, MARKS
+from usp_prof.tables.events.phases import PHASES, phases
+from usp_prof.tables.step_cuts.device_work import OPTIMIZER
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.events.frame import EventFrame
+    from usp_prof.tables.events.links import Links
+
+    Ints = NDArray[np.int64]
+    Marks = tuple[Ints, Ints, Ints]
+
+_COMMUNICATION = ("nccl:", "gloo:", "c10d::", "record_param_comms", "rccl:", "hccl:")
+_NOTHING = np.zeros(0, np.int64)
+_BACKWARD, _STEP = PHASES.index("backward"), PHASES.index("optimizer")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Work:
+    """What a rank works on, in the order in which its host began it."""
+
+    codes: Ints
+    host: Ints
+    """When the host began each piece."""
+    phase: Ints
+    latest: int
+    """The end of all of it."""
+    least: int
+    """Repeats that have to be there: where nothing says that this trains, two alike may be any two halves."""
+
+    @property
+    def needed(self) -> list[NDArray[np.bool_]]:
+        """What every step has to hold when any does."""
+        return [self.phase == _STEP, self.phase == _BACKWARD]
+
+    def marks(self, found: Repetition | None) -> Marks:
+        """Give numbers, starts and ends on the host of what repeats."""
+        if found is None:
+            return _NOTHING, _NOTHING, _NOTHING
+        start = self.host[found.start]
+        return np.arange(len(start)), start, np.append(self.host, self.latest + 1)[found.end]
+
+
+def by_annotations(frame: EventFrame, links: Links) -> Marks:
+    """Cut where an annotation begins again and again, with the same work behind it each time."""
+    work, rows = _work(frame, links), frame.rows(*MARKS)
+    rows = _outermost(frame, rows[frame.by_name(rows, _may_begin_a_step)])
+    codes, _ = frame.codes("name")
+    own = codes[rows]
+    best: Repetition | None = None
+    for code in distinct(own).tolist():
+        places = np.searchsorted(work.host, frame.start[rows[own == code]])
+        found = repetition_at(work.codes, places, work.needed, least=work.least)
+        if found is not None and (best is None or (len(found), -found.start[0]) > (len(best), -best.start[0])):
+            best = found
+    return work.marks(best)
+
+
+def by_work(frame: EventFrame, links: Links) -> Marks:
+    """Cut where the kernels of the busiest stream repeat; in a trace without device work, the ops of the host."""
+    work = _work(frame, links)
+    found = find_repetition(work.codes, _begin(work.host, work.phase), work.needed, least=work.least)
+    return work.marks(found)
+
+
+def _work(frame: EventFrame, links: Links) -> _Work:
+    kernels = np.isin(links.work, frame.rows("kernel"))
+    linked = kernels & (links.call >= 0)
+    if len(links.work):
+        rows, begun = links.work[linked], links.call[linked]
+        lane = frame.ints("device", rows) * (1 << 20) + frame.ints("stream", rows)
+        busiest = _most(lane)
+        rows, begun = rows[busiest], begun[busiest]
+    else:
+        rows = frame.rows(*HOST_OPS)
+        rows = rows[(links.ops.depth == 0) & ~frame.by_name(rows, lambda name: name.startswith(_COMMUNICATION))]
+        begun = rows
+    order = np.lexsort((rows, frame.start[begun]))
+    rows, begun = rows[order], begun[order]
+    phase = phases(frame, frame.track[begun], frame.start[begun])
+    phase = np.where(frame.by_name(rows, _steps_parameters) & (phase != _BACKWARD), _STEP, phase)
+    trains = bool(np.isin(phase, (_STEP, _BACKWARD)).any())
+    latest = int(max(frame.end[begun].max(), frame.end[rows].max())) if len(rows) else 0
+    codes, _ = frame.codes("name")
+    return _Work(codes[rows].astype(np.int64), frame.start[begun], phase, latest, 2 if trains else 3)
+
+
+def _most(keys: Ints) -> NDArray[np.bool_]:
+    """Mark the rows of the most frequent key."""
+    distinct, place = np.unique(keys, return_inverse=True)
+    frequent = int(np.argmax(np.bincount(place, minlength=max(len(distinct), 1))))
+    return np.asarray(place == frequent, dtype=bool)
+
+
+def _begin(host: Ints, phase: Ints) -> NDArray[np.float64]:
+    """Say how readily a step begins at each event: behind the optimizer, never inside the backward, after a pause."""
+    pause = np.r_[0, np.maximum(np.diff(host), 0)]
+    rank = np.argsort(np.argsort(pause, kind="stable"), kind="stable") / max(len(pause), 1)
+    before = np.r_[0, phase[:-1]]
+    rank = np.where((before == _BACKWARD) | (phase == _BACKWARD), 0.0, 0.5 * rank)
+    return np.where((before == _STEP) & (phase != _STEP), 1.0, rank)
+
+
+def _outermost(frame: EventFrame, rows: Ints) -> Ints:
+    """Keep the outermost annotations of the thread that has most of them, in order."""
+    if not len(rows):
+        return rows
+    top = rows[nest(frame.track[rows], frame.start[rows], frame.duration[rows]).depth == 0]
+    top = top[_most(frame.track[top])]
+    return np.asarray(top[np.lexsort((top, frame.start[top]))], np.int64)
+
+
+def _may_begin_a_step(name: str) -> bool:
+    """Leave out what lies inside steps: marks of parts of them, and communication."""
+    return parse_mark(name) is None and not name.startswith(_COMMUNICATION)
+
+
+def _steps_parameters(name: str) -> bool:
+    return OPTIMIZER.search(name) is not None

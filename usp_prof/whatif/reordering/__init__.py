@@ -1,0 +1,1 @@
+"""Reordering: a pipeline under another schedule, from the measured durations of its actions."""

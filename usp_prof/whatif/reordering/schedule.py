@@ -1,0 +1,193 @@
+"""What would another pipeline schedule save? The same actions with their measured durations, in another order.
+
+The schedule that ran is simulated with the measured durations, and so is the other one; the difference of the two
+windows is what the step would save. What the simulation of the run's own schedule misses is the error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from usp_prof.model.edit import Edit
+from usp_prof.model.errors import UsageError
+from usp_prof.schedule import Shape, named
+from usp_prof.schedules.orders import Action, Kind, order
+from usp_prof.schedules.simulation import Timeline, simulate
+from usp_prof.whatif.edits.pipeline import BALANCE, MOVE, PASSES, SCHEDULE, chunks_of
+from usp_prof.whatif.layout import layout_of
+from usp_prof.whatif.reordering.actions import Pipeline, pipeline_of
+
+if TYPE_CHECKING:
+    from usp_prof.schedules.orders import Order
+    from usp_prof.tables.table_set import TableSet
+    from usp_prof.whatif.layout import Layout
+
+PROBE_NS = 100_000
+"""By so much each action is lengthened to see how many lie on the longest path."""
+SPLIT_DOUBT = 0.05
+"""Where only full backwards were measured, either half may be so much of one longer than half."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rescheduled:
+    """Windows in ns: as measured, as its own order is simulated, and as the new order is."""
+
+    measured_ns: float
+    simulated_ns: float
+    other_ns: float
+    bubble_fraction: float
+    timeline: Timeline
+    span_ns: float
+    """What of its own window a step adds to the run: less, where stages begin the next step before all have ended."""
+    other_span_ns: float
+    doubt_ns: float = 0.0
+    """What the simulation of the run's own order misses, and what the new order's parts leave open."""
+
+    @property
+    def saved_ns(self) -> float:
+        """What the step saves; what the simulation misses of the run is taken to be in proportion."""
+        if not self.simulated_ns:
+            return 0.0
+        return (self.span_ns - self.other_span_ns) * self.measured_ns / self.simulated_ns
+
+    @property
+    def error_ns(self) -> float:
+        """How far the saving may be off."""
+        return abs(self.simulated_ns - self.measured_ns) + self.doubt_ns
+
+
+def reschedule(tables: TableSet, edit: Edit, layout: Layout | None = None) -> Rescheduled:
+    """Predict an edit of the pipeline's order: another schedule, more micro-batches, even stages, layers moved."""
+    layout = layout or layout_of(tables)
+    pipeline = pipeline_of(tables)
+    if edit.name in (BALANCE, MOVE):
+        even = _balanced(pipeline) if edit.name == BALANCE else _with_layers_moved(pipeline, edit, layout)
+        return _compared(pipeline, even, pipeline.order, pipeline.stages)
+    if edit.name == PASSES:
+        own = Edit(SCHEDULE, layout.schedule, (("v", str(layout.chunks)),))
+        return _compared(pipeline, pipeline, _order(pipeline, own, int(edit.number())), pipeline.stages)
+    passes = max(int(edit.number("m", default=float(pipeline.micro_batches))), 1)
+    smaller = pipeline.scaled(pipeline.micro_batches / passes)  # the same batch in more, smaller pieces
+    return _compared(pipeline, smaller, _order(pipeline, edit, passes), len(pipeline.order) * chunks_of(edit))
+
+
+def _order(pipeline: Pipeline, edit: Edit, passes: int) -> Order:
+    schedule = named(edit.value)
+    if schedule is None or passes < 1:
+        raise UsageError(f"edit {edit}: the run's own schedule is not known", hint="name one: schedule=1f1b,m=16")
+    return order(schedule, Shape(len(pipeline.order), passes, chunks_of(edit)))
+
+
+def _compared(pipeline: Pipeline, other: Pipeline, new_order: Order, stages: int) -> Rescheduled:
+    """Simulate the run's own order, and the new one, with what each action costs beside its work as the run shows."""
+    mine = _simulated(pipeline, pipeline.order, pipeline.stages)
+    settled = _settled(pipeline, float(mine.window))
+    other = replace(other, overhead_ns=settled.overhead_ns)
+    theirs = _simulated(other, new_order, stages)
+    own = mine if settled is pipeline else _simulated(settled, pipeline.order, pipeline.stages)
+    halves = {Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT}
+    measured = {kind for _, kind in pipeline.duration}
+    guessed = bool(halves & {action.kind for actions in new_order for action in actions}) and not halves <= measured
+    doubt = _doubt(other, new_order, stages, float(theirs.window)) if guessed else 0.0
+    missed = abs(float(mine.window) - pipeline.window_ns)
+    # Another run has another step's noise: what the new order owes to single actions that took longer than usual.
+    noise = abs(float(theirs.window) - float(_simulated(replace(other, own={}), new_order, stages).window))
+    return Rescheduled(
+        pipeline.window_ns,
+        float(own.window),
+        float(theirs.window),
+        theirs.bubble_fraction,
+        theirs,
+        _span(pipeline, own),
+        _span(pipeline, theirs),
+        doubt + missed + noise,
+    )
+
+
+def _span(pipeline: Pipeline, line: Timeline) -> float:
+    """Give what a step adds: the window where all stages meet at its end, else the longest that one rank is at it."""
+    if pipeline.meets:
+        return float(line.window)
+    ranks = range(line.ranks)
+    return float(max(int(line.end[line.rank == r].max()) - int(line.start[line.rank == r].min()) for r in ranks))
+
+
+def _simulated(pipeline: Pipeline, actions: Order, stages: int) -> Timeline:
+    return simulate(actions, lambda action: _duration(pipeline, action, stages), transfer_ns=pipeline.transfer_ns)
+
+
+def _settled(pipeline: Pipeline, simulated: float) -> Pipeline:
+    """Give each action so much more beside its work that the run's own order takes as long as it did."""
+    missing = pipeline.window_ns - simulated
+    if missing <= 0:
+        return pipeline
+    longer = replace(pipeline, overhead_ns=pipeline.overhead_ns + PROBE_NS)
+    window = _simulated(longer, longer.order, longer.stages).window
+    on_path = max((window - simulated) / PROBE_NS, 1.0)  # so many actions lie on the longest path
+    return replace(pipeline, overhead_ns=pipeline.overhead_ns + round(missing / on_path))
+
+
+def _doubt(pipeline: Pipeline, new_order: Order, stages: int, window: float) -> float:
+    """Say how much the window depends on how a full backward divides."""
+
+    def uneven(action: Action) -> int:
+        sign = {Kind.INPUT_GRADIENT: 1, Kind.WEIGHT_GRADIENT: -1}.get(action.kind, 0)
+        return round(_duration(pipeline, action, stages) * (1 + sign * SPLIT_DOUBT))
+
+    return abs(simulate(new_order, uneven, transfer_ns=pipeline.transfer_ns).window - window)
+
+
+def _balanced(pipeline: Pipeline) -> Pipeline:
+    """Give every stage's actions the mean time of all stages'."""
+    kinds, stages = {kind for _, kind in pipeline.duration}, range(pipeline.stages)
+    mean = {kind: round(sum(pipeline.duration.get((s, kind), 0) for s in stages) / pipeline.stages) for kind in kinds}
+    return replace(pipeline, duration={(s, kind): mean[kind] for s in stages for kind in kinds}, own={})
+
+
+def _with_layers_moved(pipeline: Pipeline, edit: Edit, layout: Layout) -> Pipeline:
+    """Give one stage fewer layers and another more; a layer takes what the source's take on average."""
+    layers = layout.model.layers if layout.model else 0
+    source, target = (int(edit.number(key)) for key in ("source", "target"))
+    count, there = int(edit.number(default=1.0)), range(pipeline.stages)
+    if not layers:
+        raise UsageError(f"edit {edit}: the model's number of layers is not known", hint="give --model config.json")
+    if source not in there or target not in there:
+        raise UsageError(f"edit {edit}: there is no such stage", hint=f"stages are 0 to {pipeline.stages - 1}")
+    own = layers // pipeline.stages
+    if not 0 < count <= own:
+        raise UsageError(f"edit {edit}: a stage has {own} layers", hint="move at least one, and no more than these")
+    duration = dict(pipeline.duration)
+    for kind in {kind for _, kind in duration}:
+        share = round(duration.get((source, kind), 0) * count / own)
+        duration[source, kind] = duration.get((source, kind), 0) - share
+        duration[target, kind] = duration.get((target, kind), 0) + share
+    return replace(pipeline, duration=duration, own={})
+
+
+def _duration(pipeline: Pipeline, action: Action, stages: int) -> int:
+    """Give an action's time where `stages` share the layers that were on the measured stages.
+
+    A stage of the other cut holds a share of the measured stage that lies at its place in the model. Where only full
+    backwards were measured, each half is taken to be half of one.
+    """
+    cut = stages / pipeline.stages
+    halves = (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
+
+    def of(stage: int) -> float:
+        own = pipeline.work(stage, action.kind, action.micro_batch)
+        if own is not None:
+            return float(own)
+        if action.kind in halves:
+            return (pipeline.work(stage, Kind.BACKWARD, action.micro_batch) or 0) / 2
+        if action.kind is Kind.BACKWARD:
+            return float(sum(pipeline.work(stage, half, action.micro_batch) or 0 for half in halves))
+        return 0.0
+
+    if cut >= 1:
+        return round(of(min(int(action.stage / cut), pipeline.stages - 1)) / cut) + pipeline.overhead_ns
+    whole = round(1 / cut)  # several measured stages become one
+    return round(sum(of(action.stage * whole + part) for part in range(whole))) + pipeline.overhead_ns
+
+
+__all__ = ["BALANCE", "SCHEDULE", "Pipeline", "Rescheduled", "pipeline_of", "reschedule"]
