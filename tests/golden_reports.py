@@ -13,7 +13,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from usp_prof.findings import find
 from usp_prof.report.build import analyse, build
 from usp_prof.report.writers import json_text
 from usp_prof.run import open_run
@@ -35,7 +34,7 @@ def path_of(run: str) -> Path:
 def report_of(run: str, cache: Path) -> dict[str, Any]:
     """Analyse a recorded run as `usp-prof analyze --format json` does."""
     opened = open_run(ROOT / "traces" / run, cache_dir=cache)
-    document = build(opened.tables, analyse(opened.tables), name=opened.name, findings=find(opened.tables))
+    document = build(opened.tables, analyse(opened.tables), name=opened.name)
     report: dict[str, Any] = json.loads(json_text.write(document))
     return report
 

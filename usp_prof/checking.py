@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from usp_prof.findings import find
+from usp_prof.findings.engine import found_in
 from usp_prof.gate import measured as baselines
 from usp_prof.gate.judgement import Verdict
 from usp_prof.gate.measure import measure, seen
-from usp_prof.gate.policy import Policy, analyses_for, check_names, load_policy
+from usp_prof.gate.policy import Policy, analyses_for, asks_for_slowdown, check_names, load_policy
 from usp_prof.gate.verdict import Inconclusive, Report, check
 from usp_prof.model.errors import UsageError
 from usp_prof.report.answers.check import as_annotations, as_json, as_junit, as_markdown, as_terminal
@@ -57,12 +58,14 @@ class Terms:
 
 def measured(run: Run, label: str = "") -> Measured:
     """Measure everything of an opened run."""
-    return measure(run.tables, label or run.name, findings=find(run.tables))
+    found = found_in(run.tables)
+    return measure(run.tables, label or run.name, findings=found.findings, ideal=found.ideal)
 
 
 def check_run(run: Run, terms: Terms, label: str = "") -> Report:
     """Check a run, measuring only what the policy asks for and what says why it got worse."""
-    after = measure(run.tables, label or run.name, analyses=analyses_for(terms.policy))
+    ideal = found_in(run.tables).ideal if asks_for_slowdown(terms.policy) else None
+    after = measure(run.tables, label or run.name, analyses=analyses_for(terms.policy), ideal=ideal)
     if terms.baseline is None:
         return check_measured(after, terms)
     if terms.policy.findings is None:

@@ -70,7 +70,7 @@ def test_the_last_to_arrive_is_named_not_the_one_with_most_communication() -> No
     assert found["slowdown",] == pytest.approx(1.4)
     assert found["straggler_cost",] == 4 * MS
     # Own time on average 11 of 15 ms a step, and the transfer of 1 ms.
-    assert found["job_slowdown",] == pytest.approx(15 / 12)
+    assert found["own_time_slowdown",] == pytest.approx(15 / 12)
 
 
 def test_ties_and_equal_ranks_blame_nobody() -> None:

@@ -73,7 +73,7 @@ def test_the_culprit_is_the_rank_that_sleeps(tmp_path: Path, cache: Path) -> Non
     assert "all 4 ranks" in row.detail
     found, truth = (stragglers.compute(run.tables) for run in (stripped, full))
     assert found.culprits[0].cost_ns == pytest.approx(truth.culprits[0].cost_ns, rel=0.01)
-    assert found.job_slowdown[0] == pytest.approx(next(iter(truth.job_slowdown.values())), rel=0.01)
+    assert found.own_time_slowdown[0] == pytest.approx(next(iter(truth.own_time_slowdown.values())), rel=0.01)
 
 
 def test_what_the_sleeping_ranks_host_did_is_not_replayed(tmp_path: Path, cache: Path) -> None:

@@ -15,6 +15,7 @@ from made import step, work
 from papers import FINDING
 
 from usp_prof.analyses import NAMES
+from usp_prof.findings import slowdown
 from usp_prof.analyses.mfu import MfuResult, Part
 from usp_prof.model.errors import UsageError
 from usp_prof.model.health import HealthRow, Severity
@@ -159,6 +160,7 @@ def test_nothing_but_empty_tables_is_no_error() -> None:
 
 def test_metric_ids_are_declared_once() -> None:
     declared = [metric.id for name in NAMES for metric in import_module(f"usp_prof.analyses.{name}").METRICS]
+    declared += [metric.id for metric in slowdown.METRICS]
     assert len(declared) == len(set(declared))
     assert set(declared_metrics()) == set(declared)
 
@@ -206,7 +208,6 @@ def test_the_ranks_that_others_wait_for_are_listed_when_they_matter(tables: Tabl
         value("straggler_cost", 1 * MS, rank=0),
         value("late_fraction", 0.5, Unit.FRACTION, rank=1, axis="tp"),
         value("late_fraction", 0.7, Unit.FRACTION, rank=1, axis="dp"),
-        value("job_slowdown", 1.2, Unit.RATIO),
     ]
     document = build(tables, {"x": Told((*slow, *late))}, name="x")
     (table,) = (block for block in document.summary.blocks if isinstance(block, DataTable))

@@ -17,6 +17,7 @@ from usp_prof.whatif.predict import predict, unedited
 @pytest.mark.parametrize(("fault", "what", "name"), [("slow_rank", "rank", "1"), ("slow_link", "axis", "dp")])
 def test_the_fault_explains_the_loss(fault: str, what: str, name: str) -> None:
     found = slowdown(run_with(fault).tables)
+    assert found.slowdown is not None
     assert found.slowdown > 1.05
     first = next(part for part in found.parts if part.what == what)
     assert first.name == name
@@ -27,7 +28,7 @@ def test_the_fault_explains_the_loss(fault: str, what: str, name: str) -> None:
 
 def test_a_run_at_its_ideal_has_no_loss_to_share_out() -> None:
     found = slowdown(run_with("clean").tables)
-    assert 0.99 < found.slowdown < 1.01
+    assert found.slowdown == pytest.approx(1, abs=0.01)
     assert found.parts == ()
     assert NO_LOSS in of_run(found, as_json=False)
     assert json.loads(of_run(found, as_json=True))["parts"] == []
@@ -47,6 +48,16 @@ def test_a_run_with_nothing_to_idealise_is_no_error() -> None:
     assert found.parts == ()
     assert found.slowdown == 1
     assert NO_LOSS in of_run(found, as_json=False)
+
+
+def test_without_device_work_it_says_what_is_missing() -> None:
+    """A trace of launches without their kernels once printed nan."""
+    found = slowdown(table_set({0: Trace().step(1, 0, 100_000).launch(1, 1_000)}))
+    assert found.slowdown is None
+    assert "no device work" in of_run(found, as_json=False)
+    data = json.loads(of_run(found, as_json=True))
+    assert (data["step_ns"], data["ideal_ns"], data["slowdown"]) == (None, None, None)
+    assert "no device work" in data["unknown"]
 
 
 def test_one_kind_of_action_alone() -> None:

@@ -53,13 +53,13 @@ SLOWDOWN = Metric(
     "whole the largest rank's.",
     ("rank", "step"),
 )
-JOB_SLOWDOWN = Metric(
-    "job_slowdown",
+OWN_TIME_SLOWDOWN = Metric(
+    "own_time_slowdown",
     Unit.RATIO,
     Better.LOWER,
-    "Job's slowdown",
-    "Step over what it would be were all peers alike: own time averaged over peers, no waiting for late ones, "
-    "bubbles as they are. Of first order, without a replay.",
+    "Step over peers' own time",
+    "Step over the mean own time of the peers (all that is not waiting for another rank) with their bubbles. Hosts "
+    "stay as they are, so that it is no prediction: that is `job_slowdown`.",
     ("step",),
 )
 LATE_FRACTION = Metric(
@@ -79,7 +79,7 @@ STRAGGLER_COST = Metric(
     "Lateness of a rank that is its own doing, on the axis where it weighs most; as the whole the largest rank's mean.",
     ("rank", "step"),
 )
-METRICS = (SLOWDOWN, JOB_SLOWDOWN, LATE_FRACTION, STRAGGLER_COST)
+METRICS = (SLOWDOWN, OWN_TIME_SLOWDOWN, LATE_FRACTION, STRAGGLER_COST)
 
 _WORTH = 0.02  # of the step: less is noise to whoever reads the verdict
 
@@ -124,7 +124,7 @@ class StragglersResult:
     step: NDArray[np.int64]
     slowdown: NDArray[np.float64]
     cost_ns: NDArray[np.int64]
-    job_slowdown: Mapping[int, float]
+    own_time_slowdown: Mapping[int, float]
     notes: tuple[HealthRow, ...] = ()
 
     def rank_slowdown(self, rank: int) -> float:
@@ -141,9 +141,9 @@ class StragglersResult:
         found += [Value(SLOWDOWN, figure, {"rank": rank}) for rank, figure in known]
         cells = zip(self.rank.tolist(), self.step.tolist(), self.slowdown.tolist(), strict=True)
         found += [Value(SLOWDOWN, figure, {"rank": r, "step": s}) for r, s, figure in cells if not np.isnan(figure)]
-        found += [Value(JOB_SLOWDOWN, figure, {"step": step}) for step, figure in self.job_slowdown.items()]
-        if self.job_slowdown:
-            found.append(Value(JOB_SLOWDOWN, float(np.median(list(self.job_slowdown.values())))))
+        found += [Value(OWN_TIME_SLOWDOWN, figure, {"step": step}) for step, figure in self.own_time_slowdown.items()]
+        if self.own_time_slowdown:
+            found.append(Value(OWN_TIME_SLOWDOWN, float(np.median(list(self.own_time_slowdown.values())))))
         for late in self.lateness:
             found.append(Value(LATE_FRACTION, late.late / late.calls, {"rank": late.rank, "axis": late.axis}))
         costs = spread(STRAGGLER_COST, self.rank, self.step, self.cost_ns)
@@ -193,7 +193,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
         parts.step[shown],
         slow[shown],
         cost[shown],
-        _job_slowdown(own, peers),
+        _own_time_slowdown(own, peers),
         tuple(sorted(_notes(tables, seen, taken, peers))),
     )
 
@@ -273,7 +273,7 @@ def _lateness(seen: Arrivals, taken: NDArray[np.bool_]) -> list[Lateness]:
     return sorted(found, key=lambda late: (late.axis, -late.own_ns, late.rank))
 
 
-def _job_slowdown(own: OwnTime, peers: Mapping[int, tuple[int, ...]]) -> dict[int, float]:
+def _own_time_slowdown(own: OwnTime, peers: Mapping[int, tuple[int, ...]]) -> dict[int, float]:
     """Set each step beside the slowest stage's mean own time and mean bubble."""
     parts = own.parts
     bubble = np.take(parts.idle, partition.CAUSES.index(Cause.BUBBLE), axis=1)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from usp_prof.whatif.reordering.op_replay import JobSlowdown
 
 _LEAST = 0.0005
+MISSING = "The step with all ranks alike is not known: {}."
+"""What is said of a run whose ideal cannot be told."""
 NO_LOSS = "The ranks are alike: no rank, axis or stage makes this run lose time that exceeds the error."
 """What is said of a run that is at its ideal."""
 _PARTS = ("parameters", "gradients", "optimizer", "activations", "logits")
@@ -124,8 +126,13 @@ def of_run(found: Slowdown, *, as_json: bool) -> str:
         parts = [
             {"what": each.what, "name": each.name, "step_ns": each.step_ns, "share": each.share} for each in found.parts
         ]
-        return _ideal_json(found, parts)
-    head = _head(found.step_ns, found.ideal_ns, found.slowdown)
+        whole = found.whole
+        step_ns, ideal_ns = whole.step_ns or None, None if whole.unknown else whole.ideal_ns
+        return _ideal_json(step_ns, ideal_ns, whole.slowdown, parts, whole.unknown)
+    whole = found.whole
+    if whole.unknown:
+        return MISSING.format(whole.unknown) + "\n"
+    head = _head(whole.step_ns, whole.ideal_ns, whole.step_ns / whole.ideal_ns)
     if not found.parts:
         return f"{head}\n{NO_LOSS}\n"
     lines = [head, "of the loss goes away when this alone is ideal:"]
@@ -137,18 +144,27 @@ def of_job(found: JobSlowdown, *, as_json: bool) -> str:
     """Write the same of an operation table."""
     if as_json:
         ideal, share = found.last_stage_ideal_ns, found.last_stage_share
-        return _ideal_json(found, [{"what": "stage", "name": "last", "step_ns": ideal, "share": share}])
+        last_stage = {"what": "stage", "name": "last", "step_ns": ideal, "share": share}
+        return _ideal_json(found.step_ns, found.ideal_ns, found.slowdown, [last_stage])
     head = _head(found.step_ns, found.ideal_ns, found.slowdown)
     return f"{head}\nlast stage: {found.last_stage_share:.1%} of the loss\n"
 
 
-def _ideal_json(found: Slowdown | JobSlowdown, parts: list[dict[str, object]]) -> str:
+def _ideal_json(
+    step_ns: float | None,
+    ideal_ns: float | None,
+    slowdown: float | None,
+    parts: list[dict[str, object]],
+    unknown: str = "",
+) -> str:
+    """Write what is not known as null, with the reason."""
     data = {
         "format": "usp-prof-ideal",
         "version": 1,
-        "step_ns": found.step_ns,
-        "ideal_ns": found.ideal_ns,
-        "slowdown": found.slowdown,
+        "step_ns": step_ns,
+        "ideal_ns": ideal_ns,
+        "slowdown": slowdown,
+        "unknown": unknown,
         "parts": parts,
     }
     return json.dumps(data, indent=1, sort_keys=True) + "\n"

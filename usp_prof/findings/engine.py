@@ -31,10 +31,14 @@ def _searched(tables: TableSet, selection: Selection) -> Found:
     return search(tables, selection)
 
 
+def found_in(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
+    """Give what a search finds, looked up once for these tables."""
+    return tables.memo(("findings", selection), lambda: find_all(tables, selection))
+
+
 def find(tables: TableSet, selection: Selection = EVERYTHING) -> list[Finding]:
     """Give the findings, most important first: what is wrong before what could be chosen otherwise, then by gain.
 
     A change that would take the cost of narrower findings away as well comes by what it adds to them.
     """
-    found: Found = tables.memo(("findings", selection), lambda: find_all(tables, selection))
-    return list(found.findings)
+    return list(found_in(tables, selection).findings)

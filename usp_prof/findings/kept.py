@@ -21,6 +21,7 @@ import numpy as np
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Finding  # noqa: TC001 - msgspec reads what `Found` holds
 from usp_prof.model.health import HealthRow  # noqa: TC001
+from usp_prof.model.ideal_step import IdealStep  # noqa: TC001
 
 if TYPE_CHECKING:
     from usp_prof.model.selection import Selection
@@ -32,10 +33,12 @@ _CODE = {".py", ".toml", ".sql", ".json"}
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The findings, most important first, and which rules could not be asked."""
+    """The findings, most important first, which rules could not be asked, and the step with all ranks alike."""
 
     findings: tuple[Finding, ...]
     skipped: tuple[HealthRow, ...]
+    ideal: IdealStep | None = None
+    """`None` of one rank alone, which is nobody's equal."""
 
 
 def form(tables: TableSet, selection: Selection) -> str:

@@ -18,6 +18,7 @@ from usp_prof.model.finding import Finding, Level
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.replay.sample import sample_of
+from usp_prof.whatif.attribution import ideal_step
 from usp_prof.whatif.gains import Gain, gains
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def search(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
     skipped = unasked.rows(failed)
     skipped += [_apart(judged[place][0].CODE, reason) for place, reason in joined.left_out.items()]
     skipped += _sampled(tables, [gain for _, _, gain in judged])
-    return Found(tuple(findings), tuple(sorted(skipped)))
+    ideal = ideal_step(tables) if len(tables.ranks) > 1 else None
+    return Found(tuple(findings), tuple(sorted(skipped)), ideal)
 
 
 def _in_order(judged: Sequence[tuple[Rule, Draft, Gain]]) -> list[tuple[Rule, Draft, Gain]]:

@@ -10,6 +10,7 @@ import numpy as np
 from usp_prof._version import __version__
 from usp_prof.analyses import NAMES
 from usp_prof.analyses.result import impossible
+from usp_prof.findings import slowdown
 from usp_prof.gate.facts import facts_of
 from usp_prof.gate.measured import Damage, Measured, SeenFinding, Work
 from usp_prof.gate.series import from_values, with_derived
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from usp_prof.model.finding import Finding
     from usp_prof.model.metric import Value
     from usp_prof.tables.table_set import TableSet
+    from usp_prof.model.ideal_step import IdealStep
 
 
 # Work of a step: ops, kernels and calls by name, shape and place, with their time per step
@@ -112,9 +114,10 @@ def measure(
     findings: Iterable[Finding] = (),
     analyses: Iterable[str] = NAMES,
     selection: Selection = EVERYTHING,
+    ideal: IdealStep | None = None,
 ) -> Measured:
-    """Measure a run by the named analyses."""
-    values: list[Value] = []
+    """Measure a run by the named analyses; `ideal` is its step with all ranks alike, where it was replayed."""
+    values: list[Value] = slowdown.values(ideal)
     health = list(tables.health)
     for name in analyses:
         measured = import_module(f"usp_prof.analyses.{name}").compute(tables, selection).values()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.analyses import NAMES
+from usp_prof.findings import slowdown
 from usp_prof.gate.facts import FactKind
 from usp_prof.gate.judgement import Limit, parse_limit
 from usp_prof.gate.noise import PRIORS, Machine, Prior
@@ -225,20 +226,30 @@ ALWAYS = ("step_time", "breakdown", "overlap")
 
 def analyses_for(policy: Policy) -> tuple[str, ...]:
     """List the analyses, in their order, whose values a check under this policy looks at."""
-    wanted = [rule.match for rule in policy.rules] + [name for name, _ in policy.minimum]
-    patterns = [_pattern(word) for word in wanted]
+    patterns = [_pattern(word) for word in _words(policy)]
     return tuple(name for name in NAMES if name in ALWAYS or any(_declares(name, each) for each in patterns))
 
 
 def known_metrics() -> tuple[str, ...]:
     """Name all metrics that a rule can be about."""
-    return tuple(sorted({name for analysis in NAMES for name in _declared(analysis)}))
+    declared = {name for analysis in NAMES for name in _declared(analysis)}
+    return tuple(sorted(declared | {metric.id for metric in slowdown.METRICS}))
+
+
+def asks_for_slowdown(policy: Policy) -> bool:
+    """Say whether a rule or a bound names the job's slowdown, which takes a replay."""
+    patterns = [_pattern(word) for word in _words(policy)]
+    return any(pattern.fullmatch(metric.id) for metric in slowdown.METRICS for pattern in patterns)
+
+
+def _words(policy: Policy) -> list[str]:
+    return [rule.match for rule in policy.rules] + [name for name, _ in policy.minimum]
 
 
 def check_names(policy: Policy) -> None:
     """Refuse rules and bounds about metrics that do not exist: a misspelt rule would guard nothing and say nothing."""
     known = known_metrics()
-    for word in [rule.match for rule in policy.rules] + [name for name, _ in policy.minimum]:
+    for word in _words(policy):
         name = word.partition("[")[0]
         if not any(_pattern(name).fullmatch(each) for each in known):
             raise unknown_name("metric", name, known)

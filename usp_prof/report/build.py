@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from usp_prof._version import __version__
 from usp_prof.analyses import NAMES
 from usp_prof.analyses.result import impossible
+from usp_prof.findings import slowdown
 from usp_prof.findings.engine import find_all
 from usp_prof.inputs.memory import no_collection
 from usp_prof.model.errors import unknown_name
+from usp_prof.model.metric import sound
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.report.context import Context
 from usp_prof.report.document import Document
@@ -48,9 +50,10 @@ def analyse(
 
 
 def declared_metrics(names: Iterable[str] = NAMES) -> dict[str, Metric]:
-    """Give the metrics that the analyses declare, by id."""
+    """Give the metrics that the analyses declare, and what findings bring, by id."""
     modules = (import_module(f"usp_prof.analyses.{name}") for name in names)
-    return {metric.id: metric for module in modules for metric in module.METRICS}
+    declared = [metric for module in modules for metric in module.METRICS]
+    return {metric.id: metric for metric in (*declared, *slowdown.METRICS)}
 
 
 @no_collection()
@@ -69,15 +72,17 @@ def build(
     `without` names sections that nobody will look at.
     """
     measured = [result.values() for result in results.values()]
-    values = tuple(value for each in measured for value in each)
     notes = {row for result in results.values() for row in result.notes}
-    notes.update(row for each in measured for row in impossible(each))
+    found = None
     if findings is None:
         findings = ()
         if set(NAMES) <= set(results):
             found = find_all(tables, selection)
             findings = found.findings
             notes.update(found.skipped)
+            measured.append(sound(slowdown.values(found.ideal)))
+    notes.update(row for each in measured for row in impossible(each))
+    values = tuple(value for each in measured for value in each)
     context = Context(
         run=run_facts(tables, selection, name, others),
         tables=tables,
@@ -86,6 +91,7 @@ def build(
         metrics={value.metric.id: value.metric for value in values},
         figures=Figures(values),
         findings=tuple(findings),
+        ideal=found.ideal if found else None,
         health=tuple(sorted(notes.union(tables.health))),
     )
     return Document(

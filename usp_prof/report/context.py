@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from usp_prof.report.document import RunFacts
     from usp_prof.report.figures import Figures
     from usp_prof.tables.table_set import TableSet
+    from usp_prof.model.ideal_step import IdealStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,4 +30,6 @@ class Context:
     metrics: Mapping[str, Metric]
     figures: Figures
     findings: tuple[Finding, ...]
+    ideal: IdealStep | None
+    """The step with all ranks alike, where findings were looked for."""
     health: tuple[HealthRow, ...]

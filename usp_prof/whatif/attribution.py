@@ -1,7 +1,10 @@
-"""How much slower is the job than it could be, and what does each rank, stage, axis and kind of action cost it?
+"""Job slowdown: the measured step over its replay with all ranks alike, and what each part of the run costs.
 
 S = T / T_ideal. A part's share is what goes away of the loss T - T_ideal when that part alone is brought to the ideal;
 shares overlap and need not add up to one.
+
+A call is only replayed where the parts of all its members are matched. Elsewhere a rank may wait for another without
+the replay seeing it: where such communication exposes more of the step than is lost, S is not known.
 """
 
 from __future__ import annotations
@@ -11,21 +14,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.intervals import union
+from usp_prof.columns.lookup import lookup
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.node_work import work_of
+from usp_prof.tables import calls
 from usp_prof.whatif.edits.ideal import KINDS
+from usp_prof.model.ideal_step import LEAST_LOSS, IdealStep
+from usp_prof.whatif.host_times import without_hosts
 from usp_prof.whatif.predict import predict, unedited
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
+    from usp_prof.columns.intervals import Intervals
+    from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
-
-LEAST_LOSS = 0.01
-"""A smaller share of the step is no loss to be divided among parts."""
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -39,36 +47,92 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """The mean step as measured and at its ideal; `parts` by what and share."""
+    """The ideal step, and by what and share the parts of the run that the loss comes from."""
 
-    step_ns: float
-    ideal_ns: float
+    whole: IdealStep
     parts: tuple[Part, ...]
 
     @property
-    def slowdown(self) -> float:
-        """S: how many times its ideal the step takes."""
-        return self.step_ns / self.ideal_ns if self.ideal_ns else float("nan")
+    def slowdown(self) -> float | None:
+        """S: how many times its ideal the step takes; `None` where that is not known."""
+        return self.whole.slowdown
+
+
+def ideal_step(tables: TableSet) -> IdealStep:
+    """Replay the run with all ranks alike, once."""
+    return tables.memo("ideal step", lambda: _ideal_step(tables))
+
+
+def _ideal_step(tables: TableSet) -> IdealStep:
+    measured = unedited(tables)
+    if not len(measured.step):
+        return IdealStep(0.0, 0.0, unknown=_why_no_steps(tables))
+    step_ns = measured.mean_measured_ns
+    if tables.incomparable:
+        return IdealStep(step_ns, 0.0, unknown=tables.incomparable)
+    if without_hosts(tables, tables.ranks):
+        return IdealStep(step_ns, 0.0, unknown="what the hosts did was not recorded, only device activity")
+    try:
+        whole = predict(tables, [Edit("ideal")])
+    except UsageError:  # no compute and no call that could be another's equal
+        found = IdealStep(step_ns, step_ns)
+    else:
+        found = IdealStep(whole.before_ns, whole.after_ns, whole.error_fraction)
+    unseen = unmatched_fraction(tables)
+    if unseen > max(LEAST_LOSS, 1 - found.ideal_ns / found.step_ns):
+        reason = f"{unseen:.0%} of the step waits in communication whose other members are not known"
+        return IdealStep(found.step_ns, 0.0, unknown=reason)
+    return found
+
+
+def _why_no_steps(tables: TableSet) -> str:
+    """Say what a replay would need and the run does not have."""
+    if not any(len(tables.columns("activities", rank)) for rank in tables.ranks):
+        return "no device work was recorded"
+    return "no step with device work was found"
+
+
+def unmatched_fraction(tables: TableSet) -> float:
+    """Give the share of the steps in which a rank does nothing but communicate with members that are not known."""
+    exposed_ns = wall_ns = 0
+    for rank in tables.ranks:
+        steps = tables.columns("steps", rank)
+        activities = tables.columns("activities", rank)
+        computes = _ranges(activities, activities.matches("kind", "compute"))
+        unmatched = _ranges(activities, activities.matches("kind", "communication") & ~_is_matched(tables, rank))
+        exposed_ns += int((unmatched - computes).within(steps["start_ns"], steps["end_ns"]).sum())
+        wall_ns += int((steps["end_ns"] - steps["start_ns"]).sum())
+    return exposed_ns / wall_ns if wall_ns else 0.0
+
+
+def _is_matched(tables: TableSet, rank: int) -> NDArray[np.bool_]:
+    """Mark a rank's activities that belong to a call of which every member was read."""
+    matched = calls.of(tables)
+    rows = matched.rows_of(rank)
+    parts = matched.part_columns()
+    of_part = np.zeros(len(tables.columns("collectives", rank)), dtype=bool)
+    of_part[parts["part"][rows]] = matched.columns()["complete"][parts["call"][rows]]
+    return lookup(of_part, tables.columns("activities", rank)["collective"], missing=False)
+
+
+def _ranges(activities: Columns, rows: NDArray[np.bool_]) -> Intervals:
+    start = activities["start_ns"][rows]
+    return union(start, start + activities["dur_ns"][rows])
 
 
 def slowdown(tables: TableSet) -> Slowdown:
     """Replay the run at its ideal, and with each part alone brought there.
 
-    `parts` is empty where nothing can be idealised, and where the loss does not exceed the prediction's error: shares
-    of no loss would be shares of noise.
+    `parts` is empty where the ideal is not known or nothing can be idealised, and where the loss does not exceed the
+    prediction's error: shares of no loss would be shares of noise.
     """
-    measured = unedited(tables)
-    try:
-        whole = predict(tables, [Edit("ideal")])
-    except UsageError:  # no compute and no call that could be another's equal
-        return Slowdown(measured.mean_measured_ns, measured.mean_measured_ns, ())
-    lost = whole.before_ns - whole.after_ns
-    least = max(LEAST_LOSS, whole.error_fraction) * whole.before_ns
-    if lost <= least:
-        return Slowdown(whole.before_ns, whole.after_ns, ())
+    whole = ideal_step(tables)
+    if not whole.is_loss:
+        return Slowdown(whole, ())
+    lost = whole.step_ns - whole.ideal_ns
     parts = [part for what, name in _parts(tables) if (part := _alone(tables, what, name, lost))]
     parts.sort(key=lambda part: (part.what, -part.share, part.name))
-    return Slowdown(whole.before_ns, whole.after_ns, tuple(parts))
+    return Slowdown(whole, tuple(parts))
 
 
 def _alone(tables: TableSet, what: str, name: str, lost: float) -> Part | None:

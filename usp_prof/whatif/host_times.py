@@ -68,16 +68,20 @@ def with_usual_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int], usual
     return _with_own_times(graph, own, target)
 
 
-def _need_hosts(tables: TableSet, ranks: Iterable[int]) -> None:
-    """Refuse ranks of which device activity alone was recorded."""
-    bare = [
+def without_hosts(tables: TableSet, ranks: Iterable[int]) -> list[int]:
+    """Give those ranks of which device activity alone was recorded."""
+    return [
         rank
         for rank in ranks
-        if rank in tables.ranks
-        and len(tables.columns("kernels", rank))
+        if len(tables.columns("kernels", rank))
         and not len(tables.columns("launches", rank))
         and not len(tables.columns("ops", rank))
     ]
+
+
+def _need_hosts(tables: TableSet, ranks: Iterable[int]) -> None:
+    """Refuse ranks of which device activity alone was recorded."""
+    bare = without_hosts(tables, [rank for rank in ranks if rank in tables.ranks])
     if bare:
         listed = ", ".join(map(str, bare[:8])) + (", ..." if len(bare) > 8 else "")
         raise UsageError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Basis
 from usp_prof.replay.recorded import unedited
 from usp_prof.whatif.edits.pipeline import relaid
@@ -63,6 +64,8 @@ class Outcome:
 def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[[], TableSet]) -> Outcome:
     """Put the replay and the pipeline's order together; `moved` gives the tables as the replay moves them."""
     before = unedited(tables)
+    if not len(before.step):
+        raise UspProfError("there is no step with device work to replay", hint="record steps: usp-prof info tells")
     after_ns, now, others = replayed_ns, made.layout, []
     there = moved() if made.is_moved else tables
     for edit in made.reordered:

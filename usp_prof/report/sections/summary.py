@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from usp_prof.report.context import Context
     from usp_prof.report.document import Block
     from usp_prof.report.figures import Figures
+    from usp_prof.model.ideal_step import IdealStep
 
 _TOP_HEALTH = 4
 _WORST_RANKS = 3
@@ -100,7 +101,7 @@ def _key_figures(context: Context) -> KeyFigures | None:
         _tokens(context),
         _exposed(figures),
         _bubble(context),
-        _slowdown(figures),
+        _slowdown(context.ideal),
     ]
     kept = tuple(figure for figure in listed if figure is not None and (figure.value is not None or figure.second))
     return KeyFigures(kept) if kept else None
@@ -181,14 +182,11 @@ def _bubble(context: Context) -> KeyFigure | None:
     return KeyFigure("bubble", measured, Unit.FRACTION, ", ".join(["of the pipeline's window", *against]))
 
 
-def _slowdown(figures: Figures) -> KeyFigure | None:
-    value = figures.whole("job_slowdown")
-    if value is None:
+def _slowdown(ideal: IdealStep | None) -> KeyFigure | None:
+    if ideal is None:
         return None
-    # It has a question of its own: the gain of a mended run is that of its replay.
-    return KeyFigure(
-        "slowdown", value, Unit.RATIO, "step over the peers' mean own time, not replayed (whatif --ideal is)"
-    )
+    said = f"not known: {ideal.unknown}" if ideal.unknown else "step over its replay with all ranks alike"
+    return KeyFigure("slowdown", ideal.slowdown, Unit.RATIO, f"{said} (whatif --ideal)")
 
 
 def _worst_ranks(figures: Figures) -> DataTable | None:

@@ -1,0 +1,85 @@
+"""One figure for one question: the head's slowdown is that of `whatif --ideal`, or what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from made_faults import run_with
+from tiny import Trace, table_set
+
+from usp_prof.checking import measured
+from usp_prof.report.build import analyse, build
+from usp_prof.report.document import Document, KeyFigure, KeyFigures
+from usp_prof.run import open_run
+from usp_prof.whatif.attribution import slowdown
+
+if TYPE_CHECKING:
+    from usp_prof.tables.table_set import TableSet
+
+SLEEPING = Path(__file__).parents[2].parent / "shared" / "traces" / "torchrec-4r-sleeping-rank"
+MS = 1_000_000
+
+
+def report_of(tables: TableSet) -> Document:
+    return build(tables, analyse(tables), name="x")
+
+
+def head(document: Document) -> KeyFigure | None:
+    (figures,) = (block for block in document.summary.blocks if isinstance(block, KeyFigures))
+    return next((figure for figure in figures.figures if figure.label == "slowdown"), None)
+
+
+def metric(document: Document, name: str) -> list[float]:
+    return [value.value for value in document.values if value.metric.id == name and not value.dims]
+
+
+@pytest.mark.parametrize("fault", ["clean", "slow_rank"])
+def test_head_json_gate_and_whatif_have_one_figure(fault: str) -> None:
+    run = run_with(fault)
+    replayed = slowdown(run.tables).slowdown
+    document = report_of(run.tables)
+    figure = head(document)
+    assert figure is not None
+    assert figure.value == replayed
+    assert metric(document, "job_slowdown") == [replayed]
+    assert measured(run).value("job_slowdown") == replayed
+
+
+def nameless_exchanges(ranks: int) -> dict[int, Trace]:
+    """Give ranks that exchange by kernels without names, each in as many as it likes: nothing says with whom."""
+    traces = {rank: Trace(rank, 2) for rank in range(ranks)}
+    for rank, trace in traces.items():
+        for step in range(3):
+            at = step * 20 * MS
+            trace.step(step, at, 20 * MS).kernel("gemm", at + 100_000, 2 * MS, launch_at=at + 10_000)
+            for number in range(rank + 1):
+                begin = at + 3 * MS + number * 8 * MS
+                trace.kernel("ncclDevKernel_SendRecv", begin, 7 * MS, launch_at=at + 20_000 + number * 30_000)
+    return traces
+
+
+def test_where_an_exchange_has_no_known_members_the_slowdown_is_not_known() -> None:
+    """The ranks wait for most of the step, yet nothing ties their exchanges together: 1.00 would be wrong."""
+    document = report_of(table_set(nameless_exchanges(2)))
+    figure = head(document)
+    assert figure is not None
+    assert figure.value is None
+    assert "not known" in figure.second
+    assert "members are not known" in figure.second
+    assert metric(document, "job_slowdown") == []
+
+
+def test_one_rank_alone_is_compared_with_nobody() -> None:
+    assert head(report_of(table_set({0: nameless_exchanges(1)[0]}))) is None
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not SLEEPING.is_dir(), reason="the trace is not beside the project")
+def test_the_sleeping_rank_costs_the_job_what_its_replay_says(tmp_path: Path) -> None:
+    tables = open_run(SLEEPING, cache_dir=tmp_path).tables
+    figure = head(report_of(tables))
+    assert figure is not None
+    assert figure.value == slowdown(tables).slowdown
+    assert 1 - 1 / float(figure.value or 1) == pytest.approx(0.87, abs=0.02)
