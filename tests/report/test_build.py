@@ -15,8 +15,8 @@ from made import step, work
 from papers import FINDING
 
 from usp_prof.analyses import NAMES
-from usp_prof.findings import slowdown
 from usp_prof.analyses.mfu import MfuResult, Part
+from usp_prof.findings import slowdown
 from usp_prof.model.errors import UsageError
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values, sound

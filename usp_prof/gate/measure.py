@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from usp_prof.columns.table import Columns
     from usp_prof.model.finding import Finding
+    from usp_prof.model.ideal_step import IdealStep
     from usp_prof.model.metric import Value
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.model.ideal_step import IdealStep
 
 
 # Work of a step: ops, kernels and calls by name, shape and place, with their time per step

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from usp_prof.analyses.result import Result
     from usp_prof.model.finding import Finding
     from usp_prof.model.health import HealthRow
+    from usp_prof.model.ideal_step import IdealStep
     from usp_prof.model.metric import Metric
     from usp_prof.model.selection import Selection
     from usp_prof.report.document import RunFacts
     from usp_prof.report.figures import Figures
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.model.ideal_step import IdealStep
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from usp_prof.columns.intervals import union
 from usp_prof.columns.lookup import lookup
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
+from usp_prof.model.ideal_step import LEAST_LOSS, IdealStep
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.node_work import work_of
 from usp_prof.tables import calls
 from usp_prof.whatif.edits.ideal import KINDS
-from usp_prof.model.ideal_step import LEAST_LOSS, IdealStep
 from usp_prof.whatif.host_times import without_hosts
 from usp_prof.whatif.predict import predict, unedited
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from usp_prof.columns.intervals import Intervals
     from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from usp_prof.model.health import HealthRow
+    from usp_prof.model.ideal_step import IdealStep
     from usp_prof.report.context import Context
     from usp_prof.report.document import Block
     from usp_prof.report.figures import Figures
-    from usp_prof.model.ideal_step import IdealStep
 
 _TOP_HEALTH = 4
 _WORST_RANKS = 3
