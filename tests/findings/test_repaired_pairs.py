@@ -58,7 +58,7 @@ PAIRS: dict[str, tuple[Declared, Declared, float]] = {
         PIPELINE | {"work": {"micro_batches": 16}} | _speed(200_000),
         0.2,  # the repaired run has four times as many, to be one that is not flagged; its gain is larger
     ),
-    "needless_recompute": (PLAIN | {"work": {"steps": 3, "recompute": True}}, PLAIN, 0.02),
+    "needless_recompute": (PLAIN | {"work": {"steps": 3, "recompute": 1}}, PLAIN, 0.02),
     "low_bandwidth": (PLAIN | _network(dp=1e10), PLAIN | _network(dp=3.4e11), 0.01),
     "wasted_tiles": (
         PLAIN | {"shape": {"vocab": 50257}, "speed": {"head_ns": 2_500_000}},

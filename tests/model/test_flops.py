@@ -176,3 +176,15 @@ def test_recomputation_shows_in_hardware_flop_alone() -> None:
 def test_an_unknown_convention_is_refused() -> None:
     with pytest.raises(UsageError, match="convention"):
         flops.per_token(ModelEntry(), "megatron")
+
+
+def test_what_runs_again_is_counted_as_often_as_it_does() -> None:
+    model = ModelEntry(
+        layers=2, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn_hidden=128, vocab=100, sequence=32, parameters=90_000
+    )
+    cost = flops.per_token(model, "matmul")
+    assert cost is not None
+    assert flops.with_repeats(model, "matmul", 0.0, 0.0) == cost
+    assert flops.with_repeats(model, "matmul", 1.0, 1.0) == pytest.approx(cost * 4 / 3)
+    assert flops.with_repeats(model, "matmul", 6.5, float("nan")) == pytest.approx(cost * (1 + 6.5 / 3))
+    assert flops.with_repeats(model, "matmul", 0.0, 1.0) == flops.hardware_per_token(model, "matmul", "selective")

@@ -37,8 +37,8 @@ def tables(side: dict[str, Any]) -> TableSet:
 
 PIPELINE, REPLICAS = declared({"dp": 2, "pp": 2}), declared({"dp": 4}, network=SLOW_DP)
 CASES: dict[str, Sides] = {
-    "recompute=full": (PIPELINE, declared({"dp": 2, "pp": 2}, {"recompute": True})),
-    "recompute=none": (declared({"tp": 2}, {"recompute": True}), declared({"tp": 2})),
+    "recompute=full": (PIPELINE, declared({"dp": 2, "pp": 2}, {"recompute": 1})),
+    "recompute=none": (declared({"tp": 2}, {"recompute": 1}), declared({"tp": 2})),
     "zero=1": (sharded(0), sharded(1)),
     "zero=3": (sharded(0), sharded(3)),
     "zero=0": (sharded(3), sharded(0)),

@@ -21,6 +21,7 @@ from usp_prof.model.hardware import Precision, precision
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.replay import recomputation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,7 +129,8 @@ MFU = Metric(
 )  # fmt: skip
 HFU = Metric(
     "hfu", Unit.FRACTION, Better.NEITHER, "HFU",
-    "As MFU, with the work that recomputation runs again counted too.",
+    "As MFU, with the work that recomputation runs again counted too, as often as the trace's ops show it; where they "
+    "do not tell, once for what the manifest says is recomputed.",
     inputs="the tokens of a step, the step's length, the model's description or the device's peak",
 )  # fmt: skip
 MODEL_FLOP_PER_TOKEN = Metric(
@@ -302,9 +304,13 @@ def _precision(tables: TableSet, work: KernelsResult) -> Precision | None:
 
 
 def _hardware(tables: TableSet, model: ModelEntry | None, convention: str, notes: list[HealthRow]) -> float:
+    """Add what runs again to the model's FLOP: as often as the trace shows, else as the manifest says."""
     recompute = tables.manifest.recompute if tables.manifest is not None else ""
     if model is None:
         return float("nan")
+    again = recomputation.measured(tables)
+    if again is not None:
+        return flops.with_repeats(model, convention, again.products, again.attention) or float("nan")
     if not recompute:
         notes.append(_note("recompute_unknown", "whether activations are recomputed was not recorded: no HFU"))
         return float("nan")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, replace
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from usp_prof import architecture, conventions
@@ -99,6 +100,19 @@ def hardware_per_token(entry: ModelEntry, convention: str, recompute: str) -> fl
     if recompute == "selective":
         return model + _core_attention(entry, convention)
     return None
+
+
+def with_repeats(entry: ModelEntry, convention: str, products: float, attention: float) -> float | None:
+    """Give the FLOP of one token where forward's products and attention were seen to run again so many times.
+
+    A third of each is forward. Attention that is no op of its own (NaN) is made of products.
+    """
+    model = per_token(entry, convention)
+    if model is None:
+        return None
+    scores = conventions.attention_flop_per_token(entry, convention) or 0.0
+    again = products if isnan(attention) else attention
+    return model + ((model - scores) * products + scores * again) / 3
 
 
 def _core_attention(entry: ModelEntry, convention: str) -> float:

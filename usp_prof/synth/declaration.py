@@ -89,8 +89,8 @@ class Work:
     order: tuple[str, ...] = ()
     overlap_dp: bool = True
     zero_stage: int = 0
-    recompute: bool = False
-    """Whether each layer's forward runs again before its backward."""
+    recompute: int = 0
+    """How many times each layer's forward runs again before its backward."""
     host_waits: bool = False
     """Whether the host waits for the device after each action on all ranks, as a program that reads sizes back."""
 

@@ -67,8 +67,6 @@ class Setting:
 _INPUT_BYTES = 8
 _HALVES = {"F": "F", "B": "IW", "I": "I", "W": "W"}
 """What a full backward consists of."""
-_AGAIN = {"F": "F", "B": "FIW", "I": "FI", "W": "W"}
-"""The same where activations are recomputed."""
 _NODE = "autograd::engine::evaluate_function: MmBackward0"
 """What autograd calls the backward of a layer: by it readers tell backward from forward."""
 
@@ -152,7 +150,8 @@ class Program:
         factor = speed.last_stage_factor if action.stage == self._last_stage else 1.0
         if action.kind != "W" and "cp" in self._groups:
             yield from self._collective("all_gather", "cp", catalogue.key_value_bytes * self._run.mesh.cp)
-        for half in (_AGAIN if self._run.work.recompute else _HALVES)[action.kind]:
+        again = "F" * self._run.work.recompute if action.kind in "BI" else ""
+        for half in again + _HALVES[action.kind]:
             blocks, length = {
                 "F": (catalogue.forward, speed.forward_ns),
                 "I": (catalogue.input_gradient, speed.input_gradient_ns),

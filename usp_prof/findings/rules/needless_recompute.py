@@ -6,7 +6,8 @@ What it finds
     memory was not recorded or its size is not known, it is an opportunity and says so.
 
 Why it costs time
-    Full recomputation runs every forward twice: a third more compute than needed.
+    Full recomputation runs every forward twice: a third more compute than needed. Under nested checkpoints, or where a
+    split backward runs its graph in parts, a forward runs again several times; the trace tells how often.
 
 What to do
     Turn it off, or down to attention alone. torchtitan: `activation_checkpoint.mode = "none"` or `"selective"`;
@@ -15,7 +16,8 @@ What to do
     it), on models of transformers `gradient_checkpointing_disable()`; our trainer: `--recompute none`.
 
 How the gain is predicted
-    The run is replayed with backward shorter by what forward took (`recompute=none`): modelled.
+    The run is replayed without the forward ops that run inside backward (`recompute=none`). Where the ops cannot tell
+    (compiled code), backward is shortened by what forward took: modelled.
 
 When it is wrong
     When memory is needed for what the recording does not show (evaluation, longer sequences, a checkpoint being saved).
@@ -29,6 +31,7 @@ from typing import TYPE_CHECKING
 from usp_prof.analyses import memory
 from usp_prof.findings.draft import Draft
 from usp_prof.model.edit import Edit
+from usp_prof.replay import recomputation
 from usp_prof.whatif.layout import layout_of
 from usp_prof.whatif.memory import memory_of
 
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
 CODE = "needless-recompute"
 TITLE = "Activations are recomputed although memory would hold them"
 SPARE = 0.1
+OFTEN = 1.1
+"""Above this many repeats of each forward, the finding says how many there are."""
 
 
 def look(tables: TableSet) -> Iterable[Draft]:
@@ -56,12 +61,15 @@ def look(tables: TableSet) -> Iterable[Draft]:
     known = left >= 0 and need > 0
     if known and need > left - SPARE * size:
         return
+    again = recomputation.measured(tables)
+    often = f", each forward {again.most:.1f} times" if again is not None and again.most > OFTEN else ""
     yield Draft(
-        f"activations are recomputed ({layout.recompute})",
+        f"activations are recomputed ({layout.recompute}{often})",
         {} if fullest is None else {"rank": fullest.rank},
         {
             "needed_bytes": need,
             "left_bytes": left if known else "not known: record memory on a device of known size",
+            **({} if again is None else {"forward_runs_again": round(again.most, 2)}),
         },
         Edit("recompute", "none"),
         "keep the activations",

@@ -23,7 +23,8 @@ PHASES = ["", "forward", "backward", "optimizer"]
 _OPTIMIZER = re.compile(r"Optimizer\.step#|\W*optimi[sz]er(?:[ _-]?step)?\W*\Z", re.IGNORECASE)
 _FORWARD = re.compile(r"\W*forward\W*\Z|\w*\.forward\Z|Forward \d+\Z", re.IGNORECASE)
 _BACKWARD = re.compile(r"\W*backward\W*\Z|Backward \d+\Z", re.IGNORECASE)
-_ENGINE = "autograd::engine::evaluate_function"
+ENGINE = "autograd::engine::evaluate_function"
+"""How the ops of the autograd engine begin, one a node that it evaluates."""
 
 
 def phase_of_mark(name: str) -> int:
@@ -61,7 +62,7 @@ def phases_of(frame: EventFrame) -> PhaseFinder:
     meaning = frame.by_name(marks, phase_of_mark, np.int64)
     marks, meaning = marks[meaning > 0], meaning[meaning > 0]
     ops = frame.rows(*HOST_OPS)
-    engine = ops[frame.by_name(ops, lambda name: name.startswith(_ENGINE))]
+    engine = ops[frame.by_name(ops, lambda name: name.startswith(ENGINE))]
     return PhaseFinder(frame.nested(marks), meaning, frame.nested(engine))
 
 

@@ -1,4 +1,9 @@
-"""How would the run be with other activations kept? Forward run again inside backward, or no longer."""
+"""Recomputation edit: other activations kept, so that forward runs again inside backward, or no longer.
+
+What runs again now is measured where ops tell it (`replay.recomputation`): that very work is taken out. Where they
+don't, it is the forward that the manifest names, as often as the FLOP of backward's products tell.
+What would run again takes as long as it took in forward.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.model.errors import UsageError
+from usp_prof.replay import recomputation
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import BACKWARD, FORWARD, Work, work_of
 from usp_prof.replay.op_shapes import Family
@@ -36,9 +42,35 @@ def recompute(graph: Graph, request: Request) -> Graph:
     if wanted == now:
         return graph
     work = work_of(request.tables)
-    again = _part(graph, work, wanted, request.layout).astype(np.int64) - _part(graph, work, now, request.layout)
+    again = _part(graph, work, wanted, request.layout).astype(np.float64)
+    if recomputation.measured(request.tables) is not None:
+        graph = _without(graph, recomputation.nodes_run_again(request.tables, graph.nodes))
+    else:
+        present = _part(graph, work, now, request.layout)
+        again -= _repeats_by_flop(graph, work, present) * present
     doubt = 1 + DOUBT * (np.sign(again) if request.cautious else 0)
     return _with_backward(graph, work, again * doubt)
+
+
+def _without(graph: Graph, left_out: Flags) -> Graph:
+    """Let work take no time, nor the host's thinking before it."""
+    return graph.with_changes(
+        duration=np.where(left_out, 0, graph.duration),
+        transfer=np.where(left_out, 0, graph.transfer),
+        gap=np.where(left_out, np.minimum(graph.gap, 0), graph.gap),
+    )
+
+
+def _repeats_by_flop(graph: Graph, work: Work, present: Flags) -> float:
+    """Tell from the FLOP of products how often forward runs again; 1, the least, where they do not tell.
+
+    Each product has two of its size in backward: all else there is forward again.
+    """
+    flop = _spread(graph, work.of_shapes([shape.flop for shape in work.shapes]))
+    phase = _measured(graph, work.phase)
+    forward, backward = flop[phase == FORWARD].sum(), flop[phase == BACKWARD].sum()
+    once = flop[present].sum()
+    return max(1.0, float((backward - 2 * forward) / once)) if once else 1.0
 
 
 def _part(graph: Graph, work: Work, which: str, layout: Layout) -> Flags:

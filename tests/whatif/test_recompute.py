@@ -1,0 +1,43 @@
+"""What leaving recomputation out gains is what the trace shows of it, however often each forward runs again."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from made_faults import run_of
+
+from usp_prof.columns.lookup import rows_of
+from usp_prof.model.edit import parse_edit
+from usp_prof.replay import recomputation
+from usp_prof.whatif.predict import predict, unedited
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("times", [1, 2, 6])
+def test_without_numbered_ops_products_tell_how_often_forward_runs_again(times: int) -> None:
+    plain = {"mesh": {"dp": 2, "pp": 2}, "work": {"steps": 3, "micro_batches": 2}, "shape": {"layers": 2}}
+    repeated = plain | {"work": {"steps": 3, "micro_batches": 2, "recompute": times}}
+    before, after = (run_of(json.dumps(declared)).tables for declared in (repeated, plain))
+    assert recomputation.measured(before) is None
+    predicted = predict(before, [parse_edit("recompute=none")])
+    truth = 1 - unedited(after).mean_measured_ns / predicted.before_ns
+    assert predicted.gain_fraction == pytest.approx(truth, abs=0.03)
+
+
+def test_what_ops_show_to_run_again_is_taken_out(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from checkpointed import Program, recorded  # noqa: PLC0415 - after the skip
+
+    tables = recorded(tmp_path, Program(around_each=True, around_both=True, reentrant=False))
+    ops = tables.columns("ops", 0)
+    again = recomputation.ops_run_again(ops)
+    outermost = again & ~np.append(again, False)[rows_of(ops["event"], ops["parent"])]
+    steps = len(np.unique(ops["step"][outermost]))
+    predicted = predict(tables, [parse_edit("recompute=none")])
+    spent = ops["dur_ns"][outermost].sum() / steps
+    assert predicted.before_ns - predicted.after_ns == pytest.approx(spent, rel=0.1)
