@@ -1,8 +1,10 @@
-"""Do arguments come from the rows that were asked for, in their order, however many chunks the text lies in?"""
+"""Fields of event arguments: however they are written, in the order of the rows that were asked for."""
 
 from __future__ import annotations
 
 import json
+import math
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.model.schema import Kind
-from usp_prof.tables.events import _sound_arguments, arguments
-from usp_prof.tables.events.arguments import read_arguments
-from usp_prof.tables.events.field import Field
+from usp_prof.tables.events import arguments
+from usp_prof.tables.events.arguments import Field, read_arguments
 
-FIELDS = (Field("number", "n"), Field("text", "t", Kind.TEXT), Field("coded", "t", Kind.TEXT, coded=True))
+FIELDS = (Field("number", "n"), Field("text", "t", Kind.TEXT))
+
+
+def read(texts: list[str], *fields: Field) -> dict[str, list[Any]]:
+    found = read_arguments(pa.chunked_array([texts], pa.string()), np.arange(len(texts)), fields)
+    return {
+        name: column.to_pylist() if isinstance(column, pa.Array) else column.tolist() for name, column in found.items()
+    }
 
 
 @pytest.mark.parametrize("batch", [1, 3, 1 << 15])
@@ -25,47 +33,62 @@ def test_any_rows_of_any_chunks(batch: int, chunks: list[list[int]], data: st.Da
     numbers = [n for chunk in chunks for n in chunk]
     rows = data.draw(st.lists(st.integers(0, len(numbers) - 1))) if numbers else []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arguments, "_BATCH", batch)
+        patch.setattr(arguments, "_ROWS", batch)
         patch.setattr(arguments, "_SPAN", 40 * batch)
         found = read_arguments(pa.chunked_array(texts, pa.string()), np.array(rows, np.int64), FIELDS)
     assert found["number"].tolist() == [numbers[row] for row in rows]
     assert found["text"].to_pylist() == [f"x{numbers[row]}" for row in rows]
-    assert found["coded"].to_pylist() == [f"x{numbers[row]}" for row in rows]
-    assert pa.types.is_dictionary(found["coded"].type)
 
 
-PATHS = (
-    *FIELDS,
-    Field("first", "$.l[0]"),
-    Field("second", '$."l"[1]', Kind.TEXT),
-    Field("real", "r", Kind.FLOAT),
-    Field("flag", "f", Kind.FLAG),
-)
+def test_numbers_are_read_from_whatever_they_are_written_as() -> None:
+    texts = ['{"n": 7}', '{"n": "7"}', '{"n": 7.5}', '{"n": "--7"}', '{"n": true}', '{"n": null}', '{"n": [7]}', "{}"]
+    assert read(texts, Field("n", "n"))["n"] == [7, 7, 7, -1, -1, -1, -1, -1]
+    real = read(
+        ['{"r": 1.5}', '{"r": 2}', '{"r": "2.5"}', '{"r": "x"}', '{"r": true}', "{}"], Field("r", "r", Kind.FLOAT)
+    )
+    assert real["r"][:3] == [1.5, 2.0, 2.5]
+    assert all(map(math.isnan, real["r"][3:]))
+
+
+def test_texts_are_as_written_and_lists_without_spaces() -> None:
+    texts = [
+        '{"t": "a\\u00e4"}',
+        '{"t": [1, "b" ]}',
+        '{"t":[1,"b"]}',
+        '{"t": 5}',
+        '{"t": null}',
+        '{"t": "\\ud800"}',
+        "",
+    ]
+    assert read(texts, Field("t", "t", Kind.TEXT))["t"] == ["aä", '[1,"b"]', '[1,"b"]', "5", "", "", ""]
+
+
+def test_items_of_a_list_are_fields_of_their_own() -> None:
+    texts = ['{"grid": [4, "2", 1]}', '{"grid": [8]}', '{"grid": "4,2,1"}', "{}"]
+    fields = (Field("x", "grid", item=0), Field("y", "grid", item=1), Field("all", "grid", Kind.TEXT))
+    assert read(texts, *fields) == {"x": [4, 8, -1, -1], "y": [2, -1, -1, -1], "all": ['[4,"2",1]', "[8]", "4,2,1", ""]}
+
+
+def test_what_is_no_json_object_says_nothing_and_leaves_the_others_alone() -> None:
+    texts = ['{"n": 1, "t": "a"}', "[1]", "7", "{", "", '{"n": 2}']
+    assert read(texts, *FIELDS) == {"number": [1, -1, -1, -1, -1, 2], "text": ["a", "", "", "", "", ""]}
+
+
+def test_no_rows_give_empty_columns_of_the_right_types() -> None:
+    found = read_arguments(pa.chunked_array([], pa.string()), np.zeros(0, np.int64), FIELDS)
+    assert (found["number"].dtype, found["number"].tolist()) == (np.int64, [])
+    assert (found["text"].type.value_type, found["text"].to_pylist()) == (pa.string(), [])
+
+
 VALUES = st.one_of(
     st.integers(-3, 3), st.text(max_size=3), st.none(), st.booleans(), st.floats(-9, 9), st.just(1 << 70)
 )
-OBJECTS = st.fixed_dictionaries(
-    {},
-    optional={"n": st.integers(), "t": st.text(max_size=3), "l": st.lists(VALUES, max_size=3), "r": st.floats(-9, 9)},
-)
-ODD = st.fixed_dictionaries({}, optional=dict.fromkeys("ntlrf", VALUES))
+OBJECTS = st.fixed_dictionaries({}, optional={"n": VALUES, "t": VALUES, "l": st.lists(VALUES, max_size=3), "r": VALUES})
+ALL = (*FIELDS, Field("first", "l", item=0), Field("second", "l", Kind.TEXT, item=1), Field("real", "r", Kind.FLOAT))
 
 
-@given(st.lists(st.one_of(OBJECTS.map(json.dumps), ODD.map(json.dumps), st.sampled_from(["", "{}", "[]", "7"]))))
-def test_sound_arguments_say_what_a_careful_reader_finds(texts: list[str]) -> None:
-    args, rows = pa.chunked_array([texts], pa.string()), np.arange(len(texts))
-    found = read_arguments(args, rows, PATHS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_sound_arguments.SoundArguments, "read", lambda *_: False)
-        careful = read_arguments(args, rows, PATHS)
-    for field in PATHS:
-        ours, theirs = (np.asarray(each[field.name]) for each in (found, careful))
-        np.testing.assert_array_equal(ours, theirs, field.name)
-
-
-def test_too_many_combinations_are_not_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sound_arguments, "_MANY", 3)
-    texts = [f'{{"n": {n}, "t": "x{n}"}}' for n in range(9)]
-    found = read_arguments(pa.chunked_array([texts], pa.string()), np.arange(9), FIELDS)
-    assert found["number"].tolist() == [*range(9)]
-    assert found["text"].to_pylist() == [f"x{n}" for n in range(9)]
+@given(st.lists(OBJECTS.map(json.dumps) | st.sampled_from(["", "{}", "[]", "7"]), min_size=1))
+def test_events_are_read_together_as_each_alone(texts: list[str]) -> None:
+    together, alone = read(texts, *ALL), [read([text], *ALL) for text in texts]
+    for name, column in together.items():
+        np.testing.assert_array_equal(column, [one[name][0] for one in alone])

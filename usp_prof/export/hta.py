@@ -18,8 +18,7 @@ import numpy as np
 from usp_prof.columns.lookup import lookup
 from usp_prof.model.errors import UsageError
 from usp_prof.model.schema import Kind
-from usp_prof.tables.events.arguments import read_arguments
-from usp_prof.tables.events.field import Field
+from usp_prof.tables.events.arguments import Field, read_arguments
 from usp_prof.tables.events.frame import DEVICE_WORK
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import numpy as np
 
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, flag, integer, real, text
 from usp_prof.tables.build import table
+from usp_prof.tables.events.arguments import Field
 from usp_prof.tables.events.classification import KINDS
-from usp_prof.tables.events.field import Field
 from usp_prof.tables.events.frame import compact
 from usp_prof.tables.events.streams import streams
 
@@ -54,8 +54,8 @@ _FIELDS = (
     Field("size", "size"),
     Field("occupancy", "est. achieved occupancy %", Kind.FLOAT),
     Field("graph", "graph id"),
-    *(Field(f"grid{axis}", f"$.grid[{axis}]") for axis in range(3)),
-    *(Field(f"block{axis}", f"$.block[{axis}]") for axis in range(3)),
+    *(Field(f"grid{axis}", "grid", item=axis) for axis in range(3)),
+    *(Field(f"block{axis}", "block", item=axis) for axis in range(3)),
 )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from usp_prof.model.schema import EVENT, RANK, START, STEP, Schema, integer
 from usp_prof.tables.build import table
-from usp_prof.tables.events.field import Field
+from usp_prof.tables.events.arguments import Field
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,8 +11,7 @@ from usp_prof.columns.arrow import Parted, numbers_of
 from usp_prof.columns.order import sorted_rows
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, integer, text
 from usp_prof.tables.build import arrow_schema, table
-from usp_prof.tables.events.arguments import read_arguments
-from usp_prof.tables.events.field import Field
+from usp_prof.tables.events.arguments import Field, read_arguments
 from usp_prof.tables.events.frame import HOST_OPS, compact
 from usp_prof.tables.events.phases import PHASES, phases_of
 
@@ -50,9 +49,9 @@ SCHEMA = Schema(
 )
 
 _FIELDS = (
-    Field("input_dims", "Input Dims", Kind.TEXT, coded=True),
-    Field("input_types", "Input type", Kind.TEXT, coded=True),
-    Field("concrete_inputs", "Concrete Inputs", Kind.TEXT, coded=True),
+    Field("input_dims", "Input Dims", Kind.TEXT),
+    Field("input_types", "Input type", Kind.TEXT),
+    Field("concrete_inputs", "Concrete Inputs", Kind.TEXT),
 )
 
 

@@ -6,12 +6,14 @@ import gzip
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.inputs.kineto import events, reader, split, threads, wire
+from usp_prof.inputs.kineto import events, reader, split, threads
+from usp_prof.inputs.kineto.argument_types import Links
 from usp_prof.model.errors import InputError, UspProfError
 
 if TYPE_CHECKING:
@@ -184,7 +186,7 @@ def test_what_went_into_ops_is_read_on_the_way(tmp_path: Path, odd: dict[str, An
 
 def test_arguments_need_nothing_between_them() -> None:
     """The decoder of lines takes values that follow each other: what the reader rests on, and else is merely slow."""
-    read = wire.LINKS.decode_lines(b'{"External id": 1}{\n"stream": 2}{} {"a": {"stream": 3}}')
+    read = msgspec.json.Decoder(Links).decode_lines(b'{"External id": 1}{\n"stream": 2}{} {"a": {"stream": 3}}')
     assert [(one.external, one.stream) for one in read] == [(1, -1), (-1, 2), (-1, -1), (-1, -1)]
 
 

@@ -6,25 +6,32 @@ from dataclasses import dataclass, field
 from itertools import chain, compress
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 from msgspec.structs import astuple
 
 from usp_prof.inputs.kineto import combinations, nanoseconds, wire
-from usp_prof.inputs.kineto.arguments import ArgumentTexts
-from usp_prof.inputs.kineto.combinations import INPUT_KEYS, GrowingDeviceWork, GrowingInputs
+from usp_prof.inputs.kineto.argument_texts import ArgumentTexts
+from usp_prof.inputs.kineto.argument_types import (
+    INPUT_FIELDS,
+    LAUNCH_FIELDS,
+    ArgumentDecoder,
+    DecodedArguments,
+    Links,
+    OpArguments,
+    WorkArguments,
+)
+from usp_prof.inputs.kineto.combinations import GrowingDeviceWork, GrowingInputs
 from usp_prof.inputs.kineto.growing import Kinds, NarrowNumbers, Numbers, Texts, category_text, has, plain_text, spread
 from usp_prof.inputs.kineto.threads import ThreadNames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
+    import msgspec
     from numpy.typing import NDArray
 
     _Given = NDArray[np.int64] | None
     """By row; `None` where it is absent in all of them."""
-    _OpArguments = tuple[list[_Given], _Given, Iterable[Sequence[msgspec.Raw | bytes]]]
-    """The links, the sequence number, and the texts behind each of the keys that are wanted."""
     _Common = wire.Timed | wire.WholeTimed | wire.Metadata | wire.FlowBegin | wire.FlowStep | wire.FlowEnd
 
 _PASSED_OVER = frozenset({"s", "t", "f", "M"})
@@ -34,11 +41,15 @@ _TS = 4
 """Place of the start among the fields of an event."""
 _CODED = {"phase": plain_text, "category": category_text, "process": plain_text, "thread": plain_text}
 LINK_COLUMNS = ("device", "stream", "correlation", "external_id")
-_NO_LINKS: list[_Given] = [None] * len(LINK_COLUMNS)
+_OP_ARGUMENTS = ArgumentDecoder(OpArguments)
+_WORK_ARGUMENTS = ArgumentDecoder(WorkArguments)
+_LINKS = ArgumentDecoder(Links)
+_IS_PASSED_OVER, _IS_METADATA, _HAS_NO_LINKS, _IS_OP, _IS_WORK = range(5)
+"""Signs of an event's kind, as `Kinds` numbers them."""
 
 
 def _kinds() -> Kinds:
-    """Code the columns of few values, and ask: flow or metadata? metadata? without links? an op? device work?"""
+    """Code the columns of few values; the signs stand in the order of their numbers above."""
     return Kinds(
         lambda key: key[0] in _PASSED_OVER,
         lambda key: key[0] == "M",
@@ -132,8 +143,8 @@ class Columns:
 
     def _wanted(self, codes: NDArray[np.int32], events: Sequence[wire.Event | wire.ExactEvent]) -> NDArray[np.bool_]:
         """Mark what becomes a row; names of threads are taken here, flows are counted."""
-        passed = self.kinds.marked(0, codes)
-        metadata = np.flatnonzero(self.kinds.marked(1, codes)).tolist() if passed.any() else []
+        passed = self.kinds.marked(_IS_PASSED_OVER, codes)
+        metadata = np.flatnonzero(self.kinds.marked(_IS_METADATA, codes)).tolist() if passed.any() else []
         self.thread_names.add([events[place] for place in metadata])
         self.counts.flows += int(np.count_nonzero(passed)) - len(metadata)
         return ~passed
@@ -149,87 +160,48 @@ class Columns:
         return out[0], out[1]
 
     def _add_args(self, args: Sequence[msgspec.Raw], codes: NDArray[np.int32]) -> None:
-        sizes = np.fromiter(map(len, args), np.int32, len(args))
+        """Append the texts of arguments, and what is read of them at once: links, inputs of ops, launches."""
+        sizes = np.fromiter(map(len, args), np.int64, len(args))
         self.args.add(b"".join(args), sizes)
-        said, marks = sizes > 0, self.kinds.marks(codes)
-        ops, work = has(marks, 3) & said, has(marks, 4) & said
-        others = said & ~(ops | work | has(marks, 2))
-        of_ops, sequence, inputs = self._of_ops(_chosen(args, ops))
-        of_work, launched = self._of_work(_chosen(args, work))
-        more = self._of_others(_chosen(args, others))
-        self.inputs.add(ops, inputs, sequence)
-        self.work.add(work, launched)
-        for name, *parts in zip(LINK_COLUMNS, of_ops, of_work, more, strict=True):
-            self._add_link(self.links[name], *zip(parts, (ops, work, others), strict=True))
+        written, marks = sizes > 0, self.kinds.marks(codes)
+        is_op, is_work = has(marks, _IS_OP) & written, has(marks, _IS_WORK) & written
+        is_other = written & ~(is_op | is_work | has(marks, _HAS_NO_LINKS))
+        ops = self._decoded(_OP_ARGUMENTS, args, sizes, is_op)
+        work = self._decoded(_WORK_ARGUMENTS, args, sizes, is_work)
+        others = self._decoded(_LINKS, args, sizes, is_other)
+        self.inputs.add(is_op, ops.rows(INPUT_FIELDS), ops.numbers["sequence"])
+        self.work.add(is_work, work.rows(LAUNCH_FIELDS))
+        for name in LINK_COLUMNS:
+            parts = ((ops, is_op), (work, is_work), (others, is_other))
+            self._add_link(self.links[name], [(_link(decoded, name), rows) for decoded, rows in parts])
 
-    def _add_link(self, column: NarrowNumbers, *parts: tuple[_Given, NDArray[np.bool_]]) -> None:
-        """Append what some rows say, each part its own."""
+    def _decoded(
+        self,
+        decoder: ArgumentDecoder,
+        args: Sequence[msgspec.Raw],
+        sizes: NDArray[np.int64],
+        rows: NDArray[np.bool_],
+    ) -> DecodedArguments:
+        """Decode the arguments of the marked rows."""
+        if not rows.all():
+            args, sizes = list(compress(args, rows.tobytes())), sizes[rows]
+        decoded = decoder.decode(b"".join(args), sizes)
+        self.counts.odd_links += decoded.odd
+        return decoded
+
+    def _add_link(self, column: NarrowNumbers, parts: Sequence[tuple[_Given, NDArray[np.bool_]]]) -> None:
+        """Append one link: each part has the values of its own rows, the rows in no part are absent."""
         given = [(values, rows) for values, rows in parts if values is not None]
+        row_count = len(parts[0][1])
         if not given:
-            column.add_absent(len(parts[0][1]))
+            column.add_absent(row_count)
         elif len(given) == 1:
             column.add(spread(*given[0]))
         else:
-            whole = np.full(len(parts[0][1]), -1, np.int64)
+            whole = np.full(row_count, -1, np.int64)
             for values, rows in given:
                 whole[rows] = values
             column.add(whole)
-
-    def _of_ops(self, args: Sequence[msgspec.Raw]) -> _OpArguments:
-        """Read what the arguments of ops say."""
-        if not args:
-            return _NO_LINKS, None, ()
-        try:
-            read = wire.OP_ARGUMENTS.decode_lines(b"".join(args))
-            if len(read) == len(args):
-                values = wire.by_field(read)
-                inputs = zip(*(values[name] for name in wire.INPUT_FIELDS), strict=True)
-                return _links(values), _given(values["sequence"]), inputs
-        except (*wire.DECODE_ERRORS, OverflowError):
-            pass
-        return self._arguments_one_by_one(args, INPUT_KEYS)
-
-    def _of_work(self, args: Sequence[msgspec.Raw]) -> tuple[list[_Given], Iterable[Sequence[msgspec.Raw | bytes]]]:
-        """Read what the arguments of device work say: what ties it to others, and the texts behind its keys."""
-        if not args:
-            return _NO_LINKS, ()
-        try:
-            read = wire.WORK_ARGUMENTS.decode_lines(b"".join(args))
-            if len(read) == len(args):
-                values = wire.by_field(read)
-                return _links(values), zip(*(values[name] for name in wire.LAUNCH_FIELDS), strict=True)
-        except (*wire.DECODE_ERRORS, OverflowError):
-            pass
-        links, _, texts = self._arguments_one_by_one(args, combinations.LAUNCH_KEYS)
-        return links, texts
-
-    def _of_others(self, args: Sequence[msgspec.Raw]) -> list[_Given]:
-        """Read what ties other events to each other."""
-        if not args:
-            return _NO_LINKS
-        try:
-            read = wire.LINKS.decode_lines(b"".join(args))
-            if len(read) == len(args):
-                return _links(wire.by_field(read))
-        except (*wire.DECODE_ERRORS, OverflowError):
-            pass
-        return self._arguments_one_by_one(args, ())[0]
-
-    def _arguments_one_by_one(self, args: Sequence[msgspec.Raw], wanted: Sequence[str]) -> _OpArguments:
-        links, sequence = np.full((4, len(args)), -1, np.int64), np.full(len(args), -1, np.int64)
-        texts: list[Sequence[bytes]] = [(b"",) * len(wanted)] * len(args)
-        for row, text in enumerate(args):
-            try:
-                found = msgspec.json.decode(text)
-            except wire.DECODE_ERRORS:
-                found = None
-            if isinstance(found, dict):
-                keys = ("device", "stream", "correlation", "External id", "external id", "Sequence number")
-                whole = [_whole(found.get(key)) for key in keys]
-                links[:, row], sequence[row] = [*whole[:3], max(whole[3], whole[4])], whole[5]
-                texts[row] = [msgspec.json.encode(found[key]) if key in found else b"" for key in wanted]
-        self.counts.odd_links += bool(args)
-        return list(links), sequence, texts
 
     def table(self, base_ns: int) -> tuple[dict[str, Any], int]:
         """Give the columns as whole arrays (times absolute), and the number of events."""
@@ -265,32 +237,15 @@ def too_large(fields: list[Any]) -> bool:
     return bool(fields) and nanoseconds.too_large_for_floats(_floats(fields[_TS]))
 
 
-def _chosen(args: Sequence[msgspec.Raw], rows: NDArray[np.bool_]) -> Sequence[msgspec.Raw]:
-    return args if rows.all() else list(compress(args, rows.tobytes()))
-
-
-def _links(values: Mapping[str, Sequence[int]]) -> list[_Given]:
-    """Give the columns that tie events together, in the order of `LINK_COLUMNS`, of arguments by field name."""
-    external, external_2021 = _given(values["external"]), _given(values["external_2021"])
-    if external_2021 is not None:  # traces of 2021 write the key in lower case
-        external = external_2021 if external is None else np.maximum(external, external_2021)
-    return [*(_given(values[name]) for name in ("device", "stream", "correlation")), external]
-
-
-def _given(values: Sequence[int]) -> NDArray[np.int64] | None:
-    """Give numbers as an array; `None` where all are absent, which most columns of most pieces are."""
-    if values[0] == -1 and values.count(-1) == len(values):
-        return None
-    return np.fromiter(values, np.int64, len(values))
+def _link(decoded: DecodedArguments, column: str) -> _Given:
+    """Give one of `LINK_COLUMNS`; the external id has another spelling in traces of 2021."""
+    if column != "external_id":
+        return decoded.numbers[column]
+    external, external_2021 = decoded.numbers["external"], decoded.numbers["external_2021"]
+    if external is None or external_2021 is None:
+        return external_2021 if external is None else external
+    return np.asarray(np.maximum(external, external_2021), np.int64)
 
 
 def _floats(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
     return values if isinstance(values, np.ndarray) else np.fromiter(values, np.float64, len(values))
-
-
-def _whole(value: object) -> int:
-    if isinstance(value, str):
-        value = int(value) if value.isascii() and value.lstrip("-").isdigit() and len(value) < 19 else -1
-    if isinstance(value, float):
-        value = int(value) if abs(value) < 2**63 else -1
-    return value if isinstance(value, int) and -(2**63) <= value < 2**63 else -1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.arrow import texts_of
-from usp_prof.inputs.kineto import wire
+from usp_prof.inputs.kineto.argument_types import INPUT_FIELDS, LAUNCH_FIELDS, OpArguments, WorkArguments, json_keys
 from usp_prof.inputs.kineto.growing import Codes, NarrowNumbers, Numbers, spread
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Combinations:
 
 
 CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events")
-LAUNCH_KEYS = wire.json_keys(wire.WorkArguments, wire.LAUNCH_FIELDS)
+LAUNCH_KEYS = json_keys(WorkArguments, LAUNCH_FIELDS)
 _MANY = 1 << 16
 """Distinct combinations beyond which telling them apart only takes room: each piece of work is another then."""
 
@@ -117,7 +117,7 @@ class GrowingDeviceWork:
 # them out of every op's arguments afterwards costs as much as all the rest of reading.
 
 
-INPUT_KEYS = wire.json_keys(wire.OpArguments, wire.INPUT_FIELDS)
+INPUT_KEYS = json_keys(OpArguments, INPUT_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

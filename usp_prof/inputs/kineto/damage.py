@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.columns.arrow import numbers_of
-from usp_prof.inputs.kineto.arguments import alike, taken
+from usp_prof.inputs.kineto.argument_texts import alike, taken
 from usp_prof.model.health import HealthRow, Severity
 
 if TYPE_CHECKING:

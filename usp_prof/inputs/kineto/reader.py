@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 
 from usp_prof.columns.arrow import array_of, coded, numbers_of
 from usp_prof.inputs.kineto import nanoseconds, wire
-from usp_prof.inputs.kineto.arguments import kept
+from usp_prof.inputs.kineto.argument_texts import kept
 from usp_prof.inputs.kineto.columns import Columns, side_by_side, too_large, transposed
 from usp_prof.inputs.kineto.damage import Damage, repeated
 from usp_prof.inputs.kineto.events import SCHEMA, RawTrace, to_table

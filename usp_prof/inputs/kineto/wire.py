@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 ABSENT = msgspec.Raw(b"")
 MISSING = -(1 << 63)
@@ -144,67 +141,6 @@ class FlowEnd(msgspec.Struct, gc=False, tag_field="ph", tag="f"):
     """The end of an arrow."""
 
 
-class Links(msgspec.Struct, gc=False):
-    """The arguments that tie events together; -1 where one is absent.
-
-    A field's name is how the code calls an argument, its `name=` the JSON key where that differs (`json_key`).
-    """
-
-    external: int = msgspec.field(default=-1, name="External id")
-    device: int = -1
-    stream: int = -1
-    correlation: int = -1
-    external_2021: int = msgspec.field(default=-1, name="external id")
-
-
-class WorkArguments(msgspec.Struct, gc=False):
-    """The links of device work, and how it was launched (`LAUNCH_FIELDS`)."""
-
-    external: int = msgspec.field(default=-1, name="External id")
-    device: int = -1
-    stream: int = -1
-    correlation: int = -1
-    grid: msgspec.Raw = ABSENT
-    block: msgspec.Raw = ABSENT
-    occupancy: msgspec.Raw = msgspec.field(default=ABSENT, name="est. achieved occupancy %")
-    graph: msgspec.Raw = msgspec.field(default=ABSENT, name="graph id")
-    bytes: msgspec.Raw = ABSENT
-    size: msgspec.Raw = ABSENT
-    external_2021: int = msgspec.field(default=-1, name="external id")
-
-
-class OpArguments(msgspec.Struct, gc=False):
-    """The links of an op, its sequence number, and what went into it (`INPUT_FIELDS`)."""
-
-    external: int = msgspec.field(default=-1, name="External id")
-    sequence: int = msgspec.field(default=-1, name="Sequence number")
-    concrete: msgspec.Raw = msgspec.field(default=ABSENT, name="Concrete Inputs")
-    types: msgspec.Raw = msgspec.field(default=ABSENT, name="Input type")
-    dims: msgspec.Raw = msgspec.field(default=ABSENT, name="Input Dims")
-    device: int = -1
-    stream: int = -1
-    correlation: int = -1
-    external_2021: int = msgspec.field(default=-1, name="external id")
-
-
-LAUNCH_FIELDS = ("grid", "block", "occupancy", "graph", "bytes", "size")
-"""Fields of `WorkArguments` that are kept as combinations, in the order of their JSON objects."""
-INPUT_FIELDS = ("dims", "types", "concrete")
-"""The same of `OpArguments`."""
-
-
-def json_keys(arguments: type[msgspec.Struct], names: Iterable[str]) -> tuple[str, ...]:
-    """Give the JSON keys of some fields."""
-    key_of = {field.name: field.encode_name for field in msgspec.structs.fields(arguments)}
-    return tuple(key_of[name] for name in names)
-
-
-def by_field(read: Sequence[msgspec.Struct]) -> dict[str, tuple[Any, ...]]:
-    """Put decoded arguments of one type side by side: the values of all rows by field name."""
-    values = zip(*map(msgspec.structs.astuple, read), strict=True)
-    return dict(zip(read[0].__struct_fields__, values, strict=True))
-
-
 EVENTS = msgspec.json.Decoder(list[Event])
 EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent])
 ONE_EVENT = msgspec.json.Decoder(Event)
@@ -218,8 +154,4 @@ COMMON = (
 )
 """For pieces of what nearly all traces hold, with times as floats and as whole numbers: arrows are passed over, known
 categories are not made texts of."""
-LINKS = msgspec.json.Decoder(Links)
-WORK_ARGUMENTS = msgspec.json.Decoder(WorkArguments)
-OP_ARGUMENTS = msgspec.json.Decoder(OpArguments)
-"""Their `decode_lines` takes values that follow each other, with or without lines between them."""
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

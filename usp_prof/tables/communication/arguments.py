@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import pyarrow as pa
 from usp_prof.columns.arrow import coded, index_of, numbers_of, texts_of
 from usp_prof.columns.lookup import lookup
 from usp_prof.model.schema import Kind
-from usp_prof.tables.events.field import Field
+from usp_prof.tables.events.arguments import Field
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,13 +42,11 @@ _FIELDS = (
     Field("dims", "Input Dims", Kind.TEXT),
     Field("types", "Input type", Kind.TEXT),
     # record_param_comms of 2023 and before has positions only: tensors, sequence, group, rank, name, splits, size.
-    Field("old_sequence", '$."Concrete Inputs"[1]'),
-    Field("old_group", '$."Concrete Inputs"[2]'),
-    Field("old_size", '$."Concrete Inputs"[7]'),
-    Field("newer", '$."Concrete Inputs"[8]', Kind.TEXT),
+    Field("old_sequence", "Concrete Inputs", item=1),
+    Field("old_group", "Concrete Inputs", item=2),
+    Field("old_size", "Concrete Inputs", item=7),
+    Field("newer", "Concrete Inputs", Kind.TEXT, item=8),
 )
-_CODED = tuple(replace(field, coded=field.kind is Kind.TEXT) for field in _FIELDS)
-"""Calls say the same again and again: no text of theirs is copied for each."""
 _KINDS = {field.name: field.kind for field in _FIELDS}
 _BYTES = {
     1: "byte char bool uint8 int8 signed_char unsigned_char float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz "
@@ -83,7 +80,7 @@ def said_of(frame: EventFrame, first: Ints, *others: Ints) -> pa.Table:
 def _described(frame: EventFrame, rows: Ints) -> dict[str, tuple[Ints, list[str]]]:
     """Give each field as numbers or, of a text, as codes and the texts, of which one is empty."""
     known = np.flatnonzero(rows >= 0)
-    read = frame.arguments(rows[known], _CODED)
+    read = frame.arguments(rows[known], _FIELDS)
     columns: dict[str, tuple[Ints, list[str]]] = {}
     for name, kind in _KINDS.items():
         if kind is Kind.TEXT:

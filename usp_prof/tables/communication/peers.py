@@ -13,7 +13,7 @@ import numpy as np
 from usp_prof.columns.arrow import index_of
 from usp_prof.tables.communication.arguments import numbers
 from usp_prof.tables.communication.transfers import marked_transfers
-from usp_prof.tables.events.field import Field
+from usp_prof.tables.events.arguments import Field
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _DIRECTED = ("send", "recv")
-_PEER_IN_GROUP = Field("peer", '$."Concrete Inputs"[2]')
+_PEER_IN_GROUP = Field("peer", "Concrete Inputs", item=2)
 
 
 def peers(frame: EventFrame, parts: Parts, membership: Membership, axes: pa.DictionaryArray) -> Ints:

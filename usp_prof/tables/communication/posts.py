@@ -10,8 +10,8 @@ from usp_prof.columns.lanes import nest
 from usp_prof.columns.lookup import lookup
 from usp_prof.model.schema import Kind
 from usp_prof.tables.communication.arguments import coded_texts, elements, second_elements
+from usp_prof.tables.events.arguments import Field
 from usp_prof.tables.events.classification import operation
-from usp_prof.tables.events.field import Field
 from usp_prof.tables.events.frame import HOST_OPS
 
 if TYPE_CHECKING:

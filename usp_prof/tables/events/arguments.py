@@ -1,214 +1,182 @@
-"""What do an event's arguments say? Fields read out of the JSON text of many events at once."""
+"""Fields of event arguments: read out of the JSON text of many events at once.
+
+The fields that a table asks for are declared (`Field`); one msgspec type is made of them. Numbers come typed out of one
+decode. Texts, and what lies inside lists, are few distinct values in a program that does the same again and again:
+each event keeps a code, and each distinct value is read once.
+"""
 
 from __future__ import annotations
 
-import os
-import threading
-from contextlib import contextmanager
+import math
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from usp_prof.columns.arrow import array_of, index_of, numbers_of, scalar_of, texts_of
-from usp_prof.inputs.kineto.arguments import taken
+from usp_prof.columns.arrow import coded
+from usp_prof.columns.lookup import lookup
+from usp_prof.inputs.kineto.argument_texts import taken
+from usp_prof.inputs.kineto.argument_types import ArgumentDecoder, real_number, whole_number
+from usp_prof.inputs.kineto.growing import Codes, plain_text, spread
+from usp_prof.inputs.kineto.wire import ABSENT, DECODE_ERRORS
 from usp_prof.inputs.memory import let_go
 from usp_prof.model.schema import Kind
-from usp_prof.tables.events._plain_json import FEW, read_plainly
-from usp_prof.tables.events._sound_arguments import ROWS, SoundArguments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from duckdb import DuckDBPyConnection
     from numpy.typing import NDArray
 
-    from usp_prof.tables.events.field import Field
+    Ints = NDArray[np.int64]
 
-_SQL = {Kind.INT: "BIGINT", Kind.FLOAT: "DOUBLE", Kind.FLAG: "BOOLEAN"}
-
-
-_BATCH = 1 << 17
-"""Fields that are read at once."""
+_NUMBERS = {Kind.INT: (int, -1, np.int64), Kind.FLOAT: (float, math.nan, np.float64)}
+"""Kinds of numbers: the type to decode, what stands for an absent one, and the type of the column."""
+_ROWS = 1 << 10
+"""Events decoded at once: what is made of more falls out of the processor's cache."""
 _SPAN = 16 << 20
-"""Bytes of arguments within which rows lie that are read at once."""
+"""Bytes of argument text after which its pages are let go: the text may lie in a file."""
 
 
-def read_arguments(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple[Field, ...]) -> dict[str, Any]:
-    """Read fields; absent ones are -1, NaN, "" or False. Arguments that are no JSON object count as empty."""
-    if not len(rows):
-        nothing = texts_of([])
-        return {f.name: _whole([_prepared(_typed(nothing, f), f)], f) for f in fields}
-    order = None if (rows[1:] >= rows[:-1]).all() else np.argsort(rows, kind="stable")
-    ordered = rows if order is None else rows[order]
-    place = None if order is None else _places(order)
-    named = _soundly(args, ordered, fields, place)
-    if named is None:
-        named = _carefully(args, ordered, fields)
-        named = named if place is None else {name: _chosen(column, place) for name, column in named.items()}
-    return named
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One argument: the column to make of it, its JSON key, and its kind; `item` is the place in the list behind it."""
+
+    name: str
+    key: str
+    kind: Kind = Kind.INT
+    item: int | None = None
 
 
-def _places(order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Say where each row went that was put into an order."""
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return place
+def read_arguments(args: pa.ChunkedArray, rows: Ints, fields: tuple[Field, ...]) -> dict[str, Any]:
+    """Read fields of some rows: integers and floats as NumPy arrays, texts as Arrow dictionary arrays.
 
-
-def _soundly(
-    args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple[Field, ...], place: NDArray[np.int64] | None
-) -> dict[str, Any] | None:
-    """Read fields of arguments that are written as they should be; `None` when some are not.
-
-    They come in the order of the rows, or as `place` says.
+    Absent ones are -1, NaN or empty. Arguments that are no JSON object count as empty.
     """
-    sound = SoundArguments(fields)
-    for near in _near(args, rows):
-        for begin in range(0, len(near), ROWS):
-            if not sound.read(taken(args, near[begin : begin + ROWS])):
-                return None
+    columns = _FieldColumns(fields)
+    order = None if (rows[1:] >= rows[:-1]).all() else np.argsort(rows, kind="stable")
+    ascending = rows if order is None else rows[order]
+    for near in _near(args, ascending):
+        for begin in range(0, len(near), _ROWS):
+            columns.add(taken(args, near[begin : begin + _ROWS]))
         let_go()
-    numbers, codes = sound.columns()
-    if place is not None:
-        numbers, codes = {name: column[place] for name, column in numbers.items()}, codes[place]
-    if not sound.others:
-        return numbers
-    read = _read(texts_of([each.decode() for each in sound.combinations()]), sound.others)
-    told = {field.name: _prepared(values, field) for values, field in zip(read, sound.others, strict=True)}
-    return numbers | {name: _chosen(values, codes) for name, values in told.items()}
+    # Row numbers in the order in which they were asked for: row `order[k]` was read as number k.
+    place = None if order is None else np.argsort(order)
+    return {field.name: columns.column(field, place) for field in fields}
 
 
-def _carefully(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: tuple[Field, ...]) -> dict[str, Any]:
-    """Read fields of arguments however they are written."""
-    batches = []
-    for chosen in _taken(args, rows, len(fields)):
-        batches.append([_prepared(read, field) for read, field in zip(_read(chosen, fields), fields, strict=True)])
-        del chosen
-        let_go()
-    return {f.name: _whole([batch[place] for batch in batches], f) for place, f in enumerate(fields)}
+def _near(args: pa.ChunkedArray, ascending: Ints) -> list[Ints]:
+    """Cut ascending rows into those that lie within `_SPAN` bytes of each other."""
+    if not len(ascending):
+        return []
+    rows_in_span = max(int(_SPAN / max(args.nbytes / len(args), 1)), 1)
+    return np.split(ascending, np.flatnonzero(np.diff(ascending // rows_in_span)) + 1)
 
 
-def _taken(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: int) -> Iterator[pa.Array]:
-    """Give the arguments of ascending rows a batch at a time, each gathered from where few pages have to be touched."""
-    gathered: list[pa.Array] = []
-    for part in _parts(args, rows, fields):
-        gathered.append(taken(args, part))
-        if sum(map(len, gathered)) * fields >= _BATCH or sum(part.nbytes for part in gathered) >= _SPAN:
-            yield _joined(gathered)
-            gathered.clear()
-        else:
-            let_go()
-    if gathered:
-        yield _joined(gathered)
+class _FieldColumns:
+    """The columns of some fields, grown batch by batch."""
 
+    def __init__(self, fields: Sequence[Field]) -> None:
+        keys = [field.key for field in fields]
+        # A key is decoded as a number if one field alone asks for it, and not for an item of its list.
+        number_kinds = {
+            field.key: field.kind
+            for field in fields
+            if field.kind in _NUMBERS and field.item is None and keys.count(field.key) == 1
+        }
+        self._number_kinds = number_kinds
+        self._text_keys = [key for key in dict.fromkeys(keys) if key not in number_kinds]
+        self._decoder = _decoder(tuple(number_kinds.items()), tuple(self._text_keys))
+        self._numbers: dict[str, list[NDArray[Any]]] = {key: [] for key in number_kinds}
+        # By key: the distinct JSON texts with their codes (0: absent), and the codes of each batch.
+        self._texts = {key: Codes({b"": 0}) for key in self._text_keys}
+        self._codes: dict[str, list[NDArray[np.int32]]] = {key: [] for key in self._text_keys}
 
-def _joined(arrays: list[pa.Array]) -> pa.Array:
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+    def add(self, batch: pa.Array) -> None:
+        """Append the fields of some arguments; best no more than `_ROWS`."""
+        sizes, joined = _sizes_and_text(batch)
+        is_written = sizes > 0
+        decoded = self._decoder.decode(joined, sizes[is_written])
+        for place, (key, kind) in enumerate(self._number_kinds.items()):
+            _, absent, dtype = _NUMBERS[kind]
+            values = decoded.numbers[f"number{place}"]
+            full = np.full(len(batch), absent, dtype) if values is None else spread(values, is_written, absent)
+            self._numbers[key].append(full)
+        for place, key in enumerate(self._text_keys):
+            texts = decoded.texts[f"text{place}"]
+            self._codes[key].append(self._coded(key, texts, is_written))
 
+    def _coded(self, key: str, texts: Sequence[msgspec.Raw], is_written: NDArray[np.bool_]) -> NDArray[np.int32]:
+        """Give each event the code of the JSON text behind a key."""
+        if not texts or (texts[0] is ABSENT and texts.count(ABSENT) == len(texts)):
+            return np.zeros(len(is_written), np.int32)
+        code_of = self._texts[key]
+        codes = np.fromiter((code_of[bytes(text)] for text in texts), np.int32, len(texts))
+        return spread(codes, is_written, 0)
 
-def _parts(args: pa.ChunkedArray, rows: NDArray[np.int64], fields: int) -> Iterator[NDArray[np.int64]]:
-    """Cut ascending rows so that a part has few fields and lies close together."""
-    size = max(_BATCH // fields, 1)
-    for near in _near(args, rows):
-        yield from (near[at : at + size] for at in range(0, len(near), size))
-
-
-def _near(args: pa.ChunkedArray, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Cut ascending rows into those that lie close together: texts may wait in a file (`mapped`)."""
-    apart = max(int(_SPAN / max(args.nbytes / len(args), 1)), 1)
-    return np.split(rows, np.flatnonzero(np.diff(rows // apart)) + 1)
-
-
-def _chosen(column: Any, rows: NDArray[Any]) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
-    """Give some rows of a column."""
-    return column[rows] if isinstance(column, np.ndarray) else column.take(array_of(rows))
-
-
-def _read(chosen: pa.Array, fields: Sequence[Field]) -> list[pa.Array]:
-    """Read fields of so few arguments that copies of them weigh nothing; what is absent is null."""
-    if len(chosen) <= FEW:
-        plain = read_plainly(chosen.cast(pa.binary()).to_pylist(), [field.path for field in fields])
-        if plain is not None:
-            return [_typed(texts_of(texts), field) for texts, field in zip(plain, fields, strict=True)]
-    return _read_any(chosen, fields)
-
-
-def _read_any(chosen: pa.Array, fields: Sequence[Field]) -> list[pa.Array]:
-    """Read fields of arguments that may be written in any way."""
-    from duckdb import InvalidInputException  # noqa: PLC0415 - see `_plain_json`
-
-    texts = pa.table({"args": pc.if_else(pc.equal(chosen, scalar_of("")), scalar_of("{}"), chosen)})
-    paths = ", ".join("'" + f.path.replace("'", "''") + "'" for f in fields)
-    with _registered(texts) as connection:
-        try:
-            found = _lists(connection, "args", paths)
-        except InvalidInputException:  # some arguments are damaged: leave those out
-            found = _lists(connection, "CASE WHEN json_valid(args) THEN args ELSE '{}' END", paths)
-    flat = _joined([chunk.flatten() for chunk in found.chunks])
-    rows = np.arange(len(chosen)) * len(fields)
-    return [_typed(flat.take(index_of(rows + place)), field) for place, field in enumerate(fields)]
-
-
-def _lists(connection: DuckDBPyConnection, args: str, paths: str) -> pa.ChunkedArray:
-    """Give for each text the list of what stands at the paths: a column for each costs more to plan than to read."""
-    query = f"SELECT json_extract_string({args}, [{paths}]) AS r FROM texts"  # noqa: S608 - our own fields
-    return connection.sql(query).to_arrow_table().column("r")
-
-
-def _typed(texts: pa.StringArray, field: Field) -> pa.Array:
-    """Make of texts what the field is; what cannot be made is null."""
-    if field.kind is Kind.TEXT:
-        return texts
-    try:
-        return texts.cast({Kind.INT: pa.int64(), Kind.FLOAT: pa.float64(), Kind.FLAG: pa.bool_()}[field.kind])
-    except pa.ArrowInvalid:  # some are written in another way, or no numbers at all
-        with _registered(pa.table({"args": texts})) as connection:
-            query = f"SELECT TRY_CAST(args AS {_SQL[field.kind]}) AS v FROM texts"  # noqa: S608 - our own types
-            return connection.sql(query).to_arrow_table().column("v").combine_chunks()
-
-
-@contextmanager
-def _registered(texts: pa.Table) -> Iterator[DuckDBPyConnection]:
-    connection = _connection(os.getpid(), threading.get_ident())
-    connection.register("texts", texts)
-    try:
-        yield connection
-    finally:
-        connection.unregister("texts")
+    def column(self, field: Field, place: Ints | None) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
+        """Give a field's column, in the order of `place`."""
+        if field.key in self._numbers:
+            _, _, dtype = _NUMBERS[field.kind]
+            numbers = np.concatenate([np.zeros(0, dtype), *self._numbers[field.key]])
+            return numbers if place is None else numbers[place]
+        codes = np.concatenate([np.zeros(0, np.int32), *self._codes[field.key]])
+        codes = codes if place is None else codes[place]
+        values = [_value(text, field.item) for text in self._texts[field.key]]
+        if field.kind is Kind.TEXT:
+            return _texts([_text(value) for value in values], codes)
+        _, absent, dtype = _NUMBERS[field.kind]
+        as_number = whole_number if field.kind is Kind.INT else real_number
+        return lookup([as_number(value) for value in values], codes, missing=absent).astype(dtype)
 
 
 @cache
-def _connection(process: int, thread: int) -> DuckDBPyConnection:  # noqa: ARG001 - one for each of them
-    """Keep one connection for each thread of each process: opening one costs more than a small trace's queries.
-
-    Ranks are built side by side in processes, so one thread of DuckDB's own is enough.
-    """
-    import duckdb  # noqa: PLC0415 - see `_plain_json`
-
-    return duckdb.connect(config={"threads": 1})
-
-
-def _prepared(found: pa.Array, field: Field) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
-    """Make of a batch what is kept of it until all are read."""
-    if field.kind is Kind.TEXT:
-        texts = pc.fill_null(found, scalar_of(""))
-        return texts.dictionary_encode() if field.coded else texts
-    if field.kind is Kind.FLAG:
-        return numbers_of(pc.fill_null(found, scalar_of(value=False)))
-    if field.kind is Kind.FLOAT:
-        return np.where(numbers_of(pc.is_null(found)), np.nan, numbers_of(pc.fill_null(found, scalar_of(0.0))))
-    return numbers_of(pc.fill_null(found, scalar_of(-1)))
+def _decoder(numbers: tuple[tuple[str, Kind], ...], text_keys: tuple[str, ...]) -> ArgumentDecoder:
+    """Make the decoder of some keys: `number0`, `number1`, ... and `text0`, `text1`, ... in their order."""
+    fields: list[Any] = []
+    for place, (key, kind) in enumerate(numbers):
+        type_, absent, _ = _NUMBERS[kind]
+        fields.append((f"number{place}", type_, msgspec.field(default=absent, name=key)))
+    for place, key in enumerate(text_keys):
+        fields.append((f"text{place}", msgspec.Raw, msgspec.field(default=ABSENT, name=key)))
+    return ArgumentDecoder(msgspec.defstruct("FieldArguments", fields, gc=False))
 
 
-def _whole(parts: list[Any], field: Field) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
-    """Put the batches of a column together."""
-    if field.kind is not Kind.TEXT:
-        return np.concatenate(parts)
-    column = pa.chunked_array(parts)
-    if not field.coded:
-        return column
-    whole = column.unify_dictionaries().combine_chunks()
-    return whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
+def _value(text: bytes, item: int | None) -> object:
+    """Decode a JSON text, or one item of the list that it is; `None` where there is nothing."""
+    try:
+        value = msgspec.json.decode(text) if text else None
+    except DECODE_ERRORS:
+        return None
+    if item is None:
+        return value
+    return value[item] if isinstance(value, list) and item < len(value) else None
+
+
+def _text(value: object) -> str:
+    """Write a value without spaces between its parts; a text as it is, nothing as an empty one."""
+    if value is None or isinstance(value, str):
+        return plain_text(value)
+    return msgspec.json.encode(value).decode()
+
+
+def _texts(values: Sequence[str], codes: NDArray[np.int32]) -> pa.DictionaryArray:
+    """Make a column of texts by their codes; texts that are alike become one, in order of their first code."""
+    used = np.flatnonzero(np.bincount(codes, minlength=len(values)))
+    distinct = Codes()
+    code_of_value = np.zeros(len(values), np.int32)
+    code_of_value[used] = [distinct[values[code]] for code in used.tolist()]
+    return coded(code_of_value[codes], list(distinct))
+
+
+def _sizes_and_text(batch: pa.Array) -> tuple[NDArray[Any], memoryview]:
+    """Give the sizes of texts in bytes, and all of them one behind the other."""
+    if not len(batch):
+        return np.zeros(0, np.int64), memoryview(b"")
+    dtype = np.int64 if pa.types.is_large_string(batch.type) else np.int32
+    _, offsets, data = batch.buffers()
+    bounds = np.frombuffer(offsets, dtype)[batch.offset : batch.offset + len(batch) + 1]
+    joined = memoryview(data)[int(bounds[0]) : int(bounds[-1])] if data is not None else memoryview(b"")
+    return np.diff(bounds), joined

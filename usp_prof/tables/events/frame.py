@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.inputs.kineto.events import RawTrace
-    from usp_prof.tables.events.field import Field
+    from usp_prof.tables.events.arguments import Field
 
     Ints = NDArray[np.int64]
     Flags = NDArray[np.bool_]

@@ -18,7 +18,7 @@ from usp_prof.model.schema import Kind
 from usp_prof.model.topology import Axis
 from usp_prof.tables.communication.arguments import elements, second_elements
 from usp_prof.tables.communication.posts import P2P
-from usp_prof.tables.events.field import Field
+from usp_prof.tables.events.arguments import Field
 from usp_prof.tables.parallelism.axis_names import axis_of_marks
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ class ArgumentTexts:
         self._sizes = Numbers(np.int32)
         self._done: list[pa.Array] = []
 
-    def add(self, joined: bytes, sizes: NDArray[np.int32]) -> None:
+    def add(self, joined: bytes, sizes: NDArray[np.int32] | NDArray[np.int64]) -> None:
         """Append a piece: its texts without anything between them, and the size of each."""
         self._text.add(joined)
         self._sizes.add(sizes)

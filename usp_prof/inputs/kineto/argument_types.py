@@ -1,0 +1,167 @@
+"""Types of event arguments: one msgspec struct for each list of fields, decoded for many events at once.
+
+A struct is the whole declaration: a field's name is what the code calls an argument, `name=` the JSON key where that
+differs. Numbers are decoded as numbers, everything else stays JSON text (`msgspec.Raw`). Arguments that are written
+otherwise (a number as a string, no object at all) are read one by one in plain Python.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import astuple
+
+from usp_prof.inputs.kineto.wire import ABSENT, DECODE_ERRORS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+
+class Links(msgspec.Struct, gc=False):
+    """The arguments that tie events together; -1 where one is absent."""
+
+    external: int = msgspec.field(default=-1, name="External id")
+    device: int = -1
+    stream: int = -1
+    correlation: int = -1
+    external_2021: int = msgspec.field(default=-1, name="external id")
+
+
+class WorkArguments(msgspec.Struct, gc=False):
+    """The links of device work, and how it was launched (`LAUNCH_FIELDS`)."""
+
+    external: int = msgspec.field(default=-1, name="External id")
+    device: int = -1
+    stream: int = -1
+    correlation: int = -1
+    grid: msgspec.Raw = ABSENT
+    block: msgspec.Raw = ABSENT
+    occupancy: msgspec.Raw = msgspec.field(default=ABSENT, name="est. achieved occupancy %")
+    graph: msgspec.Raw = msgspec.field(default=ABSENT, name="graph id")
+    bytes: msgspec.Raw = ABSENT
+    size: msgspec.Raw = ABSENT
+    external_2021: int = msgspec.field(default=-1, name="external id")
+
+
+class OpArguments(msgspec.Struct, gc=False):
+    """The links of an op, its sequence number, and what went into it (`INPUT_FIELDS`)."""
+
+    external: int = msgspec.field(default=-1, name="External id")
+    sequence: int = msgspec.field(default=-1, name="Sequence number")
+    concrete: msgspec.Raw = msgspec.field(default=ABSENT, name="Concrete Inputs")
+    types: msgspec.Raw = msgspec.field(default=ABSENT, name="Input type")
+    dims: msgspec.Raw = msgspec.field(default=ABSENT, name="Input Dims")
+    device: int = -1
+    stream: int = -1
+    correlation: int = -1
+    external_2021: int = msgspec.field(default=-1, name="external id")
+
+
+LAUNCH_FIELDS = ("grid", "block", "occupancy", "graph", "bytes", "size")
+"""Fields of `WorkArguments` that are kept as combinations, in the order of their JSON objects."""
+INPUT_FIELDS = ("dims", "types", "concrete")
+"""The same of `OpArguments`."""
+
+
+def json_keys(arguments: type[msgspec.Struct], names: Sequence[str]) -> tuple[str, ...]:
+    """Give the JSON keys of some fields."""
+    key_of = {field.name: field.encode_name for field in msgspec.structs.fields(arguments)}
+    return tuple(key_of[name] for name in names)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedArguments:
+    """The fields of many arguments, by name."""
+
+    numbers: dict[str, NDArray[Any] | None]
+    """One value for each; `None` where a field is absent in all of them, as most are in most pieces."""
+    texts: dict[str, Sequence[msgspec.Raw]]
+    """JSON text for each; `ABSENT` where there is none."""
+    odd: bool = False
+    """Some were not written as the type declares."""
+
+    def rows(self, names: Sequence[str]) -> Iterator[tuple[msgspec.Raw, ...]]:
+        """Give some of the texts, row by row."""
+        return zip(*(self.texts[name] for name in names), strict=True)
+
+
+class ArgumentDecoder:
+    """Decodes arguments of one type."""
+
+    def __init__(self, arguments: type[msgspec.Struct]) -> None:
+        self._type = arguments
+        self._decoder = msgspec.json.Decoder(arguments)
+        self._fields = msgspec.structs.fields(arguments)
+
+    def decode(self, joined: bytes | memoryview, sizes: NDArray[np.int64]) -> DecodedArguments:
+        """Decode texts that follow each other, each of its size; none of them is empty."""
+        try:
+            decoded = self._decoder.decode_lines(joined)  # values need no lines between them
+            if len(decoded) == len(sizes):
+                return self._by_field(decoded)
+        except (*DECODE_ERRORS, OverflowError):
+            pass
+        ends = np.append(0, np.cumsum(sizes)).tolist()
+        return self._by_field([self._plainly(joined[begin:end]) for begin, end in pairwise(ends)], odd=True)
+
+    def _by_field(self, decoded: Sequence[msgspec.Struct], *, odd: bool = False) -> DecodedArguments:
+        """Put decoded arguments side by side."""
+        names = self._type.__struct_fields__
+        columns: Sequence[Sequence[Any]] = list(zip(*map(astuple, decoded), strict=True)) or [()] * len(names)
+        numbers, texts = {}, {}
+        for field, values in zip(self._fields, columns, strict=True):
+            if field.type is msgspec.Raw:
+                texts[field.name] = values
+            else:
+                numbers[field.name] = _array(values, field.default, np.int64 if field.type is int else np.float64)
+        return DecodedArguments(numbers, texts, odd)
+
+    def _plainly(self, text: bytes | memoryview) -> msgspec.Struct:
+        """Read one event's arguments however they are written; what is no JSON object says nothing."""
+        try:
+            written = msgspec.json.decode(text)
+        except DECODE_ERRORS:
+            written = None
+        if not isinstance(written, dict):
+            return self._type()
+        known = (field for field in self._fields if field.encode_name in written)
+        return self._type(**{field.name: _as(field.type, written[field.encode_name]) for field in known})
+
+
+def _array(values: Sequence[float], absent: float, dtype: type[np.generic]) -> NDArray[Any] | None:
+    """Give numbers as an array; `None` where all are absent."""
+    if not values or (values[0] is absent and values.count(absent) == len(values)):
+        return None
+    return np.fromiter(values, dtype, len(values))
+
+
+def _as(kind: object, value: object) -> Any:  # noqa: ANN401 - what the field declares
+    if kind is int:
+        return whole_number(value)
+    if kind is float:
+        return real_number(value)
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def whole_number(value: object) -> int:
+    """Make a whole number of 64 bits of a decoded value: 12 of 12.5 and of "12"; -1 of what is none."""
+    if isinstance(value, str):
+        value = int(value) if value.isascii() and value.removeprefix("-").isdigit() and len(value) < 20 else -1
+    if isinstance(value, float):
+        value = int(value) if abs(value) < 2**63 else -1
+    return value if type(value) is int and -(2**63) <= value < 2**63 else -1
+
+
+def real_number(value: object) -> float:
+    """Make a number of a decoded value; NaN of what is none."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type] # what is none raises
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
