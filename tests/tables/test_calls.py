@@ -119,6 +119,25 @@ def test_a_posted_send_is_over_when_its_receiver_has_it() -> None:
     assert calls.idling(made.run({0: one}), 0, "pp").delivered_ns.tolist() == [0, 0]
 
 
+def test_a_receive_that_was_asked_for_late_does_not_say_when_its_send_was_over() -> None:
+    gloo = {"axis": "pp", "library": "gloo"}
+    ms = 1_000_000
+    sender = rows(part("send", 0, 2 * ms, peer=1, **gloo), part("send", 10 * ms, 90 * ms, peer=1, **gloo))
+    # The first receive is waited for, 1 ms long. During the second the receiver computes until it asks, at 60 ms.
+    receiver = rows(
+        part("recv", ms, 2 * ms, peer=0, **gloo),
+        part("recv", 5 * ms, 60 * ms + 50_000, peer=0, **gloo),
+    ) | {"activities": [made.work("compute", 3 * ms, 60 * ms)]}
+    delivered = calls.idling(made.run({0: sender, 1: receiver}), 0, "pp").delivered_ns
+    assert delivered.tolist() == [0, 79 * ms]
+    # Where nothing was waited for, there is no typical transfer: the receive's end is all that is known.
+    alone = rows(part("recv", 5 * ms, 60 * ms + 50_000, peer=0, **gloo)) | {
+        "activities": [made.work("compute", 3 * ms, 60 * ms)]
+    }
+    once = rows(part("send", 10 * ms, 90 * ms, peer=1, **gloo))
+    assert calls.idling(made.run({0: once, 1: alone}), 0, "pp").delivered_ns.tolist() == [90 * ms - 60 * ms - 50_000]
+
+
 def test_batched_exchanges_pair_without_direction() -> None:
     by_rank = {r: rows(part("send_recv", 10 * r, 50, peer=1 - r, axis="cp")) for r in range(2)}
     table, parts = matched(by_rank)

@@ -14,17 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
+from usp_prof.tables.communication.late_waits import asked_late
 
 if TYPE_CHECKING:
     from usp_prof.replay.graph import Edges, Flags, Graph, Ints, Nodes
 
-ASKED_NS = 300_000
-"""Between the end of compute and the answer of a wait that need not wait, Python and gloo take up to this."""
 OPENED_NS = 1_000_000
 OPENED_SHARE = 0.1
 """The profiler opens a posted part's range up to so long after the post; on busy cores by a share of what it lasts."""
-ASKED_SHARE = 0.03
-"""On busy cores they take longer: up to this share of the part's range, which an edit may then be wrong by."""
 
 
 def with_asked_posts(graph: Graph) -> Graph:
@@ -115,25 +112,9 @@ def _asked(graph: Graph, seen: Ints) -> tuple[Flags, Ints]:
         rows, compute = mine[posted[mine]], mine[nodes.kind[mine] == NodeKind.COMPUTE]
         if not len(compute):
             continue
-        ends = np.sort(seen[compute])
-        place = np.searchsorted(ends, seen[rows], side="right") - 1
-        before = ends[np.maximum(place, 0)]
-        soon = np.maximum(ASKED_NS, (ASKED_SHARE * nodes.duration[rows]).astype(np.int64))
-        asked[rows] = (place >= 0) & (before > nodes.start[rows]) & (seen[rows] - before <= soon)
-        heads = _in_turn(nodes.start[rows], seen[rows])
+        asked[rows], heads = asked_late(nodes.start[rows], seen[rows], seen[compute], nodes.duration[rows])
         turn[rows] = rows[heads]
-        asked[rows] |= heads != np.arange(len(rows))
     return asked, turn
-
-
-def _in_turn(start: Ints, end: Ints) -> Ints:
-    """Give for each part of one rank the first of those that end right one after another while it was under way."""
-    order = np.argsort(end, kind="stable")
-    follows = np.zeros(len(end), dtype=bool)
-    follows[1:] = (np.diff(end[order]) <= ASKED_NS) & (end[order[:-1]] > start[order[1:]])
-    heads = np.empty(len(end), np.int64)
-    heads[order] = order[np.maximum.accumulate(np.where(follows, 0, np.arange(len(end))))]
-    return heads
 
 
 def _earnest(graph: Graph, asked: Flags) -> Ints:

@@ -12,6 +12,7 @@ from usp_prof.columns.table import Columns
 from usp_prof.model.schema import STEP, Schema, Scope, flag, integer, text
 from usp_prof.tables import clock
 from usp_prof.tables.build import empty, table
+from usp_prof.tables.communication.late_waits import asked_late
 from usp_prof.tables.matching import same_calls
 from usp_prof.tables.matching.same_calls import MatchedBy
 
@@ -41,7 +42,7 @@ SCHEMA = Schema(
         integer("bytes", "Bytes of the operation (largest in or out of a member).", "bytes"),
         integer("first_ns", "First member's arrival, aligned.", "ns"),
         integer("last_ns", "Last member's arrival, aligned.", "ns"),
-        integer("end_ns", "Last member's end, aligned.", "ns"),
+        integer("end_ns", "Last member's end, aligned; of a posted transfer when its data was across.", "ns"),
         integer("late_rank", "The rank that arrived last; -1 when tied within the clock's residual."),
         integer("transfer_ns", "From last arrival to the end.", "ns"),
         integer("wait_ns", "Sum over members of the time until the last arrived.", "ns"),
@@ -72,7 +73,7 @@ class Calls:
     calls: pa.Table
     parts: pa.Table
     delivered_ns: NDArray[np.int64]
-    """By part: how long its range goes on after a paired receive has ended; 0 for all but posted sends."""
+    """By part: how long its range goes on after the data was across; 0 for all but posted sends and receives."""
     _call_columns: Columns = field(init=False)
     _part_columns: Columns = field(init=False)
     _of_rank: dict[int, Int] = field(init=False)
@@ -143,9 +144,11 @@ def _make(tables: TableSet) -> Calls:
     one_clock = _one_clock(members, clocks)
     complete = (together == size) & one_clock
     last = per_code(call, members.start, np.maximum, count)
-    end = per_code(call, members.end, np.maximum, count)
+    delivered = np.where(complete[call], _delivered(tables, members), 0)
+    over = members.end - delivered
+    end = per_code(call, over, np.maximum, count)
     wait = np.minimum(np.maximum(last[call] - members.start, 0), np.maximum(members.end - members.start, 0))
-    transfer = np.maximum(members.end - members.start, 0) - wait
+    transfer = np.maximum(over - members.start - wait, 0)
     c, known = members.columns, complete[call]
     steps = np.maximum(per_code(call, c["step"], np.maximum, count), -1)
     calls = table(
@@ -174,7 +177,6 @@ def _make(tables: TableSet) -> Calls:
     )
     columns = {"call": call, "rank": members.rank, "part": members.part}
     columns |= {"wait_ns": np.where(known, wait, -1), "transfer_ns": np.where(known, transfer, -1)}
-    delivered = np.where(known, _delivered(members), 0)
     return Calls(calls, table(PARTS, columns, len(call)), delivered)
 
 
@@ -251,17 +253,53 @@ def _sequence(members: _Members, head: Int) -> Int:
     return np.where(by_number, c["sequence"][head], counted)
 
 
-def _delivered(members: _Members) -> Int:
-    """Measure how long a posted send's range outlasts the receive it fed.
+def _delivered(tables: TableSet, members: _Members) -> Int:
+    """Measure how long the range of a posted send or receive goes on after the receiver had the data.
 
-    gloo's range of a send lasts until someone waits for its handle, which can be long after the data is across.
+    gloo's ranges last until someone waits for their handles, which can be long after the data is across. The receive's
+    end tells when it was, unless the receiver asked late itself: then the transfer is taken to be as long as the
+    median of those of its axis that were waited for (where there is one; else the receive's end stands).
     """
     columns = members.columns
-    posted = columns.matches("op", "send") & columns.matches("library", "gloo")
-    receives = columns.matches("op", "recv")
-    across = per_code(members.call, np.where(receives, members.end, -1), np.maximum, members.count)[members.call]
-    after = np.minimum(members.end - np.maximum(across, members.start), members.end - members.start)
-    return np.where(posted & (across >= 0), np.maximum(after, 0), 0)
+    on_gloo = columns.matches("library", "gloo")
+    is_send, is_receive = columns.matches("op", "send") & on_gloo, columns.matches("op", "recv")
+    # Of each call, by part: when both sides had posted, and when the receive's range ended (-1: no receive was read).
+    both = per_code(members.call, members.start, np.maximum, members.count)[members.call]
+    received = per_code(members.call, np.where(is_receive, members.end, -1), np.maximum, members.count)[members.call]
+    is_posted_receive = is_receive & on_gloo
+    late = _asked_late(tables, members, is_posted_receive)
+    axes, names = columns.codes("axis")
+    for axis in range(len(names)):
+        on_axis = is_posted_receive & (axes == axis)
+        waited = on_axis & ~late
+        if not waited.any():
+            continue
+        typical = max(int(np.median((received - both)[waited])), 0)
+        shortened = _of_call(members, on_axis & late)
+        received = np.where(shortened, np.minimum(received, both + typical), received)
+    after = np.minimum(members.end - np.maximum(received, members.start), members.end - members.start)
+    return np.where((is_send | is_posted_receive) & (received >= 0), np.maximum(after, 0), 0)
+
+
+def _of_call(members: _Members, parts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Mark all parts of the calls that have one of these parts."""
+    marked = np.zeros(members.count, dtype=bool)
+    marked[members.call[parts]] = True
+    return marked[members.call]
+
+
+def _asked_late(tables: TableSet, members: _Members, receives: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Mark the posted receives that nobody waited for until later work was done."""
+    late = np.zeros(len(members.call), dtype=bool)
+    for rank in np.unique(members.rank[receives]).tolist():
+        rows = np.flatnonzero(receives & (members.rank == rank))
+        collectives, activities = tables.columns("collectives", rank), tables.columns("activities", rank)
+        part = members.part[rows]
+        start, lasting = collectives["start_ns"][part], collectives["dur_ns"][part]
+        computes = activities.matches("kind", "compute")
+        compute_end = (activities["start_ns"] + activities["dur_ns"])[computes]
+        late[rows], _ = asked_late(start, start + lasting, compute_end, lasting)
+    return late
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -271,7 +309,7 @@ class Idling:
     waiting_ns: Int
     """A receive waits for its peer to send, or a posted send for its receiver: whoever keeps the peer costs it."""
     delivered_ns: Int
-    """A posted send has been received, and nobody has asked yet."""
+    """The data of a posted send or receive is across, and nobody has asked yet."""
 
 
 def paired(tables: TableSet, rank: int) -> NDArray[np.bool_]:
