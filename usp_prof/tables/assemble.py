@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from usp_prof.columns.table import Columns
@@ -28,7 +29,7 @@ def assemble(
     """Join ranks to a run; `health` is what is known of the run beside the ranks' own tables."""
     sources = regrouped(sources, seen(sources))
     layout, found = group_axes.resolve(sources, manifest)
-    known = [*health, *found, *_without_device_work(sources)]
+    known = sorted({*health, *found, *_of_ranks(sources), *_without_device_work(sources)})
     cut = job_steps.cut(group_axes.apply(sources, layout), known)
     cut_sources, of_exchanges = common_exchanges.grouped(cut.sources, group_axes.world_size(sources))
     tables = TableSet(
@@ -39,6 +40,16 @@ def assemble(
     )
     tables.incomparable = cut.incomparable
     return tables
+
+
+def _of_ranks(sources: Mapping[int, Source]) -> list[HealthRow]:
+    """Give the rows of health that the ranks' own tables hold."""
+    fields = [field.name for field in dataclasses.fields(HealthRow)]
+    found = []
+    for source in sources.values():
+        rows = source.table("health").select(fields).to_pylist()
+        found += [HealthRow(**{**row, "severity": Severity(row["severity"])}) for row in rows]
+    return found
 
 
 def _without_device_work(sources: Mapping[int, Source]) -> list[HealthRow]:

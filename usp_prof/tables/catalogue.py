@@ -58,6 +58,7 @@ SCHEMAS: tuple[Schema, ...] = (
 RUN_TABLES: dict[str, Callable[[TableSet], pa.Table]] = {
     calls.SCHEMA.name: calls.build,
     calls.PARTS.name: calls.build_parts,
+    health.SCHEMA.name: health.build_run,
     clock.SCHEMA.name: clock.build,
 }
 """What makes the tables that are of the run as a whole."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from usp_prof.model.health import HealthRow
+    from usp_prof.tables.table_set import TableSet
 
 SCHEMA = Schema(
     "health",
@@ -26,6 +27,11 @@ SCHEMA = Schema(
         text("file", "File."),
     ),
 )
+
+
+def build_run(tables: TableSet) -> pa.Table:
+    """Build the table of all ranks, with what was found of the run as a whole."""
+    return build(tables.health)
 
 
 def build(rows: Iterable[HealthRow]) -> pa.Table:
