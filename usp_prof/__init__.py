@@ -1,7 +1,8 @@
 """usp-prof: where does the step of a large training run go, who is to blame, and what would a change be worth?
 
-The public surface: `open_run` reads a folder of Kineto traces and gives a `Run`; everything that goes wrong on
-purpose is a `UspProfError` with a hint. Everything is imported at first use, so that `import usp_prof` costs nothing.
+The public surface: `open_run` reads a folder of Kineto traces and gives a `Run`, which is asked by its methods;
+`compare`, `check` and `plan` take runs or paths. Everything that goes wrong on purpose is a `UspProfError` with a hint.
+Everything is imported at first use, so that `import usp_prof` costs nothing.
 """
 
 from __future__ import annotations
@@ -12,12 +13,20 @@ from typing import TYPE_CHECKING
 from usp_prof._version import __version__
 
 if TYPE_CHECKING:
+    from usp_prof.functions import check, compare, plan
     from usp_prof.model.errors import UspProfError
     from usp_prof.run import Run, open_run
 
-__all__ = ["Run", "UspProfError", "__version__", "open_run"]
+__all__ = ["Run", "UspProfError", "__version__", "check", "compare", "open_run", "plan"]
 
-_HOMES = {"Run": "usp_prof.run", "UspProfError": "usp_prof.model.errors", "open_run": "usp_prof.run"}
+_HOMES = {
+    "Run": "usp_prof.run",
+    "UspProfError": "usp_prof.model.errors",
+    "check": "usp_prof.functions",
+    "compare": "usp_prof.functions",
+    "open_run": "usp_prof.run",
+    "plan": "usp_prof.functions",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from usp_prof.findings import find
 from usp_prof.findings.engine import found_in
@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from usp_prof.gate.measured import Baseline, Measured
-    from usp_prof.run import Run
+    from usp_prof.tables.table_set import TableSet
+
+
+class Opened(Protocol):
+    """What a check takes of a run: its name and its tables."""
+
+    name: str
+    tables: TableSet
+
 
 FORMATS = ("terminal", "json", "markdown", "junit", "github")
 
@@ -56,13 +64,13 @@ class Terms:
     file: str = ""
 
 
-def measured(run: Run, label: str = "") -> Measured:
+def measured(run: Opened, label: str = "") -> Measured:
     """Measure everything of an opened run."""
     found = found_in(run.tables)
     return measure(run.tables, label or run.name, findings=found.findings, ideal=found.ideal)
 
 
-def check_run(run: Run, terms: Terms, label: str = "") -> Report:
+def check_run(run: Opened, terms: Terms, label: str = "") -> Report:
     """Check a run, measuring only what the policy asks for and what says why it got worse."""
     ideal = found_in(run.tables).ideal if asks_for_slowdown(terms.policy) else None
     after = measure(run.tables, label or run.name, analyses=analyses_for(terms.policy), ideal=ideal)

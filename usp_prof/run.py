@@ -1,4 +1,4 @@
-"""What does one get by opening a path? A `Run`: the tables of all its ranks, and what is known and wrong about them."""
+"""Run: what opening a path gives. Its questions, its tables of all ranks, what is known and wrong about them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
+from usp_prof.api.questions import Questions
 from usp_prof.inputs.discovery import discover
 from usp_prof.inputs.manifest import find_manifest, manifest_from, read_manifest
 from usp_prof.model.errors import UsageError, unknown_name
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from usp_prof.store.load import LoadedRank
     from usp_prof.tables.relations import Relations
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.predict import Prediction
 
 
 class Derived:
@@ -52,8 +52,22 @@ class Derived:
             return folder
 
 
-class Run:
-    """One run that was opened. `tables` is what analyses take; `table` and `query` are for people."""
+class Run(Questions):
+    """One run that was opened: its questions (`breakdown()`, `findings()`, `whatif(...)`, ...), its tables by SQL.
+
+    `tables` is what analyses take.
+    """
+
+    path: Path
+    """What was opened."""
+    files: tuple[TraceFile, ...]
+    """The trace files that were read, by rank."""
+    others: tuple[str, ...]
+    """Names of other runs in the same place; `open_run(path, run=name)` opens one."""
+    skipped: tuple[Skipped, ...]
+    """Files that are no traces, and why."""
+    metadata: dict[int, Mapping[str, Any]]
+    """What each rank's file says beside its events."""
 
     def __init__(
         self,
@@ -65,11 +79,11 @@ class Run:
     ) -> None:
         self.name = found.name
         self.path = discovery.path
-        self.files: tuple[TraceFile, ...] = tuple(file for file in found.files if file.rank in loaded)
-        self.others: tuple[str, ...] = tuple(run.name for run in discovery.runs if run is not found)
-        self.skipped: tuple[Skipped, ...] = discovery.skipped
+        self.files = tuple(file for file in found.files if file.rank in loaded)
+        self.others = tuple(run.name for run in discovery.runs if run is not found)
+        self.skipped = discovery.skipped
         self.tables = tables
-        self.metadata: dict[int, Mapping[str, Any]] = {rank: one.metadata for rank, one in sorted(loaded.items())}
+        self.metadata = {rank: one.metadata for rank, one in sorted(loaded.items())}
         self._stored = _as_they_are(loaded)
         self._derived = Derived({rank: one.key for rank, one in sorted(loaded.items())}, cache)
         tables.kept = self._derived
@@ -99,20 +113,15 @@ class Run:
         """Give one table of all ranks as a DuckDB relation: `.df()` makes it pandas, `.arrow()` Arrow."""
         return self._relations.table(name)
 
-    def query(self, sql: str) -> Any:  # noqa: ANN401 - a DuckDB relation
-        """Answer a SELECT over all tables."""
-        return self._relations.query(sql)
+    def sql(self, query: str) -> Any:  # noqa: ANN401 - a DuckDB relation
+        """Answer a SELECT over all tables: `.df()` makes it pandas, `.pl()` Polars, `.arrow()` Arrow."""
+        return self._relations.query(query)
+
+    query = sql  # its name before 0.2
 
     def answer(self, sql: str, *, rows: int | None = None, seconds: float = inf) -> pa.Table:
         """Answer a SELECT within bounds, as Arrow: its first rows, or a `UspProfError` when time is up."""
         return self._relations.answer(sql, rows=rows, seconds=seconds)
-
-    def whatif(self, *edits: str) -> Prediction:
-        """Predict the run with edits made, written as on the command line: `run.whatif("comm_faster=2,axis=dp")`."""
-        from usp_prof.model.edit import parse_edit  # noqa: PLC0415 - whoever only reads needs no replay
-        from usp_prof.whatif.predict import predict  # noqa: PLC0415
-
-        return predict(self.tables, [parse_edit(text) for text in edits])
 
     def to_hta(self, ranks: Iterable[int] | None = None, *, synchronisation: bool = False) -> Any:  # noqa: ANN401 - HTA's
         """Give a HolisticTraceAnalysis `TraceAnalysis` over what was read, without reading again.

@@ -58,6 +58,10 @@ class Figures:
         found = self._of(metric).get(names, {})
         return {(key[1], key[0]) if swap else (key[0], key[1]): value for key, value in found.items()}
 
+    def total(self, metric: str, *dims: str) -> Number:
+        """Add up the values that carry exactly these dimensions, such as calls of every kind."""
+        return sum(self._of(metric).get(tuple(sorted(dims)), {}).values())
+
     def has(self, metric: str) -> bool:
         """Say whether anything is known of a metric."""
         return bool(self._of(metric))

@@ -1,0 +1,150 @@
+"""Answers in Python: what the report says, as a sentence, a table with units, metrics and a picture."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pytest
+from made_faults import run_with
+
+from usp_prof import UspProfError
+from usp_prof.analyses import breakdown, overlap
+from usp_prof.model.selection import Selection
+
+if TYPE_CHECKING:
+    from usp_prof.api.answer import Answer
+
+QUESTIONS = (
+    "breakdown", "overlap", "communication", "pipeline", "stragglers", "kernels", "mfu", "host", "critical_path",
+)  # fmt: skip
+UNITS = ("_ns", "_bytes", "_fraction", "_ratio", "_per_second", "_per_byte", "_flop", "_ppm")
+BARE = {"rank", "step", "bytes", "calls", "late", "complete", "inter_node", "launches", "deepest_queue", "chosen"}
+"""Columns that count or number, and need no unit."""
+
+
+def ask(name: str, fault: str = "slow_rank") -> Answer:
+    answer: Answer = getattr(run_with(fault), name)()
+    return answer
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_an_answer_has_a_sentence_a_table_metrics_and_a_picture(name: str) -> None:
+    answer = ask(name)
+    assert answer.sentence.endswith(".")
+    assert len(answer.df)
+    assert answer.metrics
+    assert set(answer.metrics) <= set(answer.metric_table["metric"])
+    assert answer.plot().renderers
+    page = answer._repr_html_()
+    assert "<svg" in page
+    assert "<table" in page
+    assert answer.question in answer.explain()
+
+
+@pytest.mark.parametrize("name", [*QUESTIONS, "memory"])
+def test_columns_of_numbers_tell_their_unit(name: str) -> None:
+    table = ask(name).df
+    numbers = {column for column in table.columns if pd.api.types.is_numeric_dtype(table[column])}
+    assert {column for column in numbers - BARE if not column.endswith(UNITS)} == set()
+
+
+def test_the_breakdown_adds_up_to_the_step() -> None:
+    table = ask("breakdown").df
+    parts = [c for c in table.columns if re.match(r"(compute|exposed_.*|memcpy|idle_.*)_ns$", c)]
+    assert (table[parts].sum(axis=1) == table["step_ns"]).all()
+
+
+def test_ranks_and_steps_choose_what_is_looked_at() -> None:
+    run = run_with("slow_rank")
+    first = int(run.breakdown().df["step"].min())
+    one = run.breakdown(ranks=[0, 1], steps=(first, first + 1)).df
+    assert set(one["rank"]) == {0, 1}
+    assert set(one["step"]) == {first, first + 1}
+    assert run.breakdown(steps=range(first, first + 2)).df.equals(run.breakdown(steps=(first, first + 1)).df)
+    direct = overlap.compute(run.tables, Selection((1,), first, first))
+    assert run.overlap(ranks=[1], steps=first).metric_values == tuple(direct.values())
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [([99], None), ([], None), (None, range(3, 3)), (None, range(0, 9, 2))])
+def test_what_the_run_has_not_is_refused_with_a_hint(ranks: list[int] | None, steps: range | None) -> None:
+    with pytest.raises(UspProfError) as refused:
+        run_with("clean").breakdown(ranks=ranks, steps=steps)
+    assert refused.value.hint
+
+
+def test_the_late_rank_is_named_with_its_cost() -> None:
+    answer = ask("stragglers")
+    cost = answer.metric_table.query("metric == 'straggler_cost' and rank == 1 and step.isna()")["value"].item()
+    assert answer.sentence.startswith("Rank 1 is late by ")
+    assert cost == answer.metrics["straggler_cost"]
+    assert "No rank is late" in ask("stragglers", "clean").sentence
+
+
+def test_findings_have_a_row_each_and_say_the_first() -> None:
+    answer = ask("findings")
+    table = answer.df
+    assert {"rank_as_peers=1"} <= set(table["edit"])
+    assert answer.sentence.lower().startswith(table["title"][0].lower())
+    assert answer.plot().renderers
+
+
+def test_the_report_is_written_by_its_suffix(tmp_path: object) -> None:
+    report = run_with("slow_rank").report()
+    path = report.write(f"{tmp_path}/report.md")
+    assert path.read_text(encoding="utf-8") == report.text()
+    assert report.text("json").startswith("{")
+    assert "rank 1" in report.text()
+    assert "<svg" in report._repr_html_()
+    with pytest.raises(UspProfError, match="does not tell how"):
+        report.write("report.pdf")
+    with pytest.raises(UspProfError, match="no form"):
+        report.text("pdf")
+    with pytest.raises(UspProfError, match="cannot write"):
+        report.write(f"{tmp_path}/nowhere/report.md")
+
+
+def test_the_summary_is_the_reports_first_screen() -> None:
+    run = run_with("slow_rank")
+    assert set(run.summary.df["figure"]) >= {"step", "MFU", "bubble"}
+    assert run.summary.metrics["compute_time"] == run.breakdown().metrics["compute_time"]
+
+
+def test_a_timeline_is_of_one_step_of_the_chosen_ranks() -> None:
+    run = run_with("slow_rank")
+    step = int(run.breakdown().df["step"].iloc[0])
+    answer = run.timeline(step, ranks=[0, 1])
+    assert set(answer.df["rank"]) == {0, 1}
+    assert set(answer.df["step"]) == {step}
+    assert answer.plot().renderers
+    with pytest.raises(UspProfError, match="no step 999"):
+        run.timeline(999)
+
+
+def test_what_was_not_recorded_is_said_and_not_drawn() -> None:
+    answer = ask("memory")
+    assert "not recorded" in answer.sentence
+    with pytest.raises(UspProfError, match="nothing can be drawn"):
+        answer.plot()
+    assert "<svg" not in answer._repr_html_()
+
+
+def test_assuming_another_device_changes_the_mfu_and_is_given_back() -> None:
+    run = run_with("late_input")
+    before, key_figures = run.mfu().metrics["mfu"], run.summary.df
+    assert run.assume(device="B200") is run
+    assert run.mfu().metrics["mfu"] < before
+    assert not run.summary.df.equals(key_figures)
+    run.assume()
+    assert run.mfu().metrics["mfu"] == before
+
+
+def test_sql_gives_a_relation_over_the_tables() -> None:
+    run = run_with("slow_rank")
+    assert run.sql("SELECT count(DISTINCT rank) FROM kernels").fetchall() == [(len(run.ranks),)]
+
+
+def test_the_same_figures_as_the_analysis() -> None:
+    run = run_with("slow_rank")
+    assert run.breakdown().metric_values == tuple(breakdown.compute(run.tables).values())

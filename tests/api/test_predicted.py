@@ -1,0 +1,83 @@
+"""Predictions and functions beside `open_run`: what-if, compare, check, plan."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from made_faults import run_with
+
+import usp_prof
+from usp_prof import UspProfError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
+}  # fmt: skip
+
+
+def test_a_prediction_answers_the_questions_of_a_run() -> None:
+    run = run_with("slow_rank")
+    predicted = run.whatif("rank_as_peers=1")
+    assert predicted.df["gain_fraction"].item() == predicted.gain_fraction > 0.1
+    assert predicted.breakdown().metrics["compute_time"] < run.breakdown().metrics["compute_time"]
+    assert predicted.timeline().plot().renderers
+    assert "rank_as_peers=1" in predicted.explain() == repr(predicted)
+
+
+def test_a_prediction_is_compared_with_what_was_recorded() -> None:
+    predicted = run_with("slow_rank").whatif("rank_as_peers=1")
+    before, after = predicted.compare().metrics["step_time"]
+    assert after / before == pytest.approx(predicted.after_ns / predicted.before_ns, abs=0.02)
+    assert predicted.plot().renderers
+    assert "<svg" in predicted._repr_html_()
+
+
+def test_runs_are_compared_by_object_or_path() -> None:
+    slow, clean = run_with("slow_rank"), run_with("clean")
+    found = usp_prof.compare(slow, clean.path)
+    before, after = found.metrics["step_time"]
+    assert after < before
+    assert (found.df.set_index("metric").loc["step_time", "direction"]) == "better"
+    assert "step_time" in found.explain()
+    assert found.plot().renderers
+    assert repr(found) == found.explain()
+    with pytest.raises(UspProfError, match="no kind of difference"):
+        usp_prof.compare(slow, clean, across=["colour"])
+
+
+def test_a_check_has_a_verdict_and_its_reasons() -> None:
+    run = run_with("slow_rank")
+    passed = usp_prof.check(run, minimum={"overlap_fraction": 0.001})
+    assert passed.passed
+    assert passed.verdict == "pass"
+    failed = usp_prof.check(run, minimum={"overlap_fraction": 0.999})
+    assert not failed.passed
+    assert "overlap_fraction" in failed.explain()
+    assert any(failed.df["metric"].str.startswith("overlap_fraction"))
+    assert failed.verdict in failed._repr_html_()
+    with pytest.raises(UspProfError, match="nothing to check"):
+        usp_prof.check(run)
+
+
+def test_a_plan_ranks_configurations_that_fit(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(LLAMA))
+    plans = usp_prof.plan(model=config, sequence=2048, device="H100", devices=8, batch=64)
+    table = plans.df
+    assert table["step_ns"].iloc[0] <= 1.005 * table["step_ns"].min()
+    assert (table["memory_bytes"] > 0).all()
+    assert plans.plot().renderers
+    assert "legal configurations" in plans._repr_html_()
+    with pytest.raises(UspProfError, match="a plan needs"):
+        usp_prof.plan(model=config)
+
+
+def test_a_plan_learns_from_a_recorded_run() -> None:
+    plans = usp_prof.plan(run_with("clean"))
+    assert plans.error_fraction is not None
+    assert "error of" in repr(plans)

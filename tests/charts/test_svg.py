@@ -1,0 +1,79 @@
+"""SVG drawings: every mark where its value is, texts escaped, large inputs bounded."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+from chart_samples import SAMPLES
+
+from usp_prof.charts import inputs
+from usp_prof.charts.svg import as_svg
+
+NAME = "{http://www.w3.org/2000/svg}"
+NOT_DRAWN = (
+    inputs.HeatMap, inputs.PeerMatrix, inputs.RankGrid, inputs.PlanPoints, inputs.PlanGrid, inputs.MemoryParts,
+)  # fmt: skip
+
+
+def marks(data: inputs.ChartInput, tag: str = "rect") -> list[ET.Element]:
+    """Give the marks that carry a text, which the legend's do not."""
+    root = ET.fromstring(as_svg(data))  # noqa: S314 - our own
+    return [mark for mark in root.iter(NAME + tag) if mark.find(NAME + "title") is not None]
+
+
+@pytest.mark.parametrize("data", SAMPLES, ids=lambda data: type(data).__name__)
+def test_every_input_is_drawn_or_known_not_to_be(data: inputs.ChartInput) -> None:
+    drawn = as_svg(data)
+    assert bool(drawn) is not isinstance(data, NOT_DRAWN)
+    if drawn:
+        ET.fromstring(drawn)  # noqa: S314 - our own
+
+
+def test_bars_are_as_long_as_their_times_and_stand_end_to_end() -> None:
+    rows = inputs.BreakdownRows(
+        ("rank 0",), (inputs.Part("compute", "compute", (3e6,)), inputs.Part("idle", "idle:host", (1e6,)))
+    )
+    first, second = marks(rows)
+    widths = [float(mark.attrib["width"]) for mark in (first, second)]
+    assert widths[0] == pytest.approx(3 * widths[1], abs=0.05)
+    assert float(second.attrib["x"]) == pytest.approx(float(first.attrib["x"]) + widths[0], abs=0.02)
+
+
+def test_a_waterfall_ends_at_the_sum() -> None:
+    boxes = marks(inputs.Waterfall("before", 10e6, ("compute", "tp"), (-4e6, 1e6), "after"))
+    widths = [float(box.attrib["width"]) for box in boxes]
+    assert widths[-1] == pytest.approx(widths[0] * 0.7, rel=0.01)
+    assert widths[1] == pytest.approx(widths[0] * 0.4, rel=0.01)
+
+
+def test_points_are_placed_by_their_logarithm_and_unknown_ones_left_out() -> None:
+    points = inputs.BandwidthPoints(
+        np.array([1e3, 1e4, 1e5, np.nan]), np.array([1e9, 1e10, 1e11, 1e9]), ("tp",) * 4, ("all_reduce",) * 4, 0.0, ""
+    )
+    across = [float(mark.attrib["cx"]) for mark in marks(points, "circle")]
+    assert len(across) == 3
+    assert across[1] - across[0] == pytest.approx(across[2] - across[1], abs=0.2)
+
+
+def test_names_cannot_break_out_of_the_drawing() -> None:
+    name = '"><script>alert(1)</script>'
+    drawn = as_svg(inputs.BreakdownRows((name,), (inputs.Part(name, "compute", (1.0,)),)))
+    assert "<script>" not in drawn
+
+
+def test_many_rows_are_cut_and_counted() -> None:
+    labels = tuple(f"rank {rank}" for rank in range(500))
+    drawn = as_svg(inputs.BreakdownRows(labels, (inputs.Part("compute", "compute", (1.0,) * 500),)))
+    assert "and 436 more rows" in drawn
+
+
+def test_a_long_line_keeps_its_peak() -> None:
+    size = np.zeros(100_000, np.int64)
+    size[54_321] = 1000
+    line = inputs.MemoryLine("rank 0", np.arange(100_000), size, size)
+    (drawn,) = marks(inputs.MemoryLines((line,)), "polyline")
+    heights = [float(point.split(",")[1]) for point in drawn.attrib["points"].split()]
+    assert len(heights) == 2000
+    assert min(heights) == pytest.approx(30)

@@ -1,0 +1,1 @@
+"""What a `Run` answers in Python: questions, answers with a table and a picture, and predictions."""

@@ -1,0 +1,103 @@
+"""Comparisons: two runs side by side, with the metrics that changed and how one step becomes the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from usp_prof.analyses.result import frame
+from usp_prof.api.answer import Answer
+from usp_prof.charts.inputs import Waterfall
+from usp_prof.findings import find_all
+from usp_prof.gate.comparison import compare, direction
+from usp_prof.gate.measure import measure
+from usp_prof.model.metric import Unit
+from usp_prof.report.answers import comparison as writer
+from usp_prof.report.format import quantity, signed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+    from usp_prof.gate.comparison import Comparison, Pair
+    from usp_prof.gate.facts import FactKind
+    from usp_prof.tables.table_set import TableSet
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Compared:
+    """The first run against the second."""
+
+    comparison: Comparison
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """Every metric of either run with its unit, before, after, and what that means."""
+        rows = self._pair.judgements
+        return frame(
+            {
+                "metric": [each.key for each in rows],
+                "unit": [str(each.unit) for each in rows],
+                "before": [each.before for each in rows],
+                "after": [each.after for each in rows],
+                "direction": [direction(each) or each.reason for each in rows],
+            }
+        )
+
+    @property
+    def metrics(self) -> dict[str, tuple[float, float]]:
+        """The figures over everything that both runs have: before and after, by metric id."""
+        rows = [each for each in self._pair.judgements if "[" not in each.key]
+        return {
+            each.key: (each.before, each.after)
+            for each in rows
+            if each.before == each.before and each.after == each.after
+        }
+
+    def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
+        """Draw how the first run's step becomes the second's, part by part."""
+        return self._answer.plot(theme)
+
+    def explain(self) -> str:
+        """Say what changed, and why as far as the work that changed tells."""
+        return writer.render(self.comparison, "terminal")
+
+    def __repr__(self) -> str:
+        return self.explain()
+
+    def _repr_html_(self) -> str:
+        return self._answer._repr_html_()
+
+    @property
+    def _pair(self) -> Pair:
+        return self.comparison.pairs[0]
+
+    @property
+    def _answer(self) -> Answer:
+        pair = self._pair
+        before = sum(part.before_ns for part in pair.waterfall)
+        after = sum(part.after_ns for part in pair.waterfall)
+        changed = [part for part in pair.waterfall if part.delta_ns]
+        picture = Waterfall(
+            self.comparison.label, before,
+            tuple(part.name for part in changed), tuple(part.delta_ns for part in changed), pair.label,
+        )  # fmt: skip
+        doubts = [*(f"caution: {doubt}." for doubt in pair.doubts), *(f"Differs: {each}." for each in pair.differences)]
+        change = signed((after - before) / before if before else None, Unit.FRACTION)
+        text = f"The step goes from {quantity(before, Unit.NS)} to {quantity(after, Unit.NS)} ({change})."
+        question = f"What changed from {self.comparison.label} to {pair.label}?"
+        return Answer(question, " ".join([text, *doubts]), (), (), picture if before else None, lambda: self.df)
+
+
+def compare_tables(
+    before: tuple[str, TableSet], after: tuple[str, TableSet], across: Sequence[FactKind] = ()
+) -> Compared:
+    """Compare two runs, each given by its name and tables."""
+    measured = [measure(tables, name, findings=list(find_all(tables).findings)) for name, tables in (before, after)]
+    return Compared(compare(measured, across))
+
+
+def compare_predicted(before: tuple[str, TableSet], after: tuple[str, TableSet]) -> Compared:
+    """Compare a run with its prediction; the rules are not asked, since what differs is known."""
+    return Compared(compare([measure(tables, name) for name, tables in (before, after)]))

@@ -1,0 +1,182 @@
+"""Questions that one asks of a run: each a method, answered by the analyses and worded as in the report."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from usp_prof.api import pictures, sentences
+from usp_prof.api.answer import Answer
+from usp_prof.model.errors import UsageError
+from usp_prof.model.selection import Assumptions, Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Self
+
+    from usp_prof.api.predicted import Predicted
+    from usp_prof.api.whole import Report
+    from usp_prof.tables.table_set import TableSet
+
+Steps = int | tuple[int, int] | range
+"""One step, the first and last of several (both included), or a range."""
+
+# Question, its analysis, and the analyses whose figures the sentence and the picture take.
+_QUESTIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "breakdown": ("Where does the step go?", "breakdown", ()),
+    "overlap": ("How much communication does compute hide?", "overlap", ("breakdown",)),
+    "communication": ("What do collectives cost, and is it waiting or transfer?", "collectives", ()),
+    "pipeline": ("How large is the pipeline's bubble?", "pipeline", ()),
+    "stragglers": ("Which rank do the others wait for?", "stragglers", ("step_time",)),
+    "kernels": ("Which ops and kernels take the time, and how near are they to the roofline?", "kernels", ()),
+    "mfu": ("How much of the peak does the model use?", "mfu", ("step_time",)),
+    "host": ("Does the host keep the device waiting?", "host", ()),
+    "memory": ("How full is the memory?", "memory", ()),
+    "critical_path": ("Which work bounds the run?", "critical_path", ()),
+}
+
+
+class Questions:
+    """What an opened run can be asked. Every method takes the ranks and steps to look at, all by default.
+
+    All ranks are read either way: who waits for whom is not known of a few alone.
+    """
+
+    name: str
+    """The run's name."""
+    tables: TableSet
+    """The tables of all ranks, which analyses take."""
+
+    def breakdown(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+        """Ask where the step goes: compute, exposed communication by axis, copies, idle by cause.
+
+        `.df` has a row for each rank and step; its parts add up to `step_ns` exactly.
+        """
+        return self._ask("breakdown", ranks, steps)
+
+    def overlap(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+        """Ask how much communication compute hides. `.df` has a row for each rank, step and axis."""
+        return self._ask("overlap", ranks, steps)
+
+    def communication(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+        """Ask what collectives cost: waiting, transfer, bandwidth. `.df`: a row an axis, operation and size."""
+        return self._ask("communication", ranks, steps)
+
+    def pipeline(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+        """Ask how large the pipeline's bubble is. The picture is the schedule as it ran."""
+        return self._ask("pipeline", ranks, steps)
+
+    def stragglers(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+        """Ask which rank the others wait for. `.df` has a row for each rank and axis."""
+        return self._ask("stragglers", ranks, steps)
+
+    def kernels(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+        """Ask which ops take the time. `.df` has a row for each op and shape, longest first."""
+        return self._ask("kernels", ranks, steps)
+
+    def mfu(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+        """Ask how much of the peak the model uses. `.df` has a row for each FLOP convention; see `assume`."""
+        return self._ask("mfu", ranks, steps)
+
+    def host(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+        """Ask whether the host keeps the device waiting. `.df` has a row for each rank."""
+        return self._ask("host", ranks, steps)
+
+    def memory(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+        """Ask how full the memory is. `.df` has a row for each rank, with its peak."""
+        return self._ask("memory", ranks, steps)
+
+    def critical_path(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+        """Ask which work bounds the run. `.df` has the time on the critical path for each rank and part."""
+        return self._ask("critical_path", ranks, steps)
+
+    def findings(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+        """Ask what is wrong and what each thing is worth. `.df` has a row for each finding, most important first."""
+        from usp_prof.api.whole import findings_of  # noqa: PLC0415 - the rules are loaded by those who ask
+
+        return findings_of(self.tables, self._selection(ranks, steps))
+
+    def report(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Report:
+        """Ask everything at once. `.write("report.html")` writes it, `.summary` is its first screen."""
+        from usp_prof.api.whole import report_of  # noqa: PLC0415 - as above
+
+        return report_of(self.tables, self.name, self._selection(ranks, steps))
+
+    @cached_property
+    def summary(self) -> Answer:
+        """The first screen of the report: key figures, where the step goes, the most important finding."""
+        return self.report().summary
+
+    def timeline(self, step: int | None = None, *, ranks: Iterable[int] | None = None) -> Answer:
+        """Draw what every rank did in one step (the middle one by default). `.df` has a row for each activity."""
+        from usp_prof.api.whole import timeline_of  # noqa: PLC0415 - as above
+
+        return timeline_of(self.tables, self._selection(ranks, None), step)
+
+    def whatif(self, *edits: str) -> Predicted:
+        """Predict the run with edits made, written as on the command line: `run.whatif("comm_faster=2,axis=dp")`.
+
+        Raises `UspProfError` for an edit that there is not; the reference lists all.
+        """
+        from usp_prof.api.predicted import Predicted  # noqa: PLC0415 - whoever only reads needs no replay
+        from usp_prof.model.edit import parse_edit  # noqa: PLC0415
+        from usp_prof.whatif.predict import predict  # noqa: PLC0415
+
+        return Predicted(self.name, self.tables, predict(self.tables, [parse_edit(text) for text in edits]))
+
+    def assume(
+        self, *, model: str | Path | None = None, sequence: int = 0, device: str = "", convention: str = ""
+    ) -> Self:
+        """Say what no trace tells, for MFU and what-if: the model's `config.json`, its sequence length, the device.
+
+        It stands above what the trace says, for every later question. Gives the run back.
+        """
+        from usp_prof import conventions  # noqa: PLC0415 - only who assumes something needs it
+        from usp_prof.model.flops import check_convention, load  # noqa: PLC0415
+
+        known = load(Path(model), sequence) if model is not None else None
+        named = check_convention(convention) if convention else conventions.DEFAULT
+        self.__dict__.pop("summary", None)  # it was made of what was assumed before
+        self.tables.assumptions = Assumptions(model=known, device=device, convention=named)
+        return self
+
+    def _ask(self, name: str, ranks: Iterable[int] | None, steps: Steps | None) -> Answer:
+        from usp_prof.report.build import analyse, build  # noqa: PLC0415 - opening a run needs none of it
+        from usp_prof.report.figures import Figures  # noqa: PLC0415
+        from usp_prof.report.sections import SECTIONS  # noqa: PLC0415
+
+        question, analysis, further = _QUESTIONS[name]
+        selection = self._selection(ranks, steps)
+        results = analyse(self.tables, selection, (analysis, *further))
+        without = [section for section, _ in SECTIONS if section != analysis]
+        document = build(self.tables, results, name=self.name, selection=selection, findings=(), without=without)
+        section = next(iter(document.sections), None)
+        result, figures = results[analysis], Figures(document.values)
+        return Answer(
+            question,
+            getattr(sentences, name)(figures),
+            tuple(result.values()),
+            tuple(sorted(result.notes)),
+            pictures.picture(analysis, section, result, figures),
+            result.to_pandas,
+        )
+
+    def _selection(self, ranks: Iterable[int] | None, steps: Steps | None) -> Selection:
+        wanted = None if ranks is None else tuple(sorted(set(ranks)))
+        missing = sorted(set(wanted or ()) - set(self.tables.ranks))
+        if missing or wanted == ():
+            raise UsageError(f"the run has no rank {missing or '(none was named)'}", hint=f"it has {self.tables.ranks}")
+        return Selection(wanted, *_bounds(steps))
+
+
+def _bounds(steps: Steps | None) -> tuple[int | None, int | None]:
+    if steps is None:
+        return None, None
+    if isinstance(steps, int):
+        return steps, steps
+    if isinstance(steps, range):
+        if not steps or steps.step != 1:
+            raise UsageError(f"{steps} selects no run of steps", hint="range(3, 8) are the steps 3 to 7")
+        return steps.start, steps.stop - 1
+    return steps

@@ -1,0 +1,177 @@
+"""Sentences: each question's answer in words, from the metric values; what is not known is said to be unknown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from usp_prof.model.metric import Unit
+from usp_prof.report.format import quantity, share
+from usp_prof.report.partition import axes_in_order, label_of, parts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usp_prof.model.finding import Finding
+    from usp_prof.report.document import Document
+    from usp_prof.report.figures import Figures, Key, Number
+
+_LEAST = 0.005
+"""Parts of less than half a per cent of the step are not worth a word."""
+
+
+def breakdown(figures: Figures) -> str:
+    """Say which parts the mean step is made of, the largest first."""
+    found = parts(figures)
+    total = sum(value for _, _, value in found)
+    if not total:
+        return "No device work was recorded in the selection."
+    largest = sorted(found, key=lambda part: (-part[2], part[0]))
+    told = ", ".join(f"{label} {share(value, total)}" for label, _, value in largest if value >= _LEAST * total)
+    return f"The mean rank's step of {quantity(total, Unit.NS)} is {told}."
+
+
+def overlap(figures: Figures) -> str:
+    """Say how much communication is hidden, and which axis exposes most."""
+    total = figures.whole("comm_time")
+    if not total:
+        return "No communication was recorded in the selection."
+    exposed = figures.along("exposed_comm_time", "axis")
+    text = f"Compute hides {quantity(figures.whole('overlap_fraction'), Unit.FRACTION)} of {quantity(total, Unit.NS)} "
+    text += "of communication in a step."
+    if exposed:
+        worst, time = _largest(exposed)
+        text += f" Most is exposed on {worst}: {quantity(time, Unit.NS)}."
+    return text
+
+
+def communication(figures: Figures) -> str:
+    """Say how much of the calls' time is waiting for late members and how much is transfer."""
+    calls = figures.total("collective_calls", "axis", "collective", "size")
+    if not calls:
+        return "No collective call was recorded in the selection."
+    waits, transfers = figures.along("wait_time", "axis"), figures.along("transfer_time", "axis")
+    text = f"{calls:,.0f} calls."
+    if waits and transfers:
+        told = (
+            f"{axis} waits {quantity(waits.get(axis), Unit.NS)} and transfers {quantity(transfers.get(axis), Unit.NS)}"
+            for axis in axes_in_order(waits | transfers)
+        )
+        text += f" In a step of the mean rank, {'; '.join(told)}."
+    else:
+        text += " The other members of the calls were not recorded, so waiting and transfer cannot be told apart."
+    return text
+
+
+def pipeline(figures: Figures) -> str:
+    """Set the bubble beside that of the same order without losses."""
+    measured = figures.whole("bubble_fraction")
+    if measured is None:
+        return "No pipeline action was recorded or could be inferred in the selection."
+    text = f"The pipeline's bubble is {quantity(measured, Unit.FRACTION)} of its window"
+    ideal = figures.whole("bubble_ideal_fraction")
+    if ideal is not None:
+        text += f"; the same order would leave {quantity(ideal, Unit.FRACTION)} with nothing lost between actions"
+    return f"{text}."
+
+
+def stragglers(figures: Figures) -> str:
+    """Name the rank that the others wait for, and its cost."""
+    cost = figures.along("straggler_cost", "rank")
+    step = figures.whole("step_time") or figures.whole("window_time")
+    if not cost:
+        return "Nothing tells which rank arrives last: the calls' other members were not recorded."
+    rank, time = _largest(cost)
+    if not step or time < _LEAST * step:
+        return "No rank is late by its own doing for more than half a per cent of the step."
+    return (
+        f"Rank {rank} is late by {quantity(time, Unit.NS)} of its own doing in a step of {quantity(step, Unit.NS)} "
+        f"({share(time, step)})."
+    )
+
+
+def kernels(figures: Figures) -> str:
+    """Say how near kernels come to the roofline, and how many are tiny."""
+    said = []
+    efficiency, covered = figures.whole("kernel_efficiency"), figures.whole("formula_fraction")
+    if efficiency is not None:
+        text = f"ops with a formula run at {quantity(efficiency, Unit.FRACTION)} of what the roofline allows"
+        if covered is not None:
+            text += f" (they are {quantity(covered, Unit.FRACTION)} of compute time)"
+        said.append(text)
+    small = figures.whole("small_kernel_fraction")
+    if small is not None:
+        said.append(f"{quantity(small, Unit.FRACTION)} of compute time is in kernels shorter than 10 \u03bcs")
+    if not said:
+        return "Which ops run is known; how well is not: shapes or the device's peaks are missing."
+    return f"{'; '.join(said)}.".capitalize()
+
+
+def mfu(figures: Figures) -> str:
+    """Give MFU and HFU, or say that they are not known."""
+    found = figures.whole("mfu")
+    if found is None:
+        return "MFU is not known: see the notes for what is missing; `run.assume(model=..., device=...)` gives it."
+    hfu = figures.whole("hfu")
+    again = f", with recomputation counted {quantity(hfu, Unit.FRACTION)} (HFU)" if hfu is not None else ""
+    return f"MFU is {quantity(found, Unit.FRACTION)}{again}."
+
+
+def host(figures: Figures) -> str:
+    """Say whether devices wait for launches, and how long the host blocks."""
+    said = []
+    empty = figures.whole("empty_queue_fraction")
+    if empty is not None:
+        said.append(f"{quantity(empty, Unit.FRACTION)} of launches found the device waiting")
+    for metric, what in (
+        ("host_sync_time", "in calls that wait for the device"),
+        ("input_time", "in the data loader"),
+        ("gc_time", "in Python's garbage collector"),
+    ):
+        time = figures.whole(metric)
+        if time:
+            said.append(f"{quantity(time, Unit.NS)} of a step {what}")
+    return f"Host: {'; '.join(said)}." if said else "Nothing of the host was recorded that the device waited for."
+
+
+def memory(figures: Figures) -> str:
+    """Give the fullest rank's peak."""
+    peak = figures.whole("peak_memory")
+    if peak is None:
+        return "Memory was not recorded: use `profile_memory=True` or give an allocator snapshot."
+    text = f"The fullest rank holds {quantity(peak, Unit.BYTES)} at its peak"
+    reserved = figures.whole("peak_reserved_memory")
+    return f"{text}, of {quantity(reserved, Unit.BYTES)} reserved." if reserved is not None else f"{text}."
+
+
+def critical_path(figures: Figures) -> str:
+    """Say what the way that bounds the run consists of."""
+    found = figures.along("critical_path_fraction", "part")
+    if not found:
+        return "The critical path is not known: no steps with device work were recorded."
+    largest = sorted(found.items(), key=lambda item: (-item[1], str(item[0])))
+    told = ", ".join(
+        f"{label_of(str(part))} {quantity(value, Unit.FRACTION)}" for part, value in largest if value >= _LEAST
+    )
+    return f"The way that bounds the run is {told}."
+
+
+def findings(found: Sequence[Finding]) -> str:
+    """Name the most important finding with its gain."""
+    certain = [finding for finding in found if not finding.is_noise]
+    if not certain:
+        return "Nothing was found that is worth acting on."
+    first = certain[0]
+    gain = f": worth {quantity(first.gain_fraction, Unit.FRACTION)} of the step" if first.gain_fraction > 0 else ""
+    more = f" {len(certain) - 1} more." if len(certain) > 1 else ""
+    return f"{first.title[:1].upper()}{first.title[1:]}{gain}.{more}"
+
+
+def summary(document: Document, figures: Figures) -> str:
+    """Give the step and where it goes, then the first finding."""
+    step = figures.whole("job_step_time")
+    lead = f"A step takes {quantity(step, Unit.NS)}. " if step is not None else ""
+    return f"{lead}{breakdown(figures)} {findings(document.findings)}"
+
+
+def _largest(found: dict[Key, Number]) -> tuple[Key, Number]:
+    return max(found.items(), key=lambda item: (item[1], str(item[0])))

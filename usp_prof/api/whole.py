@@ -1,0 +1,163 @@
+"""Answers that take the whole run: the report with its summary, the findings, the timeline of a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from usp_prof.analyses import step_time
+from usp_prof.analyses.result import frame
+from usp_prof.api import pictures, sentences
+from usp_prof.api.answer import Answer
+from usp_prof.findings import find_all
+from usp_prof.model.errors import InputError, UsageError, unknown_name
+from usp_prof.report.build import analyse, build
+from usp_prof.report.document import KeyFigures
+from usp_prof.report.facts import run_facts
+from usp_prof.report.figures import Figures
+from usp_prof.report.sections.timeline import slices_of
+from usp_prof.report.words import finding_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+    from usp_prof.model.finding import Finding
+    from usp_prof.model.selection import Selection
+    from usp_prof.report.document import Document
+    from usp_prof.tables.table_set import TableSet
+
+_FORMS = {".html": "html", ".htm": "html", ".json": "json", ".md": "markdown"}
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Report:
+    """Every question's answer in one document, as `usp-prof analyze` writes it."""
+
+    document: Document
+
+    @property
+    def summary(self) -> Answer:
+        """The first screen: `.df` has the key figures, each with its unit."""
+        document = self.document
+        return Answer(
+            "Where does the step go, and what should be done about it?",
+            sentences.summary(document, Figures(document.values)),
+            document.values,
+            document.health,
+            pictures.stack_of(document.summary.blocks),
+            self._key_figures,
+        )
+
+    def text(self, form: str = "markdown") -> str:
+        """Give the report as `markdown`, `json` or `html` (one file that needs nothing else)."""
+        from usp_prof.report.writers import json_text, markdown, webpage  # noqa: PLC0415 - one of them is needed
+
+        if form == "markdown":
+            return markdown.write(self.document)
+        if form == "json":
+            return json_text.write(self.document)
+        if form == "html":
+            return webpage.write([self.document])
+        raise unknown_name("form of a report", form, ("markdown", "json", "html"))
+
+    def write(self, path: str | Path) -> Path:
+        """Write the report to a file; its suffix (.html, .md, .json) says how. Gives the path back."""
+        file = Path(path)
+        if file.suffix not in _FORMS:
+            raise UsageError(f"{file.name} does not tell how to write it", hint=f"end it in {', '.join(_FORMS)}")
+        try:
+            file.write_text(self.text(_FORMS[file.suffix]), encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write {file}: {error.strerror}", hint="name a folder that is there") from error
+        return file
+
+    def _key_figures(self) -> pd.DataFrame:
+        blocks = [block for block in self.document.summary.blocks if isinstance(block, KeyFigures)]
+        figures = [figure for block in blocks for figure in block.figures]
+        return frame(
+            {
+                "figure": [figure.label for figure in figures],
+                "value": [figure.value for figure in figures],
+                "unit": [str(figure.unit) for figure in figures],
+                "remark": [figure.second for figure in figures],
+            }
+        )
+
+    def __repr__(self) -> str:
+        return f"Report({self.document.run.name!r}, {len(self.document.findings)} findings)"
+
+    def _repr_html_(self) -> str:
+        shown = "".join(f"<li>{escape(section.title)}</li>" for section in self.document.sections)
+        return f"{self.summary._repr_html_()}<p>Sections of the report:</p><ul>{shown}</ul>"
+
+
+def report_of(tables: TableSet, name: str, selection: Selection) -> Report:
+    """Ask every question."""
+    return Report(build(tables, analyse(tables, selection), name=name, selection=selection))
+
+
+def findings_of(tables: TableSet, selection: Selection) -> Answer:
+    """Ask the rules; the table has a row for each finding, most important first."""
+    found = find_all(tables, selection)
+    steps = step_time.compute(tables, selection).values()
+    step = next((value.value for value in steps if value.metric is step_time.STEP_TIME and not value.dims), 0)
+    return Answer(
+        "What is wrong, and what is each thing worth?",
+        sentences.findings(found.findings),
+        (),
+        tuple(sorted({*found.skipped, *tables.health})),
+        pictures.gains(found.findings, step),
+        lambda: _finding_frame(found.findings),
+    )
+
+
+def _finding_frame(found: Sequence[Finding]) -> pd.DataFrame:
+    return frame(
+        {
+            "code": [each.code for each in found],
+            "title": [each.title for each in found],
+            "where": [", ".join(f"{key} {value}" for key, value in each.where.items()) for each in found],
+            "gain_fraction": [each.gain_fraction for each in found],
+            "error_fraction": [each.error_fraction for each in found],
+            "basis": [str(each.basis) for each in found],
+            "level": [str(each.level) for each in found],
+            "edit": [each.edit for each in found],
+            "advice": [each.advice for each in found],
+            "in_words": [" ".join(finding_lines(each)) for each in found],
+        }
+    )
+
+
+def timeline_of(tables: TableSet, selection: Selection, step: int | None) -> Answer:
+    """Draw one step on aligned clocks; the table has its activities."""
+    facts = run_facts(tables, selection, "")
+    if not facts.steps:
+        raise UsageError("no step is known of the selection", hint="see the notes of run.breakdown()")
+    chosen = facts.steps[len(facts.steps) // 2] if step is None else step
+    if chosen not in facts.steps:
+        raise UsageError(f"there is no step {chosen}", hint=f"there are {facts.steps[0]} to {facts.steps[-1]}")
+    drawn = slices_of(tables, facts.ranks, chosen)
+    return Answer(
+        f"What did every rank do in step {chosen}?",
+        f"Step {chosen} on {len(facts.ranks)} ranks, on aligned clocks."
+        if drawn is not None
+        else f"No device work was recorded in step {chosen}.",
+        (),
+        (),
+        drawn,
+        lambda: _activities(tables, facts.ranks, chosen),
+    )
+
+
+def _activities(tables: TableSet, ranks: Sequence[int], step: int) -> pd.DataFrame:
+    """Give the activities of a step, each rank's on its own clock, as the table of activities has them."""
+    import pyarrow as pa  # noqa: PLC0415 - loaded with the tables
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    table = tables.arrow("activities", ranks)
+    found: pd.DataFrame = table.filter(pc.equal(table["step"], pa.scalar(step))).to_pandas()
+    return found

@@ -1,0 +1,232 @@
+"""Functions beside `open_run`: compare two runs, check one against a baseline, plan one that was never run.
+
+Each takes a run that was opened, or the path of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from usp_prof.run import Run, open_run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pandas as pd
+
+    from usp_prof.api.compared import Compared
+    from usp_prof.gate.verdict import Report as Verdict
+    from usp_prof.planner.search import Plans
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def compare(before: Run | str | Path, after: Run | str | Path, *, across: Sequence[str] = ()) -> Compared:
+    """Set two runs side by side: every metric, and how one step becomes the other.
+
+    `across` names kinds of differences (such as `hardware`) that are to bar no metric from being compared.
+    """
+    from usp_prof.api.compared import compare_tables  # noqa: PLC0415 - each function loads what it needs
+    from usp_prof.gate.facts import FactKind  # noqa: PLC0415
+    from usp_prof.model.errors import unknown_name  # noqa: PLC0415
+
+    strange = [kind for kind in across if kind not in list(FactKind)]
+    if strange:
+        raise unknown_name("kind of difference", strange[0], [str(kind) for kind in FactKind])
+    runs = [_opened(run) for run in (before, after)]
+    names = [run.name for run in runs]
+    if names[0] == names[1]:  # two folders may hold runs of one name
+        names = [str(run.path) for run in runs]
+    sides = list(zip(names, (run.tables for run in runs), strict=True))
+    return compare_tables(sides[0], sides[1], [FactKind(kind) for kind in across])
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Checked:
+    """A check's verdict."""
+
+    report: Verdict
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing got worse than it may, and everything could be judged."""
+        from usp_prof.gate.judgement import Verdict as Judged  # noqa: PLC0415 - loaded with the report
+
+        return self.report.verdict is Judged.PASS
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in a word, as the exit code and the JSON have it."""
+        return str(self.report.verdict)
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """Every judgement: metric, unit, before, after, verdict, reason."""
+        from usp_prof.analyses.result import frame  # noqa: PLC0415 - pandas is loaded by those who ask
+
+        rows = self.report.judgements
+        return frame(
+            {
+                "metric": [each.key for each in rows],
+                "unit": [str(each.unit) for each in rows],
+                "before": [each.before for each in rows],
+                "after": [each.after for each in rows],
+                "verdict": [str(each.verdict) for each in rows],
+                "reason": [each.reason for each in rows],
+            }
+        )
+
+    def explain(self) -> str:
+        """Say what was judged and why it got worse, as `usp-prof check` does."""
+        from usp_prof.checking import text  # noqa: PLC0415 - loaded with the report
+
+        return text(self.report)
+
+    def __repr__(self) -> str:
+        return f"check: {self.verdict}"
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>{escape(self.verdict)}</b></p><pre>{escape(self.explain())}</pre>"
+
+
+def check(
+    run: Run | str | Path,
+    *,
+    baseline: str | Path = "",
+    policy: str | Path = "",
+    minimum: Mapping[str, float] = _NOTHING,
+    max_regression: Mapping[str, str] = _NOTHING,
+) -> Checked:
+    """Check a run against a baseline file, or against lower bounds such as `minimum={"mfu": 0.38}`.
+
+    `max_regression` allows a change by metric, such as `{"step_time": "3%"}`; `policy` is a file of such rules.
+    Raises `UspProfError` where there is nothing to check against.
+    """
+    from usp_prof import checking  # noqa: PLC0415 - each function loads what it needs
+
+    demand = checking.Demand(str(baseline), str(policy), minimum, max_regression)
+    terms = demand.read()
+    return Checked(checking.check_run(_opened(run), terms))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Planned:
+    """The configurations that fit, fastest first."""
+
+    plans: Plans
+    error_fraction: float | None = None
+    """By how much the recorded run's own step is predicted wrongly; None without one."""
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """A row for each configuration: its degrees, step, tokens, MFU, memory, bubble, exposed communication."""
+        import pandas as pd  # noqa: PLC0415 - loaded by those who ask
+
+        return pd.DataFrame(
+            [
+                {
+                    **plan.configuration.degrees(),
+                    "zero": plan.configuration.zero,
+                    "micro_batch": plan.configuration.micro_batch,
+                    "schedule": plan.configuration.schedule if plan.configuration.pp > 1 else "",
+                    "recompute": str(plan.configuration.recompute),
+                    "step_ns": plan.step_ns,
+                    "tokens_per_second": plan.tokens_per_second,
+                    "mfu_fraction": plan.mfu,
+                    "memory_bytes": plan.footprint.total_bytes,
+                    "bubble_fraction": plan.bubble_fraction,
+                    "exposed_ns": sum(plan.exposed_ns.values()),
+                }
+                for plan in self.plans.best
+            ]
+        )
+
+    def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
+        """Draw what each plan gives over the memory that it needs; the front is what no other plan beats in both."""
+        import numpy as np  # noqa: PLC0415 - loaded by those who draw
+
+        from usp_prof.charts import draw  # noqa: PLC0415
+        from usp_prof.charts.inputs import PlanPoints  # noqa: PLC0415
+        from usp_prof.charts.theme import THEMES  # noqa: PLC0415
+
+        best = self.plans.best
+        front = {plan.configuration for plan in self.plans.pareto()}
+        points = PlanPoints(
+            tuple(str(plan.configuration) for plan in best),
+            np.array([plan.tokens_per_second for plan in best], float),
+            np.array([plan.footprint.total_bytes for plan in best], float),
+            np.array([plan.mfu for plan in best], float),
+            np.array([plan.configuration in front for plan in best], bool),
+            float(self.plans.question.cluster.room_bytes),
+        )
+        return draw(points, THEMES[theme])
+
+    def explain(self) -> str:
+        """Say what was tried, what fits, and how sure the prediction is."""
+        question = self.plans.question
+        text = (
+            f"{self.plans.tried} legal configurations of {question.devices} x {question.cluster.device}, "
+            f"{len(self.plans.best)} predicted to fit."
+        )
+        if self.plans.best:
+            text += f" Fastest: {self.plans.best[0].configuration}."
+        if self.error_fraction is not None:
+            text += f" Of the recorded run itself the step is predicted with an error of {self.error_fraction:+.1%}."
+        return text
+
+    def __repr__(self) -> str:
+        return self.explain()
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.explain())}</p>{self.df.head(8).to_html(index=False)}"
+
+
+def plan(
+    run: Run | str | Path | None = None,
+    *,
+    model: str | Path | None = None,
+    sequence: int = 0,
+    device: str = "",
+    devices: int = 0,
+    batch: int = 0,
+    dtype: str = "",
+) -> Planned:
+    """Rank the configurations of a model on so many devices by predicted step, of those that fit.
+
+    A recorded run gives what is not named, and what its kernels reach; without one `model` (a `config.json`),
+    `device`, `devices` and `batch` (sequences of a step over all devices) are needed.
+    """
+    from usp_prof.model.errors import UsageError  # noqa: PLC0415 - each function loads what it needs
+    from usp_prof.model.flops import load  # noqa: PLC0415
+    from usp_prof.planner import cluster as clusters  # noqa: PLC0415
+    from usp_prof.planner.calibration import calibrate  # noqa: PLC0415
+    from usp_prof.planner.search import Question, search  # noqa: PLC0415
+
+    learnt = calibrate(_opened(run).tables) if run is not None else None
+    if learnt is None and not (model and device and devices and batch):
+        raise UsageError("without a recorded run, a plan needs model, device, devices and batch")
+    recorded = learnt.configuration if learnt is not None else None
+    entry = load(Path(model), sequence) if model else learnt.model if learnt is not None else None
+    assert entry is not None  # noqa: S101 - one of the two was given
+    if sequence:
+        entry = replace(entry, sequence=sequence, flop_per_token={})
+    if not entry.sequence:
+        raise UsageError("the model's description gives no sequence length", hint="give sequence=4096")
+    kind = dtype or (recorded.dtype if recorded is not None else "bf16")
+    machine = learnt.cluster if learnt is not None and not device else None
+    question = Question(
+        entry,
+        machine or clusters.of_device(device, kind),
+        devices or (recorded.devices if recorded is not None else 1),
+        batch or (recorded.batch if recorded is not None else 1),
+        kind,
+    )
+    return Planned(search(question), learnt.error_fraction if learnt is not None else None)
+
+
+def _opened(run: Run | str | Path) -> Run:
+    return run if isinstance(run, Run) else open_run(run)
