@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,8 +20,8 @@ def finding(code: str, gain: float, together: float, error: float = 0.02, **wher
 
 def judged(code: str, gain: float, error: float, *, opportunity: bool = False) -> Any:
     draft = SimpleNamespace(
-        title=code, where={}, evidence={}, edit=Edit(code), advice="", opportunity=opportunity, covers=(), basis=None,
-        settings={},
+        title=code, where={}, evidence={}, edit=Edit(code), advice="", opportunity=opportunity, is_choice=False,
+        covers=(), basis=None, settings={},
     )  # fmt: skip
     return SimpleNamespace(CODE=code), draft, Gain(gain, Basis.REPLAYED, error)
 
@@ -57,6 +58,13 @@ def test_the_same_time_seen_again_is_part_of_what_comes_before() -> None:
     assert cause_lines(causes[1])[-1] == "of the same cause: low-bandwidth [axis tp] 19.0 %"
 
 
+def test_a_choice_is_no_effect_of_a_fault() -> None:
+    """Another schedule gains next to nothing once the late rank is mended; it stays a choice all the same."""
+    schedule = replace(finding("pipeline-schedule", 0.12, 0.41), is_choice=True)
+    found = with_causes([finding("late-rank", 0.18, 0.18, rank=3), finding("x", 0.3, 0.4), schedule])
+    assert [each.part_of for each in found] == [-1, -1, -1]
+
+
 def test_findings_of_other_ranks_and_axes_are_causes_of_their_own() -> None:
     found = with_causes(
         [finding("slow-rank", 0.3, 0.3, rank=1), finding("slow-rank", 0.2, 0.3, rank=2), finding("x", 0.1, 0.3, rank=1)]
@@ -64,6 +72,17 @@ def test_findings_of_other_ranks_and_axes_are_causes_of_their_own() -> None:
     assert [each.part_of for each in found] == [-1, -1, 0]
     links = with_causes([finding("a", 0.3, 0.3, axis="dp"), finding("b", 0.2, 0.3, axis="tp")])
     assert [each.part_of for each in links] == [-1, -1]
+
+
+def test_a_finding_of_several_ranks_is_at_each_of_them() -> None:
+    found = with_causes(
+        [
+            finding("slow-rank", 0.3, 0.3, ranks="2-4, 7"),
+            finding("late-rank", 0.2, 0.3, rank=3),
+            finding("x", 0.2, 0.3, rank=5),
+        ]
+    )
+    assert [each.part_of for each in found] == [-1, 0, -1]
 
 
 def test_what_does_not_exceed_its_error_is_folded() -> None:

@@ -8,6 +8,9 @@ than half of its own gain to those before it, and both are of the same place:
     slow-host  rank 2    66 %    66 %
     host-bound           67 %    68 %      adds 2 of 67: part of slow-host
     slow-link  tp        20 %    85 %      adds 17 of 20: a cause of its own
+
+Only effects are part of something else. What the run's configuration costs (its schedule, its micro-batches, what it
+recomputes) stays a finding of its own, however little it adds once a fault is mended.
 """
 
 from __future__ import annotations
@@ -80,7 +83,7 @@ def with_causes(findings: Sequence[Finding]) -> list[Finding]:
         ]
         # Of several, the one that names the same rank or axis; else the most important.
         whole = min(wholes, key=lambda earlier: (not _shares_place(found[earlier], finding), earlier), default=-1)
-        explained = not finding.is_noise and adds < ADDS * finding.gain_fraction
+        explained = not finding.is_noise and not finding.is_choice and adds < ADDS * finding.gain_fraction
         found.append(replace(finding, part_of=whole) if whole >= 0 and explained else finding)
     return found
 
@@ -100,9 +103,21 @@ def _shares_place(one: Finding, other: Finding) -> bool:
 
 
 def _ranks(where: PlainMap) -> set[int]:
-    """Give the ranks that a place names: one, or the members of its group; empty where it is of all."""
+    """Give the ranks that a place names: one, several, or the members of its group; empty where it is of all."""
     rank, group = where.get("rank"), where.get("group")
     if isinstance(rank, int):
         return {rank}
+    if "ranks" in where:
+        return _numbers(str(where["ranks"]))
     members = str(group or "").partition("@")[2].split(",")
     return {int(member) for member in members if member.isdigit()}
+
+
+def _numbers(text: str) -> set[int]:
+    """Read numbers as they are written shortly: 0-3, 7."""
+    found: set[int] = set()
+    for part in text.split(", "):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            found |= set(range(int(first), int(last or first) + 1))
+    return found

@@ -26,6 +26,8 @@ class Draft:
     least_gain: float = 0.02
     opportunity: bool = False
     """A choice that could be made otherwise, rather than something that is wrong."""
+    is_choice: bool = False
+    """A choice that is a poor one; every opportunity is a choice, too."""
     covers: tuple[str, ...] = ()
     """Codes of narrower findings whose cost this change would take away as well: it comes by what it adds to them."""
     basis: Basis | None = None

@@ -49,6 +49,8 @@ class Finding:
     advice: str = ""
     settings: PlainMap = field(default_factory=lambda: EMPTY)
     part_of: int = -1
+    is_choice: bool = False
+    """The run's configuration costs this time: it is nothing's effect, and goes away with nothing else."""
 
     @property
     def certain_gain_fraction(self) -> float:

@@ -10,6 +10,7 @@ NAMES: tuple[str, ...] = (
     "late_input",
     "host_pause",
     "late_rank",
+    "shared_cores",
     "exposed_gradient_sync",
     "exposed_gathers",
     "exposed_tensor_parallel",

@@ -65,6 +65,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
         "cut the batch into more micro-batches",
         least_gain=0.03,
         opportunity=layout.micro_batches > layout.pp,
+        is_choice=True,
         settings={
             "torchtitan": "parallelism.pipeline_parallel_microbatch_size",
             "Megatron-LM": "--micro-batch-size",

@@ -75,6 +75,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
         "keep the activations",
         least_gain=0.03,
         opportunity=not known,
+        is_choice=True,
         settings={
             "torchtitan": "activation_checkpoint.mode",
             "Megatron-LM": "--recompute-granularity",

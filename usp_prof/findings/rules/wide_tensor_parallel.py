@@ -66,6 +66,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
             | dict(longest(graph, graph.on_axis(Axis.TP), graph.transfer)),
             Edit("comm_faster", f"{faster:.3g}", (("axis", str(Axis.TP)),)),
             "keep tensor parallelism inside a node",
+            is_choice=True,
             basis=Basis.MODELLED,
             settings={"torchtitan": "parallelism.tensor_parallel_degree", "nanotron": "parallelism.tp"},
         )
