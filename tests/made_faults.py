@@ -18,7 +18,6 @@ FAULTS: dict[str, list[dict[str, Any]]] = {
     "slow_link": [{"kind": "slow_link", "rank": 0, "axis": "dp", "factor": 8.0}],
     "late_input": [{"kind": "late_input", "rank": 1, "delay_ns": 3_000_000}],
     "gc_pause": [{"kind": "gc_pause", "rank": 2, "delay_ns": 8_000_000}],
-    "one_pause": [{"kind": "gc_pause", "rank": 2, "step": 40, "delay_ns": 80_000_000}],
 }
 _FOLDER = TemporaryDirectory()
 
@@ -27,13 +26,6 @@ _FOLDER = TemporaryDirectory()
 def run_with(fault: str, style: str = "nccl", *, described: bool = True) -> Run:
     """Give the run with one fault; not described, nobody recorded a manifest."""
     return _made({"style": style, "faults": FAULTS[fault]}, described=described)
-
-
-@cache
-def long_run_with(fault: str) -> Run:
-    """Give a run of 60 small steps with one fault: of so long a run, some steps may stand for all."""
-    work = {"steps": 60, "micro_batches": 2}
-    return _made({"faults": FAULTS[fault], "work": work, "shape": {"layers": 2}}, described=True)
 
 
 @cache

@@ -10,7 +10,7 @@ from made_faults import FAULTS, run_with
 
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NEVER, EdgeKind, Edges, Graph, NodeKind, Nodes
-from usp_prof.replay.longest_path import as_measured, replay
+from usp_prof.replay.longest_path import replay
 from usp_prof.replay.plan import make_plan
 from usp_prof.whatif.predict import unedited
 
@@ -21,7 +21,6 @@ def test_the_unedited_run_is_the_measured_one(fault: str, style: str) -> None:
     tables = run_with(fault, style).tables
     graph = graph_of(tables)
     timeline = replay(graph)
-    assert as_measured(graph) is not None
     np.testing.assert_array_equal(timeline.start, graph.nodes.start)
     np.testing.assert_array_equal(timeline.end, graph.nodes.end)
     assert unedited(tables).error.max() == 0
@@ -109,20 +108,6 @@ def test_segments_give_the_longest_path(graph: Graph) -> None:
     start, end = _slow(graph)
     assert timeline.start.tolist() == start
     assert timeline.end.tolist() == end
-
-
-@given(graphs(), st.booleans())
-def test_what_is_where_its_reasons_have_it_need_not_be_replayed(graph: Graph, moved: bool) -> None:
-    found = replay(graph)
-    nodes = replace(graph.nodes, start=found.start, duration=found.end - found.start)
-    if moved:
-        nodes.start[-1] += 1
-    settled = replace(graph, nodes=nodes)
-    measured, replayed = as_measured(settled), replay(settled)
-    assert (measured is None) == moved
-    if measured is not None:
-        assert measured.start.tolist() == replayed.start.tolist()
-        assert measured.end.tolist() == replayed.end.tolist()
 
 
 @given(graphs(), st.sampled_from([10, 10**3, 10**7]))

@@ -17,7 +17,6 @@ from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Finding, Level
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.selection import EVERYTHING, Selection
-from usp_prof.replay.sample import sample_of
 from usp_prof.whatif.attribution import ideal_step
 from usp_prof.whatif.gains import Gain, gains
 
@@ -61,7 +60,6 @@ def search(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
     findings = with_causes([_finding(*item, gain) for item, gain in zip(judged, joined.gains, strict=True)])
     skipped = unasked.rows(failed)
     skipped += [_apart(judged[place][0].CODE, reason) for place, reason in joined.left_out.items()]
-    skipped += _sampled(tables, [gain for _, _, gain in judged])
     ideal = ideal_step(tables) if len(tables.ranks) > 1 else None
     return Found(tuple(findings), tuple(sorted(skipped)), ideal)
 
@@ -117,19 +115,6 @@ def _finding(each: Rule, draft: Draft, gain: Gain, cumulative: float) -> Finding
 def _apart(code: str, reason: str) -> HealthRow:
     detail = f"{code} adds nothing to the gain of all, its change cannot be made with those before it: {reason}"
     return HealthRow("edits_apart", Severity.INFO, detail=detail)
-
-
-def _sampled(tables: TableSet, shown: Sequence[Gain]) -> list[HealthRow]:
-    """Say for how many of the gains that are shown some steps stand for all."""
-    number, found = sum(gain.sampled for gain in shown), sample_of(tables)
-    if not number or found is None:
-        return []
-    counted = found.sample.counted
-    detail = (
-        f"{number} of {len(shown)} gains were predicted from {int(counted.sum())} of {len(counted)} steps, spread over "
-        "the run; a change that is not alike in all steps was replayed in all"
-    )
-    return [HealthRow("gains_sampled", Severity.INFO, count=number, detail=detail)]
 
 
 def _selected(draft: Draft, selection: Selection) -> bool:

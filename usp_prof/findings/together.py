@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.model.errors import UspProfError
 from usp_prof.whatif.edited import as_recorded
-from usp_prof.whatif.gains import gains_in_turn
+from usp_prof.whatif.gains import gain_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,12 +32,16 @@ def together(tables: TableSet, edits: Sequence[Edit], first: float) -> Together:
     """Replay the edits one after the other; `first` is the gain of the first alone, which is known by now."""
     if len(edits) < 2:
         return Together(tuple(first for _ in edits), {})
-    begun, found = as_recorded(tables).then(tables, edits[0]), [first]
+    made, found = as_recorded(tables).then(tables, edits[0]), [first]
     left_out: dict[int, str] = {}
-    for place, gain in enumerate(gains_in_turn(tables, begun, edits[1:], [inf] * (len(edits) - 1)), start=1):
-        if isinstance(gain, UspProfError):
-            left_out[place] = gain.message
+    for place, edit in enumerate(edits[1:], start=1):
+        try:
+            joined = made.then(tables, edit)
+            gain = gain_of(tables, joined, least=inf)
+        except UspProfError as error:
+            left_out[place] = error.message
             found.append(found[-1])
         else:
+            made = joined
             found.append(max(found[-1], gain.gain_fraction))
     return Together(tuple(found), left_out)

@@ -96,7 +96,6 @@ HEALTH_CODES: dict[str, str] = {
     # findings and predictions
     "rules_skipped": "Rules could not look: their inputs are damaged or missing.",
     "edits_apart": "A finding's change cannot be made with those before it. It adds nothing to the gain of all.",
-    "gains_sampled": "Gains of a long run were predicted from some of its steps.",
     "predicted": "This is a predicted run, not a recorded one.",
     "predicted_ranks": "The predicted run has other ranks than the recorded one.",
     "predicted_calls": "Calls of the predicted run are those of the recorded one, moved.",

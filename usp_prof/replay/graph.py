@@ -193,6 +193,12 @@ class Timeline:
     end: Ints
 
 
+def events_of(graph: Graph) -> Ints:
+    """Give each node's event number in its own rank's trace; -1 for what no trace holds."""
+    event = graph.nodes.event
+    return np.full(len(graph.nodes), -1, np.int64) if event is None else event
+
+
 def _firsts(lane: Ints) -> Flags:
     first = np.ones(len(lane), dtype=bool)
     first[1:] = lane[1:] != lane[:-1]

@@ -1,185 +1,120 @@
-"""When would everything have run? The longest path through a graph, round by round of segments.
+"""Longest path through a graph: when each node begins and ends, given all that it waits for.
 
-Graphs of one plan are replayed at once, a column for each: a round costs hardly more for eight than for one.
+The plan cuts lanes into segments that are entered only at their head, and orders segments and calls in rounds. Within a
+segment
+
+    start[n] = offset[n] + max over j <= n of (bound[j] - offset[j])
+
+where `offset` adds up the durations and gaps before n, and `bound` is the earliest moment that the edges into n allow.
+So one running maximum replays a segment; with offsets that drop behind each segment it replays all of a round at once.
+
+Measured on 604,872 nodes with 423,084 edges (8 ranks of 200,000 events): 0.11 CPU s for the plan and 0.15 s for each
+replay. One plain loop over the nodes took 0.49 s, and 0.17 s to make lists of the arrays first.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.replay.arrivals import Arrivals, arrivals_of, side_by_side
-from usp_prof.replay.graph import NEVER, Graph, Timeline
-from usp_prof.replay.plan import Plan, make_plan, span
+from usp_prof.replay.graph import Timeline
+from usp_prof.replay.plan import make_plan, span
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from usp_prof.replay.graph import Ints
+    from usp_prof.replay.graph import Flags, Graph, Ints
+    from usp_prof.replay.plan import Plan
 
 _REACH, _FARTHER = 16, 64
-_AT_ONCE = 8_000_000
-"""Nodes of all graphs together that are replayed at once: a gigabyte."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Arrivals:
+    """What nodes wait for, sorted by `target`: `bound[target]` is at least `moments[moment] + lag`."""
+
+    target: Ints
+    """Place of the waiting node in the plan's order."""
+    moment: Ints
+    """Place in `moments` (see `_replayed`)."""
+    lag: Ints
 
 
 def replay(graph: Graph, plan: Plan | None = None) -> Timeline:
     """Replay a graph; the plan of the unedited graph serves all its edits."""
-    plan, reach = plan or make_plan(graph), _REACH
-    while (found := _attempt([graph], plan)) is None:  # an edit made the run so much longer
+    reach = _REACH
+    plan = plan or make_plan(graph, reach)
+    while (timeline := _replayed(graph, plan)) is None:  # an edit made the run longer than the plan has room for
         reach *= _FARTHER
         plan = make_plan(graph, reach)
-    return found[0]
+    return timeline
 
 
-def as_measured(graph: Graph) -> Timeline | None:
-    """Give the measured timeline where a replay would give just that; `None` where it might not.
+def _replayed(graph: Graph, plan: Plan) -> Timeline | None:
+    """Replay; `None` where the plan's room is too small to hold the segments of a round apart.
 
-    It would where each node begins and ends as its own reasons have it, all others being where they were measured:
-    whatever the order in which the replay takes the nodes, it then finds every one of them there.
+    All arrays but `graph`'s are in the plan's order, and their times are relative to the run's first start.
     """
-    nodes, edges = graph.nodes, graph.edges
-    if not len(nodes):
-        return None
-    start, end = nodes.start, nodes.end
-    begin = np.maximum(graph.earliest, int(start.min()) - span(graph))
-    follows = np.flatnonzero(~nodes.first_of_lane)
-    begin[follows] = np.maximum(begin[follows], end[follows - 1] + graph.gap[follows])
-    np.maximum.at(begin, edges.target, np.where(edges.at_end, end[edges.source], start[edges.source]) + edges.lag)
-    if not np.array_equal(begin, start):
-        return None
-    done = start + graph.duration
-    members = np.flatnonzero(nodes.call >= 0)
-    last = np.full(int(nodes.call.max()) + 1, NEVER)
-    np.maximum.at(last, nodes.call[members], start[members])
-    tied = members[graph.tied[members]]
-    done[tied] = np.maximum(start[tied], last[nodes.call[tied]] + graph.transfer[tied])
-    return Timeline(start, end) if np.array_equal(done, end) else None
-
-
-def replay_all(graphs: Sequence[Graph], plan: Plan) -> list[Timeline]:
-    """Replay graphs that one plan serves; as many at once as `at_once` says is reasonable."""
-    found = _attempt(graphs, plan) if len(graphs) > 1 else None
-    return found or [replay(graph, plan) for graph in graphs]
-
-
-def at_once(graph: Graph) -> int:
-    """Say how many graphs like this one are best replayed together."""
-    return max(1, _AT_ONCE // max(1, len(graph.nodes)))
-
-
-def _attempt(graphs: Sequence[Graph], plan: Plan) -> list[Timeline] | None:
-    """Replay; `None` where the plan's room was too little to hold the segments of a round apart.
-
-    A segment of nodes a..b: start[n] = offset[n] + max over j <= n of (bound[j] - offset[j]), where offset adds up the
-    durations and gaps before n. So that a round is hardly more than that maximum, `reached` is start - offset: what
-    lies between that and the moments that others wait for is part of their lags.
-    """
-    nodes, count, width = graphs[0].nodes, len(graphs[0].nodes), len(graphs)
+    nodes, count = graph.nodes, len(graph.nodes)
     if not count:
-        return [Timeline(nodes.start, nodes.end) for _ in graphs]
-    origin, members = int(nodes.start.min()), plan.nodes[plan.members]
-    duration, offset = _offsets(graphs, plan)
-    bound = _rows([graph.earliest for graph in graphs], plan.nodes)
-    np.maximum(bound, origin - max(span(graph) for graph in graphs), out=bound)
-    bound -= origin
-    bound -= offset
-    tied, transfer = (_rows([getattr(graph, name) for graph in graphs], members) for name in ("tied", "transfer"))
-    found = np.empty((width, count + len(members)), np.int64)
-    reached, ends = found[:, :count], found[:, count:]
-    np.subtract(nodes.start.take(plan.nodes) - origin, offset, out=reached)
-    ends[:] = nodes.end[members] - origin
-    arrivals, begin = side_by_side(_arrivals(graphs, plan), plan)
-    source, lag = _reduced(arrivals, plan, offset, duration, tied)
-    _take_rounds(plan, found, bound, offset[:, plan.members], transfer, Arrivals(source, arrivals.target, lag), begin)
-    if (reached[:, plan.heads] != bound[:, plan.heads]).any():
+        return Timeline(nodes.start, nodes.end)
+    origin = int(nodes.start.min())
+    duration = graph.duration.take(plan.nodes)
+    offset = np.cumsum(duration + graph.gap.take(plan.nodes)) - duration - plan.drop
+    earliest = np.maximum(graph.earliest.take(plan.nodes), origin - span(graph)) - origin
+    bound = earliest - offset
+    # Moments that others wait for: each node's start less its offset, then the end of each member of a call. They
+    # begin as measured, which only shows where nodes wait for each other in a circle.
+    members = plan.nodes[plan.members]
+    moments = np.concatenate([nodes.start.take(plan.nodes) - origin - offset, nodes.end[members] - origin])
+    start_less_offset, ends = moments[:count], moments[count:]
+    is_tied = graph.tied[members]
+    arrivals = _arrivals(graph, plan, offset, duration, is_tied)
+    _take_rounds(plan, moments, bound, arrivals, offset[plan.members], graph.transfer[members])
+    if (start_less_offset[plan.heads] != bound[plan.heads]).any():
         return None
-    found += origin
-    reached += offset
-    duration += reached
-    for k in range(width):
-        duration[k, plan.members[tied[k]]] = ends[k, tied[k]]
-    return [Timeline(reached[k].take(plan.place), duration[k].take(plan.place)) for k in range(width)]
+    start = start_less_offset + offset + origin
+    end = start + duration
+    end[plan.members[is_tied]] = ends[is_tied] + origin
+    return Timeline(start.take(plan.place), end.take(plan.place))
 
 
-def _offsets(graphs: Sequence[Graph], plan: Plan) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Give the nodes' durations, and what durations and gaps before them add up to, less their segment's drop."""
-    duration = _rows([graph.duration for graph in graphs], plan.nodes)
-    offset = _rows([graph.gap for graph in graphs], plan.nodes)
-    offset += duration
-    np.cumsum(offset, axis=1, out=offset)
-    offset -= duration
-    offset -= plan.drop
-    return duration, offset
+def _arrivals(graph: Graph, plan: Plan, offset: Ints, duration: Ints, is_tied: Flags) -> _Arrivals:
+    """Bring edges into the plan's order, and with them the end of the lane's node before each segment."""
+    edges = graph.edges
+    follows = np.flatnonzero(plan.before >= 0)
+    heads = plan.heads[follows]
+    source = np.concatenate([plan.place[edges.source], plan.before[follows]])
+    target = np.concatenate([plan.place[edges.target], heads])
+    at_end = np.concatenate([edges.at_end, np.ones(len(heads), dtype=bool)])
+    lag = np.concatenate([edges.lag, graph.gap[plan.nodes[heads]]])
+    # Place in `moments` of the end of a tied member; -1 for other nodes, which end when their duration is over.
+    end_of_tied = np.full(len(offset), -1, np.int64)
+    end_of_tied[plan.members[is_tied]] = len(offset) + np.flatnonzero(is_tied)
+    moment = np.where(at_end & (end_of_tied[source] >= 0), end_of_tied[source], source)
+    is_start = moment < len(offset)
+    lag = lag + np.where(is_start, offset[source] + np.where(at_end, duration[source], 0), 0) - offset[target]
+    order = np.argsort(target, kind="stable")
+    return _Arrivals(target[order], moment[order], lag[order])
 
 
 def _take_rounds(
-    plan: Plan,
-    found: NDArray[Any],
-    bound: NDArray[Any],
-    offset: NDArray[Any],
-    transfer: NDArray[Any],
-    arrivals: Arrivals,
-    begin: Ints,
+    plan: Plan, moments: Ints, bound: Ints, arrivals: _Arrivals, member_offset: Ints, transfer: Ints
 ) -> None:
-    """Fill `found`, round by round; `offset` and `transfer` are those of the calls' members, `begin` the rounds'."""
-    width, count = bound.shape
-    reached, ends, flat, earliest = found[:, :count], found[:, count:], found.reshape(-1), bound.reshape(-1)
-    source, target, lag, edge = arrivals.source, arrivals.target, arrivals.lag, iter(begin.tolist())
-    begun_at = plan.members + found.shape[1] * np.arange(width)[:, None]
-    low = next(edge)
-    for first, last, first_member, last_member in plan.rounds:
-        if first_member >= 0:
+    """Fill `moments` round by round; `member_offset` and `transfer` have an entry for each member of a call."""
+    start_less_offset, ends = moments[: len(bound)], moments[len(bound) :]
+    first_arrival = iter(np.searchsorted(arrivals.target, plan.bounds).tolist())
+    low = next(first_arrival)
+    for begin, end, first_member, last_member in plan.rounds:
+        if first_member >= 0:  # calls: all members end `transfer` after the last of them began
             part = slice(first_member, last_member)
-            begun = flat[begun_at[:, part]] + offset[:, part]
-            arrived = np.maximum.reduceat(begun, plan.first[first:last], axis=1)
-            np.maximum(begun, arrived.take(plan.call_of[part], axis=1) + transfer[:, part], out=ends[:, part])
+            begun = start_less_offset[plan.members[part]] + member_offset[part]
+            last_begun = np.maximum.reduceat(begun, plan.first[begin:end])
+            ends[part] = np.maximum(begun, last_begun[plan.call_of[part]] + transfer[part])
             continue
-        here, high = slice(first, last), next(edge)
+        high = next(first_arrival)
         if high > low:
-            np.maximum.at(earliest, target[low:high], flat[source[low:high]] + lag[low:high])
+            arrived = moments[arrivals.moment[low:high]] + arrivals.lag[low:high]
+            np.maximum.at(bound, arrivals.target[low:high], arrived)
         low = high
-        np.maximum.accumulate(bound[:, here], axis=1, out=reached[:, here])
-
-
-def _reduced(
-    arrivals: Arrivals, plan: Plan, offset: NDArray[Any], duration: NDArray[Any], tied: NDArray[Any]
-) -> tuple[Ints, Ints]:
-    """Say for arrivals where what they wait for is found, and by how much later they come than that.
-
-    For each graph stand what its nodes have reached, then the ends of its calls' members, of which those count that
-    are tied: all other nodes end when their duration is over.
-    """
-    width, count = offset.shape
-    place = np.empty((width, 2, count), np.int64)
-    place[:] = np.arange(count) + (count + len(plan.members)) * np.arange(width)[:, None, None]
-    beyond = np.stack([offset, offset + duration], axis=1)
-    graph, member = np.nonzero(tied)
-    place[graph, 1, plan.members[member]] = graph * (count + len(plan.members)) + count + member
-    beyond[graph, 1, plan.members[member]] = 0
-    lag = arrivals.lag + beyond.reshape(-1).take(arrivals.source)
-    lag -= offset.reshape(-1).take(arrivals.target)
-    return place.reshape(-1).take(arrivals.source), lag
-
-
-def _arrivals(graphs: Sequence[Graph], plan: Plan) -> list[Arrivals]:
-    """Bring each graph's edges into the plan's order; most edits leave the edges as they are."""
-    known: dict[tuple[int, int], Arrivals] = {}
-    for graph in graphs:
-        key = (id(graph.edges), id(graph.gap))
-        if key not in known:
-            known[key] = arrivals_of(graph, plan)
-    return [known[id(graph.edges), id(graph.gap)] for graph in graphs]
-
-
-def _rows(each: Sequence[NDArray[Any]], order: Ints) -> NDArray[Any]:
-    """Set arrays of several graphs below each other, in the plan's order."""
-    found = np.empty((len(each), len(order)), each[0].dtype)
-    for k, values in enumerate(each):
-        found[k] = found[k - 1] if k and values is each[k - 1] else values.take(order)
-    return found
-
-
-__all__ = ["NEVER", "as_measured", "at_once", "replay", "replay_all"]
+        np.maximum.accumulate(bound[begin:end], out=start_less_offset[begin:end])

@@ -54,8 +54,6 @@ class Plan:
     """Where each of the graph's nodes lies in `nodes`."""
     heads: Ints
     """Where segments begin in `nodes`."""
-    segment: Ints
-    """For each of `nodes`, its segment, in the order of `heads`."""
     before: Ints
     """Where in `nodes` the lane's node before each segment lies; -1 where the segment opens its lane."""
     drop: Ints
@@ -234,5 +232,4 @@ def _laid_out(begin: Ints, members: tuple[Ints, Ints], level: Ints, room: int, l
     head = nodes[heads]
     inner = (head > 0) & (lane[head] == lane[head - 1])
     before = np.where(inner, place[head - 1], -1)
-    segment = np.repeat(np.arange(count), length)
-    return Plan(nodes, place, heads, segment, before, drop, place[rows], first, call_of, rounds, bounds)
+    return Plan(nodes, place, heads, before, drop, place[rows], first, call_of, rounds, bounds)

@@ -66,14 +66,14 @@ def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
             end.when - begin.when,
             end.moved(graph, timeline) - begin.moved(graph, timeline),
         )
-        for rank, step, begin, end in bounds_of(tables, graph)
+        for rank, step, begin, end in _bounds_of(tables, graph)
     ]
     if not found:
         return StepTimes(*(np.zeros(0, np.int64) for _ in range(4)))
     return StepTimes(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
-def bounds_of(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, Anchored]]:
+def _bounds_of(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, Anchored]]:
     """Give each rank's steps, and what their begins and ends move with."""
     if graph.added:
         return _bounds(tables, graph)

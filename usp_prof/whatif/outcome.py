@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Basis
-from usp_prof.replay.recorded import unedited
+from usp_prof.replay.replays import unedited
 from usp_prof.whatif.edits.pipeline import relaid
 from usp_prof.whatif.reordering.schedule import Rescheduled, reschedule
 

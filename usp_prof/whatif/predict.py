@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from usp_prof.replay.recorded import unedited
-from usp_prof.replay.replays import replay_each
+from usp_prof.replay.replays import timeline_of, unedited
 from usp_prof.replay.step_times import step_times
 from usp_prof.whatif.edited import edited
 from usp_prof.whatif.layout import Layout, layout_of
@@ -51,7 +50,7 @@ def predict(tables: TableSet, edits: Sequence[Edit]) -> Prediction:
     """Predict the mean step of a run with edits made: those of the graph in their order, then those of the pipeline."""
     made = edited(tables, edits)
     graphs = [made.graph] if made.cautious is None else [made.graph, made.cautious()]
-    timelines = replay_each(tables, graphs)
+    timelines = [timeline_of(tables, graph) for graph in graphs]
     steps = [step_times(tables, *pair).mean_replayed_ns for pair in zip(graphs, timelines, strict=True)]
     found = outcome(tables, made, steps[0], lambda: retimed(tables, made.graph, timelines[0]))
     return Prediction(

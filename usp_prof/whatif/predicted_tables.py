@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.arrow import index_of
-from usp_prof.columns.table import Chosen, Replaced, table_of
+from usp_prof.columns.table import Replaced, table_of
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.step_times import moved
 from usp_prof.tables import clock
@@ -31,9 +31,9 @@ _ON_DEVICE = ("device_start_ns", "device_end_ns")
 _TIMES = ("start_ns", "end_ns", "dur_ns", "host_start_ns", "host_end_ns", *_ON_DEVICE)
 
 
-def retimed(tables: TableSet, graph: Graph, timeline: Timeline, steps: Ints | None = None) -> TableSet:
-    """Give the tables of a run as a replay of its graph would have it; of `steps` alone where not all were replayed."""
-    sources = {rank: _MovedTables(tables, _Moves(tables, graph, timeline, rank), steps) for rank in tables.ranks}
+def retimed(tables: TableSet, graph: Graph, timeline: Timeline) -> TableSet:
+    """Give the tables of a run as a replay of its graph would have it."""
+    sources = {rank: _MovedTables(tables, _Moves(tables, graph, timeline, rank)) for rank in tables.ranks}
     found = TableSet(sources, manifest=tables.manifest, health=tables.health, topology=tables.topology)
     found.assumptions, found.recorded = tables.assumptions, tables.recorded or tables
     clocks = clock.of(tables)
@@ -148,10 +148,9 @@ def _warped(when: Ints, before: Ints, after: Ints) -> Ints:
 class _MovedTables:
     """One rank's tables, of which the columns with times are moved when they are asked for."""
 
-    def __init__(self, tables: TableSet, moves: _Moves, steps: Ints | None) -> None:
-        self._tables, self._moves, self._steps = tables, moves, steps
+    def __init__(self, tables: TableSet, moves: _Moves) -> None:
+        self._tables, self._moves = tables, moves
         self._spans: dict[str, tuple[Ints, Ints]] = {}
-        self._chosen: dict[str, Ints] = {}
 
     def table(self, name: str) -> pa.Table:
         """Give one table of this rank."""
@@ -162,30 +161,18 @@ class _MovedTables:
         view = self._tables.view(name, self._moves.rank)
         if name in _AS_THEY_ARE:
             return view
-        rows = self._rows(name)
         there = [key for key in _TIMES if key in view.schema.names]
-        kept = view if rows is None else Chosen(view, rows)
-        return Replaced(kept, {key: partial(self._column, name, key) for key in there})
-
-    def _rows(self, name: str) -> Ints | None:
-        """Give the rows of the steps that were replayed, looked for once; `None` for all."""
-        if self._steps is None or name == "events":
-            return None
-        if name not in self._chosen:
-            step = self._tables.columns(name, self._moves.rank)["step"]
-            self._chosen[name] = np.flatnonzero(np.isin(step, self._steps))
-        return self._chosen[name]
+        return Replaced(view, {key: partial(self._column, name, key) for key in there})
 
     def _column(self, name: str, key: str) -> pa.Array:
         return index_of(self._times(name, key))
 
     def _times(self, name: str, key: str) -> Ints:
-        table, moves, rows = self._tables.columns(name, self._moves.rank), self._moves, self._rows(name)
-        table = table if rows is None else table.take(rows)
+        table, moves = self._tables.columns(name, self._moves.rank), self._moves
         if key in _ON_DEVICE:
             return (moves.host if moves.is_host else moves.work)(table[key])
         if name == "steps" and key in moves.steps:
-            return moves.steps[key][1] if rows is None else moves.steps[key][1][rows]
+            return moves.steps[key][1]
         if name == "steps":
             return moves.host(table[key])
         if name not in self._spans:

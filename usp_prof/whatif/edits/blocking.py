@@ -9,9 +9,8 @@ import numpy as np
 from usp_prof.columns.intervals import union
 from usp_prof.columns.lookup import lookup, rows_of
 from usp_prof.model.errors import UsageError
-from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.graph import EdgeKind, NodeKind, events_of
 from usp_prof.replay.host_gaps import allocating, hosts_seen, lane_before, overlap
-from usp_prof.replay.sources import events_of
 from usp_prof.tables import clock
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.host_times import of_others, with_usual_hosts

@@ -12,8 +12,7 @@ from usp_prof.columns.intervals import union
 from usp_prof.columns.lookup import lookup, rows_of
 from usp_prof.columns.order import distinct, group_codes
 from usp_prof.model.errors import UsageError
-from usp_prof.replay.graph import NodeKind
-from usp_prof.replay.sources import events_of
+from usp_prof.replay.graph import NodeKind, events_of
 from usp_prof.whatif.edits.compute import scaled
 from usp_prof.whatif.edits.kind import EditKind, Request
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.lookup import lookup
-from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.graph import EdgeKind, NodeKind, events_of
 from usp_prof.replay.host_gaps import overlap
-from usp_prof.replay.sources import events_of
 from usp_prof.whatif.edits.kind import EditKind, Request
 
 if TYPE_CHECKING:
