@@ -134,6 +134,19 @@ def test_forked_processes_record_and_write_nothing(run: Run, case: str) -> None:
     assert outcome.notes() == []
 
 
+def test_forked_children_leave_with_their_own_status(run: Run) -> None:
+    outcome = run("forked_children_leave")
+    assert len(outcome.names("ours/rank0.json.gz", "ProfilerStep")) == 22
+    assert outcome.traces() == ["ours/rank0.json.gz"]
+    assert "still open in the process that this one was forked from" in outcome.errors
+    assert outcome.errors.rstrip().endswith("after the session")
+
+
+def test_forked_workers_end_while_a_session_records(run: Run) -> None:
+    outcome = run("forked_workers")
+    assert outcome.names("ours/rank0.json.gz", "ProfilerStep") == STEPS_OF_OURS
+
+
 def test_an_interrupt_leaves_the_steps_that_were_whole(run: Run) -> None:
     outcome = run("interrupted", code=-2)
     assert outcome.errors.rstrip().endswith("KeyboardInterrupt")

@@ -53,6 +53,13 @@ def test_a_lone_process_leaves_a_trace_that_says_what_it_is(tmp_path: Path, read
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "cache") == ["rank0.json.gz", "run.json"]
 
 
+def test_a_loop_that_ends_within_the_window_leaves_no_empty_step(tmp_path: Path, read_trace: Reader) -> None:
+    with record.session(tmp_path, **{**QUICK, "active": 5}) as session:
+        train(session, steps=3)
+    names = [event["name"] for event in read_trace(tmp_path / "rank0.json.gz")["traceEvents"]]
+    assert [name for name in names if name.startswith("ProfilerStep")] == ["ProfilerStep#1", "ProfilerStep#2"]
+
+
 def test_the_peak_of_the_machine_is_measured_in_the_dtype(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("usp_prof.record.peak._SIZES", (64,))
     with record.session(tmp_path, dtype=torch.float64) as session:

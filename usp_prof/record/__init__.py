@@ -26,7 +26,8 @@ from usp_prof.record.marks import (
 )
 from usp_prof.record.options import Options
 from usp_prof.record.peak import Peak, cpu_peak
-from usp_prof.record.session import RecordingWarning, Session, prepare, session
+from usp_prof.record.rank_record import RecordingWarning
+from usp_prof.record.session import Session, prepare, session
 
 __all__ = [
     "Mark",

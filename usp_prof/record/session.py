@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
-import warnings
 from contextlib import contextmanager
 from enum import Enum, auto
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
-import torch
-
-from usp_prof.contract import MANIFEST_NAME, Manifest
-from usp_prof.record import _torch_private, export, statement
-from usp_prof.record.atomic import whole_file
-from usp_prof.record.gathering import Exchange, Part
+from usp_prof.record import export
 from usp_prof.record.options import Options, Phase, settle
-from usp_prof.record.peak import Peak, cpu_peak
-from usp_prof.record.surroundings import Place, find_place, uses_cuda
-from usp_prof.record.topology import Topology, survey
+from usp_prof.record.rank_record import RankRecord
 from usp_prof.record.windows import HOW_TO_HAVE_BOTH, OtherProfilerError, WindowProfiler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
+    from usp_prof.contract import Manifest
     from usp_prof.record.options import Settings
     from usp_prof.record.topology import GroupsLike, MeshLike
 
 _sessions = count()
 _open_sessions: list[Session] = []
 """The session that is open in this process, if one is: two cannot record at once."""
-
-
-class RecordingWarning(UserWarning):
-    """Something of a recording is missing or failed; the training goes on."""
 
 
 class _State(Enum):
@@ -65,27 +53,24 @@ class Session:
         self._process = 0
         self._step = 0
         self._next_turn = -1  # the step at which a phase of the window begins or ends; -1: none is left
-        self._window = 0
         self._whole_steps = 0
         self._cut_steps: set[int] = set()
         self._failure: BaseException | None = None
         self._profiler: WindowProfiler | None = None
         self._phase = Phase.IDLE
-        self._place = Place(0, 1, "", "", "", 1, 1)
-        self._part = Part(0)
-        self._topology = Topology()
-        self._manifest = Manifest()
-        self._exchange = Exchange(1, 0, None)
+        self._record = RankRecord(self.folder, settings)
 
     def __enter__(self) -> Self:
         self._depth += 1
         if self._state is not _State.NEW:
-            self._warn("a session records once, and this one was entered before: make another, with another folder")
+            self._record.warn(
+                "a session records once, and this one was entered before: make another, with another folder"
+            )
             return self
         index = next(_sessions)  # also of a session that stands back: the ranks count their sessions alike
         self._state = _State.OPEN
         self._process = os.getpid()
-        with self._surviving("beginning the recording"):
+        with self._record.surviving("beginning the recording"):
             self._begin(index)
         return self
 
@@ -99,22 +84,17 @@ class Session:
         atexit.unregister(self._end_with_the_process)
         if _open_sessions and _open_sessions[-1] is self:
             _open_sessions.pop()
-        with self._surviving("ending the recording"):
+        with self._record.surviving("ending the recording"):
             self._end(error)
         self._profiler = None
 
     def _begin(self, index: int) -> None:
-        settings, place = self._settings, find_place()
-        self._place, self._part = place, Part(place.rank)
-        self._exchange = Exchange(place.world, index, _torch_private.default_store())
-        declared = settings.declared
-        self._topology = topology = survey(self._mesh, self._groups, declared.coordinates, place.rank, place.world)
-        self._manifest = statement.begin(place, topology, self._model, settings, self._peak())
-        self._part = statement.own_part(place, topology, settings)
-        self._exchange.leave(self._part)
+        self._record.begin(index, self._mesh, self._model, self._groups)
         atexit.register(self._end_with_the_process)
         if _open_sessions:
-            self._note(f"nothing is recorded: the session of {_open_sessions[-1].folder} is still open in this process")
+            other = _open_sessions[-1]
+            where = "this process" if other._process == self._process else "the process that this one was forked from"  # noqa: SLF001 - of its own class
+            self._record.note(f"nothing is recorded: the session of {other.folder} is still open in {where}")
             return
         _open_sessions.append(self)
         self._next_turn = 0
@@ -124,16 +104,15 @@ class Session:
         if error is not None:
             self._cut(error)
         if self._profiler is not None and self._phase is Phase.RECORD and (error is None or self._whole_steps):
+            if self._whole_steps:
+                self._cut_steps.add(self._step)  # it began when the one before it ended, and never did end
             self._finish_window()
         elif self._profiler is not None:
             self._profiler.drop()
-        if not self._window and error is None and not self._part.notes:
+        if error is None and self._record.is_empty:
             last = self._settings.window.last_step
-            self._note(f"the loop ended before a window was recorded; it takes {last} steps to record all of it")
-        self._part.final = True
-        with self._surviving("telling rank 0 about this rank"):
-            self._exchange.leave(self._part)
-        self._write_manifest(0.0 if error is not None else self._settings.declared.gather_timeout)
+            self._record.note(f"the loop ended before a window was recorded; it takes {last} steps to record all of it")
+        self._record.end(0.0 if error is not None else self._settings.declared.gather_timeout)
 
     def _end_with_the_process(self) -> None:
         """Save what is whole of a loop that never left its session: a callback hears nothing of an error."""
@@ -165,10 +144,12 @@ class Session:
         """End the step that runs and begin the next; for loops that call back instead of nesting."""
         self._step += 1
         if self._phase is Phase.RECORD or self._step == self._next_turn:
-            with self._surviving("recording a step"):
+            with self._record.surviving("recording a step"):
                 self._advance_window()
         elif self._state is _State.NEW and self._step == 1:
-            self._warn("nothing is recorded: the session was never entered; write `with session:` around the loop")
+            self._record.warn(
+                "nothing is recorded: the session was never entered; write `with session:` around the loop"
+            )
 
     def _advance_window(self) -> None:
         """Let the profiler of the window take the step; an open window ends where anything fails."""
@@ -204,7 +185,7 @@ class Session:
         profiler, self._profiler = self._profiler, None
         with self._standing_back():
             if profiler is not None:
-                self._save(profiler.stop())
+                self._record.save(profiler.stop(), self._cut_steps)
         self._whole_steps = 0
         self._cut_steps.clear()
 
@@ -213,7 +194,7 @@ class Session:
         if self._phase is Phase.RECORD and self._profiler is not None and self._step not in self._cut_steps:
             self._cut_steps.add(self._step)
             said = f"{type(error).__name__}: {error}"
-            self._part.notes.append(f"step {self._step} counts as none, it ended with {said.removesuffix(': ')}")
+            self._record.add(f"step {self._step} counts as none, it ended with {said.removesuffix(': ')}")
         self._failure = None
 
     @contextmanager
@@ -225,7 +206,7 @@ class Session:
             profiler, self._profiler = self._profiler, None
             if profiler is not None:
                 profiler.drop()
-            self._note(f"a window is not recorded, since {other}; {HOW_TO_HAVE_BOTH}")
+            self._record.note(f"a window is not recorded, since {other}; {HOW_TO_HAVE_BOTH}")
         except Exception:
             self._profiler = None
             raise
@@ -233,71 +214,7 @@ class Session:
     @property
     def manifest(self) -> Manifest:
         """What is known of the run so far, in this rank's view."""
-        return statement.complete(self._manifest, {self._part.rank: self._part}, self._place.world)
-
-    def _peak(self) -> Peak:
-        declared = self._settings.declared
-        if declared.peak_flops or uses_cuda():
-            return Peak()
-        dtype = declared.dtype if isinstance(declared.dtype, torch.dtype) else torch.float32
-        peak = Peak()
-        with self._surviving("measuring the peak of this machine"):
-            peak = cpu_peak(dtype)
-        return peak  # noqa: RET504 - the block above may have been left by an exception
-
-    def _save(self, profile: torch.profiler.profile) -> None:
-        with self._surviving("writing the trace"):
-            path = self._window_folder() / export.trace_name(self._place.rank)
-            outcome = export.export(
-                profile, path, self.manifest, self._topology.groups, self._place.rank, cut_steps=self._cut_steps
-            )
-            self._part.join_rate = min(outcome.join_rate, 1.0 if self._part.join_rate is None else self._part.join_rate)
-            if outcome.note:
-                self._note(outcome.note)
-            if uses_cuda() and _torch_private.collection_stopped():
-                self._note("the profiler's buffers were full: device activity is missing from the trace")
-        self._window += 1
-        with self._surviving("telling rank 0 about this rank"):
-            self._exchange.leave(self._part)
-        self._write_manifest(None)
-
-    def _window_folder(self) -> Path:
-        return self.folder if self._settings.window.repeat == 1 else self.folder / f"window-{self._window}"
-
-    def _write_manifest(self, final_wait_seconds: float | None) -> None:
-        """Write what rank 0 has heard; at the end (not `None`) wait for the others and name those that are silent."""
-        if self._place.rank != 0:
-            return
-        with self._surviving("writing the manifest"):
-            parts = self._exchange.collect(wait_seconds=final_wait_seconds or 0.0)
-            manifest = statement.complete(self._manifest, parts, self._place.world)
-            if final_wait_seconds is not None:
-                manifest.notes += statement.silent(parts, self._place.world)
-            text = json.dumps(manifest.to_dict(), indent=1) + "\n"
-            for folder in self._folders():
-                folder.mkdir(parents=True, exist_ok=True)
-                with whole_file(folder / MANIFEST_NAME) as file:
-                    file.write(text.encode())
-
-    def _folders(self) -> list[Path]:
-        if self._settings.window.repeat == 1 or not self._window:
-            return [self.folder]
-        return [self.folder / f"window-{index}" for index in range(self._window)]
-
-    def _note(self, sentence: str) -> None:
-        self._part.notes.append(sentence)
-        self._warn(sentence)
-
-    def _warn(self, sentence: str) -> None:
-        warnings.warn(f"usp_prof.record, rank {self._place.rank}: {sentence}", RecordingWarning, stacklevel=4)
-
-    @contextmanager
-    def _surviving(self, what: str) -> Iterator[None]:
-        """Turn a failure of the recording into a note: a training run must not die of being watched."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - whatever a disk, a profiler or a store may raise
-            self._note(f"{what} failed: {type(error).__name__}: {error}")
+        return self._record.manifest
 
 
 def session(

@@ -14,6 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, record_function
 
 from usp_prof.record import _torch_private
+from usp_prof.record.forks import let_children_end
 from usp_prof.record.surroundings import uses_cuda
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class WindowProfiler:
 
     def __init__(self, content: Content, metadata: tuple[str, str]) -> None:
         refuse_others()
+        let_children_end()
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if uses_cuda() else [])]
         self._step: record_function | None = None
         self._profile = torch.profiler.profile(

@@ -1,5 +1,7 @@
 """One process in which something happens beside a session; the argument names what."""
 
+import atexit
+import multiprocessing
 import os
 import signal
 import sys
@@ -140,6 +142,39 @@ elif case == "forked_child_ends":
     os.wait()
     train(ours)
     ours.close()
+elif case == "forked_children_leave":
+    # Twenty times: one that only sometimes hangs is found.
+    with session(active=24) as ours:
+        train(ours, steps=3)
+        for status in range(20):
+            if (child := os.fork()) == 0:
+                with ours.step():
+                    work()
+                if status % 2:
+                    with session(f"child-{status}") as own:
+                        train(own, steps=2)
+                sys.exit(status)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == status
+            with ours.step():
+                work()
+    if os.fork() == 0:
+        sys.exit("after the session")
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 1
+elif case == "forked_workers":
+    loader = DataLoader(
+        TensorDataset(torch.ones(16, 2)), batch_size=2, num_workers=2, multiprocessing_context="fork",
+        worker_init_fn=lambda _: atexit.register(print, "worker ends", flush=True),
+    )  # fmt: skip
+    with session() as ours:
+        for _ in range(2):
+            for _ in loader:
+                with ours.step():
+                    work()
+    fork = multiprocessing.get_context("fork")
+    for child in [fork.Process(target=sys.exit, args=(status,)) for status in (0, 7)]:
+        child.start()
+        child.join()
+        assert child.exitcode in {0, 7}
 elif case == "interrupted":
     with session(active=6) as ours:
         train(ours, steps=4)

@@ -1,0 +1,143 @@
+"""Rank record: what a rank leaves of a recording. Its traces, its word to rank 0, and on rank 0 the manifest."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from usp_prof.contract import MANIFEST_NAME, Manifest
+from usp_prof.record import _torch_private, export, statement
+from usp_prof.record.atomic import whole_file
+from usp_prof.record.gathering import Exchange, Part
+from usp_prof.record.peak import Peak, cpu_peak
+from usp_prof.record.surroundings import Place, find_place, uses_cuda
+from usp_prof.record.topology import Topology, survey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from collections.abc import Set as AbstractSet
+    from pathlib import Path
+
+    from usp_prof.record.options import Settings
+    from usp_prof.record.topology import GroupsLike, MeshLike
+
+
+class RecordingWarning(UserWarning):
+    """Something of a recording is missing or failed; the training goes on."""
+
+
+class RankRecord:
+    """What this rank knows and has recorded. A failure becomes a note, which is also a `RecordingWarning`."""
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.folder = folder
+        self._settings = settings
+        self._windows = 0
+        self._place = Place(0, 1, "", "", "", 1, 1)
+        self._part = Part(0)
+        self._topology = Topology()
+        self._manifest = Manifest()
+        self._exchange = Exchange(1, 0, None)
+
+    def begin(self, index: int, mesh: MeshLike, model: object, groups: GroupsLike | None) -> None:
+        """Find out what this rank is part of, and tell rank 0; `index` counts the sessions, alike on all ranks."""
+        settings, place = self._settings, find_place()
+        self._place, self._part = place, Part(place.rank)
+        self._exchange = Exchange(place.world, index, _torch_private.default_store())
+        declared = settings.declared
+        self._topology = topology = survey(mesh, groups, declared.coordinates, place.rank, place.world)
+        self._manifest = statement.begin(place, topology, model, settings, self._peak())
+        self._part = statement.own_part(place, topology, settings)
+        self._exchange.leave(self._part)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What is known of the run so far, in this rank's view."""
+        return statement.complete(self._manifest, {self._part.rank: self._part}, self._place.world)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is neither a window nor a note of why there is none."""
+        return not self._windows and not self._part.notes
+
+    def save(self, profile: torch.profiler.profile, cut_steps: AbstractSet[int]) -> None:
+        """Write the trace of a window; `cut_steps` are those that an error ended."""
+        with self.surviving("writing the trace"):
+            path = self._window_folder() / export.trace_name(self._place.rank)
+            outcome = export.export(
+                profile, path, self.manifest, self._topology.groups, self._place.rank, cut_steps=cut_steps
+            )
+            self._part.join_rate = min(outcome.join_rate, 1.0 if self._part.join_rate is None else self._part.join_rate)
+            if outcome.note:
+                self.note(outcome.note)
+            if uses_cuda() and _torch_private.collection_stopped():
+                self.note("the profiler's buffers were full: device activity is missing from the trace")
+        self._windows += 1
+        with self.surviving("telling rank 0 about this rank"):
+            self._exchange.leave(self._part)
+        self._write_manifest(None)
+
+    def end(self, wait_seconds: float) -> None:
+        """Say that this rank is done; rank 0 waits for the others and writes the manifest."""
+        self._part.final = True
+        with self.surviving("telling rank 0 about this rank"):
+            self._exchange.leave(self._part)
+        self._write_manifest(wait_seconds)
+
+    def add(self, sentence: str) -> None:
+        """Add a sentence to the manifest's notes, without a warning."""
+        self._part.notes.append(sentence)
+
+    def note(self, sentence: str) -> None:
+        """Add a sentence to the notes and warn with it."""
+        self.add(sentence)
+        self.warn(sentence)
+
+    def warn(self, sentence: str) -> None:
+        """Warn, once for each sentence and place."""
+        warnings.warn(f"usp_prof.record, rank {self._place.rank}: {sentence}", RecordingWarning, stacklevel=4)
+
+    @contextmanager
+    def surviving(self, what: str) -> Iterator[None]:
+        """Turn a failure of the recording into a note: a training run must not die of being watched."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever a disk, a profiler or a store may raise
+            self.note(f"{what} failed: {type(error).__name__}: {error}")
+
+    def _peak(self) -> Peak:
+        declared = self._settings.declared
+        if declared.peak_flops or uses_cuda():
+            return Peak()
+        dtype = declared.dtype if isinstance(declared.dtype, torch.dtype) else torch.float32
+        peak = Peak()
+        with self.surviving("measuring the peak of this machine"):
+            peak = cpu_peak(dtype)
+        return peak  # noqa: RET504 - the block above may have been left by an exception
+
+    def _window_folder(self) -> Path:
+        return self.folder if self._settings.window.repeat == 1 else self.folder / f"window-{self._windows}"
+
+    def _write_manifest(self, final_wait_seconds: float | None) -> None:
+        """Write what rank 0 has heard; at the end (not `None`) wait for the others and name those that are silent."""
+        if self._place.rank != 0:
+            return
+        with self.surviving("writing the manifest"):
+            parts = self._exchange.collect(wait_seconds=final_wait_seconds or 0.0)
+            manifest = statement.complete(self._manifest, parts, self._place.world)
+            if final_wait_seconds is not None:
+                manifest.notes += statement.silent(parts, self._place.world)
+            text = json.dumps(manifest.to_dict(), indent=1) + "\n"
+            for folder in self._folders():
+                folder.mkdir(parents=True, exist_ok=True)
+                with whole_file(folder / MANIFEST_NAME) as file:
+                    file.write(text.encode())
+
+    def _folders(self) -> list[Path]:
+        if self._settings.window.repeat == 1 or not self._windows:
+            return [self.folder]
+        return [self.folder / f"window-{index}" for index in range(self._windows)]
