@@ -19,7 +19,7 @@ import pandas as pd
 from usp_prof.contract import ModelEntry
 from usp_prof.model.configuration import Configuration, broken_rule
 from usp_prof.planner.cluster import of_device
-from usp_prof.planner.prediction import predict
+from usp_prof.planner.predict import predict
 
 BAR = 0.9
 GRADIENT_BYTES = 6

@@ -48,10 +48,12 @@ from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import PARALLEL_AXES, Topology
 from usp_prof.planner.calibration import Calibration, calibrate
+from usp_prof.planner.cluster import EFFICIENCY
 from usp_prof.planner.cluster import of_device as cluster_of_device
 from usp_prof.planner.launch import TRAINERS
 from usp_prof.planner.launch import command as launch_command
-from usp_prof.planner.prediction import Prediction as Plan
+from usp_prof.planner.predict import Prediction as Plan
+from usp_prof.planner.profiles import DEFAULT_PROFILE
 from usp_prof.planner.search import GRID_AXES, Plans, Question
 from usp_prof.planner.search import grid as plan_grid
 from usp_prof.planner.search import search as search_plans

@@ -1,7 +1,14 @@
 """Models and machines that the planner's tests plan for: round numbers, so that answers can be worked out by hand."""
 
+from dataclasses import replace
+
 from usp_prof.contract import ModelEntry
+from usp_prof.model.configuration import Configuration
+from usp_prof.model.shape import shape_of
+from usp_prof.planner.calibration import NEUTRAL
+from usp_prof.planner.cases import Cases, cases_of, machine_of
 from usp_prof.planner.cluster import Cluster
+from usp_prof.planner.profiles import Profile
 
 LLAMA_8B = ModelEntry(
     layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn_hidden=14336, vocab=128256, sequence=8192
@@ -17,3 +24,15 @@ MACHINE = Cluster(
     "made up", peak_flops=1e15, memory_bytes=100e9, memory_rate=2e12, link_rate=400e9, network_rate=50e9,
     efficiency=0.5, link_share=1.0, memory_share=1.0, node_latency_ns=1000, network_latency_ns=10_000,
 )  # fmt: skip
+PLAIN_TRAINER = replace(NEUTRAL, network_share=1.0)
+"""A trainer without habits: only the formulas speak."""
+
+
+def cases(
+    *configurations: Configuration,
+    model: ModelEntry = PLAIN,
+    cluster: Cluster = MACHINE,
+    profile: Profile = PLAIN_TRAINER,
+) -> Cases:
+    """Put configurations into columns for a model."""
+    return cases_of(shape_of(model), machine_of(cluster), profile, configurations)

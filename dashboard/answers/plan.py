@@ -38,6 +38,7 @@ FILLS = {
     "gathered_bytes": "gathered weights",
     "activation_bytes": "activations",
     "logit_bytes": "logits",
+    "overhead_bytes": "buffers and context",
 }
 """What fills memory, in the order and the words in which it is shown."""
 ROWS = 20
@@ -65,11 +66,11 @@ def asked(plans: Plans) -> str:
 def basis(learnt: Calibration, plans: Plans) -> Text:
     """Say what stands behind the figures."""
     machine = plans.question.cluster
-    said = f"layers taken to reach {100 * machine.efficiency:.3g} % of the dense peak ({machine.basis})"
+    said = f"large matrix products taken to reach {100 * machine.efficiency:.3g} % of the dense peak ({machine.basis})"
     if machine == learnt.cluster:
         said += f"; the recorded run itself is predicted with an error of {100 * learnt.error_fraction:+.1f} %"
     return Text(
-        f"Predicted, never run: {said}. {plans.tried:,} legal configurations, {len(plans.best):,} fit.", quiet=True
+        f"Predicted, never run: {said}. {plans.tried:,} legal configurations, {plans.fitting:,} fit.", quiet=True
     )
 
 

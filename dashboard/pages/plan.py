@@ -11,7 +11,18 @@ from .. import data, state
 from ..answers import plan
 from ..components.blocks import show
 from ..components.download import data_table
-from ..engine import DEVICES, GRID_AXES, TRAINERS, Chart, Plans, Question, cluster_of_device, launch_command
+from ..engine import (
+    DEFAULT_PROFILE,
+    DEVICES,
+    EFFICIENCY,
+    GRID_AXES,
+    TRAINERS,
+    Chart,
+    Plans,
+    Question,
+    cluster_of_device,
+    launch_command,
+)
 from ..report import offer
 from ..state import Page
 from ..work import wait
@@ -60,17 +71,18 @@ def _question(calibration: Calibration) -> Question:
     state.keep("device", None if device_name == AS_RECORDED else device_name)
     state.keep("dtype", None if dtype == recorded.dtype else dtype)
     if device_name == AS_RECORDED:
-        cluster = calibration.cluster
+        cluster, profile = calibration.cluster, calibration.profile
     else:
-        cluster = replace(cluster_of_device(device_name, dtype), efficiency=_efficiency())
-    return Question(calibration.model, cluster, int(devices), int(batch), dtype)
+        cluster, profile = replace(cluster_of_device(device_name, dtype), efficiency=_efficiency()), DEFAULT_PROFILE
+    return Question(calibration.model, cluster, int(devices), int(batch), dtype, profile=profile)
 
 
 def _efficiency() -> float:
     """Ask for the share of its peak that another device reaches, 0..1."""
-    percent = state.number("efficiency", 1, 100) or 50
-    chosen = st.slider("Of its peak that layers reach, %", 1, 100, percent)
-    state.keep("efficiency", None if chosen == 50 else chosen)
+    usual = round(100 * EFFICIENCY)
+    percent = state.number("efficiency", 1, 100) or usual
+    chosen = st.slider("Of its peak that a large matrix product reaches, %", 1, 100, percent)
+    state.keep("efficiency", None if chosen == usual else chosen)
     return chosen / 100
 
 

@@ -1,8 +1,10 @@
-"""Which configuration should be trained? `usp-prof plan` predicts memory and time of every legal one and ranks them."""
+"""Which configuration should be trained? `usp-prof plan` predicts memory and time of every legal one and ranks them.
+
+Any knob may be pinned (`--tp 8 --pp 4`); a table of configurations is predicted row by row with `--table`.
+"""
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,46 +12,78 @@ from typing import TYPE_CHECKING, Any
 
 from usp_prof.cli.console import progress_of
 from usp_prof.cli.opening import choice_options, open_from
-from usp_prof.model.errors import UsageError
-from usp_prof.model.flops import check_convention, load
-from usp_prof.model.metric import Unit
+from usp_prof.cli.plan_text import as_json, as_text
+from usp_prof.model.errors import InputError, UsageError
+from usp_prof.model.flops import check_convention
+from usp_prof.model.hardware import DEVICES
 from usp_prof.planner import cluster as clusters
+from usp_prof.planner import models
 from usp_prof.planner.calibration import Calibration, calibrate
-from usp_prof.planner.launch import TRAINERS, command
-from usp_prof.planner.search import Plans, Question, search
-from usp_prof.report.format import quantity
+from usp_prof.planner.launch import TRAINERS
+from usp_prof.planner.profiles import DEFAULT_TRAINER, PROFILES
+from usp_prof.planner.search import PINNABLE, Question, search
+from usp_prof.planner.table import predict_table, read_rows, write_rows
 
 if TYPE_CHECKING:
     import argparse
 
-    from usp_prof.planner.prediction import Prediction
-
 EXAMPLES = """\
-  usp-prof plan --model llama.json --sequence 8192 --devices 64 --device H100 --batch 512
+  usp-prof plan --model Llama-3-8B --sequence 8192 --devices 64 --device H100 --batch 512
+  usp-prof plan --model llama.json --sequence 8192 --devices 64 --device H100 --batch 512 --tp 8 --pp 2 --zero 1
+  usp-prof plan --table rows.csv > predicted.csv
   usp-prof plan traces/run-8r --devices 16 --batch 64
-  usp-prof plan --model llama.json --sequence 8192 --devices 8 --device A100 --batch 64 --for torchtitan --format json
+  usp-prof plan --model Llama-3-8B --sequence 8192 --devices 8 --device A100 --batch 64 --for torchtitan --format json
 """
+FLAGS = {"sequence_parallel": "on or off"}
+WORDS = {"schedule": "pipeline schedule", "recompute": "none, selective or full"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("path", metavar="PATH", nargs="?", help="a recorded run to learn from (see usp-prof info)")
     choice_options(parser)
-    parser.add_argument("--model", metavar="FILE", help="model description, or a Hugging Face config.json")
+    parser.add_argument(
+        "--table", metavar="CSV", help="predict each row (see docs/planning.md); - reads standard input"
+    )
+    parser.add_argument("--devices-known", action="store_true", help="list the devices that --device knows")
+    parser.add_argument("--models-known", action="store_true", help="list the models that --model knows by name")
+    parser.add_argument("--model", metavar="MODEL", help="a known name, a Hugging Face config.json, or our own fields")
     parser.add_argument("--sequence", metavar="N", type=int, default=0, help="tokens of a sequence")
     parser.add_argument("--devices", metavar="N", type=int, default=0, help="how many devices (default: the run's)")
     parser.add_argument("--device", metavar="NAME", help="which device, such as H100 (default: the run's)")
     parser.add_argument("--batch", metavar="N", type=int, default=0, help="sequences of a step, over all devices")
     parser.add_argument("--dtype", choices=("bf16", "fp16", "fp32", "fp8"), default="", help="type of training")
+    parser.add_argument("--gradient-bytes", metavar="N", type=float, default=0, help="bytes of a gradient in memory")
     parser.add_argument("--node", metavar="N", type=int, default=0, help="devices of a node")
     parser.add_argument("--network", metavar="GB/S", type=float, default=0, help="one device's share of the network")
-    parser.add_argument("--efficiency", metavar="X", type=float, default=0, help="of the peak that layers reach, 0..1")
+    parser.add_argument(
+        "--efficiency", metavar="X", type=float, default=0, help="of the peak that a large product reaches, 0..1"
+    )
     parser.add_argument(
         "--memory-share", metavar="X", type=float, default=0, help="of memory that a plan may fill, 0..1"
     )
+    pins = parser.add_argument_group("pinned knobs", "what is given is held fast; what is not is searched")
+    for name in PINNABLE:
+        option = "--" + name.replace("_", "-")
+        if name in FLAGS:
+            pins.add_argument(option, choices=("on", "off"), help=FLAGS[name])
+        elif name in WORDS:
+            pins.add_argument(option, metavar="NAME", help=WORDS[name])
+        else:
+            pins.add_argument(option, metavar="N", type=int)
     parser.add_argument("--convention", default="palm", help="FLOP convention of MFU: palm, matmul or causal")
     parser.add_argument(
-        "--for", dest="trainer", choices=sorted(TRAINERS), default="usp-prof", help="whose command to give"
+        "--for",
+        dest="trainer",
+        choices=sorted(TRAINERS),
+        default="",
+        help="whose command to give (default: ours for a run, else megatron)",
+    )
+    parser.add_argument(
+        "--habits",
+        choices=sorted(PROFILES),
+        default="",
+        help="whose measured habits to predict with (default: --for's)",
     )
     parser.add_argument("--top", metavar="N", type=int, default=10, help="how many plans to list")
     parser.add_argument("--format", choices=("terminal", "json"), default="terminal", help="how to write it")
@@ -57,12 +91,57 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search and print; 1 when nothing fits."""
+    if args.devices_known or args.models_known:
+        known = [device.name for device in DEVICES] if args.devices_known else list(models.known())
+        sys.stdout.write("\n".join(known) + "\n")
+        return 0
+    if args.table:
+        return _table(args)
+    _check(args)
     calibration = calibrate(open_from(args).tables) if args.path else None
+    if calibration is not None and not calibration.is_close:
+        raise InputError(calibration.sentence(), hint=calibration.missing())
+    args.trainer = args.trainer or ("usp-prof" if args.path else DEFAULT_TRAINER)
     question = _question(args, calibration)
     with progress_of(args, "planning") as progress:
         plans = search(question, progress)
-    sys.stdout.write((_json if args.format == "json" else _text)(plans, calibration, args))
+    sys.stdout.write((as_json if args.format == "json" else as_text)(plans, calibration, args.trainer, args.top))
     return 0 if plans.best else 1
+
+
+def _table(args: argparse.Namespace) -> int:
+    """Predict each row of a table; 1 when any row was refused."""
+    if args.table == "-":
+        columns, rows = read_rows(sys.stdin)
+    else:
+        try:
+            with Path(args.table).open(newline="", encoding="utf-8-sig") as file:
+                columns, rows = read_rows(file)
+        except OSError as error:
+            raise InputError(f"{args.table} cannot be read: {error}") from error
+    found = predict_table(rows, check_convention(args.convention))
+    write_rows(sys.stdout, columns, rows, found)
+    refused = sum(isinstance(each, str) for each in found)
+    if refused:
+        sys.stderr.write(f"{refused} of {len(rows)} rows were refused: see their column error\n")
+    return 1 if refused else 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse what no machine has."""
+    for name in ("efficiency", "memory_share"):
+        value = getattr(args, name)
+        if not 0 <= value <= 1:
+            raise UsageError(f"--{name.replace('_', '-')} is a share between 0 and 1, not {value:g}")
+    for name in ("sequence", "devices", "batch", "node", "network", "gradient_bytes"):
+        value = getattr(args, name)
+        if not 0 <= value < float("inf"):
+            raise UsageError(f"--{name.replace('_', '-')} is positive, not {value:g}")
+    least = {"zero": 0, "etp": 0}
+    for name in PINNABLE:
+        value = getattr(args, name)
+        if isinstance(value, int) and value < least.get(name, 1):
+            raise UsageError(f"--{name.replace('_', '-')} is at least {least.get(name, 1)}, not {value}")
 
 
 def _question(args: argparse.Namespace, calibration: Calibration | None) -> Question:
@@ -74,7 +153,11 @@ def _question(args: argparse.Namespace, calibration: Calibration | None) -> Ques
     recorded = calibration.configuration if calibration is not None else None
     dtype = args.dtype or (recorded.dtype if recorded is not None else "bf16")
     model = (
-        load(Path(args.model), args.sequence) if args.model else calibration.model if calibration is not None else None
+        models.model_named(args.model, args.sequence)
+        if args.model
+        else calibration.model
+        if calibration is not None
+        else None
     )
     assert model is not None  # noqa: S101 - one of the two was given
     if args.sequence:
@@ -90,6 +173,8 @@ def _question(args: argparse.Namespace, calibration: Calibration | None) -> Ques
         "memory_share": args.memory_share,
     }
     machine = replace(machine, **{name: value for name, value in given.items() if value})
+    named = args.habits or (args.trainer if args.trainer in PROFILES else DEFAULT_TRAINER)
+    profile = calibration.profile if calibration is not None and learnt is not None else PROFILES[named]
     return Question(
         model,
         machine,
@@ -97,76 +182,14 @@ def _question(args: argparse.Namespace, calibration: Calibration | None) -> Ques
         args.batch or (recorded.batch if recorded is not None else 1),
         dtype,
         check_convention(args.convention),
+        args.gradient_bytes,
+        profile,
+        _pins(args),
     )
 
 
-def _text(plans: Plans, calibration: Calibration | None, args: argparse.Namespace) -> str:
-    question = plans.question
-    machine = question.cluster
-    lines = [
-        f"{question.devices} x {machine.device}, {question.batch} sequences of {question.model.sequence} tokens a step",
-        f"layers taken to reach {100 * machine.efficiency:.3g} % of the dense peak ({machine.basis})",
-        f"{plans.tried} legal configurations, {len(plans.best)} predicted to fit",
-    ]
-    if calibration is not None:
-        lines.append(
-            f"of the recorded run itself the step is predicted with an error of {calibration.error_fraction:+.1%}"
-        )
-    if not plans.best:
-        need, room = (quantity(size, Unit.BYTES) for size in (plans.leanest_bytes, machine.room_bytes))
-        lines.append(f"nothing fits: the leanest needs {need} of the {room} that it may fill")
-        return "\n".join(lines) + "\n"
-    lines.append("")
-    head = f"{'':3}{'step':>8} {'tokens/s':>10} {'MFU':>5} {'memory':>8} {'bubble':>6} {'exposed':>7}  configuration"
-    lines.append(head)
-    lines += [f"{place:2} {_row(plan)}" for place, plan in enumerate(plans.best[: args.top], start=1)]
-    best = plans.best[0].configuration
-    lines += ["", f"start the first: {command(args.trainer, question.model, best)}"]
-    return "\n".join(lines) + "\n"
-
-
-def _row(plan: Prediction) -> str:
-    exposed = sum(plan.exposed_ns.values()) / plan.step_ns
-    step, memory = quantity(plan.step_ns, Unit.NS), quantity(plan.footprint.total_bytes, Unit.BYTES)
-    return (
-        f"{step:>8} {plan.tokens_per_second:10,.0f} {plan.mfu:5.1%} {memory:>8}"
-        f" {plan.bubble_fraction:6.1%} {exposed:7.1%}  {plan.configuration}"
-    )
-
-
-def _json(plans: Plans, calibration: Calibration | None, args: argparse.Namespace) -> str:
-    front = {plan.configuration for plan in plans.pareto()}
-    data = {
-        "format": "usp-prof-plan",
-        "version": 1,
-        "tried": plans.tried,
-        "fitting": len(plans.best),
-        "leanest_bytes": plans.leanest_bytes,
-        "calibration_error_fraction": calibration.error_fraction if calibration is not None else None,
-        "plans": [
-            _plain(plan, plans, args.trainer) | {"pareto": plan.configuration in front}
-            for plan in plans.best[: args.top]
-        ],
-    }
-    return json.dumps(data, indent=1, sort_keys=True) + "\n"
-
-
-def _plain(plan: Prediction, plans: Plans, trainer: str) -> dict[str, Any]:
-    c = plan.configuration
-    return {
-        **c.degrees(),
-        "zero": c.zero,
-        "micro_batch": c.micro_batch,
-        "micro_batches": c.micro_batches,
-        "schedule": c.schedule if c.pp > 1 else "",
-        "chunks": c.chunks,
-        "recompute": str(c.recompute),
-        "step_ns": round(plan.step_ns),
-        "tokens_per_second": plan.tokens_per_second,
-        "mfu": plan.mfu,
-        "convention": plan.convention,
-        "bubble_fraction": plan.bubble_fraction,
-        "exposed_ns": {axis: round(time) for axis, time in plan.exposed_ns.items()},
-        "memory_bytes": plan.footprint.parts(),
-        "command": command(trainer, plans.question.model, c),
-    }
+def _pins(args: argparse.Namespace) -> dict[str, Any]:
+    given = {name: getattr(args, name) for name in PINNABLE if getattr(args, name) is not None}
+    if "sequence_parallel" in given:
+        given["sequence_parallel"] = int(given["sequence_parallel"] == "on")
+    return given

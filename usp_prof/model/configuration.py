@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from usp_prof.schedule import named
+import numpy as np
+
+from usp_prof.schedule import Schedule, named
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
     from usp_prof.contract import ModelEntry
+    from usp_prof.model.shape import Column
 
 
 class Recompute(StrEnum):
@@ -25,7 +32,8 @@ class Configuration:
     """One way to train: degrees of the axes, ZeRO stage, micro-batch size (sequences) and how many of them a step has.
 
     `ep` is carved out of `dp` x `cp`, as torchtitan and Megatron do, so that it takes no devices of its own.
-    `micro_batches` counts those that one data-parallel rank works through in a step.
+    `micro_batches` counts those that one data-parallel rank works through in a step. `replicas` is how many copies
+    of the shards hybrid sharding keeps; 1: ZeRO shards over all of dp x cp.
     """
 
     dp: int = 1
@@ -40,6 +48,13 @@ class Configuration:
     chunks: int = 1
     recompute: Recompute = Recompute.NONE
     dtype: str = "bf16"
+    etp: int = 0
+    """Over how many ranks of tp each expert is divided; 0: over all where ep fits into dp x cp, else 1."""
+    replicas: int = 1
+    sequence_parallel: bool = True
+    fused_attention: bool = True
+    gradient_bytes: float = 0.0
+    """Bytes of a gradient in memory; 0: what the trainer does by habit."""
 
     @property
     def devices(self) -> int:
@@ -53,15 +68,17 @@ class Configuration:
 
     @property
     def shards(self) -> int:
-        """Over how many ranks a parameter outside the experts is replicated, and may be sharded."""
-        return self.dp * self.cp
+        """Over how many ranks a parameter outside the experts is sharded, where ZeRO shards it."""
+        return self.dp * self.cp // self.replicas
 
     def __str__(self) -> str:
         """Write it as a person would: only what is not the default."""
         axes = [f"{name}{size}" for name, size in self.degrees().items() if size > 1] or ["1 device"]
         words = [" ".join(axes), f"{self.micro_batches}x{self.micro_batch}"]
         if self.zero:
-            words.append(f"ZeRO-{self.zero}")
+            words.append(f"ZeRO-{self.zero}" + (f" x {self.replicas} replicas" if self.replicas > 1 else ""))
+        if self.tp > 1 and not self.sequence_parallel:
+            words.append("no sequence parallelism")
         if self.pp > 1:
             words.append(self.schedule + (f" v={self.chunks}" if self.chunks > 1 else ""))
         if self.recompute is not Recompute.NONE:
@@ -73,32 +90,124 @@ class Configuration:
         return {"dp": self.dp, "cp": self.cp, "tp": self.tp, "pp": self.pp, "ep": self.ep}
 
 
+SCHEDULES = tuple(Schedule)
+RECOMPUTES = tuple(Recompute)
+NONE, SELECTIVE, FULL = range(3)
+"""Places in `RECOMPUTES`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Configurations as columns: each field is an array with one entry a configuration."""
+
+    dp: NDArray[Any]
+    tp: NDArray[Any]
+    cp: NDArray[Any]
+    pp: NDArray[Any]
+    ep: NDArray[Any]
+    etp: NDArray[Any]
+    zero: NDArray[Any]
+    micro_batch: NDArray[Any]
+    micro_batches: NDArray[Any]
+    chunks: NDArray[Any]
+    schedule: NDArray[Any]
+    """Place in `SCHEDULES`."""
+    recompute: NDArray[Any]
+    """Place in `RECOMPUTES`: 0 none, 1 selective, 2 full."""
+    width: NDArray[Any]
+    """Bytes of an activation and of a weight."""
+    sequence_parallel: NDArray[Any]
+    fused_attention: NDArray[Any]
+    replicas: NDArray[Any]
+    gradient_bytes: NDArray[Any]
+
+    @property
+    def spread(self) -> NDArray[Any]:
+        """Over how many ranks of tp the parts outside of matrix products are divided: all with sequence parallelism."""
+        return np.where(self.sequence_parallel, self.tp, 1)
+
+    @property
+    def expert_tp(self) -> NDArray[Any]:
+        """Over how many ranks of tp each expert is divided."""
+        return np.where(self.etp > 0, self.etp, np.where(self.dp * self.cp % self.ep == 0, self.tp, 1))
+
+    @property
+    def expert_shards(self) -> NDArray[Any]:
+        """Over how many ranks an expert's parameter is replicated, and may be sharded."""
+        return np.asarray(np.maximum(self.shards * self.tp / (self.ep * self.expert_tp), 1))
+
+    @property
+    def shards(self) -> NDArray[Any]:
+        """Over how many ranks ZeRO shards: dp x cp, less what is replicated."""
+        return np.asarray(self.dp * self.cp / self.replicas)
+
+    @property
+    def devices(self) -> NDArray[Any]:
+        """How many devices it takes."""
+        return np.asarray(self.dp * self.tp * self.cp * self.pp)
+
+
+def columns_of(configurations: Sequence[Configuration], gradient_bytes: Column = 0.0) -> Columns:
+    """Put configurations into columns; `gradient_bytes` where a configuration names none (0: as wide as weights)."""
+    names = ("dp", "tp", "cp", "pp", "ep", "etp", "zero", "micro_batch", "micro_batches", "chunks", "replicas")
+    flags = ("sequence_parallel", "fused_attention")
+    schedules = [named(each.schedule) or Schedule.ONE_F_ONE_B for each in configurations]
+    width = np.array([4 if each.dtype == "fp32" else 2 for each in configurations])
+    own = np.array([each.gradient_bytes for each in configurations], float)
+    return Columns(
+        **{name: np.array([getattr(each, name) for each in configurations], np.int64) for name in names},
+        **{name: np.array([getattr(each, name) for each in configurations], bool) for name in flags},
+        schedule=np.array([SCHEDULES.index(schedule) for schedule in schedules]),
+        recompute=np.array([RECOMPUTES.index(each.recompute) for each in configurations]),
+        width=width,
+        gradient_bytes=np.where(
+            own > 0, own, np.where((width == 4) | (np.asarray(gradient_bytes) == 0), width, gradient_bytes)
+        ),
+    )
+
+
 def broken_rule(model: ModelEntry, configuration: Configuration) -> str:
     """Name the first rule that makes a configuration impossible for a model; empty when there is none."""
     c = configuration
-    if min(*c.degrees().values(), c.micro_batch, c.micro_batches, c.chunks) < 1:
+    counts = (c.micro_batch, c.micro_batches, c.chunks, c.replicas)
+    if min(*c.degrees().values(), *counts) < 1 or c.etp < 0:
         return "every degree and count is at least 1"
-    rules = (
-        (model.heads % c.tp, f"tp={c.tp} does not divide the {model.heads} attention heads"),
-        (
-            bool(model.kv_heads) and max(model.kv_heads, c.tp) % min(model.kv_heads, c.tp),
-            f"tp={c.tp} and {model.kv_heads} key/value heads do not divide one another",
-        ),
-        (model.sequence % (2 * c.cp) if c.cp > 1 else 0, f"cp={c.cp} needs a sequence that 2 x cp divides"),
-        (model.sequence % c.tp, f"tp={c.tp} does not divide the sequence of {model.sequence} tokens"),
-        (c.pp * c.chunks > model.layers, f"{c.pp} x {c.chunks} stages are more than the {model.layers} layers"),
-        (c.ep > 1 and not model.experts, f"ep={c.ep} needs a model with experts"),
-        (bool(model.experts) and model.experts % c.ep, f"ep={c.ep} does not divide the {model.experts} experts"),
-        (c.shards % c.ep, f"ep={c.ep} does not divide dp x cp = {c.shards}"),
-        (not 0 <= c.zero <= 3, "ZeRO has stages 0 to 3"),
-        (
-            c.chunks > 1 and _is_looped(c.schedule) and c.micro_batches % c.pp,
-            f"{c.schedule} needs micro-batches in multiples of pp={c.pp}, not {c.micro_batches}",
-        ),
-    )
-    return next((sentence for broken, sentence in rules if broken), "")
+    columns = columns_of([c])
+    return next((sentence for broken, sentence in _rules(model, columns, c) if np.any(broken)), "")
 
 
-def _is_looped(name: str) -> bool:
-    schedule = named(name)
-    return schedule is not None and schedule.traits.is_looped
+def breaks_rule(model: ModelEntry, columns: Columns) -> NDArray[np.bool_]:
+    """Tell for each configuration whether it breaks a rule; all degrees and counts are at least 1."""
+    found = np.zeros(len(np.atleast_1d(columns.dp)), bool)
+    for broken, _ in _rules(model, columns, None):
+        found |= np.asarray(broken, bool)
+    return found
+
+
+def _rules(model: ModelEntry, columns: Columns, one: Configuration | None) -> Iterator[tuple[Column, str]]:
+    """Give for each rule where it is broken, and the sentence that says so of one configuration."""
+    c, say = columns, one or Configuration()
+    looped = np.array([schedule.traits.is_looped for schedule in SCHEDULES])[c.schedule]
+    least = np.array([schedule.traits.micro_batches_per_rank for schedule in SCHEDULES])[c.schedule]
+    yield model.heads % c.tp != 0, f"tp={say.tp} does not divide the {model.heads} attention heads"
+    if model.kv_heads:
+        uneven = np.maximum(model.kv_heads, c.tp) % np.minimum(model.kv_heads, c.tp) != 0
+        yield uneven, f"tp={say.tp} and {model.kv_heads} key/value heads do not divide one another"
+    yield (c.cp > 1) & (model.sequence % (2 * c.cp) != 0), f"cp={say.cp} needs a sequence that 2 x cp divides"
+    yield model.sequence % c.tp != 0, f"tp={say.tp} does not divide the sequence of {model.sequence} tokens"
+    stages = c.pp * c.chunks
+    yield stages > model.layers, f"{say.pp} x {say.chunks} stages are more than the {model.layers} layers"
+    if model.experts:
+        yield model.experts % c.ep != 0, f"ep={say.ep} does not divide the {model.experts} experts"
+    else:
+        yield c.ep > 1, f"ep={say.ep} needs a model with experts"
+    ranks = c.dp * c.cp
+    expert_ranks = np.where(np.asarray(c.etp) == 1, ranks * c.tp, np.where(ranks % c.ep == 0, ranks, ranks * c.tp))
+    yield expert_ranks % c.ep != 0, f"ep={say.ep} does not divide dp x cp = {say.shards}, nor with tp"
+    yield (np.asarray(c.etp) > 0) & (c.tp % np.maximum(c.etp, 1) != 0), f"etp={say.etp} does not divide tp={say.tp}"
+    yield ranks % c.replicas != 0, f"{say.replicas} replicas do not divide dp x cp"
+    yield (c.zero < 0) | (c.zero > 3), "ZeRO has stages 0 to 3"
+    several = (c.chunks > 1) & looped & (c.micro_batches % c.pp != 0)
+    yield several, f"{say.schedule} needs micro-batches in multiples of pp={say.pp}, not {say.micro_batches}"
+    few = (c.pp > 1) & (least > 1) & (c.micro_batches < least * c.pp)
+    yield few, f"{say.schedule} needs more micro-batches than {say.micro_batches} for pp={say.pp}"

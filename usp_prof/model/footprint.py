@@ -1,33 +1,43 @@
-"""How many bytes does a rank need? Weights, gradients, optimizer, activations and logits of one pipeline stage.
+"""Footprint: the bytes that one pipeline rank needs at the peak of a step, part by part.
 
-Weights are counted from the model's shape. Activations follow Korthikanti et al. and Fujii et al. (arXiv 2411.06465):
-what backward needs of one layer, per token and hidden unit, in half precision:
+The same formulas serve one configuration and columns of a million. What backward keeps of one layer, in bytes for each
+token in half precision (h hidden, q width of all queries, k of keys and values, f inner width, s sequence, a heads):
 
-====================  ======================================================
-two norms             4
-attention             6 + 4 · kv_heads / heads (no score matrix: a fused kernel)
-feed-forward          2 + 8 · width / hidden gated, 2 + 4 · width / hidden plain
-selective             2 less (attention's output is computed once more)
-full recomputation    2 (the layer's input)
-====================  ======================================================
+================  ======================================  ==================================================
+norms             2 x 2h                                  over tp with sequence parallelism only
+inputs            2 x 2h of attention and feed-forward    over tp with sequence parallelism only
+attention         2q + 2k, output 2q                      over tp
+score matrix      5 a s: softmax, dropout's mask, result  over tp; only without a fused kernel
+feed-forward      8f with a gate, 4f without              over tp
+mixture           the chosen experts' share of the above, and each token's copies (2 x 2h) beside
+selective         score matrix and attention's output are computed once more
+full              2h, the layer's input, and one layer unfolded at a time
+================  ======================================  ==================================================
 
-Tensor parallelism divides them all, since it is taken to come with sequence parallelism. What no formula covers (the
-allocator's fragments, NCCL's buffers, the CUDA context) is not in the sum: keep a share of the device free for it.
+After Korthikanti et al. (arXiv 2205.05198) and Fujii et al. (arXiv 2411.06465), without dropout of hidden states. The
+allocator's fragments, communicators' buffers and the CUDA context are `overhead_bytes`, 0 where no trainer is named.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from usp_prof import conventions
-from usp_prof.model.configuration import Configuration, Recompute
+import numpy as np
+from numpy.typing import NDArray
+
+from usp_prof.model.configuration import FULL, NONE, SELECTIVE, Configuration, Recompute, columns_of
+from usp_prof.model.shape import Column, shape_of
 
 if TYPE_CHECKING:
     from usp_prof.contract import ModelEntry
+    from usp_prof.model.configuration import Columns
+    from usp_prof.model.shape import Shape
 
 MASTER_AND_MOMENTS = 12
 """Bytes of the optimizer per parameter in mixed precision: a float32 copy and Adam's two moments."""
+LOGIT_BYTES = 10
+"""Bytes of a logit: as the head gives it, in float32, and its gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,7 @@ class Footprint:
     gathered_bytes: int
     activation_bytes: int
     logit_bytes: int
+    overhead_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -51,81 +62,99 @@ class Footprint:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+Parts = dict[str, NDArray[Any]]
+"""Columns of the parts of `Footprint`, by the names of its fields: one entry a case."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """What one pipeline rank holds: layers, vocabulary matrices, and micro-batches whose activations it keeps."""
 
-    layers: float
-    embedding: bool
-    head: bool
-    in_flight: float
+    layers: Column
+    embedding: Column
+    head: Column
+    in_flight: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What a trainer keeps beyond the formulas; the default keeps nothing."""
+
+    activation_scale: Column = 1.0
+    logit_bytes: Column = LOGIT_BYTES
+    overhead_bytes: Column = 0.0
+    buffer_fraction: Column = 0.0
+    """Of one rank's weights and gradients, that buckets and the allocator hold beside them."""
+
+
+PLAIN = Habits()
 
 
 def footprint(model: ModelEntry, configuration: Configuration, stage: Stage, *, gradient_bytes: int = 0) -> Footprint:
     """Give what a rank of the stage needs; `gradient_bytes` per parameter where gradients are wider than weights."""
-    dense, experts = _parameters(model, configuration, stage)
-    width = 4 if configuration.dtype == "fp32" else 2
-    gradient = gradient_bytes or width
-    optimizer = 8 if configuration.dtype == "fp32" else MASTER_AND_MOMENTS
-    whole, own = configuration.shards, max(1, configuration.shards // configuration.ep)
+    found = footprints(shape_of(model), columns_of([configuration], gradient_bytes), stage)
+    return Footprint(**{part: round(float(np.ravel(size)[0])) for part, size in found.items()})
 
-    def held(bytes_each: int, from_stage: int) -> int:
-        if configuration.zero < from_stage:
-            return round(bytes_each * (dense + experts))
-        return round(bytes_each * (dense / whole + experts / own))
 
-    layers = max(stage.layers, 1.0)
-    return Footprint(
-        parameter_bytes=held(width, 3),
-        gradient_bytes=held(gradient, 2),
-        optimizer_bytes=held(optimizer, 1),
-        gathered_bytes=_gathered(model, configuration, width) if configuration.zero == 3 else 0,
-        activation_bytes=_activations(model, configuration, stage, layers),
-        logit_bytes=_logits(model, configuration) if stage.head else 0,
-    )
+def footprints(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) -> Parts:
+    """Give what a rank of each stage needs, for columns of configurations."""
+    dense, routed = parameters(shape, c, stage)
+    dense_shards, routed_shards = c.shards, c.expert_shards
+
+    def held(bytes_each: Column, from_stage: int) -> Column:
+        sharded = dense / dense_shards + routed / routed_shards
+        return bytes_each * np.where(c.zero >= from_stage, sharded, dense + routed)
+
+    optimizer = np.where(c.width == 4, 8, MASTER_AND_MOMENTS)
+    kept, gradients = held(c.width, 3), held(c.gradient_bytes, 2)
+    layer = Stage(1.0, embedding=0, head=0, in_flight=1.0)
+    gathered = np.where(c.zero == 3, 2 * c.width * sum(parameters(shape, c, layer)), 0.0)
+    tokens = c.micro_batch * shape.sequence / c.cp
+    logits = tokens * shape.vocabulary / c.tp * habits.logit_bytes * np.where(stage.head, 1.0, 0.0)
+    found = {
+        "parameter_bytes": kept,
+        "gradient_bytes": gradients,
+        "optimizer_bytes": held(optimizer, 1),
+        "gathered_bytes": gathered,
+        "activation_bytes": activations(shape, c, stage) * habits.activation_scale,
+        "logit_bytes": logits,
+        "overhead_bytes": habits.overhead_bytes + habits.buffer_fraction * (kept + gradients),
+    }
+    return {part: np.broadcast_to(np.asarray(size, float), c.dp.shape) for part, size in found.items()}
+
+
+def parameters(shape: Shape, c: Columns, stage: Stage) -> tuple[Column, Column]:
+    """Count the weights of a rank before data-parallel sharding: those every rank of dp and cp holds, and experts'."""
+    alone = np.logical_and(stage.embedding, stage.head)
+    matrices = np.where(stage.embedding, 1, 0) + np.where(stage.head, 1, 0) - np.where(alone & shape.tied, 1, 0)
+    dense = stage.layers * shape.shared_parameters + matrices * shape.vocabulary * shape.hidden
+    return dense / c.tp, stage.layers * shape.routed_parameters / c.ep / c.expert_tp
+
+
+def activations(shape: Shape, c: Columns, stage: Stage) -> Column:
+    """Give what all layers of a stage keep of the micro-batches in flight, and the layer that is unfolded."""
+    kept = layer_activations(shape, c, c.recompute) * np.maximum(stage.layers, 1.0) * stage.in_flight
+    unfolded = np.where(c.recompute == FULL, layer_activations(shape, c, np.asarray(NONE)), 0.0)
+    return kept + unfolded
+
+
+def layer_activations(shape: Shape, c: Columns, recompute: Column) -> Column:
+    """Give what one layer keeps of one micro-batch, in bytes."""
+    tokens = c.micro_batch * shape.sequence / c.cp
+    hidden = 2.0 * shape.hidden / c.spread
+    again = np.asarray(recompute) == SELECTIVE
+    core = np.where(again, 0.0, 2.0 * shape.query / c.tp)
+    scores = np.where(c.fused_attention | again, 0.0, 5.0 * shape.heads * shape.sequence / c.tp)
+    attention = hidden + 2.0 * (shape.query + shape.key_value) / c.tp + core + scores
+    per_inner = np.where(np.asarray(shape.matrices) == 3, 8.0, 4.0)
+    dense = np.where(np.asarray(shape.dense_width) > 0, hidden + per_inner * shape.dense_width / c.tp, 0.0)
+    chosen = shape.mixed * shape.experts_per_token * (per_inner * shape.expert_width + 4.0 * shape.hidden) / c.tp
+    whole = 2 * hidden + attention + dense + chosen + np.where(np.asarray(shape.mixed) > 0, shape.mixed * hidden, 0.0)
+    return np.asarray(tokens * np.where(np.asarray(recompute) == FULL, hidden, whole) * c.width / 2)
 
 
 def layer_activation_bytes(model: ModelEntry, configuration: Configuration, recompute: Recompute) -> float:
-    """Give what one layer keeps of one micro-batch."""
-    tokens = configuration.micro_batch * model.sequence / (configuration.cp * configuration.tp)
-    unit = tokens * model.hidden * (2 if configuration.dtype == "fp32" else 1)
-    if recompute is Recompute.FULL:
-        return 2 * unit
-    share = (model.kv_heads or model.heads) / model.heads if model.heads else 1.0
-    attention = 6 + 4 * share
-    widths = model.ffn_hidden
-    if model.experts:
-        widths = (model.expert_ffn_hidden or model.ffn_hidden) * (model.experts_per_token + model.shared_experts)
-    forward = 2 + (8 if model.gated_ffn else 4) * widths / model.hidden
-    if recompute is Recompute.SELECTIVE:
-        attention -= 2
-    return unit * (4 + attention + forward)
-
-
-def _parameters(model: ModelEntry, configuration: Configuration, stage: Stage) -> tuple[float, float]:
-    """Count the weights of a rank before data-parallel sharding: those every rank of dp and cp holds, and experts'."""
-    layer = conventions.mean_layer(model)
-    vocabulary = conventions.vocabulary_parameters(model)
-    matrices = int(stage.embedding) + int(stage.head and not (model.tied_embeddings and stage.embedding))
-    dense = stage.layers * layer.shared + matrices * vocabulary
-    return dense / configuration.tp, stage.layers * layer.routed / configuration.ep / configuration.tp
-
-
-def _gathered(model: ModelEntry, configuration: Configuration, width: int) -> int:
-    """Two layers whole: the one at work and the one being fetched."""
-    one = Stage(1.0, embedding=False, head=False, in_flight=1.0)
-    return round(2 * width * sum(_parameters(model, configuration, one)))
-
-
-def _activations(model: ModelEntry, configuration: Configuration, stage: Stage, layers: float) -> int:
-    kept = layer_activation_bytes(model, configuration, configuration.recompute)
-    total = kept * layers * stage.in_flight
-    if configuration.recompute is Recompute.FULL:  # one layer is unfolded at a time
-        total += layer_activation_bytes(model, configuration, Recompute.NONE)
-    return round(total)
-
-
-def _logits(model: ModelEntry, configuration: Configuration) -> int:
-    """Scores as the head gives them, in float32, and their gradient, for one micro-batch."""
-    tokens = configuration.micro_batch * model.sequence / configuration.cp
-    return round(tokens * model.vocab / configuration.tp * (2 + 4 + 4))
+    """Give what one layer of a model keeps of one micro-batch."""
+    place = list(Recompute).index(recompute)
+    found = layer_activations(shape_of(model), columns_of([configuration]), np.asarray(place))
+    return float(np.ravel(found)[0])

@@ -101,15 +101,16 @@ def _row(  # noqa: PLR0913, PLR0917 - one row of the table below, in the order o
 # Name, pattern of the name that the driver gives, TFLOP/s of fp16, bf16, fp8, memory TB/s and GB, link and its GB/s.
 # The first pattern that fits counts, so that special models stand before plain ones.
 DEVICES: tuple[Device, ...] = (
-    _row("V100 SXM2", r"v100-sxm[23]", 125, 0, 0, 0.9, 32, "NVLink2", 150, "NVIDIA V100 datasheet", fp32=15.7),
+    _row("V100 SXM2", r"v100-sxm[23]|^v100$", 125, 0, 0, 0.9, 32, "NVLink2", 150, "NVIDIA V100 datasheet", fp32=15.7),
     _row("V100 PCIe", r"v100-pcie|v100 pcie", 112, 0, 0, 0.9, 32, "PCIe3", 16, "NVIDIA V100 datasheet", fp32=14.0),
     _row("A100 PCIe 80GB", r"a100 80gb pcie|a100-pcie-80gb", 312, 312, 0, 1.94, 80, "PCIe4", 31, _ML, fp32=19.5,
          tf32=156),
     _row("A100 PCIe 40GB", r"a100-pcie-40gb", 312, 312, 0, 1.555, 40, "PCIe4", 31, "NVIDIA A100 datasheet", fp32=19.5,
          tf32=156),
-    _row("A100 SXM 40GB", r"a100-sxm4-40gb|a100-pg509", 312, 312, 0, 1.555, 40, "NVLink3", 300,
+    _row("A100 SXM 40GB", r"a100-sxm4-40gb|a100-pg509|^a100[ _-]40gb$", 312, 312, 0, 1.555, 40, "NVLink3", 300,
          "NVIDIA A100 datasheet", fp32=19.5, tf32=156),
-    _row("A100 SXM 80GB", r"a100-sxm", 312, 312, 0, 2.0, 80, "NVLink3", 300, _ML, fp32=19.5, tf32=156),
+    _row("A100 SXM 80GB", r"a100-sxm|^a100([ _-]80gb)?$", 312, 312, 0, 2.0, 80, "NVLink3", 300, _ML,
+         fp32=19.5, tf32=156),
     _row("A800 PCIe 80GB", r"a800 80gb pcie|a800-pcie", 312, 312, 0, 1.94, 80, "PCIe4", 31, "NVIDIA A800 datasheet",
          fp32=19.5, tf32=156),
     _row("A800 SXM 80GB", r"a800", 312, 312, 0, 2.0, 80, "NVLink3", 200, "NVIDIA A800 datasheet", fp32=19.5, tf32=156),
@@ -122,6 +123,8 @@ DEVICES: tuple[Device, ...] = (
     _row("H100 PCIe", r"h100 pcie", 756, 756, 1513, 2.0, 80, "PCIe5", 63, _ML, fp32=51.2, tf32=378),
     _row("GH200 144GB", r"gh200 1[0-9]{2}g", 989, 989, 1979, 4.8, 141, "NVLink4", 450, _ML, fp32=67, tf32=494.7),
     _row("GH200 96GB", r"gh200", 989, 989, 1979, 4.0, 96, "NVLink4", 450, _ML, fp32=67, tf32=494.7),
+    _row("H100 96GB HBM2e", r"h100[ _]96gb", 989, 989, 1979, 2.4, 96, "NVLink4", 450,
+         f"{_TITAN}; its benchmarks of December 2024 (memory, 500 W)", fp32=67, tf32=494.7),
     _row("H100 SXM", r"h100", 989, 989, 1979, 3.35, 80, "NVLink4", 450, _ML, fp32=67, tf32=494.7,
          note="the driver calls SXM boards 'H100 80GB HBM3'"),
     _row("H800 PCIe", r"h800 pcie", 756, 756, 1513, 2.0, 80, "PCIe5", 63, f"NVIDIA H800 datasheet, {_HALF}", fp32=51,
@@ -182,4 +185,5 @@ DEVICES: tuple[Device, ...] = (
 def find(name: str) -> Device | None:
     """Give the device that a driver calls by this name; `None` when the table does not know it."""
     lowered = name.lower()
-    return next((device for device in DEVICES if re.search(device.pattern, lowered)), None)
+    exact = next((device for device in DEVICES if device.name.lower() == lowered), None)
+    return exact or next((device for device in DEVICES if re.search(device.pattern, lowered)), None)

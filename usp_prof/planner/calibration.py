@@ -1,6 +1,13 @@
-"""What does a recorded run teach the planner? The efficiency that its compute reached, its links' rate, and the error.
+"""Calibration: what a recorded run teaches the planner, part by part, and how far it then is from the run itself.
 
-The error is told by predicting the recorded configuration itself: it is shown beside every plan made from the run.
+Each part of the recorded step is held against the prediction of the same configuration:
+
+    compute          all device work is scaled to what the mean rank computed
+    axes             exposed messages of tp, cp, ep and dp are scaled to those that were measured
+    pipeline         what waits beyond the predicted bubble becomes the time of a hand-over
+    fixed            what belongs to no axis (losses, barriers, the host between steps) is added to every step
+
+The whole is never scaled: what the parts leave over is the error that is shown, and beyond 10 % nothing is ranked.
 """
 
 from __future__ import annotations
@@ -8,21 +15,33 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from usp_prof.analyses import breakdown, collectives, memory, mfu, step_time
-from usp_prof.model import flops
+import numpy as np
+
+from usp_prof.analyses import breakdown, memory, mfu, step_time
 from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.errors import InputError
 from usp_prof.model.hardware import find
-from usp_prof.planner.cluster import DEVICES_PER_NODE, Cluster
-from usp_prof.planner.prediction import Prediction, predict
+from usp_prof.model.shape import shape_of
+from usp_prof.planner import compute
+from usp_prof.planner.cases import cases_of, machine_of
+from usp_prof.planner.cluster import DEVICES_PER_NODE, NETWORK_RATE, Cluster
+from usp_prof.planner.predict import Prediction, predict
+from usp_prof.planner.profiles import Profile
 
 if TYPE_CHECKING:
     from usp_prof.contract import Manifest, ModelEntry
     from usp_prof.model.metric import Value
     from usp_prof.tables.table_set import TableSet
-LARGE_BYTES = 1 << 16
-"""Classes of calls that tell a link's rate; smaller ones tell its latency."""
-WIDE_AXES = ("dp", "dp_shard", "dp_replicate", "tp", "cp", "ep")
+
+CLOSE = 0.1
+"""Error of the recorded step above which nothing is ranked."""
+EXPOSED_OF_AXIS = {"tp": "tensor_exposed", "cp": "context_exposed", "ep": "expert_exposed", "dp": "data_exposed"}
+NEUTRAL = Profile(
+    "the recorded run", gemm_share=1.0, core_share=1.0, imbalance=1.0, host_layer=0.0, host_tensor=0.0,
+    host_experts=0.0, tensor_latency=0.0, tensor_exposed=1.0, pipeline_hop=0.0, fixed=0.0, jitter=0.0, time_spread=0.1,
+    overhead_bytes=0.0, optimizer_scale=1.0, data_overlap=1.0,
+)  # fmt: skip
+"""The formulas alone: nothing of a trainer that was measured elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +51,7 @@ class Calibration:
     model: ModelEntry
     configuration: Configuration
     cluster: Cluster
+    profile: Profile
     prediction: Prediction
     measured_step_ns: float
     measured_memory_bytes: float
@@ -46,6 +66,19 @@ class Calibration:
         """How far the predicted peak is from the measured one; NaN when the trace holds no memory events."""
         return self.prediction.footprint.total_bytes / self.measured_memory_bytes - 1
 
+    @property
+    def is_close(self) -> bool:
+        """Whether the run itself is predicted well enough to rank others by it."""
+        return abs(self.error_fraction) <= CLOSE
+
+    def sentence(self) -> str:
+        """Say how far off the prediction of the run itself is."""
+        return f"the recorded step itself is predicted with an error of {self.error_fraction:+.1%}: nothing is ranked"
+
+    def missing(self) -> str:
+        """Say what would make the prediction better."""
+        return "record more steps of an even run (see usp-prof analyze), or plan with --model and --device"
+
 
 def calibrate(tables: TableSet) -> Calibration:
     """Learn from a run; raises with what the recording lacks."""
@@ -57,31 +90,30 @@ def calibrate(tables: TableSet) -> Calibration:
             hint="record it with usp_prof.record, which writes run.json, or plan with --model and --device",
         )
     work = mfu.compute(tables)
-    step = _whole(step_time.compute(tables).values(), "step_time")
-    compute = _whole(breakdown.compute(tables).values(), "compute_time")
-    if not work.peak or not step or not compute or not manifest.tokens_per_step:
+    parts = breakdown.compute(tables).values()
+    step_ns = _whole(step_time.compute(tables).values(), "step_time")
+    compute_ns = _whole(parts, "compute_time")
+    if not work.peak or not step_ns or not compute_ns or not manifest.tokens_per_step:
         raise InputError(
             "the run does not tell the device's peak, its step or its tokens",
             hint="give --device NAME for a known device; the recorder notes tokens_per_step and a measured CPU peak",
         )
     configuration = recorded_configuration(manifest, model)
-    share = (flops.hardware_per_token(model, "causal", manifest.recompute) or 0.0) * manifest.tokens_per_step
-    best = share / configuration.devices / work.peak * 1e9
     device = find(manifest.device)
     cluster = Cluster(
         device=manifest.device or "cpu",
         peak_flops=work.peak,
         memory_bytes=device.memory_bytes if device is not None else float("inf"),
         memory_rate=device.memory_rate if device is not None else float("inf"),
-        link_rate=device.link_rate if device is not None else float("inf"),
+        link_rate=(device.link_rate if device is not None else 0.0) or NETWORK_RATE,
         devices_per_node=manifest.devices_per_node or max(DEVICES_PER_NODE, configuration.devices),
-        efficiency=best / compute,
         basis=f"run {manifest.name}",
     )
-    cluster = _with_links(cluster, tables, configuration)
-    prediction = predict(model, configuration, cluster)
+    profile = _with_compute(NEUTRAL, model, configuration, cluster, compute_ns)
+    profile = _with_parts(profile, model, configuration, cluster, parts)
+    prediction = predict(model, configuration, cluster, profile=profile)
     peak = _whole(memory.compute(tables).values(), "peak_memory")
-    return Calibration(model, configuration, cluster, prediction, step, peak or float("nan"))
+    return Calibration(model, configuration, cluster, profile, prediction, step_ns, peak or float("nan"))
 
 
 def recorded_configuration(manifest: Manifest, model: ModelEntry) -> Configuration:
@@ -104,7 +136,50 @@ def recorded_configuration(manifest: Manifest, model: ModelEntry) -> Configurati
         chunks=max(1, stages),
         recompute=Recompute(manifest.recompute) if manifest.recompute in list(Recompute) else Recompute.NONE,
         dtype=manifest.dtype or "bf16",
+        replicas=max(1, mesh.get("dp_replicate", 1)) if manifest.zero_stage == 3 else 1,
     )
+
+
+def _with_compute(
+    profile: Profile, model: ModelEntry, configuration: Configuration, cluster: Cluster, measured_ns: float
+) -> Profile:
+    """Scale all device work to what the mean rank computed in a step."""
+    c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
+    layer, head = compute.layer(c), compute.head(c)
+    whole = model.layers * (layer.forward + layer.backward) + head.forward + head.backward
+    seconds = float(np.ravel(whole)[0]) * configuration.micro_batches / configuration.pp
+    return replace(profile, work_scale=measured_ns / 1e9 / seconds)
+
+
+def _with_parts(
+    profile: Profile, model: ModelEntry, configuration: Configuration, cluster: Cluster, parts: list[Value]
+) -> Profile:
+    """Scale each axis's exposed messages, and take what is left for the pipeline's hand-over and the fixed part."""
+    exposed = _by(parts, "exposed_comm_time", "axis")
+    idle = _by(parts, "idle_time", "cause")
+    first = predict(model, configuration, cluster, profile=profile)
+    measured = {axis: exposed.get(axis, 0.0) for axis in EXPOSED_OF_AXIS}
+    measured["dp"] += exposed.get("dp_shard", 0.0) + exposed.get("dp_replicate", 0.0)
+    scales = {
+        EXPOSED_OF_AXIS[axis]: getattr(profile, EXPOSED_OF_AXIS[axis]) * measured[axis] / first.exposed_ns[axis]
+        for axis in measured
+        if first.exposed_ns.get(axis, 0.0) > 0
+    }
+    # What all ranks do together (the loss, barriers) is where early pipeline ranks wait for the last one.
+    together = sum(time for axis, time in exposed.items() if axis in ("world", "unknown"))
+    fixed = sum(time for cause, time in idle.items() if cause != "bubble")
+    fixed += together if configuration.pp == 1 else 0.0
+    fixed += _whole(parts, "memcpy_time") - first.optimizer_ns
+    profile = replace(profile, fixed=max(fixed, 0.0) / 1e9, **scales)
+    if configuration.pp == 1:
+        return profile
+    # Ranks without the head wait for the one with it: the mean rank's waiting is the busiest rank's and this more.
+    second = predict(model, configuration, cluster, profile=profile)
+    waits = idle.get("bubble", 0.0) + exposed.get("pp", 0.0) + together
+    uneven = second.compute_ns - _whole(parts, "compute_time")
+    beyond = waits - uneven - second.bubble_ns
+    hops = 2 * (configuration.pp - 1) * max(1, configuration.micro_batches / configuration.pp)
+    return replace(profile, pipeline_hop=max(beyond, 0.0) / 1e9 / hops)
 
 
 def _whole(values: list[Value], metric: str) -> float:
@@ -112,27 +187,10 @@ def _whole(values: list[Value], metric: str) -> float:
     return found if found == found else 0.0  # noqa: PLR0124 - not NaN
 
 
-def _with_links(cluster: Cluster, tables: TableSet, configuration: Configuration) -> Cluster:
-    """Take rate and latency from the run's own calls inside a node, where it has such calls.
-
-    Messages between pipeline stages are left out: their time is mostly the wait for the other side; small calls of no
-    axis (losses, barriers) say nothing of a link.
-    The rate is the best bus bandwidth of any size class, the latency what a hop of the smallest class took.
-    """
-    degrees = configuration.degrees()
-    kinds = [
-        kind
-        for kind in collectives.compute(tables).kinds
-        if kind.busbw > 0 and not kind.inter_node and kind.axis in WIDE_AXES
-    ]
-    large = [kind.busbw for kind in kinds if kind.size_bytes >= LARGE_BYTES]
-    if not large:
-        return cluster
-    least = min(kinds, key=lambda kind: kind.size_bytes)
-    hops = max(1, degrees.get(least.axis, 2) - 1)
-    return replace(
-        cluster,
-        link_rate=max(large),
-        link_share=1.0,
-        node_latency_ns=least.transfer_ns / max(1, least.complete) / hops,
-    )
+def _by(values: list[Value], metric: str, dimension: str) -> dict[str, float]:
+    """Give a metric by one dimension alone."""
+    return {
+        str(value.dims[dimension]): value.value
+        for value in values
+        if value.metric.id == metric and set(value.dims) == {dimension} and value.value == value.value
+    }

@@ -1,0 +1,133 @@
+"""Is a predicted step what the arithmetic by hand gives, and does it move the way theory says?"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN, PLAIN_TRAINER
+
+from usp_prof.contract import ModelEntry
+from usp_prof.model.configuration import Configuration, Recompute
+from usp_prof.planner.cluster import Cluster
+from usp_prof.planner.predict import Prediction, predict
+from usp_prof.planner.profiles import PROFILES, Profile
+from usp_prof.schedule import Schedule, Shape
+
+HEADLESS = replace(PLAIN, vocab=1)
+FAST = replace(MACHINE, network_latency_ns=0, node_latency_ns=0, link_rate=1e18, network_rate=1e18)
+
+
+def plain(
+    model: ModelEntry, configuration: Configuration, cluster: Cluster = MACHINE, profile: Profile = PLAIN_TRAINER
+) -> Prediction:
+    """Predict by the formulas alone."""
+    return predict(model, configuration, cluster, profile=profile)
+
+
+def test_compute_is_above_the_flop_over_what_the_device_reaches() -> None:
+    found = plain(LLAMA_8B, Configuration(micro_batches=4))
+    flop = 4 * 8192 * (6 * 7.5e9 + 6 * 32 * 4096 * 8192)
+    assert 1.0 < found.compute_ns / (flop / 0.5e15 * 1e9) < 1.5
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("micro_batches", [8, 64])
+def test_an_even_pipeline_has_the_textbook_bubble(schedule: str, micro_batches: int) -> None:
+    found = plain(HEADLESS, Configuration(pp=4, micro_batches=micro_batches, schedule=schedule), FAST)
+    window = found.compute_ns + found.bubble_ns
+    textbook = Schedule(schedule).traits.bubble(Shape(4, micro_batches))
+    assert found.bubble_ns / window == pytest.approx(textbook, abs=1e-2)
+
+
+def test_more_chunks_and_split_backwards_shorten_the_bubble() -> None:
+    each = {"1f1b": 1, "interleaved": 2, "zb-h1": 1, "zbv": 2}
+    found = [
+        plain(HEADLESS, Configuration(pp=4, micro_batches=16, schedule=name, chunks=chunks), FAST).bubble_ns
+        for name, chunks in each.items()
+    ]
+    assert found == sorted(found, reverse=True)
+    assert found[0] == pytest.approx(2 * found[1], rel=0.02)
+
+
+def test_recomputation_costs_a_third_of_compute() -> None:
+    kept = plain(HEADLESS, Configuration())
+    again = plain(HEADLESS, Configuration(recompute=Recompute.FULL))
+    assert 1.25 < again.compute_ns / kept.compute_ns < 4 / 3
+    assert again.footprint.activation_bytes < kept.footprint.activation_bytes
+
+
+def test_tensor_parallel_messages_are_exposed_twice_four_times_a_layer() -> None:
+    found = plain(LLAMA_8B, Configuration(tp=8, micro_batches=2))
+    one = 8 * 1e-6 + 8192 * 4096 * 2 * 7 / 8 / (400e9 * (1 - 0.92 / 64))
+    assert found.exposed_ns["tp"] == pytest.approx(8 * one * 1e9 * 32 * 2, rel=1e-6)
+
+
+def test_tensor_parallelism_across_nodes_costs_more() -> None:
+    inside = plain(LLAMA_8B, Configuration(tp=8))
+    across = plain(LLAMA_8B, Configuration(tp=16))
+    assert across.exposed_ns["tp"] > 2 * inside.exposed_ns["tp"]
+
+
+def test_gradients_hide_behind_a_long_backward_but_for_their_last_bucket() -> None:
+    hidden = plain(LLAMA_8B, Configuration(dp=8))
+    shown = plain(LLAMA_8B, Configuration(dp=8), replace(MACHINE, link_rate=1e9))
+    assert hidden.exposed_ns["dp"] < 0.05 * hidden.step_ns
+    assert shown.exposed_ns["dp"] > 0.5 * shown.step_ns
+
+
+def test_data_parallelism_at_scale_pays_for_every_member_of_its_ring() -> None:
+    few, many = (plain(LLAMA_8B, Configuration(dp=dp), profile=PROFILES["nanotron"]) for dp in (16, 512))
+    assert many.exposed_ns["dp"] > 2 * few.exposed_ns["dp"]
+
+
+def test_context_parallelism_is_not_free() -> None:
+    whole = plain(LLAMA_8B, Configuration(dp=8, micro_batches=1))
+    ring = plain(LLAMA_8B, Configuration(cp=8, micro_batches=8))
+    assert ring.step_ns > 1.02 * whole.step_ns
+
+
+def test_experts_exchange_tokens() -> None:
+    assert plain(EXPERTS, Configuration(dp=4, ep=4)).exposed_ns["ep"] > 0
+    assert "ep" not in plain(EXPERTS, Configuration(dp=4)).exposed_ns
+
+
+def test_small_experts_reach_less_than_one_large_block() -> None:
+    """The same FLOP in 64 narrow experts takes longer than in 8 wide ones."""
+    wide = replace(EXPERTS, experts=8, experts_per_token=2, expert_ffn_hidden=2048)
+    narrow = replace(EXPERTS, experts=64, experts_per_token=16, expert_ffn_hidden=256)
+    assert plain(narrow, Configuration()).compute_ns > 1.2 * plain(wide, Configuration()).compute_ns
+
+
+def test_a_launch_bound_layer_is_never_faster_than_its_host() -> None:
+    slow = replace(PLAIN_TRAINER, host_layer=3.0)
+    assert plain(HEADLESS, Configuration(), profile=slow).step_ns == pytest.approx(8 * 3e9, rel=1e-3)
+
+
+def test_without_a_fused_kernel_attention_passes_over_its_scores() -> None:
+    fused = plain(LLAMA_8B, Configuration(tp=8))
+    unfused = plain(LLAMA_8B, Configuration(tp=8, fused_attention=False))
+    assert unfused.compute_ns > 1.5 * fused.compute_ns
+
+
+@settings(max_examples=25)
+@given(
+    st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.sampled_from([8, 16, 40]), st.sampled_from([0, 1, 3]),
+    st.sampled_from(sorted(PROFILES)),
+)  # fmt: skip
+def test_the_parts_add_up_to_the_step(tp: int, pp: int, micro_batches: int, zero: int, trainer: str) -> None:
+    configuration = Configuration(dp=2, tp=tp, pp=pp, zero=zero, micro_batches=micro_batches)
+    found = plain(PLAIN, configuration, profile=PROFILES[trainer])
+    assert 0 <= found.bubble_fraction < 1
+    assert 0 < found.mfu < 1
+    parts = found.compute_ns + sum(found.exposed_ns.values()) + found.bubble_ns + found.optimizer_ns + found.fixed_ns
+    assert parts == pytest.approx(found.step_ns)
+    assert found.step_low_ns < found.step_ns < found.step_high_ns
+
+
+def test_compute_is_the_same_however_weights_are_gathered() -> None:
+    """ZeRO-3's exposed gathers lie among the layers: they are communication, not compute."""
+    slow = replace(MACHINE, link_rate=1e9)
+    whole, sharded = (plain(LLAMA_8B, Configuration(dp=8, zero=zero), slow) for zero in (1, 3))
+    assert sharded.compute_ns == pytest.approx(whole.compute_ns, rel=1e-6)
+    assert sharded.exposed_ns["dp"] > whole.exposed_ns["dp"]

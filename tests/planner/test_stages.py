@@ -1,0 +1,44 @@
+"""Does each trainer deal its layers to stages as it does in truth?"""
+
+import pytest
+from planned import cases
+
+from usp_prof.model.configuration import Configuration
+from usp_prof.planner.stages import by_cost, stages_of
+from usp_prof.planner.step import FILLING
+from usp_prof.schedule import Schedule, Shape
+from usp_prof.schedules.orders import order
+from usp_prof.schedules.simulation import simulate
+from usp_prof.whatif.reordering.stages import in_flight
+
+
+def test_by_cost_the_stage_with_the_head_has_fewer_layers() -> None:
+    # 8 layers and a head that costs 4 of them: 12 in all, 6 a stage, and the layer that passes 6 still counts.
+    assert by_cost(8, 2, 4.0) == (7, 1)
+    assert by_cost(8, 2, 0.0) == (5, 3)
+    assert sum(by_cost(32, 16, 2.5)) == 32
+
+
+def test_the_first_rank_keeps_as_many_micro_batches_as_there_are_stages() -> None:
+    found = stages_of(cases(Configuration(pp=4, micro_batches=16), Configuration(pp=4, micro_batches=2)))
+    assert found.kept.tolist() == [[4, 2], [3, 2], [1, 1]]
+    assert found.layers.tolist() == [[2, 2], [2, 2], [2, 2]]
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev"])
+def test_what_is_kept_is_what_the_orders_of_the_schedule_keep(schedule: str) -> None:
+    traits = Schedule(schedule).traits
+    chunks = 2 if traits.usual_stages_per_rank == 2 else 1
+    found = stages_of(cases(Configuration(pp=4, micro_batches=16, schedule=schedule, chunks=chunks)))
+    kept = in_flight(Schedule(schedule), Shape(4, 16, chunks))
+    assert found.kept[0, 0] == pytest.approx(kept[0] / chunks, rel=0.15)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb-h1"])
+def test_the_closed_form_of_the_window_is_that_of_the_simulated_schedule(schedule: str) -> None:
+    chunks = 2 if schedule == "interleaved" else 1
+    shape = Shape(4, 16, chunks)
+    durations = {"F": 300, "B": 600, "I": 300, "W": 300}
+    window = simulate(order(Schedule(schedule), shape), lambda action: durations[action.kind]).window
+    busy = 16 * 900 * chunks
+    assert busy + FILLING[Schedule(schedule)] * 3 * 900 == pytest.approx(window, rel=0.03)

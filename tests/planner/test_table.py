@@ -1,0 +1,101 @@
+"""Are the rows of a table understood by their columns, and impossible ones refused in their own row?"""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from usp_prof.cli.app import main
+from usp_prof.model.errors import UspProfError
+from usp_prof.planner.predict import Prediction
+from usp_prof.planner.table import COLUMNS, GIVEN, predict_table, read_rows, understood
+
+ROW = {
+    "model": "Llama-3-8B", "sequence": "8192", "device": "H100", "devices": "16", "tp": "8", "micro_batch": "1",
+    "batch": "32",
+}  # fmt: skip
+
+
+def test_what_is_missing_follows_from_the_rest() -> None:
+    case = understood(ROW)
+    assert (case.configuration.dp, case.configuration.micro_batches, case.configuration.zero) == (2, 16, 1)
+    assert case.model.layers == 32
+    assert case.trainer == "megatron"
+
+
+def test_other_usual_names_mean_the_same() -> None:
+    other = {
+        "model": "llama3.1 8b", "seq": "8192", "gpu": "h100_80gb", "n_gpus": "16", "tp": "8.0", "mbs": "1",
+        "gbs_samples": "32", "precision": "bfloat16",
+    }  # fmt: skip
+    assert understood(other).configuration == understood(ROW).configuration
+
+
+def test_a_shape_needs_no_name() -> None:
+    shape = {"layers": "16", "hidden": "2048", "heads": "32", "ffn": "8192", "vocab": "131072", "tied": "1"}
+    case = understood({**ROW, "model": "", **shape})
+    assert (case.model.kv_heads, case.model.head_dim, case.model.tied_embeddings) == (32, 64, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"tp": "3"}, "does not divide 16 devices"),
+        ({"tp": "-8"}, "tp is a finite number of at least 0"),
+        ({"tp": "1.5"}, "tp is a whole number"),
+        ({"micro_batch": "0"}, "at least 1"),
+        ({"dp": "4"}, "is not the 16 devices"),
+        ({"batch": "33"}, "does not divide the batch of 33"),
+        ({"device": "Potato"}, "no device 'Potato'"),
+        ({"device": ""}, "names no device"),
+        ({"model": "Llama-9"}, "no model is named"),
+        ({"sequence": ""}, "no sequence length"),
+        ({"recompute": "sometimes"}, "none, selective or full"),
+        ({"schedule": "zigzag"}, "no schedule is named"),
+        ({"ep": "2"}, "needs a model with experts"),
+        ({"trainer": "deepspeed"}, "no trainer is named"),
+        ({"batch": "nan"}, "finite number"),
+    ],
+)
+def test_what_is_impossible_is_refused(change: dict[str, str], sentence: str) -> None:
+    with pytest.raises(UspProfError, match=sentence):
+        understood({**ROW, **change})
+
+
+def test_a_refused_row_does_not_hold_up_the_others() -> None:
+    found = predict_table([ROW, {**ROW, "tp": "5"}, {**ROW, "trainer": "nanotron"}])
+    assert isinstance(found[0], Prediction)
+    assert isinstance(found[1], str)
+    assert isinstance(found[2], Prediction)
+    assert found[0].footprint.gradient_bytes < found[2].footprint.gradient_bytes
+
+
+def test_the_command_adds_columns_and_says_which_rows_were_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rows.csv"
+    with file.open("w", newline="") as out:
+        writer = csv.DictWriter(out, [*ROW, "note"])
+        writer.writeheader()
+        writer.writerows([{**ROW, "note": "kept"}, {**ROW, "tp": "5"}])
+    assert main(["plan", "--table", str(file)]) == 1
+    written = capsys.readouterr()
+    rows = list(csv.DictReader(io.StringIO(written.out)))
+    assert rows[0]["note"] == "kept"
+    assert 0 < float(rows[0]["step_low_ns"]) < float(rows[0]["step_ns"]) < float(rows[0]["step_high_ns"])
+    assert rows[1]["step_ns"] == ""
+    assert "does not divide" in rows[1]["error"]
+    assert "1 of 2 rows were refused" in written.err
+    assert set(GIVEN) <= set(rows[0])
+
+
+def test_a_file_of_other_columns_is_refused() -> None:
+    with pytest.raises(UspProfError, match="none of the columns"):
+        read_rows(io.StringIO("a,b\n1,2\n"))
+
+
+def test_every_column_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs/planning.md").read_text()
+    for column in (*COLUMNS, *GIVEN):
+        assert f"`{column}`" in page, column

@@ -1,0 +1,125 @@
+"""Plans as text and as JSON, for `usp-prof plan`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.model.metric import Unit
+from usp_prof.planner.launch import command
+from usp_prof.report.format import quantity
+
+if TYPE_CHECKING:
+    from usp_prof.planner.calibration import Calibration
+    from usp_prof.planner.predict import Prediction
+    from usp_prof.planner.search import Plans, Question
+
+
+def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: int) -> str:
+    """Write plans for the terminal."""
+    question = plans.question
+    machine = question.cluster
+    lines = [
+        f"{question.devices} x {machine.device}, {question.batch} sequences of {question.model.sequence} tokens a step",
+        f"large matrix products taken to reach {100 * machine.efficiency:.3g} % of the dense peak ({machine.basis})",
+        f"trainer: {question.profile.name}",
+        f"{plans.tried} legal configurations, {plans.fitting} predicted to fit",
+    ]
+    if calibration is not None:
+        lines.append(
+            f"of the recorded run itself the step is predicted with an error of {calibration.error_fraction:+.1%}"
+        )
+    if not plans.best:
+        need, room = (quantity(size, Unit.BYTES) for size in (plans.leanest_bytes, machine.room_bytes))
+        lines.append(f"nothing fits: the leanest needs {need} of the {room} that it may fill")
+        return "\n".join(lines) + "\n"
+    if len(plans.best) == 1:
+        return "\n".join([*lines, "", *_one(plans.best[0], trainer, question)]) + "\n"
+    lines.append("")
+    head = f"{'':3}{'step':>8} {'tokens/s':>10} {'MFU':>5} {'memory':>8} {'bubble':>6} {'exposed':>7}  configuration"
+    lines.append(head)
+    lines += [f"{place:2} {_row(plan)}" for place, plan in enumerate(plans.best[:top], start=1)]
+    best = plans.best[0].configuration
+    lines += ["", f"start the first: {command(trainer, question.model, best)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _one(plan: Prediction, trainer: str, question: Question) -> list[str]:
+    """Write one configuration in full: its step and memory part by part, each whole with its interval."""
+    device = question.cluster
+    low, high = (quantity(value, Unit.NS) for value in (plan.step_low_ns, plan.step_high_ns))
+    lean, full = (quantity(value, Unit.BYTES) for value in (plan.memory_low_bytes, plan.memory_high_bytes))
+    speed = f"{plan.tokens_per_second:,.0f} tokens/s, MFU {plan.mfu:.1%} ({plan.convention})"
+    lines = [str(plan.configuration), f"step {quantity(plan.step_ns, Unit.NS)} (80 %: {low} to {high}), {speed}"]
+    parts = {"compute": plan.compute_ns, **{f"exposed {axis}": time for axis, time in plan.exposed_ns.items()}}
+    parts |= {"pipeline waits": plan.bubble_ns, "optimizer": plan.optimizer_ns, "fixed": plan.fixed_ns}
+    lines += [_bar(name, time, plan.step_ns, Unit.NS) for name, time in parts.items() if time > 0]
+    room = quantity(device.memory_bytes, Unit.BYTES)
+    lines.append(
+        f"memory {quantity(plan.footprint.total_bytes, Unit.BYTES)} (80 %: {lean} to {full})"
+        f" of {room}; fits with probability {plan.fit_probability:.0%}"
+    )
+    sizes = {part.removesuffix("_bytes"): float(size) for part, size in plan.footprint.parts().items()}
+    lines += [_bar(name, size, device.memory_bytes, Unit.BYTES) for name, size in sizes.items() if size > 0]
+    return [*lines, "", f"start it: {command(trainer, question.model, plan.configuration)}"]
+
+
+BAR = 40
+
+
+def _bar(name: str, value: float, whole: float, unit: Unit) -> str:
+    filled = min(BAR, round(BAR * value / whole))
+    return f"  {name:16} {quantity(value, unit):>10} {'█' * filled}"
+
+
+def _row(plan: Prediction) -> str:
+    exposed = sum(plan.exposed_ns.values()) / plan.step_ns
+    step, memory = quantity(plan.step_ns, Unit.NS), quantity(plan.footprint.total_bytes, Unit.BYTES)
+    return (
+        f"{step:>8} {plan.tokens_per_second:10,.0f} {plan.mfu:5.1%} {memory:>8}"
+        f" {plan.bubble_fraction:6.1%} {exposed:7.1%}  {plan.configuration}"
+    )
+
+
+def as_json(plans: Plans, calibration: Calibration | None, trainer: str, top: int) -> str:
+    """Write plans as JSON."""
+    front = {plan.configuration for plan in plans.pareto()}
+    data = {
+        "format": "usp-prof-plan",
+        "version": 1,
+        "tried": plans.tried,
+        "fitting": plans.fitting,
+        "leanest_bytes": plans.leanest_bytes,
+        "calibration_error_fraction": calibration.error_fraction if calibration is not None else None,
+        "plans": [_plain(plan, plans, trainer) | {"pareto": plan.configuration in front} for plan in plans.best[:top]],
+    }
+    return json.dumps(data, indent=1, sort_keys=True) + "\n"
+
+
+def _plain(plan: Prediction, plans: Plans, trainer: str) -> dict[str, Any]:
+    c = plan.configuration
+    return {
+        **c.degrees(),
+        "zero": c.zero,
+        "micro_batch": c.micro_batch,
+        "micro_batches": c.micro_batches,
+        "schedule": c.schedule if c.pp > 1 else "",
+        "chunks": c.chunks,
+        "recompute": str(c.recompute),
+        "sequence_parallel": c.sequence_parallel,
+        "replicas": c.replicas,
+        "step_ns": round(plan.step_ns),
+        "step_low_ns": round(plan.step_low_ns),
+        "step_high_ns": round(plan.step_high_ns),
+        "memory_low_bytes": round(plan.memory_low_bytes),
+        "memory_high_bytes": round(plan.memory_high_bytes),
+        "fit_probability": plan.fit_probability,
+        "trainer": plans.question.profile.name,
+        "tokens_per_second": plan.tokens_per_second,
+        "mfu": plan.mfu,
+        "convention": plan.convention,
+        "bubble_fraction": plan.bubble_fraction,
+        "exposed_ns": {axis: round(time) for axis, time in plan.exposed_ns.items()},
+        "memory_bytes": plan.footprint.parts(),
+        "command": command(trainer, plans.question.model, c),
+    }

@@ -1,0 +1,113 @@
+"""Shape: a model as the numbers that memory and time are worked out from, all of a layer being the mean over layers.
+
+Each field is one number, or an array with one entry a case, so that formulas run over tables of different models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from usp_prof import conventions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usp_prof.contract import ModelEntry
+
+Column = float | NDArray[Any]
+"""One number, or an array with one entry a case."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A model as numbers; everything of a layer is the mean over the model's layers."""
+
+    layers: Column
+    hidden: Column
+    heads: Column
+    query: Column
+    """Width of all queries: heads x head dimension."""
+    key_value: Column
+    """Width of all keys and values together, as attention sees them."""
+    kept_key_value: Column
+    """Width of what stands for keys and values between layers: the latent of MLA, else as `key_value`."""
+    sequence: Column
+    attention_in: Column
+    """Weights of a layer before attention's core, and after it."""
+    attention_out: Column
+    dense_width: Column
+    """Inner width that every token meets: dense blocks and shared experts, mean over layers."""
+    expert_width: Column
+    experts: Column
+    experts_per_token: Column
+    mixed: Column
+    """Share of the layers that have experts."""
+    matrices: Column
+    vocabulary: Column
+    tied: Column
+    shared_parameters: Column
+    routed_parameters: Column
+    core_flops: Column
+    """Forward FLOP of attention's scores and values (causal) and of recurrences' states, a token and layer."""
+
+
+def stacked(rows: Sequence[T]) -> T:
+    """Make one record of columns out of records of numbers."""
+    first = rows[0]
+    names = [field.name for field in fields(first)]  # type: ignore[arg-type]
+    if all(row is first for row in rows):
+        return first
+    columns = {name: np.array([getattr(row, name) for row in rows]) for name in names}
+    return type(first)(**columns)
+
+
+def shape_of(model: ModelEntry) -> Shape:
+    """Describe a model as numbers."""
+    mean = conventions.mean_layer(model)
+    sparse = conventions.expert_layers(model) / model.layers
+    expert = model.expert_ffn_hidden or model.ffn_hidden
+    matrices = 3 if model.gated_ffn else 2
+    width, kv_heads = conventions.attention_width(model), model.kv_heads or model.heads
+    query, key_value, kept = float(width), 2.0 * width * kv_heads / max(model.heads, 1), 0.0
+    attention = float(conventions.attention_parameters(model))
+    out = float(model.hidden * width)
+    blocks = [block for place in model.layer_order for block in model.layer_kinds[place].blocks]
+    cores = [block for block in blocks if block.kind == "attention" and block.v_size]
+    if blocks:
+        mixers = [block for block in blocks if block.kind in ("attention", "recurrence")]
+        attention = sum(block.multiplying_parameters for block in mixers) / model.layers
+        out = sum(block.heads * block.v_size for block in cores) * model.hidden / model.layers
+        out = out or attention / 3
+        query = sum(block.heads * block.qk_size for block in cores) / model.layers
+        key_value = sum(block.kv_heads * (block.qk_size + block.v_size) for block in cores) / model.layers
+    kept = key_value
+    dense = mean.multiplying - attention - sparse * matrices * model.hidden * expert * model.experts_per_token
+    core = conventions.attention_flop_per_token(model, conventions.CAUSAL) or 0.0
+    core += conventions.recurrence_flop_per_token(model)
+    return Shape(
+        layers=model.layers,
+        hidden=model.hidden,
+        heads=max(model.heads, 1),
+        query=query,
+        key_value=key_value,
+        kept_key_value=kept,
+        sequence=model.sequence,
+        attention_in=max(attention - out, 0.0),
+        attention_out=out,
+        dense_width=max(dense, 0.0) / (matrices * model.hidden),
+        expert_width=expert,
+        experts=max(model.experts, 1),
+        experts_per_token=model.experts_per_token if model.experts else 0,
+        mixed=sparse,
+        matrices=matrices,
+        vocabulary=conventions.vocabulary_parameters(model) / model.hidden,
+        tied=model.tied_embeddings,
+        shared_parameters=mean.shared,
+        routed_parameters=mean.routed,
+        core_flops=core / 3 / model.layers,
+    )

@@ -1,0 +1,80 @@
+"""Cases: what is to be predicted, as columns: configurations, the model, the machine and the trainer's profile.
+
+All formulas of the planner are written on these columns, so that one configuration, a table of a thousand and a search
+of a million run through the same lines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.model.configuration import Columns, columns_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usp_prof.model.configuration import Configuration
+    from usp_prof.model.shape import Column, Shape
+    from usp_prof.planner.cluster import Cluster
+    from usp_prof.planner.profiles import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A cluster as numbers: rates per second and device, one direction; latencies in seconds."""
+
+    peak: Column
+    memory_bytes: Column
+    memory_rate: Column
+    link_rate: Column
+    network_rate: Column
+    node: Column
+    link_latency: Column
+    network_latency: Column
+    efficiency: Column
+    """Of the peak that a large matrix product reaches alone."""
+    memory_share: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Cases(Columns):
+    """Configurations as columns, with the model, machine and trainer of each."""
+
+    shape: Shape
+    machine: Machine
+    profile: Profile
+
+    @property
+    def tokens(self) -> Column:
+        """Tokens of a micro-batch on one rank of cp."""
+        return np.asarray(self.micro_batch * self.shape.sequence / self.cp)
+
+
+def machine_of(cluster: Cluster) -> Machine:
+    """Describe a cluster as numbers."""
+    return Machine(
+        peak=cluster.peak_flops,
+        memory_bytes=cluster.memory_bytes,
+        memory_rate=cluster.memory_rate,
+        link_rate=cluster.link_rate * cluster.link_share,
+        network_rate=cluster.network_rate,
+        node=cluster.devices_per_node,
+        link_latency=cluster.node_latency_ns / 1e9,
+        network_latency=cluster.network_latency_ns / 1e9,
+        efficiency=cluster.efficiency,
+        memory_share=cluster.memory_share,
+    )
+
+
+def cases_of(shape: Shape, machine: Machine, profile: Profile, configurations: Sequence[Configuration]) -> Cases:
+    """Put configurations into columns beside what they are to be predicted for."""
+    return with_columns(shape, machine, profile, columns_of(configurations, profile.gradient_bytes))
+
+
+def with_columns(shape: Shape, machine: Machine, profile: Profile, columns: Columns) -> Cases:
+    """Join columns to what they are to be predicted for."""
+    values = {field.name: getattr(columns, field.name) for field in fields(Columns)}
+    return Cases(**values, shape=shape, machine=machine, profile=profile)

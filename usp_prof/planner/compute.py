@@ -1,0 +1,139 @@
+"""Compute: seconds of one layer and of the vocabulary's head on a rank, for one micro-batch and direction.
+
+    matrix products   roofline: FLOP over the efficiency that such a shape reaches, and a launch each
+    attention's core  FLOP at its own efficiency; unfused, the passes over its score matrix
+    the rest          norms, activations, rotary embedding, loss: their bytes over the memory's rate
+    host              a layer is never faster than its launches: the two join as a norm of fourth power
+
+Backward is two products for each one of forward, and twice the bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.model.configuration import FULL, SELECTIVE
+
+if TYPE_CHECKING:
+    from usp_prof.model.shape import Column
+    from usp_prof.planner.cases import Cases
+
+SHORT_SUM = 150.0
+"""Length of a product's inner dimension at which half of the efficiency is lost."""
+TILES = 128 * 128 * 66.0
+"""Outputs of a product at which half of its efficiency is lost: half a wave of tiles of 128 x 128."""
+LAUNCH = 3e-6
+"""Seconds that a product takes however small it is."""
+CORE_BACKWARD = 2.5
+"""FLOP of attention's core backward over forward: it computes its scores once more."""
+SHORT_BLOCK = 256.0
+"""Positions of a context-parallel block at which half of attention's efficiency is lost (flash attention's tiles are
+of 128 x 128)."""
+HOST_BLOCK = 1e-4
+"""Seconds of the host for each further block of context parallelism, forward and backward of a layer together."""
+MERGE_PASSES = 4
+"""How often merging a block's result reads or writes it, in the width of activations (the sums are float32)."""
+HIDDEN_PASSES, QUERY_PASSES, WIDTH_PASSES, SCORE_PASSES, LOGIT_PASSES = 10, 5, 1.4, 6, 4
+"""How often forward reads or writes a value: norms and residuals, rotary and copies, the activation (per matrix of the
+feed-forward block), the score matrix (scale, mask, softmax, dropout), the logits (float32, loss)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """Forward and backward, in seconds."""
+
+    forward: Column
+    backward: Column
+
+
+def product(c: Cases, rows: Column, columns: Column, inner: Column) -> Column:
+    """Give the seconds of a matrix product (rows x inner) (inner x columns)."""
+    share = c.machine.efficiency * c.profile.gemm_share
+    share = share * inner / (inner + SHORT_SUM)
+    area = rows * columns
+    share = share * area / (area + TILES)
+    return LAUNCH + 2.0 * rows * columns * inner / (c.machine.peak * share)
+
+
+def layer(c: Cases) -> Direction:
+    """Give what the mean layer takes on the device, recomputation in backward."""
+    s = c.shape
+    rows = c.tokens
+    products = product(c, rows, s.attention_in / s.hidden / c.tp, s.hidden)
+    products = products + product(c, rows, s.hidden, s.attention_out / s.hidden / c.tp)
+    has_dense = s.dense_width > 0
+    up = product(c, rows, np.maximum(s.dense_width, 1) * (s.matrices - 1) / c.tp, s.hidden)
+    down = product(c, rows, s.hidden, np.maximum(s.dense_width, 1) / c.tp)
+    products = products + np.where(has_dense, up + down, 0.0) + s.mixed * experts(c)
+    core = core_time(c)
+    rest = elementwise(c)
+    forward = products + core + rest
+    backward = 2 * products + CORE_BACKWARD * core + 2 * rest
+    again = np.where(c.recompute == FULL, forward, np.where(c.recompute == SELECTIVE, core, 0.0))
+    return Direction(forward, backward + again)
+
+
+def experts(c: Cases) -> Column:
+    """Give the grouped products of one mixture: each expert has its own rows, and the fullest rank decides."""
+    s = c.shape
+    chosen = c.tokens / c.tp * s.experts_per_token
+    local = np.maximum(s.experts / c.ep, 1)
+    rows = np.maximum(chosen / local, 1)
+    up = product(c, rows, s.expert_width * (s.matrices - 1), s.hidden) - LAUNCH
+    down = product(c, rows, s.hidden, np.maximum(s.expert_width, 1)) - LAUNCH
+    # A grouped product fills the device with the tiles of all experts: only its shape's own loss stays.
+    area_up, area_down = rows * s.expert_width * (s.matrices - 1), rows * s.hidden
+    up = up * (area_up * local + TILES) / (area_up + TILES) / local
+    down = down * (area_down * local + TILES) / (area_down + TILES) / local
+    rows_padded = (rows + 64) / rows
+    return local * (up + down) * rows_padded * c.profile.imbalance + 2 * LAUNCH
+
+
+def core_time(c: Cases) -> Column:
+    """Give attention's core forward."""
+    s = c.shape
+    flops = s.core_flops * c.tokens / c.tp
+    # Context parallelism works block by block: short blocks fill the device badly, and each block's result is merged.
+    block = s.sequence / (2 * c.cp)
+    short = np.where(c.cp > 1, (block + SHORT_BLOCK) / block, 1.0)
+    merged = (c.cp - 1) * MERGE_PASSES * c.tokens * s.query / c.tp * c.width / c.machine.memory_rate
+    fused = flops / (c.machine.peak * c.machine.efficiency * c.profile.core_share) * short + merged
+    scores = c.tokens * s.sequence * s.heads / c.tp * 2 * SCORE_PASSES / c.machine.memory_rate
+    unfused = 2 * flops / (c.machine.peak * c.machine.efficiency * c.profile.core_share) + scores * c.profile.rest_scale
+    return np.where(c.fused_attention, fused, unfused)
+
+
+def elementwise(c: Cases) -> Column:
+    """Give what the bytes of norms, residuals, activations and rotary embedding take forward."""
+    s = c.shape
+    values = HIDDEN_PASSES * s.hidden / c.spread + QUERY_PASSES * (s.query + s.key_value) / c.tp
+    inner = s.dense_width / c.tp + s.mixed * (s.expert_width + 2 * s.hidden) * s.experts_per_token / c.tp
+    values = values + WIDTH_PASSES * s.matrices * inner
+    return np.asarray(c.tokens * values * c.width * c.profile.rest_scale / c.machine.memory_rate)
+
+
+def head(c: Cases) -> Direction:
+    """Give the product with the vocabulary and the loss."""
+    s = c.shape
+    multiply = product(c, c.tokens, s.vocabulary / c.tp, s.hidden)
+    loss = c.tokens * s.vocabulary / c.tp * LOGIT_PASSES * 4 * c.profile.rest_scale / c.machine.memory_rate
+    return Direction(multiply + loss, 2 * multiply + loss)
+
+
+def with_host(c: Cases, times: Direction) -> Direction:
+    """Join device and host: neither forward nor backward of a layer is faster than its launches."""
+    host = c.profile.host_layer + c.profile.host_tensor * (c.tp > 1) + c.profile.host_experts * c.shape.mixed
+    host = host + HOST_BLOCK * (c.cp - 1)
+    again = np.where(c.recompute == FULL, 1.0, 0.0)
+    return Direction(
+        joined(times.forward, host / 3),
+        joined(times.backward, host * (2 + again) / 3),
+    )
+
+
+def joined(device: Column, host: Column) -> Column:
+    """Give about the greater of two times; where they are near, each holds the other up."""
+    return (device**4 + host**4) ** 0.25

@@ -1,0 +1,46 @@
+"""Models by name: the published shapes of those that people plan for, and any other from a file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from usp_prof.model.errors import unknown_name
+from usp_prof.model.flops import describe, load
+
+if TYPE_CHECKING:
+    from usp_prof.contract import ModelEntry
+
+FILE = Path(__file__).with_name("models.json")
+
+
+def model_named(name: str, sequence: int = 0) -> ModelEntry:
+    """Give a model by name (`Llama-3-8B`, `llama3.1 8b`), or from a file (config.json, or our own fields)."""
+    path = Path(name)
+    if path.suffix == ".json" or path.exists():
+        return load(path, sequence)
+    found = _by_letters().get(_letters(name))
+    if found is None:
+        raise unknown_name("model", name, list(known()))
+    model = describe(json.loads(FILE.read_text())[found])
+    return replace(model, name=found, sequence=sequence, flop_per_token={})
+
+
+@lru_cache(maxsize=1)
+def known() -> tuple[str, ...]:
+    """Name the models that need no file."""
+    return tuple(json.loads(FILE.read_text()))
+
+
+@lru_cache(maxsize=1)
+def _by_letters() -> dict[str, str]:
+    return {_letters(name): name for name in known()}
+
+
+def _letters(name: str) -> str:
+    """Reduce a name to what distinguishes models: Llama 3.1 has the shapes of Llama 3, a remark in brackets none."""
+    letters = "".join(c for c in name.lower().split("(")[0] if c.isalnum())
+    return letters.replace("llama31", "llama3").replace("meta", "")

@@ -1,0 +1,132 @@
+"""Prediction: what a configuration that was never run needs and gives, with the interval that holds 80 % of runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.model import flops
+from usp_prof.model.footprint import Footprint
+from usp_prof.model.shape import shape_of
+from usp_prof.planner import memory
+from usp_prof.planner.cases import cases_of, machine_of
+from usp_prof.planner.profiles import DEFAULT_PROFILE
+from usp_prof.planner.step import step
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from usp_prof.contract import ModelEntry
+    from usp_prof.model.configuration import Configuration
+    from usp_prof.model.shape import Column
+    from usp_prof.planner.cases import Cases
+    from usp_prof.planner.cluster import Cluster
+    from usp_prof.planner.profiles import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a configuration would need and give. The parts are the busiest rank's and add up to the step.
+
+    `bubble_ns` is all of its waiting in the pipeline, for messages too; `exposed_ns` is by axis; `fixed_ns` is what a
+    step takes whatever its size. Between the `low` and the `high` figures lie 80 % of the runs that were measured.
+    """
+
+    configuration: Configuration
+    step_ns: float
+    step_low_ns: float
+    step_high_ns: float
+    compute_ns: float
+    exposed_ns: Mapping[str, float]
+    bubble_ns: float
+    optimizer_ns: float
+    fixed_ns: float
+    tokens_per_second: float
+    mfu: float
+    convention: str
+    footprint: Footprint
+    memory_low_bytes: float
+    memory_high_bytes: float
+    fit_probability: float
+
+    @property
+    def tokens_per_device(self) -> float:
+        """Tokens per second of one device."""
+        return self.tokens_per_second / self.configuration.devices
+
+    @property
+    def bubble_fraction(self) -> float:
+        """The share of the step in which the busiest rank waits for the pipeline."""
+        return self.bubble_ns / self.step_ns
+
+
+def predict(
+    model: ModelEntry,
+    configuration: Configuration,
+    cluster: Cluster,
+    convention: str = "palm",
+    *,
+    profile: Profile = DEFAULT_PROFILE,
+) -> Prediction:
+    """Predict a configuration that breaks no rule."""
+    return predict_all(model, [configuration], cluster, convention, profile=profile)[0]
+
+
+def predict_all(
+    model: ModelEntry,
+    configurations: Sequence[Configuration],
+    cluster: Cluster,
+    convention: str = "palm",
+    *,
+    profile: Profile = DEFAULT_PROFILE,
+) -> list[Prediction]:
+    """Predict configurations of one model on one cluster."""
+    cases = cases_of(shape_of(model), machine_of(cluster), profile, configurations)
+    return records(cases, configurations, [model] * len(configurations), convention)
+
+
+def records(
+    c: Cases, configurations: Sequence[Configuration], models: Sequence[ModelEntry], convention: str
+) -> list[Prediction]:
+    """Predict cases, and give each as a record."""
+    times = step(c)
+    need = memory.fullest(memory.of_stages(c))
+    total = memory.total(need)
+    size = len(configurations)
+
+    def column(value: Column) -> list[float]:
+        return np.broadcast_to(np.asarray(value, float), (size,)).tolist()  # type: ignore[no-any-return]
+
+    time_spread, memory_spread = column(c.profile.time_spread), column(c.profile.memory_spread)
+    fits = column(memory.fit_probability(total, np.asarray(c.machine.memory_bytes), c.profile.memory_spread))
+    parts = {part: column(value) for part, value in need.items()}
+    exposed = {axis: column(value) for axis, value in times.exposed.items()}
+    peak = column(c.machine.peak)
+    found = []
+    for place, each in enumerate(configurations):
+        seconds, memory_bytes = float(times.seconds[place]), float(total[place])
+        tokens = each.batch * models[place].sequence / seconds
+        cost = flops.per_token(models[place], convention) or float("nan")
+        found.append(
+            Prediction(
+                each,
+                step_ns=seconds * 1e9,
+                step_low_ns=seconds * 1e9 * float(np.exp(-time_spread[place])),
+                step_high_ns=seconds * 1e9 * float(np.exp(time_spread[place])),
+                compute_ns=float(times.compute[place]) * 1e9,
+                exposed_ns={axis: value[place] * 1e9 for axis, value in exposed.items() if value[place] > 0},
+                bubble_ns=float(times.bubble[place]) * 1e9,
+                optimizer_ns=float(times.optimizer[place]) * 1e9,
+                fixed_ns=float(times.fixed[place]) * 1e9,
+                tokens_per_second=tokens,
+                mfu=cost * tokens / (each.devices * peak[place]),
+                convention=convention,
+                footprint=Footprint(**{part: round(value[place]) for part, value in parts.items()}),
+                memory_low_bytes=memory_bytes * float(np.exp(-memory_spread[place])),
+                memory_high_bytes=memory_bytes * float(np.exp(memory_spread[place])),
+                fit_probability=fits[place],
+            )
+        )
+    return found

@@ -1,0 +1,106 @@
+"""Stages: how many layers each pipeline rank holds, and how many micro-batches it keeps at once.
+
+Three ranks decide about time and memory: the first (it keeps most micro-batches, and the embedding), the last (the
+head, the logits) and the first of those between with the most layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.model.configuration import SCHEDULES
+from usp_prof.schedule import Schedule, Shape
+from usp_prof.whatif.reordering.stages import in_flight, layers_of_stages
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.planner.cases import Cases
+
+ENOUGH = 3
+"""So many times the depth in micro-batches tell how many are kept; further ones change nothing."""
+WHERE = ("first", "middle", "last")
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Arrays of three rows (first, middle, last rank) and one column a case."""
+
+    layers: NDArray[np.float64]
+    kept: NDArray[np.float64]
+    """Micro-batches whose activations the rank keeps at its peak."""
+    embedding: NDArray[np.bool_]
+    head: NDArray[np.bool_]
+
+
+def stages_of(c: Cases) -> Stages:
+    """Lay out the layers of every case."""
+    s = c.shape
+    layer_cost = s.attention_in + s.attention_out + s.matrices * s.hidden * s.dense_width
+    head_layers = s.vocabulary * s.hidden / layer_cost
+    keys = (s.layers, c.pp, c.chunks, c.schedule, c.micro_batches, c.profile.uneven, head_layers)
+    columns = np.broadcast_arrays(*(np.asarray(key, float) for key in keys))
+    table = np.stack([np.ravel(column) for column in columns])
+    # Further micro-batches change nothing but for GPipe, which keeps all: so few different pipelines are left.
+    keeps_all = table[3] == SCHEDULES.index(Schedule.GPIPE)
+    table[4] = np.where(keeps_all, table[4], np.minimum(table[4], ENOUGH * table[1]))
+    different, place = np.unique(table, axis=1, return_inverse=True)
+    laid = np.array([_laid(*column) for column in different.T.tolist()])
+    found = laid[place.ravel()].T
+    alone = table[1] == 1
+    return Stages(
+        layers=found[:3],
+        kept=found[3:],
+        embedding=np.stack([alone | True, alone, alone]),
+        head=np.stack([alone, alone, alone | True]),
+    )
+
+
+@lru_cache(maxsize=65536)
+def _laid(
+    layers: float, ranks: float, chunks: float, schedule: float, micro_batches: float, uneven: float, head: float
+) -> tuple[float, ...]:
+    count, ranks_, chunks_ = int(layers), int(ranks), int(chunks)
+    if ranks_ == 1:
+        return (layers,) * 3 + (1.0,) * 3
+    kind = SCHEDULES[int(schedule)]
+    if kind.traits.is_v_shaped:
+        chunks_ = 2
+    stages = ranks_ * chunks_
+    each = by_cost(count, stages, head) if uneven else layers_of_stages(count, stages)
+    home = [*range(ranks_), *reversed(range(ranks_))] if kind.traits.is_v_shaped else list(range(ranks_)) * chunks_
+    held = [0] * ranks_
+    for stage, rank in enumerate(home):
+        held[rank] += each[stage]
+    between = held[1:-1] or held[:1]
+    most = max(between)
+    middle = 1 + between.index(most) if ranks_ > 2 else 0
+    kept = _kept(kind, Shape(ranks_, int(micro_batches), chunks_))
+    return (held[0], most, held[-1], kept[0], kept[middle], kept[-1])
+
+
+def _kept(kind: Schedule, shape: Shape) -> tuple[float, ...]:
+    """Give the micro-batches that each rank keeps, in whole ranks' worth of activations."""
+    p, m, v = shape.ranks, shape.micro_batches, shape.chunks
+    if kind is Schedule.ONE_F_ONE_B:
+        return tuple(float(min(m, p - rank)) for rank in range(p))
+    if kind is Schedule.GPIPE:
+        return (float(m),) * p
+    if kind is Schedule.INTERLEAVED:
+        return tuple(min(m * v, (v - 1) * p + 2 * (p - 1 - rank) + 1) / v for rank in range(p))
+    return tuple(count / v for count in in_flight(kind, shape))
+
+
+def by_cost(layers: int, stages: int, head: float) -> tuple[int, ...]:
+    """Deal layers out until a stage's share of the whole cost is passed, as nanotron does; `head` in layers' cost."""
+    whole = layers + head
+    found, stage = [0] * stages, 0
+    for done in range(1, layers + 1):
+        found[stage] += 1
+        if done > whole * (stage + 1) / stages:
+            stage = min(stage + 1, stages - 1)
+    return tuple(found)

@@ -1,0 +1,175 @@
+"""Step: the seconds of a training step, part by part, of many configurations at once.
+
+1. one micro-batch on one rank: layers (compute.py), their exposed messages, the head
+2. the pipeline: bottleneck rank times micro-batches, and what filling and draining adds
+3. gradients that the last backward does not hide, ZeRO's gather of weights, the optimizer, a fixed rest
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.model.configuration import FULL, SCHEDULES
+from usp_prof.planner import compute, network
+from usp_prof.planner.stages import stages_of
+from usp_prof.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from usp_prof.model.shape import Column
+    from usp_prof.planner.cases import Cases
+    from usp_prof.planner.stages import Stages
+
+FILLING = {
+    Schedule.GPIPE: 1.0,
+    Schedule.ONE_F_ONE_B: 1.0,
+    Schedule.INTERLEAVED: 1.0,
+    Schedule.ZB_H1: 1 / 3,
+    Schedule.INTERLEAVED_ZB: 1 / 3,
+    Schedule.ZBV: 0.0,
+    Schedule.DUALPIPE_V: 1 / 3,
+}
+"""What is left of the time to fill and drain a pipeline of one chunk; divided by the chunks on a rank."""
+LEAST_EXPOSED = 0.05
+"""Share of a message that shows even beside long compute: it has to start, and to be waited for."""
+IS_LOOPED = np.array([schedule.traits.is_looped for schedule in SCHEDULES])
+FILL = np.array([FILLING[schedule] for schedule in SCHEDULES])
+IS_V = np.array([schedule.traits.is_v_shaped for schedule in SCHEDULES])
+IS_GPIPE = np.array([schedule is Schedule.GPIPE for schedule in SCHEDULES])
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Seconds of the busiest rank, one entry a case; the parts add up to `seconds`."""
+
+    seconds: NDArray[np.float64]
+    compute: NDArray[np.float64]
+    exposed: Mapping[str, NDArray[np.float64]]
+    bubble: NDArray[np.float64]
+    optimizer: NDArray[np.float64]
+    fixed: NDArray[np.float64]
+
+
+def step(c: Cases) -> Step:
+    """Predict the step of each case."""
+    stages = stages_of(c)
+    device = _scaled(c, compute.layer(c))
+    times = compute.with_host(c, device)
+    head = _scaled(c, compute.head(c))
+    messages = _layer_messages(c, device)
+    work = times.forward + times.backward
+    layer = work + sum(messages.values())
+    rank_time = stages.layers * layer + np.where(stages.head, head.forward + head.backward, 0.0)
+    busiest = rank_time.argmax(axis=0)
+    held = np.take_along_axis(stages.layers, busiest[None], 0)[0]
+    most = rank_time.max(axis=0)
+    whole = c.shape.layers * layer + head.forward + head.backward
+    busy = most * c.micro_batches
+    window = busy + _waiting(c, most, whole)
+    beside = held * times.backward
+    gradients = _gradients(c, stages, beside) * c.profile.data_exposed
+    exposed = {axis: value * held * c.micro_batches for axis, value in messages.items()}
+    compute_time = busy - sum(exposed.values())
+    exposed["dp"] = exposed.get("dp", 0.0) + gradients
+    optimizer = _optimizer(c, stages)
+    slower = 1 + c.profile.jitter * np.log2(np.maximum(c.devices / 8, 1))
+    fixed = np.broadcast_to(np.asarray(c.profile.fixed, float), window.shape)
+    parts = [compute_time, window - busy, optimizer, fixed]
+    total = (window + gradients + optimizer + fixed) * slower
+    return Step(
+        seconds=total,
+        compute=parts[0] * slower,
+        exposed={axis: np.broadcast_to(value, window.shape) * slower for axis, value in exposed.items()},
+        bubble=parts[1] * slower,
+        optimizer=parts[2] * slower,
+        fixed=parts[3] * slower,
+    )
+
+
+def _scaled(c: Cases, times: compute.Direction) -> compute.Direction:
+    return compute.Direction(times.forward * c.profile.work_scale, times.backward * c.profile.work_scale)
+
+
+def _layer_messages(c: Cases, device: compute.Direction) -> dict[str, Column]:
+    """Give what of a layer's messages stays exposed, forward and backward of one micro-batch together."""
+    s, p = c.shape, c.profile
+    passes = np.where(c.recompute == FULL, 3.0, 2.0)
+    size = c.tokens * s.hidden * c.width
+    # With sequence parallelism two gathers and two scatters each way, without it two all-reduces: the same bytes.
+    parallel = 4 * network.all_gather(c, "tp", size)
+    plain = 2 * network.all_reduce(c, "tp", size)
+    tensor = np.where(c.sequence_parallel, parallel + 4 * p.tensor_latency, plain + 2 * p.tensor_latency)
+    tensor = np.where(c.tp > 1, passes * tensor * p.tensor_exposed, 0.0)
+    sent = size / c.tp * s.experts_per_token
+    experts = 2 * passes * s.mixed * network.all_to_all(c, "ep", sent) * p.expert_exposed
+    ring = _ring(c)
+    gathers = _gathers(c, device)
+    return {"tp": tensor, "ep": experts, "cp": ring, "dp": gathers}
+
+
+def _ring(c: Cases) -> Column:
+    """Keys and values go round beside attention's core; backward, with their gradients, twice as much."""
+    values = c.tokens * c.shape.kept_key_value / c.tp * c.width
+    one = network.send(c, "cp", values)
+    core = compute.core_time(c) / c.cp
+    forward = np.maximum(one - core, LEAST_EXPOSED * one)
+    backward = np.maximum(2 * one - compute.CORE_BACKWARD * core, LEAST_EXPOSED * 2 * one)
+    return np.where(c.cp > 1, (c.cp - 1) * (forward + backward) * c.profile.context_exposed, 0.0)
+
+
+def _gathers(c: Cases, device: compute.Direction) -> Column:
+    """ZeRO-3 gathers a layer's weights before forward and backward, beside the layer before."""
+    s = c.shape
+    weights = s.shared_parameters / c.tp * c.width
+    once = network.all_gather(c, "shards", weights) / c.profile.data_share
+    hidden_by = c.profile.gather_overlap
+    forward = np.maximum(once - hidden_by * device.forward, LEAST_EXPOSED * once)
+    backward = np.maximum(2 * once - hidden_by * device.backward, LEAST_EXPOSED * 2 * once)
+    return np.where((c.zero == 3) & (c.shards > 1), (forward + backward) * c.profile.data_exposed, 0.0)
+
+
+def _waiting(c: Cases, most: Column, whole: Column) -> Column:
+    """Give what the busiest rank waits in the pipeline: filling and draining, and messages on the way."""
+    size = c.tokens * c.shape.hidden * c.width / c.spread
+    hop = network.send(c, "pp", size) + np.where(c.pp > 1, c.profile.pipeline_hop, 0.0)
+    chunks = np.where(IS_V[c.schedule], 2, c.chunks)
+    fill = FILL[c.schedule] * (whole - most) / np.where(IS_LOOPED[c.schedule], chunks, 1)
+    travel = 2 * (c.pp - 1) * hop
+    # In 1F1B's steady state a round trip of p stages carries p micro-batches: each waits for two hops (p-1)/p.
+    steady = np.where(IS_GPIPE[c.schedule], 0.0, 2 * hop * chunks * (c.pp - 1) / c.pp * (c.micro_batches - 1))
+    return np.where(c.pp > 1, fill + travel + steady, 0.0)
+
+
+def _gradients(c: Cases, stages: Stages, backward: Column) -> Column:
+    """Give what stays exposed of reducing gradients, and of gathering the weights that ZeRO's optimizer made."""
+    p, s = c.profile, c.shape
+    held = stages.layers.max(axis=0)
+    vocabulary = s.vocabulary * s.hidden
+    weights = (held * s.shared_parameters + vocabulary) / c.tp
+    routed = held * s.routed_parameters / c.ep / c.expert_tp
+    size = (weights + routed * c.expert_shards / np.maximum(c.shards, 1)) * p.sent_gradient_bytes
+    buckets = np.maximum(size / p.bucket_bytes, 1.0)
+    reduced = buckets * network.all_reduce(c, "shards", size / buckets) / p.data_share
+    scattered = buckets * network.all_gather(c, "shards", size / buckets) / p.data_share
+    weight_size = weights * c.width
+    gathered = buckets * network.all_gather(c, "shards", weight_size / buckets) / p.data_share
+    sent = np.where(c.zero == 0, reduced, scattered)
+    left = np.maximum(sent - p.data_overlap * backward, sent / buckets)
+    sharded = np.where(c.zero == 3, scattered / buckets, left + np.where(c.zero > 0, gathered * p.gather_exposed, 0.0))
+    return np.where(c.shards > 1, sharded, 0.0)
+
+
+def _optimizer(c: Cases, stages: Stages) -> Column:
+    """Give the optimizer's bytes, read and written once, over the memory's rate."""
+    s = c.shape
+    held = stages.layers.max(axis=0)
+    dense = (held * s.shared_parameters + s.vocabulary * s.hidden) / c.tp
+    dense = dense / np.where(c.zero > 0, c.shards, 1)
+    own = held * s.routed_parameters / c.ep / c.expert_tp / np.where(c.zero > 0, c.expert_shards, 1)
+    return np.asarray((dense + own) * 2 * 18 * c.profile.optimizer_scale / c.machine.memory_rate)
