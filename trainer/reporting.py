@@ -7,6 +7,7 @@ over the processes that share it. Reading a loss waits for the device, so it is 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -136,3 +137,16 @@ def folder_of(settled: Settled) -> Path:
     if settled.layout.world > 1:
         dist.broadcast_object_list(name)
     return Path("traces") / name[0]
+
+
+def tell_torchrun(*lines: str) -> None:
+    """Say why this process ends, so that torchrun's report of a failure ends with it.
+
+    torchrun prints a traceback of its own wherever a process fails, and then, as "traceback", what the process has
+    left in this file (the protocol of `torch.distributed.elastic.multiprocessing.errors`). Every rank leaves it,
+    because torchrun stops the others as soon as it sees one end.
+    """
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        indented = "".join(f"\n    {line}" for line in lines)
+        Path(path).write_text(json.dumps({"message": indented, "timestamp": int(time.time())}))

@@ -31,7 +31,7 @@ from trainer.injection import Faults
 from trainer.model.load import unread
 from trainer.options import OptionError, parse
 from trainer.parallel.mesh import Mesh
-from trainer.reporting import Reporter, open_session
+from trainer.reporting import Reporter, open_session, tell_torchrun
 from trainer.rules import check_sharing, settle
 from trainer.settled import Settled
 from trainer.step import Update
@@ -40,6 +40,7 @@ from usp_prof import record
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
+STOPPED = "stopped by Ctrl-C; whole steps that were recorded are in the traces"
 
 
 def main() -> int:
@@ -56,12 +57,14 @@ def main() -> int:
     except OptionError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # once on each host: a file may be missing on one of them
             print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
+        tell_torchrun(f"error: {error}", f"hint: {error.hint}")
         return leave(2)
     except BaseException as error:
         if not was_interrupted(error):
             raise
         if rank == 0:
-            print("stopped by Ctrl-C; whole steps that were recorded are in the traces", file=sys.stderr, flush=True)
+            print(STOPPED, file=sys.stderr, flush=True)
+        tell_torchrun(STOPPED)
         os._exit(INTERRUPTED)  # groups in the middle of a message cannot be closed in order
     return leave(status)
 

@@ -157,6 +157,16 @@ def test_ranks_that_hear_nothing_still_name_the_lost_one() -> None:
     assert set(named) == {"1"}
 
 
+def test_what_torchrun_says_of_a_refusal_ends_with_the_reason() -> None:
+    process = begin(2, "--dp 2 --lr nan")
+    _, err = finish(process, 150)
+    assert process.returncode != 0
+    *_, error, hint, border = err.rstrip().splitlines()
+    assert (error.strip(), hint.strip()) == ("error: --lr nan is no number", "hint: --lr 0.003")
+    assert set(border) == {"="}
+    assert "To enable traceback" not in err
+
+
 def test_the_impossible_is_refused_before_anything_starts() -> None:
     environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "4"}  # no peers, no address: nothing could be joined
     command = [sys.executable, "trainer/run.py", "--tp", "3", "--pp", "2"]
