@@ -58,7 +58,9 @@ from usp_prof.planner.search import GRID_AXES, Plans, Question
 from usp_prof.planner.search import grid as plan_grid
 from usp_prof.planner.search import search as search_plans
 from usp_prof.report import document
-from usp_prof.report.answers.units import change, interval
+from usp_prof.report.answers import comparison as comparison_answer
+from usp_prof.report.answers import plan as plan_answer
+from usp_prof.report.answers import whatif as whatif_answer
 from usp_prof.report.build import analyse
 from usp_prof.report.build import build as build_report
 from usp_prof.report.columns import head_text

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from . import data
-from .answers import comparison, plan
 from .engine import (
     EVERYTHING,
     GRID_AXES,
@@ -26,6 +25,8 @@ from .engine import (
     __version__,
     analyse,
     build_report,
+    comparison_answer,
+    plan_answer,
     run_facts,
     write_webpage,
 )
@@ -81,7 +82,7 @@ def _first(page: str, index: int) -> tuple[Section, ...]:
 
 
 def _memory(index: int) -> tuple[Section, ...]:
-    return (plan.predicted_memory(data.ask_calibration(index).result()),)
+    return (plan_answer.predicted_memory(data.ask_calibration(index).result()),)
 
 
 def _plans(index: int) -> tuple[Calibration, Plans]:
@@ -91,12 +92,14 @@ def _plans(index: int) -> tuple[Calibration, Plans]:
 
 def _plan(index: int) -> tuple[Section, ...]:
     learnt, plans = _plans(index)
-    return plan.sections(learnt, plans, plans.best[0] if plans.best else None, next(iter(TRAINERS)))
+    return plan_answer.sections(learnt, plans, plans.best[0] if plans.best else None, next(iter(TRAINERS)))
 
 
 def _sweep(index: int) -> tuple[Section, ...]:
     _, plans = _plans(index)
-    return (plan.sweep_section(plans, *GRID_AXES[:2], next(iter(plan.SWEEP_FIGURES))),) if plans.best else ()
+    return (
+        (plan_answer.sweep_section(plans, *GRID_AXES[:2], next(iter(plan_answer.SWEEP_FIGURES))),) if plans.best else ()
+    )
 
 
 def _compare(index: int) -> tuple[Section, ...]:
@@ -104,7 +107,7 @@ def _compare(index: int) -> tuple[Section, ...]:
         return ()
     first, second = (0, index) if index else (0, 1)
     pair = data.ask_comparison(first, second).result().pairs[0]
-    return comparison.sections(pair, data.name(first), data.name(second), everything=False)
+    return comparison_answer.sections(pair, data.name(first), data.name(second), everything=False)
 
 
 _FIRST: dict[str, tuple[str, Callable[[int], tuple[Section, ...]]]] = {

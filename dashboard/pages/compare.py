@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from .. import data, state
-from ..answers import comparison
 from ..components.blocks import section
 from ..components.download import numbers
 from ..components.timeline import timeline
+from ..engine import comparison_answer
 from ..report import offer
 from ..state import Page
 from ..work import wait
@@ -38,16 +38,16 @@ def draw() -> None:
         return
     pair = wait(data.ask_comparison(first, second)).pairs[0]
     dark = state.is_dark()
-    section(comparison.waterfall(pair, names[first], names[second]), dark=dark)
+    section(comparison_answer.waterfall(pair, names[first], names[second]), dark=dark)
     everything = _metrics(pair)
-    for part in (comparison.work(pair), comparison.conditions(pair)):
+    for part in (comparison_answer.work(pair), comparison_answer.conditions(pair)):
         if part.blocks:
             section(part, dark=dark)
     step = _timelines(first, second, names)
     offer(
         COMPARE, state.current().run, f"{first} {second} {everything} {step}",
         lambda: (
-            *comparison.sections(pair, names[first], names[second], everything=everything),
+            *comparison_answer.sections(pair, names[first], names[second], everything=everything),
             *_drawn((first, second), step),
         ),
     )  # fmt: skip
@@ -58,7 +58,7 @@ def _drawn(runs: tuple[int, int], step: int | None) -> tuple[Section, ...]:
     if step is None:
         return ()
     steps = [(data.name(run), data.open_numbered(run).tables, data.timeline_store(run).steps[step]) for run in runs]
-    return (comparison.timelines([(name, tables, each.number) for name, tables, each in steps]),)
+    return (comparison_answer.timelines([(name, tables, each.number) for name, tables, each in steps]),)
 
 
 def _metrics(pair: Pair) -> bool:
@@ -69,8 +69,8 @@ def _metrics(pair: Pair) -> bool:
     with place:
         st.subheader("Metrics", anchor="metrics")
         shown, raw = (
-            comparison.metrics_shown(pair, everything=everything),
-            comparison.metrics_frame(pair, everything=everything),
+            comparison_answer.metrics_shown(pair, everything=everything),
+            comparison_answer.metrics_frame(pair, everything=everything),
         )
         numbers(shown, raw, "metrics")
     return everything
@@ -95,7 +95,7 @@ def _timelines(first: int, second: int, names: list[str]) -> int | None:
             f"run={index}",
             key=f"aligned-{index}",
             dark=state.is_dark(),
-            ranks=list(store.ranks)[: comparison.MOST_RANKS],
+            ranks=list(store.ranks)[: comparison_answer.MOST_RANKS],
             kinds=["exposed"],
             jump=[step.start_ns, step.start_ns + longest],
             zero=step.start_ns,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from .. import data, state
-from ..answers import plan
 from ..components.blocks import show
 from ..components.download import data_table
 from ..engine import (
@@ -22,6 +21,7 @@ from ..engine import (
     Question,
     cluster_of_device,
     launch_command,
+    plan_answer,
 )
 from ..report import offer
 from ..state import Page
@@ -46,7 +46,7 @@ def _ask_plans() -> tuple[Calibration, Plans]:
     """Show the choices; give what the run taught the planner, and the plans that fit."""
     calibration = wait(data.ask_calibration(state.current().run))
     plans = wait(data.ask_plans(_question(calibration)))
-    show(plan.basis(calibration, plans), "plan-basis", state.is_dark())
+    show(plan_answer.basis(calibration, plans), "plan-basis", state.is_dark())
     return calibration, plans
 
 
@@ -93,17 +93,17 @@ def draw_plan() -> None:
     """Draw the plans that fit, and one of them."""
     calibration, plans = _ask_plans()
     if not plans.best:
-        st.warning(plan.nothing_fits(plans))
+        st.warning(plan_answer.nothing_fits(plans))
         st.info("Choose more devices, or a device with more memory.")
         return
     dark = state.is_dark()
     st.subheader("Speed over memory", anchor="front")
-    show(Chart("", plan.points(plans)), "plan-front", dark)
+    show(Chart("", plan_answer.points(plans)), "plan-front", dark)
     shown = plans.best[:MOST_PLANS]
-    data_table(plan.listed(plans.best, MOST_PLANS), "plans", raw=plan.frame(plans.best))
+    data_table(plan_answer.listed(plans.best, MOST_PLANS), "plans", raw=plan_answer.frame(plans.best))
     picked, trainer = _one(plans, shown)
     choice = f"{data.question_key(plans.question)} {picked.configuration} {trainer}"
-    offer(PLAN, state.current().run, choice, lambda: plan.sections(calibration, plans, picked, trainer))
+    offer(PLAN, state.current().run, choice, lambda: plan_answer.sections(calibration, plans, picked, trainer))
 
 
 def _one(plans: Plans, shown: tuple[Plan, ...]) -> tuple[Plan, str]:
@@ -114,7 +114,7 @@ def _one(plans: Plans, shown: tuple[Plan, ...]) -> tuple[Plan, str]:
     place = st.selectbox("Plan", range(len(names)), names.index(wanted) if wanted in names else 0, names.__getitem__)
     state.keep("plan", names[place] if place else None)
     trainers = tuple(TRAINERS)
-    made = plan.one(plans, shown[place], trainers[0])
+    made = plan_answer.one(plans, shown[place], trainers[0])
     for number, block in enumerate(made.blocks[:-1]):
         show(block, f"plan-{number}", state.is_dark())
     trainer = st.segmented_control("Start it with", trainers, default=state.word("trainer", trainers)) or trainers[0]
@@ -141,10 +141,10 @@ def draw_sweep() -> None:
     # The second axis comes first, so that the default is not the one that goes down.
     others = tuple(axis for axis in (*GRID_AXES[1:], GRID_AXES[0]) if axis != down)
     across = _axis(across_column, "Across", "across", others)
-    figures = tuple(plan.SWEEP_FIGURES)
+    figures = tuple(plan_answer.SWEEP_FIGURES)
     figure = figure_column.selectbox("Figure", figures, figures.index(state.word("figure", figures)))
     state.keep("figure", None if figure == figures[0] else figure)
-    heat_map = plan.sweep_section(plans, down, across, figure)
+    heat_map = plan_answer.sweep_section(plans, down, across, figure)
     for number, block in enumerate(heat_map.blocks):
         show(block, f"sweep-{number}", state.is_dark())
     choice = f"{data.question_key(plans.question)} {down} {across} {figure}"

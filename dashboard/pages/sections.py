@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from .. import data, state
-from ..answers import plan, whatif
 from ..components.blocks import draw_sections, show
 from ..components.timeline import timeline
-from ..engine import Edit, Schedule, Stack, StackPart, Unit, UspProfError
+from ..engine import Edit, Schedule, Stack, StackPart, Unit, UspProfError, plan_answer, whatif_answer
 from ..report import offer
 from ..state import Page, View
 from ..work import wait
@@ -109,7 +108,7 @@ def _another(view: View) -> None:
     except UspProfError as error:
         st.warning(state.plain(f"{error.message}. {error.hint or ''}"))
         return
-    made = whatif.schedule_section(edit, found)
+    made = whatif_answer.schedule_section(edit, found)
     for number, block in enumerate(made.blocks):
         show(block, f"another-{number}", state.is_dark())
     offer(PIPELINE, view.run, str(edit), lambda: (made,))
@@ -130,7 +129,7 @@ def draw_memory() -> None:
     except UspProfError as error:
         st.info(f"Nothing can be predicted: {error.message}. {error.hint}")
         return
-    predicted = plan.predicted_memory(learnt)
+    predicted = plan_answer.predicted_memory(learnt)
     for number, block in enumerate(predicted.blocks):
         show(block, f"memory-predicted-{number}", state.is_dark())
 

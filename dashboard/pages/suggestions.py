@@ -9,11 +9,10 @@ import pandas as pd
 import streamlit as st
 
 from .. import data, state
-from ..answers import whatif
 from ..components.blocks import show
 from ..components.download import data_table
 from ..components.findings import one
-from ..engine import REST_OF_FINDINGS, DataTable, TableColumn, Unit, UspProfError, causes_of, parse_edit
+from ..engine import REST_OF_FINDINGS, DataTable, TableColumn, Unit, UspProfError, causes_of, parse_edit, whatif_answer
 from ..report import offer
 from ..state import Page, View
 from ..work import wait
@@ -81,7 +80,7 @@ def _together(index: int, ticked: Sequence[Finding]) -> None:
     except UspProfError as error:
         st.warning(f"These cannot be made together: {state.plain(error.message)}")
         return
-    found = whatif.together_section(ticked, steps, data.paths()[index])
+    found = whatif_answer.together_section(ticked, steps, data.paths()[index])
     for number, block in enumerate(found.blocks[:-1]):
         show(block, f"together-{number}", state.is_dark())
     st.code(found.blocks[-1].text, language=None)  # type: ignore[union-attr]

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from .. import data, state
-from ..answers import whatif
 from ..components.blocks import section
-from ..engine import EDITS, PARALLEL_AXES, Schedule, parse_edit
+from ..engine import EDITS, PARALLEL_AXES, Schedule, parse_edit, whatif_answer
 from ..report import offer
 from ..state import Page
 
@@ -131,7 +130,7 @@ def draw() -> None:
         error = data.replay_error(view.run)
         alone = [data.prediction(view.run, (edit,)) for edit in edits]
         together = data.prediction(view.run, edits)
-    made = whatif.whatif_section(error, alone, together)
+    made = whatif_answer.whatif_section(error, alone, together)
     section(made, dark=state.is_dark())
     offer(WHAT_IF, view.run, text, lambda: (made,))
 

@@ -11,12 +11,12 @@ import pytest
 from drawn import drawn, naming
 
 from dashboard import data, report
-from dashboard.answers import comparison, plan
 from dashboard.components.download import plain, scaled
 from dashboard.pages import query, suggestions
 from dashboard.report import written
 from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING
+from usp_prof.report.answers import comparison, plan
 from usp_prof.report.document import DataTable, TableColumn
 
 if TYPE_CHECKING:

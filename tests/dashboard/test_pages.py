@@ -15,7 +15,6 @@ from streamlit.testing.v1 import AppTest
 
 import dashboard.pages
 from dashboard import data, report, state
-from dashboard.answers import comparison, whatif
 from dashboard.components.download import scaled
 from dashboard.components.findings import figures_of, shown_at, sure
 from dashboard.components.slice import named
@@ -26,6 +25,7 @@ from usp_prof.model.edit import parse_edit
 from usp_prof.model.finding import Basis, Finding
 from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING
+from usp_prof.report.answers import comparison, whatif
 from usp_prof.report.document import DataTable, TableColumn
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from drawn import SCRIPT_OF_PAGE, drawn, naming
 from streamlit.testing.v1 import AppTest
 
-from dashboard.answers import plan
 from usp_prof.model.footprint import Footprint
+from usp_prof.report.answers import plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

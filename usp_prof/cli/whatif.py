@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.cli import _whatif_texts as texts
-from usp_prof.cli.console import note
+from usp_prof.cli.console import note, output
 from usp_prof.cli.opening import open_from, run_options
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UsageError
 from usp_prof.model.flops import load as load_model
 from usp_prof.model.selection import Assumptions
+from usp_prof.report.answers import whatif as answer
+from usp_prof.report.writers import terminal
 from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
 from usp_prof.whatif.predict import predict, unedited
 
@@ -92,8 +93,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _text(args: argparse.Namespace, opened: Run, alone: Sequence[Prediction], together: Prediction) -> str:
     if args.format == "json":
-        return texts.as_json(opened, alone, together)
-    return texts.as_text(opened.tables, alone, together, unedited(opened.tables))
+        return answer.as_json(opened, alone, together)
+    measured, screen = unedited(opened.tables), output(args)
+    sections = (
+        answer.whatif_section(float(measured.error.max(initial=0.0)), alone, together),
+        answer.before_after_section(opened.tables, together, measured),
+    )
+    return terminal.sections_text(opened.name, sections, color=not screen.no_color, width=screen.width)
 
 
 def _write(args: argparse.Namespace, opened: Run, together: Prediction) -> None:
@@ -120,9 +126,9 @@ def _ideal(args: argparse.Namespace, edits: Sequence[Edit]) -> int:
         from usp_prof.whatif.reordering.op_replay import job_slowdown  # noqa: PLC0415
 
         found = job_slowdown(read_op_table(Path(args.path)))
-        sys.stdout.write(texts.of_job(found, as_json=args.format == "json"))
+        sys.stdout.write(answer.of_job(found, as_json=args.format == "json"))
         return 0
     from usp_prof.whatif.attribution import slowdown  # noqa: PLC0415
 
-    sys.stdout.write(texts.of_run(slowdown(open_from(args).tables), as_json=args.format == "json"))
+    sys.stdout.write(answer.of_run(slowdown(open_from(args).tables), as_json=args.format == "json"))
     return 0

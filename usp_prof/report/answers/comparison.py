@@ -1,29 +1,43 @@
-"""The report of a comparison: terminal, Markdown, JSON."""
+"""Comparison of two runs, as sections: why the step is longer, the metrics with their noise, the work that changed."""
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.text import Text
-
+from usp_prof.charts.inputs import Waterfall
 from usp_prof.gate.comparison import direction
+from usp_prof.gate.judgement import Scale
+from usp_prof.model.metric import Unit
 from usp_prof.report.answers.check import plain
-from usp_prof.report.answers.units import bare_table, change, duration, figure, interval, metric_cell, signed_duration
-from usp_prof.report.answers.wording import why_lines
+from usp_prof.report.answers.units import change, interval
+from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
+from usp_prof.report.format import column_scale, quantity
+from usp_prof.report.sections.timeline import slices_of
+from usp_prof.report.writers import markdown, terminal
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from collections.abc import Sequence
+
+    import pandas as pd
 
     from usp_prof.gate.comparison import Comparison, Pair
     from usp_prof.gate.judgement import Judgement
+    from usp_prof.tables.table_set import TableSet
 
 FORMATS = ("terminal", "markdown", "json")
-_STYLES = {"better": "green", "worse": "red", "changed": "yellow"}
+MOST_RANKS = 4
+"""Ranks whose timelines are set over each other."""
+SMALL = 0.01
+"""Parts that changed by less than this share of the largest change are put together."""
+_OWN = 2
+"""The first figures of a metric, before and after, are in its unit; its change may be in another."""
+_ENDS = {True: (-1.0, 10.0), False: (-1.0, 1.0)}
+"""What an interval says nothing beyond: of a relative change, and of one of a fraction."""
+_BEFORE_AFTER = (TableColumn("before [ms]"), TableColumn("after [ms]"), TableColumn("difference [ms]"))
+"""One scale for what is compared, whatever each column holds."""
 
 
 def render(found: Comparison, form: str, *, color: bool = False, everything: bool = False, width: int = 120) -> str:
@@ -31,71 +45,182 @@ def render(found: Comparison, form: str, *, color: bool = False, everything: boo
     if form == "json":
         data = {"format": "usp-prof-compare", "version": 1, **plain(asdict(found))}
         return json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
-    if form == "markdown":
-        return _markdown(found, everything=everything)
-    out = io.StringIO()
-    console = Console(file=out, width=width, force_terminal=color, no_color=not color, highlight=False)
+    written = []
     for pair in found.pairs:
-        console.print(Text(f"{found.label} -> {pair.label}", style="bold"), soft_wrap=True)
-        for line in _said_first(pair):
-            console.print(Text(f"  {line}"), soft_wrap=True)
-        console.print(_metrics(pair, width, everything=everything))
-        if pair.waterfall:
-            console.print(_waterfall(pair, width))
-        for line in why_lines(pair.why):
-            console.print(Text(f"  {line}"), soft_wrap=True)
-        console.print()
-    return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines()) + "\n"
+        title = f"{found.label} -> {pair.label}"
+        answer = sections(pair, found.label, pair.label, everything=everything)
+        if form == "markdown":
+            written.append(markdown.sections_text(title, answer))
+        else:
+            written.append(terminal.sections_text(title, answer, color=color, width=width))
+    return "\n".join(written)
 
 
-def _said_first(pair: Pair) -> list[str]:
-    return [f"caution: {doubt}" for doubt in pair.doubts] + [f"differs: {each}" for each in pair.differences]
+def sections(pair: Pair, before: str, after: str, *, everything: bool) -> tuple[Section, ...]:
+    """Set out the whole comparison of two runs."""
+    found = (conditions(pair), waterfall(pair, before, after), metrics(pair, everything=everything), work(pair))
+    return tuple(section for section in found if section.blocks)
 
 
-def _shown(pair: Pair, *, everything: bool) -> list[Judgement]:
-    return [each for each in pair.judgements if everything or "[" not in each.key]
+def waterfall(pair: Pair, before: str, after: str) -> Section:
+    """Set out why the step is longer or shorter."""
+    why = pair.why
+    key = KeyFigures(
+        (
+            KeyFigure("step before", why.step_before_ns, Unit.NS, before),
+            KeyFigure("step after", why.step_after_ns, Unit.NS, after),
+            KeyFigure("difference", why.delta_ns, Unit.NS, "longer" if why.delta_ns > 0 else "shorter"),
+        )
+    )
+    rows = sorted(pair.waterfall, key=lambda part: -abs(part.delta_ns))
+    table = DataTable(
+        "",
+        (TableColumn("part of the step"), *_BEFORE_AFTER),
+        tuple((part.name, *_ms(part.before_ns, part.after_ns)) for part in rows),
+    )
+    return Section("waterfall", "Why the step is longer or shorter", (key, Chart("", as_waterfall(pair)), table))
 
 
-def _metrics(pair: Pair, width: int, *, everything: bool) -> Table:
-    table = bare_table(width)
-    table.add_column("metric", overflow="fold")
-    for name in ("before", "after", "change", "interval"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
-    for each in _shown(pair, everything=everything):
-        word = direction(each)
-        note = Text(word or each.reason, style=_STYLES.get(word, "dim"))
-        key, *figures = _cells(each)
-        table.add_row(metric_cell(key, width), *(Text(cell) for cell in figures), note)
-    return table
+def as_waterfall(pair: Pair) -> Waterfall:
+    """Set the parts out that changed; those too small to be seen are put together."""
+    rows = sorted(pair.waterfall, key=lambda part: -abs(part.delta_ns))
+    least = SMALL * max((abs(part.delta_ns) for part in rows), default=0.0)
+    shown = [part for part in rows if abs(part.delta_ns) >= least and part.delta_ns]
+    before = sum(part.before_ns for part in rows)
+    rest = sum(part.delta_ns for part in rows if part not in shown)
+    named = [(part.name, part.delta_ns) for part in shown] + ([("all else", rest)] if rest else [])
+    return Waterfall(
+        "parts before", before, tuple(name for name, _ in named), tuple(delta for _, delta in named), "parts after"
+    )
 
 
-def _cells(each: Judgement) -> tuple[str, str, str, str, str]:
-    before, after = figure(each.before, each.unit), figure(each.after, each.unit)
-    return (each.key, before, after, change(each), interval(each))
+def metrics(pair: Pair, *, everything: bool) -> Section:
+    """List the metrics of both runs; `everything` has each axis, cause and rank, too."""
+    columns = ("metric", "before", "after", "change", "interval of the change", "shows")
+    rows = tuple(
+        (
+            found.key,
+            quantity(found.before, found.unit) if math.isfinite(found.before) else None,
+            quantity(found.after, found.unit) if math.isfinite(found.after) else None,
+            change(found) if math.isfinite(found.change) else None,
+            interval(found) if math.isfinite(found.low) else None,
+            direction(found) or str(found.reason),
+        )
+        for found in _judged(pair, everything=everything)
+    )
+    return Section("metrics", "Metrics", (DataTable("", tuple(TableColumn(name) for name in columns), rows),))
 
 
-def _waterfall(pair: Pair, width: int) -> Table:
-    table = bare_table(width, title="where the step goes")
-    table.add_column("part")
-    for name in ("before", "after", "difference"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
-    largest = max((abs(part.delta_ns) for part in pair.waterfall), default=0.0)
-    for part in pair.waterfall:
-        bar = "#" * math.ceil(20 * abs(part.delta_ns) / largest) if largest else ""
-        row = (part.name, duration(part.before_ns), duration(part.after_ns), signed_duration(part.delta_ns), bar)
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+def metrics_shown(pair: Pair, *, everything: bool) -> pd.DataFrame:
+    """Give the metrics as numbers for reading: each in the unit beside it, its change in what `in` says."""
+    import pandas as pd  # noqa: PLC0415 - only for those who ask for a frame
+
+    rows = []
+    for found in _judged(pair, everything=everything):
+        scale = column_scale([found.before, found.after], found.unit)
+        own = found.scale is Scale.ABSOLUTE and found.unit is not Unit.FRACTION
+        least, most = _ENDS[found.scale is Scale.RELATIVE]
+        ends = (found.low, found.high) if own else (max(found.low, least), min(found.high, most))
+        before, after, change, low, high = (
+            _digits(value / (scale.factor if own or place < _OWN else 0.01), 4 if place < _OWN else 3)
+            for place, value in enumerate((found.before, found.after, found.change, *ends))
+        )
+        rows.append(
+            {
+                "metric": found.title, "of": found.key, "before": before, "after": after, "unit": scale.suffix,
+                "change": change, "from": low, "to": high,
+                "in": scale.suffix if own else "%" if found.scale is Scale.RELATIVE else "points",
+                "shows": direction(found) or str(found.reason),
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows)
 
 
-def _markdown(found: Comparison, *, everything: bool) -> str:
-    lines = []
-    for pair in found.pairs:
-        lines += [f"## {found.label} -> {pair.label}", ""]
-        lines += [f"- {line}" for line in _said_first(pair)] + [""]
-        lines += ["| metric | before | after | change | interval | |", "|---|---:|---:|---:|---:|---|"]
-        for each in _shown(pair, everything=everything):
-            lines.append("| " + " | ".join((*_cells(each), direction(each) or each.reason)).replace("\n", " ") + " |")
-        lines += ["", *(f"- {line}" for line in why_lines(pair.why)), ""]
-    return "\n".join(lines).rstrip() + "\n"
+def _digits(value: float, most: int) -> float | None:
+    """Round to the digits that anybody reads; nothing where nothing is known."""
+    return float(f"{value:.{most}g}") if math.isfinite(value) else None
+
+
+def metrics_frame(pair: Pair, *, everything: bool) -> pd.DataFrame:
+    """Give the same raw: each metric in its unit, the change with its interval."""
+    import pandas as pd  # noqa: PLC0415 - only for those who ask for a frame
+
+    return pd.DataFrame(
+        [
+            {
+                "metric": found.title,
+                "key": found.key,
+                "unit": str(found.unit),
+                "before": found.before,
+                "after": found.after,
+                "change": found.change,
+                "change_low": found.low,
+                "change_high": found.high,
+                "change_scale": str(found.scale),
+                "shows": direction(found) or str(found.reason),
+            }
+            for found in _judged(pair, everything=everything)
+        ]
+    )
+
+
+def work(pair: Pair) -> Section:
+    """List the ops, kernels and calls that changed most."""
+    columns = (
+        TableColumn("what"), TableColumn("name"), TableColumn("shapes"), *_BEFORE_AFTER,
+        TableColumn("calls before", Unit.COUNT), TableColumn("calls after", Unit.COUNT),
+    )  # fmt: skip
+    rows = tuple(
+        (
+            each.sort, each.name, each.shape or None, *_ms(each.before_ns, each.after_ns),
+            each.before_count, each.after_count,
+        )
+        for each in pair.why.work
+    )  # fmt: skip
+    blocks = (DataTable("", columns, rows),) if rows else ()
+    return Section("work", "Work that changed most, per step", blocks)
+
+
+def conditions(pair: Pair) -> Section:
+    """Tell what makes the comparison doubtful, and under what other conditions the runs were made."""
+    heads = tuple(TableColumn(name) for name in ("kind", "condition", "before", "after"))
+    rows = tuple(
+        (str(each.kind), name, before or None, after or None)
+        for each in pair.differences
+        for name, before, after in parted(each.name, each.before, each.after)
+    )
+    doubts = tuple(Text(str(doubt)) for doubt in pair.doubts)
+    return Section("conditions", "What else differs", (*doubts, *([DataTable("", heads, rows)] if rows else ())))
+
+
+def parted(name: str, before: str, after: str) -> list[tuple[str, str, str]]:
+    """Tell apart what differs within a condition of many parts, such as the model; any other is given as it is."""
+    both = [_parts(before), _parts(after)]
+    if not all(both):
+        return [(name, before, after)]
+    ones = [{part: str(value) for part, value in parts.items()} for parts in both]
+    differ = [part for part in {**ones[0], **ones[1]} if ones[0].get(part) != ones[1].get(part)]
+    return [(f"{name}: {part.replace('_', ' ')}", ones[0].get(part, ""), ones[1].get(part, "")) for part in differ]
+
+
+def _parts(text: str) -> dict[str, object]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def timelines(runs: Sequence[tuple[str, TableSet, int]]) -> Section:
+    """Draw one step of each run over the other, on the first ranks; each counts from its own first slice."""
+    drawn = [(name, step, slices_of(tables, tables.ranks[:MOST_RANKS], step)) for name, tables, step in runs]
+    charts = tuple(Chart(f"{name}, step {step}", found) for name, step, found in drawn if found is not None)
+    return Section("timelines", "The timelines, aligned by step", charts)
+
+
+def _ms(before_ns: float, after_ns: float) -> tuple[float, float, float]:
+    return before_ns / 1e6, after_ns / 1e6, (after_ns - before_ns) / 1e6
+
+
+def _judged(pair: Pair, *, everything: bool) -> list[Judgement]:
+    return [found for found in pair.judgements if everything or "[" not in found.key]

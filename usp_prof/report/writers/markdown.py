@@ -13,6 +13,8 @@ from usp_prof.report.glyphs import cells, fills
 from usp_prof.report.words import REST, cause_lines, finding_lines, health_lines, left_out, run_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from usp_prof.model.finding import Finding
     from usp_prof.report.document import Block, Document, Section
 
@@ -29,6 +31,14 @@ def write(document: Document) -> str:
         body = "\n\n".join(_blocks(section))
         if body and not section.needs_drawing:
             parts.append(f"<details>\n<summary>{_escape(section.title)}</summary>\n\n{body}\n\n</details>")
+    return "\n\n".join(parts) + "\n"
+
+
+def sections_text(title: str, sections: Sequence[Section]) -> str:
+    """Write an answer that is no run's report: its title, and its sections one after the other."""
+    parts = [f"## {_escape(title)}"]
+    for section in sections:
+        parts += [f"### {_escape(section.title)}", *_blocks(section)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -6,8 +6,10 @@ Readable at 80 columns, in colour and without, in plain ASCII too; piped output 
 from __future__ import annotations
 
 from functools import singledispatch
+from io import StringIO
 from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text as Line
@@ -24,7 +26,7 @@ from usp_prof.report.words import cause_lines, finding_lines, health_lines, left
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from usp_prof.model.finding import Finding
     from usp_prof.report.document import Block, Document, Section
@@ -54,6 +56,18 @@ def write(document: Document, console: Console, sections: Sequence[str] = ()) ->
     for section in document.sections:
         if not section.needs_drawing and ("all" in sections or section.id in sections):
             _print_section(section, console)
+
+
+def sections_text(title: str, sections: Sequence[Section], *, color: bool, width: int) -> str:
+    """Write an answer that is no run's report: its title, and its sections one after the other."""
+    out = StringIO()
+    console = Console(file=out, width=width, force_terminal=color, no_color=not color, highlight=False)
+    _put(Line.assemble(("usp-prof ", "dim"), (_plain(title, console), "bold")), console)
+    for section in sections:
+        console.print()
+        _put(Line(_plain(section.title, console), style="bold"), console)
+        _print_blocks(section.blocks, console)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
 def _print_run(document: Document, console: Console) -> None:

@@ -5,30 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
-from ..engine import (
-    Chart,
-    DataTable,
-    KeyFigure,
-    KeyFigures,
-    MemoryParts,
-    PlanGrid,
-    PlanPoints,
-    Section,
-    TableColumn,
-    Text,
-    Unit,
-    footprints,
-    launch_command,
-    plan_grid,
-    quantity,
-)
+from usp_prof.charts.inputs import MemoryParts, PlanGrid, PlanPoints
+from usp_prof.model.metric import Unit
+from usp_prof.planner.launch import command as launch_command
+from usp_prof.planner.search import grid as plan_grid
+from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
+from usp_prof.report.format import quantity
+from usp_prof.whatif.reordering.stages import footprints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..engine import Calibration, Configuration, ModelEntry, Plan, Plans
+    import pandas as pd
+
+    from usp_prof.contract import ModelEntry
+    from usp_prof.model.configuration import Configuration
+    from usp_prof.planner.calibration import Calibration
+    from usp_prof.planner.prediction import Prediction as Plan
+    from usp_prof.planner.search import Plans
 
 
 FILLS = {
@@ -162,6 +157,8 @@ def predicted_memory(learnt: Calibration) -> Section:
 
 def frame(plans: Sequence[Plan]) -> pd.DataFrame:
     """Give plans with everything that is known of them, raw."""
+    import pandas as pd  # noqa: PLC0415 - only for those who ask for a frame
+
     return pd.DataFrame(
         [
             {

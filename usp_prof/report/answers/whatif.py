@@ -1,0 +1,297 @@
+"""Predictions as sections: edits alone and together, before and after, suggestions stacked, other schedules."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from usp_prof.analyses import breakdown, mfu
+from usp_prof.charts.inputs import Waterfall
+from usp_prof.model.metric import Unit
+from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
+from usp_prof.report.format import quantity
+from usp_prof.report.sections.pipeline import simulated_schedule
+from usp_prof.whatif.memory import memory_of
+from usp_prof.whatif.predicted import predicted_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usp_prof.charts.inputs import PipelineSchedule
+    from usp_prof.model.edit import Edit
+    from usp_prof.model.finding import Finding
+    from usp_prof.replay.step_times import StepTimes
+    from usp_prof.report.document import Cell
+    from usp_prof.report.writers.json_text import ChangeJson, MemoryJson
+    from usp_prof.run import Run
+    from usp_prof.schedules.simulation import Timeline as SimulatedSchedule
+    from usp_prof.tables.table_set import TableSet
+    from usp_prof.whatif.attribution import Slowdown
+    from usp_prof.whatif.memory import Memory
+    from usp_prof.whatif.predict import Prediction
+    from usp_prof.whatif.reordering.op_replay import JobSlowdown
+    from usp_prof.whatif.reordering.schedule import Rescheduled
+
+LEAST_SHARE = 0.0005
+"""Parts of the step below this share are not listed."""
+MISSING = "The step with all ranks alike is not known: {}."
+"""What is said of a run whose ideal cannot be told."""
+NO_LOSS = "The ranks are alike: no rank, axis or stage makes this run lose time that exceeds the error."
+"""What is said of a run that is at its ideal."""
+_MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "logits")
+_SHOWN_CODES = ("predicted_ranks", "predicted_calls", "rearranged")
+"""Rows of health that say what a prediction rests on."""
+
+
+def whatif_section(error: float, alone: Sequence[Prediction], together: Prediction) -> Section:
+    """Set out the step with changes made; `error` is what the replay of the unchanged run misses."""
+    return Section(
+        "whatif",
+        "What if: " + " ".join(str(edit) for edit in together.edits),
+        (
+            key_figures(together, f"mean over ranks; replayed unchanged: within {100 * error:.2f} % of it"),
+            *([Chart("", _bars(together))] if together.before_ns > 0 else []),
+            _table(alone),
+            Text("Gains overlap: they are never added, but replayed together.", quiet=True),
+        ),
+    )
+
+
+def key_figures(together: Prediction, basis: str, gain: str = "gain") -> KeyFigures:
+    """Give the step before and after, and what is gained."""
+    return KeyFigures(
+        (
+            KeyFigure("step, measured", together.before_ns, Unit.NS, basis),
+            KeyFigure("step, predicted", together.after_ns, Unit.NS),
+            KeyFigure(gain, together.gain_fraction, Unit.FRACTION, sure(together)),
+        )
+    )
+
+
+def sure(prediction: Prediction) -> str:
+    """Say how sure a prediction is, and what it rests on."""
+    return f"± {quantity(prediction.error_fraction, Unit.FRACTION)} of the step, {prediction.basis}"
+
+
+def _bars(together: Prediction) -> Waterfall:
+    return Waterfall(
+        "measured", together.before_ns, ("changes, together",), (together.after_ns - together.before_ns,), "predicted"
+    )
+
+
+def _table(alone: Sequence[Prediction]) -> DataTable:
+    return DataTable(
+        "Each change alone",
+        (
+            TableColumn("change"),
+            TableColumn("step", Unit.NS),
+            TableColumn("gain alone", Unit.FRACTION),
+            TableColumn("error", Unit.FRACTION),
+            TableColumn("basis"),
+        ),
+        tuple(
+            (str(each.edits[0]), each.after_ns, each.gain_fraction, each.error_fraction, str(each.basis))
+            for each in alone
+        ),
+    )
+
+
+def before_after_section(tables: TableSet, together: Prediction, measured: StepTimes) -> Section:
+    """Set the mean step and its parts beside each other, over the steps that the prediction is of."""
+    settled = measured.step[measured.settled]
+    steps = Selection(first_step=int(settled.min())) if len(settled) else EVERYTHING
+    after_tables = predicted_tables(tables, together)
+    rows: list[tuple[Cell, ...]] = [_row("step", together.before_ns, together.after_ns, Unit.NS)]
+    before, after = (_parts_of_step(each, steps) for each in (tables, after_tables))
+    for name in dict.fromkeys([*before, *after]):
+        pair = before.get(name, 0.0), after.get(name, 0.0)
+        if max(pair) >= LEAST_SHARE * together.before_ns:
+            rows.append(_row(f"  {name}", *pair, Unit.NS))
+    was, now = mfu.compute(tables, steps), mfu.compute(after_tables, steps)
+    rows.append(_row(f"MFU ({was.convention})", was.mfu, now.mfu, Unit.FRACTION))
+    rows.append(_row("tokens", was.tokens_per_second, now.tokens_per_second, Unit.PER_SECOND))
+    rows += _memory_rows(memory_of(together.layout_before), memory_of(together.layout_after))
+    notes = [row.detail for row in after_tables.health if row.code in _SHOWN_CODES]
+    if memory_of(together.layout_after) is not None:
+        notes.append("* by formula from the model's description: for the change, not for the figure")
+    columns = (TableColumn("mean over ranks"), TableColumn("before"), TableColumn("after"))
+    table = DataTable("", columns, tuple(rows))
+    return Section("before-after", "Before and after", (table, *(Text(note, quiet=True) for note in notes)))
+
+
+def _row(name: str, before: float | None, after: float | None, unit: Unit) -> tuple[Cell, ...]:
+    return name, quantity(before, unit), quantity(after, unit)
+
+
+def _memory_rows(before: Memory | None, after: Memory | None) -> list[tuple[Cell, ...]]:
+    """Give the memory of the fullest rank, and those of its parts that change."""
+    if before is None or after is None:
+        return []
+    changed = [part for part in _MEMORY_PARTS if getattr(before, part) != getattr(after, part)]
+    return [
+        _row("memory of the fullest rank *", before.whole, after.whole, Unit.BYTES),
+        *(_row(f"  {part}", getattr(before, part), getattr(after, part), Unit.BYTES) for part in changed),
+    ]
+
+
+def _parts_of_step(tables: TableSet, steps: Selection) -> dict[str, float]:
+    return {part.role: part.mean_ns for part in breakdown.compute(tables, steps).slices()}
+
+
+# Suggestions together: the step from what was measured to what is predicted, one suggestion after the other.
+
+
+LONGEST = 48
+"""Letters of a finding's title beside a bar."""
+
+
+def together_section(ticked: Sequence[Finding], steps: Sequence[Prediction], path: str) -> Section:
+    """Set out what the ticked findings give; `steps` replays the first, the first two, and so on."""
+    words = " ".join(f"--edit {edit}" for edit in " ".join(str(edit) for edit in steps[-1].edits).split())
+    return Section(
+        "together",
+        "Suggestions made together",
+        (
+            key_figures(
+                steps[-1],
+                "mean over ranks",
+                f"gain of {len(ticked)} together" if len(ticked) > 1 else "gain of the one ticked",
+            ),
+            Chart("", bars(ticked, steps)),
+            Text(f"usp-prof whatif {path} {words}", quiet=True),
+        ),
+    )
+
+
+def bars(ticked: Sequence[Finding], steps: Sequence[Prediction]) -> Waterfall:
+    """Set the step out from what was measured, over what each change takes from it, to what is predicted."""
+    after = [steps[0].before_ns, *(step.after_ns for step in steps)]
+    return Waterfall(
+        "now",
+        after[0],
+        tuple(_short(finding.title) for finding in ticked),
+        tuple(late - early for early, late in pairwise(after)),
+        "with all of it",
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+# Another pipeline schedule: the measured actions in its order.
+
+
+def schedule_section(edit: Edit, found: Rescheduled) -> Section:
+    """Set out the window under another schedule beside the measured one, and its actions."""
+    simulated = f"its own order simulated: {quantity(found.simulated_ns, Unit.NS)}"
+    figures = (
+        KeyFigure("window, measured", found.measured_ns, Unit.NS, simulated),
+        KeyFigure(f"window under {edit.value}", found.other_ns, Unit.NS, f"± {quantity(found.error_ns, Unit.NS)}"),
+        KeyFigure("bubble", found.bubble_fraction, Unit.FRACTION),
+    )
+    return Section(
+        "another", f"Under another schedule: {edit}", (KeyFigures(figures), Chart("", as_chart(found.timeline)))
+    )
+
+
+def as_chart(line: SimulatedSchedule) -> PipelineSchedule:
+    """Give simulated actions as the chart draws them."""
+    stages = [
+        sorted({a.stage for a, r in zip(line.actions, line.rank.tolist(), strict=True) if r == rank})
+        for rank in range(line.ranks)
+    ]
+    return simulated_schedule(line, tuple(f"stage {', '.join(map(str, held))}" for held in stages))
+
+
+# For machines, and the run at its ideal.
+
+
+def as_json(opened: Run, alone: Sequence[Prediction], together: Prediction) -> str:
+    """Write the predicted run's report with the recorded run's beside it, by the published schema."""
+    from usp_prof.report.build import analyse, build  # noqa: PLC0415 - all analyses, for those who ask for them
+    from usp_prof.report.writers.json_text import PredictionJson, write_prediction  # noqa: PLC0415
+
+    tables = predicted_tables(opened.tables, together)
+    after = build(tables, analyse(tables), name=opened.name, findings=())
+    before = build(opened.tables, analyse(opened.tables), name=opened.name, findings=())
+    prediction = PredictionJson(
+        alone=[_change(each) for each in alone],
+        together=_change(together),
+        replay_error_fraction=together.replay_error,
+        tokens_per_step_before=together.layout_before.tokens_per_step,
+        tokens_per_step_after=together.layout_after.tokens_per_step,
+        memory_before=_memory(memory_of(together.layout_before)),
+        memory_after=_memory(memory_of(together.layout_after)),
+    )
+    return write_prediction(after, prediction, before)
+
+
+def _change(each: Prediction) -> ChangeJson:
+    from usp_prof.report.writers.json_text import ChangeJson  # noqa: PLC0415
+
+    edits = [str(edit) for edit in each.edits]
+    return ChangeJson(edits, each.before_ns, each.after_ns, each.gain_fraction, each.error_fraction, each.basis)
+
+
+def _memory(memory: Memory | None) -> MemoryJson | None:
+    from usp_prof.report.writers.json_text import MemoryJson  # noqa: PLC0415
+
+    return MemoryJson(*(getattr(memory, part) for part in _MEMORY_PARTS)) if memory is not None else None
+
+
+def of_run(found: Slowdown, *, as_json: bool) -> str:
+    """Write how much slower the run is than at its ideal, and why."""
+    if as_json:
+        parts = [
+            {"what": each.what, "name": each.name, "step_ns": each.step_ns, "share": each.share} for each in found.parts
+        ]
+        whole = found.whole
+        step_ns, ideal_ns = whole.step_ns or None, None if whole.unknown else whole.ideal_ns
+        return _ideal_json(step_ns, ideal_ns, whole.slowdown, parts, whole.unknown)
+    whole = found.whole
+    if whole.unknown:
+        return MISSING.format(whole.unknown) + "\n"
+    head = _head(whole.step_ns, whole.ideal_ns, whole.step_ns / whole.ideal_ns)
+    if not found.parts:
+        return f"{head}\n{NO_LOSS}\n"
+    lines = [head, "of the loss goes away when this alone is ideal:"]
+    lines += [f"  {each.what:6} {each.name:12} {each.share:8.1%}" for each in found.parts]
+    return "\n".join(lines) + "\n"
+
+
+def of_job(found: JobSlowdown, *, as_json: bool) -> str:
+    """Write the same of an operation table."""
+    if as_json:
+        ideal, share = found.last_stage_ideal_ns, found.last_stage_share
+        last_stage = {"what": "stage", "name": "last", "step_ns": ideal, "share": share}
+        return _ideal_json(found.step_ns, found.ideal_ns, found.slowdown, [last_stage])
+    head = _head(found.step_ns, found.ideal_ns, found.slowdown)
+    return f"{head}\nlast stage: {found.last_stage_share:.1%} of the loss\n"
+
+
+def _ideal_json(
+    step_ns: float | None,
+    ideal_ns: float | None,
+    slowdown: float | None,
+    parts: list[dict[str, object]],
+    unknown: str = "",
+) -> str:
+    """Write what is not known as null, with the reason."""
+    data = {
+        "format": "usp-prof-ideal",
+        "version": 1,
+        "step_ns": step_ns,
+        "ideal_ns": ideal_ns,
+        "slowdown": slowdown,
+        "unknown": unknown,
+        "parts": parts,
+    }
+    return json.dumps(data, indent=1, sort_keys=True) + "\n"
+
+
+def _head(step_ns: float, ideal_ns: float, slowdown: float) -> str:
+    step, ideal = quantity(step_ns, Unit.NS), quantity(ideal_ns, Unit.NS)
+    return f"step {step}, ideal {ideal}: {slowdown:.3f} times as long"
