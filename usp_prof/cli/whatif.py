@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _text(args: argparse.Namespace, opened: Run, alone: Sequence[Prediction], together: Prediction) -> str:
     if args.format == "json":
-        return answer.as_json(opened, alone, together)
+        return answer.as_json(opened.tables, opened.name, alone, together)
     measured, screen = unedited(opened.tables), output(args)
     sections = (
         answer.whatif_section(float(measured.error.max(initial=0.0)), alone, together),

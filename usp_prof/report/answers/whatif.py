@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from usp_prof.replay.step_times import StepTimes
     from usp_prof.report.document import Cell
     from usp_prof.report.writers.json_text import ChangeJson, MemoryJson
-    from usp_prof.run import Run
     from usp_prof.schedules.simulation import Timeline as SimulatedSchedule
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.attribution import Slowdown
@@ -209,14 +208,14 @@ def as_chart(line: SimulatedSchedule) -> PipelineSchedule:
 # For machines, and the run at its ideal.
 
 
-def as_json(opened: Run, alone: Sequence[Prediction], together: Prediction) -> str:
+def as_json(tables: TableSet, name: str, alone: Sequence[Prediction], together: Prediction) -> str:
     """Write the predicted run's report with the recorded run's beside it, by the published schema."""
     from usp_prof.report.build import analyse, build  # noqa: PLC0415 - all analyses, for those who ask for them
     from usp_prof.report.writers.json_text import PredictionJson, write_prediction  # noqa: PLC0415
 
-    tables = predicted_tables(opened.tables, together)
-    after = build(tables, analyse(tables), name=opened.name, findings=())
-    before = build(opened.tables, analyse(opened.tables), name=opened.name, findings=())
+    predicted = predicted_tables(tables, together)
+    after = build(predicted, analyse(predicted), name=name, findings=())
+    before = build(tables, analyse(tables), name=name, findings=())
     prediction = PredictionJson(
         alone=[_change(each) for each in alone],
         together=_change(together),
