@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from usp_prof.contract import ModelEntry
     from usp_prof.model.configuration import Configuration
     from usp_prof.planner.calibration import Calibration
-    from usp_prof.planner.prediction import Prediction as Plan
+    from usp_prof.planner.predict import Prediction as Plan
     from usp_prof.planner.search import Plans
 
 
