@@ -27,6 +27,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from usp_prof import limits
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -35,9 +37,19 @@ MANIFEST_NAME = "run.json"
 TRACE_METADATA_KEY = "usp_prof"
 
 PIPELINE_KINDS = ("F", "B", "I", "W")
+MARK_RANGES = MappingProxyType(
+    {
+        "stage": limits.STAGE,
+        "mb": limits.MICRO_BATCHES,
+        "peer": limits.RANK,
+        "step": limits.NUMBER,
+        "tokens": limits.COUNT,
+    }
+)
+"""The range of each number that a mark carries under these keys; others are `limits.NUMBER`."""
 AREAS = ("pp", "cp", "ep", "dp", "tp", "moe", "train", "pace", "fault")
 
-_WHOLE = re.compile(r"-?\d+")
+_WHOLE = re.compile(r"-?[0-9]+")
 _MARK = re.compile(r"(?P<area>[a-z]+)::(?P<what>[A-Za-z0-9_]+)(?P<rest>(?: [a-z_]+=\S+)*)\Z")
 
 
@@ -48,6 +60,8 @@ class Mark:
     area: str
     what: str
     values: Mapping[str, int | str] = field(default_factory=dict)
+    odd: tuple[str, ...] = ()
+    """Keys whose numbers are outside their ranges; they are not among the values."""
 
 
 def format_mark(area: str, what: str, **values: int | str) -> str:
@@ -62,10 +76,16 @@ def parse_mark(name: str) -> Mark | None:
     if match is None or match["area"] not in AREAS:
         return None
     values: dict[str, int | str] = {}
+    odd = []
     for pair in match["rest"].split():
-        key, _, value = pair.partition("=")
-        values[key] = int(value) if _WHOLE.fullmatch(value) else value
-    return Mark(match["area"], match["what"], MappingProxyType(values))
+        key, _, text = pair.partition("=")
+        if not _WHOLE.fullmatch(text):
+            values[key] = text
+        elif (number := limits.whole(text, MARK_RANGES.get(key, limits.NUMBER))) is not None:
+            values[key] = number
+        else:
+            odd.append(key)
+    return Mark(match["area"], match["what"], MappingProxyType(values), tuple(odd))
 
 
 @dataclass(slots=True)

@@ -14,6 +14,13 @@ def test_overlap_opens_a_lane_and_touching_does_not() -> None:
     assert split_lanes(np.zeros(4, np.int64), start, end).tolist() == [0, 1, 0, 1]
 
 
+def test_many_more_overlaps_than_usual_follow_the_same_rule() -> None:
+    start = np.r_[np.arange(300), 350, 2_000]
+    end = np.r_[np.arange(300) + 400, 351, 2_001]
+    expected = [*range(300), 300, 0]
+    assert split_lanes(np.zeros(302, np.int64), start, end).tolist() == expected
+
+
 def test_no_ranges() -> None:
     nothing = np.array([], dtype=np.int64)
     assert split_lanes(nothing, nothing, nothing).tolist() == []

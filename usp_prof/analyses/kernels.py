@@ -150,7 +150,7 @@ class KernelsResult:
             "calls": [op.calls for op in rows],
             "time_ns": [op.time_ns for op in rows],
             "mean_ns": [op.time_ns / op.calls if op.calls else float("nan") for op in rows],
-            "share": [op.time_ns / self.total_ns for op in rows],
+            "share": [op.time_ns / self.total_ns if self.total_ns else float("nan") for op in rows],
             "total_flop": [op.flop if op.family else float("nan") for op in rows],
             "total_bytes": [op.bytes if op.family else float("nan") for op in rows],
             "intensity": [op.intensity for op in rows],

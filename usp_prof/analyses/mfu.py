@@ -80,7 +80,7 @@ def check(
         return ()
     worlds = {int(size) for rank in tables.ranks for size in tables.columns("ranks", rank)["world_size"]}
     counted = [op for op in work.ops if op.flop]
-    if max(worlds, default=0) > len(tables.ranks) or not counted or flops.per_token(model) is None:
+    if max(worlds, default=0) > len(tables.ranks) or not counted or not work.total_ns or flops.per_token(model) is None:
         return ()
     tokens = float(manifest.tokens_per_step) * len(times.job)
     attention = sum(op.flop for op in counted if _is_attention(op.family, op.name))

@@ -170,10 +170,11 @@ def _job(
 ) -> tuple[JobStep, ...]:
     """Set ranks side by side; ranks whose clocks nothing ties are compared only among themselves."""
     drafts = []
-    for number in np.unique(step).tolist():
-        rows = step == number
+    order = np.argsort(step, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(step[order])) + 1) if len(order) else ():
+        number = int(step[rows[0]])
         sizes = np.bincount(component[rows])
-        tied = rows & (component == np.argmax(sizes))
+        tied = rows[component[rows] == np.argmax(sizes)]
         lengths = (end - start)[rows]
         drafts.append((number, int(start[tied].min()), int(end[tied].max()), int(lengths.min()), int(lengths.max())))
     strange = outliers([high - low for _, low, high, _, _ in drafts]).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
+_PASSES = 32
+"""Lanes that are filled in whole passes over what is left; further ones are filled range by range."""
+
+
 def split_lanes(track: Ints, start: Ints, end: Ints) -> Ints:
     """Give each range a lane within its track so that ranges of one lane never overlap.
 
@@ -24,11 +29,35 @@ def split_lanes(track: Ints, start: Ints, end: Ints) -> Ints:
     lanes = np.zeros(len(start), np.int64)
     left = np.lexsort((end, start, track))
     lane = 0
-    while len(left):
+    while len(left) and lane < _PASSES:
         taken = _greedy(track[left], start[left], end[left])
         lanes[left[taken]] = lane
         left = left[~taken]
         lane += 1
+    if len(left):
+        lanes[left] = lane + _first_free(track[left].tolist(), start[left].tolist(), end[left].tolist())
+    return lanes
+
+
+def _first_free(tracks: list[int], starts: list[int], ends: list[int]) -> Ints:
+    """Give each range the lowest lane that is free, one by one; all sorted by track and start.
+
+    O(n log n) however many overlap: `busy` holds (end, lane) of what runs, `free` the lanes whose last range has ended.
+    """
+    lanes = np.zeros(len(starts), np.int64)
+    busy: list[tuple[int, int]] = []
+    free: list[int] = []
+    used, last = 0, None
+    for row, (track, start, end) in enumerate(zip(tracks, starts, ends, strict=True)):
+        if track != last:
+            busy, free, used, last = [], [], 0, track
+        while busy and busy[0][0] <= start:
+            heappush(free, heappop(busy)[1])
+        if not free:
+            free.append(used)
+            used += 1
+        lanes[row] = heappop(free)
+        heappush(busy, (end, int(lanes[row])))
     return lanes
 
 

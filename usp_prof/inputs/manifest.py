@@ -1,17 +1,42 @@
-"""What did the recorder say about the run? `run.json` beside the traces, or the same text inside them."""
+"""What did the recorder say about the run? `run.json` beside the traces, or the same text inside them.
+
+Each field is checked by itself, by its type and its range: one that does not fit is left out and named.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from dataclasses import fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
 
-from usp_prof.contract import MANIFEST_NAME, Manifest
+from usp_prof import limits
+from usp_prof.contract import MANIFEST_NAME, VERSION, GroupEntry, Manifest, ModelEntry, model_entry
 from usp_prof.model.health import HealthRow, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+RANGES = {
+    "mesh": limits.DEGREE,
+    "coordinates": limits.RANK,
+    "ranks": limits.RANK,
+    "stages": limits.STAGE,
+    "micro_batches": limits.MICRO_BATCHES,
+    "gradient_accumulation": limits.MICRO_BATCHES,
+    "zero_stage": limits.Range(-1, 3),
+    "devices_per_node": limits.Range(0, limits.MAX_RANKS),
+    "processes_per_device": limits.Range(0, limits.MAX_RANKS),
+}
+"""The range of every whole number in a field of this name; others are `limits.COUNT`."""
+_FREE = frozenset({"faults", "options"})
+"""Fields that hold any JSON and are only shown."""
+_LISTS = frozenset({"groups"})
+"""Lists of which each entry is checked by itself."""
+_ERRORS = (TypeError, ValueError, KeyError, AttributeError, OverflowError, msgspec.ValidationError, RecursionError)
 
 
 def find_manifest(folders: Iterable[Path]) -> Path | None:
@@ -33,13 +58,90 @@ def manifest_from(data: Any, origin: str) -> tuple[Manifest | None, tuple[Health
     try:
         if isinstance(data, str):
             data = msgspec.json.decode(data)
-        if not isinstance(data, dict):
-            return None, (_broken(origin, "it is no object"),)
-        manifest = Manifest.from_dict(data)
-        checked = msgspec.convert(msgspec.to_builtins(manifest), Manifest, strict=False)
-    except (TypeError, ValueError, KeyError, AttributeError, msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         return None, (_broken(origin, str(error)),)
-    return checked, ()
+    if not isinstance(data, dict):
+        return None, (_broken(origin, "it is no object"),)
+    version = data.get("version", VERSION)
+    if not limits.NUMBER.holds(version) or version > VERSION:
+        why = f"version {str(version)[:24]} is not known, this reads up to {VERSION}: update usp-prof"
+        return None, (_broken(origin, why),)
+    odd: list[str] = []
+    known = _checked_fields(data, odd)
+    if not odd:
+        return Manifest(**known), ()
+    named = ", ".join(odd[:6]) + (" ..." if len(odd) > 6 else "")
+    detail = f"fields of the manifest are outside of their type or range and count as missing: {named}"
+    return Manifest(**known), (HealthRow("odd_values", Severity.ERROR, count=len(odd), detail=detail, file=origin),)
+
+
+def _checked_fields(data: Mapping[str, Any], odd: list[str]) -> dict[str, Any]:
+    """Keep the fields that fit; fields of later versions are passed over."""
+    known: dict[str, Any] = {}
+    for name, kind in _kinds().items():
+        if name not in data:
+            continue
+        value = data[name]
+        if name in _LISTS and isinstance(value, list):
+            known[name] = [
+                entry
+                for place, each in enumerate(value)
+                for entry in _fitting(f"{name}[{place}]", GroupEntry, each, odd)
+            ]
+            continue
+        for fitting in _fitting(name, kind, value, odd):
+            known[name] = fitting
+    return known
+
+
+def _fitting(name: str, kind: Any, value: Any, odd: list[str]) -> list[Any]:  # noqa: ANN401 - any type, any JSON
+    """Give the value as what it has to be, in a list; an empty one where it is not that."""
+    try:
+        fitting = _model(value) if name == "model" else msgspec.convert(_known(kind, value), kind, strict=False)
+        if name not in _FREE:
+            _check_numbers(name, value)  # truth values are still told from numbers here
+            _check_numbers(name, msgspec.to_builtins(fitting))  # and texts are numbers here
+    except _ERRORS as error:
+        odd.append(f"{name} ({str(error)[:80]})")
+        return []
+    return [fitting]
+
+
+def _model(value: Any) -> ModelEntry | None:  # noqa: ANN401 - any JSON
+    if value is None or value == {}:
+        return None
+    return msgspec.convert(msgspec.to_builtins(model_entry(value)), ModelEntry, strict=False)
+
+
+def _known(kind: Any, value: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Pass over an entry's fields of later versions."""
+    if kind is GroupEntry and isinstance(value, dict):
+        return {field.name: value[field.name] for field in fields(GroupEntry) if field.name in value}
+    return value
+
+
+def _check_numbers(name: str, value: Any) -> None:  # noqa: ANN401 - any JSON
+    """Raise where a number, however deep, is outside of its range."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _check_numbers(key if key in RANGES else name, inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _check_numbers(name, inner)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value} is no finite number")
+    elif isinstance(value, int):
+        within = RANGES.get(name.partition("[")[0], limits.COUNT)
+        if isinstance(value, bool) and name in RANGES:
+            raise TypeError(f"{value} is no number")
+        if not isinstance(value, bool) and not within.holds(value):
+            raise ValueError(f"{str(value)[:24]} is outside of {within}")
+
+
+@cache
+def _kinds() -> dict[str, Any]:
+    return get_type_hints(Manifest)
 
 
 def _broken(origin: str, why: str) -> HealthRow:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from usp_prof import limits
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 _WORDS = (
-    re.compile(r"(?<![a-z])rank[-_. ]?0*(\d+)(?!\d)", re.IGNORECASE),
-    re.compile(r"(?<![a-z])(?:worker|device|gpu)[-_. ]?0*(\d+)(?!\d)", re.IGNORECASE),
+    re.compile(r"(?<![a-z])rank[-_. ]?0*([0-9]+)(?![0-9])", re.IGNORECASE),
+    re.compile(r"(?<![a-z])(?:worker|device|gpu)[-_. ]?0*([0-9]+)(?![0-9])", re.IGNORECASE),
 )
 _NUMBER = re.compile(r"(\d+)(?=\D*\Z)")
 _SUFFIXES = (".gz", ".zst", ".json", ".trace", ".pt")
@@ -31,7 +33,7 @@ def rank_from_words(path: Path) -> int | None:
         for word in _WORDS:
             found = word.findall(name)
             if found:
-                return int(found[-1])
+                return limits.whole(found[-1], limits.RANK)
     return None
 
 
@@ -39,7 +41,7 @@ def ranks_from_numbers(paths: Sequence[Path]) -> dict[Path, int] | None:
     """Read bare numbers as ranks, only when they count 0, 1, 2, ... over all the files (or over their folders)."""
     for names in ([stem(path) for path in paths], [path.parent.name for path in paths]):
         found = [_NUMBER.search(name) for name in names]
-        numbers = [int(match[1]) for match in found if match is not None]
-        if len(numbers) == len(paths) > 1 and sorted(numbers) == list(range(len(paths))):
-            return dict(zip(paths, numbers, strict=True))
+        numbers = [limits.whole(match[1], limits.RANK) for match in found if match is not None]
+        if len(numbers) == len(paths) > 1 and set(numbers) == set(range(len(paths))):
+            return {path: number for path, number in zip(paths, numbers, strict=True) if number is not None}
     return None

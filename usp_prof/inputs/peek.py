@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from usp_prof import limits
 from usp_prof.contract import TRACE_METADATA_KEY
+from usp_prof.inputs.head import checked_head
 from usp_prof.inputs.kineto import wire
 from usp_prof.inputs.kineto.nanoseconds import ABSENT, from_texts
 from usp_prof.inputs.kineto.salvage import salvage, salvage_fields
@@ -193,19 +195,20 @@ def _packed(path: Path) -> bool:
 
 
 def _peek(fields: dict[str, Any], first: list[Any], step: int) -> Peek:
+    fields, _ = checked_head(fields)
     info = fields.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     recorded = _recorded(fields.get(TRACE_METADATA_KEY))
-    rank, rank_source = _natural(info.get("rank")), "distributedInfo"
+    rank, rank_source = _number(info.get("rank"), limits.RANK), "distributedInfo"
     if rank < 0:
-        rank, rank_source = _natural(recorded.get("rank")), "manifest"
-    base = _natural(fields.get("baseTimeNanoseconds"))
+        rank, rank_source = _number(recorded.get("rank"), limits.RANK), "manifest"
+    base = _number(fields.get("baseTimeNanoseconds"), limits.EPOCH_NS)
     host = fields.get("host_name", fields.get("hostname", ""))
     return Peek(
         FileKind.TRACE,
         rank=rank,
         rank_source=rank_source if rank >= 0 else "",
-        world_size=_natural(info.get("world_size")),
+        world_size=_number(info.get("world_size"), limits.WORLD_SIZE),
         host=host if isinstance(host, str) else "",
         start_ns=_start(first, max(base, 0)),
         step=step,
@@ -234,5 +237,5 @@ def _start(first: list[Any], base: int) -> int:
     return int(times.min()) + base if len(times) else -1
 
 
-def _natural(value: object) -> int:
-    return value if isinstance(value, int) and 0 <= value < 1 << 62 else -1
+def _number(value: object, within: limits.Range) -> int:
+    return value if isinstance(value, int) and within.holds(value) else -1

@@ -10,6 +10,7 @@ HEALTH_CODES: dict[str, str] = {
     "broken_fields": "Fields beside the events are damaged. The complete ones are kept.",
     "unplaced_events": "Events have no usable time. They are left out.",
     "repaired_events": "Events hold NaN, wrong types or control characters. What is usable of them is kept.",
+    "odd_values": "Values are outside of the ranges in docs/limits.md. They count as absent.",
     "invalid_utf8": "Bytes are no UTF-8. They are shown as U+FFFD.",
     "duplicate_events": "Events stand twice, alike in every field. They are kept once.",
     "missing_duration": "Events have no duration. They are kept as instants.",

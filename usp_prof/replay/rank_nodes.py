@@ -101,7 +101,8 @@ def _lanes(work: Columns, kind: Ints) -> Ints:
     codes, texts = work.codes("lane")
     merged = {text: COMPUTING_LANE if text.split(" ")[0] == COMPUTING_LANE else text for text in texts}
     distinct = sorted(set(merged.values()))
-    lane = lookup([distinct.index(merged[text]) for text in texts], codes, missing=0)
+    place = {text: number for number, text in enumerate(distinct)}
+    lane = lookup([place[merged[text]] for text in texts], codes, missing=0)
     posted = lookup(["p2p" in text for text in texts], codes, missing=False) & (kind == NodeKind.COMMUNICATION)
     lane[posted] = len(distinct) + np.arange(int(posted.sum()))
     return lane

@@ -11,10 +11,13 @@ from usp_prof.inputs.kineto.reader import read
 from usp_prof.inputs.manifest import manifest_from
 from usp_prof.inputs.memory import no_collection
 from usp_prof.model.errors import UspProfError
+from usp_prof.model.health import Severity
 from usp_prof.store.cache import Cache, CacheUnwritableError
 from usp_prof.tables.rank import build_rank
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import pyarrow as pa
 
     from usp_prof.columns.arrow import Parted
@@ -49,10 +52,16 @@ def build(path: Path, rank: int, manifest: Manifest | None) -> tuple[dict[str, p
         tables = build_rank(raw, rank, manifest)
     note = {
         "metadata": dict(raw.metadata),
-        "health": [asdict(row) for row in health],
+        "health": [*map(asdict, health), *_worse_than_info(tables["health"], {row.code for row in health})],
         "json_bytes": raw.json_bytes,
     }
     return tables, note
+
+
+def _worse_than_info(table: pa.Table, known: Collection[str]) -> list[dict[str, Any]]:
+    """Give what was found wrong while the tables were built; what only limits a figure stays in the table."""
+    rows = table.to_pylist()
+    return [row for row in rows if row["severity"] != Severity.INFO and row["code"] not in known]
 
 
 def run_job(job: RankJob, manifest: Manifest | None, cache_folder: str, limit_bytes: int) -> JobResult:

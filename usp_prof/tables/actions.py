@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from usp_prof import limits
 from usp_prof.contract import PIPELINE_KINDS, parse_mark
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, integer, text
 from usp_prof.tables.build import table
@@ -67,7 +68,11 @@ def parse_action(name: str) -> Action | None:
         match = pattern.match(name)
         if match:
             found = match.groupdict()
-            return Action(found["kind"][0].upper(), int(found.get("stage") or -1), int(found.get("mb") or -1), source)
+            stage, micro_batch = (
+                _within(found.get("stage"), limits.STAGE),
+                _within(found.get("mb"), limits.MICRO_BATCHES),
+            )
+            return Action(found["kind"][0].upper(), stage, micro_batch, source)
     return None
 
 
@@ -131,6 +136,11 @@ def _on_device(frame: EventFrame, links: Links, rows: np.ndarray) -> tuple[np.nd
     np.maximum.at(last, place, frame.end[work])
     has = last > np.iinfo(np.int64).min
     return np.where(has, first, start), np.where(has, last, end)
+
+
+def _within(text: str | None, wanted: limits.Range) -> int:
+    number = limits.whole(text or "", wanted)
+    return -1 if number is None else number
 
 
 def _int(value: int | str) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from usp_prof import limits
 from usp_prof.columns.order import first_rows, group_codes
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.model.topology import Axis, AxisSource, Group, group_key
@@ -75,7 +76,7 @@ def declared(metadata: Mapping[str, Any]) -> tuple[Group, ...]:
                 ranks,
                 description=str(entry.get("pg_desc") or ""),
                 backend=str(entry.get("backend_config") or entry.get("backend") or ""),
-                size=size if isinstance(size, int) else len(ranks) or -1,
+                size=size if limits.WORLD_SIZE.holds(size) else len(ranks) or -1,
             )
         )
     return tuple(groups)
@@ -89,15 +90,15 @@ def make_group(name: str, ranks: tuple[int, ...], *, description: str = "", back
 
 
 def parse_ranks(value: object) -> tuple[int, ...]:
-    """Read a list of ranks, as JSON or as its text; a list that PyTorch cut short ("...") counts as unknown."""
+    """Read a list of ranks, as JSON or as its text; one cut short ("...") or with an odd value is unknown."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return ()
     if isinstance(value, dict):  # the form of 2021: global rank to group rank
-        value = [int(key) for key in value if str(key).isdigit()]
-    if not isinstance(value, list) or not all(isinstance(rank, int) for rank in value):
+        value = [limits.whole(str(key)) for key in value]
+    if not isinstance(value, list) or not all(map(limits.RANK.holds, value)):
         return ()
     return tuple(value)
 
@@ -114,10 +115,13 @@ def join(frame: EventFrame, parts: Parts) -> Membership:
     inverse = group_codes(*coded)
     distinct = np.stack([column[first_rows(inverse)] for column in coded], axis=1)
     groups = {group.key: group for group in config}
+    config_of: dict[str, list[Group]] = {}
+    for entry in config:
+        config_of.setdefault(entry.name, []).append(entry)
     keys = []
     for line in distinct.tolist():
         words = [values[code] for code, (_, values) in zip(line[:4], columns, strict=True)]
-        group = _group(words, line[4:], config, world if isinstance(world, int) else -1)
+        group = _group(words, line[4:], config_of, world if limits.WORLD_SIZE.holds(world) else -1)
         keys.append(group.key if group else "")
         if group and group.key not in groups:
             groups[group.key] = group
@@ -150,16 +154,16 @@ def _by_stream(of_part: Ints, stream: Ints) -> Ints:
     return np.where(~known & (sole[place, 0] == stream), sole[place, 1], of_part)
 
 
-def _group(words: list[str], counts: list[int], config: tuple[Group, ...], world: int) -> Group | None:
+def _group(words: list[str], counts: list[int], config_of: Mapping[str, list[Group]], world: int) -> Group | None:
     name, number, listed, description = words
     size, first, stride = counts
     name = name or number
     ranks = parse_ranks(listed)
-    named = [group for group in config if group.name == name and name]
+    named = config_of.get(name, []) if name else []
     if not ranks and len(named) == 1 and size in (-1, named[0].size):
         return named[0]
     if not ranks and size > 0 and first >= 0 and stride > 0:
-        ranks = tuple(range(first, first + size * stride, stride))
+        ranks = parse_ranks(list(range(first, first + size * stride, stride)))
     if not ranks and 0 < size == world:
         ranks = tuple(range(world))
     if not ranks and not name:

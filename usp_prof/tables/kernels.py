@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof import limits
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, flag, integer, real, text
 from usp_prof.tables.build import table
 from usp_prof.tables.events.arguments import Field
@@ -50,12 +51,12 @@ SCHEMA = Schema(
 )
 
 _FIELDS = (
-    Field("bytes", "bytes"),
-    Field("size", "size"),
+    Field("bytes", "bytes", within=limits.COUNT),
+    Field("size", "size", within=limits.COUNT),
     Field("occupancy", "est. achieved occupancy %", Kind.FLOAT),
     Field("graph", "graph id"),
-    *(Field(f"grid{axis}", "grid", item=axis) for axis in range(3)),
-    *(Field(f"block{axis}", "block", item=axis) for axis in range(3)),
+    *(Field(f"grid{axis}", "grid", item=axis, within=limits.GRID[axis]) for axis in range(3)),
+    *(Field(f"block{axis}", "block", item=axis, within=limits.BLOCK[axis]) for axis in range(3)),
 )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof import limits
 from usp_prof.model.schema import EVENT, RANK, START, STEP, Schema, integer
 from usp_prof.tables.build import table
 from usp_prof.tables.events.arguments import Field
@@ -37,9 +38,9 @@ _FIELDS = (
     Field("device_type", "Device Type"),
     Field("device", "Device Id"),
     Field("address", "Addr"),
-    Field("bytes", "Bytes"),
-    Field("allocated_bytes", "Total Allocated"),
-    Field("reserved_bytes", "Total Reserved"),
+    Field("bytes", "Bytes", within=limits.CHANGE),
+    Field("allocated_bytes", "Total Allocated", within=limits.COUNT),
+    Field("reserved_bytes", "Total Reserved", within=limits.COUNT),
 )
 
 

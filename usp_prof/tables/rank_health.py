@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.arrow import numbers_of
+from usp_prof.contract import parse_mark
 from usp_prof.model.health import HealthRow, Severity
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def find(
 ) -> list[HealthRow]:
     """List the rows of health of one rank."""
     found = [*_launches(links, kernels), _durations(overrunning), *_steps(frame, links, steps), *_parts(parts)]
+    found += [*_odd_values(frame)]
     return [
         HealthRow(code, severity, frame.rank, count, detail, frame.raw.file)
         for code, severity, count, detail in found
@@ -40,6 +42,20 @@ def _durations(overrunning: int) -> Row:
         "overrunning_durations", Severity.ERROR, overrunning,
         "device work that outlasts what ran after it on its stream (ROCm's late time stamps); cut at the next start",
     )  # fmt: skip
+
+
+def _odd_values(frame: EventFrame) -> Iterator[Row]:
+    """Name what is outside of its declared range: arguments that were read, and numbers of marks."""
+    rows = frame.rows("user_annotation", "gpu_user_annotation")
+    odd_marks = np.count_nonzero(frame.by_name(rows, _is_odd_mark))
+    counts = {**frame.odd_values, "numbers in marks": int(odd_marks)}
+    named = ", ".join(sorted(name for name, count in counts.items() if count))
+    yield "odd_values", Severity.ERROR, sum(counts.values()), f"values outside of their range count as absent: {named}"
+
+
+def _is_odd_mark(name: str) -> bool:
+    mark = parse_mark(name)
+    return mark is not None and bool(mark.odd)
 
 
 def _launches(links: Links, kernels: pa.Table) -> Iterator[Row]:

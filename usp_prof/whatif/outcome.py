@@ -53,6 +53,8 @@ class Outcome:
 
     def error_fraction(self, cautious_ns: float | None) -> float:
         """Say by what share of the measured step it may be wrong, by the replay with cautious models where one is."""
+        if self.before_ns <= 0:  # a step of no time has no share to be wrong by
+            return max(self.floor_error, self.replay_error)
         error = 0.0 if cautious_ns is None else abs(cautious_ns - self.replayed_ns) / self.before_ns
         for other in self.rescheduled:
             error += other.error_ns / self.before_ns

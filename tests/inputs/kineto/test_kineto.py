@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from usp_prof.inputs.kineto import events, reader, split, threads
 from usp_prof.inputs.kineto.argument_types import Links
+from usp_prof.limits import MAX_WINDOW_NS
 from usp_prof.model.errors import InputError, UspProfError
 
 if TYPE_CHECKING:
@@ -202,19 +203,24 @@ def test_gzip_may_have_several_members(tmp_path: Path) -> None:
     assert codes(trace) == {"no_base_time"}
 
 
-@given(ns=st.lists(st.integers(0, 9_000_000_000_000_000_000), min_size=1, max_size=20), base=st.booleans())
+@given(
+    first=st.integers(0, 9_000_000_000_000_000_000 - MAX_WINDOW_NS),
+    after=st.lists(st.integers(0, MAX_WINDOW_NS), min_size=1, max_size=20),
+    base=st.booleans(),
+)
 def test_times_are_exact_beyond_what_a_float_holds(
-    tmp_path_factory: pytest.TempPathFactory, ns: list[int], base: bool
+    tmp_path_factory: pytest.TempPathFactory, first: int, after: list[int], base: bool
 ) -> None:
-    zero = 123_456_789 if base else 0
+    zero = 123_456_789 if base and first < 2**61 else 0
+    ns = [first + each for each in after]
     texts = [
-        f'{{"ph":"X","name":"a{i}","ts":{n // 1000}.{n % 1000:03d},"dur":{n // 1000}.{n % 1000:03d}}}'
-        for i, n in enumerate(ns)
+        f'{{"ph":"X","name":"a{i}","ts":{n // 1000}.{n % 1000:03d},"dur":{dur // 1000}.{dur % 1000:03d}}}'
+        for i, (n, dur) in enumerate(zip(ns, after, strict=True))
     ]
     text = f'{{"baseTimeNanoseconds":{zero},"traceEvents":[{",".join(texts)}]}}'
     trace = read(tmp_path_factory.mktemp("exact"), text)
     assert column(trace, "start_ns") == [n + zero for n in ns]
-    assert column(trace, "dur_ns") == ns
+    assert column(trace, "dur_ns") == after
 
 
 def test_old_integer_microseconds_are_exact(tmp_path: Path) -> None:

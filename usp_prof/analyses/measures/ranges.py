@@ -100,12 +100,13 @@ def queue_depth(tables: TableSet, rank: int, limit: int) -> list[tuple[int, int,
     """Give for each stream the deepest queue of launched and unfinished work, and how long it held `limit` or more."""
     kernels = tables.columns("kernels", rank)
     begun = _begun(tables, rank)
+    queued = np.flatnonzero(begun < kernels["start_ns"])
+    queued = queued[np.argsort(kernels["stream"][queued], kind="stable")]
+    borders = np.flatnonzero(np.diff(kernels["stream"][queued])) + 1
     found = []
-    for stream in distinct(kernels["stream"]).tolist():
-        rows = (kernels["stream"] == stream) & (begun < kernels["start_ns"])
-        if not rows.any():
-            continue
-        ends = (kernels["start_ns"] + kernels["dur_ns"])[rows]
+    for rows in np.split(queued, borders) if len(queued) else ():
+        stream = int(kernels["stream"][rows[0]])
+        ends = kernels["start_ns"][rows] + kernels["dur_ns"][rows]
         times = np.concatenate([begun[rows], ends])
         change = np.concatenate([np.ones(len(ends), np.int64), -np.ones(len(ends), np.int64)])
         order = np.lexsort((change, times))

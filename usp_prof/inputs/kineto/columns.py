@@ -203,10 +203,9 @@ class Columns:
                 whole[rows] = values
             column.add(whole)
 
-    def table(self, base_ns: int) -> tuple[dict[str, Any], int]:
-        """Give the columns as whole arrays (times absolute), and the number of events."""
+    def table(self) -> tuple[dict[str, Any], int]:
+        """Give the columns as whole arrays (times as the file counts them), and the number of events."""
         starts = self.starts.array()
-        starts += base_ns
         rows = len(starts)
         return {
             "event": np.arange(rows, dtype=np.int64),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +37,8 @@ class Damage:
     missing_duration: int = 0
     negative_duration: int = 0
     ends_early: bool = False
+    odd_values: list[str] = field(default_factory=list)
+    """Fields beside the events whose values are outside of their ranges."""
     fault: PackingFault | None = None
 
     def rows(self, counts: Counts, *, events: int, based: bool) -> Iterator[HealthRow]:
@@ -67,6 +69,10 @@ class Damage:
         if self.field_bytes_lost:
             detail = f"the fields beside the events are damaged: {self.field_bytes_lost} bytes were passed over"
             yield HealthRow("broken_fields", LOSS, count=self.field_bytes_lost, detail=detail)
+        if self.odd_values:
+            named = ", ".join(self.odd_values[:4]) + (" ..." if len(self.odd_values) > 4 else "")
+            detail = f"fields beside the events are outside of their range and count as absent: {named}"
+            yield HealthRow("odd_values", ERROR, count=len(self.odd_values), detail=detail)
         yield from self._small(counts)
         if not events:
             yield HealthRow("no_events", ERROR, detail="the file is a trace without a single event")
@@ -85,7 +91,7 @@ class Damage:
             ("invalid_utf8", ERROR, self.invalid_utf8, "bytes that are no UTF-8, shown as U+FFFD"),
             ("duplicate_events", ERROR, self.duplicates, "events stand twice, alike in every field; kept once"),
             ("unpaired_phases", ERROR, self.unpaired, "begin or end events without their partner"),
-            ("missing_duration", ERROR, self.missing_duration, "events without a duration, kept as instants"),
+            ("missing_duration", ERROR, self.missing_duration, "events without a usable duration, kept as instants"),
             ("negative_duration", ERROR, self.negative_duration, "events with a negative duration, kept as instants"),
             ("unplaced_events", LOSS, counts.unplaced, "events without a usable time; they cannot be placed"),
             ("finer_than_ns", INFO, counts.finer_than_ns, "times finer than a nanosecond, rounded to the nearest"),

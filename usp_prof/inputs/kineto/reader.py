@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import astuple
 
+from usp_prof import limits
 from usp_prof.columns.arrow import array_of, coded, numbers_of
+from usp_prof.inputs.head import checked_head
 from usp_prof.inputs.kineto import nanoseconds, wire
 from usp_prof.inputs.kineto.argument_texts import kept
 from usp_prof.inputs.kineto.columns import Columns, side_by_side, too_large, transposed
@@ -172,14 +174,17 @@ class _Reading:
         return found
 
     def _result(self) -> RawTrace:
-        base = self.metadata.get("baseTimeNanoseconds")
-        base_ns = base if isinstance(base, int) and 0 <= base < 1 << 62 else 0
-        columns, rows = self.columns.table(base_ns)
+        self.metadata, self.damage.odd_values = checked_head(self.metadata)
+        columns, rows = self.columns.table()
         if not rows and self.damage.events_lost and not self.columns.counts.flows:
             raise self._no_trace()
+        near = self._near(columns["start_ns"])
+        base_ns = self._base(columns["start_ns"])
+        columns["start_ns"] += base_ns
         self._settle_durations(columns)
         columns["category"] = _with_step_marks(columns["category"], columns["name"])
         keep, self.damage.unpaired = join_begin_end(columns, rows)
+        keep &= near
         keep, self.damage.duplicates = repeated(columns, keep)
         events, inputs = to_table(SCHEMA, columns, rows), self.columns.inputs.whole()
         work = self.columns.work.whole()
@@ -197,13 +202,33 @@ class _Reading:
             json_bytes=self.source.size,
         )
 
+    def _near(self, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Say which events lie in the trace's window; the others move to its middle, so that sums stay in bounds."""
+        near = np.ones(len(starts), bool)
+        if len(starts) and float(starts.max()) - float(starts.min()) > limits.MAX_WINDOW_NS:
+            middle = np.sort(starts)[len(starts) // 2]
+            near = np.abs(starts.astype(float) - float(middle)) <= limits.MAX_WINDOW_NS
+            starts[~near] = middle
+            self.columns.counts.unplaced += int(np.count_nonzero(~near))
+        return near
+
+    def _base(self, starts: NDArray[np.int64]) -> int:
+        """Give what has to be added to the file's times; nothing where the sum would mean no time at all."""
+        base = self.metadata.get("baseTimeNanoseconds")
+        if not isinstance(base, int) or base <= 0:
+            return 0
+        if len(starts) and not limits.NUMBER.holds(int(np.abs(starts).max()) + base):
+            self.damage.odd_values.append(f"baseTimeNanoseconds={base} beside the events' own times")
+            return 0
+        return base
+
     def _settle_durations(self, columns: dict[str, Any]) -> None:
-        """Keep an event whose duration is missing or negative as an instant: how long it took is not known."""
+        """Keep an event whose duration is missing, negative or beyond all bounds as an instant: it is not known."""
         durations = columns["dur_ns"]
         phase = columns["phase"]
         known = phase.dictionary.to_pylist()
         complete = numbers_of(phase.indices) == (known.index("X") if "X" in known else -1)
-        missing = durations == nanoseconds.ABSENT
+        missing = (durations == nanoseconds.ABSENT) | (durations > limits.MAX_WINDOW_NS)
         self.damage.missing_duration = int(np.count_nonzero(missing & complete))
         durations[missing] = np.where(complete[missing], 0, -1)
         negative = (durations < 0) & ~missing

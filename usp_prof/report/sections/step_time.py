@@ -50,6 +50,8 @@ def rank_grid(context: Context) -> RankGrid | None:
     down = [axis for axis in topology.axes if axis != across]
     keys = sorted({tuple(place.get(axis, 0) for axis in down) for place in placed.values()})
     width = 1 + max(place.get(across, 0) for place in placed.values())
+    if width > topology.axes[across]:  # somebody's coordinates lie outside the mesh
+        return None
     rank = np.full((len(keys), width), -1, np.int64)
     values = np.full(rank.shape, np.nan)
     for each, place in placed.items():

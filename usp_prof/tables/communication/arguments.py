@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from usp_prof import limits
 from usp_prof.columns.arrow import coded, index_of, numbers_of, texts_of
 from usp_prof.columns.lookup import lookup
 from usp_prof.model.schema import Kind
@@ -23,28 +24,28 @@ if TYPE_CHECKING:
 
 _FIELDS = (
     Field("name", "Collective name", Kind.TEXT),
-    Field("in_nelems", "In msg nelems"),
-    Field("out_nelems", "Out msg nelems"),
+    Field("in_nelems", "In msg nelems", within=limits.COUNT),
+    Field("out_nelems", "Out msg nelems", within=limits.COUNT),
     Field("dtype", "dtype", Kind.TEXT),
     Field("in_split", "In split size", Kind.TEXT),
     Field("out_split", "Out split size", Kind.TEXT),
-    Field("group_size", "Group size"),
+    Field("group_size", "Group size", within=limits.WORLD_SIZE),
     Field("group_name", "Process Group Name", Kind.TEXT),
     Field("group_id", "Process Group ID", Kind.TEXT),
     Field("description", "Process Group Description", Kind.TEXT),
     Field("ranks", "Process Group Ranks", Kind.TEXT),
-    Field("first_rank", "Global rank start"),
-    Field("stride", "Global rank stride"),
+    Field("first_rank", "Global rank start", within=limits.RANK),
+    Field("stride", "Global rank stride", within=limits.RANK),
     Field("sequence", "Seq"),
-    Field("source", "Src Rank"),
-    Field("destination", "Dst Rank"),
+    Field("source", "Src Rank", within=limits.RANK),
+    Field("destination", "Dst Rank", within=limits.RANK),
     Field("asynchronous", "Is asynchronized op", Kind.TEXT),
     Field("dims", "Input Dims", Kind.TEXT),
     Field("types", "Input type", Kind.TEXT),
     # record_param_comms of 2023 and before has positions only: tensors, sequence, group, rank, name, splits, size.
     Field("old_sequence", "Concrete Inputs", item=1),
     Field("old_group", "Concrete Inputs", item=2),
-    Field("old_size", "Concrete Inputs", item=7),
+    Field("old_size", "Concrete Inputs", item=7, within=limits.WORLD_SIZE),
     Field("newer", "Concrete Inputs", Kind.TEXT, item=8),
 )
 _KINDS = {field.name: field.kind for field in _FIELDS}
@@ -172,7 +173,8 @@ def elements(dims: str) -> int:
         if not first:  # a scalar; what is no tensor has no type to give it a size
             return 1
         tensors = first if isinstance(first[0], list) else [first]
-        return sum(prod(tensor) for tensor in tensors)
+        count = sum(prod(tensor) for tensor in tensors)
+        return count if limits.COUNT.holds(count) else -1
     except (ValueError, TypeError, LookupError):
         return -1
 

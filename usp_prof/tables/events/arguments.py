@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from usp_prof import limits
 from usp_prof.columns.arrow import coded
 from usp_prof.columns.lookup import lookup
 from usp_prof.inputs.kineto.argument_texts import taken
@@ -48,6 +49,8 @@ class Field:
     key: str
     kind: Kind = Kind.INT
     item: int | None = None
+    within: limits.Range = limits.NUMBER
+    """The range of a whole number; outside of it, it counts as absent."""
 
 
 def read_arguments(args: pa.ChunkedArray, rows: Ints, fields: tuple[Field, ...]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from usp_prof.columns.arrow import coded
 from usp_prof.columns.lanes import Tracks, nest
 from usp_prof.columns.table import Columns
 from usp_prof.inputs.kineto import combinations
+from usp_prof.model.schema import Kind
 from usp_prof.tables.events.arguments import read_arguments
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ class EventFrame:
         self._columns = Columns(raw.events)
         self._texts: dict[str, tuple[Ints, list[str]]] = {}
         self._categories: dict[str, Ints] = {}
+        self.odd_values: Counter[str] = Counter()
+        """How many values of each argument were outside of its range, among those read so far."""
 
     def __len__(self) -> int:
         """Count the events."""
@@ -140,15 +144,30 @@ class EventFrame:
 
     def arguments(self, rows: Ints, fields: Iterable[Field]) -> dict[str, Any]:
         """Read fields out of the arguments of some rows: integers and floats as NumPy arrays, texts as Arrow arrays."""
-        return read_arguments(self._args, rows, tuple(fields))
+        wanted = tuple(fields)
+        return self._within(read_arguments(self._args, rows, wanted), wanted)
 
     def launched(self, rows: Ints, fields: Iterable[Field]) -> dict[str, NDArray[Any]]:
         """Read fields of numbers that device work has among `device_work.KEYS`, of some rows of it."""
         work = self.raw.work
         if work is None:
             return self.arguments(rows, fields)
-        read = read_arguments(pa.chunked_array([work.texts]), np.arange(len(work.texts)), tuple(fields))
+        wanted = tuple(fields)
+        read = read_arguments(pa.chunked_array([work.texts]), np.arange(len(work.texts)), wanted)
+        read = self._within(read, wanted)
         return {name: values[work.code[rows]] for name, values in read.items()}
+
+    def _within(self, read: dict[str, Any], fields: Iterable[Field]) -> dict[str, Any]:
+        """Take numbers outside of their field's range for absent, and count them."""
+        for field in fields:
+            if field.kind is not Kind.INT:
+                continue
+            values = read[field.name]
+            odd = ((values < field.within.low) | (values > field.within.high)) & (values != -1)
+            if odd.any():
+                self.odd_values[field.key] += int(np.count_nonzero(odd))
+                read[field.name] = np.where(odd, -1, values)
+        return read
 
     @cached_property
     def _args(self) -> pa.ChunkedArray:

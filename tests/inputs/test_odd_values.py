@@ -1,0 +1,143 @@
+"""One damaged value costs itself: the run is read, and a row of health names what was left out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tiny import Trace, table_set, write
+
+from usp_prof.contract import parse_mark
+from usp_prof.inputs.manifest import manifest_from
+from usp_prof.limits import MAX_RANKS, whole
+from usp_prof.run import Run, open_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def opened(folder: Path, trace: Trace) -> Run:
+    return open_run(write({trace.rank: trace}, folder / "run"), cache_dir=folder / "cache")
+
+
+def odd(run: Run) -> str:
+    return "; ".join(row.detail for row in run.health if row.code == "odd_values")
+
+
+def plain() -> Trace:
+    return Trace(0, 1).step(0, 0, 9000).kernel("gemm", 2000, 600, launch_at=300)
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "-" + "9" * 5000, str(2**62 + 1), "٣", "", "-", "1.5"])
+def test_text_that_is_no_number_of_ours_is_none(text: str) -> None:
+    assert whole(text) is None
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), ("-7", -7), ("000012", 12), (str(2**62), 2**62)])
+def test_text_that_is_a_number_is_read(text: str, number: int) -> None:
+    assert whole(text) == number
+
+
+@pytest.mark.parametrize("value", [str(2**70), "9" * 5000, "-5"])
+def test_a_marks_odd_stage_is_absent_and_the_rest_of_the_mark_stands(value: str) -> None:
+    mark = parse_mark(f"pp::F stage={value} mb=1")
+    assert mark is not None
+    assert (dict(mark.values), mark.odd) == ({"mb": 1}, ("stage",))
+
+
+def test_odd_marks_are_counted_in_health(tmp_path: Path) -> None:
+    trace = plain().mark(f"pp::F stage={2**70} mb=0", 100, 50).mark("pp::F stage=0 mb=" + "9" * 5000, 200, 50)
+    run = opened(tmp_path, trace)
+    assert "numbers in marks" in odd(run)
+    assert run.tables.columns("actions", 0)["stage"].tolist() == [-1, 0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("In msg nelems", 10**18), ("Group size", 10**17), ("Global rank start", 2**40), ("Dst Rank", -7)],
+)
+def test_an_odd_argument_of_a_collective_is_absent(tmp_path: Path, key: str, value: int) -> None:
+    trace = plain().group("1", [0], "mesh_tp").collective("all_reduce", 4000, 500, group="1", nelems=64)
+    trace.events[-1]["args"][key] = value
+    run = opened(tmp_path, trace)
+    assert key in odd(run)
+    assert len(run.tables.columns("collectives", 0)) == 1
+
+
+@pytest.mark.parametrize("ranks", [[0, True], [0, 10**17], [0, -1], [0, None], [0, 0.5]])
+def test_odd_ranks_of_a_group_leave_it_without_ranks(tmp_path: Path, ranks: list[Any]) -> None:
+    trace = plain().group("1", [0], "mesh_tp")
+    trace.groups["1"]["ranks"] = ranks
+    run = opened(tmp_path, trace)
+    assert "pg_config.ranks of group '1'" in odd(run)
+    assert run.tables.columns("groups", 0)["ranks"].tolist() == [""]
+
+
+@pytest.mark.parametrize("size", [2**40, 10**7, -7, True])
+def test_an_odd_world_size_is_unknown_and_named(tmp_path: Path, size: int) -> None:
+    trace = plain()
+    assert trace.distributed is not None
+    trace.distributed["world_size"] = size
+    run = opened(tmp_path, trace)
+    assert f"distributedInfo.world_size={size} (may be 1 to {MAX_RANKS})" in odd(run)
+    assert "missing_ranks" not in {row.code for row in run.health}
+
+
+def test_a_folder_named_for_a_rank_beyond_all_is_no_rank(tmp_path: Path) -> None:
+    trace = plain()
+    trace.distributed = None
+    trace.write(tmp_path / "run" / "rank_9223372036854775808" / "trace.json")
+    run = open_run(tmp_path / "run", cache_dir=tmp_path / "cache")
+    assert run.ranks == (0,)
+    assert "rank_unknown" in {row.code for row in run.health}
+
+
+def test_an_event_far_from_all_others_is_left_out_and_counted(tmp_path: Path) -> None:
+    run = opened(tmp_path, plain().kernel("late", 9 * 10**18, 600).op("aten::mm", 100, 500))
+    assert [row.count for row in run.health if row.code == "unplaced_events"] == [1]
+    assert run.tables.columns("kernels", 0)["name"].tolist() == ["gemm"]
+
+
+def test_a_base_time_that_leads_beyond_all_times_is_not_added(tmp_path: Path) -> None:
+    trace = Trace(0, 1, base=2**62).step(0, 9 * 10**18, 9000).kernel("gemm", 9 * 10**18 + 50, 600)
+    run = opened(tmp_path, trace)
+    assert "baseTimeNanoseconds" in odd(run)
+    assert run.tables.columns("kernels", 0)["start_ns"].tolist() == [9 * 10**18 + 50]
+
+
+@pytest.mark.parametrize("duration", [0, 2**62])
+def test_kernels_of_no_length_and_of_any_length_leave_a_report(duration: int) -> None:
+    tables = table_set(plain().kernel("gemm", 3000, duration))
+    assert tables.columns("kernels", 0)["dur_ns"].tolist() == [600, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"micro_batches": 10**9}, "micro_batches"),
+        ({"tokens_per_step": 10**20}, "tokens_per_step"),
+        ({"stages": {"0": [2**70]}}, "stages"),
+        ({"mesh": {"dp": "many"}}, "mesh"),
+        ({"mesh": {"dp": 0}}, "mesh"),
+        ({"peak_flops": float("inf")}, "peak_flops"),
+        ({"groups": [{"name": "g", "ranks": [0, True], "axes": ["dp"]}]}, "groups"),
+        ({"groups": 3}, "groups"),
+        ({"model": {"layers": -(2**70)}}, "model"),
+        ({"coordinates": {"0": {"dp": 2**40}}}, "coordinates"),
+        ({"zero_stage": True}, "zero_stage"),
+    ],
+)
+def test_an_odd_field_costs_the_manifest_that_field_alone(change: dict[str, Any], named: str) -> None:
+    manifest, health = manifest_from({"name": "job", "schedule": "1f1b", **change}, "run.json")
+    assert manifest is not None
+    assert (manifest.name, manifest.schedule) == ("job", "1f1b")
+    assert [row.code for row in health] == ["odd_values"]
+    assert named in health[0].detail
+
+
+def test_a_good_group_stays_beside_an_odd_one() -> None:
+    good, bad = ({"name": name, "ranks": ranks, "axes": ["dp"]} for name, ranks in (("a", [0, 1]), ("b", [10**17])))
+    manifest, health = manifest_from({"groups": [good, bad]}, "run.json")
+    assert manifest is not None
+    assert [group.name for group in manifest.groups] == ["a"]
+    assert "groups[1]" in health[0].detail
