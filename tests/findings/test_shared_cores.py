@@ -15,6 +15,7 @@ from usp_prof.findings import find
 from usp_prof.findings.causes import causes_of
 from usp_prof.findings.rules import shared_cores
 from usp_prof.run import open_run
+from usp_prof.tables.relations import Relations
 
 if TYPE_CHECKING:
     from usp_prof.findings.draft import Draft
@@ -53,6 +54,13 @@ def test_ops_that_stop_now_and_then_tell_that_cores_are_shared() -> None:
     # About 3 of 10 ops take a millisecond longer than the 0.1 ms that they take in the median.
     assert draft.evidence["beyond_median_fraction"] == pytest.approx(0.75, abs=0.05)
     assert str(draft.edit) == "ideal"
+
+
+def test_the_rows_that_prove_it_are_the_ops_that_stopped() -> None:
+    tables = on_cores(SHARED, taken_off=0.3)
+    (draft,) = drafts(tables)
+    rows = Relations(tables).answer(draft.rows).to_pylist()
+    assert {row["dur_ns"] for row in rows} == {1_100 * US}
 
 
 def test_even_ops_tell_of_nothing() -> None:

@@ -8,6 +8,7 @@ import pytest
 from made import part, run, step, work
 
 from usp_prof.findings.rules import slowed_compute
+from usp_prof.tables.relations import Relations
 from usp_prof.whatif.predict import predict
 
 if TYPE_CHECKING:
@@ -52,6 +53,13 @@ def test_slowed_kernels_are_found_and_worth_what_they_lose() -> None:
     assert draft.evidence["kernels"] == 5
     gain = predict(tables, [draft.edit]).gain_fraction
     assert 0 <= gain <= 5 * (BESIDE - ALONE) / (5 * BESIDE + 5 * ALONE) + 1e-9
+
+
+def test_the_rows_that_prove_it_are_the_slowed_kernels() -> None:
+    tables = _tables(BESIDE)
+    (draft,) = slowed_compute.look(tables)
+    rows = Relations(tables).answer(draft.rows).to_pylist()
+    assert [row["dur_ns"] for row in rows] == [BESIDE] * 5
 
 
 def test_kernels_as_fast_as_alone_are_none() -> None:

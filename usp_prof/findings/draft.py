@@ -32,6 +32,8 @@ class Draft:
     """Codes of narrower findings whose cost this change would take away as well: it comes by what it adds to them."""
     basis: Basis | None = None
     settings: PlainMap = field(default_factory=lambda: EMPTY)
+    rows: str = ""
+    """A SELECT whose rows prove it, see `proof`."""
 
 
 class Rule(Protocol):

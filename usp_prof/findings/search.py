@@ -108,6 +108,7 @@ def _finding(each: Rule, draft: Draft, gain: Gain, cumulative: float) -> Finding
         level=Level.NOTE if draft.opportunity or _certain(gain) <= 0 else level,
         advice=draft.advice,
         settings=draft.settings,
+        rows=draft.rows,
         is_choice=draft.opportunity or draft.is_choice,
     )
 

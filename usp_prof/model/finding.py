@@ -49,6 +49,8 @@ class Finding:
     advice: str = ""
     settings: PlainMap = field(default_factory=lambda: EMPTY)
     part_of: int = -1
+    rows: str = ""
+    """A SELECT over the run's tables whose rows prove it."""
     is_choice: bool = False
     """The run's configuration costs this time: it is nothing's effect, and goes away with nothing else."""
 

@@ -131,6 +131,8 @@ class Findings:
     title: str = "Findings"
     unasked: str = ""
     """How many rules could not look, and what they miss."""
+    proofs: bool = False
+    """Give with each finding the SELECT whose rows prove it."""
 
 
 @dataclass(frozen=True, slots=True)

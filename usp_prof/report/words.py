@@ -52,8 +52,8 @@ def spans(numbers: Iterable[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def finding_lines(finding: Finding) -> list[str]:
-    """Say what was found and where, what it is worth and how sure that is, and what to do."""
+def finding_lines(finding: Finding, *, proof: bool = False) -> list[str]:
+    """Say what was found and where, what it is worth and how sure that is, what to do, and what rows prove it."""
     where = ", ".join(f"{key} {value}" for key, value in finding.where.items())
     lines = [f"{finding.title}{f' [{where}]' if where else ''}"]
     if finding.gain_fraction > _NEGLIGIBLE:
@@ -66,12 +66,14 @@ def finding_lines(finding: Finding) -> list[str]:
         )
     if finding.advice:
         lines.append(finding.advice)
+    if proof and finding.rows:
+        lines.append(f"usp-prof query: {finding.rows}")
     return lines
 
 
-def cause_lines(cause: Cause) -> list[str]:
+def cause_lines(cause: Cause, *, proof: bool = False) -> list[str]:
     """Say a finding, and which findings go away with it."""
-    lines = finding_lines(cause.finding)
+    lines = finding_lines(cause.finding, proof=proof)
     if cause.parts:
         lines.append(f"of the same cause: {', '.join(_brief(part) for part in cause.parts)}")
     return lines

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import longest
@@ -61,5 +62,6 @@ def look(tables: TableSet) -> Iterable[Draft]:
             Edit("pinned_copies"),
             "pin the host memory and copy without blocking",
             least_gain=0.01,
+            rows=proof.heaviest(graph, copies),
             settings={"torch": "pin_memory=True, non_blocking=True", "DeepSpeed": "offload_optimizer.pin_memory"},
         )

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses import host
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import longest
@@ -68,6 +69,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
         },
         Edit("no_blocking"),
         f"take the wait in {worst[0] or 'it'} out of the step",
+        rows=proof.heaviest(graph, rows, np.maximum(graph.gap, 0)),
         settings={
             "Megatron-LM": "--no-check-for-nan-in-loss-and-grad",
             "DeepSpeed": "wall_clock_breakdown",

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import longest
@@ -63,6 +64,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
         Edit("prefetch", "on"),
         "gather each layer's weights while the layer before computes",
         least_gain=0.04,
+        rows=proof.largest("collectives", f"{proof.equals('axis', axis)} AND op = 'all_gather'", "dur_ns"),
         settings={
             "torchtitan": "parallelism.fsdp_reshard_after_forward",
             "DeepSpeed": "stage3_prefetch_bucket_size",

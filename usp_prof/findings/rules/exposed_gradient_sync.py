@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.places import longest
 from usp_prof.model.edit import Edit
@@ -61,6 +62,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
             Edit("sync_overlapped", places=(("axis", str(axis)),)),
             "overlap the gradients' synchronisation with the backward",
             least_gain=0.04,
+            rows=proof.largest("collectives", f"{proof.equals('axis', axis)} AND op IN {REDUCES}", "dur_ns"),
             settings={
                 "Megatron-LM": "--overlap-grad-reduce",
                 "DeepSpeed": "overlap_comm",

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.places import longest
 from usp_prof.model.edit import Edit
@@ -55,6 +56,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
             Edit("comm_hidden", places=(("axis", str(Axis.TP)),)),
             "overlap pieces of products and collectives, or lower the tensor-parallel degree",
             least_gain=0.05,
+            rows=proof.heaviest(graph, rows, graph.transfer),
             opportunity=True,
             basis=Basis.BOUND,
             settings={

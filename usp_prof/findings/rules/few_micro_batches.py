@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.model.edit import Edit
@@ -64,6 +65,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
         Edit("schedule", str(named(layout.schedule)), tuple(keys)),
         "cut the batch into more micro-batches",
         least_gain=0.03,
+        rows=_rows(tables),
         opportunity=layout.micro_batches > layout.pp,
         is_choice=True,
         settings={
@@ -73,3 +75,13 @@ def look(tables: TableSet) -> Iterable[Draft]:
             "our trainer": "--micro-batches",
         },
     )
+
+
+def _rows(tables: TableSet) -> str:
+    """Select the marked actions, counted; without marks what the pipeline's ranks send each other."""
+    if any(len(tables.columns("actions", rank)) for rank in tables.ranks):
+        return (
+            "SELECT rank, step, stage, kind, count(DISTINCT micro_batch) AS micro_batches FROM actions "
+            "GROUP BY rank, step, stage, kind ORDER BY rank, step, stage, kind"
+        )
+    return proof.largest("collectives", "axis = 'pp'", "dur_ns")

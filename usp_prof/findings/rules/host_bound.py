@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.model.edit import Edit
 from usp_prof.replay.build import graph_of
@@ -51,6 +52,8 @@ def look(tables: TableSet) -> Iterable[Draft]:
             Edit("no_launch_gaps"),
             "CUDA graphs, torch.compile, fused kernels or a larger micro-batch",
             least_gain=0.05,
+            # Work that begins as soon as it is launched: the device had nothing else to do.
+            rows=f"SELECT * FROM launches WHERE kernels > 0 AND delay_ns >= 0 ORDER BY delay_ns LIMIT {proof.MOST}",
             covers=("slow-host", "memory-pressure", "unfused-optimizer"),
             settings={"torch": 'torch.compile(mode="reduce-overhead")', "Megatron-LM": "--enable-cuda-graph"},
         )

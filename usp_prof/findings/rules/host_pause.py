@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.lookup import lookup
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.places import spot
 from usp_prof.model.edit import Edit
@@ -62,6 +63,8 @@ def look(tables: TableSet) -> Iterable[Draft]:
     if not len(found):
         return
     think = think_times(graph)[found]
+    paused = np.zeros(len(graph.nodes), dtype=bool)
+    paused[found] = True
     node, length = int(found[np.argmax(think)]), int(think.max())
     rank, end = int(graph.nodes.rank[node]), int(graph.nodes.start[node])
     ran = _ran_in(tables, rank, int(clock.of(tables).local(rank, np.array([end]))[0]) - length, length)
@@ -80,6 +83,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
         Edit("no_pauses"),
         COLLECT if collects else f"look at what {ran} does there" if ran else UNTOLD,
         settings=SETTINGS if collects else {},
+        rows=proof.heaviest(graph, paused, think_times(graph)),
     )
 
 

@@ -24,9 +24,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.model.edit import Edit
-from usp_prof.whatif.edits import loading_ns
+from usp_prof.replay.host_gaps import LOADS_DATA, loading_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,5 +51,16 @@ def look(tables: TableSet) -> Iterable[Draft]:
         Edit("no_input_wait"),
         "load ahead: more workers, prefetching, pinned memory",
         least_gain=0.03,
+        rows=_rows(worst),
         settings={"torch": "DataLoader(num_workers=, prefetch_factor=, pin_memory=True)"},
     )
+
+
+def _rows(rank: int) -> str:
+    """Select the ranges in which a rank loads data."""
+    ranges = " UNION ALL ".join(
+        f"SELECT rank, step, name, start_ns, dur_ns FROM {table} "
+        f"WHERE rank = {rank} AND regexp_matches(name, '{LOADS_DATA.pattern}', 'i'){only}"
+        for table, only in (("annotations", " AND NOT on_device"), ("ops", ""))
+    )
+    return f"{ranges} ORDER BY dur_ns DESC LIMIT {proof.MOST}"

@@ -32,6 +32,7 @@ import numpy as np
 
 from usp_prof.analyses import stragglers
 from usp_prof.analyses.measures.lateness import COVERS, Why
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import slowest_step
@@ -108,6 +109,7 @@ def _draft(tables: TableSet, graph: Graph, culprit: Culprit) -> Draft:
         Edit("rank_as_peers", str(culprit.rank)),
         ADVICE[culprit.why],
         covers=SAYS_WHY,
+        rows=proof.largest("calls", f"late_rank = {culprit.rank}", "wait_ns"),
     )
 
 

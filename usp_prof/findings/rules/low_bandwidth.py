@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses import collectives
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import longest
@@ -76,5 +77,8 @@ def look(tables: TableSet) -> Iterable[Draft]:
             Edit("comm_faster", f"{REACHED * found.link_peak / measured:.3g}", (("axis", axis),)),
             "look at the transport and algorithm that NCCL chose, and at the links",
             basis=Basis.MODELLED,
+            rows=proof.largest(
+                "calls", f"{proof.equals('axis', axis)} AND bytes >= {LARGE_BYTES} AND NOT inter_node", "transfer_ns"
+            ),
             settings={"NCCL": "NCCL_DEBUG=INFO"},
         )

@@ -30,10 +30,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses import memory
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.model.edit import Edit
-from usp_prof.replay.host_gaps import allocating
+from usp_prof.replay.host_gaps import TAKES_MEMORY, allocating
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
@@ -74,5 +75,6 @@ def look(tables: TableSet) -> Iterable[Draft]:
         Edit("no_allocator_calls"),
         "leave memory free, and let segments expand",
         least_gain=0.01,
+        rows=proof.largest("launches", f"rank = {worst} AND regexp_matches(name, '{TAKES_MEMORY.pattern}')", "dur_ns"),
         settings={"torch": "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"},
     )

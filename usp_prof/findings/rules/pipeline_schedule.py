@@ -65,6 +65,8 @@ def look(tables: TableSet) -> Iterable[Draft]:
         edit,
         f"use the {edit.value} schedule",
         least_gain=0.03,
+        rows="SELECT rank, stage, kind, count(*) AS actions, sum(dur_ns) AS dur_ns FROM actions "
+        "GROUP BY rank, stage, kind ORDER BY rank, stage, kind",
         opportunity=True,
         settings={"torchtitan": "parallelism.pipeline_parallel_schedule"},
     )

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.order import group_codes
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import longest
@@ -79,6 +80,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
         Edit("ideal"),
         "give each rank cores of its own: fewer ranks a host, fewer threads, pinning",
         covers=EFFECTS,
+        rows=proof.heaviest(graph, beyond_ns > 0, beyond_ns),
     )
 
 

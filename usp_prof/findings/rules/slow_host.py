@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import longest
@@ -62,4 +63,5 @@ def look(tables: TableSet) -> Iterable[Draft]:
                 Edit("host_as_peers", str(rank)),
                 "look at the host's cores, clocks and memory placement",
                 settings={"DeepSpeed": "--bind_cores_to_rank"},
+                rows=proof.heaviest(graph, mine, np.maximum(graph.gap, 0) + graph.nodes.duration),
             )

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.model.edit import Edit
 from usp_prof.replay.slow_links import group_word, link_slowness
@@ -52,4 +53,8 @@ def look(tables: TableSet) -> Iterable[Draft]:
                 Edit("link_as_peers", group_word(each.group)),
                 "test the group's links and the placement of its ranks",
                 least_gain=0.01,
+                # Its calls beside those of its peers, of the same operation and size.
+                rows='SELECT "group", op, bytes, count(*) AS calls, median(transfer_ns) AS transfer_ns FROM calls '
+                f"WHERE {proof.equals('axis', each.axis)} AND transfer_ns >= 0 "
+                'GROUP BY "group", op, bytes ORDER BY transfer_ns DESC, "group"',
             )

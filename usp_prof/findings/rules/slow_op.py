@@ -27,6 +27,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof.analyses import kernels
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import longest
@@ -68,6 +69,9 @@ def look(tables: TableSet) -> Iterable[Draft]:
             Edit("op_faster", f"{REACHED / op.efficiency:.3g}", (("dims", word), ("op", op.name))),
             "another kernel, another dtype, or a larger micro-batch",
             least_gain=0.03,
+            rows=proof.largest(
+                "ops", f"{proof.equals('name', op.name)} AND {proof.equals('input_dims', op.dims)}", "dur_ns"
+            ),
             opportunity=True,
             basis=Basis.BOUND,
             settings={"torchtitan": "compile.enable", "our trainer": "--compile"},

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import slowest_step
@@ -77,6 +78,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
         Edit("rank_as_peers", "+".join(str(each.rank) for each in slow)),
         "check its clocks, temperature and neighbours; take the machine out",
         least_gain=0.01,
+        rows=proof.compute_by_rank(),
     )
 
 

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.places import longest
 from usp_prof.model.edit import Edit
@@ -64,5 +65,6 @@ def look(tables: TableSet) -> Iterable[Draft]:
             Edit("no_interference"),
             "give communication fewer multiprocessors",
             basis=Basis.BOUND,
+            rows=proof.heaviest(graph, rows),
             settings={"NCCL": "NCCL_MAX_CTAS", "Megatron-LM": "--nccl-ub"},
         )

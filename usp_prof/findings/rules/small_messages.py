@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
@@ -62,5 +63,8 @@ def look(tables: TableSet) -> Iterable[Draft]:
             Edit("bucketed", str(SMALL_BYTES), (("axis", str(axis)),)),
             "put them into buckets",
             basis=Basis.MODELLED,
+            rows=proof.largest(
+                "calls", f"{proof.equals('axis', axis)} AND bytes > 0 AND bytes < {SMALL_BYTES}", "transfer_ns"
+            ),
             settings={"DDP": "bucket_cap_mb", "DeepSpeed": "reduce_bucket_size", "Megatron-LM": "--ddp-bucket-size"},
         )

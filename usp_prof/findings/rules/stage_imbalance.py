@@ -63,5 +63,8 @@ def look(tables: TableSet) -> Iterable[Draft]:
             Edit("balance_stages"),
             "move layers off the slow stage",
             basis=Basis.BOUND,
+            rows="SELECT stage, rank, step, sum(dur_ns) AS compute_ns "
+            "FROM activities JOIN (SELECT DISTINCT rank, stage FROM actions WHERE stage >= 0) USING (rank) "
+            "WHERE kind = 'compute' AND step >= 0 GROUP BY stage, rank, step ORDER BY compute_ns DESC, rank, step",
             settings={"Megatron-LM": "--decoder-last-pipeline-num-layers"},
         )

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.order import first_rows, group_codes
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import spot
@@ -76,6 +77,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
             Edit("even_work", str(axis), (("per", "step"),)),
             "give each replica the same sum of squared lengths",
             least_gain=0.03,
+            rows=proof.largest("actions", "kind IN ('F', 'B') AND micro_batch >= 0", "device_end_ns - device_start_ns"),
             settings={"DeepSpeed": "data_efficiency.dynamic_batching"},
         )
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof.analyses import moe
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.uneven import worst_of
@@ -59,6 +60,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
         Edit("even_work", str(Axis.EP)),
         "balance the router",
         least_gain=0.03,
+        rows=proof.compute_by_rank(),
         settings={
             "torchtitan": "load_balance_coeff",
             "Megatron-LM": "--moe-router-load-balancing-type",

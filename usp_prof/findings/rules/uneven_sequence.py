@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.uneven import worst_of
@@ -57,5 +58,6 @@ def look(tables: TableSet) -> Iterable[Draft]:
             Edit("even_work", str(Axis.CP)),
             "give each rank an early and a late piece of the sequence",
             least_gain=0.03,
+            rows=proof.compute_by_rank(),
             settings={"our trainer": "--cp-layout zigzag"},
         )

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import slowest_step
@@ -61,6 +62,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
             | dict(slowest_step(graph, kernels)),
             Edit("fused_optimizer"),
             "fuse the optimizer",
+            rows=proof.heaviest(graph, kernels),
             settings={
                 "torch": "fused=True",
                 "torchtitan": "optimizer.implementation",

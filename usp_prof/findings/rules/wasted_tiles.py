@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses import kernels
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import longest
@@ -81,6 +82,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
             Edit("op_faster", f"{usual / efficiency:.3g}", (("op", names[0]), ("size", str(size)))),
             f"pad {size} to {-(-size // TILE) * TILE}",
             basis=Basis.MODELLED,
+            rows=proof.largest("ops", f"{proof.equals('name', names[0])} AND contains(input_dims, '{size}')", "dur_ns"),
             settings={"Megatron-LM": "--make-vocab-size-divisible-by"},
         )
 

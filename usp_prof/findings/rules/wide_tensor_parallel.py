@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses import collectives
+from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.places import longest
@@ -67,6 +68,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
             Edit("comm_faster", f"{faster:.3g}", (("axis", str(Axis.TP)),)),
             "keep tensor parallelism inside a node",
             is_choice=True,
+            rows=proof.largest("calls", "axis = 'tp' AND inter_node", "transfer_ns"),
             basis=Basis.MODELLED,
             settings={"torchtitan": "parallelism.tensor_parallel_degree", "nanotron": "parallelism.tp"},
         )

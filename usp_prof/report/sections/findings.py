@@ -19,4 +19,4 @@ def build(context: Context, title: str) -> Section | None:
     listed = [each for cause in shown for each in (cause.finding, *cause.parts)]
     rest = tuple(finding for finding in context.findings if not any(finding is each for each in listed))
     rest = tuple(finding for cause in shown for finding in cause.parts) + rest
-    return Section("findings", title, (Findings(shown, rest=rest, title=""),))
+    return Section("findings", title, (Findings(shown, rest=rest, title="", proofs=True),))

@@ -71,6 +71,9 @@ class FindingJson(Struct, frozen=True):
     evidence: dict[str, Plain]
     advice: str
     part_of: Annotated[int, Meta(description="Place in this list of an earlier finding of the same cause; -1: none.")]
+    rows: Annotated[
+        str, Meta(description="A SELECT for `usp-prof query` whose rows prove it; empty: the rule has none.")
+    ]
 
 
 class HealthJson(Struct, frozen=True):
@@ -234,6 +237,7 @@ def _finding(finding: Finding) -> FindingJson:
         evidence=_plain(finding.evidence),
         advice=finding.advice,
         part_of=finding.part_of,
+        rows=finding.rows,
     )
 
 

@@ -102,11 +102,17 @@ def _findings(block: doc.Findings) -> str:
     if not (block.causes or block.rest):
         return f"**{block.title or 'Findings'}**: none worth acting on" + (f"; {said}" if said else "")
     lines = [f"**{block.title}**", ""] if block.title else []
-    lines += [_finding(number, cause.finding, cause_lines(cause)) for number, cause in enumerate(block.causes, 1)]
+    lines += [
+        _finding(number, cause.finding, cause_lines(cause, proof=block.proofs))
+        for number, cause in enumerate(block.causes, 1)
+    ]
     if block.rest:
         lines += ["", f"<details><summary>{len(block.rest)} more: {REST}</summary>", ""]
         first = len(block.causes) + 1
-        lines += [_finding(number, each, finding_lines(each)) for number, each in enumerate(block.rest, first)]
+        lines += [
+            _finding(number, each, finding_lines(each, proof=block.proofs))
+            for number, each in enumerate(block.rest, first)
+        ]
         lines += ["", "</details>"]
     return "\n".join(lines + ([f"\n{said}"] if said else []))
 

@@ -241,9 +241,9 @@ def _findings(block: doc.Findings, console: Console) -> None:
         said = left_out(block.more, block.noise)
         _put(Line(f"none worth acting on, {said} (--section findings)" if said else "none", style="dim"), console)
     for number, cause in enumerate(block.causes, 1):
-        _finding(number, cause.finding, cause_lines(cause), console)
+        _finding(number, cause.finding, cause_lines(cause, proof=block.proofs), console)
     for number, finding in enumerate(block.rest, len(block.causes) + 1):
-        _finding(number, finding, finding_lines(finding), console)
+        _finding(number, finding, finding_lines(finding, proof=block.proofs), console)
     if block.causes and (said := left_out(block.more, block.noise)):
         _put(Line(f"{said} (--section findings)", style="dim"), console)
     if block.unasked:

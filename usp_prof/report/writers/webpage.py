@@ -182,8 +182,8 @@ def _findings(block: doc.Findings, numbered: _Numbered) -> str:
     last = "".join(f'<p class="quiet">{escape(each)}</p>' for each in said if each)
     if not (block.causes or block.rest):
         return f'{_title(block.title)}<p class="quiet">none worth acting on</p>{last}'
-    shown = "".join(_finding(cause.finding, cause_lines(cause)) for cause in block.causes)
-    rest = "".join(_finding(finding, finding_lines(finding)) for finding in block.rest)
+    shown = "".join(_finding(cause.finding, cause_lines(cause, proof=block.proofs)) for cause in block.causes)
+    rest = "".join(_finding(finding, finding_lines(finding, proof=block.proofs)) for finding in block.rest)
     if rest:
         start = len(block.causes) + 1
         rest = (

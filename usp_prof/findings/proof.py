@@ -1,0 +1,61 @@
+"""Proof of a finding: a SELECT over the run's tables whose first rows name the culprit, as `usp-prof query` takes it.
+
+Rows of a few nodes are named by rank and event, so that the SELECT gives exactly what the rule saw:
+    SELECT * FROM launches WHERE (rank, event) IN ((2, 4711), (2, 5230)) ORDER BY rank, start_ns
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.replay.graph import NodeKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from usp_prof.replay.graph import Flags, Graph
+
+MOST = 10
+"""Rows that prove a finding; a reader asks for more himself."""
+_HOST_KINDS = (NodeKind.HOST, NodeKind.RETURN)
+
+
+def heaviest(graph: Graph, rows: Flags, weight: NDArray[np.int64] | None = None) -> str:
+    """Select the marked nodes that last (or weigh) most: the host's calls, or what ran on the device."""
+    weights = graph.nodes.duration if weight is None else weight
+    place = np.flatnonzero(rows & graph.measured)
+    if not len(place) or graph.nodes.event is None:
+        return ""
+    place = place[np.argsort(-weights[place], kind="stable")]
+    of_host = np.isin(graph.nodes.kind[place], _HOST_KINDS)
+    # Nodes lie in two tables: those of the sort that the heaviest belongs to are shown.
+    place = place[of_host == of_host[0]][:MOST]
+    pairs = zip(graph.nodes.rank[place].tolist(), graph.nodes.event[place].tolist(), strict=True)
+    listed = ", ".join(f"({rank}, {event})" for rank, event in sorted(set(pairs)))
+    table = "launches" if of_host[0] else "activities"
+    return f"SELECT * FROM {table} WHERE (rank, event) IN ({listed}) ORDER BY dur_ns DESC"
+
+
+def largest(table: str, where: str, by: str) -> str:
+    """Select the rows of a table that are largest in a column."""
+    return f"SELECT * FROM {table} WHERE {where} ORDER BY {by} DESC LIMIT {MOST}"
+
+
+def compute_by_rank(ranks: Iterable[int] = ()) -> str:
+    """Select what each rank computes in each step, longest first; of some ranks or of all."""
+    listed = ", ".join(map(str, ranks))
+    only = f" AND rank IN ({listed})" if listed else ""
+    return (
+        "SELECT rank, step, sum(dur_ns) AS compute_ns FROM activities "
+        f"WHERE kind = 'compute' AND step >= 0{only} GROUP BY rank, step ORDER BY compute_ns DESC, rank, step"
+    )
+
+
+def equals(column: str, value: str) -> str:
+    """Write a condition on a text column."""
+    quoted = value.replace("'", "''")
+    return f"\"{column}\" = '{quoted}'"
