@@ -1,4 +1,4 @@
-"""What does a trainer write and the profiler read? The marks' grammar and the manifest's fields; standard library only.
+"""Contract between trainer and profiler: the grammar of marks and the fields of the manifest; standard library only.
 
 **Marks.** A mark is a profiler annotation whose *name* carries the data, since Kineto drops the arguments of
 annotations: ``area::what key=value key=value``. Values are integers or words without blanks.

@@ -1,4 +1,4 @@
-"""How many floating-point operations does one token cost, under each named convention? Standard library only.
+"""FLOP conventions: the operations of one token under each named convention. Standard library only.
 
 The same run of the same model differs by 18.6 % in MFU between the conventions, so a figure always names its own:
 

@@ -1,4 +1,4 @@
-"""How does a test suite gate on a recorded run? Two fixtures: `usp_prof_run` and `assert_no_regression`.
+"""pytest plugin: the fixtures `usp_prof_run` and `assert_no_regression` gate a recorded run.
 
 ::
 

@@ -1,4 +1,4 @@
-"""How does an answer look? Plain columns (`inputs`) and a theme to one Bokeh figure, one figure a module; no Streamlit.
+"""Charts: plain columns (`inputs`) and a theme to one Bokeh figure, one figure a module.
 
 A chart is `figure(data, theme)` in the module of its name. A new chart is one file, one class in `inputs`, one line
 in `CHARTS` and one test file. This package itself loads no Bokeh: `draw` imports a chart when it is drawn.

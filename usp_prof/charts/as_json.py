@@ -1,4 +1,4 @@
-"""How does a chart go to a browser? As Bokeh's JSON, whose names depend on nothing that was drawn before."""
+"""Charts for browsers: Bokeh's JSON, with names that do not depend on what was drawn before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does each parallel axis communicate, and how much of it does the step wait for?"""
+"""Communication by parallel axis, and how much of it the step waits for."""
 
 from __future__ import annotations
 

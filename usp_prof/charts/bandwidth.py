@@ -1,4 +1,4 @@
-"""How fast is communication for its size? Bus bandwidth of calls over their bytes, with the link's peak."""
+"""Bus bandwidth of calls over their bytes, with the link's limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where does each rank's step go? Stacked bars, one row a rank, the parts in their colours."""
+"""Parts of each rank's step: stacked bars, one row a rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fills a rank's memory? Stacked bytes, one row a pipeline rank, and how much there is room for."""
+"""Memory of each pipeline rank by what fills it, and the room there is."""
 
 from __future__ import annotations
 

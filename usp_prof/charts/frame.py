@@ -1,4 +1,4 @@
-"""What do all figures share? Ground, axes, grid and tools, in the colours of a theme."""
+"""Frame that all figures share: ground, axes, grid and tools, in the colours of a theme."""
 
 from __future__ import annotations
 

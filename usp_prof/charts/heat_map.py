@@ -1,4 +1,4 @@
-"""Which rank is slow at which step? Deviation of each rank from the median of its step, as a map of colours."""
+"""Heat map of ranks and steps: each rank's deviation from the median of its step."""
 
 from __future__ import annotations
 

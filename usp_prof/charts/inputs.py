@@ -1,4 +1,4 @@
-"""What does each chart draw? Plain columns, in the units of the metrics; no Bokeh here."""
+"""Inputs of charts: plain columns in the units of the metrics; no Bokeh here."""
 
 from __future__ import annotations
 

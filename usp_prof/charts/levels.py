@@ -1,4 +1,4 @@
-"""How are a million slices drawn at any zoom? Levels of detail: short slices of a row and bucket become one.
+"""Levels of detail: a million slices at any zoom, short slices of a row merged into buckets.
 
 A merged slice starts where its first one does, is as long as all of them together (so that a row's busy time is the
 same at every level), and takes role and name of the one that ran longest in it.

@@ -1,4 +1,4 @@
-"""How does memory rise and fall? A line a rank of what is allocated, above it what the allocator holds."""
+"""Memory over time: a line a rank of what is allocated, above it what the allocator holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sends how much to whom? Bytes from each rank to each other, as a map."""
+"""Bytes from each rank to each other, as a map."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which plans are worth a thought? Memory over speed of all that fit, and the front that none beats in both."""
+"""Plans as points: memory over speed of all that fit, and the front that none beats."""
 
 from __future__ import annotations
 

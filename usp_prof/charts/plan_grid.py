@@ -1,4 +1,4 @@
-"""How does a figure change over two degrees? A map of cells, each with its figure written in it."""
+"""Grid of plans: a figure over two degrees, written in each cell."""
 
 from __future__ import annotations
 

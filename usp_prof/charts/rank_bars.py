@@ -1,4 +1,4 @@
-"""How evenly is something spread over ranks or experts? A bar each, and a mark where an even share would end."""
+"""Bars of ranks or experts, with a mark at the even share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where on the mesh are the slow ranks? Each rank at its place on the parallel axes, coloured by its deviation."""
+"""Ranks at their places on the mesh, coloured by how late each is."""
 
 from __future__ import annotations
 

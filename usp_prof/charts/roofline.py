@@ -1,4 +1,4 @@
-"""How near is each op to what the device can do at its intensity? The roofline."""
+"""Roofline: each op's throughput over its arithmetic intensity, beneath the device's limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How did the pipeline run? Actions of every stage over time, with their micro-batch numbers."""
+"""Pipeline schedule: actions of every stage over time, with their micro-batch numbers."""
 
 from __future__ import annotations
 

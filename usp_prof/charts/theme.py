@@ -1,4 +1,4 @@
-"""Which colours, on which ground? Two themes as data; hues are Okabe and Ito's, told apart by the colour-blind too.
+"""Themes: colours for light and dark grounds; hues are Okabe and Ito's.
 
 A role says what a mark means: `compute`, `comm:<axis>`, `memcpy`, `idle:<cause>`, `action:<kind>`. One meaning has one
 colour on every chart, and both themes share the hues; only grounds, inks and greys differ.

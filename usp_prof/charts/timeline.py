@@ -1,4 +1,4 @@
-"""What did every rank do when? A timeline of all rows, with more detail the closer one looks, in one page.
+"""Timeline of all rows, with more detail the closer one looks.
 
 The levels of detail travel with the page; a few lines of JavaScript pick the finest level of which the visible part is
 small enough to draw at once.

@@ -1,4 +1,4 @@
-"""Why is one step longer than the other? A waterfall from the first to the last, over what each change adds."""
+"""Waterfall: from one step to another, over what each change adds or takes."""
 
 from __future__ import annotations
 

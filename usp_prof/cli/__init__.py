@@ -1,1 +1,1 @@
-"""What can be typed? A command parses, calls the run, hands a document to a writer."""
+"""Commands: each parses its options, asks the library, and hands the answer to a writer."""

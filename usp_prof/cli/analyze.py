@@ -1,4 +1,4 @@
-"""Where does every nanosecond of a step go? `usp-prof analyze` reads a run, asks every question, writes one report."""
+"""`usp-prof analyze`: read a run, ask every question of it, write one report."""
 
 from __future__ import annotations
 

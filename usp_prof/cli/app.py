@@ -1,4 +1,4 @@
-"""What happens when `usp-prof` is typed? Parse, run one command, and let errors leave in one place.
+"""Entry point: parse the command line, run one command, turn errors into messages and exit codes.
 
 Exit codes are a contract: 0 clean, 1 found or regressed, 2 unusable input or usage.
 """

@@ -1,4 +1,4 @@
-"""What should later runs keep up with? `usp-prof baseline save` measures runs of one configuration into a file."""
+"""`usp-prof baseline save`: measure runs of one configuration into a baseline file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of traces that were read? `usp-prof cache` measures or empties the cache."""
+"""`usp-prof cache`: measure or empty the cache of traces that were read."""
 
 from __future__ import annotations
 

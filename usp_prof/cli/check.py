@@ -1,4 +1,4 @@
-"""Did this run get slower than its baseline? `usp-prof check` says so, says why, and sets the exit code."""
+"""`usp-prof check`: judge a run against a baseline; the verdict is the exit code."""
 
 from __future__ import annotations
 

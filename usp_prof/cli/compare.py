@@ -1,4 +1,4 @@
-"""What changed between these runs? `usp-prof compare` sets them side by side: metrics, waterfall, ops, calls."""
+"""`usp-prof compare`: runs side by side, by metrics, parts of the step, ops and calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a command speak? Results on standard output, everything else on standard error; plain when piped."""
+"""Console: results on standard output, everything else on standard error, plain when piped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a whole run look in Perfetto? `usp-prof export` writes all ranks into one file."""
+"""`usp-prof export`: all ranks in one file for Perfetto."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was recorded? `usp-prof info` shows ranks, axes, steps, devices, versions, event counts and health."""
+"""`usp-prof info`: what was recorded (ranks, axes, steps, devices, versions, event counts, health)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a command open a run? The options for it, said once, and the opening with progress."""
+"""Options that choose a run, and opening it with progress."""
 
 from __future__ import annotations
 

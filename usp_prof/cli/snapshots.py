@@ -1,4 +1,4 @@
-"""Whose is a memory snapshot? Of the rank that is named before it, else of the one that its file's name says."""
+"""Memory snapshots: the rank of each, as named before it or by its file's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a run with known truth made? `usp-prof synth` writes one from a declaration."""
+"""`usp-prof synth`: write a made-up run, whose truth is known, from a declaration."""
 
 from __future__ import annotations
 

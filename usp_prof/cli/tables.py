@@ -1,4 +1,4 @@
-"""What can be asked? `usp-prof tables` documents every table and every column, from the schemas themselves."""
+"""`usp-prof tables`: every table and column, documented from their schemas."""
 
 from __future__ import annotations
 

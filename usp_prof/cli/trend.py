@@ -1,4 +1,4 @@
-"""When did it get slower? `usp-prof trend` draws checked runs over commits and finds steps and slow drift."""
+"""`usp-prof trend`: checked runs over commits, with change points and slow drift."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would a change be worth? `usp-prof whatif` replays the run with edits made and says how the step changes."""
+"""`usp-prof whatif`: replay a run with edits made, and say how the step changes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How is an answer told? One document, several writers."""
+"""Reports: every answer as one document, set by several writers."""

@@ -1,4 +1,4 @@
-"""How does a report come together? The analyses' results, their values, notes and findings, in one document."""
+"""Building a report: results of the analyses, their values, notes and findings, in one document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is one column of a report's table written? On one scale, with the unit in its head."""
+"""Columns of a report's tables: one scale for all values, with the unit in the head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a section's builder get? The tables, the analyses' results, and their values looked up by dimensions."""
+"""Context of a section: tables, results of the analyses, and their values by dimensions."""
 
 from __future__ import annotations
 

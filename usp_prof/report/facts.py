@@ -1,4 +1,4 @@
-"""What was run, as far as its tables tell? Ranks, axes, steps, devices, versions."""
+"""Facts of a run as its tables give them: ranks, axes, steps, devices, versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is the value of a metric for this rank, step, axis? The values of all analyses, looked up by dimensions."""
+"""Figures: the value of a metric for a rank, step or axis, looked up by dimensions."""
 
 from __future__ import annotations
 

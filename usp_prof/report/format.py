@@ -1,4 +1,4 @@
-"""How is a number written? Every unit of the metrics, alone or as one column of a table on a common scale.
+"""Number formats: every unit of the metrics, alone or as a column on a common scale.
 
 Times go by thousands (ns, us, ms, s), sizes by 1024 (KiB, MiB, ...), rates by thousands (GB/s, TFLOP/s), as each is
 customary. A value that is not known is a dash, never a zero.

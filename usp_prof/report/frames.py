@@ -1,4 +1,4 @@
-"""How does an analysis' table become a table of the report? Units from the columns' names, absent values as unknown."""
+"""DataFrames of analyses as tables of a report: units from column names, absent values as unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a bar set in characters? One cell count for each part, and a fill that tells parts apart without colour."""
+"""Bars in characters: a cell count for each part, and a fill that tells parts apart without colour."""
 
 from __future__ import annotations
 

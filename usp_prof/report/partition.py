@@ -1,4 +1,4 @@
-"""In which order are the parts of a step shown, and what are they called?"""
+"""Parts of a step: their order on screens and their names."""
 
 from __future__ import annotations
 

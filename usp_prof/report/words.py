@@ -1,4 +1,4 @@
-"""Which words do writers share? The run in a few lines, a finding in two or three, a health row in one."""
+"""Wording that all writers share: the run in a few lines, a finding in two or three, a health row in one."""
 
 from __future__ import annotations
 

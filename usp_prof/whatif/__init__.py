@@ -1,1 +1,1 @@
-"""What if the run were different? The run as a graph, its replay, edits, schedules."""
+"""What-if: edits of the replayed run, predicted tables, gains."""

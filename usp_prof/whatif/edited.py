@@ -1,4 +1,4 @@
-"""What do edits make of a run, before it is replayed? A graph, a cautious one, a layout, another order of actions."""
+"""Edited run before its replay: graph, cautious graph, layout, another order of actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long would a kernel take with less or more to do? A line through the run's own matrix products.
+"""Times of kernels with more or less to do: a line through the run's own matrix products.
 
 A product takes a constant and its FLOP at the rate that large ones reach: t = c + flop / rate, fitted over the run's
 distinct shapes. Other kernels scale with their work, down to the shortest that the run has.

@@ -1,4 +1,4 @@
-"""How is the job laid out, as far as edits change it? Degrees, sharding, recomputation, schedule, types."""
+"""Layout of a job as far as edits change it: degrees, sharding, recomputation, schedule, types."""
 
 from __future__ import annotations
 

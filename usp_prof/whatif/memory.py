@@ -1,4 +1,4 @@
-"""How much memory would a layout take on its fullest rank? The footprint of its configuration, part by part."""
+"""Memory of a layout on its fullest rank: the footprint of its configuration, part by part."""
 
 from __future__ import annotations
 

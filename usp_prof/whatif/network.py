@@ -1,4 +1,4 @@
-"""Which communication is meant, and what would it take otherwise? Latency and bandwidth of the run's own calls.
+"""Times of communication under other conditions: latency and bandwidth fitted to the run's own calls.
 
 A call of an axis and an operation takes a latency and its bytes at a bandwidth: t = a + bytes / b, a line through the
 calls of that kind whose messages have at least two sizes. Where all are alike, nothing tells the two apart: then the

@@ -1,4 +1,4 @@
-"""What comes of edits, and how sure is it? The replayed step, less what another order of actions saves."""
+"""Outcome of edits: the replayed step, less what another order of actions saves, and its error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would the run be like with these changes? Replays before and after, and how sure the difference is."""
+"""Predictions: replays before and after a change, and the error of their difference."""
 
 from __future__ import annotations
 

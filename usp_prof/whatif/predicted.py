@@ -1,4 +1,4 @@
-"""Which run would come out? The tables of the predicted run, which every analysis can be asked about."""
+"""Predicted run: its tables, which every analysis can be asked about."""
 
 from __future__ import annotations
 

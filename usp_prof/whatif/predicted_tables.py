@@ -1,4 +1,4 @@
-"""Which tables would the predicted run have? Those of the recorded one, with every event where the replay puts it.
+"""Tables of a predicted run: those of the recorded one, each event where the replay puts it.
 
 Work that the graph holds is moved exactly. What lies between (ops, annotations, Python functions) moves with the host's
 calls around it: between two of them, time is stretched evenly. A column is moved when it is asked for: most questions

@@ -1,4 +1,4 @@
-"""How is a predicted run kept? As a folder with a trace for each rank and a manifest: what every command reads."""
+"""Predicted runs on disk: a trace for each rank and a manifest, which every command reads."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How is a document set? One writer a module; none computes."""
+"""Writers: each sets a document in one form, and none computes."""

@@ -1,4 +1,4 @@
-"""What do machines read? The document as JSON, `"schema": 1`; the shapes below are the published JSON Schema.
+"""JSON writer: the document as `"schema": 1`; the shapes below are the published JSON Schema.
 
 Writers of other programs read metrics by id and dimensions; sections and tables are for people and are not in here.
 """

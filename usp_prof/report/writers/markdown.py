@@ -1,4 +1,4 @@
-"""What goes into a pull request? The document as GitHub's Markdown: the summary open, the details folded."""
+"""Markdown writer for pull requests: the summary open, the details folded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a tired engineer see? The summary on one screen, and the sections that were asked for.
+"""Terminal writer: the summary on one screen, and the sections that were asked for.
 
 Readable at 80 columns, in colour and without, in plain ASCII too; piped output is the same text without colours.
 """

@@ -1,4 +1,4 @@
-"""What does one open in a browser, or send to a colleague? The document as one file, with charts that zoom.
+"""HTML writer: the document as one file, with charts that zoom.
 
 BokehJS is inside; the page's own policy forbids it any request. Light and dark follow the reader's system and a
 button. A chart is stored once: `patch` says what differs in the dark theme.

@@ -1,4 +1,4 @@
-"""Which changes can be made to a run? Each edit is one function from graph to graph, listed in `EDITS`."""
+"""Edits: each is one function from graph to graph, listed in `EDITS`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which gathers would another ZeRO stage make? After the optimizer, or before each layer, as long as the bytes take."""
+"""Gathers of another ZeRO stage: after the optimizer or before each layer, as long as the run's own."""
 
 from __future__ import annotations
 

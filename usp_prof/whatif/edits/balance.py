@@ -1,4 +1,4 @@
-"""How would the run be if the members of a group did the same work? Experts, parts of a sequence, lengths of batches.
+"""Balance edits: members of a group do the same work (experts, parts of a sequence, lengths).
 
 Between two calls of their group its members do work that should be alike. Where it is not, each gets the mean: what is
 done stays the same in sum. Work of the whole recording is compared (`per=step`: of each step by itself), and only where

@@ -1,4 +1,4 @@
-"""How would the run be if the host were not held up? By waits for the device, by the allocator, by being slow."""
+"""Blocking edits: the host is not held up by waits for the device, the allocator or copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How would the run be with other communication? Faster, hidden, gone, in fewer messages, or as on other links."""
+"""Communication edits: faster, hidden, gone, in fewer messages, or as on the peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How would the run be with faster compute? Of a rank, of activities by name, or as a rank's peers compute."""
+"""Compute edits: a faster rank, faster activities by name, or a rank as its peers."""
 
 from __future__ import annotations
 

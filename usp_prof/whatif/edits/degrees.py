@@ -1,4 +1,4 @@
-"""How would the run be on more or fewer ranks of an axis? Kernels with other sizes, collectives with other members.
+"""Degree edits: more or fewer ranks of an axis change kernel sizes and collectives.
 
 Kernels by the line through the run's own products (`kernel_times`), collectives by the run's own latency and bandwidth
 (`network`). What only the other layout would show, such as links between nodes that none of the run's groups crosses,

@@ -1,4 +1,4 @@
-"""How would the run be on another device? Products by the peaks, other kernels by memory, messages by the links."""
+"""Device edit: products scale by peak FLOP/s, other kernels by memory bandwidth, messages by links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How would the run be with a better host? No launch gaps, the next batch always there, no pauses."""
+"""Host edits: no launch gaps, the next batch always there, no pauses."""
 
 from __future__ import annotations
 

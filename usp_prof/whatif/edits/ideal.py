@@ -1,4 +1,4 @@
-"""How would the run be were all alike? Compute at its peers' mean, transfers and hosts at the median of their kind.
+"""Ideal edit: compute at its peers' mean, transfers and hosts at the median.
 
 After the straggler study (OSDI'25). Peers are ranks of one pipeline stage in all steps and micro-batches; what they do
 is compared op by op, so that a rank, a step or a micro-batch that takes longer is brought to the mean.

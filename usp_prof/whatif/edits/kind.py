@@ -1,4 +1,4 @@
-"""What is an edit to the engine? A name with its keys, and the function that makes it, from graph to graph."""
+"""Kinds of edits: a name with its keys, and the function that makes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How would the run be on another network? More bandwidth, less latency, another algorithm of its collectives."""
+"""Network edits: more bandwidth, less latency, another algorithm of collectives."""
 
 from __future__ import annotations
 

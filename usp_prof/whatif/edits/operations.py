@@ -1,4 +1,4 @@
-"""How would the run be with a faster op? Of a name and shape, or of all that communication beside it slows down."""
+"""Op edits: an op of a name and shape made faster, or all compute that communication slows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How would the run be if gradients were summed while backward still runs? Each bucket as soon as it is complete.
+"""Overlap edit: each bucket of gradients is summed as soon as it is complete.
 
 Buckets follow one another on the link. Where the trace has several under way at once, each took longer for the others:
 it takes its fair share of that time when it runs alone.

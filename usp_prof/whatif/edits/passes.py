@@ -1,4 +1,4 @@
-"""How would the run be with more or fewer micro-batches between two updates? For runs without a pipeline.
+"""Accumulation edit: more or fewer micro-batches between two updates, in runs without a pipeline.
 
 The last micro-batch of a step also reduces gradients, and stays as it is. The others take their time so many times more
 or less often.

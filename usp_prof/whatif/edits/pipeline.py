@@ -1,4 +1,4 @@
-"""Which edits change the order of the pipeline's actions, rather than the graph? Those simulated by `schedule.py`."""
+"""Pipeline edits: those that change the order of actions rather than the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How would the run be in other number types? Collectives with smaller elements, products on faster units."""
+"""Precision edits: collectives with smaller elements, products on faster units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How would the run be with another ZeRO stage, or with its gathers asked for earlier or later?
+"""Sharding edits: another ZeRO stage, and gathers asked for earlier or later.
 
 Stages 1 and 2 talk alike: gradients are reduce-scattered, weights gathered after the optimizer. Stage 3 gathers each
 layer's weights before its forward and its backward instead. Without ZeRO gradients are all-reduced: twice the bytes.

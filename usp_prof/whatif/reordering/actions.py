@@ -1,4 +1,4 @@
-"""What did the pipeline do? Its actions with their own times, the order in which each rank took them, its window."""
+"""Recorded pipeline: its actions with their own times, and the order in which each rank took them."""
 
 from __future__ import annotations
 

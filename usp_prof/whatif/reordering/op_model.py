@@ -1,4 +1,4 @@
-"""What waits for what in a pipelined step? The operations' order on their streams, and who meets whom.
+"""Order of operations in a pipelined step of an operation table: their streams, and who meets whom.
 
 After the dependency model of the straggler study: compute, four streams of transfers between stages, and the
 data-parallel collectives around them; the optimizer's norm brings all stages together.

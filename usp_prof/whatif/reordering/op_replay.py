@@ -1,4 +1,4 @@
-"""What would a published job take were all its operations as its peers' are, or those of one stage?
+"""Slowdown of a published job: its operations made as its peers' are, or those of one stage.
 
 S = T / T_ideal, with compute at the mean and transfers at the median of their kind over all ranks and steps. M_S is
 the share of the loss that goes away when only the last stage is made ideal.

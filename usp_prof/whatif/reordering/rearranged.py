@@ -1,4 +1,4 @@
-"""How would the pipeline look in the other order? Each rank's actions where the simulation puts them, and the rest.
+"""Tables of a pipeline in another order: each rank's actions where the simulation puts them.
 
 What lies outside of the pipeline's window keeps its length. Inside, an action is one piece of compute: what else ran in
 it (its collectives, its kernels) is not told apart any more, and transfers between stages are part of it.

@@ -1,4 +1,4 @@
-"""What would another pipeline schedule save? The same actions with their measured durations, in another order.
+"""Another pipeline schedule: the recorded actions with their measured durations, in its order.
 
 The schedule that ran is simulated with the measured durations, and so is the other one; the difference of the two
 windows is what the step would save. What the simulation of the run's own schedule misses is the error.

@@ -1,4 +1,4 @@
-"""What does each pipeline rank hold, and how many micro-batches does it keep at its peak? Read off the schedule."""
+"""Stages of each pipeline rank, and the micro-batches that it keeps at its peak."""
 
 from __future__ import annotations
 
