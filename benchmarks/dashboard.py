@@ -91,32 +91,32 @@ DRIVE = (
 }"""
 )
 USEFUL = """() => { const all = (what) => [...document.querySelectorAll(what)];
-  const titled = (anchor) => document.getElementById(anchor);
   const look = () => {
-    const figures = all("[data-testid='stMetricValue']"), judged = titled("wrong"), parts = titled("where");
+    const figures = all("[data-testid='stMetricValue']"), said = all("h1.usp-verdict").length;
     const findings = figures.some((each) => each.closest("[data-testid='stMetric']").innerText.startsWith("gain"))
       || all("[data-testid='stAlert']").length;
-    const charts = ["axes", "by-rank"].every((name) => all(`.st-key-figure-${name} .usp-figure[data-ready]`).length);
-    if (figures.length && judged && findings && parts && charts) window.useful ??= performance.now();
+    const timelines = all(".st-key-worst-step [data-testid='stBidiComponentRegular'], .st-key-worst-step .usp-timeline");
+    if (figures.length && said && findings && timelines.length) window.useful ??= performance.now();
     else requestAnimationFrame(look); };
   requestAnimationFrame(look); }"""
-"""Notes when Overview is of use: key figures, findings, where the step goes, and its first two charts are drawn."""
-SWITCH = """async ({ name, text }) => {
+"""Notes when Overview is of use: its sentence, key figures, findings and the timeline of the worst step are there."""
+SWITCH = """async ({ name, path }) => {
   const link = [...document.querySelectorAll('a')].find((a) => a.innerText.trim() === name);
   const start = performance.now(); link.click();
-  const main = () => document.querySelector("[data-testid='stMain']");
-  const stale = () => main().querySelector("[data-stale='true'] [data-testid='stMetricValue']");
-  const there = () => main().innerText.includes(text) && !stale();
+  const there = () => document.querySelector(`.st-key-at-${path}`)
+    && document.querySelector("[data-testid='stApp'][data-test-script-state='notRunning']");
   while (!there()) await new Promise((done) => requestAnimationFrame(done));
   return performance.now() - start;
 }"""
 COUNTS = """() => ({ documents: window.Bokeh ? window.Bokeh.documents.length : 0,
   views: window.Bokeh ? [...(window.Bokeh.index.roots ?? Object.values(window.Bokeh.index))].length : 0,
   heap: performance.memory.usedJSHeapSize / 1e6 })"""
-PLACES = {
-    "Overview": "Where the step goes", "Communication": "Communication by axis", "Kernels": "Kernels",
-    "Ranks": "Stragglers", "Host": "Host", "Query": "Tables and columns",
-}  # fmt: skip
+HOME = ("Diagnose", "overview")
+PLACES = (
+    ("Communication", "communication"), ("Kernels", "kernels"), ("Ranks", "ranks"), ("Host", "host"),
+    ("Query in SQL", "query"),
+)  # fmt: skip
+"""The links that are clicked, and the path of the page to which each leads."""
 
 
 def tiled(slices: Slices, wanted: int, seed: int) -> Slices:
@@ -300,7 +300,7 @@ def paint(traces: Path, browser: Browser) -> None:
             page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
             page.goto(address)
             page.wait_for_function("() => document.querySelector(\"[data-test-script-state='notRunning']\")")
-            switched = [page.evaluate(SWITCH, {"name": name, "text": text}) for _ in range(4) for name, text in _tour()]
+            switched = [page.evaluate(SWITCH, {"name": name, "path": path}) for _ in range(4) for name, path in _tour()]
             page.context.close()
     spread("the command, until its address answers", up)
     spread("Overview, server just started, empty browser (bar 2 s)", fresh)
@@ -309,12 +309,7 @@ def paint(traces: Path, browser: Browser) -> None:
 
 
 def _tour() -> list[tuple[str, str]]:
-    return [
-        pair
-        for name, text in PLACES.items()
-        if name != "Overview"
-        for pair in ((name, text), ("Overview", PLACES["Overview"]))
-    ]
+    return [stop for place in PLACES for stop in (place, HOME)]
 
 
 def _first_useful(browser: Browser, address: str) -> float:
@@ -332,15 +327,15 @@ def switches(browser: Browser, address: str) -> None:
     page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
     page.goto(address)
     page.wait_for_selector("[data-testid='stMetricValue']", timeout=120_000)
-    tour = [("Timeline", "wheel: zoom"), *_tour()]
-    for name, text in tour:
-        page.evaluate(SWITCH, {"name": name, "text": text})
+    tour = [("Timeline", "timeline"), HOME, *_tour()]
+    for name, path in tour:
+        page.evaluate(SWITCH, {"name": name, "path": path})
     before = _counts(page)
     for i in range(50):
-        name, text = tour[i % len(tour)]
-        page.evaluate(SWITCH, {"name": name, "text": text})
-    for name, text in (("Host", "Host"), tour[-1]):
-        page.evaluate(SWITCH, {"name": name, "text": text})
+        name, path = tour[i % len(tour)]
+        page.evaluate(SWITCH, {"name": name, "path": path})
+    for name, path in (HOME, ("Host", "host"), tour[-1]):
+        page.evaluate(SWITCH, {"name": name, "path": path})
     after = _counts(page)
     for what in before:
         print(

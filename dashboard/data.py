@@ -18,6 +18,7 @@ from .drawings import Drawings, drawings_form, read_drawings, write_drawings
 from .engine import (
     EVERYTHING,
     Calibration,
+    Chart,
     Comparison,
     Plans,
     Prediction,
@@ -31,6 +32,7 @@ from .engine import (
     compare_runs,
     measured,
     open_run,
+    plan_answer,
     predict,
     reschedule,
     search_plans,
@@ -40,6 +42,7 @@ from .timeline import overlays, store
 from .work import worker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     from .engine import Document, Edit, Measured, Selection
@@ -131,6 +134,11 @@ def _analysed(run: Run, selection: Selection) -> Document:
     return build_report(run.tables, results, name=run.name, selection=selection, without=("timeline",))
 
 
+def ask_picture(name: str, index: int, selection: Selection, build: Callable[[], Chart | None]) -> Future[Chart | None]:
+    """Ask for a page's picture; it is made once, so that the browser draws it once."""
+    return worker.ask(("picture", name, index, selection), build)
+
+
 def ask_timeline(index: int) -> Future[TimelineStore]:
     """Ask for a run's prepared timeline."""
     return worker.ask(("timeline", index), lambda: _timeline(index))
@@ -213,6 +221,13 @@ def ask_plans(question: Question) -> Future[Plans]:
     return worker.ask(
         ("plans", question_key(question)),
         lambda: search_plans(question, lambda done, of: worker.tell("predicting configurations", done, of)),
+    )
+
+
+def ask_front(plans: Plans) -> Future[Chart]:
+    """Ask for the chart of plans; it is made once, so that the browser draws it once."""
+    return worker.ask(
+        ("front", question_key(plans.question)), lambda: Chart("Speed over memory", plan_answer.points(plans))
     )
 
 

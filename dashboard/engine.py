@@ -15,12 +15,19 @@ from usp_prof.charts.inputs import (
     AxisCommunication,
     BreakdownRows,
     ChartInput,
+    Ground,
     HeatMap,
+    LaunchLine,
+    LaunchLines,
+    MemoryLines,
     MemoryParts,
     Part,
     PipelineSchedule,
     PlanGrid,
     PlanPoints,
+    RankBars,
+    RankGrid,
+    RooflinePoints,
     Waterfall,
 )
 from usp_prof.charts.theme import DARK, LIGHT, PATTERNS, Theme, ink_on
@@ -31,7 +38,7 @@ from usp_prof.contract import ModelEntry
 from usp_prof.export.merged_trace import beginning as trace_beginning
 from usp_prof.export.merged_trace import export as export_trace
 from usp_prof.findings import causes
-from usp_prof.findings.causes import causes_of
+from usp_prof.findings.causes import Cause, causes_of
 from usp_prof.findings.kept import code as findings_code
 from usp_prof.gate.comparison import Comparison, Pair, direction
 from usp_prof.gate.comparison import compare as compare_runs
@@ -82,7 +89,9 @@ from usp_prof.report.document import (
     Text,
 )
 from usp_prof.report.facts import run_facts
+from usp_prof.report.figures import Figures
 from usp_prof.report.format import column_scale, quantity, share
+from usp_prof.report.partition import parts as step_parts
 from usp_prof.report.sections.pipeline import simulated_schedule
 from usp_prof.report.sections.timeline import slices_of
 from usp_prof.report.words import REST as REST_OF_FINDINGS

@@ -3,25 +3,66 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import streamlit as st
 
 from . import data, report, state
-from .engine import UspProfError
+from .engine import EVERYTHING, UspProfError
 from .pages import PAGES
 from .report import kept
+from .state import Room
 from .work import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from streamlit.navigation.page import StreamlitPage
+
+    from .engine import Document
+    from .state import Page
 
 HERE = Path(__file__).resolve().parent
 
 
-def _style() -> None:
+def _style(room: Room) -> None:
+    at = f".st-key-room-{room.name.lower()} a"
     st.html(
-        "<style>[data-testid='stMainBlockContainer']{padding:4.2rem 2rem 2rem;max-width:none}"
+        "<style>[data-testid='stMainBlockContainer']{padding:0.5rem 2rem 2rem;max-width:none}"
+        "header[data-testid='stHeader']{background:transparent;pointer-events:none;height:2.6rem}"
+        "header[data-testid='stHeader'] :is(button,a){pointer-events:auto}"
         "section[data-testid='stSidebar']:is([aria-expanded='true'],[data-collapsed='false'])"
         "{width:232px!important;min-width:232px!important}"
-        "[data-testid='stMetricValue']{font-size:1.5rem}[data-testid='stMetric']{margin-bottom:-0.8rem}</style>"
+        "[data-testid='stMetricValue']{font-size:1.5rem}[data-testid='stMetric']{margin-bottom:-0.8rem}"
+        "h1.usp-verdict{font-size:1.35rem;font-weight:600;line-height:1.35;padding:0.2rem 0;max-width:75rem}"
+        ".st-key-rooms{border-bottom:1px solid rgba(128,128,128,.3)}"
+        ".st-key-rooms a p{font-size:1rem;font-weight:600}"
+        f"{at}{{border-bottom:2px solid var(--st-primary-color,#0072B2);border-radius:0}}</style>"
     )
+
+
+# The way through: rooms above, the pages of the room beneath; what a run has nothing for says why.
+
+
+def _navigation(chosen: Page, made: Mapping[str, StreamlitPage], document: Document | None) -> None:
+    """Draw the links to rooms and pages."""
+    listed = [page for page in PAGES if not page.part_of]
+    lacks = {page.path: page.lacks(document) if document is not None else "" for page in listed}
+    with st.container(key="rooms", horizontal=True, gap="medium"):
+        for room in Room:
+            if room is Room.ASIDE:
+                continue
+            pages = [page for page in listed if page.room is room]
+            first = next((page for page in pages if not lacks[page.path]), pages[0])
+            with st.container(key=f"room-{room.name.lower()}", width="content"):
+                why = lacks[first.path]
+                st.page_link(made[first.path], label=str(room), disabled=bool(why), help=why or None)
+    pages = [page for page in listed if page.room is chosen.room]
+    path = chosen.part_of or chosen.path
+    with st.container(key=f"at-{path}", horizontal=True, gap="small"):
+        for page in pages if len(pages) > 1 else ():
+            why = lacks[page.path]
+            st.page_link(made[page.path], label=page.title, disabled=bool(why), help=why or None)
 
 
 def _sidebar() -> None:
@@ -38,6 +79,7 @@ def _sidebar() -> None:
         steps = st.text_input("Steps", st.query_params.get("steps", ""), placeholder="all, or 3-5", max_chars=20)
         state.keep("steps", steps if steps.replace("-", "").isdigit() else None)
         _report()
+        st.page_link(st.session_state["pages"]["query"], label="Query in SQL")
         count = len(run.tables.ranks)
         st.caption(f"{count} {'rank' if count == 1 else 'ranks'} read from `{Path(str(run.path)).name}`")
 
@@ -54,21 +96,35 @@ def _report() -> None:
 def main() -> None:
     """Draw the chosen page."""
     st.set_page_config("usp-prof", page_icon=str(HERE / "icon.png"), layout="wide")
-    _style()
     if not data.run_count():
         st.error("No run was named.")
         st.code("usp-prof dashboard traces/my-run")
         st.stop()
-    pages = [st.Page(page.draw, title=page.title, url_path=page.path, default=i == 0) for i, page in enumerate(PAGES)]
-    st.session_state["pages"] = {page.path: made for page, made in zip(PAGES, pages, strict=True)}
-    chosen = st.navigation(pages, position="top")
+    made = {
+        page.path: st.Page(page.draw, title=page.title, url_path=page.path, default=i == 0)
+        for i, page in enumerate(PAGES)
+    }
+    st.session_state["pages"] = made
+    running = st.navigation(list(made.values()), position="hidden")
+    chosen = next(page for page in PAGES if page.title == running.title)
+    _style(chosen.room)
     state.carry(chosen.title)
     try:
-        wait(data.ask_run(state.number("run", 0, data.run_count() - 1) or 0))
+        index = state.number("run", 0, data.run_count() - 1) or 0
+        wait(data.ask_run(index))
+        _navigation(chosen, made, _report_of(index))
         _sidebar()
-        chosen.run()
+        running.run()
     except UspProfError as error:
         st.error(error.message)
         st.info(error.hint or "usp-prof info PATH says what is there")
     finally:
         state.remember(chosen.title)
+
+
+def _report_of(index: int) -> Document | None:
+    """Give the report of the whole run, which says what each page has to show; None where none can be made."""
+    try:
+        return wait(data.ask_document(index, EVERYTHING))
+    except UspProfError:
+        return None

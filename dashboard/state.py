@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import streamlit as st
@@ -17,10 +18,28 @@ from .engine import Selection
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .engine import Document
+
 MOST_DIGITS = 9
 SHARED = frozenset({"run", "ranks", "steps"})
 """What every page selects by; all else in an address is of its page."""
 _PAGE, _SHARED, _OWN = "page at", "shared address", "own addresses"
+
+
+def everything(_: Document) -> str:
+    """Say of a page that has something to show of any run that it lacks nothing."""
+    return ""
+
+
+class Room(StrEnum):
+    """What a reader comes for; the pages of a room stand beside each other."""
+
+    DIAGNOSE = "Diagnose"
+    TIMELINE = "Timeline"
+    PREDICT = "Predict"
+    COMPARE = "Compare"
+    ASIDE = "Query"
+    """Beside the rooms, under the choice of run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +49,11 @@ class Page:
     title: str
     path: str
     draw: Callable[[], None]
+    room: Room
+    lacks: Callable[[Document], str] = everything
+    """Why a run has nothing to show here, empty where it has something."""
+    part_of: str = ""
+    """The path of the page under which it is offered, for an address that is kept for old links."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,4 +89,7 @@ SAMPLES: tuple[inputs.ChartInput, ...] = (
             ),
         )
     ),
+    inputs.LaunchLines(
+        (inputs.LaunchLine("rank 0", np.array([0, 1_000_000, 2_000_000]), np.array([5_000_000, 8_000, 0])),)
+    ),
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from dashboard.pages import PAGES
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -42,6 +44,11 @@ COLORS = """() => {
   return hosts.filter((host) => host.checkVisibility()).map((host) => Math.max(0, ...most(host, [])));
 }"""
 """The number of colours on each chart: on the busiest of its canvases."""
+
+
+def link_to(title: str) -> str:
+    """Select the link to a page: beside the other pages of its room, or at the side."""
+    return f"[class*='st-key-at-'] a:has-text('{title}'), section[data-testid='stSidebar'] a:has-text('{title} in SQL')"
 
 
 class Visit:
@@ -85,9 +92,15 @@ class Visit:
         self.page.wait_for_function(SETTLED)
 
     def turn_to(self, title: str) -> None:
-        """Switch to a page by its link."""
-        self.page.click(f"a[data-testid='stTopNavLink']:has-text('{title}')")
-        self.page.wait_for_selector(f"a[data-testid='stTopNavLink'][aria-current='page']:has-text('{title}')")
+        """Switch to a page by its link, through its room where that is another."""
+        page = next(page for page in PAGES if page.title == title)
+        if self.page.locator(link_to(page.title)).count() == 0:
+            first = next(each for each in PAGES if each.room is page.room)
+            self.page.click(f".st-key-room-{page.room.name.lower()} a")
+            self.page.wait_for_selector(f".st-key-at-{first.path}", state="attached")
+        if self.page.locator(f".st-key-at-{page.path}").count() == 0:
+            self.page.click(link_to(page.title))
+        self.page.wait_for_selector(f".st-key-at-{page.path}", state="attached")
         self.settle()
 
     def on_timeline(self, script: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from dataclasses import replace
-from functools import cache, singledispatch
+from functools import cache, partial, singledispatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,14 +28,13 @@ from ..engine import (
     quantity,
     share,
 )
-from ..work import wait
 from .download import data_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ..drawings import Drawing
-    from ..engine import Block, Section, Theme
+    from ..engine import Block, Document, Section, Theme
 
 
 _SIGNS = {Severity.INFO: "○", Severity.ERROR: "▲", Severity.DATA_LOSS: "■"}
@@ -146,17 +145,33 @@ def _(block: Chart, key: str, dark: bool) -> None:  # noqa: FBT001 - one signatu
     figure(data.drawings.of(block.data, theme(dark=dark)), key=f"figure-{key}")
 
 
-# Sections of the report on the current selection.
+# A page's first screen: one sentence; and what is folded below the picture.
 
 
-def draw_sections(wanted: tuple[str, ...], title: str, *, without: Section | None = None) -> None:
-    """Show the wanted sections of the report on the current selection, less the blocks that stand in `without`."""
-    view = state.current()
-    document = wait(data.ask_document(view.run, view.selection))
-    parts = [part for part in document.sections if part.id in wanted]
-    shown = without.blocks if without else ()
-    for part in sorted(parts, key=lambda part: wanted.index(part.id)):
-        fresh = tuple(block for block in part.blocks if block not in shown)
-        section(replace(part, blocks=fresh), dark=state.is_dark())
-    if not parts:
-        st.info(f"This run has nothing to show under {title}. Under Overview, *Health* says what the traces lack.")
+def verdict(text: str) -> None:
+    """Open a page with the sentence that answers its question."""
+    if text:
+        st.html(f"<h1 class='usp-verdict'>{html.escape(text)}</h1>")
+
+
+def folded(key: str, title: str, draw: Callable[[], None]) -> None:
+    """Offer something under its title; it is drawn once it is unfolded. What is unfolded lives in the address."""
+    opened = st.query_params.get("open", "").split(",")
+    with st.expander(title, key in opened, key=f"fold-{key}", on_change="rerun") as place:
+        if place.open:
+            draw()
+    others = [each for each in opened if each and each != key]
+    state.keep("open", ",".join([*others, key] if place.open else others))
+
+
+def fold_sections(document: Document, wanted: Sequence[str], *, without: Sequence[Block] = ()) -> None:
+    """Fold the wanted sections of the report below a page's picture, less the blocks that it shows already."""
+    shown = {id(block) for block in without}
+    parts = {part.id: part for part in document.sections}
+    for name in wanted:
+        if name not in parts:
+            continue
+        blocks = tuple(block for block in parts[name].blocks if id(block) not in shown)
+        part = replace(parts[name], blocks=blocks)
+        if blocks:
+            folded(name, state.plain(part.title), partial(section, part, dark=state.is_dark(), heading=False))

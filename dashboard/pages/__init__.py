@@ -1,4 +1,4 @@
-"""The pages, in the order of the navigation; the first is where a visitor lands. A test walks this folder."""
+"""The pages, in the order of the rooms; the first is where a visitor lands. A test walks this folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from .timeline import TIMELINE
 from .whatif import WHAT_IF
 
 PAGES = (
-    OVERVIEW, TIMELINE, COMMUNICATION, PIPELINE, KERNELS, RANKS, HOST,
-    MEMORY, SUGGESTIONS, WHAT_IF, PLAN, COMPARE, SWEEP, QUERY,
+    OVERVIEW, RANKS, COMMUNICATION, PIPELINE, KERNELS, HOST, MEMORY,
+    TIMELINE, SUGGESTIONS, WHAT_IF, PLAN, SWEEP, COMPARE, QUERY,
 )  # fmt: skip

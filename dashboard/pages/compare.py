@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import streamlit as st
 
 from .. import data, state
-from ..components.blocks import section
+from ..components.blocks import folded, section, show, verdict
 from ..components.download import numbers
 from ..components.timeline import timeline
-from ..engine import comparison_answer
+from ..engine import EVERYTHING, comparison_answer
 from ..report import offer
-from ..state import Page
+from ..state import Page, Room
 from ..work import wait
 
 if TYPE_CHECKING:
-    from ..engine import Pair, Section
+    from ..engine import Document, Pair, Section
 
 
 def draw() -> None:
@@ -38,11 +39,17 @@ def draw() -> None:
         return
     pair = wait(data.ask_comparison(first, second)).pairs[0]
     dark = state.is_dark()
-    section(comparison_answer.waterfall(pair, names[first], names[second]), dark=dark)
-    everything = _metrics(pair)
+    verdict(comparison_answer.verdict(pair, names[first], names[second]))
+    why = comparison_answer.waterfall(pair, names[first], names[second])
+    picture = wait(data.ask_picture(f"compare {second}", first, EVERYTHING, lambda: comparison_answer.picture(pair)))
+    for block in (*why.blocks[:1], picture):
+        show(block, f"why-{type(block).__name__}", dark)
+    folded("parts", "The parts of the step, before and after", lambda: show(why.blocks[-1], "parts", dark))
+    everything = state.word("all", ("0", "1")) == "1"
+    folded("metrics", "Metrics, the most important first", lambda: _metrics(pair))
     for part in (comparison_answer.work(pair), comparison_answer.conditions(pair)):
         if part.blocks:
-            section(part, dark=dark)
+            folded(part.id, part.title, partial(section, part, dark=dark, heading=False))
     step = _timelines(first, second, names)
     offer(
         COMPARE, state.current().run, f"{first} {second} {everything} {step}",
@@ -61,19 +68,17 @@ def _drawn(runs: tuple[int, int], step: int | None) -> tuple[Section, ...]:
     return (comparison_answer.timelines([(name, tables, each.number) for name, tables, each in steps]),)
 
 
-def _metrics(pair: Pair) -> bool:
+def _metrics(pair: Pair) -> None:
     """List the metrics; the CSV holds each in its own unit, with the interval of its change."""
     place = st.container()
     everything = st.toggle("Each axis, cause and rank", state.word("all", ("0", "1")) == "1")
     state.keep("all", "1" if everything else None)
     with place:
-        st.subheader("Metrics", anchor="metrics")
         shown, raw = (
             comparison_answer.metrics_shown(pair, everything=everything),
             comparison_answer.metrics_frame(pair, everything=everything),
         )
         numbers(shown, raw, "metrics")
-    return everything
 
 
 def _timelines(first: int, second: int, names: list[str]) -> int | None:
@@ -82,7 +87,7 @@ def _timelines(first: int, second: int, names: list[str]) -> int | None:
     most = min(len(store.steps) for store in stores)
     if not most:
         return None
-    st.subheader("The timelines, aligned by step", anchor="timelines")
+    st.markdown("**The timelines, aligned by step**")
     place = (state.number("step", 1, most) or 1) - 1
     if most > 1:
         place = st.number_input("Step of both, counted from the first recorded", 1, most, place + 1) - 1
@@ -105,4 +110,8 @@ def _timelines(first: int, second: int, names: list[str]) -> int | None:
     return place
 
 
-COMPARE = Page("Compare", "compare", draw)
+def _alone(_: Document) -> str:
+    return "" if data.run_count() > 1 else "One run is open: usp-prof dashboard traces/before traces/after opens two."
+
+
+COMPARE = Page("Compare", "compare", draw, Room.COMPARE, _alone)

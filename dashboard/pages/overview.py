@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import streamlit as st
 
 from .. import data, state
+from ..answers import verdicts
 from ..components import findings
-from ..components.blocks import section, show
+from ..components.blocks import folded, section, show, verdict
 from ..components.findings import listed
+from ..components.timeline import timeline
 from ..engine import (
-    AxisCommunication,
     BreakdownRows,
     Chart,
     DataTable,
@@ -22,8 +24,10 @@ from ..engine import (
     KeyFigures,
     Part,
     Stack,
+    Unit,
+    quantity,
 )
-from ..state import Page
+from ..state import Page, Room, View
 from ..work import wait
 
 if TYPE_CHECKING:
@@ -31,6 +35,12 @@ if TYPE_CHECKING:
 
     from ..engine import Block, Document, Topology
 
+GAIN = (
+    "Gain: the share of the step that goes away when the run is replayed with this one change. Gains overlap: they "
+    "never add up. ± is the replay's error; a certain gain is the gain less its error."
+)
+MOST_RANKS = 6
+"""Ranks of the worst step that are shown."""
 ORDERS = {"rank": "by rank", "slowest": "most compute first", "waiting": "longest idle first"}
 
 BlockKind = TypeVar("BlockKind")
@@ -41,44 +51,92 @@ def draw() -> None:
     view = state.current()
     document = wait(data.ask_document(view.run, view.selection))
     dark = state.is_dark()
+    verdict(verdicts.overview(document))
     _head(document)
     blocks = document.summary.blocks
     for block in _of(blocks, KeyFigures):
         show(block, "key-figures", dark)
     left, right = st.columns([1, 1], gap="large")
     with left:
-        st.subheader("What is wrong", anchor="wrong")
-        for found in _of(blocks, Findings):
-            listed(found, view, brief=True)
-        for doubt in _of(blocks, Health):
-            show(doubt, "health", dark)
+        _wrong(document, view, dark=dark)
     with right:
-        st.subheader("Where the step goes", anchor="where")
+        st.markdown("**Where the step goes**")
         for stack in _of(blocks, Stack):
-            show(stack, "stack", dark)
-        for chart in _charts(document, AxisCommunication):
-            show(chart, "axes", dark)
-    for chart in _charts(document, BreakdownRows):
-        _by_rank(chart, document, data.open_numbered(view.run).tables.topology, dark=dark)
+            show(replace(stack, title="Mean of all ranks"), "stack", dark)
+        place = st.container(key="worst-step")
+    _folds(document, view, dark=dark)
+    with place:  # last, since a first visit waits for it
+        _worst_step(document, view, dark=dark)
+
+
+def _wrong(document: Document, view: View, *, dark: bool) -> None:
+    """List the causes by certain gain, and what was wrong with the traces."""
+    st.markdown("**What is wrong**, the largest certain gain first")
+    st.caption(GAIN)
+    for found in _of(document.summary.blocks, Findings):
+        listed(replace(found, causes=tuple(verdicts.causes_by_gain(document)[: len(found.causes)])), view, brief=True)
+    suggestions = st.session_state.get("pages", {}).get("suggestions")
+    if suggestions is not None and document.findings:
+        st.page_link(suggestions, label="All of them, and what they give together")
+    for doubt in _of(document.summary.blocks, Health):
+        show(doubt, "health", dark)
+
+
+def _worst_step(document: Document, view: View, *, dark: bool) -> None:
+    """Show the longest of the selected steps on the timeline, of the outlier ranks and some others."""
+    store = wait(data.ask_timeline(view.run))
+    steps = [step for step in store.steps if view.selection.takes_step(step.number)] or store.steps
+    begin, end = 0, store.span_ns
+    if steps:
+        worst = max(steps, key=lambda step: step.end_ns - step.start_ns)
+        begin, end = worst.start_ns, worst.end_ns
+        length = quantity(end - begin, Unit.NS)
+        st.markdown(
+            f"**The longest step**, {worst.number}: {length}"
+            if len(steps) > 1
+            else f"**Step {worst.number}**: {length}"
+        )
+    ranks = findings.outliers_first(document, view.ranks or store.ranks)[:MOST_RANKS]
+    room = (end - begin) // 50
+    timeline(
+        f"run={view.run}", key="worst", dark=dark, ranks=sorted(ranks), kinds=["exposed"], fixed=True,
+        range=[begin - room, end + room], height=280,
+    )  # fmt: skip
+    there = st.session_state.get("pages", {}).get("timeline")
+    if there is not None:
+        query = {"run": str(view.run)} if view.run else {}
+        st.page_link(
+            there, label="Open it in Timeline", query_params=query | {"at": str(worst.number)} if steps else query
+        )
+
+
+def _folds(document: Document, view: View, *, dark: bool) -> None:
+    """Fold what the figures rest on: each rank's step, the summary's tables, what was wrong with the traces."""
+    layout = data.open_numbered(view.run).tables.topology
+    for number, chart in enumerate(_charts(document, BreakdownRows)):
+        folded(
+            f"by-rank-{number}" if number else "by-rank",
+            "Each rank's step",
+            partial(_by_rank, chart, document, layout, dark=dark),
+        )
     for chart in _charts(document, HeatMap):
-        show(chart, "heat-map", dark)
-    _details(document, dark=dark)
-
-
-def _details(document: Document, *, dark: bool) -> None:
-    """Show the summary's tables, and what was wrong with the traces."""
-    for number, other in enumerate(block for block in document.summary.blocks if isinstance(block, DataTable)):
-        show(other, f"summary-{number}", dark)
+        folded("heat-map", chart.title, partial(show, Chart("", chart.data), "heat-map", dark))
+    for number, table in enumerate(_of(document.summary.blocks, DataTable)):
+        folded(f"summary-{number}", table.title, partial(show, replace(table, title=""), f"summary-{number}", dark))
     for part in document.sections:
         if part.id == "health":
-            section(part, dark=dark)
+            folded("health", part.title, partial(section, part, dark=dark, heading=False))
 
 
 def _head(document: Document) -> None:
     facts = document.run
     axes = " x ".join(f"{axis} {size}" for axis, size in facts.axes.items()) or "axes not known"
-    said = [f"{len(facts.ranks)} of {facts.world_size or '?'} ranks", axes, ", ".join(facts.devices) or "CPU"]
-    st.markdown(f"### {state.plain(facts.name)}")
+    said = [
+        facts.name,
+        f"{len(facts.ranks)} of {facts.world_size or '?'} ranks",
+        axes,
+        ", ".join(facts.devices) or "CPU",
+    ]
     st.caption(
         state.plain(" · ".join(said)) + (" · **paced: compute is synthetic**" if facts.paced else ""), width="stretch"
     )
@@ -89,11 +147,9 @@ def _by_rank(chart: Chart, document: Document, layout: Topology, *, dark: bool) 
     axes = tuple(layout.axes) if len(layout.axes) > 1 and layout.coordinates else ()
     offered = ORDERS | {axis: f"by {axis}" for axis in axes}
     before = state.word("order", tuple(offered))
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
-        st.subheader("Each rank's step", anchor="ranks", width="content")
-        order = st.segmented_control(
-            "Order", list(offered), default=before, format_func=offered.__getitem__, label_visibility="collapsed"
-        )
+    order = st.segmented_control(
+        "Order", list(offered), default=before, format_func=offered.__getitem__, label_visibility="collapsed"
+    )
     order = order or before
     state.keep("order", order if order != "rank" else None)
     rows = chart.data
@@ -144,4 +200,4 @@ def _charts(document: Document, kind: type) -> list[Chart]:
     ]
 
 
-OVERVIEW = Page("Overview", "overview", draw)
+OVERVIEW = Page("Overview", "overview", draw, Room.DIAGNOSE)

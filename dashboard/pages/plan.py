@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from .. import data, state
-from ..components.blocks import show
+from ..components.blocks import folded, show, verdict
 from ..components.download import data_table
 from ..engine import (
     DEFAULT_PROFILE,
@@ -16,7 +16,6 @@ from ..engine import (
     EFFICIENCY,
     GRID_AXES,
     TRAINERS,
-    Chart,
     Plans,
     Question,
     cluster_of_device,
@@ -24,11 +23,11 @@ from ..engine import (
     plan_answer,
 )
 from ..report import offer
-from ..state import Page
+from ..state import Page, Room
 from ..work import wait
 
 if TYPE_CHECKING:
-    from ..engine import Calibration, Plan
+    from ..engine import Calibration, Document, Plan
 
 
 MOST_DEVICES = 4096
@@ -45,7 +44,10 @@ AS_RECORDED = "as recorded"
 def _ask_plans() -> tuple[Calibration, Plans]:
     """Show the choices; give what the run taught the planner, and the plans that fit."""
     calibration = wait(data.ask_calibration(state.current().run))
+    place = st.container()
     plans = wait(data.ask_plans(_question(calibration)))
+    with place:
+        verdict(plan_answer.verdict(calibration, plans))
     show(plan_answer.basis(calibration, plans), "plan-basis", state.is_dark())
     return calibration, plans
 
@@ -86,6 +88,10 @@ def _efficiency() -> float:
     return chosen / 100
 
 
+def _no_plan(document: Document) -> str:
+    return "" if document.run.model else "The run does not tell its model: record it with usp_prof.record."
+
+
 # Plan: every legal configuration predicted, the fastest first, and what fills the memory of one.
 
 
@@ -93,22 +99,24 @@ def draw_plan() -> None:
     """Draw the plans that fit, and one of them."""
     calibration, plans = _ask_plans()
     if not plans.best:
-        st.warning(plan_answer.nothing_fits(plans))
         st.info("Choose more devices, or a device with more memory.")
         return
-    dark = state.is_dark()
-    st.subheader("Speed over memory", anchor="front")
-    show(Chart("", plan_answer.points(plans)), "plan-front", dark)
+    front = wait(data.ask_front(plans))
+    show(front, "plan-front", state.is_dark())
     shown = plans.best[:MOST_PLANS]
-    data_table(plan_answer.listed(plans.best, MOST_PLANS), "plans", raw=plan_answer.frame(plans.best))
     picked, trainer = _one(plans, shown)
+    folded(
+        "plans", f"All {len(plans.best):,} plans that fit, the fastest first",
+        lambda: data_table(plan_answer.listed(plans.best, MOST_PLANS), "plans", raw=plan_answer.frame(plans.best)),
+    )  # fmt: skip
+    folded("sweep", "Sweep: a figure over two degrees", lambda: _sweep(plans))
     choice = f"{data.question_key(plans.question)} {picked.configuration} {trainer}"
     offer(PLAN, state.current().run, choice, lambda: plan_answer.sections(calibration, plans, picked, trainer))
 
 
 def _one(plans: Plans, shown: tuple[Plan, ...]) -> tuple[Plan, str]:
     """Show one plan: its figures, the memory of each pipeline rank, and how it is started."""
-    st.subheader("One of them", anchor="one")
+    st.markdown("**One of them**")
     names = [str(each.configuration) for each in shown]
     wanted = st.query_params.get("plan", "")
     place = st.selectbox("Plan", range(len(names)), names.index(wanted) if wanted in names else 0, names.__getitem__)
@@ -123,19 +131,22 @@ def _one(plans: Plans, shown: tuple[Plan, ...]) -> tuple[Plan, str]:
     return shown[place], trainer
 
 
-PLAN = Page("Plan", "plan", draw_plan)
+PLAN = Page("Plan", "plan", draw_plan, Room.PREDICT, _no_plan)
 
 
 # Sweep: how a figure changes from configuration to configuration, as a heat map over any two degrees.
 
 
 def draw_sweep() -> None:
-    """Draw a heat map of one figure over two degrees."""
+    """Draw a heat map of one figure over two degrees; Plan has it as well, folded."""
     _, plans = _ask_plans()
     if not plans.best:
-        st.warning("Nothing fits, so that there is nothing to compare.")
         st.info("Choose more devices, or a device with more memory.")
         return
+    _sweep(plans)
+
+
+def _sweep(plans: Plans) -> None:
     down_column, across_column, figure_column = st.columns(3)
     down = _axis(down_column, "Down", "down", GRID_AXES)
     # The second axis comes first, so that the default is not the one that goes down.
@@ -157,4 +168,4 @@ def _axis(place: st.delta_generator.DeltaGenerator, label: str, name: str, offer
     return chosen
 
 
-SWEEP = Page("Sweep", "sweep", draw_sweep)
+SWEEP = Page("Sweep", "sweep", draw_sweep, Room.PREDICT, _no_plan, part_of=PLAN.path)

@@ -13,7 +13,7 @@ from .. import data, state
 from ..components.download import distinct, table
 from ..engine import TABLE_SCHEMAS, DataTable, Section, TableColumn, Text, Unit, UsageError, quantity
 from ..report import offer
-from ..state import Page
+from ..state import Page, Room
 
 EXAMPLE = """SELECT rank, axis, op, count(*) AS parts, sum(dur_ns) / 1e6 AS ms
 FROM collectives GROUP BY ALL ORDER BY ms DESC"""
@@ -118,4 +118,4 @@ def _chart(frame: pd.DataFrame) -> None:
     draws[kind](plain, x="over", y="of", x_label=across, y_label=up)
 
 
-QUERY = Page("Query", "query", draw)
+QUERY = Page("Query", "query", draw, Room.ASIDE)

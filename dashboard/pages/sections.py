@@ -1,6 +1,6 @@
-"""Pages that show sections of the report: communication, pipeline, kernels, ranks, host, memory.
+"""Pages that answer from sections of the report: ranks, communication, pipeline, kernels, host, memory.
 
-Each page shows its sections as they are. Beneath them some offer more: communication the calls over time, pipeline
+Each opens with its sentence and its picture; the sections themselves are folded below. Some offer more: pipeline
 another schedule, memory what the planner predicts.
 """
 
@@ -11,60 +11,145 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from .. import data, state
-from ..components.blocks import draw_sections, show
+from ..answers import pictures, verdicts
+from ..components.blocks import fold_sections, folded, show, verdict
 from ..components.timeline import timeline
-from ..engine import Edit, Schedule, Stack, StackPart, Unit, UspProfError, plan_answer, whatif_answer
+from ..engine import (
+    AxisCommunication,
+    Chart,
+    Edit,
+    Health,
+    KeyFigures,
+    MemoryLines,
+    PipelineSchedule,
+    RooflinePoints,
+    Schedule,
+    Stack,
+    StackPart,
+    Text,
+    Unit,
+    UspProfError,
+    plan_answer,
+    whatif_answer,
+)
 from ..report import offer
-from ..state import Page, View
+from ..state import Page, Room, View
 from ..work import wait
 
 if TYPE_CHECKING:
-    from ..engine import Document
+    from collections.abc import Callable, Sequence
+
+    from ..engine import Calibration, Document
 
 AS_IT_IS = "as it ran"
 MOST_MICRO_BATCHES = 256
+
+
+def lacking(sections: Sequence[str], otherwise: str) -> Callable[[Document], str]:
+    """Make what says `otherwise` of a run whose sections of these names hold nothing but remarks."""
+
+    def lacks(document: Document) -> str:
+        parts = [part for part in document.sections if part.id in sections]
+        tells = any(
+            not (isinstance(block, Text) and block.quiet) and not isinstance(block, Health)
+            for part in parts
+            for block in part.blocks
+        )
+        return "" if tells else otherwise
+
+    return lacks
+
+
+def _opened(page: Page) -> tuple[View, Document]:
+    """Draw the page's sentence, or why there is nothing to show; give what is selected and its report."""
+    view = state.current()
+    document = wait(data.ask_document(view.run, view.selection))
+    verdict(verdicts.OF_PAGE[page.path](document))
+    if why := page.lacks(document):
+        st.info(why)
+    return view, document
+
+
+def _figures(document: Document, section: str) -> None:
+    """Show the key figures of a section."""
+    for block in pictures.blocks_of(document, section):
+        if isinstance(block, KeyFigures):
+            show(block, f"key-{section}", state.is_dark())
+
+
+def _picture(page: str, view: View, build: Callable[[], Chart | None]) -> Chart | None:
+    """Draw the page's picture."""
+    chart = wait(data.ask_picture(page, view.run, view.selection, build))
+    if chart is not None:
+        show(chart, f"picture-{page}", state.is_dark())
+    return chart
+
+
+def _folds(document: Document, sections: Sequence[str], shown: Chart | None = None) -> None:
+    """Fold the sections below the picture, without what it shows already."""
+    same = [
+        block
+        for name in sections
+        for block in pictures.blocks_of(document, name)
+        if shown is not None and isinstance(block, Chart) and block.data is shown.data
+    ]
+    fold_sections(document, sections, without=same)
 
 
 # Communication: what is communicated, on which axis, how fast, and who waits for whom.
 
 
 def draw_communication() -> None:
-    """Draw the sections, and the calls of each group over time."""
-    draw_sections(("overlap", "collectives", "moe", "cp"), COMMUNICATION.title)
-    _calls()
+    """Draw the calls of each group over time, and what the axes cost."""
+    view, document = _opened(COMMUNICATION)
+    _calls(view)
+    axes = pictures.chart_of(document, AxisCommunication)
+    if axes is not None:
+        show(axes, "axes", state.is_dark())
+    _folds(document, COMMUNICATION_SECTIONS, axes)
 
 
-def _calls() -> None:
+def _calls(view: View) -> None:
     """Show the calls of each group over time."""
-    view = state.current()
     store = wait(data.ask_calls(view.run))
     if not store.ranks:
         return
-    st.subheader("The calls over time", anchor="calls")
-    st.caption("A row for each group: grey until its last member has arrived, then in the colour of the axis.")
+    st.markdown("**The calls of each group over time**, those that wait longest first")
+    st.caption(
+        "Grey until the last member has arrived: point at it to see for whom the group waits. Then the transfer."
+    )
     timeline(
-        f"run={view.run}&of=calls", key="calls", dark=state.is_dark(), ranks=list(store.ranks), kinds=[], height=420,
+        f"run={view.run}&of=calls", key="calls", dark=state.is_dark(), ranks=list(store.ranks), kinds=[], height=360,
         fixed=True,
     )  # fmt: skip
 
 
-COMMUNICATION = Page("Communication", "communication", draw_communication)
+COMMUNICATION_SECTIONS = ("overlap", "collectives", "moe", "cp")
+COMMUNICATION = Page(
+    "Communication", "communication", draw_communication, Room.DIAGNOSE,
+    lacking(COMMUNICATION_SECTIONS, "No communication was recorded."),
+)  # fmt: skip
 
 
 # Pipeline: how the schedule runs, what its bubble costs beside the ideal, what another schedule would do.
 
 
 def draw_pipeline() -> None:
-    """Draw the sections, the parts of the bubble, and the actions under another schedule."""
-    view = state.current()
-    document = wait(data.ask_document(view.run, view.selection))
-    draw_sections(("pipeline",), PIPELINE.title)
+    """Draw the schedule as it ran, the parts of the bubble, and the actions under another schedule."""
+    view, document = _opened(PIPELINE)
     causes = by_cause(document)
-    if causes is None:
-        return
-    st.subheader("What the bubble is made of", anchor="causes")
-    show(causes, "causes", state.is_dark())
-    _another(view)
+    if causes is not None:
+        show(causes, "causes", state.is_dark())
+    measured = pictures.chart_of(document, PipelineSchedule)
+    if measured is not None:
+        show(measured, "measured", state.is_dark())
+    chosen = state.word("schedule", (AS_IT_IS, *(str(each) for each in Schedule))) != AS_IT_IS
+    if causes is not None and chosen:
+        st.subheader("Under another schedule", anchor="another")
+        _another(view)
+    elif causes is not None:
+        folded("another", "Under another schedule", lambda: _another(view))
+    _folds(document, ("pipeline",), measured)
 
 
 def by_cause(document: Document) -> Stack | None:
@@ -86,7 +171,6 @@ def by_cause(document: Document) -> Stack | None:
 
 def _another(view: View) -> None:
     """Redraw the pipeline under another schedule, with the measured length of each action."""
-    st.subheader("Under another schedule", anchor="another")
     left, middle, right = st.columns([2, 1, 1])
     names = (AS_IT_IS, *(str(each) for each in Schedule))
     before = state.word("schedule", names)
@@ -114,47 +198,85 @@ def _another(view: View) -> None:
     offer(PIPELINE, view.run, str(edit), lambda: (made,))
 
 
-PIPELINE = Page("Pipeline", "pipeline", draw_pipeline)
+PIPELINE = Page(
+    "Pipeline", "pipeline", draw_pipeline, Room.DIAGNOSE,
+    lacking(("pipeline",), "This run has no pipeline, or its traces do not tell its actions."),
+)  # fmt: skip
 
 
 # Memory: how much is in use, when and for what; as measured, and as the planner predicts for this configuration.
 
 
 def draw_memory() -> None:
-    """Draw the sections, and what the planner predicts fills the memory."""
-    draw_sections(("memory",), MEMORY.title)
-    st.subheader("Predicted", anchor="predicted")
+    """Draw memory over time beneath the predicted peak and the capacity; without it, what fills it by prediction."""
+    view, document = _opened(MEMORY)
+    learnt, reason = _learnt(view.run)
+    curve = _picture("memory", view, lambda: pictures.memory_over_time(document, learnt))
+    if learnt is not None and curve is None:
+        _predicted(learnt)
+    elif learnt is not None:
+        folded("predicted", "Predicted: what fills the memory of each pipeline rank", lambda: _predicted(learnt))
+    else:
+        st.caption(state.plain(f"Nothing can be predicted: {reason}"))
+    _folds(document, ("memory",), pictures.chart_of(document, MemoryLines))
+
+
+def _learnt(index: int) -> tuple[Calibration | None, str]:
+    """Give what the run teaches the planner, or why it teaches nothing."""
     try:
-        learnt = wait(data.ask_calibration(state.current().run))
+        return wait(data.ask_calibration(index)), ""
     except UspProfError as error:
-        st.info(f"Nothing can be predicted: {error.message}. {error.hint}")
-        return
-    predicted = plan_answer.predicted_memory(learnt)
-    for number, block in enumerate(predicted.blocks):
+        return None, f"{error.message}. {error.hint or ''}"
+
+
+def _predicted(learnt: Calibration) -> None:
+    for number, block in enumerate(plan_answer.predicted_memory(learnt).blocks):
         show(block, f"memory-predicted-{number}", state.is_dark())
 
 
-MEMORY = Page("Memory", "memory", draw_memory)
+def _no_memory(document: Document) -> str:
+    """Say why neither a measured nor a predicted peak can be shown."""
+    if document.run.model:
+        return ""
+    why = "The traces hold no allocator events (profile_memory=True), and no model to predict memory for."
+    return lacking(("memory",), why)(document)
 
 
-# Kernels, ranks, host: sections of the report and nothing else.
+MEMORY = Page("Memory", "memory", draw_memory, Room.DIAGNOSE, _no_memory)
 
 
-def draw_kernels() -> None:
-    """Draw how well the device is used, by kernel, op and shape."""
-    draw_sections(("mfu", "kernels"), KERNELS.title)
+# Ranks, kernels, host.
 
 
 def draw_ranks() -> None:
-    """Draw which rank is late or slow, and how far apart the clocks are."""
-    draw_sections(("stragglers", "step_time", "critical_path", "clock"), RANKS.title)
+    """Draw which rank the others wait for, and where it lies on the axes."""
+    view, document = _opened(RANKS)
+    _figures(document, "stragglers")
+    _picture("ranks", view, lambda: pictures.lateness(document))
+    _folds(document, RANKS_SECTIONS)
+
+
+def draw_kernels() -> None:
+    """Draw how well the device is used, by op."""
+    view, document = _opened(KERNELS)
+    _figures(document, "kernels")
+    _picture("kernels", view, lambda: pictures.of_kernels(document))
+    _folds(document, KERNELS_SECTIONS, pictures.chart_of(document, RooflinePoints))
 
 
 def draw_host() -> None:
     """Draw whether the host keeps the device busy."""
-    draw_sections(("host",), HOST.title)
+    view, document = _opened(HOST)
+    _figures(document, "host")
+    tables = data.open_numbered(view.run).tables
+    _picture("host", view, lambda: pictures.launch_lead(document, tables) or pictures.idle_for_host(document))
+    _folds(document, ("host",))
 
 
-KERNELS = Page("Kernels", "kernels", draw_kernels)
-RANKS = Page("Ranks", "ranks", draw_ranks)
-HOST = Page("Host", "host", draw_host)
+RANKS_SECTIONS = ("stragglers", "step_time", "critical_path", "clock")
+KERNELS_SECTIONS = ("kernels", "mfu")
+RANKS = Page("Ranks", "ranks", draw_ranks, Room.DIAGNOSE, lacking(RANKS_SECTIONS, "Nothing tells ranks apart."))
+KERNELS = Page(
+    "Kernels", "kernels", draw_kernels, Room.DIAGNOSE, lacking(KERNELS_SECTIONS, "No kernels were recorded.")
+)
+HOST = Page("Host", "host", draw_host, Room.DIAGNOSE, lacking(("host",), "Nothing of the host was recorded."))

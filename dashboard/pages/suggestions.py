@@ -9,18 +9,19 @@ import pandas as pd
 import streamlit as st
 
 from .. import data, state
-from ..components.blocks import show
+from ..answers import verdicts
+from ..components.blocks import folded, show, verdict
 from ..components.download import data_table
 from ..components.findings import one
 from ..engine import REST_OF_FINDINGS, DataTable, TableColumn, Unit, UspProfError, causes_of, parse_edit, whatif_answer
 from ..report import offer
-from ..state import Page, View
+from ..state import Page, Room, View
 from ..work import wait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..engine import Finding
+    from ..engine import Document, Finding
 
 ORDER = (
     "What is wrong comes before what could be chosen otherwise, each by what is certain of its gain (the gain less its "
@@ -31,7 +32,9 @@ ORDER = (
 def draw() -> None:
     """Draw the page."""
     view = state.current()
-    findings = wait(data.ask_document(view.run, view.selection)).findings
+    document = wait(data.ask_document(view.run, view.selection))
+    findings = document.findings
+    verdict(verdicts.suggestions(document))
     if not findings:
         st.success("No rule found anything to complain of.")
         return
@@ -49,8 +52,9 @@ def draw() -> None:
     state.keep("ticked", ",".join(str(number) for number, finding in enumerate(findings) if finding in ticked))
     with place:
         _together(view.run, ticked)
-    st.subheader("All of them", anchor="table")
-    data_table(as_table(findings), "findings", raw=as_frame(findings))
+    folded(
+        "table", "All of them, as a table", lambda: data_table(as_table(findings), "findings", raw=as_frame(findings))
+    )
 
 
 def _with_box(findings: Sequence[Finding], numbers: Sequence[int], asked: Sequence[str], view: View) -> list[Finding]:
@@ -135,4 +139,8 @@ def _place(finding: Finding) -> str:
     return ", ".join(f"{name} {value}" for name, value in finding.where.items())
 
 
-SUGGESTIONS = Page("Suggestions", "suggestions", draw)
+def _none(document: Document) -> str:
+    return "" if document.findings else "No rule found anything to complain of."
+
+
+SUGGESTIONS = Page("Suggestions", "suggestions", draw, Room.PREDICT, _none)

@@ -14,7 +14,7 @@ from ..components.download import data_table
 from ..components.findings import MIDDLE
 from ..components.timeline import category_colors, timeline
 from ..engine import EVERYTHING, Unit, quantity
-from ..state import Page, View
+from ..state import Page, Room, View
 from ..timeline.queries import call_of, contents, launch_of, matching, place, search
 from ..timeline.rows import CATEGORIES
 from ..work import wait
@@ -206,4 +206,4 @@ def _contents(index: int, ranks: tuple[int, ...], kinds: tuple[str, ...], picked
         right.caption("`pip install 'usp-prof[perfetto]'` opens it here")
 
 
-TIMELINE = Page("Timeline", "timeline", draw)
+TIMELINE = Page("Timeline", "timeline", draw, Room.TIMELINE)

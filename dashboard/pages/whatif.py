@@ -15,7 +15,7 @@ from .. import data, state
 from ..components.blocks import section
 from ..engine import EDITS, PARALLEL_AXES, Schedule, parse_edit, whatif_answer
 from ..report import offer
-from ..state import Page
+from ..state import Page, Room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,4 +135,4 @@ def draw() -> None:
     offer(WHAT_IF, view.run, text, lambda: (made,))
 
 
-WHAT_IF = Page("What if", "whatif", draw)
+WHAT_IF = Page("What if", "whatif", draw, Room.PREDICT)

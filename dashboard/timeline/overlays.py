@@ -118,7 +118,7 @@ def _joined(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 # Rows of calls: each group has its own; a call is waiting for the last member, then the transfer.
 
 
-CALLS_FORM = "calls-2"
+CALLS_FORM = "calls-3"
 """What is kept, and the version of its form."""
 MOST_GROUPS = 256
 WAITING = "annotation"
@@ -126,14 +126,16 @@ WAITING = "annotation"
 
 
 def prepare_calls(tables: TableSet, folder: Path) -> None:
-    """Build and write the rows of every group; of very many, those with the most calls."""
+    """Build and write the rows of every group, the longest waiting first; of very many, those with the most calls."""
     table = calls_of(tables).columns()
     codes, keys = table.codes("group")
     axes, axis_names = table.codes("axis")
     counts = np.bincount(codes, minlength=len(keys)) if len(codes) else np.zeros(0, np.int64)
     kept = [code for code in np.argsort(-counts, kind="stable")[:MOST_GROUPS].tolist() if counts[code]]
     titles = {code: _title_of_group(axis_names[int(axes[codes == code][0])], keys[code]) for code in kept}
-    kept.sort(key=lambda code: titles[code])
+    waited = np.zeros(len(keys), np.int64)
+    np.add.at(waited, codes, np.maximum(table["last_ns"] - table["first_ns"], 0))
+    kept.sort(key=lambda code: (-int(waited[code]), titles[code]))
     for number, code in enumerate(kept):
         write(_slices_of_group(table, np.flatnonzero(codes == code), number), folder / f"rank{number}")
     labels = {number: titles[code] for number, code in enumerate(kept)}

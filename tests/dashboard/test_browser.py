@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from dashboard_visit import COLORS, Visit
+from dashboard_visit import COLORS, Visit, link_to
 
 from dashboard import routes
 from dashboard.pages import PAGES
@@ -31,6 +31,10 @@ LONGEST = """(() => { const t = line.tile; let best = -1;
 
 
 CHARTED = ("Overview", "Timeline", "Communication", "Pipeline", "Ranks", "Compare")
+ANSWERS = ("", "ranks", "communication", "pipeline", "kernels", "host", "memory", "suggestions", "plan", "compare")
+"""The pages that answer a question without one being asked."""
+TALLEST_PX = 2500
+"""At 1440 pixels of width, before something is unfolded."""
 HOSTILE_ADDRESSES = (
     "whatif?edits=dp%3D99999999999%20comm_faster%3Dnan%20%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E",
     "plan?devices=-1&batch=%C2%B2&device=<script>&dtype=../..&efficiency=1e9&plan=<img%20src=x>",
@@ -75,12 +79,43 @@ def visit(browser: Browser, server: str) -> Iterator[Visit]:
 
 def test_every_page_is_drawn_without_a_fault(themed: Visit) -> None:
     themed.go("")
-    for page in PAGES:
+    for page in (page for page in PAGES if not page.part_of):
         themed.turn_to(page.title)
         themed.check()
         themed.page.wait_for_function("() => document.querySelector('[data-testid=stMain]').innerText.length > 60")
         if page.title in CHARTED:
             themed.page.wait_for_function(f"() => ({COLORS})().length > 0")
+
+
+def test_no_page_is_longer_than_a_glance(visit: Visit) -> None:
+    tall = {}
+    for page in PAGES:
+        visit.go(page.path if page is not PAGES[0] else "")
+        tall[page.path] = visit.page.evaluate("() => document.querySelector(\"[data-testid='stMain']\").scrollHeight")
+    assert {path: height for path, height in tall.items() if height > TALLEST_PX} == {}
+
+
+def test_every_page_opens_with_a_sentence(visit: Visit) -> None:
+    for page in ANSWERS:
+        visit.go(page)
+        assert visit.page.inner_text("h1.usp-verdict").endswith("."), page
+
+
+def test_a_page_without_anything_to_show_says_why(visit: Visit) -> None:
+    visit.go("?run=2")
+    visit.page.locator(link_to("Pipeline")).hover(force=True)
+    visit.page.wait_for_selector("text=This run has no pipeline")
+    visit.check()
+
+
+def test_what_is_unfolded_is_in_the_link(visit: Visit) -> None:
+    visit.go("ranks")
+    visit.page.click("summary:has-text('Critical path')")
+    visit.page.wait_for_url(re.compile("open=critical_path"))
+    linked = Visit(visit.page.context.new_page(), visit.address)
+    linked.go("ranks?open=critical_path")
+    linked.page.wait_for_selector("text=Work on the critical path")
+    linked.check()
 
 
 def test_the_timeline_is_zoomed_panned_and_remembered(visit: Visit) -> None:

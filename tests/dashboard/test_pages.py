@@ -143,9 +143,8 @@ def test_the_bubble_is_divided_whole() -> None:
 
 def test_two_runs_are_compared() -> None:
     app = drawn("compare")
-    assert {"Why the step is longer or shorter", "The timelines, aligned by step"} <= {
-        head.value for head in app.subheader
-    }
+    heads = {"**Why the step is longer or shorter**", "**The timelines, aligned by step**"}
+    assert heads <= {text.value for text in app.markdown}
 
 
 def test_a_waterfall_ends_where_the_other_run_does() -> None:

@@ -31,6 +31,7 @@ CHARTS: dict[type, str] = {
     inputs.PlanGrid: "plan_grid",
     inputs.MemoryParts: "footprint",
     inputs.MemoryLines: "memory_line",
+    inputs.LaunchLines: "launch_lead",
 }
 """The module that draws each kind of input; a test walks this folder against it."""
 

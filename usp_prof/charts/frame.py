@@ -27,6 +27,12 @@ const digits = Math.max(0, Math.ceil(-Math.log10(range / factor) - 1e-9));
 return (tick / factor).toFixed(Math.min(digits, 6)) + unit;
 """
 
+_DURATION_TICKS = """
+const scales = [[1e9, " s"], [1e6, " ms"], [1e3, " \\u03bcs"], [1, " ns"]];
+const [factor, unit] = scales.find(s => tick >= s[0] * 0.999) || scales[3];
+return Number((tick / factor).toPrecision(3)) + unit;
+"""
+
 _SIZE_TICKS = """
 const scales = [[2**40, ' TiB'], [2**30, ' GiB'], [2**20, ' MiB'], [2**10, ' KiB'], [1, ' B']];
 const [factor, unit] = scales.find(s => tick >= s[0] * 0.999) || scales[4];
@@ -108,6 +114,11 @@ def hover(plot: Figure, tips: list[tuple[str, str]], renderers: list[Any] | None
 def time_ticks() -> CustomJSTickFormatter:
     """Write nanoseconds on an axis in the unit that its visible range asks for."""
     return CustomJSTickFormatter(code=_TIME_TICKS)
+
+
+def duration_ticks() -> CustomJSTickFormatter:
+    """Write nanoseconds on a logarithmic axis, each tick in its own unit."""
+    return CustomJSTickFormatter(code=_DURATION_TICKS)
 
 
 def size_ticks() -> CustomJSTickFormatter:

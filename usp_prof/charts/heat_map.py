@@ -79,9 +79,9 @@ def folded(data: HeatMap, most: int = _MOST_ROWS) -> tuple[HeatMap, NDArray[np.f
     return kept, deviation[pick, at], ranks[pick]
 
 
-def color_bar(plot: Figure, theme: Theme, mapper: LinearColorMapper, title: str) -> None:
-    """Set the scale of a map's colours beside it, in whole percents where it is wide."""
-    form = "+0 %" if float(mapper.high or 0) >= _COARSE else "+0.0 %"
+def color_bar(plot: Figure, theme: Theme, mapper: LinearColorMapper, title: str, form: str = "") -> None:
+    """Set the scale of a map's colours beside it; without a `form` in percents, whole ones where it is wide."""
+    form = form or ("+0 %" if float(mapper.high or 0) >= _COARSE else "+0.0 %")
     bar = ColorBar(
         color_mapper=mapper,
         width=10,

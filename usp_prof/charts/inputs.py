@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -132,9 +133,16 @@ class PeerMatrix:
     """Number of transfers, -1 where it is not known."""
 
 
+class Ground(StrEnum):
+    """What colours are set against."""
+
+    MEDIAN = "median"
+    NOTHING = "nothing"
+
+
 @dataclass(frozen=True, slots=True)
 class RankGrid:
-    """A value of each rank at its place on the mesh, set against the median; NaN where unknown."""
+    """A value of each rank at its place on the mesh, set against the median or against nothing; NaN where unknown."""
 
     what: str
     columns: tuple[str, ...]
@@ -142,6 +150,7 @@ class RankGrid:
     rank: NDArray[np.int64]
     """Rows by columns; -1 where there is no rank."""
     values_ns: NDArray[np.float64]
+    ground: Ground = Ground.MEDIAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +212,27 @@ class MemoryLine:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLines:
-    """Memory over time, a line a rank."""
+    """Memory over time, a line a rank, and levels to hold them against, such as the device's capacity."""
 
     lines: tuple[MemoryLine, ...]
+    levels: tuple[tuple[str, float], ...] = ()
+    """Name and bytes of each level."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchLine:
+    """How far the host of one rank ran ahead: for each launch its time, from the first, and the lead of its work."""
+
+    label: str
+    time_ns: NDArray[np.int64]
+    lead_ns: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchLines:
+    """The lead of launches over time, a line a rank."""
+
+    lines: tuple[LaunchLine, ...]
 
 
 ChartInput = (
@@ -224,4 +251,5 @@ ChartInput = (
     | PlanGrid
     | MemoryParts
     | MemoryLines
+    | LaunchLines
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bokeh.models import ColumnDataSource
+from bokeh.models import ColumnDataSource, Label
 
 from usp_prof.charts.frame import base, hover, legend, size_ticks, time_ticks
 
@@ -18,7 +18,7 @@ _COLOURS = ("compute", "comm:dp", "comm:cp", "comm:pp")
 
 
 def figure(data: MemoryLines, theme: Theme) -> Figure:
-    """Draw each rank's allocated bytes as a step line, reserved ones dashed."""
+    """Draw each rank's allocated bytes as a step line, reserved ones dashed, and the levels to hold them against."""
     plot = base(theme, 320, tools="pan,xwheel_zoom,box_zoom,reset")
     lines = []
     for place, line in enumerate(data.lines):
@@ -36,7 +36,17 @@ def figure(data: MemoryLines, theme: Theme) -> Figure:
             lines.append(
                 plot.step("time", "bytes", source=source, mode="after", line_color=ink, line_dash=dash, **options)
             )
+    for name, size in data.levels:
+        plot.hspan(y=[size], line_color=theme.color("reference"), line_dash="2 3", line_width=1.5)
+        plot.add_layout(
+            Label(
+                x=8, y=size, x_units="screen", y_offset=3, text=name, text_color=theme.color("reference"),
+                text_font=theme.font, text_font_size="11px",
+            )
+        )  # fmt: skip
     plot.y_range.start = 0
+    most = [float(line.reserved_bytes.max(initial=0)) for line in data.lines] + [size for _, size in data.levels]
+    plot.y_range.end = 1.1 * max(most, default=1.0)
     plot.xaxis.formatter = time_ticks()
     plot.yaxis.formatter = size_ticks()
     plot.xaxis.axis_label = "since each rank's first allocator event"

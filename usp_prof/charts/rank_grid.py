@@ -10,6 +10,7 @@ from bokeh.models import ColumnDataSource, LinearColorMapper
 
 from usp_prof.charts.frame import base, hover
 from usp_prof.charts.heat_map import color_bar, diverging
+from usp_prof.charts.inputs import Ground
 from usp_prof.charts.theme import ink_on
 
 if TYPE_CHECKING:
@@ -29,16 +30,24 @@ _NUMBERED = 40
 
 
 def figure(data: RankGrid, theme: Theme) -> Figure:
-    """Draw the grid: ground colour at the median, warm where a rank takes longer, cool where it takes less."""
+    """Draw the grid. Against the median: ground colour there, warm where a rank takes longer, cool where less.
+
+    Against nothing: ground colour at zero, warmer with the amount.
+    """
     row, column = np.nonzero(data.rank >= 0)
     known = data.values_ns[row, column]
     median = float(np.nanmedian(known)) if np.isfinite(known).any() else float("nan")
     deviation = known / median - 1 if median > 0 else np.full(len(known), np.nan)
-    seen = np.abs(deviation[np.isfinite(deviation)])
-    limit = max(_FLOOR, float(seen.max(initial=0.0)))
     palette = diverging(theme)
-    mapper = LinearColorMapper(palette=palette, low=-limit, high=limit, nan_color=theme.panel)
-    shade = np.nan_to_num((deviation + limit) / (2 * limit), nan=-1.0) * (len(palette) - 1)
+    if data.ground is Ground.NOTHING:
+        palette = palette[len(palette) // 2 :]
+        color, low, high = known / 1e6, 0.0, float(np.nanmax(known, initial=0.0)) / 1e6 or 1.0
+    else:
+        seen = np.abs(deviation[np.isfinite(deviation)])
+        high = max(_FLOOR, float(seen.max(initial=0.0)))
+        color, low = deviation, -high
+    mapper = LinearColorMapper(palette=palette, low=low, high=high, nan_color=theme.panel)
+    shade = np.nan_to_num((color - low) / (high - low), nan=-1.0) * (len(palette) - 1)
     source = ColumnDataSource(
         {
             "x": column.astype(float),
@@ -47,13 +56,14 @@ def figure(data: RankGrid, theme: Theme) -> Figure:
             "name": [str(rank) for rank in data.rank[row, column].tolist()],
             "ms": known / 1e6,
             "deviation": deviation,
+            "color": color,
             "ink": [ink_on(theme.panel if at < 0 else palette[int(at)]) for at in shade],
             "place": [f"{data.rows[r]} {data.columns[c]}".strip() for r, c in zip(row, column, strict=True)],
         }
     )
     plot = base(theme, int(min(900, 110 + 26 * max(2, len(data.rows)))), tools="pan,box_zoom,reset")
     plot.rect(
-        "x", "y", 0.94, 0.9, source=source, fill_color={"field": "deviation", "transform": mapper},
+        "x", "y", 0.94, 0.9, source=source, fill_color={"field": "color", "transform": mapper},
         line_color=theme.grid,
     )  # fmt: skip
     if len(data.columns) <= _NUMBERED:
@@ -68,8 +78,12 @@ def figure(data: RankGrid, theme: Theme) -> Figure:
         every = max(1, -(-len(names) // most))
         axis[0].ticker = list(range(0, len(names), every))
         axis[0].major_label_overrides = dict(enumerate(names))
-    color_bar(plot, theme, mapper, f"{data.what} vs median")
-    tips = [("rank", "@rank"), ("", "@place"), (data.what, "@ms{0,0.000} ms"), ("deviation", "@deviation{+0.0 %}")]
+    tips = [("rank", "@rank"), ("", "@place"), (data.what, "@ms{0,0.000} ms")]
+    if data.ground is Ground.MEDIAN:
+        color_bar(plot, theme, mapper, f"{data.what} vs median")
+        tips.append(("deviation", "@deviation{+0.0 %}"))
+    else:
+        color_bar(plot, theme, mapper, f"{data.what}, ms", "0,0.[0]")
     hover(plot, tips)
     return plot
 

@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 FORMATS = ("terminal", "markdown", "json")
 MOST_RANKS = 4
 """Ranks whose timelines are set over each other."""
+ALIKE = 0.005
+"""Steps whose lengths differ by less are said to be alike."""
+IMPORTANT = (
+    "job_step_time", "step_time", "tokens_per_second", "mfu", "exposed_comm_time", "idle_time", "bubble_fraction",
+    "job_slowdown", "straggler_cost", "peak_memory", "compute_time", "comm_time", "wait_time",
+)  # fmt: skip
+"""The metrics that one looks at first, in this order; after them those that changed most."""
 SMALL = 0.01
 """Parts that changed by less than this share of the largest change are put together."""
 _OWN = 2
@@ -81,6 +88,29 @@ def waterfall(pair: Pair, before: str, after: str) -> Section:
     return Section("waterfall", "Why the step is longer or shorter", (key, Chart("", as_waterfall(pair)), table))
 
 
+def verdict(pair: Pair, before: str, after: str) -> str:
+    """Say by how much the step differs, and which part of it changed most."""
+    why = pair.why
+    if not why.step_before_ns:
+        return ""
+    ratio = why.delta_ns / why.step_before_ns
+    lengths = f"{quantity(why.step_before_ns, Unit.NS)} before, {quantity(why.step_after_ns, Unit.NS)} after"
+    if abs(ratio) < ALIKE:
+        return f"The steps of {before} and {after} take the same time: {lengths}."
+    how = "longer" if ratio > 0 else "less"
+    text = f"{after} takes {quantity(abs(ratio), Unit.FRACTION)} {how} a step than {before}"
+    same_way = [part for part in pair.waterfall if part.delta_ns * ratio > 0]
+    if not same_way:
+        return f"{text}: {lengths}."
+    most = max(same_way, key=lambda part: abs(part.delta_ns))
+    return f"{text} ({lengths}); most of it is {most.name}: {quantity(abs(most.delta_ns), Unit.NS)} a rank."
+
+
+def picture(pair: Pair) -> Chart:
+    """Draw why the step is longer or shorter."""
+    return Chart("Why the step is longer or shorter", as_waterfall(pair))
+
+
 def as_waterfall(pair: Pair) -> Waterfall:
     """Set the parts out that changed; those too small to be seen are put together."""
     rows = sorted(pair.waterfall, key=lambda part: -abs(part.delta_ns))
@@ -112,11 +142,11 @@ def metrics(pair: Pair, *, everything: bool) -> Section:
 
 
 def metrics_shown(pair: Pair, *, everything: bool) -> pd.DataFrame:
-    """Give the metrics as numbers for reading: each in the unit beside it, its change in what `in` says."""
+    """Give the metrics by importance: numbers in the unit beside them, changes in what `in` says."""
     import pandas as pd  # noqa: PLC0415 - only for those who ask for a frame
 
     rows = []
-    for found in _judged(pair, everything=everything):
+    for found in sorted(_judged(pair, everything=everything), key=_importance):
         scale = column_scale([found.before, found.after], found.unit)
         own = found.scale is Scale.ABSOLUTE and found.unit is not Unit.FRACTION
         least, most = _ENDS[found.scale is Scale.RELATIVE]
@@ -220,6 +250,13 @@ def timelines(runs: Sequence[tuple[str, TableSet, int]]) -> Section:
 
 def _ms(before_ns: float, after_ns: float) -> tuple[float, float, float]:
     return before_ns / 1e6, after_ns / 1e6, (after_ns - before_ns) / 1e6
+
+
+def _importance(found: Judgement) -> tuple[int, float, str]:
+    """Sort the metrics that one looks at first before the others, and those by the size of their change."""
+    size = abs(found.change) if math.isfinite(found.change) else -1.0
+    metric = found.key.partition("[")[0]
+    return IMPORTANT.index(metric) if metric in IMPORTANT else len(IMPORTANT), -size, found.key
 
 
 def _judged(pair: Pair, *, everything: bool) -> list[Judgement]:

@@ -36,6 +36,8 @@ FILLS = {
     "overhead_bytes": "buffers and context",
 }
 """What fills memory, in the order and the words in which it is shown."""
+MOST_ERROR = 0.25
+"""A planner that misses the recorded step by more than this makes no claim of how much faster a plan would be."""
 ROWS = 20
 """Plans that the report lists."""
 
@@ -50,6 +52,22 @@ def sections(learnt: Calibration, plans: Plans, chosen: Plan | None, trainer: st
         (basis(learnt, plans), Chart("Speed over memory", points(plans)), listed(plans.best, ROWS)),
     )
     return every, one(plans, chosen, trainer)
+
+
+def verdict(learnt: Calibration, plans: Plans) -> str:
+    """Say which configuration is predicted to be the fastest, beside the recorded one as it is predicted."""
+    if not plans.best:
+        return nothing_fits(plans)
+    best = plans.best[0]
+    text = f"Fastest of {plans.fitting:,} that fit: {best.configuration}, {quantity(best.step_ns, Unit.NS)} a step"
+    same = plans.question.devices == learnt.configuration.devices and plans.question.batch == learnt.configuration.batch
+    if abs(learnt.error_fraction) > MOST_ERROR:
+        off = quantity(learnt.error_fraction, Unit.FRACTION)
+        return f"{text}. The recorded step is predicted with an error of {off}: trust the order, not the lengths."
+    if same and plans.question.cluster == learnt.cluster and best.step_ns > 0:
+        faster = learnt.prediction.step_ns / best.step_ns
+        text += f", {quantity(faster, Unit.RATIO)} as fast as what ran is predicted to be"
+    return f"{text}."
 
 
 def asked(plans: Plans) -> str:

@@ -1,0 +1,1 @@
+"""Answers of pages: sentences and pictures, from the report and the tables."""

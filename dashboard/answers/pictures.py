@@ -1,0 +1,160 @@
+"""Pictures: the one chart with which a page answers its question, from the report or from the run's tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from ..engine import (
+    Chart,
+    DataTable,
+    Figures,
+    Ground,
+    LaunchLine,
+    LaunchLines,
+    MemoryLines,
+    RankBars,
+    RankGrid,
+    RooflinePoints,
+    Unit,
+    clock_of,
+    quantity,
+)
+
+if TYPE_CHECKING:
+    from ..engine import Block, Calibration, Document, TableSet
+
+ChartKind = TypeVar("ChartKind")
+A_ROW = 16
+"""Ranks beside each other where nothing tells their places on the mesh."""
+MOST_LINES = 4
+MOST_POINTS = 1000
+MOST_BARS = 12
+
+
+def chart_of(document: Document, kind: type[ChartKind]) -> Chart | None:
+    """Find the report's first chart of a kind."""
+    for part in document.sections:
+        for block in part.blocks:
+            if isinstance(block, Chart) and isinstance(block.data, kind):
+                return block
+    return None
+
+
+def lateness(document: Document) -> Chart | None:
+    """Set out on the mesh how long the others wait for each rank in a step."""
+    cost = {int(rank): value for rank, value in Figures(document.values).along("straggler_cost", "rank").items()}
+    if not cost:
+        return None
+    placed = chart_of(document, RankGrid)
+    grid = placed.data if placed is not None and isinstance(placed.data, RankGrid) else _in_rows(sorted(cost))
+    waited = np.array([[cost.get(rank, np.nan) for rank in row] for row in grid.rank.tolist()], float)
+    what = "the others wait for it"
+    title = "How long the others wait for each rank in a step, by its place on the axes"
+    return Chart(title, replace(grid, what=what, values_ns=waited, ground=Ground.NOTHING))
+
+
+def _in_rows(ranks: list[int]) -> RankGrid:
+    """Lay ranks out in rows, where their places on the mesh are not known."""
+    count = -(-len(ranks) // A_ROW)
+    cells = np.full((count, min(A_ROW, len(ranks))), -1)
+    cells.flat[: len(ranks)] = ranks
+    rows = tuple(f"from rank {line[0]}" for line in cells.tolist())
+    return RankGrid("", ("",) * cells.shape[1], rows, cells, np.full(cells.shape, np.nan))
+
+
+def of_kernels(document: Document) -> Chart | None:
+    """Give the roofline; where the device's roof is not known, the ops that take most of its time."""
+    roof = chart_of(document, RooflinePoints)
+    if roof is not None:
+        return Chart("The roofline: each op beneath what the device can do at its intensity", roof.data)
+    for part in document.sections:
+        for block in part.blocks:
+            if part.id == "kernels" and isinstance(block, DataTable) and block.rows:
+                return _longest(block)
+    return None
+
+
+def _longest(table: DataTable) -> Chart | None:
+    """Draw the first op column of a table over its first column of time."""
+    time = next((place for place, column in enumerate(table.columns) if column.unit is Unit.NS), None)
+    if time is None:
+        return None
+    total: dict[str, float] = {}
+    for row in table.rows:
+        value = row[time]
+        if isinstance(value, int | float):
+            total[str(row[0])] = total.get(str(row[0]), 0.0) + value
+    names = sorted(total, key=lambda name: -total[name])[:MOST_BARS]
+    values = tuple(total[name] for name in names)
+    mean = sum(total.values()) / len(total) if total else 0.0
+    bars = RankBars(
+        "device time of all ranks and steps", tuple(names), values, (mean,) * len(names), "compute", is_time=True
+    )
+    return Chart("The ops that take most of the device's time", bars)
+
+
+def idle_for_host(document: Document) -> Chart | None:
+    """Set out for each rank how long its device waits for the host."""
+    waited = Figures(document.values).along("idle_time", "rank", cause="host")
+    if not waited:
+        return None
+    values = tuple(float(value) for value in waited.values())
+    mean = sum(values) / len(values)
+    labels = tuple(f"rank {rank}" for rank in waited)
+    bars = RankBars(
+        "device idle for the host in a step", labels, values, (mean,) * len(values), "idle:host", is_time=True
+    )
+    return Chart("How long each rank's device waits for its host", bars)
+
+
+def launch_lead(document: Document, tables: TableSet) -> Chart | None:
+    """Set out over time how far the hosts run ahead, for the ranks whose queue is empty most often."""
+    empty = Figures(document.values).along("empty_queue_fraction", "rank")
+    worst = sorted((int(rank) for rank in empty), key=lambda rank: (-empty[rank], rank))[:MOST_LINES]
+    lines = [line for rank in sorted(worst) if (line := _launch_line(tables, rank)) is not None]
+    if not lines:
+        return None
+    begin = min(int(line.time_ns[0]) for line in lines)
+    lines = [replace(line, time_ns=line.time_ns - begin) for line in lines]
+    return Chart(
+        "How long after its launch work began; where this falls, the device waits for the host",
+        LaunchLines(tuple(lines)),
+    )
+
+
+def _launch_line(tables: TableSet, rank: int) -> LaunchLine | None:
+    """Give a rank's leads; of very many the least of each stretch, since it is there that the device waits."""
+    launches = tables.columns("launches", rank)
+    started = np.flatnonzero(launches["delay_ns"] >= 0)
+    if not len(started):
+        return None
+    started = started[np.argsort(launches["start_ns"][started], kind="stable")]
+    time = np.asarray(clock_of(tables).align(rank, launches["start_ns"][started]))
+    lead = np.asarray(launches["delay_ns"][started])
+    stretch = max(1, -(-len(lead) // MOST_POINTS))
+    begin = np.arange(0, len(lead), stretch)
+    least = np.array([low + int(lead[low : low + stretch].argmin()) for low in begin.tolist()], np.int64)
+    return LaunchLine(f"rank {rank}", time[least], lead[least])
+
+
+def memory_over_time(document: Document, learnt: Calibration | None) -> Chart | None:
+    """Give the memory curve, with the predicted peak and the device's capacity where they are known."""
+    found = chart_of(document, MemoryLines)
+    if found is None or not isinstance(found.data, MemoryLines):
+        return None
+    levels: list[tuple[str, float]] = []
+    if learnt is not None:
+        predicted = float(learnt.prediction.footprint.total_bytes)
+        levels.append((f"predicted peak {quantity(predicted, Unit.BYTES)}", predicted))
+        if np.isfinite(learnt.cluster.memory_bytes):
+            capacity = float(learnt.cluster.memory_bytes)
+            levels.append((f"capacity {quantity(capacity, Unit.BYTES)}", capacity))
+    return Chart(found.title, replace(found.data, levels=tuple(levels)))
+
+
+def blocks_of(document: Document, name: str) -> tuple[Block, ...]:
+    """Give the blocks of a section of the report."""
+    return next((part.blocks for part in document.sections if part.id == name), ())

@@ -1,0 +1,210 @@
+"""Verdicts: the sentence with which each page opens, from the figures of the report; empty where nothing is known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..engine import Basis, DataTable, Figures, Unit, causes_of, quantity, step_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..engine import Cause, Cell, Document, Finding
+
+NOTABLE = 0.02
+"""Less than 2 % of a step is not worth a sentence."""
+IDLE = {"host": "waiting for launches", "input": "waiting for input", "sync": "after a synchronisation"}
+"""Words for what the device does while it is idle."""
+
+
+def certain_gain(finding: Finding) -> float:
+    """Give what a finding gains at least: its gain less its error; of a bound, which is a most, nothing is certain."""
+    return 0.0 if finding.basis is Basis.BOUND else max(finding.gain_fraction - finding.error_fraction, 0.0)
+
+
+def causes_by_gain(document: Document) -> list[Cause]:
+    """List the causes that were found, the largest certain gain first."""
+    causes = causes_of(document.findings).causes
+    return sorted(causes, key=lambda cause: (-certain_gain(cause.finding), -cause.finding.gain_fraction))
+
+
+def overview(document: Document) -> str:
+    """Say how long a step takes, and which cause is certain to cost most."""
+    figures = Figures(document.values)
+    span, length = _span(figures)
+    if length is None:
+        return ""
+    took = f"The {span} takes {quantity(length, Unit.NS)}"
+    causes = [cause for cause in causes_by_gain(document) if certain_gain(cause.finding) > NOTABLE]
+    if not causes:
+        return f"{took}; nothing was found whose mending is certain to save {quantity(NOTABLE, Unit.FRACTION)} of it."
+    worst = causes[0].finding
+    return f"{took}, and at least {quantity(certain_gain(worst), Unit.FRACTION)} of it can be won: {worst.title}."
+
+
+def ranks(document: Document) -> str:
+    """Say who is waited for, how much that costs and on which axis; or that nobody is."""
+    figures = Figures(document.values)
+    cost = figures.along("straggler_cost", "rank")
+    if not cost:
+        return ""
+    rank = max(cost, key=lambda each: cost[each])
+    span = "step" if figures.has("step_time") else "window"
+    culprit = next((row for row in _culprits(document) if row["rank"] == rank), None)
+    if culprit is None:
+        return (
+            f"No rank holds the others up: they wait {quantity(cost[rank], Unit.NS)} a {span} at most, for rank {rank}."
+        )
+    axis, share = str(culprit["axis"]), culprit["of the step"]
+    text = f"Rank {rank} is late: the others wait {quantity(cost[rank], Unit.NS)} a {span} for it"
+    if isinstance(share, int | float):
+        text += f", {quantity(share, Unit.FRACTION)} of the {span}"
+    late = figures.at("late_fraction", axis=axis, rank=rank)
+    if late is not None:
+        text += f"; it arrives last in {quantity(late, Unit.FRACTION)} of its {axis} calls"
+    why = str(culprit["cause"])
+    return f"{text}. Cause: {'not told by the trace' if why == 'unknown' else why}."
+
+
+def _culprits(document: Document) -> list[dict[str, Cell]]:
+    """Give the rows of the report's table of culprits."""
+    for part in document.sections:
+        for block in part.blocks:
+            if part.id == "stragglers" and isinstance(block, DataTable) and block.title == "Culprits":
+                return [dict(zip((column.head for column in block.columns), row, strict=True)) for row in block.rows]
+    return []
+
+
+def communication(document: Document) -> str:
+    """Say how much of a step waits for communication, on which axis most, and whether for members or for the wire."""
+    figures = Figures(document.values)
+    exposed = figures.along("exposed_comm_time", "axis")
+    whole = sum(value for _, _, value in step_parts(figures))
+    if not exposed or not whole:
+        return ""
+    span, _ = _span(figures)
+    share = quantity(sum(exposed.values()) / whole, Unit.FRACTION)
+    axis = max(exposed, key=lambda each: exposed[each])
+    text = f"Communication that nothing hides takes {share} of a {span}"
+    if len(exposed) > 1:
+        text += f", most on {axis} ({quantity(exposed[axis] / whole, Unit.FRACTION)})"
+    waiting, moving = figures.at("wait_time", axis=axis), figures.at("transfer_time", axis=axis)
+    if waiting is not None and moving is not None and waiting + moving > 0:
+        part = quantity(waiting / (waiting + moving), Unit.FRACTION)
+        text += f"; {part} of the time in {axis} calls is waiting for the last member, the rest is transfer"
+    return f"{text}."
+
+
+def pipeline(document: Document) -> str:
+    """Say how large the bubble is, and how much of it the schedule explains."""
+    figures = Figures(document.values)
+    bubble = figures.whole("bubble_fraction")
+    if bubble is None:
+        return ""
+    text = f"The pipeline stands still for {quantity(bubble, Unit.FRACTION)} of its window"
+    ideal = figures.whole("bubble_ideal_fraction")
+    if ideal is None:
+        return f"{text}."
+    lost = max(bubble - ideal, 0.0)
+    if lost < NOTABLE:
+        return f"{text}, as its schedule must with stages of these lengths."
+    return (
+        f"{text}: {quantity(min(ideal, bubble), Unit.FRACTION)} is due to the schedule and its stages, "
+        f"{quantity(lost, Unit.FRACTION)} is lost beside it."
+    )
+
+
+def kernels(document: Document) -> str:
+    """Say how near the kernels come to the device, and which op takes most of its time."""
+    figures = Figures(document.values)
+    said = []
+    mfu, efficiency = figures.whole("mfu"), figures.whole("kernel_efficiency")
+    if mfu is not None:
+        said.append(f"MFU is {quantity(mfu, Unit.FRACTION)}")
+    if efficiency is not None:
+        known = figures.whole("formula_fraction")
+        over = f" (known for {quantity(known, Unit.FRACTION)} of device time)" if known is not None else ""
+        said.append(f"kernels reach {quantity(efficiency, Unit.FRACTION)} of what the device could do{over}")
+    op = _largest_op(document)
+    if op:
+        said.append(op)
+    return _sentence(said)
+
+
+def _largest_op(document: Document) -> str:
+    for part in document.sections:
+        for block in part.blocks:
+            if part.id == "kernels" and isinstance(block, DataTable) and block.rows:
+                heads = [column.head for column in block.columns]
+                if {"op", "share"} <= set(heads):
+                    share = {
+                        str(row[heads.index("op")]): value
+                        for row in reversed(block.rows)
+                        if isinstance(value := row[heads.index("share")], int | float)
+                    }
+                    name = max(share, key=lambda each: share[each], default="")
+                    return f"{name} takes most device time, {quantity(share[name], Unit.FRACTION)}" if name else ""
+    return ""
+
+
+def host(document: Document) -> str:
+    """Say how long the device stands idle for its host, and how its launches arrive."""
+    figures = Figures(document.values)
+    idle = {str(cause): value for cause, value in figures.along("idle_time", "cause").items() if cause in IDLE}
+    whole = sum(value for _, _, value in step_parts(figures))
+    if not idle or not whole:
+        return ""
+    cause = max(idle, key=lambda each: idle[each])
+    span, _ = _span(figures)
+    share = sum(idle.values()) / whole
+    if share < NOTABLE:
+        said = [f"The host keeps the device busy: it costs {quantity(share, Unit.FRACTION)} of a {span}"]
+    else:
+        most = f"{quantity(idle[cause] / whole, Unit.FRACTION)} {IDLE[cause]}"
+        said = [f"The host leaves the device idle for {quantity(share, Unit.FRACTION)} of a {span} ({most})"]
+    empty = figures.whole("empty_queue_fraction")
+    if empty is not None:
+        said.append(f"{quantity(empty, Unit.FRACTION)} of its launches find an empty queue")
+    return _sentence(said)
+
+
+def memory(document: Document) -> str:
+    """Say how much memory is in use at the peak, on which rank."""
+    peaks = Figures(document.values).along("peak_memory", "rank")
+    if not peaks:
+        return "How much memory was in use is not known: the traces hold no allocator events."
+    rank = max(peaks, key=lambda each: peaks[each])
+    return f"Rank {rank} is the fullest: {quantity(peaks[rank], Unit.BYTES)} are in use at its peak."
+
+
+def suggestions(document: Document) -> str:
+    """Say which one change is certain to gain most."""
+    causes = [cause for cause in causes_by_gain(document) if cause.finding.edit and certain_gain(cause.finding) > 0]
+    if not causes:
+        return "No change was found that is certain to make the step shorter."
+    first = causes[0].finding
+    return f"Change this first, for at least {quantity(certain_gain(first), Unit.FRACTION)} of a step: {first.title}."
+
+
+def _span(figures: Figures) -> tuple[str, float | None]:
+    """Give what is measured, a step or all that was recorded, and its length."""
+    step = figures.whole("job_step_time")
+    return ("step", step) if step is not None else ("window", figures.whole("window_time"))
+
+
+def _sentence(said: list[str]) -> str:
+    text = "; ".join(said)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+OF_PAGE: dict[str, Callable[[Document], str]] = {
+    "overview": overview,
+    "ranks": ranks,
+    "communication": communication,
+    "pipeline": pipeline,
+    "kernels": kernels,
+    "host": host,
+    "memory": memory,
+    "suggestions": suggestions,
+}
+"""The pages whose sentence the report's figures give, by their path."""

@@ -1,0 +1,75 @@
+"""The sentence of each page says what the report's figures say, and nothing where they say nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from drawn import naming
+
+from dashboard import data
+from dashboard.answers import pictures, verdicts
+from usp_prof.charts.inputs import Ground, RankGrid
+from usp_prof.model.finding import Basis, Finding
+from usp_prof.model.selection import EVERYTHING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from usp_prof.report.document import Document
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def slow_rank(run_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Document]:
+    with naming([run_folder.with_name("recorded-slow-rank")], cache, monkeypatch):
+        yield data.document(0, EVERYTHING)
+
+
+def finding(title: str, gain: float, error: float, basis: Basis = Basis.REPLAYED) -> Finding:
+    return Finding(title, title, {}, {}, gain_fraction=gain, error_fraction=error, basis=basis)
+
+
+def test_the_late_rank_is_named_with_its_cost(slow_rank: Document) -> None:
+    said = verdicts.ranks(slow_rank)
+    assert said.startswith("Rank 2 is late: the others wait ")
+    assert "Cause: " in said
+
+
+def test_every_sentence_is_one_or_none(slow_rank: Document) -> None:
+    for page, sentence in verdicts.OF_PAGE.items():
+        said = sentence(slow_rank)
+        assert not said or said.endswith("."), page
+        assert "nan" not in said, page
+
+
+def test_without_figures_nothing_is_claimed(slow_rank: Document) -> None:
+    nothing = replace(slow_rank, values=(), findings=(), sections=())
+    assert verdicts.overview(nothing) == verdicts.ranks(nothing) == verdicts.communication(nothing) == ""
+    assert verdicts.pipeline(nothing) == verdicts.kernels(nothing) == verdicts.host(nothing) == ""
+
+
+def test_the_largest_certain_gain_comes_first(slow_rank: Document) -> None:
+    found = (finding("doubtful", 0.4, 0.35), finding("certain", 0.2, 0.01), finding("at most", 0.5, 0.0, Basis.BOUND))
+    document = replace(slow_rank, findings=found)
+    assert [cause.finding.title for cause in verdicts.causes_by_gain(document)] == ["certain", "doubtful", "at most"]
+    assert verdicts.overview(document).endswith("at least 19.0 % of it can be won: certain.")
+
+
+def test_a_step_without_findings_is_said_to_have_none(slow_rank: Document) -> None:
+    assert "nothing was found" in verdicts.overview(replace(slow_rank, findings=()))
+
+
+def test_the_picture_of_ranks_is_darkest_at_the_culprit(slow_rank: Document) -> None:
+    chart = pictures.lateness(slow_rank)
+    assert chart is not None
+    assert isinstance(chart.data, RankGrid)
+    assert chart.data.ground is Ground.NOTHING
+    assert chart.data.rank.flat[int(np.nanargmax(chart.data.values_ns))] == 2
