@@ -95,8 +95,8 @@ USEFUL = """() => { const all = (what) => [...document.querySelectorAll(what)];
     const figures = all("[data-testid='stMetricValue']"), said = all("h1.usp-verdict").length;
     const findings = figures.some((each) => each.closest("[data-testid='stMetric']").innerText.startsWith("gain"))
       || all("[data-testid='stAlert']").length;
-    const timelines = all(".st-key-worst-step [data-testid='stBidiComponentRegular'], .st-key-worst-step .usp-timeline");
-    if (figures.length && said && findings && timelines.length) window.useful ??= performance.now();
+    const timeline = all(".st-key-worst-step [data-testid^='stBidiComponent']").length;
+    if (figures.length && said && findings && timeline) window.useful ??= performance.now();
     else requestAnimationFrame(look); };
   requestAnimationFrame(look); }"""
 """Notes when Overview is of use: its sentence, key figures, findings and the timeline of the worst step are there."""

@@ -48,7 +48,9 @@ def _navigation(chosen: Page, made: Mapping[str, StreamlitPage], document: Docum
     """Draw the links to rooms and pages."""
     listed = [page for page in PAGES if not page.part_of]
     lacks = {page.path: page.lacks(document) if document is not None else "" for page in listed}
-    with st.container(key="rooms", horizontal=True, gap="medium"):
+    path = chosen.part_of or chosen.path
+    place = st.container(key=f"at-{path}", gap="xsmall")
+    with place, st.container(key="rooms", horizontal=True, gap="medium"):
         for room in Room:
             if room is Room.ASIDE:
                 continue
@@ -58,9 +60,10 @@ def _navigation(chosen: Page, made: Mapping[str, StreamlitPage], document: Docum
                 why = lacks[first.path]
                 st.page_link(made[first.path], label=str(room), disabled=bool(why), help=why or None)
     pages = [page for page in listed if page.room is chosen.room]
-    path = chosen.part_of or chosen.path
-    with st.container(key=f"at-{path}", horizontal=True, gap="small"):
-        for page in pages if len(pages) > 1 else ():
+    if len(pages) == 1:
+        return
+    with place, st.container(key="pages", horizontal=True, gap="small"):
+        for page in pages:
             why = lacks[page.path]
             st.page_link(made[page.path], label=page.title, disabled=bool(why), help=why or None)
 

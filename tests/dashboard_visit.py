@@ -99,7 +99,7 @@ class Visit:
             self.page.click(f".st-key-room-{page.room.name.lower()} a")
             self.page.wait_for_selector(f".st-key-at-{first.path}", state="attached")
         if self.page.locator(f".st-key-at-{page.path}").count() == 0:
-            self.page.click(link_to(page.title))
+            self.page.locator(link_to(page.title)).first.click()
         self.page.wait_for_selector(f".st-key-at-{page.path}", state="attached")
         self.settle()
 

@@ -103,7 +103,7 @@ def test_every_page_opens_with_a_sentence(visit: Visit) -> None:
 
 def test_a_page_without_anything_to_show_says_why(visit: Visit) -> None:
     visit.go("?run=2")
-    visit.page.locator(link_to("Pipeline")).hover(force=True)
+    visit.page.locator(link_to("Pipeline")).first.hover(force=True)
     visit.page.wait_for_selector("text=This run has no pipeline")
     visit.check()
 
