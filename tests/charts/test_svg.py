@@ -14,6 +14,7 @@ from usp_prof.charts.svg import as_svg
 NAME = "{http://www.w3.org/2000/svg}"
 NOT_DRAWN = (
     inputs.HeatMap, inputs.PeerMatrix, inputs.RankGrid, inputs.PlanPoints, inputs.PlanGrid, inputs.MemoryParts,
+    inputs.LaunchLines,
 )  # fmt: skip
 
 
