@@ -1,0 +1,10 @@
+"""HolisticTraceAnalysis' questions under its names: `from usp_prof.hta import TraceAnalysis`.
+
+Methods, parameters and columns are those of HTA 0.5; the answers come from our tables, and HTA itself is not needed.
+Where HTA is wrong the answer differs on purpose; docs/coming-from.md lists each difference with its reason.
+"""
+
+from usp_prof.hta.diff import DeviceType, TraceDiff
+from usp_prof.hta.trace_analysis import TraceAnalysis
+
+__all__ = ["DeviceType", "TraceAnalysis", "TraceDiff"]

@@ -1,0 +1,159 @@
+"""Where device time goes, as HTA asks it: temporal breakdown, overlap, kernels by type and name, idle by stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from usp_prof.columns.intervals import EMPTY, Intervals, union, union_of
+from usp_prof.hta.window import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usp_prof.hta.window import Window
+
+_TYPES = ("COMPUTATION", "COMMUNICATION", "MEMORY")
+
+
+def temporal(window: Window) -> pd.DataFrame:
+    """Split each rank's kept steps into idle, compute and all other device work.
+
+    kernel_time is the length of the steps, so that idle time before the first and after the last kernel counts.
+    Without known steps it reaches from the first start to the last end, as HTA's does.
+    """
+    rows = []
+    for rank in window.ranks:
+        sets = _by_type(window, rank)
+        busy, compute = union_of(list(sets.values())), sets.get("COMPUTATION", EMPTY)
+        begin, end = window.bounds(rank) or _span(busy)
+        total, used, computed = end - begin, busy.clip(begin, end).length, compute.clip(begin, end).length
+        rows.append((rank, total - used, computed, used - computed, total))
+    names = ["idle_time(us)", "compute_time(us)", "non_compute_time(us)", "kernel_time(us)"]
+    found = pd.DataFrame(rows, columns=["rank", *names])
+    found[names] = found[names] / 1000
+    for name in names[:3]:
+        share = 100 * found[name] / found["kernel_time(us)"].where(found["kernel_time(us)"] > 0)
+        found[name.replace("(us)", "_pctg")] = share.round(2)
+    return found
+
+
+def overlap(window: Window) -> pd.DataFrame:
+    """Give the share of each rank's communication that runs beside compute; NaN where nothing communicates."""
+    rows = []
+    for rank in window.ranks:
+        sets = _by_type(window, rank)
+        talk, compute = sets.get("COMMUNICATION", EMPTY), sets.get("COMPUTATION", EMPTY)
+        rows.append((rank, 100 * (talk & compute).length / talk.length if len(talk) else np.nan))
+    return pd.DataFrame(rows, columns=["rank", "comp_comm_overlap_pctg"]).round(2)
+
+
+def kernels(
+    window: Window, duration_ratio: float, num_kernels: int, *, memory: bool
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Give time by type of kernel (and of types that run at once) over all ranks, and each rank's kernels by name."""
+    types = _TYPES if memory else _TYPES[:2]
+    sums: dict[str, int] = {}
+    named = []
+    for rank in window.ranks:
+        for label, time in _exclusive({kind: s for kind, s in _by_type(window, rank).items() if kind in types}).items():
+            sums[label] = sums.get(label, 0) + time
+        work = window.work(rank)
+        kinds, kind_names = work.codes("kind")
+        names, texts = work.codes("name")
+        frame = pd.DataFrame(
+            {
+                "name": np.asarray([*texts, ""], object)[names],
+                "dur": work["dur_ns"] / 1000,
+                "kernel_type": np.asarray([*(KINDS.get(kind, "OTHER") for kind in kind_names), ""], object)[kinds],
+            }
+        )
+        for kind in types:
+            each = summed(frame[frame["kernel_type"] == kind], duration_ratio, num_kernels)
+            named.append(each.assign(kernel_type=kind, rank=rank))
+    by_type = pd.DataFrame({"kernel_type": list(sums), "sum": [time / 1000 for time in sums.values()]})
+    by_type = by_type.sort_values("sum", ascending=False, ignore_index=True)
+    by_type["percentage"] = (100 * by_type["sum"] / by_type["sum"].sum()).round(1)
+    by_name = pd.concat(named, ignore_index=True).sort_values(["kernel_type", "name", "rank"], ignore_index=True)
+    return by_type, by_name
+
+
+def summed(frame: pd.DataFrame, duration_ratio: float, num_kernels: int, kept: Sequence[str] = ()) -> pd.DataFrame:
+    """Sum up durations by name. Names beyond the first `num_kernels` or the quantile are told together as `others`.
+
+    HTA computes minimum, mean and so on of the sums by name once it groups; here they are of the single durations.
+    """
+    sums = frame.groupby("name")["dur"].sum().sort_values(ascending=False, kind="stable")
+    if len(sums) > num_kernels:
+        running = sums.cumsum()
+        beyond = (running > running.quantile(duration_ratio)) | (np.arange(len(sums)) >= num_kernels)
+        rest = sums.index[beyond & ~sums.index.isin(kept)]
+        frame = frame.assign(name=frame["name"].where(~frame["name"].isin(rest), "others"))
+    found = frame.groupby("name")["dur"].agg(["sum", "max", "min", "std", "mean"]).reset_index()
+    found["std"] = found["std"].fillna(0.0)
+    found = found.sort_values("sum", ascending=False, ignore_index=True)
+    units = {"sum": "sum (us)", "max": "max (us)", "min": "min (us)", "std": "stddev", "mean": "mean (us)"}
+    return found.rename(columns=units)
+
+
+def idle(
+    window: Window, rank: int, streams: Sequence[int] | None, delay_ns: int, *, statistics: bool
+) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """Split the gaps of each stream: the host launched late, kernels follow closely, or another reason.
+
+    host_wait    the kernel was launched after all work before it on the stream had ended
+    kernel_wait  launched in time, and the gap is shorter than the delay between kernels (microseconds, as in HTA)
+    other        all else, such as waiting for another stream; the first kernel of a stream has no gap
+    """
+    rows, told = [], []
+    frame = window.kernels(rank)
+    for stream in streams or sorted(frame["stream"].unique().tolist()):
+        work = frame[frame["stream"] == stream].sort_values("ts", kind="stable")
+        before = work["end"].cummax().shift(1)  # kernels of a stream may overlap: the latest end counts
+        gap = (work["ts"] - before).clip(lower=0)
+        late = work["launch_ts"] > before
+        category = np.where(late, "host_wait", np.where(gap < delay_ns, "kernel_wait", "other"))
+        gaps = gap.groupby(pd.Series(category, index=work.index))
+        total = gap.sum()
+        for name, time in gaps.sum().items():
+            rows.append((rank, stream, name, time, time / total if total else np.nan))
+        if statistics:
+            described = gaps.describe()
+            described.insert(0, "stream", stream)
+            described.insert(0, "rank", rank)
+            told.append(described.round(2))
+    columns = ["rank", "stream", "idle_category", "idle_time", "idle_time_ratio"]
+    intervals = pd.concat(told).rename_axis("idle_category") if told else None
+    return pd.DataFrame(rows, columns=columns).round(2), intervals
+
+
+def _by_type(window: Window, rank: int) -> dict[str, Intervals]:
+    work = window.work(rank)
+    start, end = work["start_ns"], work["start_ns"] + work["dur_ns"]
+    codes, names = work.codes("kind")
+    kinds = np.asarray([*(KINDS.get(name, "OTHER") for name in names), ""], object)[codes]
+    return {kind: union(start[kinds == kind], end[kinds == kind]) for kind in _TYPES if (kinds == kind).any()}
+
+
+def _span(busy: Intervals) -> tuple[int, int]:
+    return (int(busy.start[0]), int(busy.end[-1])) if len(busy) else (0, 0)
+
+
+def _exclusive(sets: dict[str, Intervals]) -> dict[str, int]:
+    """Give the time of each type alone and of each combination that runs at once, named as HTA does."""
+    if not sets:
+        return {}
+    points = np.unique(np.concatenate([edge for s in sets.values() for edge in (s.start, s.end)]))
+    middles = points[:-1]
+    running = {kind: s.holds(middles) for kind, s in sets.items()}
+    length = np.diff(points)
+    mask = np.zeros(len(middles), np.int64)  # a bit for each type
+    for place, holds in enumerate(running.values()):
+        mask |= holds.astype(np.int64) << place
+    found = {}
+    for value in np.unique(mask[mask > 0]).tolist():
+        label = " overlapping ".join(kind for place, kind in enumerate(running) if value >> place & 1)
+        found[label] = int(length[mask == value].sum())
+    return found

@@ -1,0 +1,150 @@
+"""The part of a run that HTA looks at: all steps but the last, as frames in microseconds from the run's first event."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from usp_prof.tables import clock
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.columns.table import Columns
+    from usp_prof.tables.table_set import TableSet
+
+    Ints = NDArray[np.int64]
+
+KINDS = {"compute": "COMPUTATION", "communication": "COMMUNICATION", "memcpy": "MEMORY", "memset": "MEMORY"}
+"""How HTA calls our kinds of device work."""
+
+
+class Window:
+    """What is kept of each rank. Times of all ranks are on aligned clocks."""
+
+    def __init__(self, tables: TableSet, *, with_last_step: bool = False) -> None:
+        self.tables = tables
+        self._with_last_step = with_last_step
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that were read."""
+        return self.tables.ranks
+
+    def steps(self, rank: int) -> list[int]:
+        """Give the steps that are kept; the last one is not where there are several, as its end may be cut."""
+        steps = self.tables.columns("steps", rank)
+        if not len(steps) or steps["source"][0] == "window":
+            return []
+        found = sorted(steps["step"].tolist())
+        return found if self._with_last_step or len(found) < 2 else found[:-1]
+
+    def bounds(self, rank: int) -> tuple[int, int] | None:
+        """Give the begin and the end of the kept steps on the rank's own clock; None where steps are not known."""
+        steps, kept = self.tables.columns("steps", rank), self.steps(rank)
+        if not kept:
+            return None
+        chosen = np.isin(steps["step"], kept)
+        return int(steps["start_ns"][chosen].min()), int(steps["end_ns"][chosen].max())
+
+    def host_length(self, rank: int) -> int:
+        """Give the length in ns of the kept steps on the host; of everything recorded where steps are not known."""
+        steps, kept = self.tables.columns("steps", rank), self.steps(rank)
+        if kept:
+            chosen = np.isin(steps["step"], kept)
+            return int(steps["host_end_ns"][chosen].max() - steps["host_start_ns"][chosen].min())
+        events = self.tables.columns("events", rank)
+        ends = events["start_ns"] + np.maximum(events["dur_ns"], 0)
+        return int(ends.max() - events["start_ns"].min()) if len(events) else 0
+
+    def keeps(self, rank: int, step: Ints, start_ns: Ints) -> NDArray[np.bool_]:
+        """Say which rows are kept: those of kept steps, and those outside any step that begin before the end."""
+        bounds = self.bounds(rank)
+        if bounds is None:
+            return np.ones(len(step), bool)
+        return np.isin(step, self.steps(rank)) | ((step < 0) & (start_ns < bounds[1]))
+
+    def work(self, rank: int) -> Columns:
+        """Give the kept activities: device work, or what computes and communicates on a CPU trace."""
+        activities = self.tables.columns("activities", rank)
+        return activities.take(self.keeps(rank, activities["step"], activities["start_ns"]))
+
+    def kernels(self, rank: int) -> pd.DataFrame:
+        """Give the kept kernels, copies and memsets with what launched them (NaN where that is not in the trace).
+
+        Columns: event, name, kernel_type, pid, tid, stream, correlation, ts, dur, end, bytes, launch_ts, launch_dur,
+        launch_event, launch_kind, op_event; sorted by start.
+        """
+        kernels = self.tables.columns("kernels", rank)
+        kept = np.flatnonzero(self.keeps(rank, kernels["step"], kernels["start_ns"]))
+        kernels = kernels.take(kept[np.argsort(kernels["start_ns"][kept], kind="stable")])
+        launches = self.tables.columns("launches", rank)
+        place = _places(launches["event"], kernels["launch_event"])
+        kinds, kind_names = kernels.codes("kind")
+        names, texts = kernels.codes("name")
+        process, thread = self._device_threads(rank, kernels["event"])
+        start = self.micros(rank, kernels["start_ns"])
+        launch_kinds, launch_names = launches.codes("kind")
+        return pd.DataFrame(
+            {
+                "event": kernels["event"],
+                "name": np.asarray([*texts, ""], object)[names],
+                "kernel_type": np.asarray([*(KINDS.get(kind, "OTHER") for kind in kind_names), ""], object)[kinds],
+                "pid": process,
+                "tid": thread,
+                "stream": kernels["stream"],
+                "correlation": kernels["correlation"],
+                "ts": start,
+                "dur": kernels["dur_ns"] / 1000,
+                "end": start + kernels["dur_ns"] / 1000,
+                "bytes": kernels["bytes"],
+                "launch_ts": _taken(self.micros(rank, launches["start_ns"]), place),
+                "launch_dur": _taken(launches["dur_ns"] / 1000, place),
+                "launch_event": kernels["launch_event"],
+                "launch_kind": np.asarray([*launch_names, ""], object)[
+                    np.where(place >= 0, np.append(launch_kinds, -1)[place], -1)
+                ],
+                "op_event": kernels["op_event"],
+            }
+        )
+
+    def micros(self, rank: int, start_ns: Ints) -> NDArray[np.float64]:
+        """Give moments of a rank's clock in microseconds from the run's first event, on the common clock."""
+        aligned = clock.of(self.tables).align_rows(np.full(len(start_ns), rank, np.int64), start_ns)
+        return np.asarray((aligned - self._first) / 1000)
+
+    @cached_property
+    def _first(self) -> int:
+        firsts = []
+        for rank in self.ranks:
+            starts = self.tables.columns("events", rank)["start_ns"]
+            if len(starts):
+                firsts.append(int(clock.of(self.tables).align_rows(np.array([rank]), starts.min(keepdims=True))[0]))
+        return min(firsts, default=0)
+
+    def _device_threads(self, rank: int, event: Ints) -> tuple[list[Any], list[Any]]:
+        """Give the trace's own process and thread of each kernel."""
+        events = self.tables.columns("events", rank)
+        place = _places(events["event"], event)
+        columns = []
+        for name in ("process", "thread"):
+            codes, texts = events.codes(name)
+            values = [int(text) if text.lstrip("-").isdigit() else text for text in texts]
+            columns.append([values[code] for code in codes[place].tolist()])
+        return columns[0], columns[1]
+
+
+def _places(key: Ints, wanted: Ints) -> Ints:
+    """Find each wanted key's row; -1 where there is none."""
+    order = np.argsort(key, kind="stable")
+    if not len(key):
+        return np.full(len(wanted), -1, np.int64)
+    place = order[np.minimum(np.searchsorted(key[order], wanted), len(key) - 1)]
+    return np.where(key[place] == wanted, place, -1)
+
+
+def _taken(values: NDArray[np.float64], place: Ints) -> NDArray[np.float64]:
+    return np.where(place >= 0, np.append(values, np.nan)[place], np.nan)
