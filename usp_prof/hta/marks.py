@@ -33,8 +33,11 @@ def of_kernels(window: Window, rank: int) -> pd.DataFrame | None:
             inside = rows[low:high]
             found[inside[ends[low:high] > begin]] = name
     columns = ["event", "name", "pid", "tid", "ts", "dur", "end", "stream", "correlation", "bytes", "kernel_type"]
-    told = {"s_name": frame["name"], "user_annotation": found, "s_user_annotation": found}
-    return frame[columns].rename(columns={"event": "index"}).assign(**told)
+    return (
+        frame[columns]
+        .rename(columns={"event": "index"})
+        .assign(s_name=frame["name"], user_annotation=found, s_user_annotation=found)
+    )
 
 
 def by_time(
