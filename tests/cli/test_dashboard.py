@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import socket
 import subprocess
@@ -11,12 +12,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tiny import Trace
 
 from usp_prof.charts.theme import DARK, LIGHT
 from usp_prof.cli import dashboard
 from usp_prof.cli.app import main
 from usp_prof.model.errors import UsageError
+from usp_prof.run import open_run
 
+PATHS = "USP_PROF_DASHBOARD_PATHS"
 TOKEN = "USP_PROF_DASHBOARD_TOKEN"  # noqa: S105 - the variable's name
 
 
@@ -59,6 +63,20 @@ def test_whoever_others_can_reach_asks_for_a_token(
     assert main(["dashboard", str(tmp_path), "--host", host, "--no-browser"]) == 0
     assert bool(tokens[0]) == guarded
     assert ("?token=" + tokens[0] in capsys.readouterr().err) == guarded
+
+
+def test_all_runs_of_a_folder_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in (3, 9):
+        for rank in range(2):
+            trace = Trace(rank, 2).step(step, 0, 100_000).kernel("gemm", 20_000, 50_000, launch_at=10_000)
+            trace.write(tmp_path / f"worker{rank}.{step}.json")
+    served: list[str] = []
+    monkeypatch.setattr(dashboard, "serve", lambda _words, environment, _link: served.append(environment[PATHS]) or 0)
+    assert main(["dashboard", str(tmp_path), "--no-browser"]) == 0
+    assert [Path(path).parent for path in json.loads(served[0])] == [tmp_path] * 2
+    names = [open_run(path, cache_dir=tmp_path / "cache").name for path in json.loads(served[0])]
+    assert names == [Path(path).name for path in json.loads(served[0])]
+    assert len(set(names)) == 2
 
 
 def test_a_port_in_use_is_passed_over() -> None:

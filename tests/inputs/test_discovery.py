@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from usp_prof.inputs.discovery import Discovery, discover
+from usp_prof.inputs.discovery import Discovery, discover, paths_of_runs
 from usp_prof.inputs.naming import rank_from_words, ranks_from_numbers
-from usp_prof.model.errors import InputError
+from usp_prof.model.errors import InputError, UspProfError
 
 NOON = 1_700_000_000_000_000_000
 MINUTE = 60_000_000_000
@@ -220,6 +220,19 @@ class TestRuns:
         found = discover(tmp_path)
         assert [[file.path.name for file in run.files] for run in found.runs] == [["c.json", "b.json.gz"], ["a.json"]]
         assert found.runs[1].name == "2023-11-14T22:13:20Z"
+
+    def test_each_run_can_be_opened_by_the_folder_and_its_name(self, tmp_path: Path) -> None:
+        for step in (3, 9):
+            for rank in range(2):
+                trace(tmp_path / f"worker{rank}.{step}.json", rank, step=step)
+        for name in ("step 3", "step 9"):
+            found = discover(tmp_path / name)
+            assert found.runs[0].name == name
+            assert {file.step for file in found.runs[0].files} == {int(name.split()[1])}
+            assert len(found.runs) == 2
+        with pytest.raises(UspProfError, match="step 4"):
+            discover(tmp_path / "step 4")
+        assert paths_of_runs(tmp_path) == (str(tmp_path / "step 3"), str(tmp_path / "step 9"))
 
     def test_jobs_of_different_world_size_are_not_merged(self, tmp_path: Path) -> None:
         for rank in range(2):

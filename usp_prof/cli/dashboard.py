@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from usp_prof.inputs.discovery import paths_of_runs
+from usp_prof.inputs.runs import is_made_name
 from usp_prof.model.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ ANYBODY = "0.0.0.0"  # noqa: S104 - compared only
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 FIRST_PORT = 8501
 PORTS_TRIED = 20
+MOST_RUNS = 8
+"""Runs of one folder that are offered: each is read as soon as the server starts."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -48,18 +52,29 @@ def run(args: argparse.Namespace) -> int:
     dashboard_package = package()
     if importlib.util.find_spec("streamlit") is None or not dashboard_package:
         raise InputError("the dashboard is not installed", hint="pip install 'usp-prof[dashboard]'")
-    missing = [path for path in args.paths if not Path(path).exists() and not any(c in path for c in "*?[")]
-    if missing:
-        raise InputError(f"there is no {missing[0]}", hint="name a folder of traces: usp-prof dashboard traces/my-run")
+    paths = [path for named in args.paths for path in _runs_under(named)]
     port = args.port or free_port(args.host)
     token = "" if args.host in LOOPBACK else secrets.token_urlsafe(16)
     link = f"http://{args.host}:{port}/" + (f"?token={token}" if token else "")
     sys.stderr.write(f"usp-prof dashboard: {link}  (Ctrl-C ends it)\n")
-    environment = os.environ | {"USP_PROF_DASHBOARD_PATHS": json.dumps([str(path) for path in args.paths])}
+    environment = os.environ | {"USP_PROF_DASHBOARD_PATHS": json.dumps(paths)}
     environment |= {"USP_PROF_DASHBOARD_HOSTS": args.host, "USP_PROF_DASHBOARD_TOKEN": token}
     if args.cache_dir:
         environment["USP_PROF_CACHE"] = args.cache_dir
     return serve(command(dashboard_package, args.host, port), environment, "" if args.no_browser else link)
+
+
+def _runs_under(path: str) -> tuple[str, ...]:
+    """Give the newest runs under a path, each to be chosen on the pages; where none can be read, its page says why."""
+    if not Path(path).exists() and not any(letter in path for letter in "*?[") and not is_made_name(Path(path).name):
+        raise InputError(f"there is no {path}", hint="name a folder of traces: usp-prof dashboard traces/my-run")
+    try:
+        found = paths_of_runs(path)
+    except InputError:
+        return (path,)
+    if len(found) > MOST_RUNS:
+        sys.stderr.write(f"usp-prof dashboard: the newest {MOST_RUNS} of {len(found)} runs in {path} are offered\n")
+    return found[:MOST_RUNS]
 
 
 def package() -> str:

@@ -95,8 +95,8 @@ def _overview(console: Console, opened: Run, ranks: list[dict[str, Any]]) -> Non
     world = max((row["world_size"] for row in ranks), default=-1)
     megabytes = sum(row["bytes"] for row in ranks) / 1e6
     rows = {
-        "run": opened.name
-        + (f" ({len(opened.others)} more: --run {', '.join(opened.others[:4])})" if opened.others else ""),
+        "run": opened.name,
+        "others": _others(opened),
         "ranks": f"{len(ranks)}" + (f" of {world}" if world > len(ranks) else ""),
         "axes": axes + (f" ({topology.source})" if topology.axes else ""),
         "groups": str(len(topology.groups)),
@@ -108,7 +108,16 @@ def _overview(console: Console, opened: Run, ranks: list[dict[str, Any]]) -> Non
         "events": f"{sum(row['events'] for row in ranks):,} in {megabytes:,.1f} MB of JSON",
     }
     for name, value in rows.items():
-        console.print(f"{name:9}{value}", markup=False)
+        if value:
+            console.print(f"{name:9}{value}", markup=False)
+
+
+def _others(opened: Run) -> str:
+    """List the other runs in the same place, one a line: each can be opened by its name."""
+    if not opened.others:
+        return ""
+    lines = (f"\n{'':9}{name}" for name in opened.others)
+    return f"{len(opened.others)} more runs here, to be opened as FOLDER/NAME or by --run NAME:{''.join(lines)}"
 
 
 def _steps(ranks: list[dict[str, Any]]) -> str:

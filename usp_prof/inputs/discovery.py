@@ -7,7 +7,7 @@ made up. Files that claim one rank are told apart as runs (`_runs`), or refused 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from usp_prof.contract import MANIFEST_NAME
 from usp_prof.inputs.found import FoundRun, TraceFile
 from usp_prof.inputs.naming import rank_from_words, ranks_from_numbers
 from usp_prof.inputs.peek import FileKind, Peek, has_device_events, peek
-from usp_prof.inputs.runs import split_runs
-from usp_prof.model.errors import InputError
+from usp_prof.inputs.runs import is_made_name, split_runs
+from usp_prof.model.errors import InputError, unknown_name
 from usp_prof.model.health import HealthRow, Severity
 
 _ENDINGS = (".json", ".gz", ".zst", ".trace")
@@ -42,8 +42,10 @@ class Discovery:
 
 
 def discover(path: str | Path) -> Discovery:
-    """Look under a file, a folder or a glob."""
+    """Look under a file, a folder, a glob, or a folder and the name of a run in it (`traces/step 9`)."""
     root = Path(path).expanduser()
+    if not root.exists() and is_made_name(root.name):
+        return _of_run(root)
     found, skipped = _look(_listed(root))
     if not found:
         raise InputError(f"no trace in {root}" + _first_reasons(skipped), hint=_HINT)
@@ -53,6 +55,26 @@ def discover(path: str | Path) -> Discovery:
     placed, rank_health = _ranked(found)
     runs = split_runs(placed, root)
     return Discovery(root, runs, tuple(skipped), (*health, *rank_health))
+
+
+def _of_run(path: Path) -> Discovery:
+    """Look for a run by its name under the folder before it; that run comes before the others."""
+    folder = next(parent for parent in path.parents if parent.is_dir())
+    name = path.relative_to(folder).as_posix()
+    found = discover(folder)
+    named = {run.name: run for run in found.runs}
+    if name not in named:
+        raise unknown_name("run", name, named)
+    others = tuple(run for run in found.runs if run.name != name)
+    return replace(found, path=path, runs=(named[name], *others))
+
+
+def paths_of_runs(path: str | Path) -> tuple[str, ...]:
+    """Give a path for each run under a path, the newest first: the path itself where there is one run, or a glob."""
+    found = discover(path)
+    if len(found.runs) == 1 or not Path(path).expanduser().is_dir():
+        return (str(path),)
+    return tuple(str(Path(path) / run.name) for run in found.runs)
 
 
 def _listed(root: Path) -> list[Path]:

@@ -7,6 +7,7 @@ refused with a list.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
 
 _Key = TypeVar("_Key", int, str)
 _BILLION = 1_000_000_000
+
+
+_MADE_NAME = re.compile(r"world \d+|step \d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ|.* \(\d+\)")
+
+
+def is_made_name(text: str) -> bool:
+    """Say whether a run can be called so without being in a folder of that name."""
+    return _MADE_NAME.fullmatch(text) is not None
 
 
 def split_runs(files: list[TraceFile], root: Path) -> tuple[FoundRun, ...]:
