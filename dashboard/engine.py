@@ -32,7 +32,7 @@ from usp_prof.charts.inputs import (
 )
 from usp_prof.charts.theme import DARK, LIGHT, PATTERNS, Theme, ink_on
 from usp_prof.checking import measured
-from usp_prof.columns.lookup import lookup
+from usp_prof.columns.rows import lookup
 from usp_prof.columns.table import Columns
 from usp_prof.contract import ModelEntry
 from usp_prof.export.merged_trace import beginning as trace_beginning

@@ -12,7 +12,7 @@ from usp_prof.analyses import breakdown, step_time, stragglers
 from usp_prof.columns.table import Columns
 from usp_prof.run import open_run
 from usp_prof.tables.catalogue import RUN_TABLES, SCHEMAS
-from usp_prof.tables.step_cuts.recut import Recut, with_host
+from usp_prof.tables.step_cuts.boundaries import Recut, with_host
 from usp_prof.tables.table_set import MemorySource, TableSet
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from usp_prof.contract import Manifest
     from usp_prof.inputs.discovery import Discovery, Skipped
-    from usp_prof.inputs.found import FoundRun, TraceFile
+    from usp_prof.inputs.runs import FoundRun, TraceFile
     from usp_prof.store.cache import Cache
     from usp_prof.store.load import LoadedRank
     from usp_prof.tables.relations import Relations

@@ -13,7 +13,7 @@ from usp_prof.cli.app import main
 from usp_prof.cli.explain import page
 from usp_prof.findings import all_rules
 from usp_prof.model.errors import UsageError
-from usp_prof.model.health_codes import HEALTH_CODES
+from usp_prof.model.health import HEALTH_CODES
 from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.columns.lookup import lookup, rows_of
+from usp_prof.columns.rows import lookup, rows_of
 
 KEYS = st.lists(st.one_of(st.integers(-3, 6), st.integers(-(2**60), 2**60)))
 

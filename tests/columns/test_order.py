@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.columns.order import (
+from usp_prof.columns.rows import (
     distinct,
     first_rows,
     group_codes,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tiny import Trace, write
 
-from usp_prof.export.rank_file import write_rank
+from usp_prof.export.merged_trace import write_rank
 from usp_prof.model.errors import UsageError
 from usp_prof.run import open_run
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from usp_prof.inputs.discovery import Discovery, discover, paths_of_runs
-from usp_prof.inputs.naming import rank_from_words, ranks_from_numbers
+from usp_prof.inputs.peek import rank_from_words, ranks_from_numbers
 from usp_prof.model.errors import InputError, UspProfError
 
 NOON = 1_700_000_000_000_000_000

@@ -15,16 +15,15 @@ import tiny
 from usp_prof.contract import Manifest
 from usp_prof.inputs.discovery import discover
 from usp_prof.model.errors import InputError
-from usp_prof.store import executors, load, rank_job
+from usp_prof.store import load, rank_jobs
 from usp_prof.store.cache import Cache, StoredTables
-from usp_prof.store.executors import NOT_DONE, local_executor, run_jobs
-from usp_prof.store.rank_job import RankJob
+from usp_prof.store.rank_jobs import NOT_DONE, RankJob, local_executor, run_jobs
 from usp_prof.tables.table_set import MemorySource
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from usp_prof.inputs.found import TraceFile
+    from usp_prof.inputs.runs import TraceFile
 
 
 def run_of(folder: Path, ranks: int = 3) -> list[TraceFile]:
@@ -42,7 +41,7 @@ def test_a_second_load_reads_no_json(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert ops(first) == {0: ["aten::op0"], 1: ["aten::op1"], 2: ["aten::op2"]}
     assert lost == []
     assert told[-1][0] == told[-1][1] == sum(file.path.stat().st_size for file in files)
-    monkeypatch.delattr(rank_job, "read")
+    monkeypatch.delattr(rank_jobs, "read")
     again, _ = load.load(files, None, cache)
     assert ops(again) == ops(first)
     assert all(isinstance(one.source, StoredTables) for one in again.values())
@@ -138,7 +137,7 @@ class TestExecutors:
 
     def test_large_runs_are_read_by_processes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(load, "_LITTLE", 0)
-        monkeypatch.delattr(rank_job, "read")  # here, not in the workers
+        monkeypatch.delattr(rank_jobs, "read")  # here, not in the workers
         files = run_of(tmp_path / "run")
         files[2].path.write_bytes(b"[1]")
         loaded, lost = load.load(files, None, Cache(tmp_path / "cache"))
@@ -198,4 +197,4 @@ class TestExecutors:
 
     def test_processors_are_counted_where_the_system_has_no_affinity(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-        assert executors.processors() == (os.cpu_count() or 1)
+        assert rank_jobs.processors() == (os.cpu_count() or 1)

@@ -9,7 +9,7 @@ import pytest
 from made_faults import run_of
 
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.op_shapes import Family, shape_of
+from usp_prof.replay.node_work import Family, shape_of
 from usp_prof.whatif.kernel_times import KernelTimes, kernel_times
 from usp_prof.whatif.network import USUAL_LATENCY_NS, Algorithm, hops, network_of, volume
 

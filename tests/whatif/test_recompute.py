@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from made_faults import run_of
 
-from usp_prof.columns.lookup import rows_of
+from usp_prof.columns.rows import rows_of
 from usp_prof.model.edit import parse_edit
 from usp_prof.replay import recomputation
 from usp_prof.whatif.predict import predict, unedited

@@ -10,7 +10,7 @@ import numpy as np
 from usp_prof.analyses.measures.device_bounds import roof
 from usp_prof.analyses.measures.exchange import Exchange, Pair, exchanges, pairs
 from usp_prof.analyses.result import frame, in_order, spread
-from usp_prof.columns.order import distinct, first_rows, group_codes, numbered
+from usp_prof.columns.rows import distinct, first_rows, group_codes, numbered
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import FROM_ONE, NO_DIMS, Better, Dims, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection

@@ -16,7 +16,7 @@ from usp_prof.analyses.measures import arrivals, partition
 from usp_prof.analyses.measures.partition import Cause
 from usp_prof.analyses.result import frame, in_order, spread
 from usp_prof.columns.intervals import by_priority, union
-from usp_prof.columns.order import per_code
+from usp_prof.columns.rows import per_code
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection

@@ -11,7 +11,7 @@ import numpy as np
 from usp_prof.analyses.measures import ranges
 from usp_prof.analyses.result import frame, in_order
 from usp_prof.columns.intervals import union
-from usp_prof.columns.lookup import lookup
+from usp_prof.columns.rows import lookup
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection

@@ -16,7 +16,7 @@ import numpy as np
 from usp_prof.analyses.measures import ranges
 from usp_prof.analyses.result import frame, in_order
 from usp_prof.columns.intervals import Intervals, union
-from usp_prof.columns.lookup import lookup
+from usp_prof.columns.rows import lookup
 from usp_prof.model import hardware
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values

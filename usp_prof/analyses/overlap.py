@@ -10,8 +10,7 @@ import numpy as np
 from usp_prof.analyses.measures import partition
 from usp_prof.analyses.result import frame, in_order, spread, spread_ratio, stacked
 from usp_prof.columns.intervals import Intervals, union
-from usp_prof.columns.lookup import lookup
-from usp_prof.columns.order import first_rows, group_codes
+from usp_prof.columns.rows import first_rows, group_codes, lookup
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 

@@ -20,7 +20,7 @@ from usp_prof.analyses.measures.pipeline_actions import (
 )
 from usp_prof.analyses.result import frame, in_order
 from usp_prof.columns.intervals import union_by
-from usp_prof.columns.order import distinct, first_rows, group_codes, numbered, per_code
+from usp_prof.columns.rows import distinct, first_rows, group_codes, numbered, per_code
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import FROM_ONE, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from usp_prof.columns.order import distinct, numbered
+from usp_prof.columns.rows import distinct, numbered
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Value, Values, sound
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.findings import all_rules
 from usp_prof.model.errors import unknown_name
-from usp_prof.model.health_codes import HEALTH_CODES
+from usp_prof.model.health import HEALTH_CODES
 
 if TYPE_CHECKING:
     import argparse

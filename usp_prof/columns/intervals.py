@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.columns.order import distinct, numbered
+from usp_prof.columns.rows import distinct, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

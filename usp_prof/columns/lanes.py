@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.order import numbered, sorted_rows
+from usp_prof.columns.rows import numbered, sorted_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.columns.arrow import index_of, numbers_of
-from usp_prof.columns.lookup import lookup
+from usp_prof.columns.rows import lookup
 from usp_prof.model.errors import unknown_name
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from usp_prof.columns.lanes import nest, split_lanes
-from usp_prof.columns.order import group_codes
+from usp_prof.columns.rows import group_codes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

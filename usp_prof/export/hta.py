@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.columns.lookup import lookup
+from usp_prof.columns.rows import lookup
 from usp_prof.model.errors import UsageError
 from usp_prof.model.schema import Kind
 from usp_prof.tables.events.arguments import Field, read_arguments

@@ -19,9 +19,11 @@ import msgspec
 import numpy as np
 
 from usp_prof.model.errors import UspProfError
-from usp_prof.model.finding import Finding  # noqa: TC001 - msgspec reads what `Found` holds
+from usp_prof.model.finding import (
+    Finding,  # noqa: TC001 - msgspec reads what `Found` holds
+    IdealStep,  # noqa: TC001
+)
 from usp_prof.model.health import HealthRow  # noqa: TC001
-from usp_prof.model.ideal_step import IdealStep  # noqa: TC001
 
 if TYPE_CHECKING:
     from usp_prof.model.selection import Selection

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from usp_prof.model.metric import Better, Metric, Unit, Value
 
 if TYPE_CHECKING:
-    from usp_prof.model.ideal_step import IdealStep
+    from usp_prof.model.finding import IdealStep
 
 JOB_SLOWDOWN = Metric(
     "job_slowdown",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.order import group_codes
+from usp_prof.columns.rows import group_codes
 from usp_prof.findings.places import longest
 from usp_prof.model.topology import Axis
 from usp_prof.replay.graph import NodeKind

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.columns.table import Columns
-    from usp_prof.model.finding import Finding
-    from usp_prof.model.ideal_step import IdealStep
+    from usp_prof.model.finding import Finding, IdealStep
     from usp_prof.model.metric import Value
     from usp_prof.tables.table_set import TableSet
 

@@ -12,10 +12,8 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from usp_prof.contract import MANIFEST_NAME
-from usp_prof.inputs.found import FoundRun, TraceFile
-from usp_prof.inputs.naming import rank_from_words, ranks_from_numbers
-from usp_prof.inputs.peek import FileKind, Peek, has_device_events, peek
-from usp_prof.inputs.runs import is_made_name, split_runs
+from usp_prof.inputs.peek import FileKind, Peek, has_device_events, peek, rank_from_words, ranks_from_numbers
+from usp_prof.inputs.runs import FoundRun, TraceFile, is_made_name, split_runs
 from usp_prof.model.errors import InputError, unknown_name
 from usp_prof.model.health import HealthRow, Severity
 

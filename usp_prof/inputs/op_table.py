@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from usp_prof.columns.order import group_codes
+from usp_prof.columns.rows import group_codes
 from usp_prof.model.errors import InputError
 
 if TYPE_CHECKING:

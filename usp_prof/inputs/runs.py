@@ -1,29 +1,136 @@
-"""Runs among trace files: one file a rank, of one job; repeated ranks mean several runs, never a mixture.
+"""Runs among trace files: one file a rank, of one job; a rank that stands twice means several runs.
 
-Jobs are told apart first (`jobs`). Runs of one job are told apart by the folders they are in, else by profiler step,
-else by time: the files are cut at their largest gaps until no rank stands twice in a part. What cannot be told apart is
-refused with a list.
+Jobs are told apart first. Ranks that do not repeat are no proof of one job: a folder may hold ranks 0-3 of one and
+ranks 4-7 of another.
+  1. Files whose recorded world size differs are of different jobs.
+  2. So are files whose times lie apart: neither do their spans overlap, nor do they follow within `_FOLLOWS_NS`.
+  3. So are files whose devices differ, unless world size and time both prove one job on several kinds of device.
+A file that does not record its world size joins a job by device and time where only one fits, else it is its own job.
+
+Runs of one job are told apart by their folders, else by profiler step, else by time: the files are cut at their
+largest gaps until no rank stands twice in a part. What cannot be told apart is refused with a list.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from usp_prof.inputs.found import FoundRun
-from usp_prof.inputs.jobs import read_whole, split_jobs
+from usp_prof.inputs.peek import last_ns, peek
 from usp_prof.model.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from usp_prof.inputs.found import TraceFile
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """One trace file and the rank that it speaks of."""
+
+    path: Path
+    rank: int
+    rank_source: str
+    world_size: int = -1
+    host: str = ""
+    start_ns: int = -1
+    step: int = -1
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    """One run: a trace file a rank, in rank order."""
+
+    name: str
+    files: tuple[TraceFile, ...]
+    start_ns: int = -1
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders its files are in and those above, nearest first, where a manifest may lie."""
+        nearest = sorted({file.path.parent for file in self.files}, key=lambda folder: (-len(folder.parts), folder))
+        return tuple(dict.fromkeys([*nearest, *(folder.parent for folder in nearest)]))
+
+
+_FOLLOWS_NS = 10 * 60 * 1_000_000_000
+_WALL_CLOCK_NS = 1_000_000_000_000_000_000
+"""Times from here on (2001) count since 1970; smaller ones count from each host's own zero and compare with nothing."""
+
+
+def split_jobs(files: list[TraceFile]) -> list[list[TraceFile]]:
+    """Divide files into jobs; one list where nothing tells them apart."""
+    files = _with_wall_clocks(files)
+    by_world: dict[int, list[TraceFile]] = defaultdict(list)
+    for file in files:
+        by_world[file.world_size].append(file)
+    silent = by_world.pop(-1, [])
+    jobs = [job for same_world in by_world.values() for job in _split_by_time_and_device(same_world)]
+    unplaced = []
+    for file in silent:
+        fitting = [job for job in jobs if len(_split_by_time_and_device([*job, file])) == 1]
+        if len(fitting) == 1:
+            fitting[0].append(file)
+        else:
+            unplaced.append(file)
+    return [*jobs, *_split_by_time_and_device(unplaced)]
+
+
+def read_whole(file: TraceFile) -> TraceFile:
+    """Give a file with the time, step and host that only stand behind its events."""
+    seen = peek(file.path, whole=True)
+    return replace(file, start_ns=seen.start_ns, step=seen.step, host=seen.host or file.host)
+
+
+def _with_wall_clocks(files: list[TraceFile]) -> list[TraceFile]:
+    """Read the ends of files where their times may be far apart: older traces have baseTimeNanoseconds there."""
+    known = [file.start_ns for file in files if file.start_ns >= 0]
+    if not known or max(known) - min(known) <= _FOLLOWS_NS:
+        return files
+    return [read_whole(file) if 0 <= file.start_ns < _WALL_CLOCK_NS else file for file in files]
+
+
+def _split_by_time_and_device(files: list[TraceFile]) -> list[list[TraceFile]]:
+    return [job for period in _periods(files) for job in _split_by_device(period)]
+
+
+def _split_by_device(files: list[TraceFile]) -> list[list[TraceFile]]:
+    """Divide files by the device that they name; those that name none stay with the first."""
+    proven = all(file.world_size > 0 and file.start_ns >= _WALL_CLOCK_NS for file in files)
+    devices = sorted({file.device for file in files if file.device})
+    if proven or len(devices) < 2:
+        return [files] if files else []
+    return [[file for file in files if (file.device or devices[0]) == device] for device in devices]
+
+
+def _periods(files: list[TraceFile]) -> list[list[TraceFile]]:
+    """Cut files where a long time lies between the end of all earlier ones and the next begin.
+
+    A file's end is read only where the next one begins late. Without a wall clock a file stays with the first period.
+    """
+    timeless = [file for file in files if file.start_ns < _WALL_CLOCK_NS]
+    timed = sorted((file for file in files if file.start_ns >= _WALL_CLOCK_NS), key=lambda file: file.start_ns)
+    periods: list[list[TraceFile]] = []
+    for file in timed:
+        if not periods or _lies_apart(periods[-1], file):
+            periods.append([])
+        periods[-1].append(file)
+    if not periods:
+        return [timeless] if timeless else []
+    periods[0] += timeless
+    return periods
+
+
+def _lies_apart(earlier: list[TraceFile], file: TraceFile) -> bool:
+    if file.start_ns - earlier[-1].start_ns <= _FOLLOWS_NS:
+        return False
+    return all(file.start_ns - last_ns(other.path) > _FOLLOWS_NS for other in earlier)
+
 
 _Key = TypeVar("_Key", int, str)
 _BILLION = 1_000_000_000

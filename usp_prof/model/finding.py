@@ -1,4 +1,4 @@
-"""What is a finding? A named pattern, its place, an edit of the run as plain data, and what the edit is worth."""
+"""Finding: a named pattern, its place, an edit of the run as plain data, and what the edit is worth."""
 
 from __future__ import annotations
 
@@ -63,3 +63,28 @@ class Finding:
     def is_noise(self) -> bool:
         """Whether the gain does not exceed its error: no reason to act."""
         return self.gain_fraction > 0 and self.certain_gain_fraction <= 0
+
+
+LEAST_LOSS = 0.01
+"""A smaller share of the step is no loss to be divided among parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdealStep:
+    """The mean step as measured and with all ranks alike; `unknown` says why the latter is not known, else empty."""
+
+    step_ns: float
+    ideal_ns: float
+    error_fraction: float = 0.0
+    unknown: str = ""
+
+    @property
+    def slowdown(self) -> float | None:
+        """S: how many times its ideal the step takes; `None` where that is not known."""
+        return None if self.unknown or self.ideal_ns <= 0 else self.step_ns / self.ideal_ns
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether the step loses more than the prediction's error."""
+        lost = self.step_ns - self.ideal_ns
+        return not self.unknown and lost > max(LEAST_LOSS, self.error_fraction) * self.step_ns

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.lookup import lookup, rows_of
+from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
 
 if TYPE_CHECKING:
+    from usp_prof.replay.build import RankNodes
     from usp_prof.replay.graph import Flags, Ints
-    from usp_prof.replay.rank_nodes import RankNodes
     from usp_prof.tables.table_set import TableSet
 
 UNEXPLAINED_NS = 3_000

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from usp_prof.columns.order import rows_by_code
+from usp_prof.columns.rows import rows_by_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable

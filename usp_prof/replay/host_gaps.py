@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.lookup import lookup
-from usp_prof.columns.order import numbered
+from usp_prof.columns.rows import lookup, numbered
 from usp_prof.replay.graph import EdgeKind, NodeKind
 from usp_prof.tables import clock
 

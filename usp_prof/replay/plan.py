@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.order import numbered
+from usp_prof.columns.rows import numbered
 from usp_prof.replay.graph import EdgeKind
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.lookup import lookup, rows_of
-from usp_prof.replay.op_shapes import Family, Shape, shape_of
+from usp_prof.columns.rows import lookup, rows_of
+from usp_prof.replay.node_work import Family, Shape, shape_of
 from usp_prof.tables.events.phases import ENGINE
 
 if TYPE_CHECKING:

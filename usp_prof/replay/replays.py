@@ -1,17 +1,149 @@
-"""Replays of a run: as it was recorded, and with edits; plan, timeline and steps of the recording are made once."""
+"""Replays of a run, as recorded and with edits, and the step times of their timelines.
+
+A step's bound that lies within work moves with the work that begins next. If a rank is idle at a bound, as when it
+waits for its input behind it, the bound keeps its distance from the work before: what an edit takes out of the wait is
+then taken from the step that waited.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from usp_prof.columns.rows import rows_by_code
 from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.longest_path import replay
 from usp_prof.replay.plan import Plan, make_plan
-from usp_prof.replay.step_times import StepTimes, step_times
+from usp_prof.tables import clock
 
 if TYPE_CHECKING:
-    from usp_prof.replay.graph import Graph, Timeline
+    from numpy.typing import NDArray
+
+    from usp_prof.replay.graph import Flags, Graph, Ints, Timeline
     from usp_prof.tables.table_set import TableSet
+
+    Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTimes:
+    """Parallel arrays: one entry for each rank and step that a replay can tell of."""
+
+    rank: Ints
+    step: Ints
+    measured_ns: Ints
+    replayed_ns: Ints
+
+    @property
+    def error(self) -> Floats:
+        """Relative error of each step."""
+        return np.asarray(np.abs(self.replayed_ns - self.measured_ns) / np.maximum(self.measured_ns, 1))
+
+    @property
+    def settled(self) -> Flags:
+        """Leave the first step out where there are more: what it waited for lies before the recording."""
+        if len(np.unique(self.step)) < 3:
+            return np.ones(len(self.step), dtype=bool)
+        return np.asarray(self.step != self.step.min())
+
+    @property
+    def mean_measured_ns(self) -> float:
+        """Mean step over ranks and settled steps."""
+        return float(self.measured_ns[self.settled].mean()) if len(self.rank) else float("nan")
+
+    @property
+    def mean_replayed_ns(self) -> float:
+        """Mean replayed step over ranks and settled steps."""
+        return float(self.replayed_ns[self.settled].mean()) if len(self.rank) else float("nan")
+
+
+def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
+    """Measure the steps of a timeline. A step is known where work of its own and of its neighbours bounds it."""
+    found = [
+        (
+            np.full(len(step), rank),
+            step,
+            end.when - begin.when,
+            end.moved(graph, timeline) - begin.moved(graph, timeline),
+        )
+        for rank, step, begin, end in _bounds_of(tables, graph)
+    ]
+    if not found:
+        return StepTimes(*(np.zeros(0, np.int64) for _ in range(4)))
+    return StepTimes(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+
+def _bounds_of(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, Anchored]]:
+    """Give each rank's steps, and what their begins and ends move with."""
+    if graph.added:
+        return _bounds(tables, graph)
+    key = ("whatif bounds of steps", id(graph.nodes))
+    return tables.memo(key, lambda: (graph.nodes, _bounds(tables, graph)))[1]  # holds on to what the key names
+
+
+def _bounds(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, Anchored]]:
+    clocks = clock.of(tables)
+    device = (graph.nodes.kind != NodeKind.HOST) & (graph.nodes.kind != NodeKind.RETURN) & graph.measured
+    work = rows_by_code(np.where(device, graph.nodes.rank, -1))
+    found = []
+    for rank in tables.ranks:
+        steps = tables.columns("steps", rank)
+        if len(steps) and rank in work:
+            begin, end = (clocks.align(rank, steps[name]) for name in ("start_ns", "end_ns"))
+            order = _by_start(work[rank], graph)
+            found.append((rank, steps["step"], _anchored(begin, order, graph), _anchored(end, order, graph)))
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Anchored:
+    """Moments, and for each the first node that begins then or after; those behind all nodes go with the last end."""
+
+    when: Ints
+    first: Ints
+    inside: Flags
+    place: Ints
+    """How many nodes begin before each moment."""
+    ended: Ints
+    """When the last of these had ended."""
+    rows: Ints
+    """The nodes, by their measured start."""
+
+    def moved(self, graph: Graph, timeline: Timeline) -> Ints:
+        """Move the moments as a timeline moves the nodes."""
+        begins = timeline.start[self.first]
+        moments = self.when + begins - graph.nodes.start[self.first]
+        idle = (self.place > 0) & (self.ended <= self.when)
+        if idle.any():
+            ended = np.maximum.accumulate(timeline.end[self.rows])[self.place - 1]
+            moments = np.where(idle, np.minimum(ended + self.when - self.ended, begins), moments)
+        if self.inside.all():
+            return moments
+        last = int(timeline.end[self.rows].max())
+        if graph.added:  # what an edit puts in may be what ends last
+            mine = (graph.nodes.rank == graph.nodes.rank[self.rows[0]]) & ~graph.measured
+            last = max(last, int(timeline.end[mine].max(initial=last)))
+        end_moved = last - int(graph.nodes.end[self.rows].max())
+        return np.where(self.inside, moments, self.when + end_moved)
+
+
+def moved(when: Ints, rows: Ints, graph: Graph, timeline: Timeline) -> Ints:
+    """Move moments with the first work that begins then or after; behind all work with the last end."""
+    return _anchored(when, _by_start(rows, graph), graph).moved(graph, timeline)
+
+
+def _by_start(rows: Ints, graph: Graph) -> Ints:
+    return rows[np.argsort(graph.nodes.start[rows], kind="stable")]
+
+
+def _anchored(when: Ints, by_start: Ints, graph: Graph) -> Anchored:
+    place = np.searchsorted(graph.nodes.start[by_start], when)
+    ended = np.maximum.accumulate(graph.nodes.end[by_start])[place - 1]
+    inside = place < len(by_start)
+    return Anchored(when, by_start[np.minimum(place, len(by_start) - 1)], inside, place, ended, by_start)
 
 
 def unedited(tables: TableSet) -> StepTimes:

@@ -9,9 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from usp_prof.analyses.result import Result
-    from usp_prof.model.finding import Finding
+    from usp_prof.model.finding import Finding, IdealStep
     from usp_prof.model.health import HealthRow
-    from usp_prof.model.ideal_step import IdealStep
     from usp_prof.model.metric import Metric
     from usp_prof.model.selection import Selection
     from usp_prof.report.document import RunFacts

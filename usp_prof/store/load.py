@@ -16,8 +16,7 @@ from usp_prof._version import __version__
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.store.cache import Cache, CacheUnwritableError, content_key
-from usp_prof.store.executors import local_executor, run_jobs
-from usp_prof.store.rank_job import RankJob, build
+from usp_prof.store.rank_jobs import RankJob, build, local_executor, run_jobs
 from usp_prof.tables import catalogue
 from usp_prof.tables.table_set import MemorySource
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from usp_prof.columns.arrow import Parted
     from usp_prof.contract import Manifest
-    from usp_prof.inputs.found import TraceFile
+    from usp_prof.inputs.runs import TraceFile
     from usp_prof.store.cache import StoredTables
     from usp_prof.tables.table_set import Source
 

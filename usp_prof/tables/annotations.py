@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.lookup import lookup
+from usp_prof.columns.rows import lookup
 from usp_prof.contract import AREAS, parse_mark
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, flag, text
 from usp_prof.tables.build import table

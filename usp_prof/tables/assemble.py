@@ -1,4 +1,4 @@
-"""Assembly of a run from its ranks' tables: groups, axes and steps are settled over all ranks, health is gathered."""
+"""Assembly of tables: those of one rank from its events, and a run from those of its ranks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from usp_prof.columns.table import Columns
+from usp_prof.inputs.kineto import events, threads
+from usp_prof.inputs.kineto.events import widened
 from usp_prof.model.health import HealthRow, Severity
+from usp_prof.tables import actions, activities, collectives, groups, health, kernels, launches, memory, ops, ranks
+from usp_prof.tables import annotations as annotation_table
+from usp_prof.tables import steps as step_table
 from usp_prof.tables.communication import common_exchanges
+from usp_prof.tables.communication.parts import find_parts
+from usp_prof.tables.events import streams
+from usp_prof.tables.events.frame import EventFrame
+from usp_prof.tables.events.links import link
 from usp_prof.tables.groups import seen
 from usp_prof.tables.parallelism import group_axes
 from usp_prof.tables.parallelism.gloo_groups import regrouped
@@ -19,8 +28,43 @@ from usp_prof.tables.table_set import TableSet
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    import pyarrow as pa
+
+    from usp_prof.columns.arrow import Parted
     from usp_prof.contract import Manifest
+    from usp_prof.inputs.kineto.events import RawTrace
     from usp_prof.tables.table_set import Source
+
+
+def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str, pa.Table | Parted]:
+    """Build all tables of one rank from what its file says; axes that need other ranks are settled at assembly.
+
+    The two that have a row for nearly every event come in parts.
+    """
+    frame = EventFrame(raw, rank)
+    overrunning = streams.cut(frame)
+    links = link(frame)
+    steps = step_table.find(frame, links)
+    parts = find_parts(frame, links)
+    membership = groups.join(frame, parts)
+    collective = collectives.build(frame, links, parts, membership, steps)
+    kernel = kernels.build(frame, links, steps)
+    return {
+        "events": widened(events.SCHEMA, raw.events, rank),
+        "threads": widened(threads.SCHEMA, raw.threads, rank).whole(),
+        "ranks": ranks.build(frame, manifest),
+        "steps": step_table.build(frame, steps),
+        "kernels": kernel,
+        "launches": launches.build(frame, links, steps),
+        "annotations": annotation_table.build(frame, steps),
+        "collectives": collective,
+        "activities": activities.build(frame, links, parts, collective, steps),
+        "groups": groups.build(rank, membership.groups),
+        "actions": actions.build(frame, links, steps),
+        "memory": memory.build(frame, steps),
+        "ops": ops.build(frame, links, steps),
+        "health": health.build([*raw.health, *health.find(frame, links, steps, parts, kernel, overrunning)]),
+    }
 
 
 def assemble(

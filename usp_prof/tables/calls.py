@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.order import group_codes, per_code, rows_by_code
+from usp_prof.columns.rows import group_codes, per_code, rows_by_code
 from usp_prof.columns.table import Columns
 from usp_prof.model.schema import STEP, Schema, Scope, flag, integer, text
 from usp_prof.tables import clock

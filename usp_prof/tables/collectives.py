@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.lanes import split_lanes
-from usp_prof.columns.lookup import lookup
+from usp_prof.columns.rows import lookup
 from usp_prof.model.schema import DURATION, RANK, START, STEP, Schema, flag, integer, text
 from usp_prof.model.topology import Axis, AxisSource
 from usp_prof.tables.build import table

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof import limits
-from usp_prof.columns.order import first_rows, group_codes
+from usp_prof.columns.rows import first_rows, group_codes
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.model.topology import Axis, AxisSource, Group, group_key
 from usp_prof.tables.build import table_from_rows
 from usp_prof.tables.communication.arguments import numbers, texts
 from usp_prof.tables.communication.parts import communicator_streams
 from usp_prof.tables.parallelism.axis_names import axis_of_description
-from usp_prof.tables.parallelism.gloo_workers import groups_of_workers
+from usp_prof.tables.parallelism.gloo_groups import groups_of_workers
 from usp_prof.tables.ranks import distributed
 
 if TYPE_CHECKING:

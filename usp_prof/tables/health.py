@@ -1,19 +1,28 @@
-"""What is wrong with the input? The rows of health as a table."""
+"""Table of health, and the rows that a rank's events give: what in them limits what can be known."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from usp_prof.columns.arrow import numbers_of
+from usp_prof.contract import parse_mark
+from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table_from_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
-    from usp_prof.model.health import HealthRow
+    from usp_prof.tables.communication.parts import Parts
+    from usp_prof.tables.events.frame import EventFrame
+    from usp_prof.tables.events.links import Links
+    from usp_prof.tables.steps import Steps
     from usp_prof.tables.table_set import TableSet
+
 
 SCHEMA = Schema(
     "health",
@@ -50,3 +59,101 @@ def build(rows: Iterable[HealthRow]) -> pa.Table:
             for row in sorted(rows)
         ),
     )
+
+
+def find(
+    frame: EventFrame, links: Links, steps: Steps, parts: Parts, kernels: pa.Table, overrunning: int
+) -> list[HealthRow]:
+    """List the rows of health of one rank."""
+    found = [*_launches(links, kernels), _durations(overrunning), *_steps(frame, links, steps), *_parts(parts)]
+    found += [*_odd_values(frame)]
+    return [
+        HealthRow(code, severity, frame.rank, count, detail, frame.raw.file)
+        for code, severity, count, detail in found
+        if count
+    ]
+
+
+Row = tuple[str, Severity, int, str]
+
+
+def _durations(overrunning: int) -> Row:
+    return (
+        "overrunning_durations", Severity.ERROR, overrunning,
+        "device work that outlasts what ran after it on its stream (ROCm's late time stamps); cut at the next start",
+    )  # fmt: skip
+
+
+def _odd_values(frame: EventFrame) -> Iterator[Row]:
+    """Name what is outside of its declared range: arguments that were read, and numbers of marks."""
+    rows = frame.rows("user_annotation", "gpu_user_annotation")
+    odd_marks = np.count_nonzero(frame.by_name(rows, _is_odd_mark))
+    counts = {**frame.odd_values, "numbers in marks": int(odd_marks)}
+    named = ", ".join(sorted(name for name, count in counts.items() if count))
+    yield "odd_values", Severity.ERROR, sum(counts.values()), f"values outside of their range count as absent: {named}"
+
+
+def _is_odd_mark(name: str) -> bool:
+    mark = parse_mark(name)
+    return mark is not None and bool(mark.odd)
+
+
+def _launches(links: Links, kernels: pa.Table) -> Iterator[Row]:
+    early = int(links.before_window.sum())
+    yield (
+        "launched_before_window", Severity.INFO, early,
+        "device work whose launch came before recording began; it is counted, but tied to no host call or op",
+    )  # fmt: skip
+    yield (
+        "unlinked_kernels", Severity.INFO, int((links.call < 0).sum()) - early,
+        "device work whose launch is not in the trace; it is counted, but its host call is not known",
+    )  # fmt: skip
+    yield (
+        "overlapping_kernels", Severity.INFO, int(np.count_nonzero(numbers_of(kernels.column("lane")) > 0)),
+        "device work that overlaps other work of its stream; drawn on lanes of its own, times are counted once",
+    )  # fmt: skip
+    yield (
+        "duplicate_correlation", Severity.INFO, links.duplicates,
+        "host calls that share a correlation id (a runtime call and the driver call inside it); the outer one counts",
+    )  # fmt: skip
+
+
+def _steps(frame: EventFrame, links: Links, steps: Steps) -> Iterator[Row]:
+    if steps.source == "window":
+        yield (
+            "no_steps", Severity.INFO, 1,
+            "no step marks: the whole trace is one window; call profiler.step() once a step",
+        )  # fmt: skip
+        return
+    yield (
+        "steps_inferred", Severity.INFO, len(steps.number) if steps.source == "pattern" else 0,
+        "no step marks: steps are inferred from a repeating pattern of work; call profiler.step() once a step",
+    )  # fmt: skip
+    if not len(links.work):
+        return
+    step = steps.of_device(frame.start[links.work])
+    yield (
+        "work_outside_steps", Severity.INFO, int((step < 0).sum()),
+        "device work before the first or after the last step; kept in the tables, in no step's figures",
+    )  # fmt: skip
+    yield (
+        "steps_without_work", Severity.INFO, steps.without_work,
+        "step marks that launched no device work (recording began or ended inside them); they are no steps",
+    )  # fmt: skip
+    linked = bool((links.call >= 0).any())
+    yield (
+        "steps_by_host", Severity.ERROR, int(not linked),
+        "no launch is linked to device work: steps are the host's marks, behind which the device runs late",
+    )  # fmt: skip
+
+
+def _parts(parts: Parts) -> Iterator[Row]:
+    yield (
+        "collectives_on_host_only", Severity.ERROR, len(parts) if parts.on_host else 0,
+        "no device events: communication is known by its host calls alone, not by when it ran",
+    )  # fmt: skip
+    unmatched = int(((parts.post < 0) & np.full(len(parts), parts.gloo)).sum())
+    yield (
+        "gloo_without_post", Severity.INFO, unmatched,
+        "gloo work whose c10d op is not in the trace; its operation is what gloo calls it",
+    )  # fmt: skip

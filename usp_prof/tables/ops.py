@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.columns.arrow import Parted, numbers_of
-from usp_prof.columns.order import sorted_rows
+from usp_prof.columns.rows import sorted_rows
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, integer, text
 from usp_prof.tables.build import arrow_schema, table
 from usp_prof.tables.events.arguments import Field, read_arguments

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.order import per_code
+from usp_prof.columns.rows import per_code
 from usp_prof.contract import format_mark
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table

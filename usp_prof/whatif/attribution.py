@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.intervals import union
-from usp_prof.columns.lookup import lookup
+from usp_prof.columns.rows import lookup
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
-from usp_prof.model.ideal_step import LEAST_LOSS, IdealStep
+from usp_prof.model.finding import LEAST_LOSS, IdealStep
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.node_work import work_of
 from usp_prof.tables import calls

@@ -7,8 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from usp_prof.model.errors import UspProfError
-from usp_prof.replay.replays import timeline_of
-from usp_prof.replay.step_times import step_times
+from usp_prof.replay.replays import step_times, timeline_of
 from usp_prof.whatif.edited import Edited, as_recorded
 from usp_prof.whatif.outcome import outcome
 from usp_prof.whatif.predicted_tables import retimed

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.order import numbered, rows_by_code
+from usp_prof.columns.rows import numbered, rows_by_code
 from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import EdgeKind, NodeKind
 from usp_prof.replay.host_gaps import holds_thought, hosts_seen, posts, think_times, thinks

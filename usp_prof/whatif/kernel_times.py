@@ -13,8 +13,7 @@ import numpy as np
 
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NodeKind
-from usp_prof.replay.node_work import work_of
-from usp_prof.replay.op_shapes import Family
+from usp_prof.replay.node_work import Family, work_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

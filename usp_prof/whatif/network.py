@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.lookup import lookup
+from usp_prof.columns.rows import lookup
 from usp_prof.model.errors import UsageError
-from usp_prof.replay.slow_links import calls_of
+from usp_prof.replay.peers import calls_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

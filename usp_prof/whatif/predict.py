@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from usp_prof.replay.replays import timeline_of, unedited
-from usp_prof.replay.step_times import step_times
+from usp_prof.replay.replays import step_times, timeline_of, unedited
 from usp_prof.whatif.edited import edited
 from usp_prof.whatif.layout import Layout, layout_of
 from usp_prof.whatif.outcome import outcome

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.contract import MANIFEST_NAME, TRACE_METADATA_KEY
-from usp_prof.export.rank_file import write_rank
+from usp_prof.export.merged_trace import write_rank
 from usp_prof.model.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.inputs.kineto import argument_texts, nanoseconds
-from usp_prof.inputs.kineto.argument_texts import ArgumentTexts
-from usp_prof.inputs.kineto.growing import Kinds, NarrowNumbers, Numbers, Texts, category_text, plain_text
+from usp_prof.inputs.kineto import growing, nanoseconds
+from usp_prof.inputs.kineto.growing import (
+    ArgumentTexts,
+    Kinds,
+    NarrowNumbers,
+    Numbers,
+    Texts,
+    category_text,
+    plain_text,
+)
 
 
 @given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1))))
@@ -64,7 +71,7 @@ def test_columns_that_share_one_code_are_as_if_each_had_its_own(pieces: list[lis
 
 @pytest.mark.parametrize("chunk", [1, 10, 1 << 30])
 def test_arguments_begin_a_new_array_before_offsets_run_out(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(argument_texts, "CHUNK", chunk)
+    monkeypatch.setattr(growing, "CHUNK", chunk)
     column = ArgumentTexts()
     for piece in ([b'{"a": 1}', b""], [], [b'{"b": "\xc3\xbc"}']):
         column.add(b"".join(piece), np.array([len(text) for text in piece], np.int32))

@@ -12,8 +12,8 @@ import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.inputs.kineto import argument_texts
-from usp_prof.inputs.kineto.argument_texts import alike, kept, taken
+from usp_prof.inputs.kineto import growing
+from usp_prof.inputs.kineto.growing import alike, kept, taken
 from usp_prof.inputs.kineto.reader import read
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def chunked(parts: list[list[str]]) -> pa.ChunkedArray:
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(argument_texts, "_ROWS", 3)
-    monkeypatch.setattr(argument_texts, "CHUNK", 10)
+    monkeypatch.setattr(growing, "_ROWS", 3)
+    monkeypatch.setattr(growing, "CHUNK", 10)
 
 
 @given(TEXTS)

@@ -18,7 +18,7 @@ import numpy as np
 
 from usp_prof.analyses.measures import partition
 from usp_prof.columns.intervals import Intervals, union
-from usp_prof.columns.order import per_code, rows_by_code
+from usp_prof.columns.rows import per_code, rows_by_code
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.order import group_codes, per_code
+from usp_prof.columns.rows import group_codes, per_code
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

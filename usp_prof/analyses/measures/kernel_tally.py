@@ -10,8 +10,7 @@ import numpy as np
 
 from usp_prof.analyses.measures import op_work
 from usp_prof.analyses.measures.device_bounds import Cores, cores, single_precision_arithmetic
-from usp_prof.columns.lookup import lookup
-from usp_prof.columns.order import distinct, first_rows, group_codes, numbered
+from usp_prof.columns.rows import distinct, first_rows, group_codes, lookup, numbered
 from usp_prof.contract import parse_mark
 from usp_prof.model.hardware import Precision
 

@@ -11,8 +11,7 @@ import numpy as np
 from usp_prof.analyses.measures import arrivals, op_work, partition
 from usp_prof.analyses.measures.partition import CAUSES
 from usp_prof.analyses.measures.partition import Cause as Idle
-from usp_prof.columns.lookup import rows_of
-from usp_prof.columns.order import first_rows, numbered
+from usp_prof.columns.rows import first_rows, numbered, rows_of
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.tables import calls as call_table
 

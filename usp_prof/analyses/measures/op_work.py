@@ -16,8 +16,7 @@ import numpy as np
 
 from usp_prof.analyses import formulas
 from usp_prof.analyses.formulas.lists import LIST, element_type
-from usp_prof.columns.lookup import lookup, rows_of
-from usp_prof.columns.order import distinct, first_rows, group_codes, numbered
+from usp_prof.columns.rows import distinct, first_rows, group_codes, lookup, numbered, rows_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.intervals import EMPTY, Intervals, at_least, by_latest_end, by_priority, union, union_of
-from usp_prof.columns.lookup import lookup, rows_of
+from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import PARALLEL_AXES, Axis
 from usp_prof.tables import calls

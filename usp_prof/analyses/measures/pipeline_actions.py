@@ -10,7 +10,7 @@ import numpy as np
 from usp_prof.analyses.measures import partition
 from usp_prof.analyses.measures.partition import launch_starts
 from usp_prof.columns.intervals import Intervals, union
-from usp_prof.columns.order import occurrence, per_code
+from usp_prof.columns.rows import occurrence, per_code
 from usp_prof.model.errors import UsageError
 from usp_prof.model.topology import Axis
 from usp_prof.schedule import Schedule, Shape, named

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.lanes import nest
-from usp_prof.columns.lookup import lookup, rows_of
-from usp_prof.columns.order import distinct, numbered
+from usp_prof.columns.rows import distinct, lookup, numbered, rows_of
 from usp_prof.contract import parse_mark
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.lookup import lookup
+from usp_prof.columns.rows import lookup
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.places import spot

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.order import group_codes
+from usp_prof.columns.rows import group_codes
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input

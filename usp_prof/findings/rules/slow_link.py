@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.model.edit import Edit
-from usp_prof.replay.slow_links import group_word, link_slowness
+from usp_prof.replay.peers import group_word, link_slowness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.order import first_rows, group_codes
+from usp_prof.columns.rows import first_rows, group_codes
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input

@@ -10,7 +10,6 @@ import numpy as np
 from msgspec.structs import astuple
 
 from usp_prof.inputs.kineto import combinations, nanoseconds, wire
-from usp_prof.inputs.kineto.argument_texts import ArgumentTexts
 from usp_prof.inputs.kineto.argument_types import (
     INPUT_FIELDS,
     LAUNCH_FIELDS,
@@ -21,7 +20,17 @@ from usp_prof.inputs.kineto.argument_types import (
     WorkArguments,
 )
 from usp_prof.inputs.kineto.combinations import GrowingDeviceWork, GrowingInputs
-from usp_prof.inputs.kineto.growing import Kinds, NarrowNumbers, Numbers, Texts, category_text, has, plain_text, spread
+from usp_prof.inputs.kineto.growing import (
+    ArgumentTexts,
+    Kinds,
+    NarrowNumbers,
+    Numbers,
+    Texts,
+    category_text,
+    has,
+    plain_text,
+    spread,
+)
 from usp_prof.inputs.kineto.threads import ThreadNames
 
 if TYPE_CHECKING:

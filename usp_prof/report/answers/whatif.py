@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from usp_prof.charts.inputs import PipelineSchedule
     from usp_prof.model.edit import Edit
     from usp_prof.model.finding import Finding
-    from usp_prof.replay.step_times import StepTimes
+    from usp_prof.replay.replays import StepTimes
     from usp_prof.report.document import Cell
     from usp_prof.report.writers.json_text import ChangeJson, MemoryJson
     from usp_prof.schedules.simulation import Timeline as SimulatedSchedule

@@ -26,8 +26,8 @@ from usp_prof.report.partition import axes_in_order, parts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from usp_prof.model.finding import IdealStep
     from usp_prof.model.health import HealthRow
-    from usp_prof.model.ideal_step import IdealStep
     from usp_prof.report.context import Context
     from usp_prof.report.document import Block
     from usp_prof.report.figures import Figures

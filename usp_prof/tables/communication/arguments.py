@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from usp_prof import limits
 from usp_prof.columns.arrow import coded, index_of, numbers_of, texts_of
-from usp_prof.columns.lookup import lookup
+from usp_prof.columns.rows import lookup
 from usp_prof.model.schema import Kind
 from usp_prof.tables.events.arguments import Field
 

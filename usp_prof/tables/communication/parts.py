@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.arrow import array_of, numbers_of
-from usp_prof.columns.lookup import lookup
-from usp_prof.columns.order import distinct
+from usp_prof.columns.rows import distinct, lookup
 from usp_prof.tables.communication.arguments import said_of, texts
+from usp_prof.tables.communication.peers import marked_transfers
 from usp_prof.tables.communication.posts import around, operation_of, posts_of_gloo, ranges_of
-from usp_prof.tables.communication.transfers import marked_transfers
 from usp_prof.tables.events.classification import KINDS, Work, operation
 from usp_prof.tables.events.frame import HOST_OPS, MARKS
 from usp_prof.tables.events.streams import streams

@@ -1,7 +1,8 @@
-"""Who is on the other side of a send or receive? As recorded, as marked, else from the group rank given to c10d.
+"""Peers: the rank on the other side of a send or receive.
 
-`c10d::send` names its peer by rank within a group, and not the group. Where only one of the rank's groups fits (of
-those of the part's axis, when any is), the peer is known; otherwise it stays unknown.
+In this order: as recorded; as the pipeline's mark around it says; from the rank within a group that c10d was given.
+`c10d::send` does not name the group. The peer is set only if one of the rank's groups fits (of those on the part's
+axis, if there are any); otherwise it stays unknown. NCCL's kernels name neither direction nor peer.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.arrow import index_of
+from usp_prof.columns.lanes import nest
+from usp_prof.contract import parse_mark
 from usp_prof.tables.communication.arguments import numbers
-from usp_prof.tables.communication.transfers import marked_transfers
 from usp_prof.tables.events.arguments import Field
+from usp_prof.tables.events.frame import MARKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +30,37 @@ if TYPE_CHECKING:
     from usp_prof.tables.groups import Membership
 
     Ints = NDArray[np.int64]
+
+
+_DIRECTIONS = ("", "send", "recv")
+
+
+def direction(name: str) -> int:
+    """Say whether an annotation marks a send or a receive of the pipeline (place in the list of directions)."""
+    mark = parse_mark(name)
+    if mark is None or mark.area != "pp":
+        return 0
+    return next((place for place, word in enumerate(_DIRECTIONS) if word and mark.what.startswith(word)), 0)
+
+
+def marked_transfers(frame: EventFrame, track: Ints, at: Ints) -> tuple[NDArray[np.object_], Ints]:
+    """Give for moments on threads the direction (empty outside such marks) and the peer's global rank, or -1."""
+    rows = frame.rows(*MARKS)
+    kind = frame.by_name(rows, direction, np.int64)
+    rows, kind = rows[kind > 0], kind[kind > 0]
+    if not len(rows):
+        return np.full(len(at), "", dtype=object), np.full(len(at), -1, np.int64)
+    peer = frame.by_name(rows, _peer, np.int64)
+    inner = nest(frame.track[rows], frame.start[rows], frame.duration[rows]).innermost(track, at)
+    words = np.array([*_DIRECTIONS], dtype=object)
+    return np.where(inner >= 0, words[kind[inner]], ""), np.where(inner >= 0, peer[inner], -1)
+
+
+def _peer(name: str) -> int:
+    mark = parse_mark(name)
+    value = mark.values.get("peer", -1) if mark else -1
+    return value if isinstance(value, int) else -1
+
 
 _DIRECTED = ("send", "recv")
 _PEER_IN_GROUP = Field("peer", "Concrete Inputs", item=2)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.lanes import nest
-from usp_prof.columns.lookup import lookup
+from usp_prof.columns.rows import lookup
 from usp_prof.model.schema import Kind
 from usp_prof.tables.communication.arguments import coded_texts, elements, second_elements
 from usp_prof.tables.events.arguments import Field

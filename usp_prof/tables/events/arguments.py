@@ -18,10 +18,9 @@ import pyarrow as pa
 
 from usp_prof import limits
 from usp_prof.columns.arrow import coded
-from usp_prof.columns.lookup import lookup
-from usp_prof.inputs.kineto.argument_texts import taken
+from usp_prof.columns.rows import lookup
 from usp_prof.inputs.kineto.argument_types import ArgumentDecoder, real_number, whole_number
-from usp_prof.inputs.kineto.growing import Codes, plain_text, spread
+from usp_prof.inputs.kineto.growing import Codes, plain_text, spread, taken
 from usp_prof.inputs.kineto.wire import ABSENT, DECODE_ERRORS
 from usp_prof.inputs.memory import let_go
 from usp_prof.model.schema import Kind

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.lookup import lookup
+from usp_prof.columns.rows import lookup
 from usp_prof.tables.events.frame import compact
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""On which stream, and on which lane of it, did device work run?"""
+"""Streams and lanes of device work, and its durations where they overrun the next work of the stream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.lanes import split_lanes
-from usp_prof.columns.order import numbered
+from usp_prof.columns.rows import numbered
+from usp_prof.tables.events.frame import DEVICE_WORK
+from usp_prof.tables.ranks import device_kind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,3 +63,35 @@ def _tracks(frame: EventFrame, rows: Ints) -> tuple[list[tuple[int, int]], Ints]
     used, track = numbered(device * max(len(listed), 1) + stream)
     pairs = [(int(devices[code // len(listed)]), int(listed[code % len(listed)])) for code in used.tolist()]
     return pairs, track
+
+
+_OUTLASTED = 2
+"""So many pieces of work that come and go within another's duration show that it is wrong."""
+
+
+def cut(frame: EventFrame) -> int:
+    """Shorten what cannot be true in the frame, and say how many pieces of work that were."""
+    if device_kind(frame) != "rocm":
+        return 0
+    rows = frame.rows(*DEVICE_WORK)
+    track = tracks(frame, rows)
+    order = np.lexsort((rows, frame.end[rows], frame.start[rows], track))
+    rows, track = rows[order], track[order]
+    wrong = _outlasting(track, frame.start[rows], frame.end[rows])
+    following = np.append(frame.start[rows][1:], 0)
+    frame.shorten(rows[wrong], following[wrong] - frame.start[rows[wrong]])
+    return int(wrong.sum())
+
+
+def _outlasting(track: Ints, start: Ints, end: Ints) -> NDArray[np.bool_]:
+    """Mark work within which the next ones of its stream begin and end; all sorted by stream and start."""
+    found = np.zeros(len(start), dtype=bool)
+    if len(start) <= _OUTLASTED:
+        return found
+    within = np.ones(len(start) - _OUTLASTED, dtype=bool)
+    for step in range(1, _OUTLASTED + 1):
+        later = slice(step, len(start) - _OUTLASTED + step)
+        here = slice(0, len(start) - _OUTLASTED)
+        within &= (track[later] == track[here]) & (end[later] <= end[here]) & (start[later] > start[here])
+    found[: len(within)] = within
+    return found

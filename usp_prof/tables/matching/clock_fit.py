@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.order import group_codes, occurrence, per_code
+from usp_prof.columns.rows import group_codes, occurrence, per_code
 from usp_prof.tables.matching import least_squares
 from usp_prof.tables.matching.least_squares import Fit, Observations
 

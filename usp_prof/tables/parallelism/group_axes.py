@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.arrow import coded, index_of
-from usp_prof.columns.order import first_rows, group_codes
+from usp_prof.columns.rows import first_rows, group_codes
 from usp_prof.columns.table import Columns, Replaced, table_of
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.topology import Axis, AxisSource

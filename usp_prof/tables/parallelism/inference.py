@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.order import first_rows, group_codes, numbered
+from usp_prof.columns.rows import first_rows, group_codes, numbered
 from usp_prof.model.topology import Axis, AxisSource
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.pipeline.traffic import Transfers, transfers_of

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.lookup import lookup
-from usp_prof.columns.order import group_codes, per_code
+from usp_prof.columns.rows import group_codes, lookup, per_code
 from usp_prof.columns.table import Columns
 from usp_prof.contract import parse_mark
 from usp_prof.model.topology import Axis

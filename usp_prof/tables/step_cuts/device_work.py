@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.cycle import parts_of, recurring, update_in_one_part
-from usp_prof.columns.lookup import lookup
-from usp_prof.columns.order import first_rows, group_codes
 from usp_prof.columns.repetition import find_repetition
+from usp_prof.columns.rows import first_rows, group_codes, lookup
 from usp_prof.columns.table import Columns
 
 if TYPE_CHECKING:

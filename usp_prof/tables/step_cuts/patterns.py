@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.lanes import nest
-from usp_prof.columns.order import distinct
 from usp_prof.columns.repetition import Repetition, find_repetition, repetition_at
+from usp_prof.columns.rows import distinct
 from usp_prof.contract import parse_mark
 from usp_prof.tables.events.frame import HOST_OPS, MARKS
 from usp_prof.tables.events.phases import PHASES, phases

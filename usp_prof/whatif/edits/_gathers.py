@@ -11,7 +11,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.insertion import Added
 from usp_prof.replay.node_work import BACKWARD, FORWARD, OPTIMIZER, work_of
-from usp_prof.replay.slow_links import calls_of
+from usp_prof.replay.peers import calls_of
 from usp_prof.whatif.network import network_of, on_axis
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.intervals import union
-from usp_prof.columns.lookup import lookup, rows_of
+from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import EdgeKind, NodeKind, events_of
 from usp_prof.replay.host_gaps import allocating, hosts_seen, lane_before, overlap

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.order import group_codes
+from usp_prof.columns.rows import group_codes
 from usp_prof.replay.graph import EdgeKind
 from usp_prof.replay.node_work import OPTIMIZER, work_of
-from usp_prof.replay.slow_links import as_peers
+from usp_prof.replay.peers import as_peers
 from usp_prof.whatif.edits.compute import scaled
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.network import network_of, talk

@@ -15,8 +15,7 @@ import numpy as np
 
 from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import NodeKind
-from usp_prof.replay.node_work import OPTIMIZER, Work, work_of
-from usp_prof.replay.op_shapes import Family
+from usp_prof.replay.node_work import OPTIMIZER, Family, Work, work_of
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.kernel_times import kernel_times
 from usp_prof.whatif.network import Algorithm, hops, network_of, on_axis, volume

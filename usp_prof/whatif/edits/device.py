@@ -10,8 +10,7 @@ import numpy as np
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.hardware import DEVICES, Precision, find, precision
 from usp_prof.replay.graph import NodeKind
-from usp_prof.replay.node_work import work_of
-from usp_prof.replay.op_shapes import Family
+from usp_prof.replay.node_work import Family, work_of
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.edits.precision import device_of
 from usp_prof.whatif.network import network_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.order import group_codes
+from usp_prof.columns.rows import group_codes
 from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import work_of

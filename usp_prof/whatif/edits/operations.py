@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.intervals import union
-from usp_prof.columns.lookup import lookup, rows_of
-from usp_prof.columns.order import distinct, group_codes
+from usp_prof.columns.rows import distinct, group_codes, lookup, rows_of
 from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import NodeKind, events_of
 from usp_prof.whatif.edits.compute import scaled

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.lookup import lookup
+from usp_prof.columns.rows import lookup
 from usp_prof.replay.graph import EdgeKind, NodeKind, events_of
 from usp_prof.replay.host_gaps import overlap
 from usp_prof.whatif.edits.kind import EditKind, Request

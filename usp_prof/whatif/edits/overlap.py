@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.lookup import lookup
-from usp_prof.columns.order import rows_by_code
+from usp_prof.columns.rows import lookup, rows_by_code
 from usp_prof.replay.gradients import accumulated
 from usp_prof.replay.graph import EdgeKind, NodeKind
 from usp_prof.replay.insertion import with_edges

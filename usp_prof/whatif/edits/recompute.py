@@ -15,8 +15,7 @@ import numpy as np
 from usp_prof.model.errors import UsageError
 from usp_prof.replay import recomputation
 from usp_prof.replay.graph import NodeKind
-from usp_prof.replay.node_work import BACKWARD, FORWARD, Work, work_of
-from usp_prof.replay.op_shapes import Family
+from usp_prof.replay.node_work import BACKWARD, FORWARD, Family, Work, work_of
 from usp_prof.whatif.edits.kind import EditKind, Request
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.lookup import lookup
+from usp_prof.columns.rows import lookup
 from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import EdgeKind, NodeKind
 from usp_prof.replay.insertion import Added, with_calls

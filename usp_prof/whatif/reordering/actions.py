@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.lookup import lookup
+from usp_prof.columns.rows import lookup
 from usp_prof.model.errors import UsageError
 from usp_prof.schedules.orders import Action, Kind, Order
 from usp_prof.tables import calls, clock

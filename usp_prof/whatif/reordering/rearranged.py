@@ -17,9 +17,8 @@ from usp_prof.inputs.kineto.events import RawTrace
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.schedules.orders import Kind
 from usp_prof.tables import clock
-from usp_prof.tables.assemble import assemble
+from usp_prof.tables.assemble import assemble, build_rank
 from usp_prof.tables.build import table_from_rows
-from usp_prof.tables.rank import build_rank
 from usp_prof.tables.table_set import MemorySource, TableSet
 
 if TYPE_CHECKING:
