@@ -45,7 +45,7 @@ def test_runs_are_compared_by_object_or_path() -> None:
     assert (found.df.set_index("metric").loc["step_time", "direction"]) == "better"
     assert "step_time" in found.explain()
     assert found.plot().renderers
-    assert repr(found) == found.explain()
+    assert "The step goes from" in repr(found)
     with pytest.raises(UspProfError, match="no kind of difference"):
         usp_prof.compare(slow, clean, across=["colour"])
 

@@ -64,7 +64,7 @@ class Compared:
         return writer.render(self.comparison, "terminal")
 
     def __repr__(self) -> str:
-        return self.explain()
+        return repr(self._answer)
 
     def _repr_html_(self) -> str:
         return self._answer._repr_html_()

@@ -36,7 +36,9 @@ _ORDER = (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.PAS
 def as_terminal(report: Report, *, color: bool, width: int = 120) -> str:
     """Write the check for a terminal."""
     out = io.StringIO()
-    console = Console(file=out, width=width, force_terminal=color, no_color=not color, highlight=False)
+    console = Console(
+        file=out, width=width, force_terminal=color, no_color=not color, highlight=False, force_jupyter=False
+    )
     console.print(Text(headline(report), style=_STYLES[report.verdict]), soft_wrap=True)
     runs = f", {report.baseline_runs} runs" if report.baseline_runs > 1 else ""
     console.print(Text(f"{report.after} against {report.before}{runs}"), soft_wrap=True)

@@ -61,7 +61,9 @@ def write(document: Document, console: Console, sections: Sequence[str] = ()) ->
 def sections_text(title: str, sections: Sequence[Section], *, color: bool, width: int) -> str:
     """Write an answer that is no run's report: its title, and its sections one after the other."""
     out = StringIO()
-    console = Console(file=out, width=width, force_terminal=color, no_color=not color, highlight=False)
+    console = Console(
+        file=out, width=width, force_terminal=color, no_color=not color, highlight=False, force_jupyter=False
+    )
     _put(Line.assemble(("usp-prof ", "dim"), (_plain(title, console), "bold")), console)
     for section in sections:
         console.print()
