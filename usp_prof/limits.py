@@ -50,6 +50,16 @@ MAX_WINDOW_NS = 1 << 53
 """104 days. An event that lies farther from its trace's middle than this has no usable time."""
 MAX_DEPTH = 100
 """JSON lists and objects inside one another, beyond which text is not read."""
+PASSES = Range(1, 1 << 14)
+"""Micro-batches of a step that is predicted or made up: their order is worked out one by one."""
+MAX_ACTIONS = 1 << 20
+"""Pipeline actions of a step over all ranks, of an order that is worked out."""
+MAX_MADE_UP_RANKS = 1 << 14
+MAX_DESCRIPTION_BYTES = 256 << 20
+"""Models, policies, baselines, declarations."""
+MAX_UNPACKED_FREELY = 256 << 20
+MAX_UNPACKING = 1000
+"""Times its size that a packed file may unpack to, beyond `MAX_UNPACKED_FREELY` bytes; traces reach 30."""
 MAX_DIGITS = 19
 
 

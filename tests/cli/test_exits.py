@@ -46,6 +46,23 @@ def test_a_full_disk_is_no_verdict(run: Path, tmp_path: Path, words: tuple[str, 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    "words",
+    [("analyze", "--format", "json"), ("query", "--format", "csv", "SELECT 1"), ("export",), ("baseline save",)],
+)
+def test_an_output_on_a_full_disk_is_no_verdict_either(run: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    path = (*words[1:-1], run, words[-1]) if words[0] == "query" else (run, *words[1:])
+    done = command(*words[0].split(), *path, "-o", FULL, cwd=tmp_path)
+    assert done.returncode == Exit.FAILED, done.stderr
+    assert "No space left" in done.stderr
+
+
+def test_an_output_without_a_name_is_unusable(run: Path, tmp_path: Path) -> None:
+    done = command("export", run, "-o", "", cwd=tmp_path)
+    assert (done.returncode, "names no file" in done.stderr) == (Exit.UNUSABLE, True)
+
+
 def test_a_closed_pipe_ends_without_a_word(run: Path, tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,15 @@ def _run(rng: np.random.Generator, mean: float, calls: int = 3) -> Measured:
         series("step_time", steps(rng, mean=mean, noise=0.005)),
         series("calls", [calls], unit=Unit.COUNT, better=Better.NEITHER, steps=[-1]),
     )
+
+
+def test_two_jobs_that_append_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "runs.parquet"
+    run = _run(np.random.default_rng(1), 1e9)
+    with ThreadPoolExecutor(4) as jobs:
+        numbers = list(jobs.map(lambda commit: append(path, run, commit=f"c{commit}"), range(12)))
+    assert sorted(numbers) == list(range(12))
+    assert set(read(path).column("commit").to_pylist()) == {f"c{commit}" for commit in range(12)}
 
 
 @pytest.fixture

@@ -96,5 +96,5 @@ def test_a_missing_or_cut_file_is_refused(tmp_path: Path) -> None:
     cut = tmp_path / "cut.pickle"
     cut.write_bytes(pickle.dumps({"segments": [SEGMENT]})[:20])
     for path in (cut, tmp_path / "none.pickle"):
-        with pytest.raises(InputError, match="no memory snapshot"):
+        with pytest.raises(InputError, match="memory snapshot"):
             read_memory_snapshot(path)

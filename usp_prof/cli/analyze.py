@@ -14,7 +14,8 @@ from usp_prof.analyses import NAMES
 from usp_prof.cli.console import note, output
 from usp_prof.cli.opening import open_from, parse_numbers
 from usp_prof.cli.snapshots import read_snapshots
-from usp_prof.model.errors import InputError, UsageError, unknown_name
+from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.model.files import write
 from usp_prof.model.flops import load as load_model
 from usp_prof.model.selection import Assumptions, Selection
 from usp_prof.report.build import analyse, build
@@ -160,12 +161,7 @@ def _write(documents: Sequence[Document], args: argparse.Namespace) -> None:
     if args.output is None:
         sys.stdout.write(text)
         return
-    try:
-        args.output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"cannot write {args.output}: {error.strerror}", hint="name a file in a folder that is there"
-        ) from error
+    write(args.output, text, "name a file in a folder that is there")
     note(args, f"wrote {args.output}")
 
 

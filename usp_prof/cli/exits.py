@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import tempfile
@@ -13,7 +12,7 @@ import traceback
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from usp_prof.model.errors import UspProfError
+from usp_prof.model.errors import NO_ROOM, UspProfError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,10 +25,6 @@ class Exit(IntEnum):
     FAILED = 3
     INTERRUPTED = 130
     CLOSED_PIPE = 141
-
-
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
-"""Errors of the machine, not of what was typed."""
 
 
 def run_to_exit(command: Callable[[], int], *, show_tracebacks: bool) -> int:

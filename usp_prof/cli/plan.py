@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from usp_prof import limits
 from usp_prof.cli.console import progress_of
 from usp_prof.cli.opening import choice_options, open_from
 from usp_prof.cli.plan_text import as_json, as_text
@@ -136,12 +137,17 @@ def _check(args: argparse.Namespace) -> None:
     for name in ("sequence", "devices", "batch", "node", "network", "gradient_bytes"):
         value = getattr(args, name)
         if not 0 <= value < float("inf"):
-            raise UsageError(f"--{name.replace('_', '-')} is positive, not {value:g}")
+            raise UsageError(f"--{name.replace('_', '-')} is positive, not {value}")
+        most = limits.MAX_RANKS if name in {"devices", "node"} else limits.COUNT.high
+        if value > most:
+            raise UsageError(f"--{name.replace('_', '-')} is at most {most}, not {value}")
     least = {"zero": 0, "etp": 0}
     for name in PINNABLE:
         value = getattr(args, name)
         if isinstance(value, int) and value < least.get(name, 1):
             raise UsageError(f"--{name.replace('_', '-')} is at least {least.get(name, 1)}, not {value}")
+        if isinstance(value, int) and value > limits.MAX_RANKS:
+            raise UsageError(f"--{name.replace('_', '-')} is at most {limits.MAX_RANKS}, not {value}")
 
 
 def _question(args: argparse.Namespace, calibration: Calibration | None) -> Question:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow as pa
 from usp_prof.cli.console import note, output
 from usp_prof.cli.opening import open_from, run_options
 from usp_prof.model.errors import UsageError
+from usp_prof.model.files import write
 
 if TYPE_CHECKING:
     import argparse
@@ -45,10 +45,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     data = _written(answer, "csv" if args.format == "table" else args.format)
     if args.output:
-        try:
-            Path(args.output).write_bytes(data)
-        except OSError as error:
-            raise UsageError(f"cannot write {args.output}: {error.strerror}", hint="choose another file") from None
+        write(args.output, data)
         note(args, f"wrote {answer.num_rows} rows to {args.output}")
     else:
         sys.stdout.write(data.decode())

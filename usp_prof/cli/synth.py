@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.model.errors import UsageError
+from usp_prof.model.files import read_json
 from usp_prof.synth.declaration import Declaration, FaultKind, Mesh, Style, with_events
 from usp_prof.synth.write import write
 
@@ -66,10 +66,7 @@ def _declaration(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is no declaration: {error}", hint="truth.json of a made-up run holds one") from error
+    data = read_json(path, "declaration", "truth.json of a made-up run holds one")
     if not isinstance(data, dict):
         raise UsageError(f"{path} is no declaration: no object", hint="truth.json of a made-up run holds one")
     return dict(data.get("declaration", data))

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import zstandard
 
 from usp_prof.export.chrome import event_texts, flow_texts, joined, place
-from usp_prof.model.errors import UsageError
+from usp_prof.model.files import written
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
@@ -217,19 +217,12 @@ def _first(tables: TableSet, clocks: clock.Clock, rank: int) -> int:
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
     """Open the file, packed as its name says; a file that could not be finished is taken away."""
-    aside = path.with_name(f".{path.name}.part")
-    try:
-        with aside.open("wb") as raw:
-            if path.suffix == ".gz":
-                with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=5, mtime=0) as packed:
-                    yield packed  # type: ignore[misc] # a binary file for all we need
-            elif path.suffix == ".zst":
-                with zstandard.ZstdCompressor(level=3).stream_writer(raw) as packed:
-                    yield packed
-            else:
-                yield raw
-        aside.replace(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another file with -o") from None
-    finally:
-        aside.unlink(missing_ok=True)
+    with written(path) as raw:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=5, mtime=0) as packed:
+                yield packed  # type: ignore[misc] # a binary file for all we need
+        elif path.suffix == ".zst":
+            with zstandard.ZstdCompressor(level=3).stream_writer(raw, closefd=False) as packed:
+                yield packed
+        else:
+            yield raw  # type: ignore[misc] # the same

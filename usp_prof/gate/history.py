@@ -20,8 +20,10 @@ import pyarrow.parquet as pq
 
 from usp_prof.gate.facts import Fact, FactKind, barred, differences
 from usp_prof.gate.sample import boil_down, t_quantile
-from usp_prof.model.errors import InputError
+from usp_prof.model.errors import NO_ROOM, InputError
+from usp_prof.model.files import read_bytes
 from usp_prof.model.metric import Better, Unit
+from usp_prof.whole_files import one_writer, whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -212,7 +214,20 @@ class MetricTrend:
 
 
 def append(path: str | Path, run: Measured, *, verdict: str = "", commit: str = "") -> int:
-    """Add a run to a history file, made if it is missing; give the run's number in it."""
+    """Add a run to a history file, made if it is missing; give the run's number in it.
+
+    Several jobs may add at once: each waits for the others.
+    """
+    try:
+        with one_writer(Path(path)):
+            return _append(path, run, verdict, commit)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        raise InputError(f"cannot write history {path}: {error.strerror}", hint="name another file") from error
+
+
+def _append(path: str | Path, run: Measured, verdict: str, commit: str) -> int:
     old = read(path) if Path(path).exists() else SCHEMA.empty_table()
     number = max(old.column("run").to_pylist(), default=-1) + 1
     hardware = ", ".join(fact.value for fact in run.facts if fact.kind == "hardware" and fact.name == "device")
@@ -238,22 +253,18 @@ def append(path: str | Path, run: Measured, *, verdict: str = "", commit: str = 
                 "facts": facts,
             }
         )
-    target = Path(path)
-    fresh = target.with_name(target.name + ".new")  # a reader never sees half a file
-    try:
-        pq.write_table(pa.concat_tables([old, pa.Table.from_pylist(rows, SCHEMA)]), fresh)
-        fresh.replace(target)
-    except OSError as error:
-        raise InputError(f"cannot write history {path}: {error.strerror}", hint="name another file") from error
+    with whole_file(Path(path)) as file:
+        pq.write_table(pa.concat_tables([old, pa.Table.from_pylist(rows, SCHEMA)]), file)
     return number
 
 
 def read(path: str | Path) -> pa.Table:
     """Read a history file."""
     hint = "usp-prof check RUN --baseline baseline.json --history runs.parquet makes one"
+    data = read_bytes(path, "history", hint)
     try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
+        table = pq.read_table(pa.BufferReader(data))
+    except (OSError, pa.ArrowException) as error:
         raise InputError(f"cannot read history {path}: {error}", hint=hint) from error
     for name, value in _SINCE.items():
         if name not in table.column_names:

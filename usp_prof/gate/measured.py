@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from usp_prof.gate.facts import Fact  # noqa: TC001 - msgspec reads the annotations
 from usp_prof.gate.series import Series  # noqa: TC001
 from usp_prof.model.errors import InputError
+from usp_prof.model.files import read_bytes, write
 from usp_prof.model.finding import Level  # noqa: TC001
 from usp_prof.model.health import Severity  # noqa: TC001
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -94,10 +98,7 @@ def save(baseline: Baseline, path: str | Path) -> None:
     """Write a baseline, one line for each series, so that a difference can be read; the same runs, the same bytes."""
     runs = ",\n".join(_text(run) for run in baseline.runs)
     text = f'{{"format":{_one(baseline.format)},"version":{baseline.version},"runs":[\n{runs}\n]}}\n'
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}", hint="name another file with -o") from error
+    write(path, text, "name another file with -o")
 
 
 def _text(run: Measured) -> str:
@@ -117,13 +118,10 @@ def _one(value: object) -> str:
 def load(path: str | Path) -> Baseline:
     """Read a baseline."""
     hint = "make one with: usp-prof baseline save RUN -o baseline.json"
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read baseline {path}: {error.strerror}", hint=hint) from error
+    data = read_bytes(path, "baseline", hint)
     try:
         baseline = msgspec.json.decode(data, type=Baseline)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path} is no baseline: {error}", hint=hint) from error
     if baseline.format != FORMAT or not baseline.runs:
         raise InputError(f"{path} is no baseline", hint=hint)

@@ -10,7 +10,6 @@ import re
 import tomllib
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.analyses import NAMES
@@ -20,11 +19,13 @@ from usp_prof.gate.judgement import Limit, parse_limit
 from usp_prof.gate.noise import PRIORS, Machine, Prior
 from usp_prof.gate.series import SHARES
 from usp_prof.model.errors import InputError, UsageError, unknown_name
+from usp_prof.model.files import read_bytes
 from usp_prof.model.finding import Level
 from usp_prof.model.health import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from usp_prof.gate.series import Series
 
@@ -115,13 +116,10 @@ class Policy:
 
 def load_policy(path: str | Path) -> Policy:
     """Read a policy file; its rules come before the defaults unless it says `defaults = false`."""
+    text = read_bytes(path, "policy", "see docs/ci.md for an example")
     try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"cannot read policy {path}: {error.strerror}", hint="see docs/ci.md for an example"
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        data = tomllib.loads(text.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"policy {path} is no TOML: {error}", hint="see docs/ci.md for an example") from error
     return policy_from(data)
 

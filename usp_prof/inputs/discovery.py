@@ -78,8 +78,10 @@ def paths_of_runs(path: str | Path) -> tuple[str, ...]:
 def _listed(root: Path) -> list[Path]:
     if root.is_dir():
         tops = [root]
-    elif root.exists():
+    elif root.is_file():
         return [root]
+    elif root.exists():
+        raise InputError(f"{root} is no file and no folder (a pipe or a device): it can be read once only", hint=_HINT)
     elif has_magic(str(root)):
         tops = [Path(name) for name in sorted(glob(str(root), recursive=True))]  # noqa: PTH207 - absolute patterns too
         if not tops:

@@ -6,13 +6,17 @@ containers, numbers and texts only.
 
 from __future__ import annotations
 
+import io
 import pickle
+import pickletools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from usp_prof import limits
 from usp_prof.model.errors import InputError
+from usp_prof.model.files import read_bytes
 from usp_prof.model.memory_snapshot import MemorySnapshot, Site
 
 if TYPE_CHECKING:
@@ -35,10 +39,9 @@ class _Plain(pickle.Unpickler):
 def read_memory_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
     """Read a snapshot; one entry for each device that holds memory or has a history."""
     try:
-        with path.open("rb") as file:
-            data = _Plain(file).load()
+        data = _Plain(io.BytesIO(_checked(path))).load()
         segments, traces = data["segments"], data.get("device_traces", [])
-        devices = sorted({int(s["device"]) for s in segments} | {n for n, trace in enumerate(traces) if trace})
+        devices = sorted({_number(s, "device") for s in segments} | {n for n, trace in enumerate(traces) if trace})
         return tuple(_of_device(device, segments, traces) for device in devices)
     except (
         OSError,
@@ -49,27 +52,52 @@ def read_memory_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
         ValueError,
         AttributeError,
         LookupError,
+        OverflowError,
+        RecursionError,
+        MemoryError,
     ) as error:
         raise InputError(
             f"{path} is no memory snapshot: {error}", hint="torch.cuda.memory._dump_snapshot(FILE) writes one"
         ) from error
 
 
+def _checked(path: Path) -> bytes:
+    """Read the pickle's bytes; one that asks for more memory than it has bytes is refused before it is loaded.
+
+    The unpickler makes room for the highest number under which something is noted (`PUT`), however few things there
+    are. The walk over all operations takes 0.2 s for a megabyte.
+    """
+    text = read_bytes(path, "memory snapshot", "torch.cuda.memory._dump_snapshot(FILE) writes one")
+    places = limits.Range(0, len(text))
+    for operation, argument, _ in pickletools.genops(text):
+        if "PUT" in operation.name and not places.holds(argument):
+            raise pickle.UnpicklingError(f"it notes something under number {str(argument)[:24]}")
+    return text
+
+
+def _number(entry: dict[str, Any], key: str) -> int:
+    """Give a whole number of an entry; raises `ValueError` where it is outside of its range."""
+    value = entry[key]
+    if not limits.CHANGE.holds(value):
+        raise ValueError(f"{key}={str(value)[:24]} is no whole number within {limits.CHANGE}")
+    return value
+
+
 def _of_device(device: int, segments: list[dict[str, Any]], traces: list[list[dict[str, Any]]]) -> MemorySnapshot:
-    own = [segment for segment in segments if int(segment["device"]) == device]
-    free = [int(b["size"]) for s in own for b in s.get("blocks", []) if str(b["state"]) == "inactive"]
+    own = [segment for segment in segments if _number(segment, "device") == device]
+    free = [_number(b, "size") for s in own for b in s.get("blocks", []) if str(b["state"]) == "inactive"]
     history = traces[device] if device < len(traces) else []
     known = [event for event in history if event["action"] in _TAKES or event["action"] in _HOLDS]
     return MemorySnapshot(
         device=device,
-        reserved=sum(int(segment["total_size"]) for segment in own),
-        allocated=sum(int(segment["allocated_size"]) for segment in own),
+        reserved=sum(_number(segment, "total_size") for segment in own),
+        allocated=sum(_number(segment, "allocated_size") for segment in own),
         largest_free=max(free, default=0),
         segments=len(own),
         out_of_memory=sum(1 for event in history if event["action"] == "oom"),
-        time_us=np.array([int(event.get("time_us", -1)) for event in known], np.int64),
-        change=np.array([_TAKES.get(event["action"], 0) * int(event["size"]) for event in known], np.int64),
-        held_change=np.array([_HOLDS.get(event["action"], 0) * int(event["size"]) for event in known], np.int64),
+        time_us=np.array([_number({"time_us": -1, **event}, "time_us") for event in known], np.int64),
+        change=np.array([_TAKES.get(event["action"], 0) * _number(event, "size") for event in known], np.int64),
+        held_change=np.array([_HOLDS.get(event["action"], 0) * _number(event, "size") for event in known], np.int64),
         sites=_sites(own),
     )
 
@@ -80,7 +108,7 @@ def _sites(segments: list[dict[str, Any]]) -> tuple[Site, ...]:
     for segment in segments:
         for block in segment.get("blocks", []):
             if str(block["state"]) == "active_allocated" and block.get("frames"):
-                found[_line(block["frames"])].append(int(block["size"]))
+                found[_line(block["frames"])].append(_number(block, "size"))
     sites = [Site(where, sum(sizes), len(sizes)) for where, sizes in found.items()]
     return tuple(sorted(sites, key=lambda site: (-site.bytes, site.where)))[:_SITES]
 

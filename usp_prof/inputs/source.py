@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import zstandard
 
+from usp_prof import limits
 from usp_prof.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _BLOCK = 1 << 18
 _PACKED_BLOCK = 1 << 16
 """Packed bytes that are unpacked at once: some ten times as many come out."""
+_ZSTD_BLOCK = 1 << 12
+"""The same for Zstandard, of which four bytes may unpack to 128 KB: no more than 128 MB come out at once."""
 _SIGN = 4
 _STEP = 64
 _GZIP = b"\x1f\x8b"
@@ -65,10 +68,16 @@ class Source:
             with self.path.open("rb", buffering=0) as stream:
                 packed = _unpacker(stream.read(_SIGN))
                 stream.seek(0)
-                size = _BLOCK if packed is None else _PACKED_BLOCK
+                size = _BLOCK if packed is None else _PACKED_BLOCK if isinstance(packed, _Copying) else _ZSTD_BLOCK
+                most = max(limits.MAX_UNPACKED_FREELY, limits.MAX_UNPACKING * self.path.stat().st_size)
                 raw = iter(lambda: stream.read(size) or b"", b"")
                 for block in raw if packed is None else self._unpack(raw, packed):
                     self.size += len(block)
+                    if packed is not None and self.size > most:
+                        raise InputError(
+                            f"{self.path} unpacks to more than {limits.MAX_UNPACKING} times its size",
+                            hint="no trace does; unpack it by hand if it is one",
+                        )
                     yield block
         except OSError as error:
             raise InputError(

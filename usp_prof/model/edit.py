@@ -9,8 +9,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from usp_prof import limits
 from usp_prof.model.errors import UsageError
 
+_RANGES = {
+    "v": limits.CHUNKS,
+    "m": limits.PASSES,
+    "micro_batches": limits.PASSES,
+    "rank": limits.RANK,
+    "stage": limits.STAGE,
+}
+"""The range of the number behind a key or an edit's name; others are `limits.COUNT`."""
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -35,11 +44,15 @@ class Edit:
         word = self.place(key) if key else self.value
         if not word and default is not None:
             return default
+        what = f"{key}={word}" if key else word
         try:
-            return float(word)
+            number = float(word)
         except ValueError:
-            what = f"{key}={word}" if key else word
             raise UsageError(f"edit {self}: {what!r} is no number", hint="usp-prof whatif --help lists edits") from None
+        within = _RANGES.get(key or self.name, limits.COUNT)
+        if not within.low <= number <= within.high:  # false for NaN, too
+            raise UsageError(f"edit {self}: {what!r} is outside of {within}", hint="docs/limits.md lists all ranges")
+        return number
 
 
 def parse_edit(text: str) -> Edit:

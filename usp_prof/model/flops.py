@@ -5,7 +5,6 @@ A description is our own fields (a manifest's `model`), or a Hugging Face `confi
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, replace
 from math import isnan
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from usp_prof import architecture, conventions
 from usp_prof.contract import ModelEntry, model_entry
 from usp_prof.model.errors import InputError, UsageError, unknown_name
+from usp_prof.model.files import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,10 +34,7 @@ def load(path: Path, sequence: int = 0) -> ModelEntry:
 
     The longest sequence that a model allows says nothing about training, so that `sequence` is never taken from it.
     """
-    try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is no model description: {error}", hint=_HINT) from error
+    data = read_json(path, "model description", _HINT)
     if not isinstance(data, dict):
         raise InputError(f"{path} is no model description: no JSON object", hint=_HINT)
     inner = data.get("model")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from usp_prof.contract import TRACE_METADATA_KEY, format_mark
 from usp_prof.record import flight
-from usp_prof.record.atomic import whole_gzip_file
 from usp_prof.record.enrichment import enrich
 from usp_prof.record.trace_text import ENCODING, with_metadata
+from usp_prof.whole_files import whole_gzip_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

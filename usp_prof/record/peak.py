@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from usp_prof.record.atomic import whole_file
+from usp_prof.whole_files import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

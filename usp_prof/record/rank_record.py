@@ -11,11 +11,11 @@ import torch
 
 from usp_prof.contract import MANIFEST_NAME, Manifest
 from usp_prof.record import _torch_private, export, statement
-from usp_prof.record.atomic import whole_file
 from usp_prof.record.gathering import Exchange, Part
 from usp_prof.record.peak import Peak, cpu_peak
 from usp_prof.record.surroundings import Place, find_place, uses_cuda
 from usp_prof.record.topology import Topology, survey
+from usp_prof.whole_files import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

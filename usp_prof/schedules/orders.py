@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from usp_prof import limits
 from usp_prof.model.errors import UsageError
 from usp_prof.schedule import Schedule
 
@@ -50,6 +51,13 @@ F, B, I, W = Kind  # noqa: E741 - the letters that everyone uses
 
 def order(schedule: Schedule, shape: Shape) -> Order:
     """Give each rank's actions in order; raises where the schedule does not exist for such a pipeline."""
+    actions = 2 * shape.ranks * shape.chunks * shape.micro_batches
+    if actions > limits.MAX_ACTIONS:
+        raise UsageError(
+            f"{shape.ranks} ranks x {shape.chunks} stages x {shape.micro_batches} micro-batches are {actions} actions, "
+            f"more than the {limits.MAX_ACTIONS} that are worked out",
+            hint="choose fewer micro-batches or stages on each rank",
+        )
     stages_per_rank = schedule.traits.stages_per_rank
     if stages_per_rank is not None and shape.chunks != stages_per_rank:
         raise UsageError(

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from usp_prof import limits
 from usp_prof.model.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
@@ -230,6 +231,11 @@ def check(run: Declaration) -> None:
     mesh, stages = run.mesh, run.mesh.pp * run.work.virtual_stages
     rules = (
         (min(mesh.dp, mesh.tp, mesh.pp, mesh.cp, mesh.ep) >= 1, "every axis has at least one rank"),
+        (mesh.world <= limits.MAX_MADE_UP_RANKS, f"the mesh has at most {limits.MAX_MADE_UP_RANKS} ranks"),
+        (run.work.micro_batches <= limits.PASSES.high, f"micro_batches is at most {limits.PASSES.high}"),
+        (run.work.steps <= limits.PASSES.high, f"steps is at most {limits.PASSES.high}"),
+        (run.work.virtual_stages in range(1, limits.CHUNKS.high + 1), f"virtual_stages is {limits.CHUNKS}"),
+        (run.shape.layers in range(1, limits.STAGE.high + 1), f"layers is 1 to {limits.STAGE.high}"),
         ((mesh.dp * mesh.cp) % mesh.ep == 0, "ep divides dp times cp"),
         (run.shape.layers % stages == 0, f"layers are a multiple of the {stages} stages"),
         (run.work.micro_batches >= 1 and run.work.steps >= 1, "there is a micro-batch and a step"),

@@ -12,6 +12,7 @@ from usp_prof.synth import gloo_layout, layout, nccl_layout
 from usp_prof.synth.declaration import Style
 from usp_prof.synth.mesh import AXES, clocks
 from usp_prof.synth.simulation import simulate, tell
+from usp_prof.whole_files import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,8 +76,8 @@ def write(run: Declaration, folder: Path, *, described: bool = True, compress: b
     folder.mkdir(parents=True, exist_ok=True)
     notes = manifest(simulation) if described else None
     if notes is not None:
-        (folder / MANIFEST_NAME).write_text(_json(notes.to_dict()))
-    (folder / TRUTH_NAME).write_text(_json(truth(simulation)))
+        _save(folder / MANIFEST_NAME, iter([_json(notes.to_dict())]))
+    _save(folder / TRUTH_NAME, iter([_json(truth(simulation))]))
     ending = ".json.gz" if compress else ".json"
     files = []
     for log, clock in zip(simulation.logs, clocks(run), strict=True):
@@ -107,9 +108,9 @@ def _json(data: dict[str, Any]) -> str:
 def _save(path: Path, pieces: Iterator[str]) -> None:
     if path.suffix == ".gz":
         # No name and no time in the header: the same run gives the same bytes.
-        with path.open("wb") as raw, gzip.GzipFile("", "wb", _LEVEL, raw, 0) as packed:
+        with whole_file(path) as raw, gzip.GzipFile("", "wb", _LEVEL, raw, 0) as packed:
             for piece in pieces:
                 packed.write(piece.encode())
         return
-    with path.open("w") as plain:
-        plain.writelines(pieces)
+    with whole_file(path) as plain:
+        plain.writelines(piece.encode() for piece in pieces)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from usp_prof.contract import MANIFEST_NAME, TRACE_METADATA_KEY
 from usp_prof.export.merged_trace import write_rank
 from usp_prof.model.errors import UsageError
+from usp_prof.whole_files import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,4 +30,5 @@ def write_run(tables: TableSet, folder: Path, metadata: Mapping[int, Mapping[str
         own.pop(TRACE_METADATA_KEY, None)
         write_rank(tables, rank, folder / f"rank{rank}.json.gz", own)
     if tables.manifest is not None:
-        (folder / MANIFEST_NAME).write_text(json.dumps(tables.manifest.to_dict(), indent=1), encoding="utf-8")
+        with whole_file(folder / MANIFEST_NAME) as file:
+            file.write(json.dumps(tables.manifest.to_dict(), indent=1).encode())

@@ -1,0 +1,121 @@
+"""What would take the machine is refused in one line that names the field; docs/limits.md lists every limit."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from usp_prof import limits
+from usp_prof.cli.app import main
+from usp_prof.inputs.discovery import discover
+from usp_prof.inputs.memory_snapshot import read_memory_snapshot
+from usp_prof.inputs.source import Source
+from usp_prof.model.edit import parse_edit
+from usp_prof.model.errors import InputError, UspProfError
+from usp_prof.model.files import read_bytes, read_json
+from usp_prof.schedule import Schedule, Shape
+from usp_prof.schedules.orders import order
+
+DOCS = Path(__file__).parents[2] / "docs" / "limits.md"
+
+
+def test_a_small_file_that_unpacks_to_hundreds_of_megabytes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json.zst"
+    path.write_bytes(zstandard.ZstdCompressor().compress(b'{"traceEvents":[' + b" " * (600 << 20)))
+    assert path.stat().st_size < 100_000
+    with pytest.raises(InputError, match="unpacks to more than 1000 times its size"):
+        for _ in Source(path).blocks():
+            pass
+
+
+def test_a_trace_that_packs_well_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json.zst"
+    text = b'{"traceEvents":[' + b'{"ph":"X","name":"aten::mm"},' * 300_000
+    path.write_bytes(zstandard.ZstdCompressor().compress(text))
+    assert b"".join(Source(path).blocks()) == text
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes as POSIX has them")
+def test_a_pipe_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "rank0.json"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="no file and no folder"):
+        discover(pipe)
+    with pytest.raises(InputError, match="no trace in"):
+        discover(tmp_path)
+    with pytest.raises(InputError, match="it is no plain file"):
+        read_bytes(pipe, "policy", "")
+    with pytest.raises(InputError, match="no plain file"):
+        read_memory_snapshot(pipe)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 200 + "]" * 200, '{"a":' * 150 + "1" + "}" * 150, "", "{", "\0"])
+def test_json_nested_beyond_all_use_is_no_description(tmp_path: Path, text: str) -> None:
+    (tmp_path / "model.json").write_text(text)
+    with pytest.raises(InputError, match="is no model"):
+        read_json(tmp_path / "model.json", "model", "")
+
+
+@pytest.mark.parametrize(
+    ("edit", "key"),
+    [
+        ("schedule=interleaved,v=99999999", "v"),
+        ("schedule=interleaved,v=0", "v"),
+        ("schedule=1f1b,m=1e9", "m"),
+        ("micro_batches=1e9", ""),
+        ("micro_batches=nan", ""),
+        ("comm_faster=1e300", ""),
+        ("rank_as_peers=-7", ""),
+    ],
+)
+def test_a_number_of_an_edit_beyond_its_range_is_refused_by_name(edit: str, key: str) -> None:
+    with pytest.raises(UspProfError, match="is outside of"):
+        parse_edit(edit).number(key)
+
+
+def test_a_schedule_of_too_many_actions_is_refused() -> None:
+    with pytest.raises(UspProfError, match="1024 ranks x 1 stages x 10000 micro-batches"):
+        order(Schedule.ONE_F_ONE_B, Shape(1024, 10_000, 1))
+
+
+@pytest.mark.parametrize("words", ["--mesh dp=99999999", "--micro-batches 1000000000", "--steps 1000000000"])
+def test_a_made_up_run_beyond_all_bounds_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    assert main(["synth", *words.split(), str(tmp_path / "run")]) == 2
+    assert "at most" in capsys.readouterr().err
+
+
+def test_a_snapshot_that_notes_something_under_a_huge_number_is_refused(tmp_path: Path) -> None:
+    bomb = b"\x80\x02]r\xff\xff\xff\x7f."  # LONG_BINPUT 2**31 - 1: the unpickler would make room for all of them
+    (tmp_path / "bomb.pickle").write_bytes(bomb)
+    with pytest.raises(InputError, match="notes something under number 2147483647"):
+        read_memory_snapshot(tmp_path / "bomb.pickle")
+
+
+@pytest.mark.parametrize("size", [float("inf"), float("nan"), 2**70, True, "many", None])
+def test_a_snapshot_with_a_size_that_is_none_is_refused_by_the_field(tmp_path: Path, size: object) -> None:
+    segment = {"device": 0, "total_size": size, "allocated_size": 0, "blocks": []}
+    (tmp_path / "odd.pickle").write_bytes(pickle.dumps({"segments": [segment], "device_traces": []}))
+    with pytest.raises(InputError, match="total_size"):
+        read_memory_snapshot(tmp_path / "odd.pickle")
+
+
+def test_every_limit_is_in_the_documentation() -> None:
+    named = [name for name, value in vars(limits).items() if name.isupper() and not name.startswith("_")]
+    text = DOCS.read_text()
+    assert [name for name in named if f"`{name}`" not in text] == []
+
+
+def test_a_snapshot_is_read_from_memory_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "evil.pickle"
+    buffer = io.BytesIO()
+    pickle.Pickler(buffer).dump(print)
+    path.write_bytes(buffer.getvalue())
+    with pytest.raises(InputError, match="it names builtins"):
+        read_memory_snapshot(path)

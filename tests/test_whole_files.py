@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from usp_prof.whole_files import whole_file, whole_gzip_file
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("before")
+
+    def write_half() -> None:
+        with whole_file(path) as file:
+            file.write(b"half of")
+            raise RuntimeError("the disk is full")
+
+    with pytest.raises(RuntimeError, match="disk"):
+        write_half()
+    assert path.read_text() == "before"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_nothing_stands_under_the_final_name_until_all_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json.gz"
+    with whole_gzip_file(path) as file:
+        file.write(b"whole")
+        assert not path.exists()
+    assert gzip.decompress(path.read_bytes()) == b"whole"
+
+
+def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with whole_gzip_file(tmp_path / name) as file:
+            file.write(b"same")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_what_a_link_points_to_is_replaced_and_the_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("before")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with whole_file(tmp_path / "link") as file:
+        file.write(b"after")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"after"
+
+
+def test_a_device_is_written_to_as_it_is() -> None:
+    with whole_file(Path("/dev/null")) as file:
+        file.write(b"gone")
+    assert not Path("/dev/null").is_file()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from usp_prof.whole_files import whole_file
+with whole_file(Path(sys.argv[1])) as file:
+    file.write(b"half of"); file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+def test_a_writer_that_is_killed_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("before")
+    done = subprocess.run([sys.executable, "-c", KILLED, path], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_text() == "before"
+
+
+ADDING = """
+import sys
+from pathlib import Path
+from usp_prof.whole_files import one_writer, whole_file
+path = Path(sys.argv[1])
+for _ in range(20):
+    with one_writer(path):
+        old = path.read_bytes()
+        with whole_file(path) as file:
+            file.write(old + b"x")
+"""
+
+
+def test_processes_that_add_to_one_file_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    path.touch()
+    writers = [subprocess.Popen([sys.executable, "-c", ADDING, path]) for _ in range(4)]
+    assert [writer.wait(timeout=120) for writer in writers] == [0] * 4
+    assert path.read_bytes() == b"x" * 80
