@@ -43,11 +43,8 @@ def write_rank(tables: TableSet, rank: int, path: Path, metadata: Mapping[str, A
     fields = "".join(f"{json.dumps(name)}:{json.dumps(value)},\n" for name, value in head.items())
     parts = [*_names(tables, rank), *_events(table, zero).to_pylist()]
     text = f'{{{fields}"baseTimeNanoseconds":{zero},\n"traceEvents":[\n{joined(parts)}\n]}}\n'
-    try:
-        with gzip.GzipFile(path, "wb", compresslevel=5, mtime=0) as out:
-            out.write(text.encode())
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another folder with -o") from None
+    with _opened(path, "choose another folder with -o") as out:
+        out.write(text.encode())
     return int(table.num_rows)
 
 
@@ -215,9 +212,9 @@ def _first(tables: TableSet, clocks: clock.Clock, rank: int) -> int:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(path: Path, hint: str = "choose another file with -o") -> Iterator[BinaryIO]:
     """Open the file, packed as its name says; a file that could not be finished is taken away."""
-    with written(path) as raw:
+    with written(path, hint) as raw:
         if path.suffix == ".gz":
             with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=5, mtime=0) as packed:
                 yield packed  # type: ignore[misc] # a binary file for all we need
