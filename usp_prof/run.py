@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -175,6 +176,46 @@ def open_run(
     health += [row for one in loaded.values() for row in one.health]
     tables = assemble(sources, manifest=manifest, health=health)
     return Run(found, discovery, loaded, tables, cache)
+
+
+@dataclass(frozen=True, slots=True)
+class RanksRead:
+    """A share of a run's ranks that was read into the store."""
+
+    ranks: tuple[int, ...]
+    wanted: int
+    """How many ranks the share has."""
+    health: tuple[HealthRow, ...]
+    folder: Path
+
+
+def read_ranks(
+    path: str | Path,
+    *,
+    run: str | None = None,
+    ranks: Iterable[int] | None = None,
+    shard: tuple[int, int] = (0, 1),
+    cache_dir: str | Path | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+    executor: Executor | None = None,
+) -> RanksRead:
+    """Read every `shard[1]`-th rank of a run into the store, beginning with the `shard[0]`-th.
+
+    Shares are disjoint and cover the run, whoever reads them and when. `open_run` finds their tables afterwards.
+    """
+    found = _chosen(discover(path), run)
+    index, count = shard
+    files = sorted(_wanted(found, ranks), key=lambda file: file.rank)[index::count]
+    manifest, _ = _manifest(found)
+    cache = open_cache(cache_dir)
+    if not files:
+        return RanksRead((), 0, (), cache.folder)
+    loaded, lost = load(files, manifest, cache, progress, executor)
+    rows = [row for row in lost if row.severity is Severity.DATA_LOSS]
+    rows += [row for one in loaded.values() for row in one.health if row.code == "not_cached"]
+    unstored = {row.rank for row in rows if row.code == "not_cached"}
+    stored = tuple(sorted(set(loaded) - unstored))
+    return RanksRead(stored, len(files), tuple(rows), cache.folder)
 
 
 def _as_they_are(loaded: Mapping[int, LoadedRank]) -> dict[str, list[Path]]:

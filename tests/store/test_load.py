@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tiny
@@ -15,12 +15,14 @@ import tiny
 from usp_prof.contract import Manifest
 from usp_prof.inputs.discovery import discover
 from usp_prof.model.errors import InputError
-from usp_prof.store import load, rank_jobs
+from usp_prof.store import executors, load, rank_jobs
 from usp_prof.store.cache import Cache, StoredTables
-from usp_prof.store.rank_jobs import NOT_DONE, RankJob, local_executor, run_jobs
+from usp_prof.store.executors import local_executor, workers_for
+from usp_prof.store.rank_jobs import ATTEMPTS, NOT_DONE, RankJob, run_jobs
 from usp_prof.tables.table_set import MemorySource
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from usp_prof.inputs.runs import TraceFile
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 def run_of(folder: Path, ranks: int = 3) -> list[TraceFile]:
     traces = {rank: tiny.Trace(rank, ranks).op(f"aten::op{rank}", 10, 5).kernel("k", 20, 7) for rank in range(ranks)}
     return list(discover(tiny.write(traces, folder)).runs[0].files)
+
+
+def _lost_with_its_worker() -> None:
+    raise KeyError("the worker was killed")
 
 
 def ops(loaded: dict[int, load.LoadedRank]) -> dict[int, list[str]]:
@@ -126,7 +132,7 @@ class TestExecutors:
     def test_workers_store_tables_and_tell_of_damage(self, tmp_path: Path) -> None:
         jobs, cache = self.jobs(tmp_path), Cache(tmp_path / "cache")
         jobs[1].path.write_bytes(b"{}")
-        with local_executor(len(jobs)) as workers:
+        with local_executor(jobs) as workers:
             done = {job.rank: result for job, result in run_jobs(jobs, Manifest(), cache, workers)}
         assert sorted(done) == [0, 1, 2]
         assert "no list of trace events" in done[1].error
@@ -160,6 +166,39 @@ class TestExecutors:
             loaded, lost = load.load(files, None, cache, executor=workers)
         assert sorted(ops(loaded)) == [0, 1, 2]
         assert lost == []
+
+    def test_a_rank_that_fails_three_times_is_given_up_and_costs_the_others_nothing(self, tmp_path: Path) -> None:
+        class Losing(ThreadPoolExecutor):
+            asked = 0
+
+            def submit(self, run: Callable[..., Any], job: RankJob, *args: Any) -> Future[Any]:
+                if job.rank != 1:
+                    return super().submit(run, job, *args)
+                self.asked += 1
+                return super().submit(_lost_with_its_worker)
+
+        with Losing(2) as workers:
+            loaded, lost = load.load(run_of(tmp_path / "run"), None, Cache(tmp_path / "cache"), executor=workers)
+        assert sorted(loaded) == [0, 2]
+        assert [(row.code, row.rank) for row in lost] == [("rank_unreadable", 1)]
+        assert "KeyError" in lost[0].detail
+        assert workers.asked == ATTEMPTS
+
+    def test_no_more_workers_than_memory_holds(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        jobs = self.jobs(tmp_path)
+        monkeypatch.setattr(executors, "processors", lambda: 8)
+        monkeypatch.setattr(executors, "free_memory", lambda: 2 << 30)
+        assert workers_for(jobs) == 3, "one a file"
+        with jobs[0].path.open("ab") as stream:
+            stream.truncate(40 << 20)  # packed: it unpacks to about twelve times as much
+        assert workers_for(jobs) == 2
+        assert workers_for(jobs, most=1) == 1
+        monkeypatch.setattr(executors, "free_memory", lambda: 0)
+        assert workers_for(jobs) == 1
+
+    def test_free_memory_is_known_on_linux(self) -> None:
+        free = executors.free_memory()
+        assert free is None or 0 < free < 1 << 50
 
     def test_processes_that_cannot_start_leave_the_work_to_us(self, tmp_path: Path) -> None:
         class Refusing(ThreadPoolExecutor):
@@ -197,4 +236,4 @@ class TestExecutors:
 
     def test_processors_are_counted_where_the_system_has_no_affinity(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-        assert rank_jobs.processors() == (os.cpu_count() or 1)
+        assert executors.processors() == (os.cpu_count() or 1)

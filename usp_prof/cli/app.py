@@ -22,6 +22,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("query", "Ask the tables of all ranks in SQL."),
     ("tables", "What every table and column means."),
     ("export", "Write all ranks into one file for Perfetto."),
+    ("read", "Read a share of a run's traces into the store, on any machine."),
     ("cache", "Measure or empty what is kept of traces that were read."),
     ("dashboard", "See where the step went, from any browser."),
     ("synth", "Write traces of a made-up run whose truth is known."),
@@ -62,7 +63,9 @@ def common_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes; errors only")
     group.add_argument("-v", "--verbose", action="store_true", help="say what is being done, and show tracebacks")
     group.add_argument("--no-color", action="store_true", help="no colours (also: NO_COLOR=1)")
-    group.add_argument("--cache-dir", metavar="DIR", help="where read traces are kept (also: USP_PROF_CACHE)")
+    group.add_argument(
+        "--cache-dir", "--store", metavar="DIR", help="where read traces are kept (also: USP_PROF_CACHE)"
+    )
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from usp_prof.cli.console import reading_progress
 from usp_prof.model.errors import UsageError
 from usp_prof.run import open_run
+from usp_prof.store.executors import named_executor
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
+    from concurrent.futures import Executor
 
     from usp_prof.run import Run
 
@@ -28,18 +32,32 @@ def choice_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options that choose among several runs and ranks."""
     parser.add_argument("--run", metavar="NAME", help="which run, where several lie under PATH (default: the newest)")
     parser.add_argument("--ranks", metavar="LIST", help="read these ranks only, such as 0-3,7")
+    parser.add_argument(
+        "--executor", metavar="WHERE", help="who reads: dask:tcp://HOST:PORT (default: processes of this machine)"
+    )
 
 
 def open_from(args: argparse.Namespace) -> Run:
     """Open the run that the options name, showing progress."""
-    with reading_progress(args) as progress:
+    with reading_progress(args) as progress, executor_from(args) as executor:
         return open_run(
             args.path,
             run=args.run,
             ranks=parse_numbers(args.ranks, "--ranks") if args.ranks else None,
             cache_dir=args.cache_dir,
             progress=progress,
+            executor=executor,
         )
+
+
+@contextmanager
+def executor_from(args: argparse.Namespace) -> Iterator[Executor | None]:
+    """Give the executor that the options name; None: processes of this machine."""
+    if not args.executor:
+        yield None
+        return
+    with named_executor(args.executor) as executor:
+        yield executor
 
 
 def parse_numbers(text: str, option: str) -> tuple[int, ...]:

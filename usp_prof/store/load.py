@@ -16,7 +16,8 @@ from usp_prof._version import __version__
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.store.cache import Cache, CacheUnwritableError, content_key
-from usp_prof.store.rank_jobs import RankJob, build, local_executor, run_jobs
+from usp_prof.store.executors import local_executor
+from usp_prof.store.rank_jobs import RankJob, build, run_jobs
 from usp_prof.tables import catalogue
 from usp_prof.tables.table_set import MemorySource
 
@@ -72,7 +73,7 @@ def load(
     if executor is not None:
         jobs = loading.by_executor(jobs, executor)
     elif len(jobs) > 1 and sum(_size(job.path) for job in jobs) > _LITTLE:
-        with local_executor(len(jobs)) as workers:
+        with local_executor(jobs) as workers:
             jobs = loading.by_executor(jobs, workers)
     for job in jobs:
         loading.here(job)

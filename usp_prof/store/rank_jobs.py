@@ -1,15 +1,8 @@
-"""Rank jobs: read one file, build its tables, store them; and the executors that run such jobs.
-
-Any `concurrent.futures.Executor` will do. Without one, loky starts worker processes on this machine. Unlike the
-standard pool it never imports the caller's main module, so a script or a notebook needs no main guard.
-"""
+"""Rank jobs: read one file, build its tables, store them; run by any `concurrent.futures.Executor`."""
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import CancelledError, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from concurrent.futures import BrokenExecutor, CancelledError, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,46 +82,52 @@ NOT_DONE = JobResult(stored=False)
 """The worker died or could not start: whoever asked reads the file itself."""
 
 
-@contextmanager
-def local_executor(jobs: int) -> Iterator[Executor]:
-    """Give a pool of worker processes, one a processor, and end them afterwards."""
-    from loky import ProcessPoolExecutor  # noqa: PLC0415 - a run that is cached starts no process
-
-    pool = ProcessPoolExecutor(max_workers=max(1, min(jobs, processors())))
-    try:
-        yield pool
-    finally:
-        # Without a failure nothing is running any more; after Ctrl-C nobody waits for what is.
-        pool.shutdown(wait=True, kill_workers=True)
+ATTEMPTS = 3
+"""How often a rank is asked for before it is given up, where its worker dies and the executor goes on."""
 
 
 def run_jobs(
     jobs: Sequence[RankJob], manifest: Manifest | None, cache: Cache, executor: Executor
 ) -> Iterator[tuple[RankJob, JobResult]]:
-    """Run the jobs, the largest files first; gives each as it ends."""
+    """Run the jobs, the largest files first; gives each as it ends.
+
+    A job whose worker fails is given again, `ATTEMPTS` times in all; then it is an error. What an executor that is
+    broken has left is not done.
+    """
+    left = sorted(jobs, key=_largest_first)
+    for _ in range(ATTEMPTS):
+        failed = []
+        for job, result in _run_once(left, manifest, cache, executor):
+            if isinstance(result, JobResult):
+                yield job, result
+            else:
+                failed.append((job, result))
+        left = [job for job, _ in failed]
+    for job, error in failed:
+        why = f"{ATTEMPTS} workers failed to read it, the last with {type(error).__name__}: {error}"
+        yield job, JobResult(stored=False, error=why)
+
+
+def _run_once(
+    jobs: Sequence[RankJob], manifest: Manifest | None, cache: Cache, executor: Executor
+) -> Iterator[tuple[RankJob, JobResult | Exception]]:
+    """Run each job once; gives the exception of those whose worker failed."""
     folder, limit = str(cache.folder), cache.limit_bytes
     futures = {}
-    left = sorted(jobs, key=_largest_first)
     try:
-        while left:
-            futures[executor.submit(run_job, left[0], manifest, folder, limit)] = left[0]
-            left.pop(0)
-    except (OSError, BrokenProcessPool):  # no process can be started, or the first ones died at once
+        for job in jobs:
+            futures[executor.submit(run_job, job, manifest, folder, limit)] = job
+    except (OSError, BrokenExecutor):  # no process can be started, or the first ones died at once
         pass
     for future in as_completed(futures):
         try:
             yield futures[future], future.result()
-        except (BrokenProcessPool, CancelledError, OSError):
+        except (BrokenExecutor, CancelledError, OSError):
             yield futures[future], NOT_DONE
-    for job in left:
-        yield job, NOT_DONE
-
-
-def processors() -> int:
-    """Count the processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        except Exception as error:  # noqa: BLE001 - an executor's own error for a worker that was killed
+            yield futures[future], error
+    submitted = set(futures.values())
+    yield from ((job, NOT_DONE) for job in jobs if job not in submitted)
 
 
 def _largest_first(job: RankJob) -> tuple[int, int]:

@@ -1,0 +1,94 @@
+"""Reading a run in shares, side by side: the store is the one that a single process makes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from usp_prof import open_run
+from usp_prof.cli.app import main
+from usp_prof.cli.read import parse_shard
+from usp_prof.model.errors import UsageError
+from usp_prof.synth.declaration import Declaration
+from usp_prof.synth.write import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RANKS = 6
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shares") / "run"
+    write(Declaration.from_dict({"mesh": {"dp": RANKS}, "work": {"steps": 2}}), path)
+    return path
+
+
+def entries(store: Path) -> dict[str, str]:
+    """Give the seal of each whole entry: it names every file with its hash. A killed reader leaves `aside-*`."""
+    whole = (folder for folder in store.iterdir() if not folder.name.startswith("aside-"))
+    return {folder.name: (folder / "entry.json").read_text() for folder in whole}
+
+
+def reading(run: Path, store: Path, shard: str) -> subprocess.Popen[bytes]:
+    program = "from usp_prof.cli.app import main; raise SystemExit(main())"
+    command = [sys.executable, "-c", program, "read", str(run), "--store", str(store), "--shard", shard]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+
+def test_shares_of_several_processes_make_the_store_of_one(run: Path, tmp_path: Path) -> None:
+    assert main(["read", str(run), "--store", str(tmp_path / "one"), "-q"]) == 0
+    readers = [reading(run, tmp_path / "shares", f"{share}/4") for share in range(4)]
+    for reader in readers[:2]:
+        reader.send_signal(signal.SIGKILL)
+    for reader in readers:
+        reader.wait(timeout=120)
+    again = [reading(run, tmp_path / "shares", f"{share}/4") for share in range(2)]
+    assert [reader.wait(timeout=120) for reader in (*readers[2:], *again)] == [0] * 4
+    assert entries(tmp_path / "shares") == entries(tmp_path / "one")
+
+
+def test_what_was_read_is_opened_without_its_traces_being_read_again(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for share in range(3):
+        assert main(["read", str(run), "--store", str(tmp_path), "--shard", f"{share}/3"]) == 0
+        assert f"2 ranks of share {share}/3" in capsys.readouterr().err
+    monkeypatch.setattr("usp_prof.store.rank_jobs.read", None)
+    assert open_run(run, cache_dir=tmp_path).ranks == tuple(range(RANKS))
+
+
+def test_more_shares_than_ranks_leave_some_empty(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["read", str(run), "--store", str(tmp_path), "--shard", "9/10"]) == 0
+    assert "0 ranks of share 9/10" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["3", "4/4", "-1/2", "0/0", "a/b"])
+def test_what_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no share"):
+        parse_shard(text)
+
+
+def test_an_executor_that_nobody_has_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["read", str(run), "--executor", "ray"]) == 2
+    assert "dask:tcp://" in capsys.readouterr().err
+
+
+@pytest.mark.large
+@pytest.mark.timeout(300)
+def test_dask_workers_of_which_one_is_killed_make_the_same_run(run: Path, tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None) as cluster:
+        with distributed.Client(cluster) as client:
+            workers = list(client.run(os.getpid).values())
+        os.kill(workers[0], signal.SIGKILL)
+        address = f"dask:{cluster.scheduler_address}"
+        assert main(["read", str(run), "--store", str(tmp_path / "dask"), "--executor", address, "-q"]) == 0
+    assert main(["read", str(run), "--store", str(tmp_path / "here"), "-q"]) == 0
+    assert entries(tmp_path / "dask") == entries(tmp_path / "here")
