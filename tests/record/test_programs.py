@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -128,3 +129,39 @@ def test_megatron_core(run_program: Runner, read_trace: Reader) -> None:
     (tensor,) = {group.name for group in manifest.groups if group.axes == ["tp"]}
     events = gloo_arguments(read_trace(folder / "rank1.json.gz"))
     assert {args["Process Group Name"] for name, args in events if name == "gloo:all_reduce"} == {tensor}
+
+
+def installed(name: str, how: str) -> None:
+    """Skip where a library is not there; it is not imported here, since most set up a process of their own."""
+    if find_spec(name) is None:
+        pytest.skip(f"{how}, in an environment apart")
+
+
+def test_deepspeed(run_program: Runner, read_trace: Reader) -> None:
+    installed("deepspeed", "pip install deepspeed==0.19.8")
+    folder = run_program("deepspeed_loop.py")
+    manifest = check_whole(folder)
+    assert manifest.mesh == {"pp": 1, "dp": 2, "cp": 1, "tp": 1}
+    assert manifest.zero_stage == 1
+    assert (manifest.gradient_accumulation, manifest.micro_batch_tokens, manifest.tokens_per_step) == (2, 12, 48)
+    trace = read_trace(folder / "rank1.json.gz")
+    # Two micro-batches to each of the two recorded steps.
+    assert names(trace, "ProfilerStep") == {"ProfilerStep#2": 1, "ProfilerStep#3": 1}
+    assert names(trace, "train::") == {"train::forward": 4, "train::backward": 4, "train::optimizer": 4}
+    data = {group.name for group in manifest.groups if group.axes == ["dp"]}
+    reduced = {args["Process Group Name"] for _, args in gloo_arguments(trace) if args["In msg nelems"] > 1}
+    assert reduced
+    assert reduced <= data
+
+
+def test_torchtitan(run_program: Runner, read_trace: Reader) -> None:
+    installed("torchtitan", "pip install torchtitan==0.3.0")
+    folder = run_program("torchtitan_loop.py")
+    manifest = check_whole(folder)
+    assert manifest.mesh == {"pp": 1, "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 2}
+    assert (manifest.gradient_accumulation, manifest.micro_batch_tokens, manifest.tokens_per_step) == (4, 48, 192)
+    assert manifest.dtype == "bf16"
+    trace = read_trace(folder / "rank1.json.gz")
+    assert names(trace, "ProfilerStep") == {"ProfilerStep#2": 1, "ProfilerStep#3": 1}
+    (tensor,) = {group.name for group in manifest.groups if group.axes == ["tp"]}
+    assert {args["Process Group Name"] for _, args in gloo_arguments(trace)} == {tensor}

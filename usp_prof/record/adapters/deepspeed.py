@@ -1,0 +1,81 @@
+"""DeepSpeed: `with deepspeed.session("traces/my-run", engine, sequence=4096) as session:` around the loop.
+
+In the loop `deepspeed.step(session, engine)` stands for `engine.step()`: it marks the optimizer, and ends the recorded
+step where the engine's gradient accumulation ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Unpack
+
+import torch.distributed as dist
+
+from usp_prof.record.adapters.fsdp2 import Layout, model_of
+from usp_prof.record.marks import phase
+from usp_prof.record.session import session as plain_session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from deepspeed import DeepSpeedEngine
+
+    from usp_prof.record.options import Options
+    from usp_prof.record.session import Session
+
+
+def session(folder: str | Path, engine: DeepSpeedEngine, **options: Unpack[Options]) -> Session:
+    """Record a loop around an engine; as `usp_prof.record.session`, with all that the engine knows filled in.
+
+    Give `sequence` (tokens of a sample), and the tokens per step follow from the engine's batch sizes.
+    """
+    layout = layout_of(engine)
+    filled: Options = {"coordinates": layout.coordinates, **declared(engine, options.get("sequence", 0)), **options}
+    return plain_session(folder, mesh=layout.mesh, groups=layout.groups, model=model_of(engine), **filled)
+
+
+def step(session: Session, engine: DeepSpeedEngine) -> None:
+    """Let the engine step, and end the recorded step if gradients are accumulated."""
+    is_boundary = engine.is_gradient_accumulation_boundary()  # after its step the engine tells of the next one
+    with phase("optimizer"):
+        engine.step()
+    if is_boundary:
+        session.advance()
+
+
+def layout_of(engine: DeepSpeedEngine) -> Layout:
+    """Read the layout off the engine: pipeline stages, replicas, sequence parallelism (Ulysses), tensor parallelism."""
+    groups: dict[str | tuple[str, ...], Any] = {}
+    sequence_parallel = int(engine.sequence_parallel_size)
+    if sequence_parallel > 1:
+        groups["cp"] = engine.seq_parallel_group
+        groups["dp", "cp"] = engine.seq_data_parallel_group
+        groups["dp"] = engine.data_parallel_group
+    else:
+        groups["dp"] = engine.seq_data_parallel_group  # ZeRO's own
+    if int(engine.mp_world_size) > 1:
+        groups["tp"] = engine.mpu.get_model_parallel_group()
+    if (stages := int(getattr(engine, "num_stages", 1))) > 1:
+        groups["pp"] = engine.mpu.get_pipe_parallel_group()
+    sizes = {"pp": stages, "cp": sequence_parallel, "tp": int(engine.mp_world_size)}
+    sizes["dp"] = dist.get_world_size() // (sizes["pp"] * sizes["cp"] * sizes["tp"])
+    mesh = {axis: sizes[axis] for axis in ("pp", "dp", "cp", "tp")}  # outermost first
+    coordinates = {axis: dist.get_rank(group) for axis, group in groups.items() if isinstance(axis, str)}
+    return Layout(mesh, coordinates, groups)
+
+
+def declared(engine: DeepSpeedEngine, sequence: int) -> Options:
+    """Say what the engine's configuration says of the run."""
+    accumulation = int(engine.gradient_accumulation_steps())
+    options: Options = {
+        "dtype": "bf16" if engine.bfloat16_enabled() else "fp16" if engine.fp16_enabled() else "fp32",
+        "zero_stage": int(engine.zero_optimization_stage()),
+        "options": {"trainer": "deepspeed"},
+    }
+    if getattr(engine, "num_stages", 1) > 1:
+        options["micro_batches"] = accumulation
+    else:
+        options["gradient_accumulation"] = accumulation
+    if sequence:
+        options["micro_batch_tokens"] = int(engine.train_micro_batch_size_per_gpu()) * sequence
+        options["tokens_per_step"] = int(engine.train_batch_size()) * sequence
+    return options
