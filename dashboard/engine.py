@@ -6,6 +6,7 @@ import-linter holds the package to that. A name that says too little by itself g
 from __future__ import annotations
 
 from usp_prof import Run, UspProfError, __version__, open_run
+from usp_prof._version import fingerprint as findings_code
 from usp_prof.analyses.critical_path import Piece
 from usp_prof.analyses.critical_path import compute as critical_path_of
 from usp_prof.analyses.measures.partition import sets_of as time_sets_of
@@ -39,7 +40,6 @@ from usp_prof.export.merged_trace import beginning as trace_beginning
 from usp_prof.export.merged_trace import export as export_trace
 from usp_prof.findings import causes
 from usp_prof.findings.causes import Cause, causes_of
-from usp_prof.findings.kept import code as findings_code
 from usp_prof.gate.comparison import Comparison, Pair, direction
 from usp_prof.gate.comparison import compare as compare_runs
 from usp_prof.gate.judgement import Judgement, Scale

@@ -50,11 +50,6 @@ def test_the_whole_is_the_fullest_ranks_and_steps_can_be_chosen() -> None:
     assert "no_memory_events" in [note.code for note in memory.compute(table_set(trace())).notes]
 
 
-def test_memory_over_time_is_the_allocators_totals() -> None:
-    found = memory.over_time(table_set(trace().memory(1_000, 100, 100).memory(2_000, -40, 60)), 0)
-    assert found[["bytes", "allocated_bytes"]].to_numpy().tolist() == [[100, 100], [-40, 60]]
-
-
 def test_a_cpu_run_is_measured_on_its_cpu() -> None:
     run = Trace(device="cpu").step(1, at=0, dur=10_000).op("aten::mm", at=900, dur=400)
     result = memory.compute(table_set(run.memory(1_000, 300, 300)))

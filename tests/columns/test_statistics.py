@@ -42,37 +42,3 @@ def test_weighted_quantile_is_that_of_the_repeated_sample(rows: list[tuple[float
     smaller = sum(v < found for v in repeated) / len(repeated)
     assert below >= fraction - 1e-9
     assert smaller <= fraction + 1e-9
-
-
-def test_weighted_median() -> None:
-    assert statistics.weighted_median([1, 2, 30], [1, 1, 5]) == 30
-
-
-def test_theil_sen_sees_through_a_quarter_of_wild_points() -> None:
-    x = np.arange(200.0)
-    y = 3 * x - 7
-    y[::4] = 1e5
-    line = statistics.theil_sen(x, y)
-    assert line.slope == pytest.approx(3, abs=0.2)
-
-
-def test_theil_sen_of_degenerate_samples() -> None:
-    assert statistics.theil_sen([2, 2], [1, 3]) == statistics.Line(0.0, 2.0)
-    assert math.isnan(statistics.theil_sen([], []).intercept)
-
-
-def test_theil_sen_thins_large_samples() -> None:
-    x = np.arange(50_000.0)
-    assert statistics.theil_sen(x, 2 * x + 1).slope == pytest.approx(2)
-
-
-def test_bootstrap_bounds_hold_the_median_and_repeat() -> None:
-    sample = np.random.default_rng(3).normal(10, 1, 200)
-    first = statistics.bootstrap(sample)
-    assert first == statistics.bootstrap(sample)
-    assert first.low < 10 < first.high
-    assert first.value == np.median(sample)
-    assert first.high - first.low < 1
-    means = statistics.bootstrap(sample, lambda rows: rows.mean(axis=1))
-    assert means.value == pytest.approx(sample.mean())
-    assert math.isnan(statistics.bootstrap([]).value)

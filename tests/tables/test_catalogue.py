@@ -11,6 +11,7 @@ import pytest
 import usp_prof
 import usp_prof.inputs
 import usp_prof.tables
+from usp_prof._version import fingerprint
 from usp_prof.model.errors import UsageError
 from usp_prof.model.schema import RANK, Schema, Scope
 from usp_prof.tables import catalogue
@@ -56,6 +57,7 @@ def test_an_unknown_table_suggests_the_nearest() -> None:
     assert "kernels" in caught.value.hint
 
 
-def test_the_fingerprint_is_stable_within_a_process() -> None:
-    assert catalogue.fingerprint() == catalogue.fingerprint()
-    assert len(catalogue.fingerprint()) == 24
+def test_the_fingerprint_is_that_of_the_code_in_the_rooms() -> None:
+    tables = fingerprint(*catalogue.ROOMS)
+    assert tables == fingerprint.__wrapped__(*catalogue.ROOMS)
+    assert len({tables, fingerprint(), fingerprint("columns")}) == 3

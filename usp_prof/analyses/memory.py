@@ -337,13 +337,8 @@ def _of_no_rank(snapshot: MemorySnapshot) -> HealthRow:
     return HealthRow("snapshot_of_no_rank", Severity.INFO, detail=detail)
 
 
-def over_time(tables: TableSet, rank: int) -> pd.DataFrame:
-    """Give one rank's memory after each allocator event, on its own clock."""
-    return frame(line_of(tables, rank))
-
-
 def line_of(tables: TableSet, rank: int) -> dict[str, NDArray[np.int64]]:
-    """Give the same as plain columns."""
+    """Give one rank's memory after each allocator event, on its own clock."""
     rows = device_rows(tables, rank)
     return {name: rows[name] for name in ("start_ns", "step", "bytes", "allocated_bytes", "reserved_bytes")}
 

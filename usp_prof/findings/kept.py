@@ -10,14 +10,13 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from hashlib import blake2b
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from usp_prof._version import fingerprint
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import (
     Finding,  # noqa: TC001 - msgspec reads what `Found` holds
@@ -26,11 +25,12 @@ from usp_prof.model.finding import (
 from usp_prof.model.health import HealthRow  # noqa: TC001
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from usp_prof.model.selection import Selection
     from usp_prof.tables.table_set import TableSet
 
 FILE = "findings.msgpack"
-_CODE = {".py", ".toml", ".sql", ".json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +47,9 @@ def form(tables: TableSet, selection: Selection) -> str:
     """Name what the findings of these tables follow from beside the tables; empty where they are not to be kept."""
     if tables.kept is None or tables.assumptions.snapshots:
         return ""
-    facts = (code(), tables.assumptions, tables.topology, tables.health, selection)
+    made_by = (fingerprint(), platform.python_version(), np.__version__)
+    facts = (made_by, tables.assumptions, tables.topology, tables.health, selection)
     return f"findings-{blake2b(repr(facts).encode(), digest_size=16).hexdigest()}"
-
-
-@cache
-def code() -> str:
-    """Give a text that changes with this package's code, and with what computes for it."""
-    root = Path(__file__).parents[1]
-    stamp = blake2b(f"{platform.python_version()} {np.__version__}".encode(), digest_size=16)
-    for file in sorted(root.rglob("*")):
-        if file.suffix in _CODE:
-            stamp.update(f"\0{file.relative_to(root)}\0".encode())
-            stamp.update(file.read_bytes())
-    return stamp.hexdigest()
 
 
 def write(found: Found, folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from usp_prof._version import __version__
+from usp_prof._version import __version__, fingerprint
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.store.cache import Cache, CacheUnwritableError, content_key
@@ -54,7 +54,7 @@ class LoadedRank:
 def rank_key(file: TraceFile, manifest: Manifest | None) -> str:
     """Make the cache key of a rank's tables: the file's content, the rank, the manifest, and the code that reads."""
     told = msgspec.json.encode(manifest.to_dict() if manifest else None, order="sorted")
-    return content_key(file.path, file.path.name, file.rank, told.decode(), __version__, catalogue.fingerprint())
+    return content_key(file.path, file.path.name, file.rank, told.decode(), __version__, fingerprint(*catalogue.ROOMS))
 
 
 def load(

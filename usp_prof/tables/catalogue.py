@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from usp_prof.inputs.kineto import events, threads
@@ -73,19 +70,4 @@ def schema(name: str) -> Schema:
 
 
 ROOMS = ("columns", "inputs", "model", "schedules", "tables")
-"""Folders of the code that makes tables out of files."""
-
-
-@cache
-def fingerprint() -> str:
-    """Give a short text that changes with any schema and with the code that fills them.
-
-    It is part of the key under which tables are stored: what older code made of a trace is never shown as today's.
-    """
-    digest = hashlib.blake2b(repr(SCHEMAS).encode(), digest_size=12)
-    package = Path(__file__).parents[1]
-    for room in ROOMS:
-        for file in sorted((package / room).rglob("*")):
-            if file.suffix in {".py", ".toml", ".sql"}:
-                digest.update(file.read_bytes())
-    return digest.hexdigest()
+"""Rooms whose code decides what tables are made of a file: their fingerprint is part of the key in the cache."""
