@@ -8,7 +8,7 @@ import pytest
 from tiny import Trace, write
 
 from usp_prof.export.merged_trace import write_rank
-from usp_prof.model.errors import UsageError
+from usp_prof.model.errors import InputError
 from usp_prof.run import open_run
 
 if TYPE_CHECKING:
@@ -36,5 +36,5 @@ def test_what_is_written_reads_as_before(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     run = open_run(write({0: trace()}, tmp_path / "one"), cache_dir=tmp_path / "cache")
-    with pytest.raises(UsageError, match="cannot write"):
+    with pytest.raises(InputError, match="cannot write"):
         write_rank(run.tables, 0, tmp_path / "none" / "rank0.json.gz", {})

@@ -12,7 +12,8 @@ from usp_prof.analyses.result import frame
 from usp_prof.api import pictures, sentences
 from usp_prof.api.answer import Answer
 from usp_prof.findings import find_all
-from usp_prof.model.errors import InputError, UsageError, unknown_name
+from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.model.files import write
 from usp_prof.report.build import analyse, build
 from usp_prof.report.document import KeyFigures
 from usp_prof.report.facts import run_facts
@@ -69,10 +70,7 @@ class Report:
         file = Path(path)
         if file.suffix not in _FORMS:
             raise UsageError(f"{file.name} does not tell how to write it", hint=f"end it in {', '.join(_FORMS)}")
-        try:
-            file.write_text(self.text(_FORMS[file.suffix]), encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot write {file}: {error.strerror}", hint="name a folder that is there") from error
+        write(file, self.text(_FORMS[file.suffix]), "name a folder that is there")
         return file
 
     def _key_figures(self) -> pd.DataFrame:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from usp_prof import conventions
 from usp_prof.analyses import NAMES
-from usp_prof.cli.console import note, output
+from usp_prof.cli.console import note, output, write_out
 from usp_prof.cli.opening import open_from, parse_numbers
 from usp_prof.cli.snapshots import read_snapshots
 from usp_prof.model.errors import UsageError, unknown_name
@@ -159,7 +158,7 @@ def _write(documents: Sequence[Document], args: argparse.Namespace) -> None:
         return
     text = _text(documents, args.format)
     if args.output is None:
-        sys.stdout.write(text)
+        write_out(text)
         return
     write(args.output, text, "name a file in a folder that is there")
     note(args, f"wrote {args.output}")

@@ -12,7 +12,8 @@ from usp_prof.cli.opening import open_from, run_options
 from usp_prof.gate import history
 from usp_prof.gate.policy import parse_pairs
 from usp_prof.gate.verdict import Inconclusive
-from usp_prof.model.errors import InputError, UsageError
+from usp_prof.model.errors import UsageError
+from usp_prof.model.files import write
 
 if TYPE_CHECKING:
     import argparse
@@ -76,11 +77,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(report: Report, form: str, file: str) -> None:
-    try:
-        with Path(file).open("a" if form == "markdown" else "w", encoding="utf-8") as out:  # a step summary is added to
-            out.write(checking.render(report, form))
-    except OSError as error:
-        raise InputError(f"cannot write {file}: {error.strerror}", hint="name another file") from error
+    text = checking.render(report, form)
+    if form == "markdown" and Path(file).is_file():  # a step summary is added to
+        text = Path(file).read_text(encoding="utf-8") + text
+    write(file, text, "name another file")
 
 
 def _known(form: str) -> bool:

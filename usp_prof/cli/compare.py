@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from usp_prof import checking
-from usp_prof.cli.console import output
+from usp_prof.cli.console import output, write_out
 from usp_prof.gate.comparison import compare
 from usp_prof.gate.facts import FactKind
 from usp_prof.model.errors import UsageError
@@ -42,5 +41,5 @@ def run(args: argparse.Namespace) -> int:
     found = compare(runs, tuple(FactKind(kind) for kind in args.across))
     screen = output(args)
     text = comparison.render(found, args.format, color=not screen.no_color, everything=args.all, width=screen.width)
-    sys.stdout.write(text)
+    write_out(text)
     return 0

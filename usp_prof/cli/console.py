@@ -7,7 +7,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from usp_prof.model.printable import for_log, printable
+from usp_prof.report.writers.safe_console import SafeConsole
 
 if TYPE_CHECKING:
     import argparse
@@ -16,22 +17,19 @@ if TYPE_CHECKING:
 _PIPED_WIDTH = 120
 
 
-class CommandConsole(Console):
-    """A console whose closed pipe ends the command by its own exit code (rich would exit with 1, a verdict)."""
-
-    def on_broken_pipe(self) -> None:
-        """Leave the closed pipe to whoever runs the command."""
-        raise BrokenPipeError
-
-
-def output(args: argparse.Namespace) -> Console:
+def output(args: argparse.Namespace) -> SafeConsole:
     """Give the console for results: as wide as the terminal, without colours when piped or not wanted."""
     return _console(args, stderr=False)
 
 
-def notes(args: argparse.Namespace) -> Console:
+def notes(args: argparse.Namespace) -> SafeConsole:
     """Give the console for what is said beside the results."""
     return _console(args, stderr=True)
+
+
+def write_out(text: str) -> None:
+    """Write a result that is text: what it names may hold anything."""
+    sys.stdout.write(for_log(printable(text)))
 
 
 def note(args: argparse.Namespace, text: str) -> None:
@@ -86,9 +84,9 @@ def progress_of(args: argparse.Namespace, what: str) -> Iterator[Callable[[int, 
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _console(args: argparse.Namespace, *, stderr: bool) -> Console:
+def _console(args: argparse.Namespace, *, stderr: bool) -> SafeConsole:
     stream = sys.stderr if stderr else sys.stdout
     plain = args.no_color or bool(os.environ.get("NO_COLOR"))
     terminal = stream.isatty()
     width = None if terminal or os.environ.get("COLUMNS") else _PIPED_WIDTH
-    return CommandConsole(file=stream, no_color=plain or not terminal, highlight=False, width=width, emoji=False)
+    return SafeConsole(file=stream, no_color=plain or not terminal, highlight=False, width=width, emoji=False)

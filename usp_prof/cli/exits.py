@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from usp_prof.model.errors import NO_ROOM, UspProfError
+from usp_prof.model.printable import for_log, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +89,8 @@ def _details() -> str:
 
 def _say(message: str, hint: str) -> None:
     if sys.stderr is not None:
-        sys.stderr.write(f"error: {message}\n" + (f"hint: {hint}\n" if hint else ""))
+        hinted = f"hint: {one_line(hint)}\n" if hint else ""
+        sys.stderr.write(for_log(f"error: {one_line(message)}\n{hinted}"))
 
 
 def _forget_output() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from typing import TYPE_CHECKING
 
+from usp_prof.cli.console import write_out
 from usp_prof.findings import all_rules
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.health import HEALTH_CODES
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print one page, or the list."""
     if args.code:
-        sys.stdout.write(f"{args.code}\n\n{page(args.code)}\n")
+        write_out(f"{args.code}\n\n{page(args.code)}\n")
         return 0
     headed = {
         "findings": {each.CODE: each.TITLE for each in all_rules()},
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     }
     for head, lines in headed.items():
         width = max(len(code) for code in lines)
-        sys.stdout.write(f"{head}\n" + "".join(f"  {code:{width}}  {said}\n" for code, said in lines.items()))
+        write_out(f"{head}\n" + "".join(f"  {code:{width}}  {said}\n" for code, said in lines.items()))
     return 0
 
 

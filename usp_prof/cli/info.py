@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
-from usp_prof.cli.console import output
+from usp_prof.cli.console import output, write_out
 from usp_prof.cli.opening import open_from, run_options
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     opened = open_from(args)
     ranks = opened.query(_RANKS).to_arrow_table().to_pylist()
     if args.format == "json":
-        sys.stdout.write(json.dumps(_as_data(opened, ranks), indent=2) + "\n")
+        write_out(json.dumps(_as_data(opened, ranks), indent=2) + "\n")
         return 0
     console = output(args)
     _overview(console, opened, ranks)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from usp_prof import limits
-from usp_prof.cli.console import progress_of
+from usp_prof.cli.console import progress_of, write_out
 from usp_prof.cli.opening import choice_options, open_from
 from usp_prof.cli.plan_text import as_json, as_text
 from usp_prof.model.errors import InputError, UsageError
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     """Search and print; 1 when nothing fits."""
     if args.devices_known or args.models_known:
         known = [device.name for device in DEVICES] if args.devices_known else list(models.known())
-        sys.stdout.write("\n".join(known) + "\n")
+        write_out("\n".join(known) + "\n")
         return 0
     if args.table:
         return _table(args)
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     question = _question(args, calibration)
     with progress_of(args, "planning") as progress:
         plans = search(question, progress)
-    sys.stdout.write((as_json if args.format == "json" else as_text)(plans, calibration, args.trainer, args.top))
+    write_out((as_json if args.format == "json" else as_text)(plans, calibration, args.trainer, args.top))
     return 0 if plans.best else 1
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from usp_prof.cli.console import note, output
+from usp_prof.cli.console import note, output, write_out
 from usp_prof.cli.opening import open_from, run_options
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import write
+from usp_prof.model.printable import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         write(args.output, data)
         note(args, f"wrote {answer.num_rows} rows to {args.output}")
     else:
-        sys.stdout.write(data.decode())
+        write_out(data.decode())
     return 0
 
 
@@ -101,6 +101,7 @@ def _csv_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
         texts = [None if value is None else msgspec.json.encode(value, enc_hook=_plain) for value in column.to_pylist()]
         return pa.chunked_array([pa.array([text and text.decode() for text in texts], pa.string())])
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = pa.chunked_array([pa.array([text and printable(text) for text in column.to_pylist()], pa.string())])
         return pc.if_else(
             pc.match_substring_regex(column, _FORMULA), pc.binary_join_element_wise("'", column, ""), column
         )

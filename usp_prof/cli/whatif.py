@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.console import note, output
+from usp_prof.cli.console import note, output, write_out
 from usp_prof.cli.opening import open_from, run_options
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UsageError
@@ -74,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     edits = [parse_edit(text) for text in args.edit]
     if args.list:
         listed = [(kind.example, kind.doc) for kind in EDITS] + [(kind.example, kind.doc) for kind in PIPELINE_EDITS]
-        sys.stdout.write("".join(f"{example}\n    {doc}\n" for example, doc in listed))
+        write_out("".join(f"{example}\n    {doc}\n" for example, doc in listed))
         return 0
     if args.ideal:
         return _ideal(args, edits)
@@ -87,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     alone = [predict(opened.tables, [edit]) for edit in edits] if len(edits) > 1 else [together]
     if args.output:
         _write(args, opened, together)
-    sys.stdout.write(_text(args, opened, alone, together))
+    write_out(_text(args, opened, alone, together))
     return 0
 
 
@@ -126,9 +125,9 @@ def _ideal(args: argparse.Namespace, edits: Sequence[Edit]) -> int:
         from usp_prof.whatif.reordering.op_replay import job_slowdown  # noqa: PLC0415
 
         found = job_slowdown(read_op_table(Path(args.path)))
-        sys.stdout.write(answer.of_job(found, as_json=args.format == "json"))
+        write_out(answer.of_job(found, as_json=args.format == "json"))
         return 0
     from usp_prof.whatif.attribution import slowdown  # noqa: PLC0415
 
-    sys.stdout.write(answer.of_run(slowdown(open_from(args).tables), as_json=args.format == "json"))
+    write_out(answer.of_run(slowdown(open_from(args).tables), as_json=args.format == "json"))
     return 0

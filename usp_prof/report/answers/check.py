@@ -7,15 +7,17 @@ import json
 import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import escape as xml_escape
+from xml.sax.saxutils import quoteattr as xml_quoteattr
 
-from rich.console import Console
 from rich.text import Text
 
 from usp_prof.gate.judgement import Judgement, Verdict
 from usp_prof.gate.verdict import Inconclusive
+from usp_prof.model.printable import printable
 from usp_prof.report.answers.units import bare_table, change, figure, interval, metric_cell
 from usp_prof.report.answers.wording import headline, removed, sentence, why_lines, worst_first
+from usp_prof.report.writers.safe_console import SafeConsole
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,7 +38,7 @@ _ORDER = (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.PAS
 def as_terminal(report: Report, *, color: bool, width: int = 120) -> str:
     """Write the check for a terminal."""
     out = io.StringIO()
-    console = Console(
+    console = SafeConsole(
         file=out, width=width, force_terminal=color, no_color=not color, highlight=False, force_jupyter=False
     )
     console.print(Text(headline(report), style=_STYLES[report.verdict]), soft_wrap=True)
@@ -124,7 +126,7 @@ def as_markdown(report: Report) -> str:
             "</details>",
             "",
         ]
-    return "\n".join(lines).rstrip() + "\n"
+    return printable("\n".join(lines).rstrip() + "\n")
 
 
 def _markdown_table(found: tuple[Judgement, ...]) -> list[str]:
@@ -145,7 +147,7 @@ def _markdown_table(found: tuple[Judgement, ...]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+    return printable(text).replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
 
 
 # JSON: the whole report; plain numbers, stable names, null for unknown
@@ -210,6 +212,16 @@ def _broken(name: str, message: str, tag: str, detail: str = "") -> str:
     return f"{_open(name)}<{tag} message={quoteattr(message)}>{escape(detail)}</{tag}></testcase>\n"
 
 
+def escape(text: str) -> str:
+    """Escape text for XML 1.0, which has no control characters."""
+    return xml_escape(printable(text))
+
+
+def quoteattr(text: str) -> str:
+    """Escape and quote text for an attribute."""
+    return xml_quoteattr(printable(text))
+
+
 def _open(name: str) -> str:
     return f'<testcase classname="usp_prof" name={quoteattr(name)}>'
 
@@ -244,4 +256,4 @@ def _command(level: str, title: str, text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -6,6 +6,7 @@ import re
 from functools import singledispatch
 from typing import TYPE_CHECKING
 
+from usp_prof.model.printable import printable
 from usp_prof.report import document as doc
 from usp_prof.report.columns import column_texts, head_text, is_number
 from usp_prof.report.format import quantity, share
@@ -143,4 +144,4 @@ def _row(texts: list[str]) -> str:
 
 
 def _escape(text: str) -> str:
-    return _SPECIAL.sub(r"\\\1", text.replace("\n", " "))
+    return _SPECIAL.sub(r"\\\1", printable(text).replace("\n", " "))

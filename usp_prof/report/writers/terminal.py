@@ -9,7 +9,6 @@ from functools import singledispatch
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text as Line
@@ -22,11 +21,12 @@ from usp_prof.report.columns import column_texts, head_text, is_number
 from usp_prof.report.format import MICRO, quantity, share
 from usp_prof.report.glyphs import SOLID, cells, fills
 from usp_prof.report.words import cause_lines, finding_lines, health_lines, left_out, run_lines
+from usp_prof.report.writers.safe_console import SafeConsole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from usp_prof.model.finding import Finding
     from usp_prof.report.document import Block, Document, Section
@@ -61,7 +61,7 @@ def write(document: Document, console: Console, sections: Sequence[str] = ()) ->
 def sections_text(title: str, sections: Sequence[Section], *, color: bool, width: int) -> str:
     """Write an answer that is no run's report: its title, and its sections one after the other."""
     out = StringIO()
-    console = Console(
+    console = SafeConsole(
         file=out, width=width, force_terminal=color, no_color=not color, highlight=False, force_jupyter=False
     )
     _put(Line.assemble(("usp-prof ", "dim"), (_plain(title, console), "bold")), console)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from functools import singledispatch
-from html import escape
+from html import escape as html_escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.charts.as_json import as_json, height_of
 from usp_prof.charts.theme import DARK, LIGHT, PATTERNS
+from usp_prof.model.printable import printable
 from usp_prof.report import document as doc
 from usp_prof.report.columns import column_texts, head_text, is_number
 from usp_prof.report.format import UNKNOWN, quantity, share
@@ -34,6 +35,11 @@ _LONG = 110
 """Names beyond this are C++ templates: two lines of them, the whole under the pointer."""
 
 Path = list[str | int]
+
+
+def escape(text: str) -> str:
+    """Escape text for the page; control characters are shown."""
+    return html_escape(printable(text))
 
 
 def write(documents: Sequence[Document]) -> str:

@@ -1,0 +1,35 @@
+"""Printable text: names from a trace may hold anything, and none of it steers a terminal, a CI log or a page.
+
+One function for each door: `printable` for text of any kind, `for_log` for lines that a CI system may read.
+"""
+
+from __future__ import annotations
+
+import re
+
+_BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+_SHOWN = {
+    **{code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"},
+    127: 0x2421,
+    **dict.fromkeys(range(128, 160), 0xFFFD),
+    **dict.fromkeys(map(ord, _BIDI), 0xFFFD),
+    **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
+}
+"""Control characters become their pictures; those of the upper half, of direction, and lone surrogates U+FFFD."""
+_COMMAND = re.compile(r"^(\s*)(::(?=[A-Za-z-]+(?:\s[^\n]*)?::)|##(?=\[|vso\[))", re.MULTILINE)
+"""What GitHub and Azure take for an order at the begin of a line: `::error::text`, `##[group]`, `##vso[task...]`."""
+
+
+def printable(text: str) -> str:
+    """Show control characters instead of obeying them; tabs and line ends stay."""
+    return text.translate(_SHOWN)
+
+
+def one_line(text: str) -> str:
+    """Show line ends too: for a name inside a line."""
+    return printable(text).replace("\n", "␊").replace("\t", " ")
+
+
+def for_log(text: str) -> str:
+    """Make sure that no line begins with an order to a CI system."""
+    return _COMMAND.sub(lambda match: f"{match[1]}{match[2][0]}\u200b{match[2][1:]}", text)

@@ -1,0 +1,44 @@
+"""Safe console: rich's, except that no text it is given reaches the terminal or a CI log as an order."""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.segment import Segment
+
+from usp_prof.model.printable import for_log, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import ConsoleOptions, RenderableType
+
+
+class SafeConsole(Console):
+    """Every text passes `render`, and every line the file; colours are added in between."""
+
+    def __init__(self, *, file: IO[str] | None = None, **options: Any) -> None:  # noqa: ANN401 - rich's own
+        super().__init__(file=None if file is None else _LogFile(file), **options)  # type: ignore[arg-type]
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render as rich does, and show what would steer the terminal."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+    def on_broken_pipe(self) -> None:
+        """Leave the closed pipe to whoever runs the command: rich would exit with 1, a verdict."""
+        raise BrokenPipeError
+
+
+class _LogFile:
+    """A text stream whose lines are no orders to a CI system."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(for_log(text))
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the stream's own
+        return getattr(self._stream, name)
