@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from concurrent.futures import wait
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ from .engine import (
     build_report,
     calibrate,
     compare_runs,
+    discover,
     measured,
     open_run,
     plan_answer,
@@ -58,19 +60,50 @@ def paths() -> tuple[str, ...]:
     return tuple(json.loads(os.environ.get(PATHS_VARIABLE, "[]")))
 
 
+@dataclass(frozen=True, slots=True)
+class NamedRun:
+    """A run that the dashboard offers: where it lies, which of several there it is, and what it is called."""
+
+    path: str
+    run: str | None
+    name: str
+
+
+def runs() -> tuple[NamedRun, ...]:
+    """Give the runs under the paths that were named; where several lie under one, the newest first."""
+    return _runs(paths())
+
+
+@lru_cache(maxsize=4)
+def _runs(named: tuple[str, ...]) -> tuple[NamedRun, ...]:
+    found: list[NamedRun] = []
+    for path in named:
+        folder = Path(path).name or path
+        try:
+            there = [run.name for run in discover(path).runs]
+        except UspProfError:  # told where the run is opened
+            there = []
+        several = [NamedRun(path, run, f"{folder}: {run}") for run in there] if len(there) > 1 else []
+        found += several or [NamedRun(path, None, folder)]
+    return tuple(found)
+
+
 def run_count() -> int:
-    """Count the runs that were named."""
-    return len(paths())
+    """Count the runs that are offered."""
+    return len(runs())
 
 
 def name(index: int) -> str:
-    """Give the name that a run goes by: its folder's."""
-    return Path(paths()[index]).name or paths()[index]
+    """Give the name that a run goes by: its folder's, and its own where several lie there."""
+    return runs()[index].name
 
 
 def prepare() -> None:
-    """Begin with everything that the first visit will want of each run."""
-    for index in range(run_count()):
+    """Begin with everything that the first visit will want of the first run under each path."""
+    offered = runs()
+    for index, run in enumerate(offered):
+        if index and offered[index - 1].path == run.path:
+            continue
         ask_run(index)
         ask_document(index, EVERYTHING)
         ask_timeline(index)
@@ -97,7 +130,8 @@ def _open(index: int) -> Run:
     def told(done: int, of: int, _file: str) -> None:
         worker.tell(f"reading {name(index)} (only the first time)", done, of)
 
-    return open_run(paths()[index], progress=told)
+    wanted = runs()[index]
+    return open_run(wanted.path, run=wanted.run, progress=told)
 
 
 def ask_document(index: int, selection: Selection) -> Future[Document]:

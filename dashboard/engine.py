@@ -44,6 +44,7 @@ from usp_prof.gate.comparison import Comparison, Pair, direction
 from usp_prof.gate.comparison import compare as compare_runs
 from usp_prof.gate.judgement import Judgement, Scale
 from usp_prof.gate.measured import Measured
+from usp_prof.inputs.discovery import discover
 from usp_prof.model import finding, health, metric
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.edit import Edit, parse_edit

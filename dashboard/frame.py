@@ -35,6 +35,7 @@ def _style(room: Room) -> None:
         "{width:232px!important;min-width:232px!important}"
         "[data-testid='stMetricValue']{font-size:1.5rem}[data-testid='stMetric']{margin-bottom:-0.8rem}"
         "h1.usp-verdict{font-size:1.35rem;font-weight:600;line-height:1.35;padding:0.2rem 0;max-width:75rem}"
+        ".st-key-now{position:sticky;top:0;z-index:9;background:var(--st-background-color,Canvas);padding:.4rem 0}"
         ".st-key-rooms{border-bottom:1px solid rgba(128,128,128,.3)}"
         ".st-key-rooms a p{font-size:1rem;font-weight:600}"
         f"{at}{{border-bottom:2px solid var(--st-primary-color,#0072B2);border-radius:0}}</style>"
@@ -72,7 +73,7 @@ def _sidebar() -> None:
     with st.sidebar:
         st.markdown("### usp-prof")
         if data.run_count() > 1:
-            names = [Path(path).name or path for path in data.paths()]
+            names = [run.name for run in data.runs()]
             before = state.number("run", 0, len(names) - 1) or 0
             chosen = st.selectbox("Run", range(len(names)), before, format_func=lambda i: names[i])
             state.keep("run", chosen or None)

@@ -161,7 +161,7 @@ def head(request: Request) -> Response:
 
 @lru_cache(maxsize=8)
 def _head(store: TimelineStore) -> bytes:
-    rows = {rank: [(row.track, row.kind, row.depth) for row in store.rows(rank)] for rank in store.ranks}
+    rows = {rank: [(row.track, row.kind, row.depth, row.lane) for row in store.rows(rank)] for rank in store.ranks}
     names = [name if len(name) <= MOST_NAME else name[: MOST_NAME - 1] + "…" for name in store.names]
     steps = [{"number": step.number, "start_ns": step.start_ns, "end_ns": step.end_ns} for step in store.steps]
     answer = {"rows": rows, "names": names, "categories": CATEGORIES, "span_ns": store.span_ns, "steps": steps}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..drawings import Drawing
-    from ..engine import Block, Document, Section, Theme
+    from ..engine import Block, Document, Prediction, Section, Theme
 
 
 _SIGNS = {Severity.INFO: "○", Severity.ERROR: "▲", Severity.DATA_LOSS: "■"}
@@ -152,6 +152,18 @@ def verdict(text: str) -> None:
     """Open a page with the sentence that answers its question."""
     if text:
         st.html(f"<h1 class='usp-verdict'>{html.escape(text)}</h1>")
+
+
+def now_and_predicted(together: Prediction | None, changes: str) -> None:
+    """Show the step now and as predicted in one line, which stays in sight."""
+    if together is None:
+        st.html(f"<b>step now</b> → as it is ({html.escape(changes)})")
+        return
+    now, then = (quantity(length, Unit.NS) for length in (together.before_ns, together.after_ns))
+    gain, error = (quantity(part, Unit.FRACTION) for part in (together.gain_fraction, together.error_fraction))
+    st.html(
+        f"<b>step now {now} → predicted {then}</b> (mean over ranks), gain {gain} ± {error} ({html.escape(changes)})"
+    )
 
 
 def folded(key: str, title: str, draw: Callable[[], None]) -> None:

@@ -93,12 +93,24 @@ def shown_at(finding: Finding, view: View, ranks: Sequence[int]) -> dict[str, st
     begin, end = (finding.evidence.get(name) for name in ("start_ns", "end_ns"))
     step = finding.where.get("step", finding.evidence.get("at_step", MIDDLE))
     query["at"] = f"{begin}-{end}" if isinstance(begin, int) and isinstance(end, int) else str(step)
-    asked = (finding.where.get("rank"), finding.evidence.get("at_rank"))
-    named = {rank for rank in asked if isinstance(rank, int) and rank in ranks}
+    first, named = _ranks_of(finding, ranks)
     if named:
-        query["ranks"] = ",".join(str(each) for each in sorted(named | set(list(ranks)[:_BESIDE])))
+        # The members of a group say it all; one rank is seen best beside others.
+        shown = named if len(named) > 1 else named | set([rank for rank in ranks if rank not in named][:_BESIDE])
+        query["ranks"] = ",".join(str(each) for each in sorted(shown))
+    if first is not None:
+        query["focus"] = str(first)
     query["show"] = _rows_of(finding)
     return query
+
+
+def _ranks_of(finding: Finding, known: Sequence[int]) -> tuple[int | None, set[int]]:
+    """Give the rank at which a finding is seen, and all that it names: one, or the members of its group."""
+    asked = [finding.where.get("rank"), finding.evidence.get("at_rank")]
+    members = str(finding.where.get("group") or "").partition("@")[2].split(",")
+    asked += [int(member) for member in members if member.isdigit()]
+    found = [rank for rank in asked if isinstance(rank, int) and rank in known]
+    return (found[0] if found else None), set(found)
 
 
 def _rows_of(finding: Finding) -> str:

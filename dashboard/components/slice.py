@@ -12,11 +12,13 @@ import streamlit as st
 from .. import data, state
 from ..engine import DataTable, TableColumn, Unit, clock_of, quantity
 from ..timeline.queries import call_of, launch_of, op_of
-from .download import data_table
+from .download import scaled
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..engine import TableSet
-    from ..timeline.queries import Call
+    from ..timeline.queries import Call, Place
 
 _ARGUMENTS = {
     "Input Dims": "shapes",
@@ -60,7 +62,7 @@ def show(index: int, rank: int, event: int) -> None:
         st.json(arguments) if arguments else st.caption("The trace says nothing more.")
     if call is not None:
         with right:
-            _members(tables, index, call)
+            _members(tables, index, call, rank, event)
 
 
 def _facts(index: int, rank: int, row: dict[str, Any]) -> dict[str, str]:
@@ -96,17 +98,33 @@ def named(group: str) -> str:
     return f"{name}, {ranks}" if name else ranks
 
 
-def _members(tables: TableSet, index: int, call: Call) -> None:
+def _members(tables: TableSet, index: int, call: Call, rank: int, event: int) -> None:
     """List the same call on every rank; the timeline frames them."""
     store = data.timeline_store(index)
     rows = []
-    for rank, event in call.parts:
-        events = tables.columns("events", rank)
-        began = int(clock_of(tables).align(rank, events["start_ns"][event])) - store.origin_ns
-        rows.append((rank, began, int(events["dur_ns"][event])))
-    st.markdown(f"**The same call on {len(rows)} ranks**, framed above")
+    for member, part in call.parts:
+        events = tables.columns("events", member)
+        began = int(clock_of(tables).align(member, events["start_ns"][part])) - store.origin_ns
+        rows.append((member, began, int(events["dur_ns"][part])))
+    st.markdown(f"**The same call on {len(rows)} ranks**: arrows lead there, a tick here goes there")
     heads = TableColumn("rank"), TableColumn("start", Unit.NS), TableColumn("duration", Unit.NS)
-    data_table(DataTable("", heads, tuple(sorted(rows, key=itemgetter(1)))), "members")
+    shown, columns = scaled(DataTable("", heads, tuple(sorted(rows, key=itemgetter(1)))))
+    st.dataframe(
+        shown, hide_index=True, column_config=columns or None, key=_members_key(rank, event), on_select="rerun",
+        selection_mode="single-row",
+    )  # fmt: skip
+
+
+def _members_key(rank: int, event: int) -> str:
+    return f"members-{rank}-{event}"
+
+
+def chosen_member(picked: dict[str, int] | None, members: Sequence[Place]) -> Place | None:
+    """Give the member that was chosen in the table of the call that is picked."""
+    table = st.session_state.get(_members_key(int(picked["rank"]), int(picked["event"]))) if picked else None
+    rows = table["selection"]["rows"] if table else []
+    by_start = sorted(members, key=lambda member: member.start_ns)
+    return by_start[rows[0]] if rows and rows[0] < len(by_start) else None
 
 
 def _arguments(text: str) -> dict[str, object]:

@@ -57,17 +57,24 @@ CSS = """
 """
 
 
+SCRIPTS = ("timeline.js", "timeline_paint.js", "timeline_tiles.js")
+"""One script in the browser: the canvas, its painting, and what both are made of."""
+
+
 @cache
 def _renderer() -> Callable[..., Any]:
-    script = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
+    folder = Path(__file__).parent
+    script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
     return st.components.v2.component("usp_timeline", html=HTML, css=CSS, js=script)
 
 
 def timeline(source: str, *, key: str, dark: bool, **options: Any) -> Any:  # noqa: ANN401 - Streamlit's own result
     """Show the timeline of the run that the query string `source` names; gives what was picked and selected.
 
-    Options go to the canvas as they are: `ranks` (shown, in order), `host` (host threads too), `range` ([start, end]
-    in ns from the run's origin), `matched` (numbers of names; others are dimmed), `members`, `launch`, `height`.
+    Options go to the canvas as they are: `ranks` (shown, in order), `kinds` (of rows beside those of the device),
+    `range` and `jump` ([start, end] in ns from the run's origin), `focus` (a rank and row to scroll to), `matched`
+    (numbers of names; others are dimmed), `members` and `flows` (where arrows go), `labels` (of ranks), `notes`,
+    `compact` (ranks are folded), `height`.
     """
     data = {"source": source, "colors": category_colors(dark=dark), "inks": category_inks(dark=dark), **options}
     return _renderer()(

@@ -99,7 +99,7 @@ def _worst_step(document: Document, view: View, *, dark: bool) -> None:
     ranks = findings.outliers_first(document, view.ranks or store.ranks)[:MOST_RANKS]
     room = (end - begin) // 50
     timeline(
-        f"run={view.run}", key="worst", dark=dark, ranks=sorted(ranks), kinds=["exposed"], fixed=True,
+        f"run={view.run}", key="worst", dark=dark, ranks=sorted(ranks), kinds=["exposed"], fixed=True, compact=True,
         range=[begin - room, end + room], height=280,
     )  # fmt: skip
     there = st.session_state.get("pages", {}).get("timeline")

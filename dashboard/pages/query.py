@@ -11,12 +11,33 @@ import streamlit as st
 
 from .. import data, state
 from ..components.download import distinct, table
-from ..engine import TABLE_SCHEMAS, DataTable, Section, TableColumn, Text, Unit, UsageError, quantity
+from ..engine import (
+    TABLE_SCHEMAS,
+    DataTable,
+    Section,
+    TableColumn,
+    Text,
+    Unit,
+    UsageError,
+    UspProfError,
+    quantity,
+)
 from ..report import offer
 from ..state import Page, Room
 
 EXAMPLE = """SELECT rank, axis, op, count(*) AS parts, sum(dur_ns) / 1e6 AS ms
 FROM collectives GROUP BY ALL ORDER BY ms DESC"""
+OWN = "one of your own"
+QUESTIONS = {
+    "Time in collectives by axis and kind": EXAMPLE,
+    "The longest kernels": """SELECT name, count(*) AS calls, sum(dur_ns) / 1e6 AS ms
+FROM kernels GROUP BY name ORDER BY ms DESC LIMIT 50""",
+    "Calls that wait longest, and for whom": """SELECT axis, op, late_rank, (last_ns - first_ns) / 1e6 AS wait_ms
+FROM calls ORDER BY wait_ms DESC LIMIT 50""",
+    "Events of each rank": "SELECT rank, count(*) AS events FROM events GROUP BY rank ORDER BY rank",
+}
+"""Questions that stand ready."""
+_SAVED = "saved questions"
 MOST_LETTERS = 20_000
 MOST_ROWS = 200_000
 MOST_BYTES = 64 << 20
@@ -31,22 +52,53 @@ KINDS = ("none", "bars", "line", "points")
 def draw() -> None:
     """Draw the page."""
     view = state.current()
-    text = st.text_area("SQL (DuckDB)", st.query_params.get("sql", EXAMPLE), height=140, max_chars=MOST_LETTERS)
-    state.keep("sql", text if text != EXAMPLE else None)
+    st.caption("SELECT over every table of every rank, read-only. Ctrl-Enter runs it.")
+    text = _question()
+    wrong = False
     if text.strip():
-        frame = ask(view.run, text[:MOST_LETTERS])
-        if len(frame) == MOST_ROWS:
-            st.caption(f"Cut off after {MOST_ROWS:,} rows; `usp-prof query` writes all of them.")
-        table(frame, "query")
-        _chart(frame)
-        offer(QUERY, view.run, text, lambda: (answered(text, frame),))
-    with st.expander("Tables and columns"):
+        try:
+            frame = ask(view.run, text[:MOST_LETTERS])
+        except UspProfError as error:
+            wrong = True
+            st.error(state.plain(error.message))
+            st.info(state.plain(error.hint or "the tables and their columns are below"))
+        else:
+            if len(frame) == MOST_ROWS:
+                st.caption(f"Cut off after {MOST_ROWS:,} rows; `usp-prof query` writes all of them.")
+            _chart(frame)
+            table(frame, "query")
+            offer(QUERY, view.run, text, lambda: (answered(text, frame),))
+    with st.expander("Tables and columns", expanded=wrong):
         for schema in TABLE_SCHEMAS:
             st.markdown(f"**{schema.name}**: {schema.doc}")
             st.dataframe(
                 [{"column": c.name, "type": str(c.kind), "unit": c.unit, "meaning": c.doc} for c in schema.columns],
                 hide_index=True,
             )
+
+
+def _question() -> str:
+    """Let the reader write a question, or take one that stands ready or was saved; it lives in the address."""
+    saved: dict[str, str] = st.session_state.setdefault(_SAVED, {})
+    questions = QUESTIONS | saved
+    asked = st.query_params.get("sql", EXAMPLE)
+    names = (OWN, *questions)
+    known = next((name for name, text in questions.items() if text == asked), OWN)
+    left, right = st.columns([3, 2], vertical_alignment="bottom")
+    chosen = left.selectbox("Question", names, names.index(known), key=f"question-{known}")
+    if chosen not in {OWN, known}:
+        asked = questions[chosen]
+        state.keep("sql", asked if asked != EXAMPLE else None)
+        st.rerun()
+    with st.form("query", border=False):
+        text: str = st.text_area("SQL (DuckDB)", asked, height=140, max_chars=MOST_LETTERS, key=f"sql-{hash(asked)}")
+        st.form_submit_button("Run", type="primary")
+    name = right.text_input("Save it as", key=f"save-{len(saved)}", max_chars=40, placeholder="a name, for this visit")
+    if name and name not in QUESTIONS:
+        saved[name] = text
+        st.rerun()
+    state.keep("sql", text if text != EXAMPLE else None)
+    return text
 
 
 def ask(index: int, text: str) -> pd.DataFrame:

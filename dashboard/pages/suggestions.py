@@ -10,7 +10,7 @@ import streamlit as st
 
 from .. import data, state
 from ..answers import verdicts
-from ..components.blocks import folded, show, verdict
+from ..components.blocks import folded, now_and_predicted, show, verdict
 from ..components.download import data_table
 from ..components.findings import one
 from ..engine import REST_OF_FINDINGS, DataTable, TableColumn, Unit, UspProfError, causes_of, parse_edit, whatif_answer
@@ -21,7 +21,7 @@ from ..work import wait
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..engine import Document, Finding
+    from ..engine import Document, Finding, Prediction
 
 ORDER = (
     "What is wrong comes before what could be chosen otherwise, each by what is certain of its gain (the gain less its "
@@ -40,7 +40,8 @@ def draw() -> None:
         return
     st.caption(ORDER)
     st.caption("Tick what you would change: the run is replayed with all of it, since gains overlap and never add up.")
-    place = st.container()
+    place = st.container(key="now")
+    below = st.container()
     asked = st.query_params.get("ticked", "").split(",")
     shown = [cause.finding for cause in causes_of(findings).shown]
     first = [number for number, finding in enumerate(findings) if any(finding is each for each in shown)]
@@ -50,8 +51,11 @@ def draw() -> None:
     if rest and st.toggle(f"{len(rest)} more: {REST_OF_FINDINGS}", wanted, key="rest"):
         ticked += _with_box(findings, rest, asked, view)
     state.keep("ticked", ",".join(str(number) for number, finding in enumerate(findings) if finding in ticked))
-    with place:
-        _together(view.run, ticked)
+    with place, st.container():
+        steps = _replayed(view.run, ticked)
+        now_and_predicted(steps[-1] if steps else None, f"{len(ticked)} ticked")
+    with below:
+        _together(view.run, ticked, steps)
     folded(
         "table", "All of them, as a table", lambda: data_table(as_table(findings), "findings", raw=as_frame(findings))
     )
@@ -71,20 +75,27 @@ def _with_box(findings: Sequence[Finding], numbers: Sequence[int], asked: Sequen
                 ticked.append(finding)
             with right:
                 one(finding, view, number)
+                if not finding.edit:
+                    st.caption("No box to tick: the replay has no change for this, its gain is a bound or not known.")
     return ticked
 
 
-def _together(index: int, ticked: Sequence[Finding]) -> None:
-    """Replay the run with everything that is ticked, one after the other."""
-    if not ticked:
-        return
+def _replayed(index: int, ticked: Sequence[Finding]) -> list[Prediction]:
+    """Replay the run with the first change that is ticked, the first two, and so on."""
     edits = tuple(parse_edit(finding.edit) for finding in ticked)
     try:
-        steps = [wait(data.ask_prediction(index, edits[: count + 1])) for count in range(len(edits))]
+        return [wait(data.ask_prediction(index, edits[: count + 1])) for count in range(len(edits))]
     except UspProfError as error:
         st.warning(f"These cannot be made together: {state.plain(error.message)}")
+        return []
+
+
+def _together(index: int, ticked: Sequence[Finding], steps: Sequence[Prediction]) -> None:
+    """Show what everything that is ticked gives, one after the other."""
+    if not steps:
         return
-    found = whatif_answer.together_section(ticked, steps, data.paths()[index])
+    edits = steps[-1].edits
+    found = whatif_answer.together_section(ticked, steps, data.runs()[index].path)
     for number, block in enumerate(found.blocks[:-1]):
         show(block, f"together-{number}", state.is_dark())
     st.code(found.blocks[-1].text, language=None)  # type: ignore[union-attr]

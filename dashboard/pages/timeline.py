@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
@@ -15,7 +16,17 @@ from ..components.findings import MIDDLE
 from ..components.timeline import category_colors, timeline
 from ..engine import EVERYTHING, Unit, quantity
 from ..state import Page, Room, View
-from ..timeline.queries import call_of, contents, launch_of, matching, place, search
+from ..timeline.queries import (
+    Place,
+    by_kind,
+    call_of,
+    contents,
+    launch_of,
+    launched_by,
+    matching,
+    place,
+    search,
+)
 from ..timeline.rows import CATEGORIES
 from ..work import wait
 
@@ -24,6 +35,11 @@ if TYPE_CHECKING:
 
     from ..timeline.store import TimelineStore
 
+MOST_RANK = 999_999
+MOST_NOTES = 20
+MOST_LETTERS = 2000
+MOST_FLOWS = 64
+"""Device events of one launch (a graph has many) to which arrows go."""
 FIRST_RANKS = 16
 """More ranks than this are shown when they are asked for."""
 KINDS = {
@@ -33,39 +49,95 @@ KINDS = {
 ACTION = re.compile(r"[FBIW]\d* stage -?\d+")
 ACTIONS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 HELP = (
-    "wheel: zoom · drag: pan · shift-drag: select · alt-drag: zoom into a box · W A S D: zoom and pan · Z: zoom to the "
-    "selection · F: all · double-click: fit a slice · click a row's name: pin it"
+    "wheel, W S: zoom · drag, A D: pan · ↑ ↓ PgUp PgDn: scroll · shift-drag: select an area · alt-drag: zoom into a "
+    "box · Z: zoom to the selection · F: all · C: fold all ranks · /: search · double-click: fit a slice · click a "
+    "rank: fold it · click a row's name: pin it · strip on top: the whole run"
 )
+BY_RANK = "rank"
 
 
 def draw() -> None:
     """Draw the page."""
     view = state.current()
     store = wait(data.ask_timeline(view.run))
-    left, right = st.columns([3, 4])
+    left, middle, right = st.columns([3, 4, 1.2], vertical_alignment="bottom")
     pattern = left.text_input(
         "Search", st.query_params.get("find", ""), placeholder="a regular expression: nccl.*AllReduce", max_chars=120
     )
     state.keep("find", pattern)
-    kinds = _kinds(right, {row.kind for rank in store.ranks for row in store.rows(rank)})
-    shown = _ranks(view)
+    kinds = _kinds(middle, {row.kind for rank in store.ranks for row in store.rows(rank)})
+    shown, labels = _grouped(right, view, _ranks(view))
     axes = {name.partition(" ")[2] for name in store.names if name.startswith("exposed ")}
     _legend(axes, {name[0] for name in store.names if ACTION.fullmatch(name)}, kinds)
     found = _search(view.run, pattern, shown, kinds)
     matched = (matching(store, pattern) or ()) if pattern else ()
     before = st.session_state.get("timeline")
     picked = before.get("picked") if before else None
-    members, launch = _neighbours(view.run, picked)
+    around = neighbours(view.run, picked)
+    found = picked_slice.chosen_member(picked, around.members) or found
+    focus = {"rank": found.rank, "row": found.row} if found else _focus(store)
     answer = timeline(
         f"run={view.run}", key="timeline", dark=state.is_dark(), ranks=list(shown), kinds=list(kinds),
-        range=_range(store.span_ns) or about(store, view), jump=found, matched=sorted(matched), height=620, tall=True,
-        members=members, launch=launch,
+        range=_range(store.span_ns) or about(store, view), jump=found and framed(found), focus=focus, labels=labels,
+        matched=sorted(matched), height=620, tall=True, members=[each.plain() for each in around.members],
+        flows=[[each.plain() for each in flow] for flow in around.flows], notes=notes(),
     )  # fmt: skip
     st.caption(HELP)
     if answer.picked:
         picked_slice.show(view.run, int(answer.picked["rank"]), int(answer.picked["event"]))
     if answer.selected_range:
         _contents(view.run, shown, kinds, answer.selected_range)
+
+
+def framed(found: Place) -> list[int]:
+    """Give the range that shows a slice with a little room."""
+    margin = max(int(found.dur_ns) // 2, 2000)
+    return [found.start_ns - margin, found.start_ns + int(found.dur_ns) + margin]
+
+
+def _focus(store: TimelineStore) -> dict[str, int] | None:
+    """Read from the address which rank to scroll to."""
+    rank = state.number("focus", 0, MOST_RANK)
+    return {"rank": rank} if rank is not None and rank in store.ranks else None
+
+
+def _grouped(place: Any, view: View, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, str]]:  # noqa: ANN401 - any container
+    """Let the reader sort ranks along an axis; gives their order, and what each is called then."""
+    layout = data.open_numbered(view.run).tables.topology
+    offered = (BY_RANK, *(axis for axis in layout.axes if layout.coordinates))
+    by = state.word("by", offered)
+    if len(offered) > 1:
+        by = place.selectbox("Group by", offered, offered.index(by))
+    state.keep("by", by if by != BY_RANK else None)
+    if by == BY_RANK:
+        return ranks, {}
+    at = {rank: layout.coordinates[rank].get(by, -1) if rank in layout.coordinates else -1 for rank in ranks}
+    labels = {rank: f"{by} {at[rank]}: {rank}" for rank in ranks if at[rank] >= 0}
+    return tuple(sorted(ranks, key=lambda rank: (at[rank], rank))), labels
+
+
+# Notes: places on the timeline with a few words, which live in the address.
+
+
+def notes() -> list[dict[str, object]]:
+    """Read the notes from the address: `at_ns:text`, one after the other with a bar between."""
+    found = []
+    for each in st.query_params.get("notes", "")[:MOST_LETTERS].split("|"):
+        at, colon, text = each.partition(":")
+        if colon and re.fullmatch(r"\d{1,15}", at) and text:
+            found.append({"at_ns": int(at), "text": text})
+    return found[:MOST_NOTES]
+
+
+def _offer_note(at_ns: int) -> None:
+    """Let the reader write a note at a place."""
+    text = st.text_input("Note at the start of the selection", key=f"note-{at_ns}", max_chars=60)
+    text = text.replace("|", " ").strip()
+    said = {int(str(note["at_ns"])): str(note["text"]) for note in notes()}
+    if text and said.get(at_ns) != text:
+        said[at_ns] = text
+        state.keep("notes", "|".join(f"{at}:{words}" for at, words in sorted(said.items())))
+        st.rerun()
 
 
 def _kinds(place: Any, there: set[str]) -> tuple[str, ...]:  # noqa: ANN401 - any Streamlit container
@@ -95,8 +167,8 @@ def _ranks(view: View) -> tuple[int, ...]:
     return findings.outliers_first(document, ranks)[:FIRST_RANKS]
 
 
-def _search(index: int, pattern: str, ranks: tuple[int, ...], kinds: tuple[str, ...]) -> list[int] | None:
-    """Count what matches and step through it; gives the range to show once a step was taken."""
+def _search(index: int, pattern: str, ranks: tuple[int, ...], kinds: tuple[str, ...]) -> Place | None:
+    """Count what matches and step through it; gives the slice to show once a step was taken."""
     if not pattern:
         return None
     wanted = matching(data.timeline_store(index), pattern)
@@ -114,25 +186,33 @@ def _search(index: int, pattern: str, ranks: tuple[int, ...], kinds: tuple[str, 
         st.session_state[key] = at
     shown = f", number {at + 1:,} in view" if at >= 0 and len(matches) else ""
     left.caption(f"{len(matches):,} slices of {matches.names:,} names{shown}")
-    if at < 0 or at >= len(matches):
-        return None
-    found = matches.at(at)
-    margin = max(int(found.dur_ns) // 2, 2000)
-    return [found.start_ns - margin, found.start_ns + int(found.dur_ns) + margin]
+    return matches.at(at) if 0 <= at < len(matches) else None
 
 
-def _neighbours(index: int, picked: dict[str, int] | None) -> tuple[list[dict[str, float]], dict[str, float] | None]:
-    """Give the places of a picked slice's fellow members and of its launch."""
-    if not picked:
-        return [], None
-    store, tables = data.timeline_store(index), data.open_numbered(index).tables
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """What belongs to a picked slice: the same call on other ranks, and arrows from launches to what they started."""
+
+    members: tuple[Place, ...] = ()
+    flows: tuple[tuple[Place, Place], ...] = ()
+
+
+def neighbours(index: int, picked: dict[str, int] | None) -> Neighbours:
+    """Find what belongs to a slice that was picked."""
+    tables = data.open_numbered(index).tables
+    if not picked or int(picked["rank"]) not in tables.ranks:
+        return Neighbours()
+    store = data.timeline_store(index)
     rank, event = int(picked["rank"]), int(picked["event"])
-    if rank not in tables.ranks:
-        return [], None
     call, launch = call_of(tables, rank, event), launch_of(tables, rank, event)
-    places = [place(store, *part) for part in call.parts] if call else []
-    at = place(store, rank, launch) if launch is not None else None
-    return [found.plain() for found in places if found], at.plain() if at else None
+    members = [place(store, *part) for part in call.parts] if call else []
+    started = [(event, kernel) for kernel in launched_by(tables, rank, event)[:MOST_FLOWS]]
+    pairs = [(launch, event)] if launch is not None else started
+    flows = [(place(store, rank, one), place(store, rank, other)) for one, other in pairs]
+    return Neighbours(
+        tuple(found for found in members if found),
+        tuple((one, other) for one, other in flows if one and other),
+    )
 
 
 def _legend(axes: set[str], actions: set[str], kinds: tuple[str, ...]) -> None:
@@ -189,13 +269,28 @@ def about(store: TimelineStore, view: View) -> list[int] | None:
     return [start - room, end + room]
 
 
-def _contents(index: int, ranks: tuple[int, ...], kinds: tuple[str, ...], picked: list[int]) -> None:
-    """List what ran in the selected range, and offer it to Perfetto."""
+def _contents(index: int, ranks: tuple[int, ...], kinds: tuple[str, ...], picked: list[Any]) -> None:
+    """List what ran in the selected area by name and by kind, and offer it to Perfetto."""
     start, end = int(picked[0]), int(picked[1])
     if end <= start:
         return
-    st.markdown(f"**What ran in the {quantity(end - start, Unit.NS)} selected**")
-    data_table(contents(data.timeline_store(index), ranks, {"device", *kinds}, start, end), "selection")
+    store = data.timeline_store(index)
+    shown = {"device", *kinds}
+    rows = {rank: [number for number, row in enumerate(store.ranks[rank].rows) if row.kind in shown] for rank in ranks}
+    where = "on the ranks shown"
+    if len(picked) > 2:
+        asked = set(str(picked[2]).split("-"))
+        rows = {rank: [each for each in numbers if f"{rank}.{each}" in asked] for rank, numbers in rows.items()}
+        count = sum(len(numbers) for numbers in rows.values())
+        where = f"on {count} {'row' if count == 1 else 'rows'}"
+    found = contents(store, rows, start, end)
+    st.markdown(f"**What ran in the {quantity(end - start, Unit.NS)} selected**, {where}")
+    left, right = st.columns([1, 2.4])
+    with left:
+        data_table(by_kind(found), "selection-kinds")
+    with right:
+        data_table(found, "selection")
+    _offer_note(start)
     address = routes.trace_address(index, ranks, start, end)
     origin = re.sub(r"^(https?://[^/]+).*$", r"\1", str(st.context.url or ""))
     left, right, _ = st.columns([1.4, 1.6, 4])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from .. import data, state
-from ..components.blocks import section
+from ..components.blocks import now_and_predicted, section
 from ..engine import EDITS, PARALLEL_AXES, Schedule, parse_edit, whatif_answer
 from ..report import offer
 from ..state import Page, Room
@@ -110,6 +110,7 @@ MOST_LETTERS = 400
 def draw() -> None:
     """Draw the page."""
     view = state.current()
+    place = st.container(key="now")
     axes = tuple(axis for axis in PARALLEL_AXES if data.open_numbered(view.run).tables.topology.axis_groups(axis))
     found, left = chosen(st.query_params.get("edits", "")[:MOST_LETTERS].split(), axes)
     typed = st.text_input(
@@ -123,6 +124,8 @@ def draw() -> None:
     with st.expander("Which changes there are"):
         st.dataframe([{"change": each.example, "what it does": each.doc} for each in EDITS], hide_index=True)
     if not text.strip():
+        with place:
+            now_and_predicted(None, "no change chosen")
         st.info("Name a change to see what it would be worth.")
         return
     edits = tuple(parse_edit(word) for word in text.split())
@@ -130,6 +133,8 @@ def draw() -> None:
         error = data.replay_error(view.run)
         alone = [data.prediction(view.run, (edit,)) for edit in edits]
         together = data.prediction(view.run, edits)
+    with place:
+        now_and_predicted(together, text)
     made = whatif_answer.whatif_section(error, alone, together)
     section(made, dark=state.is_dark())
     offer(WHAT_IF, view.run, text, lambda: (made,))

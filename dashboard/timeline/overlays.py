@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .store import TimelineStore
 
 
-FORM = "overlays-1"
+FORM = "overlays-2"
 """What is kept, and the version of its form."""
 KINDS = {"exposed": "exposed", "actions": "actions", "path": "critical path"}
 """The kinds of rows, and what they are called beside the timeline."""
@@ -118,7 +118,7 @@ def _joined(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 # Rows of calls: each group has its own; a call is waiting for the last member, then the transfer.
 
 
-CALLS_FORM = "calls-3"
+CALLS_FORM = "calls-4"
 """What is kept, and the version of its form."""
 MOST_GROUPS = 256
 WAITING = "annotation"

@@ -14,7 +14,7 @@ from ..engine import DataTable, TableColumn, Unit, calls_of, lookup
 from .rows import CATEGORIES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -96,6 +96,12 @@ def launch_of(tables: TableSet, rank: int, event: int) -> int | None:
     return launch if launch >= 0 else None
 
 
+def launched_by(tables: TableSet, rank: int, event: int) -> list[int]:
+    """Find the events of the device work that a host call launched."""
+    kernels = tables.columns("kernels", rank)
+    return [int(each) for each in kernels["event"][kernels["launch_event"] == event]]
+
+
 def op_of(tables: TableSet, rank: int, event: int) -> tuple[str, str] | None:
     """Give the CPU op that a kernel was launched in, and the shapes of its inputs (empty where none were recorded)."""
     kernels = tables.columns("kernels", rank)
@@ -163,7 +169,7 @@ def search(
     return Matches(rank_, row_, start, dur.astype(np.float64), len(wanted))
 
 
-# Contents of a range: the slices of the rows shown, by name: how often, on how many ranks, how long.
+# Contents of an area: the slices on some rows in a range of time, by name and by kind: how often and how long.
 
 
 MOST_NAMES = 1000
@@ -177,13 +183,11 @@ CONTENTS_COLUMNS = (
 )
 
 
-def contents(
-    store: TimelineStore, ranks: Iterable[int], kinds: Collection[str], start_ns: int, end_ns: int
-) -> DataTable:
-    """Sum up what of each name lies in a range, on the rows of some kinds; longest first."""
+def contents(store: TimelineStore, rows_of_rank: Mapping[int, Sequence[int]], start_ns: int, end_ns: int) -> DataTable:
+    """Sum up what of each name lies in a range of time, on some rows of some ranks; longest first."""
     parts = []
-    for rank in ranks:
-        rows = [(rank, i) for i, row in enumerate(store.ranks[rank].rows) if row.kind in kinds]
+    for rank, numbers in rows_of_rank.items():
+        rows = [(rank, number) for number in numbers]
         view = store.view(rows, start_ns, end_ns, 0.0)
         end = np.minimum(view.start + view.rest["dur"].astype(np.int64), end_ns)
         inside = np.maximum(end - np.maximum(view.start, start_ns), 0)
@@ -201,3 +205,15 @@ def contents(
         strict=True,
     )
     return DataTable("", CONTENTS_COLUMNS, tuple(summed))
+
+
+def by_kind(found: DataTable) -> DataTable:
+    """Add an area's contents up by kind: compute, copies, and communication by axis."""
+    totals: dict[str, list[int]] = {}
+    for row in found.rows:
+        total = totals.setdefault(str(row[1]), [0, 0])
+        total[0] += int(row[2] or 0)
+        total[1] += int(row[4] or 0)
+    rows = sorted(((kind, calls, time) for kind, (calls, time) in totals.items()), key=lambda row: -row[2])
+    heads = TableColumn("kind"), TableColumn("calls", Unit.COUNT), TableColumn("time in range", Unit.NS)
+    return DataTable("", heads, tuple(rows))

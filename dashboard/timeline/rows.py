@@ -6,6 +6,7 @@ each depth of nesting. Slices of one row never overlap, whatever the trace did.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,11 @@ CATEGORIES = (
 )  # fmt: skip
 """What a slice is coloured by: its kind, for communication its parallel axis, in rows laid over what they mark."""
 
+ORDER = {
+    name: place
+    for place, name in enumerate((*CATEGORIES[:1], *CATEGORIES[6:15], "pp send", "pp recv", *CATEGORIES[1:3]))
+}
+"""How the tracks of a rank are sorted: compute, then communication by axis, then copies."""
 HOST_CATEGORIES = {"cpu_op": "op", "user_annotation": "annotation", "cuda_runtime": "runtime", "cuda_driver": "runtime"}
 MAX_DEPTH = 24
 """Rows of a thread; deeper slices share the last one where they fit, else they are left to the table below."""
@@ -30,12 +36,13 @@ MAX_DEPTH = 24
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: its rank, its track (a lane or a thread) and its depth within."""
+    """One row: its rank, its track as people call it, its depth within, and the stream or thread behind the track."""
 
     rank: int
     track: str
     kind: str
     depth: int
+    lane: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,7 @@ class _Part:
     kind: str
     depth: NDArray[np.int64]
     rows: NDArray[np.int64]
+    lane: str
 
 
 def rank_slices(tables: TableSet, rank: int) -> Slices:
@@ -88,13 +96,30 @@ def _device(columns: Columns) -> _Half:
     by_axis = np.array([category_number(axis or "unknown") for axis in axis_names] + [0], np.uint8)
     talks = columns.matches("kind", "communication")
     category = np.where(talks, by_axis[axes], by_kind[kinds]).astype(np.uint8)
-    parts = []
+    name, names = columns.codes("name")
+    found: list[tuple[str, str, NDArray[np.int64]]] = []
     for code in sorted(set(lanes.tolist()), key=lambda c: _natural(lane_names[c])):
         rows = np.flatnonzero(lanes == code)
+        time = np.bincount(category[rows], columns["dur_ns"][rows], len(CATEGORIES))
+        called = CATEGORIES[int(time.argmax())]
+        if called == "pp":
+            called = direction_of([names[one] for one in set(name[rows].tolist())])
+        found.append((called, lane_names[code], rows))
+    found.sort(key=lambda each: ORDER.get(each[0], len(ORDER)))
+    parts, counts = [], Counter[str]()
+    for called, lane, rows in found:
+        counts[called] += 1
+        track = called if counts[called] == 1 else f"{called} {counts[called]}"
         depth = depths(columns["start_ns"][rows], columns["dur_ns"][rows])
-        parts.append(_Part(lane_names[code], "device", depth, rows))
-    name, names = columns.codes("name")
+        parts.append(_Part(track, "device", depth, rows, lane))
     return _Half(columns["start_ns"], columns["dur_ns"], columns["event"], name, names, category, parts)
+
+
+def direction_of(names: list[str]) -> str:
+    """Say whether a lane of pipeline communication sends, receives, or does both."""
+    sends, receives = (any(word in name.lower() for name in names) for word in ("send", "recv"))
+    both = sends == receives or any("sendrecv" in name.lower() for name in names)
+    return "pp" if both else "pp send" if sends else "pp recv"
 
 
 def _host(events: Columns) -> _Half:
@@ -112,7 +137,8 @@ def _host(events: Columns) -> _Half:
         rows = order[bounds[code] : bounds[code + 1]]
         if len(rows):
             depth = depths(events["start_ns"][rows], events["dur_ns"][rows])
-            parts.append(_Part(f"thread {thread_names[code]}", "host", depth, rows))
+            thread = f"thread {thread_names[code]}"
+            parts.append(_Part(thread, "host", depth, rows, thread))
     name, names = events.codes("name")
     return _Half(events["start_ns"], events["dur_ns"], events["event"], name, names, category, parts)
 
@@ -167,7 +193,7 @@ def _assemble(rank: int, halves: list[_Half]) -> Slices:
             for depth in range(min(int(part.depth.max()) + 1, MAX_DEPTH)):
                 index = part.rows[part.depth == depth]
                 index = index[np.argsort(half.start_ns[index], kind="stable")]
-                rows.append(Row(rank, part.track, part.kind, depth))
+                rows.append(Row(rank, part.track, part.kind, depth, part.lane))
                 picked.append((half, index, depth))
                 columns["start"].append(half.start_ns[index])
                 columns["dur"].append(np.maximum(half.dur_ns[index], 0))

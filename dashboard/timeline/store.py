@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..engine import TableSet
     from .rows import Slices
 
-FORM = "timeline-3"
+FORM = "timeline-4"
 """What is kept, and the version of its form."""
 _RUN = "run.json"
 
@@ -185,7 +185,7 @@ def _load(folder: Path, ranks: Sequence[int]) -> tuple[dict[int, RankTimeline], 
             )
             for i, bucket in enumerate(head["buckets"])
         )
-        rows = tuple(Row(rank, track, kind, depth) for track, kind, depth in head["rows"])
+        rows = tuple(Row(rank, *row) for row in head["rows"])
         lines[rank] = RankTimeline(rows, levels, tuple(head["names"]), head["start_ns"])
         bounds.append((head["start_ns"], head["end_ns"]))
     return lines, bounds
@@ -199,7 +199,7 @@ def write(slices: Slices, target: Path) -> None:
     levels = build(slices, origin)
     target.mkdir(parents=True)
     head = {
-        "rows": [(row.track, row.kind, row.depth) for row in slices.rows],
+        "rows": [(row.track, row.kind, row.depth, row.lane) for row in slices.rows],
         "names": slices.names,
         "buckets": [level.bucket_ns for level in levels],
         "start_ns": origin,

@@ -151,6 +151,50 @@ def test_a_click_on_a_collective_shows_it_on_every_rank(visit: Visit) -> None:
     visit.check()
 
 
+def test_a_link_opens_on_its_rank_with_its_notes(visit: Visit) -> None:
+    visit.go("timeline?show=host,exposed&focus=3&notes=1000000:look%20here")
+    head = "line.rowY(line.rows.find((row) => row.rank === 3))"
+    visit.until_timeline(f"line.scrollY > 0 && {head} > 0 && {head} < line.viewHeight - 20")
+    assert visit.on_timeline("line.data.notes.map((note) => note.text)") == ["look here"]
+    visit.check()
+
+
+def test_a_search_scrolls_to_the_row_of_its_match(visit: Visit) -> None:
+    visit.go("timeline?show=host,exposed&find=gloo:(send|recv)&ranks=1-3")
+    visit.page.click("button:has-text('Next')")
+    visit.page.wait_for_selector("text=number 1 in view")
+    framed = "line.rows.find((row) => row.label === line.framed)"
+    visit.until_timeline(f"line.framed && line.rowY({framed}) > 0 && line.rowY({framed}) < line.viewHeight")
+    visit.check()
+
+
+def test_ranks_fold_and_an_area_takes_some_rows(visit: Visit) -> None:
+    visit.go("timeline")
+    rows = visit.on_timeline("line.rows.length")
+    visit.on_timeline("(line.canvas.focus(), 1)")
+    visit.page.keyboard.press("c")
+    visit.until_timeline(
+        f"line.rows.length < {rows} && line.rows.every((row) => ['exposed', 'compute'].includes(row.base))"
+    )
+    visit.page.keyboard.press("c")
+    visit.drag(
+        visit.point("[500, line.rowY(line.rows[1]) + 4]"), visit.point("[800, line.rowY(line.rows[2]) + 4]"), "Shift"
+    )
+    visit.page.wait_for_selector("text=on 2 rows")
+    visit.check()
+
+
+def test_the_picture_stays_while_the_server_is_away(visit: Visit) -> None:
+    visit.go("timeline")
+    visit.until_timeline("host.dataset.sharp === 'true'")
+    visit.page.route("**/usp/tile**", lambda route: route.abort())
+    visit.on_timeline("(line.canvas.focus(), 1)")
+    visit.page.keyboard.press("w")
+    visit.until_timeline("line.away > 0 && line.tile && !line.message")
+    visit.page.unroute("**/usp/tile**")
+    visit.until_timeline("line.away === 0 && host.dataset.sharp === 'true'")
+
+
 def test_a_selection_lists_what_ran_and_opens_in_perfetto(visit: Visit) -> None:
     visit.go("timeline?show=exposed,actions,path,host")
     page = visit.page
@@ -183,7 +227,7 @@ def test_a_box_zooms_and_a_row_is_pinned(visit: Visit) -> None:
     wanted = visit.on_timeline("[line.toNs(400), line.toNs(600)]")
     visit.drag(visit.point("[400, 100]"), visit.point("[600, 200]"), "Alt")
     visit.until_timeline(f"Math.abs(line.start - {wanted[0]}) < 1e6 && Math.abs(line.end - {wanted[1]}) < 1e6")
-    row = "line.rows.find((row) => row.rank === 3 && row.track === 'cpu')"
+    row = "line.rows.find((row) => row.rank === 3 && row.track === 'compute')"
     visit.page.mouse.click(*visit.point(f"[90, line.rowY({row}) + 6]"))
     visit.until_timeline("line.rows[0].pinned && line.rows[0].rank === 3")
     visit.page.mouse.click(*visit.point("[90, line.rowY(line.rows[0]) + 6]"))

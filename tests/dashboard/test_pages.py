@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -187,8 +188,13 @@ def test_ranks_are_shown_along_an_axis() -> None:
     [
         ({}, {}, {"at": "middle", "show": "exposed,path"}),
         ({"step": 4}, {}, {"at": "4", "show": "exposed,path"}),
-        ({"rank": 5}, {"at_step": 7}, {"at": "7", "ranks": "0,1,2,5", "show": "exposed,path"}),
-        ({}, {"at_rank": 1, "start_ns": 10, "end_ns": 20}, {"at": "10-20", "ranks": "0,1,2", "show": "exposed,path"}),
+        ({"rank": 5}, {"at_step": 7}, {"at": "7", "ranks": "0,1,2,5", "focus": "5", "show": "exposed,path"}),
+        (
+            {},
+            {"at_rank": 1, "start_ns": 10, "end_ns": 20},
+            {"at": "10-20", "ranks": "0,1,2,3", "focus": "1", "show": "exposed,path"},
+        ),
+        ({"group": "30@2,6"}, {}, {"at": "middle", "ranks": "2,6", "focus": "2", "show": "exposed,path"}),
         ({"stage": 1, "rank": 99}, {}, {"at": "middle", "show": "exposed,actions"}),
     ],
 )
@@ -277,3 +283,21 @@ def test_a_column_has_as_many_decimals_as_its_largest_number_needs() -> None:
     assert kinds["ms"]["type_config"]["format"] == "%.3f"
     assert frame["speed [/s]"].tolist() == [1_540_001.0, 12.0]
     assert kinds["speed [/s]"]["type_config"]["format"] == kinds["calls"]["type_config"]["format"] == "localized"
+
+
+def test_each_run_of_a_folder_is_offered(
+    run_folder: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("first", "second"):
+        shutil.copytree(run_folder.with_name("recorded-slow-rank"), tmp_path / name)
+    with naming([tmp_path], cache, monkeypatch):
+        assert [run.name for run in data.runs()] == [f"{tmp_path.name}: {run.run}" for run in data.runs()]
+        assert {run.run for run in data.runs()} == {"first", "second"}
+        assert {data.open_numbered(index).name for index in (0, 1)} == {"first", "second"}
+
+
+def test_a_wrong_question_keeps_the_tables_beside_it() -> None:
+    app = drawn("query", sql="SELECT nothing FROM nowhere")
+    assert len(app.error) == 1
+    assert [fold.proto.expanded for fold in app.expander] == [True]
+    assert any("collectives" in text.value for text in app.markdown)

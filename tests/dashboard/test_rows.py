@@ -12,8 +12,8 @@ import pytest
 from dashboard import routes
 from dashboard.components import findings
 from dashboard.timeline import overlays
-from dashboard.timeline.queries import contents
-from dashboard.timeline.rows import CATEGORIES
+from dashboard.timeline.queries import by_kind, contents
+from dashboard.timeline.rows import CATEGORIES, direction_of
 from dashboard.timeline.store import TimelineStore, load, prepare
 from usp_prof import open_run
 from usp_prof.analyses import critical_path
@@ -81,12 +81,41 @@ def test_each_call_is_a_wait_and_a_transfer(tables: TableSet, tmp_path: Path) ->
 
 def test_a_selection_holds_what_lies_in_it_only(store: TimelineStore) -> None:
     half = store.span_ns // 2
-    whole = contents(store, store.ranks, {"device"}, 0, store.span_ns)
-    parts = [contents(store, store.ranks, {"device"}, *part) for part in ((0, half), (half, store.span_ns))]
+    rows = {
+        rank: [number for number, row in enumerate(line.rows) if row.kind == "device"]
+        for rank, line in store.ranks.items()
+    }
+    whole = contents(store, rows, 0, store.span_ns)
+    parts = [contents(store, rows, *part) for part in ((0, half), (half, store.span_ns))]
     inside = [sum(row[4] for row in part.rows) for part in parts]
     assert sum(inside) == sum(row[4] for row in whole.rows) > 0
     assert max(row[3] for row in whole.rows) == len(store.ranks)
-    assert not contents(store, (), {"device"}, 0, half).rows
+    assert not contents(store, {}, 0, half).rows
+    kinds = by_kind(whole)
+    assert sum(int(row[2]) for row in kinds.rows) == sum(int(row[4]) for row in whole.rows)
+
+
+def test_rows_are_called_by_what_runs_on_them(store: TimelineStore) -> None:
+    for line in store.ranks.values():
+        tracks = [row.track for row in line.rows if row.kind == "device" and not row.depth]
+        assert tracks[0] == "compute"
+        assert len(set(tracks)) == len(tracks)
+        assert all(track.split()[0] in CATEGORIES for track in tracks)
+        assert all(row.lane for row in line.rows)
+
+
+@pytest.mark.parametrize(
+    ("names", "called"),
+    [
+        (["gloo:send"], "pp send"),
+        (["nccl:recv 0<-1"], "pp recv"),
+        (["gloo:send", "gloo:recv"], "pp"),
+        (["ncclDevKernel_SendRecv(ncclDevKernelArgsStorage)"], "pp"),
+        (["ncclKernel_AllReduce"], "pp"),
+    ],
+)
+def test_a_lane_of_the_pipeline_says_its_direction(names: list[str], called: str) -> None:
+    assert direction_of(names) == called
 
 
 def test_a_range_is_written_for_perfetto(tables: TableSet, store: TimelineStore) -> None:

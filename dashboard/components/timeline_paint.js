@@ -1,0 +1,190 @@
+// How the timeline is painted: methods of Timeline, which timeline.js holds.
+
+const PAINTING = {
+  draw() {
+    if (!this.alive) return;
+    cancelAnimationFrame(this.frame);
+    this.frame = requestAnimationFrame(() => this.paint());
+  },
+
+  paint() {
+    const c = this.context, style = getComputedStyle(this.root);
+    const ink = style.getPropertyValue("--st-text-color") || "#222", paper = style.getPropertyValue("--st-background-color") || "#fff";
+    c.fillStyle = paper; c.fillRect(0, 0, this.width, this.viewHeight);
+    c.font = "11px 'DejaVu Sans', 'Source Sans', sans-serif"; c.textBaseline = "middle";
+    if (this.message) { c.fillStyle = ink; c.fillText(this.message, 12, 60); return; }
+    if (!this.head) { c.fillStyle = ink; c.fillText("loading …", 12, 60); return; }
+    const rows = this.visible();
+    for (const pinned of [false, true]) {
+      const part = rows.filter((row) => row.pinned === pinned), top = pinned ? AXIS : AXIS + (this.band || 0);
+      if (pinned && !part.length) continue;
+      const height = pinned ? this.band : this.viewHeight - top;
+      c.save(); c.beginPath(); c.rect(0, top, this.width, height + (pinned ? GAP / 2 : 0)); c.clip();
+      c.fillStyle = paper; c.fillRect(0, top, this.width, height);
+      c.save(); c.beginPath(); c.rect(GUTTER, top, this.plot(), height); c.clip();
+      this.paintOverlays(c, ink);
+      if (this.tile) { if (this.tile.raster) this.paintRaster(c, part); else this.paintSlices(c, part); }
+      this.paintMembers(c, part, ink);
+      c.restore();
+      this.paintGutter(c, part, ink);
+      if (pinned) { c.globalAlpha = 0.4; c.fillStyle = ink; c.fillRect(0, top + height - 1, this.width, 1); c.globalAlpha = 1; }
+      c.restore();
+    }
+    this.paintArrows(c, ink);
+    this.paintAxis(c, ink, paper); this.paintMap(c, ink); this.paintBox(c, ink);
+    if (this.away) { c.fillStyle = paper; c.fillRect(0, MAP, GUTTER - 6, 18); c.fillStyle = ink; c.fillText("server away, asking again …", 6, MAP + 8); }
+    this.root.dataset.painted = String(performance.now()); this.root.dataset.sharp = String(this.isSharp());
+  },
+
+  isSharp() { return Boolean(this.tile && this.tile.start_ns <= this.start && this.tile.end_ns >= this.end && !this.timerPending()); },
+  timerPending() { return Boolean(this.tile && Math.abs((this.tile.end_ns - this.tile.start_ns) / (this.end - this.start) - (1 + 2 * MARGIN)) > 0.02); },
+  rowY(row) { return AXIS + row.y - (row.pinned ? 0 : this.scrollY); },
+
+  paintSlices(c, rows) {
+    const tile = this.tile, colors = this.data.colors, span = (tile.end_ns - tile.start_ns) / tile.width;
+    const scale = (span * this.plot()) / (this.end - this.start), left = this.toX(tile.start_ns);
+    const dim = this.pattern;
+    for (const row of rows) {
+      const place = tile.places.get(row.label);
+      if (place === undefined) continue;
+      const inset = row.kind === "path" ? 3 : 0, y = this.rowY(row) + inset, h = row.height - 1 - 2 * inset;
+      for (let i = tile.first[place]; i < tile.first[place + 1]; i++) {
+        const x = left + tile.start[i] * scale, w = Math.max(tile.dur[i] * scale, 0.7);
+        if (x + w < GUTTER || x > this.width) continue;
+        c.globalAlpha = (dim && !dim[tile.name[i]] ? 0.18 : 1) * (0.35 + (0.65 * tile.coverage[i]) / 255);
+        c.fillStyle = colors[tile.category[i]];
+        c.fillRect(x, y, w > 3 ? w - 0.5 : w, h);
+        if (w > LABEL_PX && h > 9) this.label(c, this.names[tile.name[i]], Math.max(x, GUTTER), y + h / 2 + 0.5, Math.min(x + w, this.width) - Math.max(x, GUTTER), tile.category[i]);
+      }
+    }
+    c.globalAlpha = 1;
+  },
+
+  label(c, text, x, y, room, category) {
+    const letters = Math.floor((room - 6) / 6.6);
+    if (letters < 3) return;
+    c.globalAlpha = 1; c.fillStyle = this.data.inks[category];
+    // What tells names apart stands at their end (AllReduce of ncclDevKernel_AllReduce), so that they are cut in front.
+    const short = plainName(text);
+    c.fillText(short.length > letters ? `…${short.slice(1 - letters)}` : short, x + 3, y);
+  },
+
+  paintRaster(c, rows) {
+    const tile = this.tile;
+    if (!tile.image) tile.image = rasterImage(tile, this.data.colors);
+    this.strip.width = tile.width; this.strip.height = tile.rows;
+    this.strip.getContext("2d").putImageData(tile.image, 0, 0);
+    c.imageSmoothingEnabled = false;
+    const x0 = this.toX(tile.start_ns), x1 = this.toX(tile.end_ns);
+    for (const row of rows) {
+      const place = tile.places.get(row.label);
+      if (place !== undefined) c.drawImage(this.strip, 0, place, tile.width, 1, x0, this.rowY(row), x1 - x0, row.height - 1);
+    }
+  },
+
+  paintOverlays(c, ink) {
+    for (const step of this.head.steps) {
+      const x = this.toX(step.start_ns), w = this.toX(step.end_ns) - x;
+      if (step.number % 2) { c.globalAlpha = 0.05; c.fillStyle = ink; c.fillRect(x, AXIS, w, this.viewHeight); }
+    }
+    c.globalAlpha = 1;
+    const range = this.selection;
+    if (!range) return;
+    c.globalAlpha = 0.12; c.fillStyle = ink;
+    const x = this.toX(range[0]), w = this.toX(range[1]) - x;
+    if (!this.area) c.fillRect(x, AXIS, w, this.viewHeight);
+    else for (const row of this.visible()) if (this.area.has(row.label)) c.fillRect(x, this.rowY(row), w, row.height);
+    c.globalAlpha = 1;
+  },
+
+  paintMembers(c, rows, ink) {
+    c.strokeStyle = ink; c.lineWidth = 2;
+    const mark = (rank, index, start, dur) => {
+      const row = rows.find((r) => r.rank === rank && r.index === index);
+      if (!row) return;
+      const x = this.toX(start), w = Math.max((dur / (this.end - this.start)) * this.plot(), 3);
+      c.strokeRect(x - 1, this.rowY(row), w + 2, row.height - 1);
+    };
+    if (this.picked) mark(this.picked.rank, this.picked.index, this.picked.start_ns, this.picked.dur_ns);
+    for (const m of this.members) mark(m.rank, m.row, m.start_ns, m.dur_ns);
+    const framed = this.framed && rows.find((row) => row.label === this.framed);
+    if (framed) { c.globalAlpha = 0.5; c.strokeRect(GUTTER + 1, this.rowY(framed) - 1, this.plot() - 2, framed.height + 1); c.globalAlpha = 1; }
+  },
+
+  // From the slice that was picked to its peers, and from a launch to what it started.
+  paintArrows(c, ink) {
+    if (!this.picked) return;
+    const place = (rank, index, ns) => {
+      const row = this.rows.find((each) => each.rank === rank && each.index === index);
+      return row ? [this.toX(ns), this.rowY(row) + row.height / 2] : null;
+    };
+    const picked = this.picked, middle = picked.start_ns + picked.dur_ns / 2;
+    c.save(); c.beginPath(); c.rect(GUTTER, AXIS, this.plot(), this.viewHeight - AXIS); c.clip();
+    c.strokeStyle = c.fillStyle = ink; c.lineWidth = 1.2; c.globalAlpha = 0.75;
+    for (const m of this.members) {
+      if (m.rank === picked.rank && m.row === picked.index) continue;
+      arrow(c, place(picked.rank, picked.index, middle), place(m.rank, m.row, m.start_ns + m.dur_ns / 2));
+    }
+    for (const [from, to] of this.data.flows || []) arrow(c, place(from.rank, from.row, from.start_ns), place(to.rank, to.row, to.start_ns));
+    c.restore();
+  },
+
+  paintGutter(c, rows, ink) {
+    c.save(); c.beginPath(); c.rect(0, AXIS, GUTTER - 6, this.viewHeight); c.clip();
+    c.fillStyle = ink;
+    let last = null;
+    for (const row of rows) {
+      const first = last === null || last.rank !== row.rank || last.track !== row.track;
+      if (first) {
+        const y = this.rowY(row) + row.height / 2, newRank = last === null || last.rank !== row.rank;
+        c.globalAlpha = 1;
+        if (newRank) {
+          c.font = "bold 11px 'DejaVu Sans', sans-serif";
+          const sign = row.pinned ? "● " : this.data.fixed ? "" : this.folded.has("all") || this.folded.has(row.rank) ? "▸ " : "▾ ";
+          c.fillText(clipped(c, `${sign}${row.rank_label}`, row.track ? 70 : GUTTER - 14), 6, y);
+          c.font = "11px 'DejaVu Sans', sans-serif";
+        }
+        c.globalAlpha = 0.7; c.fillText(clipped(c, row.track, GUTTER - 90), 82, y);
+      }
+      last = row;
+    }
+    c.restore(); c.globalAlpha = 1;
+  },
+
+  paintAxis(c, ink, paper) {
+    c.fillStyle = paper; c.fillRect(0, 0, this.width, AXIS); c.fillStyle = ink; c.globalAlpha = 0.8;
+    const span = this.end - this.start, step = nice(span / (this.plot() / 110));
+    const zero = this.data.zero || 0;
+    for (let t = Math.ceil((this.start - zero) / step) * step; t < this.end - zero; t += step) {
+      const x = this.toX(t + zero);
+      if (x < GUTTER) continue;
+      c.globalAlpha = 0.25; c.fillRect(x, AXIS - 6, 1, 6); c.globalAlpha = 0.8; c.fillText(tick(t, step), x + 3, AXIS - 28);
+    }
+    for (const s of this.head.steps) {
+      const x = Math.max(this.toX(s.start_ns), GUTTER);
+      if (this.toX(s.end_ns) - x > 60) c.fillText(`step ${s.number}`, x + 4, AXIS - 10);
+    }
+    c.fillText(`${duration(span)} in view`, 6, AXIS - 28); c.globalAlpha = 1;
+  },
+
+  // The whole run in a strip: its steps, and the part that is in view.
+  paintMap(c, ink) {
+    const scale = this.plot() / this.head.span_ns, at = (ns) => GUTTER + Math.min(Math.max(ns, 0), this.head.span_ns) * scale;
+    c.fillStyle = ink; c.globalAlpha = 0.08; c.fillRect(GUTTER, 0, this.plot(), MAP - 3);
+    for (const s of this.head.steps) if (s.number % 2) c.fillRect(at(s.start_ns), 0, at(s.end_ns) - at(s.start_ns), MAP - 3);
+    c.globalAlpha = 0.45; c.fillRect(at(this.start), 0, Math.max(at(this.end) - at(this.start), 3), MAP - 3);
+    c.globalAlpha = 1;
+    for (const note of this.data.notes || []) {
+      const x = this.toX(note.at_ns);
+      if (x < GUTTER || x > this.width) continue;
+      c.globalAlpha = 0.8; c.fillRect(x, MAP, 1.5, this.viewHeight); c.fillText(`✎ ${note.text}`, x + 4, MAP + 22); c.globalAlpha = 1;
+    }
+  },
+
+  paintBox(c, ink) {
+    if (!this.box) return;
+    c.globalAlpha = 0.15; c.fillStyle = ink; c.fillRect(this.box[0], this.band_y ? this.band_y[0] : 0, this.box[1] - this.box[0], this.band_y ? this.band_y[1] - this.band_y[0] : this.viewHeight); c.globalAlpha = 1;
+    c.fillText(duration(this.toNs(this.box[1]) - this.toNs(this.box[0])), this.box[0] + 4, AXIS + 10);
+  },
+};
+Object.assign(Timeline.prototype, PAINTING);
