@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--devices", metavar="N", type=int, default=0, help="how many devices (default: the run's)")
     parser.add_argument("--device", metavar="NAME", help="which device, such as H100 (default: the run's)")
     parser.add_argument("--batch", metavar="N", type=int, default=0, help="sequences of a step, over all devices")
-    parser.add_argument("--dtype", choices=("bf16", "fp16", "fp32", "fp8"), default="", help="type of training")
+    parser.add_argument("--dtype", choices=("bf16", "fp16", "fp32", "fp8", "fp4"), default="", help="type of training")
     parser.add_argument("--gradient-bytes", metavar="N", type=float, default=0, help="bytes of a gradient in memory")
     parser.add_argument("--node", metavar="N", type=int, default=0, help="devices of a node")
     parser.add_argument("--network", metavar="GB/S", type=float, default=0, help="one device's share of the network")

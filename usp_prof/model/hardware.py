@@ -20,6 +20,7 @@ class Precision(StrEnum):
     FP16 = "fp16"
     BF16 = "bf16"
     FP8 = "fp8"
+    FP4 = "fp4"
 
 
 _SPELLINGS = {
@@ -70,12 +71,13 @@ class Device:
     fp32: float = 0.0
     tf32: float = 0.0
     note: str = ""
+    fp4: float = 0.0
 
     def peak(self, kind: Precision) -> float:
         """Give the dense peak of a precision in FLOP per second; 0 when no source gives one."""
         rates = {
             Precision.FP32: self.fp32, Precision.TF32: self.tf32, Precision.FP16: self.fp16,
-            Precision.BF16: self.bf16, Precision.FP8: self.fp8,
+            Precision.BF16: self.bf16, Precision.FP8: self.fp8, Precision.FP4: self.fp4,
         }  # fmt: skip
         return rates.get(kind, 0.0)
 
@@ -90,11 +92,11 @@ _NEURON = "AWS Neuron documentation, {} architecture"
 
 def _row(  # noqa: PLR0913, PLR0917 - one row of the table below, in the order of its columns
     name: str, pattern: str, fp16: float, bf16: float, fp8: float, memory: float, size: float, link: str, rate: float,
-    source: str, *, fp32: float = 0.0, tf32: float = 0.0, note: str = "",
+    source: str, *, fp32: float = 0.0, tf32: float = 0.0, note: str = "", fp4: float = 0.0,
 ) -> Device:  # fmt: skip
     return Device(
         name, pattern, fp16 * _T, bf16 * _T, fp8 * _T, memory * _T, size * _G, link, rate * _G, source,
-        fp32 * _T, tf32 * _T, note,
+        fp32 * _T, tf32 * _T, note, fp4 * _T,
     )  # fmt: skip
 
 
@@ -136,11 +138,11 @@ DEVICES: tuple[Device, ...] = (
          tf32=74),
     _row("H20", r"h20(?![0-9])", 148, 148, 296, 4.0, 96, "NVLink4", 450, f"{_TITAN}; NVIDIA H20 datasheet", fp32=44,
          tf32=74),
-    _row("GB300", r"gb300", 2500, 2500, 5000, 8.0, 288, "NVLink5", 900, _ML, fp32=80, tf32=1250),
+    _row("GB300", r"gb300", 2500, 2500, 5000, 8.0, 288, "NVLink5", 900, _ML, fp32=80, tf32=1250, fp4=15000),
     _row("GB200", r"gb200", 2500, 2500, 5000, 8.0, 186, "NVLink5", 900, _ML, fp32=80, tf32=1250,
-         note="NVIDIA's own MFU tables imply 2450 and 4900"),
-    _row("B300 SXM", r"b300", 2250, 2250, 4500, 8.0, 288, "NVLink5", 900, _ML, fp32=75, tf32=1125),
-    _row("B200 SXM", r"b200", 2250, 2250, 4500, 8.0, 180, "NVLink5", 900, _ML, fp32=75, tf32=1125),
+         fp4=10000, note="NVIDIA's own MFU tables imply 2450 and 4900"),
+    _row("B300 SXM", r"b300", 2250, 2250, 4500, 8.0, 288, "NVLink5", 900, _ML, fp32=75, tf32=1125, fp4=13500),
+    _row("B200 SXM", r"b200", 2250, 2250, 4500, 8.0, 180, "NVLink5", 900, _ML, fp32=75, tf32=1125, fp4=9000),
     _row("L40S", r"l40s", 362, 362, 733, 0.86, 48, "PCIe4", 31, _ML, fp32=91.6, tf32=183),
     _row("L40", r"\bl40\b", 181, 181, 362, 0.864, 48, "PCIe4", 31, "NVIDIA L40 datasheet", fp32=90.5, tf32=90.5),
     _row("L20", r"\bl20\b", 119.5, 119.5, 239, 0.864, 48, "PCIe4", 31, "NVIDIA L20 datasheet", fp32=59.8, tf32=59.8),

@@ -27,6 +27,8 @@ class Machine:
     """A cluster as numbers: rates per second and device, one direction; latencies in seconds."""
 
     peak: Column
+    core_peak: Column
+    """Of the type that attention's core and the head keep where products are 8 bits wide."""
     memory_bytes: Column
     memory_rate: Column
     link_rate: Column
@@ -57,6 +59,7 @@ def machine_of(cluster: Cluster) -> Machine:
     """Describe a cluster as numbers."""
     return Machine(
         peak=cluster.peak_flops,
+        core_peak=cluster.core_flops or cluster.peak_flops,
         memory_bytes=cluster.memory_bytes,
         memory_rate=cluster.memory_rate,
         link_rate=cluster.link_rate * cluster.link_share,

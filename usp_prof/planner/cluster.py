@@ -8,9 +8,19 @@ from usp_prof.model.errors import UsageError
 from usp_prof.model.hardware import DEVICES, Device, find
 
 DEVICES_PER_NODE = 8
-EFFICIENCY = 0.88
-"""Of the dense peak that a large matrix product reaches alone: 0.89 on H100, 0.85 to 0.90 on A100 (9,240 measured
-shapes of each); what training reaches of it is the trainer's profile."""
+EFFICIENCY = 0.75
+"""Of the dense peak that a large matrix product reaches alone, where nobody measured it."""
+REACHED = {
+    ("A100 SXM 80GB", "bf16"): 271.2, ("A100 SXM 40GB", "bf16"): 271.2, ("A100 PCIe 80GB", "bf16"): 252.9,
+    ("H100 SXM", "bf16"): 794.5, ("H100 SXM", "fp8"): 1402.6, ("H200 SXM", "bf16"): 794.5, ("H200 SXM", "fp8"): 1453.4,
+    ("GH200 144GB", "bf16"): 828.6, ("GH200 144GB", "fp8"): 1535.0, ("B200 SXM", "bf16"): 1745.0,
+    ("B200 SXM", "fp8"): 3432.5, ("B300 SXM", "bf16"): 1769.0, ("B300 SXM", "fp8"): 3353.3, ("GB200", "bf16"): 1822.0,
+    ("GB200", "fp8"): 3615.6, ("MI300X", "bf16"): 668.4, ("MI325X", "bf16"): 784.9, ("MI355X", "bf16"): 1565.0,
+    ("Gaudi2", "bf16"): 418.7, ("Gaudi2", "fp8"): 826.5, ("Gaudi3", "bf16"): 1243.0, ("Gaudi3", "fp8"): 1289.5,
+    # Held to 500 W of 700: what its clock keeps under load (torchtitan's benchmarks).
+    ("H100 96GB HBM2e", "bf16"): 650.0, ("H100 96GB HBM2e", "fp8"): 1150.0,
+}  # fmt: skip
+"""TFLOP/s of the best matrix product that was measured (stas00/ml-engineering, MAMF table, 744d01e)."""
 LINK_SHARE = 0.75
 """Of a link's rate that a ring of eight reaches: 336 of 450 GB/s on H100, 205 of 300 on A100, 617 of 900 on B200."""
 NETWORK_RATE = 50e9
@@ -19,9 +29,9 @@ NETWORK_OF_LINK = {"NVLink2": 12.5e9, "NVLink3": 25e9, "PCIe3": 3e9, "PCIe4": 12
 """A device's share of the cards that nodes of older generations come with: a DGX A100 has 200 Gb/s for each."""
 NODE_OF_DEVICE = {"GB200": 72, "GB300": 72}
 """Devices that share one NVLink domain where it is more than a box of eight."""
-NODE_LATENCY_NS, NETWORK_LATENCY_NS = 4_000, 40_000
-"""What a step of a ring costs whatever its size. Between nodes: all-gathers of 256 MB over 16 to 512 H100 (Ultra-Scale
-Playbook) take their bytes over the cards' rate and 40 microseconds a member."""
+NODE_LATENCY_NS, NETWORK_LATENCY_NS = 4_000, 10_000
+"""What a step of a ring costs whatever its size, inside a node (nccl-tests of 2 to 8 H100: 1 to 4 microseconds with
+the start of the call) and between nodes on InfiniBand; a slower network is in its trainer's profile."""
 MEMORY_SHARE = 0.8
 """Of the device's memory that a plan may use; none of 454 runs beneath it ran out (Fujii et al., arXiv 2411.06465)."""
 
@@ -40,6 +50,8 @@ class Cluster:
     efficiency: float = EFFICIENCY
     link_share: float = LINK_SHARE
     memory_share: float = MEMORY_SHARE
+    core_flops: float = 0.0
+    """Peak of the type that attention's core and the head are computed in; 0: `peak_flops`."""
     node_latency_ns: float = NODE_LATENCY_NS
     network_latency_ns: float = NETWORK_LATENCY_NS
     basis: str = "assumed"
@@ -66,11 +78,21 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
         device.memory_rate,
         device.link_rate or NETWORK_RATE,
         network_rate=NETWORK_OF_LINK.get(device.link, NETWORK_RATE),
+        efficiency=_reached(device, dtype) / peak if _reached(device, dtype) else EFFICIENCY,
+        core_flops=device.bf16 or device.fp16 or peak,
         devices_per_node=NODE_OF_DEVICE.get(device.name, DEVICES_PER_NODE),
     )
 
 
+def _reached(device: Device, dtype: str) -> float:
+    return 1e12 * REACHED.get((device.name, "bf16" if dtype == "fp16" else dtype), 0.0)
+
+
 def _peak(device: Device, dtype: str) -> float:
-    return {"bf16": device.bf16, "fp16": device.fp16, "fp8": device.fp8, "fp32": device.tf32 or device.fp32}.get(
-        dtype, 0.0
-    )
+    return {
+        "bf16": device.bf16,
+        "fp16": device.fp16,
+        "fp8": device.fp8,
+        "fp4": device.fp4,
+        "fp32": device.tf32 or device.fp32,
+    }.get(dtype, 0.0)

@@ -36,6 +36,8 @@ HOST_BLOCK = 1e-4
 """Seconds of the host for each further block of context parallelism, forward and backward of a layer together."""
 MERGE_PASSES = 4
 """How often merging a block's result reads or writes it, in the width of activations (the sums are float32)."""
+CAST_PASSES = 3
+"""How often casting to 8 bits reads or writes the inputs of products."""
 HIDDEN_PASSES, QUERY_PASSES, WIDTH_PASSES, SCORE_PASSES, LOGIT_PASSES = 10, 5, 1.4, 6, 4
 """How often forward reads or writes a value: norms and residuals, rotary and copies, the activation (per matrix of the
 feed-forward block), the score matrix (scale, mask, softmax, dropout), the logits (float32, loss)."""
@@ -49,13 +51,14 @@ class Direction:
     backward: Column
 
 
-def product(c: Cases, rows: Column, columns: Column, inner: Column) -> Column:
+def product(c: Cases, rows: Column, columns: Column, inner: Column, peak: Column | None = None) -> Column:
     """Give the seconds of a matrix product (rows x inner) (inner x columns)."""
+    peak = c.machine.peak if peak is None else peak
     share = c.machine.efficiency * c.profile.gemm_share
     share = share * inner / (inner + SHORT_SUM)
     area = rows * columns
     share = share * area / (area + TILES)
-    return LAUNCH + 2.0 * rows * columns * inner / (c.machine.peak * share)
+    return LAUNCH + 2.0 * rows * columns * inner / (peak * share)
 
 
 def layer(c: Cases) -> Direction:
@@ -72,7 +75,9 @@ def layer(c: Cases) -> Direction:
     rest = elementwise(c)
     forward = products + core + rest
     backward = 2 * products + CORE_BACKWARD * core + 2 * rest
-    again = np.where(c.recompute == FULL, forward, np.where(c.recompute == SELECTIVE, core, 0.0))
+    share = c.profile.selective_forward
+    selective = (1 - share) * core + share * forward
+    again = np.where(c.recompute == FULL, forward, np.where(c.recompute == SELECTIVE, selective, 0.0))
     return Direction(forward, backward + again)
 
 
@@ -100,9 +105,12 @@ def core_time(c: Cases) -> Column:
     block = s.sequence / (2 * c.cp)
     short = np.where(c.cp > 1, (block + SHORT_BLOCK) / block, 1.0)
     merged = (c.cp - 1) * MERGE_PASSES * c.tokens * s.query / c.tp * c.width / c.machine.memory_rate
-    fused = flops / (c.machine.peak * c.machine.efficiency * c.profile.core_share) * short + merged
+    fused = flops / (c.machine.core_peak * c.machine.efficiency * c.profile.core_share) * short + merged
     scores = c.tokens * s.sequence * s.heads / c.tp * 2 * SCORE_PASSES / c.machine.memory_rate
-    unfused = 2 * flops / (c.machine.peak * c.machine.efficiency * c.profile.core_share) + scores * c.profile.rest_scale
+    unfused = (
+        2 * flops / (c.machine.core_peak * c.machine.efficiency * c.profile.core_share)
+        + scores * c.profile.unfused_scale
+    )
     return np.where(c.fused_attention, fused, unfused)
 
 
@@ -112,20 +120,25 @@ def elementwise(c: Cases) -> Column:
     values = HIDDEN_PASSES * s.hidden / c.spread + QUERY_PASSES * (s.query + s.key_value) / c.tp
     inner = s.dense_width / c.tp + s.mixed * (s.expert_width + 2 * s.hidden) * s.experts_per_token / c.tp
     values = values + WIDTH_PASSES * s.matrices * inner
-    return np.asarray(c.tokens * values * c.width * c.profile.rest_scale / c.machine.memory_rate)
+    # Products of 8 bits have their operands cast, and scaled, beside them.
+    narrow = np.asarray(c.machine.peak) > np.asarray(c.machine.core_peak)
+    cast = np.where(narrow, CAST_PASSES * (s.hidden + s.query / c.tp + inner), 0.0)
+    scale = np.where(c.fused_attention, c.profile.rest_scale, c.profile.unfused_scale)
+    return np.asarray(c.tokens * (values + cast) * c.width * scale / c.machine.memory_rate)
 
 
 def head(c: Cases) -> Direction:
     """Give the product with the vocabulary and the loss."""
     s = c.shape
-    multiply = product(c, c.tokens, s.vocabulary / c.tp, s.hidden)
+    multiply = product(c, c.tokens, s.vocabulary / c.tp, s.hidden, c.machine.core_peak)
     loss = c.tokens * s.vocabulary / c.tp * LOGIT_PASSES * 4 * c.profile.rest_scale / c.machine.memory_rate
     return Direction(multiply + loss, 2 * multiply + loss)
 
 
 def with_host(c: Cases, times: Direction) -> Direction:
     """Join device and host: neither forward nor backward of a layer is faster than its launches."""
-    host = c.profile.host_layer + c.profile.host_tensor * (c.tp > 1) + c.profile.host_experts * c.shape.mixed
+    layer_host = np.where(c.fused_attention, c.profile.host_layer, c.profile.host_unfused)
+    host = layer_host + c.profile.host_tensor * (c.tp > 1) + c.profile.host_experts * c.shape.mixed
     host = host + HOST_BLOCK * (c.cp - 1)
     again = np.where(c.recompute == FULL, 1.0, 0.0)
     return Direction(

@@ -6,7 +6,7 @@ its ring takes as many steps as it has members, each as slow as the slowest hop:
 
     all-gather, reduce-scatter   size (n-1)/n / rate + n x latency
     all-reduce                   2 x size (n-1)/n / rate + n x 0.7 latency   (trees spare some of the steps)
-    all-to-all                   as one all-gather, of which only what leaves the node crosses the network
+    dispatch to experts          each node that holds a token's experts is sent it once; inside, each expert
 """
 
 from __future__ import annotations
@@ -39,12 +39,19 @@ def all_reduce(c: Cases, axis: str, size: Column) -> Column:
     return np.where(members > 1, time, 0.0)
 
 
-def all_to_all(c: Cases, axis: str, size: Column) -> Column:
-    """Give the seconds of an all-to-all where each member holds `size` bytes; between nodes, each uses its own card."""
-    members, _, hop = link(c, axis)
-    inside = np.minimum(members, np.maximum(c.machine.node / apart(c, axis), 1))
-    within = size * (inside - 1) / members / c.machine.link_rate
-    between = size * (members - inside) / members / (c.machine.network_rate * c.profile.network_share)
+def dispatch(c: Cases, size: Column) -> Column:
+    """Give the seconds of sending each token of `size` bytes a rank to its experts.
+
+    Inside a node each chosen expert gets its copy; a node that holds several of a token's experts is sent one, by the
+    sender's own card.
+    """
+    members, _, hop = link(c, "ep")
+    chosen = c.shape.experts_per_token
+    inside = np.minimum(members, np.maximum(c.machine.node / apart(c, "ep"), 1))
+    nodes = members / inside
+    met = nodes * (1 - (1 - 1 / nodes) ** np.maximum(chosen, 1))
+    within = size * chosen * (inside - 1) / inside / c.machine.link_rate
+    between = size * met * (nodes - 1) / nodes / (c.machine.network_rate * c.profile.network_share)
     return np.where(members > 1, np.maximum(within, between) + hop * np.sqrt(members), 0.0)
 
 
@@ -53,7 +60,7 @@ def send(c: Cases, axis: str, size: Column) -> Column:
     members = members_of(c, axis)
     outside = apart(c, axis) * members > c.machine.node
     rate = np.where(outside, c.machine.network_rate * c.profile.network_share, c.machine.link_rate)
-    hop = np.where(outside, c.machine.network_latency, c.machine.link_latency)
+    hop = np.where(outside, c.machine.network_latency * c.profile.network_hop, c.machine.link_latency)
     return np.where(members > 1, hop + size / rate, 0.0)
 
 
@@ -64,7 +71,7 @@ def link(c: Cases, axis: str) -> tuple[Column, Column, Column]:
     inner = c.machine.link_rate * (1 - FEW_MEMBERS / np.maximum(members, 2) ** 2)
     cards = np.maximum(c.machine.node / inside, 1)
     outer = np.minimum(inner, c.machine.network_rate * c.profile.network_share * cards)
-    hop = np.where(outside, c.machine.network_latency, c.machine.link_latency)
+    hop = np.where(outside, c.machine.network_latency * c.profile.network_hop, c.machine.link_latency)
     return members, np.where(outside, outer, inner), hop
 
 

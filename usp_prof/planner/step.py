@@ -106,8 +106,7 @@ def _layer_messages(c: Cases, device: compute.Direction) -> dict[str, Column]:
     plain = 2 * network.all_reduce(c, "tp", size)
     tensor = np.where(c.sequence_parallel, parallel + 4 * p.tensor_latency, plain + 2 * p.tensor_latency)
     tensor = np.where(c.tp > 1, passes * tensor * p.tensor_exposed, 0.0)
-    sent = size / c.tp * s.experts_per_token
-    experts = 2 * passes * s.mixed * network.all_to_all(c, "ep", sent) * p.expert_exposed
+    experts = 2 * passes * s.mixed * network.dispatch(c, size / c.tp) * p.expert_exposed
     ring = _ring(c)
     gathers = _gathers(c, device)
     return {"tp": tensor, "ep": experts, "cp": ring, "dp": gathers}
@@ -160,7 +159,7 @@ def _gradients(c: Cases, stages: Stages, backward: Column) -> Column:
     weight_size = weights * c.width
     gathered = buckets * network.all_gather(c, "shards", weight_size / buckets) / p.data_share
     sent = np.where(c.zero == 0, reduced, scattered)
-    left = np.maximum(sent - p.data_overlap * backward, sent / buckets)
+    left = np.maximum(sent - np.minimum(p.data_overlap, 1.0) * backward, sent / buckets)
     sharded = np.where(c.zero == 3, scattered / buckets, left + np.where(c.zero > 0, gathered * p.gather_exposed, 0.0))
     return np.where(c.shards > 1, sharded, 0.0)
 

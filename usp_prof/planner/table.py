@@ -49,7 +49,7 @@ COLUMNS = {
     "micro_batch": "sequences of a micro-batch", "micro_batches": "how many of them a step has on one rank of dp",
     "batch": "sequences of a step over all devices, where `micro_batches` is missing",
     "schedule": "pipeline schedule", "chunks": "stages on each pipeline rank",
-    "recompute": "none, selective or full", "dtype": "bf16, fp16, fp8, fp32",
+    "recompute": "none, selective or full", "dtype": "bf16, fp16, fp8, fp4, fp32",
     "sequence_parallel": "1 (default) or 0", "fused_attention": "1 (default) or 0: the score matrix is kept",
     "gradient_bytes": "bytes of a gradient in memory; 0: the trainer's habit",
 }  # fmt: skip
@@ -208,10 +208,10 @@ def _cluster(given: Mapping[str, str], dtype: str) -> Cluster:
 
 
 def _precision(dtype: str) -> str:
-    """Reduce a trainer's word for its precision to ours; FP4 runs most of its products as FP8 does."""
+    """Reduce a trainer's word for its precision to ours."""
+    if "fp4" in dtype:
+        return "fp4"
     if "fp8" in dtype or "float8" in dtype:
-        return "fp8"
-    if dtype.startswith(("nvfp4", "mxfp8")):
         return "fp8"
     return {"bfloat16": "bf16", "amp_bf16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype, dtype)
 

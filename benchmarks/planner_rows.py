@@ -1,0 +1,247 @@
+"""Rows of the reference tables, in the columns of `usp-prof plan --table`, beside what was measured of them.
+
+Each reader gives a `Measured` for one source. The tables themselves are no part of this repository: their folder is an
+argument, `../shared/reference` by default.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from usp_prof.model.errors import UspProfError
+from usp_prof.model.shape import shape_of, stacked
+from usp_prof.planner.cases import Cases, cases_of, machine_of
+from usp_prof.planner.profiles import profile_named
+from usp_prof.planner.table import Case, understood
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from usp_prof.planner.profiles import Profile
+
+PLAYBOOK_SHAPES = {
+    "1B": (16, 2048, 32, 8192, 1),
+    "3B": (28, 3072, 32, 8192, 1),
+    "8B": (32, 4096, 32, 14336, 0),
+    "80B": (80, 8192, 64, 28672, 0),
+}
+"""Layers, hidden size, heads, inner width and tied embeddings of the sweep's models; all have multi-head attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Rows that the planner understands, and what was measured of each; NaN where it was not."""
+
+    rows: pd.DataFrame
+    cases: list[Case]
+    seconds: NDArray[np.float64]
+    memory_bytes: NDArray[np.float64]
+    refused: list[str]
+
+    def columns(self, profile: Profile | None = None) -> Cases:
+        """Give the rows as columns; `profile` in place of each row's own."""
+        shapes = {id(case.model): shape_of(case.model) for case in self.cases}
+        own = [profile or profile_named(case.trainer) for case in self.cases]
+        return cases_of(
+            stacked([shapes[id(case.model)] for case in self.cases]),
+            stacked([machine_of(case.cluster) for case in self.cases]),
+            stacked(own),
+            [case.configuration for case in self.cases],
+        )
+
+    def where(self, keep: NDArray[np.bool_]) -> Measured:
+        """Keep some of the rows."""
+        return Measured(
+            self.rows[keep].reset_index(drop=True),
+            [case for case, kept in zip(self.cases, keep.tolist(), strict=True) if kept],
+            self.seconds[keep],
+            self.memory_bytes[keep],
+            self.refused,
+        )
+
+
+def _measured(rows: pd.DataFrame, given: Iterable[Mapping[str, Any]], seconds: Any, memory: Any) -> Measured:  # noqa: ANN401 - columns of numbers
+    """Let the planner read every row; what it refuses is left out and its reason kept."""
+    cases, good, refused = [], [], []
+    for place, row in enumerate(given):
+        try:
+            cases.append(
+                understood({name: str(value) for name, value in row.items() if not pd.isna(value) and value != ""})
+            )
+            good.append(place)
+        except UspProfError as error:
+            refused.append(str(error))
+    return Measured(
+        rows.iloc[good].reset_index(drop=True),
+        cases,
+        np.asarray(seconds, float)[good],
+        np.asarray(memory, float)[good],
+        refused,
+    )
+
+
+def playbook(folder: Path) -> Measured:
+    """Give the Ultra-Scale Playbook's sweep; rows whose batch is not 256 are no rows of it. Failures have no time."""
+    rows = pd.read_csv(folder / "playbook.csv.gz")
+    rows = rows[rows.dp * rows.mbs * rows.grad_acc == 256].reset_index(drop=True)
+    given = []
+    for row in rows.to_dict("records"):
+        layers, hidden, heads, ffn, tied = PLAYBOOK_SHAPES[row["model"]]
+        given.append(
+            {
+                "layers": layers, "hidden": hidden, "heads": heads, "ffn_hidden": ffn, "tied_embeddings": tied,
+                "vocab": 131072, "sequence": 4096, "device": "H100", "trainer": "nanotron", "dp": row["dp"],
+                "tp": row["tp"], "pp": row["pp"], "zero": row["zero"], "micro_batch": row["mbs"],
+                "micro_batches": row["grad_acc"],
+            }
+        )  # fmt: skip
+    return _measured(rows, given, 256 * 4096 / rows.tok_s, rows.mem_gb * 2**30)
+
+
+def vtrain(folder: Path) -> Measured:
+    """Give vTrain's single-node rows: GPT of Megatron on A100, without sequence parallelism or fused attention."""
+    rows = pd.read_csv(folder / "vtrain_single_node.csv")
+    rows.columns = ["devices", "batch", "mbs", "hidden", "heads", "layers", "seq", "tp", "dp", "pp", "ms"]
+    given = [
+        {
+            "layers": row["layers"], "hidden": row["hidden"], "heads": row["heads"], "ffn_hidden": 4 * row["hidden"],
+            "gated_ffn": 0, "tied_embeddings": 1, "vocab": 51200, "sequence": row["seq"], "device": "A100",
+            "trainer": "megatron", "dp": row["dp"], "tp": row["tp"], "pp": row["pp"], "micro_batch": row["mbs"],
+            "batch": row["batch"], "zero": 0, "sequence_parallel": 0, "fused_attention": 0, "dtype": "fp16",
+        }
+        for row in rows.to_dict("records")
+    ]  # fmt: skip
+    return _measured(rows, given, rows.ms / 1e3, np.full(len(rows), np.nan))
+
+
+NAMES = {
+    "DeepSeekV3": "DeepSeek-V3", "DeepSeek V3 671B": "DeepSeek-V3", "GPT3-175B": "GPT-3-175B", "Grok1-314B": "Grok-1",
+    "Llama4-400B": "Llama-4-Maverick", "Kimi_K2": "Kimi-K2", "Kimi K2": "Kimi-K2", "Qwen3_235B_a22B": "Qwen3-235B-A22B",
+    "Qwen3_30B_a3B": "Qwen3-30B-A3B", "Qwen3 MoE 30B": "Qwen3-30B-A3B", "Llama-3.1-405B": "Llama-3-405B",
+}  # fmt: skip
+TRAINERS = {
+    "dgxc.csv": "megatron", "megatron_bridge.csv": "megatron", "nemo_history.csv": "megatron",
+    "torchtitan.csv": "torchtitan", "llm_foundry.csv": "fsdp", "nemo_automodel.csv": "torchtitan",
+}  # fmt: skip
+
+
+def published(folder: Path, file: str) -> Measured:
+    """Give the speeds that one source publishes, one row a configuration."""
+    rows = pd.read_csv(folder / "published.csv.gz", low_memory=False)
+    rows = rows[(rows.file == file) & rows.metric.isin(["tok_s_gpu", "step_time_s"])]
+    # Fine-tuning (LoRA) computes fewer gradients; JAX is no trainer that the planner has a profile of.
+    rows = rows[~rows.notes.str.contains("LoRA|SFT|MaxText|offload=True", na=False)]
+    knobs = [
+        "source",
+        "model",
+        "seq",
+        "gpu",
+        "n_gpus",
+        "tp",
+        "pp",
+        "vpp",
+        "cp",
+        "ep",
+        "mbs",
+        "gbs_samples",
+        "precision",
+        "notes",
+    ]
+    wide = rows.drop_duplicates([*knobs, "metric"]).copy()
+    speed = wide[wide.metric == "tok_s_gpu"]
+    seconds_of = speed.gbs_samples.astype(float) * speed.seq / (speed.value * speed.n_gpus)
+    step = wide[wide.metric == "step_time_s"]
+    wide = pd.concat([speed.assign(seconds=seconds_of), step.assign(seconds=step.value)])
+    wide = wide.drop_duplicates(knobs).reset_index(drop=True)
+    given = [_given(row, file) for row in wide.to_dict("records")]
+    return _measured(wide, given, wide.seconds, np.full(len(wide), np.nan))
+
+
+def _given(row: dict[str, Any], file: str) -> dict[str, Any]:
+    """Put a published row into the columns of a table; what is not said is left out."""
+    name = re.sub(r" \(.*", "", str(row["model"]))
+    accumulation = re.search(r"grad_accum=(\d+)", str(row["notes"]))
+    found: dict[str, Any] = {
+        "model": NAMES.get(name, name), "sequence": row["seq"], "device": row["gpu"], "devices": row["n_gpus"],
+        "trainer": TRAINERS[file], "batch": row["gbs_samples"], "micro_batch": row["mbs"], "dtype": row["precision"],
+    }  # fmt: skip
+    found |= {
+        knob: row[column]
+        for knob, column in (("tp", "tp"), ("pp", "pp"), ("cp", "cp"), ("ep", "ep"), ("chunks", "vpp"))
+        if row[column] == row[column]
+    }
+    stage = re.match(r"\d", str(row["zero"]))
+    found["zero"] = stage.group() if stage else ("" if TRAINERS[file] == "megatron" else 3)
+    if row["ffn"] == row["ffn"] and row["hidden"] == row["hidden"]:
+        shape = {"layers": "layers", "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "ffn_hidden": "ffn"}
+        found |= {knob: row[column] for knob, column in shape.items()} | {"vocab": row["vocab"]}
+        found["gated_ffn"] = int(row["ffn"] != 4 * row["hidden"])
+        found["tied_embeddings"] = int(file == "llm_foundry.csv")
+    word = str(row["recompute"]).split()[0]
+    found["recompute"] = word if word in ("none", "selective", "full") else "none"
+    if accumulation:
+        found["micro_batches"] = accumulation.group(1)
+        found.pop("batch")
+    return found
+
+
+def with_profile(cases: Cases, profile: Profile) -> Cases:
+    """Give the same cases as another trainer would run them."""
+    return replace(cases, profile=profile)
+
+
+def megatron_memory(folder: Path) -> Measured:
+    """Give the exact peaks of Megatron's functional tests, of those families that are decoders of one kind of layer."""
+    rows = pd.read_csv(folder / "megatron_memory.csv.gz", low_memory=False)
+    rows = rows[rows.family.isin(["gpt", "moe", "mixtral"]) & rows["pipeline-model-parallel-layout"].isna()]
+    rows = rows[rows["multi-latent-attention"].isna() & rows["use-megatron-fsdp"].isna() & rows.n_gpus.notna()]
+    rows = rows[rows["mem_max_allocated_bytes"].notna()].reset_index(drop=True)
+    given = [_of_megatron(row) for row in rows.to_dict("records")]
+    return _measured(rows, given, np.full(len(rows), np.nan), rows.mem_max_allocated_bytes)
+
+
+def _of_megatron(row: dict[str, Any]) -> dict[str, Any]:
+    """Put Megatron's options into the columns of a table, with Megatron's own defaults."""
+
+    def option(name: str, default: float) -> float:
+        return float(row[name]) if row[name] == row[name] else default
+
+    def is_on(name: str) -> int:
+        return int(str(row[name]) == "True")
+
+    hidden, tp, pp = (
+        row["hidden-size"],
+        option("tensor-model-parallel-size", 1),
+        option("pipeline-model-parallel-size", 1),
+    )
+    layers, experts = row["num-layers"], option("num-experts", 0)
+    ffn = option("ffn-hidden-size", 4 * hidden)
+    multiple = option("make-vocab-size-divisible-by", 128) * tp
+    vocab = -(-option("vocab-size", 50257) // multiple) * multiple
+    each = option("num-layers-per-virtual-pipeline-stage", 0)
+    found: dict[str, Any] = {
+        "layers": layers, "hidden": hidden, "heads": row["num-attention-heads"], "ffn_hidden": ffn, "vocab": vocab,
+        "kv_heads": option("num-query-groups", row["num-attention-heads"]), "sequence": row["seq-length"],
+        "gated_ffn": is_on("swiglu"), "tied_embeddings": 1 - is_on("untie-embeddings-and-output-weights"),
+        "device": {"a100": "A100", "h100": "H100", "gb200": "GB200"}.get(row["gpu"], "A100"), "devices": row["n_gpus"],
+        "trainer": "megatron", "tp": tp, "pp": pp, "cp": option("context-parallel-size", 1),
+        "ep": option("expert-model-parallel-size", 1), "zero": is_on("use-distributed-optimizer"),
+        "micro_batch": row["micro-batch-size"], "batch": row["global-batch-size"],
+        "chunks": layers / pp / each if each else 1, "sequence_parallel": is_on("sequence-parallel"),
+        "fused_attention": int(str(row["attention-backend"]) not in ("unfused", "local")),
+        "recompute": "none" if pd.isna(row["recompute-granularity"]) else row["recompute-granularity"],
+}  # fmt: skip
+    if experts:
+        found |= {
+            "experts": experts, "experts_per_token": option("moe-router-topk", 2),
+            "expert_ffn_hidden": option("moe-ffn-hidden-size", ffn), "etp": option("expert-tensor-parallel-size", tp),
+        }  # fmt: skip
+    return found
