@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -11,6 +13,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
+from usp_prof.api.progress import notebook_progress
 from usp_prof.api.questions import Questions
 from usp_prof.inputs.discovery import discover
 from usp_prof.inputs.manifest import find_manifest, manifest_from, read_manifest
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
     from usp_prof.store.load import LoadedRank
     from usp_prof.tables.relations import Relations
     from usp_prof.tables.table_set import TableSet
+
+
+_log = logging.getLogger("usp_prof")
 
 
 class Derived:
@@ -161,13 +167,22 @@ def open_run(
     `progress` is called with bytes done, bytes in all and the file just begun or finished. `executor` reads the ranks
     (any `concurrent.futures.Executor`; its workers must see the files and the cache folder under the same paths);
     without one, processes of this machine do.
+
+    A notebook shows how far reading has come. Ctrl-C, or an exception that `progress` raises, ends it and its
+    workers at once; what was read until then is kept. `logging.getLogger("usp_prof")` is told what is read
+    and what is lost.
     """
     discovery = discover(path)
     found = _chosen(discovery, run)
     files = _wanted(found, ranks)
     manifest, manifest_health = _manifest(found)
     cache = open_cache(cache_dir)
-    loaded, lost = load(files, manifest, cache, progress, executor)
+    begun = time.monotonic()
+    _log.info("reading %d ranks of %s", len(files), found.name)
+    loaded, lost = load(files, manifest, cache, progress or notebook_progress(), executor)
+    for row in lost:
+        _log.info("%s: rank %d: %s", row.code, row.rank, row.detail)
+    _log.info("read %d of %d ranks of %s in %.1f s", len(loaded), len(files), found.name, time.monotonic() - begun)
     if manifest is None:
         manifest, more = _manifest_inside(loaded)
         manifest_health += more

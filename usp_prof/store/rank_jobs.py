@@ -119,13 +119,17 @@ def _run_once(
             futures[executor.submit(run_job, job, manifest, folder, limit)] = job
     except (OSError, BrokenExecutor):  # no process can be started, or the first ones died at once
         pass
-    for future in as_completed(futures):
-        try:
-            yield futures[future], future.result()
-        except (BrokenExecutor, CancelledError, OSError):
-            yield futures[future], NOT_DONE
-        except Exception as error:  # noqa: BLE001 - an executor's own error for a worker that was killed
-            yield futures[future], error
+    try:
+        for future in as_completed(futures):
+            try:
+                yield futures[future], future.result()
+            except (BrokenExecutor, CancelledError, OSError):
+                yield futures[future], NOT_DONE
+            except Exception as error:  # noqa: BLE001 - an executor's own error for a worker that was killed
+                yield futures[future], error
+    finally:
+        for future in futures:  # whoever stops asking wants nothing more read
+            future.cancel()
     submitted = set(futures.values())
     yield from ((job, NOT_DONE) for job in jobs if job not in submitted)
 

@@ -1,0 +1,119 @@
+"""While a run is read: progress, logging, and how one stops it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tiny
+
+from usp_prof import open_run
+from usp_prof.api import progress
+from usp_prof.store import rank_jobs
+from usp_prof.store.cache import Cache
+from usp_prof.store.rank_jobs import RankJob, run_jobs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def folder(path: Path, ranks: int = 3) -> Path:
+    traces = {rank: tiny.Trace(rank, ranks).step(1, 0, 1000).kernel("gemm", 0, 500) for rank in range(ranks)}
+    return tiny.write(traces, path)
+
+
+def test_logging_says_what_is_read_and_what_was_wrong(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run, cache = folder(tmp_path / "run"), tmp_path / "cache"
+    open_run(run, cache_dir=cache)
+    stored = next(Cache(cache).folder.glob("*/events.parquet"))
+    stored.write_bytes(stored.read_bytes()[:-9])
+    with caplog.at_level(logging.INFO, "usp_prof"):
+        open_run(run, cache_dir=cache)
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0] == "reading 3 ranks of run"
+    assert told[1].startswith("cache_damaged: rank ")
+    assert told[2].startswith("read 3 of 3 ranks of run in ")
+
+
+def test_nothing_is_printed_unless_logging_is_asked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    open_run(folder(tmp_path / "run"), cache_dir=tmp_path / "cache")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_progress_stops_the_reading_and_what_was_read_is_kept(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run")
+
+    def stop(done: int, total: int, name: str) -> None:
+        assert name
+        if done >= total / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        open_run(run, cache_dir=tmp_path / "cache", progress=stop)
+    kept = {entry.name for entry in Cache(tmp_path / "cache").folder.iterdir() if entry.is_dir()}
+    assert kept
+    heard: list[int] = []
+    assert open_run(run, cache_dir=tmp_path / "cache", progress=lambda done, *_: heard.append(done)).ranks == (0, 1, 2)
+    assert heard[0] > 0  # the first thing it says is that a rank was in the cache
+
+
+def test_whoever_stops_asking_has_nothing_more_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = folder(tmp_path / "run", 4)
+    jobs = [RankJob(run / f"rank{rank}.json.gz", rank, str(rank)) for rank in range(4)]
+    go, real, read = Event(), rank_jobs.run_job, []
+
+    def slow(job: RankJob, *rest: Any) -> Any:
+        if read:
+            go.wait(10)
+        read.append(job.rank)
+        return real(job, *rest)
+
+    monkeypatch.setattr(rank_jobs, "run_job", slow)
+    with ThreadPoolExecutor(1) as threads:
+        results = run_jobs(jobs, None, Cache(tmp_path / "cache"), threads)
+        next(results)
+        results.close()
+        go.set()
+    assert len(read) <= 2  # the first, and the one that had begun
+
+
+class Shown:
+    """What a notebook's display was given."""
+
+    def __init__(self) -> None:
+        self.pages: list[str] = []
+
+    def display(self, page: Any, *, display_id: bool) -> Shown:
+        assert display_id
+        self.pages.append(page.data)
+        return self
+
+    def update(self, page: Any) -> None:
+        self.pages.append(page.data)
+
+
+def test_a_notebook_shows_a_bar_once_reading_takes_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    import IPython  # noqa: PLC0415 - only here
+    import IPython.display  # noqa: PLC0415
+
+    shown, clock = Shown(), iter([0.0, 0.5, 1.5, 1.55, 3.0])
+    monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(kernel=True))
+    monkeypatch.setattr(IPython.display, "display", shown.display)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    show = progress.notebook_progress()
+    assert show is not None
+    for done in (1, 2, 3, 10):
+        show(done * 10**6, 10**7, "<rank>")
+    assert len(shown.pages) == 2
+    assert "reading &lt;rank&gt;, 2 of 10 MB" in shown.pages[0]
+    assert "read 10 MB in 3.0 s" in shown.pages[1]
+
+
+def test_outside_a_notebook_there_is_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    assert progress.notebook_progress() is None
