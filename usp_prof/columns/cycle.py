@@ -1,4 +1,4 @@
-"""Cycle of a sequence: which symbols recur once a cycle or oftener, and does a cycle fall into parts that are alike?
+"""Cycle of a sequence: symbols that recur once a cycle or more often, and parts of a cycle that are alike.
 
 A training step holds micro-batches, and these hold layers: all three repeat. What tells them apart is what occurs
 rarely. A gradient all-reduce that recurs every 400 kernels says that the cycle is not shorter than 400 kernels,

@@ -1,4 +1,4 @@
-"""How do tables become a Chrome trace again? Columns to JSON text, all events of a rank at once.
+"""Chrome events: tables written as JSON text, all events of a rank at once.
 
 Viewers draw ranges of one thread as a stack, so ranges that overlap without nesting are put on lanes of their own.
 Times count from the run's first event, since viewers read them as floats; `baseTimeNanoseconds` holds the rest.

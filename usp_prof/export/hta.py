@@ -1,4 +1,4 @@
-"""How does one use HolisticTraceAnalysis on a run that we have read? Its `TraceAnalysis` over our events.
+"""HolisticTraceAnalysis: its `TraceAnalysis` over a run that was read here.
 
 HTA's constructors always parse files. Its classes take frames just as well, so we fill them: one frame a rank, whole
 nanoseconds kept, every kernel kept, linked as our tables link them. Two things differ from HTA's own reading on

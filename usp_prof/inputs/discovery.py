@@ -1,4 +1,4 @@
-"""Which files under a path are traces, of which rank and run is each, and what else lies there?
+"""Discovery: which files under a path are traces, of which rank and run each is, and what else lies there.
 
 A rank comes from the file's `distributedInfo`, else from what the recorder wrote, else from the name; it is never
 made up. Files that claim one rank are told apart as runs (`_runs`), or refused with a list.

@@ -1,4 +1,4 @@
-"""What did the recorder say about the run? `run.json` beside the traces, or the same text inside them.
+"""Manifest: what the recorder knew of the run, from `run.json` beside the traces or the same text inside them.
 
 Each field is checked by itself, by its type and its range: one that does not fit is left out and named.
 """

@@ -1,4 +1,4 @@
-"""Where does text wait that is too long to hold? In a file without a name, mapped; its pages can be let go at any time.
+"""Long texts outside of memory: written to an unnamed file and mapped; its pages can be let go at any time.
 
 Arguments are two thirds of what a trace holds and are needed only a few at a time. Beyond a bound they go to a
 temporary file and come back as a mapping: it looks like memory, and the pages that were touched are given back with

@@ -1,4 +1,4 @@
-"""What does a memory snapshot of PyTorch's allocator hold? Segments and the trace of what was taken and given back.
+"""Memory snapshots of PyTorch's allocator: segments, and the trace of what was allocated and freed.
 
 `torch.cuda.memory._dump_snapshot` writes a pickle. It is read without running anything that it names: plain
 containers, numbers and texts only.

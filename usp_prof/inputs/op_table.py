@@ -1,4 +1,4 @@
-"""How are jobs read that were published as a table of operations instead of traces?
+"""Op tables: jobs that were published as a table of pipeline operations instead of traces.
 
 The format is that of ByteDance's straggler study (OSDI'25): one row for each operation of each (step, data-parallel
 rank, pipeline stage), times in seconds from the step's begin, the ranks of a tensor-parallel group as one.

@@ -1,4 +1,4 @@
-"""How do the bytes of a file come out, whatever it is packed in? As blocks, with what was wrong with the packing.
+"""Bytes of a file, whatever it is packed in: as blocks, with what was wrong with the packing.
 
 The packing is told by the first bytes, never by the name: a `.json` may be gzip, a `.gz` may be plain text. A packed
 file that ends early or is corrupt gives every byte that can be unpacked; the rest is named in `PackingFault`.

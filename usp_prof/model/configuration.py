@@ -1,4 +1,4 @@
-"""How would a model be spread over devices? The degrees of the axes and what else decides about memory and time."""
+"""Configuration: how a model is spread over devices; degrees of the axes and all else that decides memory and time."""
 
 from __future__ import annotations
 

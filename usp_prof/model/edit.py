@@ -1,4 +1,4 @@
-"""How is a change of a run written down? As plain data that can be typed, stored with a finding, and composed.
+"""Edit: a change of the run as plain data that can be typed, stored with a finding, and composed.
 
 ``name=value,key=value``: the name says what changes, the keys where and how much, as in `comm_faster=2,axis=dp`,
 `rank_as_peers=7` or `schedule=interleaved,v=2`.

@@ -1,4 +1,4 @@
-"""What may go wrong on purpose?
+"""Errors that are raised on purpose.
 
 `UspProfError` is the only exception that leaves the library for input or usage that it can make nothing of::
 

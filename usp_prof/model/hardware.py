@@ -1,4 +1,4 @@
-"""What can a device do at best? Dense peaks by precision, memory and link bandwidth, each with where it was read.
+"""Hardware: dense peaks of devices by precision, memory and link bandwidth, each with where it was read.
 
 Peaks are dense: vendors' figures "with sparsity" are twice these and no training reaches them. An unknown device is
 `None` and never a default, since a guessed peak makes a wrong MFU that looks right.

@@ -1,4 +1,4 @@
-"""What does a recorded memory snapshot say of one device: what is held, by whom, and how it rose and fell?"""
+"""Memory snapshot of one device: what is held, by whom, and how it rose and fell."""
 
 from __future__ import annotations
 

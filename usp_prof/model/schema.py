@@ -1,4 +1,4 @@
-"""What is in a table? Tables are declared as data: a sentence for the table and one, with its unit, for each column.
+"""Schemas of tables: a sentence for each table and one, with its unit, for each column.
 
 Conventions, so that columns stay plain arrays: integer columns are never null (-1 means absent), strings are never
 null ("" means absent), a float that is not known is NaN. Times are integer nanoseconds in columns named `*_ns`.

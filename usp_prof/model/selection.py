@@ -1,4 +1,4 @@
-"""What a user says about a run: the ranks and steps to look at, and facts that no trace holds."""
+"""Selection: the ranks and steps to look at, and facts that a user adds because no trace holds them."""
 
 from __future__ import annotations
 

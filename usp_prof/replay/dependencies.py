@@ -1,4 +1,4 @@
-"""What did each node of a rank wait for? Launches, posts, other streams, synchronisation and step boundaries.
+"""Dependencies: what each node of a rank waited for before it could begin.
 
 Traces say little of this outright. What is said (which call launched a kernel, that PyTorch makes a collective wait for
 the compute before it) is taken as it is; the rest is read off the times: work that starts right when something on

@@ -1,4 +1,4 @@
-"""How long does a posted transfer last? On CPU its range ends when somebody asks, which says nothing of the link.
+"""Transfers of gloo: how long a posted transfer lasts, whose range ends only when somebody asks.
 
 A posted send or receive (gloo) that ends right when the rank's own compute ends was done before: the compute is what
 its range waited for. So it is with one that ends right after another one: waits are asked for in turn, and the first

@@ -1,4 +1,4 @@
-"""When is each gradient of a backward complete? Autograd's accumulation tells, parameter by parameter."""
+"""Gradients: when each gradient of a backward is complete, by autograd's accumulation of each parameter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is a run that can be replayed? Activities on lanes of every rank, and what each had to wait for, as arrays.
+"""Graph of a run: activities on lanes of every rank, and what each had to wait for, as arrays.
 
 A node is an activity: device work, a communication's part, or a call of the host. A node begins when its lane's node
 before it has ended (plus `gap`, the think time kept between them) and everything that an edge names has happened; it

@@ -1,4 +1,4 @@
-"""What did each rank's host do between its calls? It thinks, loads data, and now and then pauses."""
+"""Host gaps: what a rank's host did between its calls. It thinks, loads data, and now and then pauses."""
 
 from __future__ import annotations
 

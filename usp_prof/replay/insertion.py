@@ -1,4 +1,4 @@
-"""How do calls that were never made come into a graph? Nodes behind all others, on lanes of their own."""
+"""Insertion: calls that were never made, as nodes behind all others, on lanes of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which order is a graph replayed? Lanes cut into segments that nothing enters but at their head, laid in rounds.
+"""Plan of a replay: lanes cut into segments that are entered only at their head, laid in rounds.
 
 A segment is replayed at once, as a running maximum over its nodes. Launches may enter a segment anywhere as long as
 they come from one segment of the host: device and host run far apart in long stretches. All segments whose needs are

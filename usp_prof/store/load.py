@@ -1,4 +1,4 @@
-"""Load the ranks of a run: from the cache where it has them, else read by an executor's workers and stored.
+"""Loading a run's ranks: from the cache where it has them, else read by an executor's workers and stored.
 
 A rank whose file is beyond use is named in the health of the run and costs the others nothing.
 """

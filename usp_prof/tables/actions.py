@@ -1,4 +1,4 @@
-"""Which pipeline action ran when? (stage, kind, micro-batch) from whatever marks the trace has."""
+"""Table of actions: (stage, kind, micro-batch) of each pipeline action, from whatever marks the trace has."""
 
 from __future__ import annotations
 

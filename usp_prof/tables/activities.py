@@ -1,4 +1,4 @@
-"""What kept this rank's device busy, in one form for GPU and CPU traces?
+"""Table of activities: what kept a rank's device busy, in one form for GPU and CPU traces.
 
 On GPU traces these are the kernels. On CPU-only traces the compute lane is the thread that computes (its leaf aten
 ops and paced waits) and each gloo worker thread is a communication lane; sends and receives post on the calling

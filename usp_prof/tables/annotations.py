@@ -1,4 +1,4 @@
-"""Which ranges did people and libraries mark?"""
+"""Table of annotations: ranges that people and libraries marked."""
 
 from __future__ import annotations
 

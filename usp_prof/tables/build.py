@@ -1,4 +1,4 @@
-"""How does a table come to be? Schemas to Arrow, and columns checked against their schema."""
+"""Building of tables: schemas to Arrow, and columns checked against their schema."""
 
 from __future__ import annotations
 

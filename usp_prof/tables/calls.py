@@ -1,4 +1,4 @@
-"""Which parts belong to one call? Collectives matched over ranks, on aligned clocks."""
+"""Table of calls: parts of one collective, send or receive matched over ranks, on aligned clocks."""
 
 from __future__ import annotations
 

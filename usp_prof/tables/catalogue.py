@@ -1,4 +1,4 @@
-"""Which tables are there? Every schema, in the order in which the documentation shows them."""
+"""Catalogue: every table's schema, in the order in which the documentation shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far apart are the ranks' clocks, and how sure are we?
+"""Table of clocks: how far each host's clock is from the others', and how sure that is.
 
 Members of a collective end almost together, so their ends (never their starts) tie the clocks of the hosts they are
 on. Ranks of one host share a clock when their files have a time base; a file without one has a clock of its own.

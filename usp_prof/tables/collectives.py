@@ -1,4 +1,4 @@
-"""Which communication did this rank take part in? One rank's part of each collective, send and receive."""
+"""Table of collectives: one rank's part of each collective, send and receive."""
 
 from __future__ import annotations
 

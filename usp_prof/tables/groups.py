@@ -1,4 +1,4 @@
-"""Which process groups did each rank have, and which axis is each?"""
+"""Table of groups: each rank's process groups, and the axis of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ran on the device, what kind of work was it, and who launched it?"""
+"""Table of kernels: what ran on the device, its kind of work, and the op that launched it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which host calls put work on the device, and how long did the work wait?"""
+"""Table of launches: host calls that put work on the device, and how long the work waited."""
 
 from __future__ import annotations
 

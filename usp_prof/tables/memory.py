@@ -1,4 +1,4 @@
-"""How much memory was in use, when?"""
+"""Table of memory: bytes in use after each allocator event."""
 
 from __future__ import annotations
 

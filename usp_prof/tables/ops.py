@@ -1,4 +1,4 @@
-"""What did the host run? CPU ops with shapes, nested."""
+"""Table of ops: CPU ops with their shapes, nested."""
 
 from __future__ import annotations
 

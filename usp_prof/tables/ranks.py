@@ -1,4 +1,4 @@
-"""Which ranks are there, where did they run, and which file tells of each?"""
+"""Table of ranks: which ranks there are, where they ran, and which file each was read from."""
 
 from __future__ import annotations
 

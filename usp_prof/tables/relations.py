@@ -1,4 +1,4 @@
-"""The tables in SQL: one SELECT over all ranks at once, with nothing but the tables within reach."""
+"""Relations: the tables in SQL, one SELECT over all ranks at once, with nothing but the tables within reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When did each step run on this rank?"""
+"""Table of steps: when each step ran on a rank."""
 
 from __future__ import annotations
 

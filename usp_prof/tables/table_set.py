@@ -1,4 +1,4 @@
-"""What does an analysis get? The tables of all ranks, by name, and what is known about the run."""
+"""Table set: the tables of all ranks, by name, and what is known about the run. Analyses take it."""
 
 from __future__ import annotations
 

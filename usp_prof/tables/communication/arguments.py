@@ -1,4 +1,4 @@
-"""What do events say about the communication they carry? The arguments of kernels, c10d ops and their ranges."""
+"""Arguments of communication: what kernels, c10d ops and their ranges say of a collective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which events carry this rank's communication? The parts, before their groups and bytes are worked out.
+"""Parts: the events that carry a rank's communication, before their groups and bytes are worked out.
 
 GPU: each communication kernel. CPU: each gloo range, with the c10d op that posted it. Without either (a GPU job
 recorded without GPU events): the host ranges of `record_param_comms`.

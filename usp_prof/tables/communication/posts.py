@@ -1,4 +1,4 @@
-"""Which c10d op posted each of gloo's ranges? And the look-ups of ranges by name and place that this takes."""
+"""Posts: the c10d op that posted each of gloo's ranges, and look-ups of ranges by name and place."""
 
 from __future__ import annotations
 

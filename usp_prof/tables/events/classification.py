@@ -1,4 +1,4 @@
-"""What kind of work is a device event, and whose collective is it? The rules are data, in the TOML file beside this."""
+"""Classification of device events: kind of work, and whose collective. The rules are in the TOML file beside this."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do the builders see the events of a rank? As arrays, by category, with arguments read out on demand."""
+"""Event frame: a rank's events as arrays, by category, with arguments read on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which host call launched each piece of device work, and from inside which CPU op?
+"""Links: the host call that launched each piece of device work, and the CPU op around that call.
 
 A launch and its work share a correlation id; the op is the innermost one around the launch on its thread. Where a
 launch is not in the trace, an external id ties the work to its op.

@@ -1,4 +1,4 @@
-"""In which phase of training did a host moment lie? Forward, backward or optimizer, by marks and by autograd."""
+"""Phases of host moments: forward, backward or optimizer, by marks and by autograd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ties the clocks together, and which offsets follow from it? Calls with members on several clocks."""
+"""Clock fit: one offset (and, over long windows, one drift) per host, from calls whose members end together."""
 
 from __future__ import annotations
 

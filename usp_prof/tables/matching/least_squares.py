@@ -1,4 +1,4 @@
-"""Which offsets and drifts make the ends of each call agree best? Robust least squares over the graph of groups.
+"""Robust least squares: the offsets and drifts with which the ends of each call agree best.
 
 Each observation says: end + offset + drift * time = the call's true end, for the clock that recorded it. The calls'
 true ends are eliminated, so that only the clocks are unknown. Weights fall with the residual (Huber), so a call that

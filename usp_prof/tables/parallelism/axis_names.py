@@ -1,4 +1,4 @@
-"""Which parallel axis does a name stand for? Descriptions of groups, and marks around a communication, as data."""
+"""Axis names: the parallel axis that a group's description or a mark stands for, as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which axis is each process group, over all ranks? Description, manifest, ranks, marks, and only then inference."""
+"""Axis of each process group, over all ranks: by description, manifest, ranks, marks, and only then inference."""
 
 from __future__ import annotations
 

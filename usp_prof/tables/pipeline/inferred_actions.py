@@ -1,4 +1,4 @@
-"""Which pipeline actions ran on ranks that mark none? Told from what they computed between sends and receives.
+"""Inferred actions: pipeline actions of ranks that mark none, from what they computed between sends and receives.
 
 The ranks of a pipeline follow from who first sends to whom. Each rank's stretches of forward and backward work
 (`work_between`) are set beside the orders of all named schedules: one that has the same turns and sends on every rank

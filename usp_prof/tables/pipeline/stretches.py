@@ -1,4 +1,4 @@
-"""What did a rank compute between its pipeline messages? Runs of forward or backward work, cut at the messages.
+"""Stretches: runs of forward or backward work between pipeline messages.
 
 A rank takes one action after the other, and posts what one needs or made between them. So a stretch of work of one
 phase with no pipeline message posted inside is one action, or several that pass nothing on.

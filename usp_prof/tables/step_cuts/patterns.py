@@ -1,4 +1,4 @@
-"""Where do steps begin when nobody marked them? Where the pattern of a rank's kernels, ops or annotations repeats.
+"""Patterns: where steps begin if nobody marked them, by what repeats in a rank's kernels, ops or annotations.
 
 Accepted only when it clearly repeats (`columns.repetition`); a trace whose steps are found so says it in `health`.
 A step begins behind the optimizer where one is seen, else at the longest pause of the host.
