@@ -1,7 +1,7 @@
 """Dependencies: what each node of a rank waited for before it could begin.
 
-Traces say little of this outright. What is said (which call launched a kernel, that PyTorch makes a collective wait for
-the compute before it) is taken as it is; the rest is read off the times: work that starts right when something on
+Traces record little of this. What they record (which call launched a kernel; that PyTorch makes a collective wait for
+the compute before it) is taken as it is. The rest is inferred from times: work that starts right when something on
 another lane ends, after a gap that nothing else explains, waited for it.
 """
 
@@ -49,61 +49,69 @@ class RankWaits:
     earliest: Ints
 
 
-class _Collector:
+class _Edges:
+    """Edges of one rank, collected kind by kind."""
+
     def __init__(self) -> None:
-        self.rows: list[tuple[Ints, Flags, Ints, Ints, Ints]] = []
+        self.columns: list[tuple[Ints, Flags, Ints, Ints, Ints]] = []
 
     def add(self, source: Ints, target: Ints, lag: Ints, kind: EdgeKind, *, at_end: bool = True) -> None:
-        self.rows.append((source, np.full(len(source), at_end), target, lag, np.full(len(source), int(kind))))
+        """Let each target begin `lag` after the end (else the start) of its source."""
+        self.columns.append((source, np.full(len(source), at_end), target, lag, np.full(len(source), int(kind))))
 
 
 def waits_of(tables: TableSet, n: RankNodes) -> RankWaits:
-    """Find one rank's edges."""
-    found = _Collector()
-    count = len(n.lane)
-    first = n.first_of_lane
-    lane_end = np.full(count, NEVER)
-    lane_end[1:] = np.where(first[1:], NEVER, n.end[:-1])
-    reason = lane_end.copy()  # when the latest known reason to wait was over
-    launch_source, launch_lag = _launches(n)
-    launched = launch_source >= 0
-    by_launch = np.where(launched, n.start[launch_source] + launch_lag, NEVER)
-    reason = np.maximum(reason, by_launch)
-    issue_source, issued_at = _issues(tables, n, launch_source)
-    issued = issue_source >= 0
-    reason = np.maximum(reason, np.where(issued, issued_at, NEVER))
-    late = n.start - np.maximum(reason, NEVER // 2)
-    wait_source = _other_lane(n, reason, late)
+    """Find what each node of a rank waited for before it could begin.
+
+    A node begins after the latest of these. Only the latest keeps the time that passed until the node began, as the
+    edge's lag or the lane's gap; the others keep their least.
+      lane    the node before it on the same stream or thread ended
+      launch  the host launched it, plus this rank's least launch latency
+      issue   communication only: the compute launched before it ended or, on a CPU, the host posted it
+      wait    a communication (on a device: any work) on another lane ended inside the gap that the first three leave
+    """
+    # Each *_at array has one entry a node: when that dependency was satisfied, NEVER where there is none.
+    # Each *_source array has the node that was waited for, -1 where there is none.
+    is_first = n.first_of_lane
+    lane_at = np.full(len(n.lane), NEVER)
+    lane_at[1:] = np.where(is_first[1:], NEVER, n.end[:-1])
+    launch_source, least_latency = _launches(n)
+    launched_at = np.where(launch_source >= 0, n.start[launch_source], NEVER)
+    launch_at = np.where(launch_source >= 0, launched_at + least_latency, NEVER)
+    issue_source, issue_at = _issues(tables, n, launch_source)
+    explained_at = np.maximum(np.maximum(lane_at, launch_at), issue_at)
+    unexplained_ns = n.start - np.maximum(explained_at, NEVER // 2)  # NEVER // 2: a difference to NEVER overflows
+    wait_source = _other_lane(n, explained_at, unexplained_ns)
     if not n.on_device:
-        asked_first = _before_post(n, issue_source, issued_at)
-        held = asked_first >= 0  # the host waited before it posted: what was left from compute to post is that wait
-        wait_source = np.where(held, asked_first, wait_source)
-        issued_at = np.where(held, n.end[issue_source], issued_at)
-        reason = np.where(held, np.maximum(lane_end, issued_at), reason)
-    waiting = wait_source >= 0
-    # The wait that ended last is the one that counted; it keeps the think time after it, the others none.
-    by_wait = np.where(waiting, n.end[wait_source], NEVER)
-    last = np.maximum(reason, by_wait)
-    rows = np.flatnonzero(waiting)
-    found.add(wait_source[rows], rows, n.start[rows] - by_wait[rows], EdgeKind.WAIT)
-    rows = np.flatnonzero(launched)
-    counted = by_launch[rows] >= last[rows]
-    lag = np.where(counted, n.start[rows] - n.start[launch_source[rows]], launch_lag[rows])
-    found.add(launch_source[rows], rows, lag, EdgeKind.LAUNCH, at_end=False)
-    rows = np.flatnonzero(issued)
-    counted = issued_at[rows] >= last[rows]
-    after = n.end[issue_source[rows]]
-    found.add(issue_source[rows], rows, np.where(counted, n.start[rows], issued_at[rows]) - after, EdgeKind.ISSUE)
-    gap = np.where(first, 0, n.start - lane_end)
-    by_lane = lane_end >= last
-    gap = np.where(by_lane | (gap < 0), gap, 0)
-    _boundaries(n, found)
-    launched_at = np.where(launched, n.start[launch_source], NEVER)
-    _returns(n, found, gap, launched_at)
-    _untraced_waits(n, found, gap, launched_at)
-    nothing = first & ~launched & ~issued & ~waiting
-    source, at_end, target, lag, kind = (np.concatenate(column) for column in zip(*found.rows, strict=True))
-    return RankWaits(source, at_end, target, lag, kind, gap, np.where(nothing, n.start, NEVER))
+        # The host may have waited before it posted: the time from compute to post is that wait, not the issue.
+        waited_before_post = _before_post(n, issue_source, issue_at)
+        is_held = waited_before_post >= 0
+        wait_source = np.where(is_held, waited_before_post, wait_source)
+        issue_at = np.where(is_held, n.end[issue_source], issue_at)
+        explained_at = np.where(is_held, np.maximum(lane_at, issue_at), explained_at)
+    wait_at = np.where(wait_source >= 0, n.end[wait_source], NEVER)
+    latest_at = np.maximum(explained_at, wait_at)
+
+    edges = _Edges()
+    rows = np.flatnonzero(wait_source >= 0)
+    edges.add(wait_source[rows], rows, n.start[rows] - wait_at[rows], EdgeKind.WAIT)
+    rows = np.flatnonzero(launch_source >= 0)
+    is_latest = launch_at[rows] >= latest_at[rows]
+    lag = np.where(is_latest, n.start[rows] - launched_at[rows], least_latency[rows])
+    edges.add(launch_source[rows], rows, lag, EdgeKind.LAUNCH, at_end=False)
+    rows = np.flatnonzero(issue_source >= 0)
+    is_latest = issue_at[rows] >= latest_at[rows]
+    begun_at = np.where(is_latest, n.start[rows], issue_at[rows])
+    edges.add(issue_source[rows], rows, begun_at - n.end[issue_source[rows]], EdgeKind.ISSUE)
+    # A gap below zero is kept: activities of a lane may overlap.
+    gap = np.where(is_first, 0, n.start - lane_at)
+    gap = np.where((lane_at >= latest_at) | (gap < 0), gap, 0)
+    _boundaries(n, edges)
+    _returns(n, edges, gap, launched_at)
+    _untraced_waits(n, edges, gap, launched_at)
+    is_given = is_first & (launch_source < 0) & (issue_source < 0) & (wait_source < 0)
+    source, at_end, target, lag, kind = (np.concatenate(column) for column in zip(*edges.columns, strict=True))
+    return RankWaits(source, at_end, target, lag, kind, gap, np.where(is_given, n.start, NEVER))
 
 
 def _launches(n: RankNodes) -> tuple[Ints, Ints]:
@@ -176,29 +184,30 @@ def _before_post(n: RankNodes, compute: Ints, posted: Ints) -> Ints:
     return source
 
 
-def _other_lane(n: RankNodes, reason: Ints, late: Ints) -> Ints:
-    """Find for each node that starts later than known reasons say what ended on another lane just before it."""
+def _other_lane(n: RankNodes, explained_at: Ints, unexplained_ns: Ints) -> Ints:
+    """Find for each node that starts later than is explained what ended on another lane just before it; else -1."""
     source = np.full(len(n.lane), -1, np.int64)
     device = (n.kind != NodeKind.HOST) & (n.kind != NodeKind.RETURN)
     if n.on_device:
         ended = np.flatnonzero(device)
-        seeking = np.flatnonzero(device & (late > UNEXPLAINED_NS))
+        seeking = np.flatnonzero(device & (unexplained_ns > UNEXPLAINED_NS))
     else:
         ended = np.flatnonzero(n.kind == NodeKind.COMMUNICATION)
-        seeking = np.flatnonzero((n.kind == NodeKind.COMPUTE) & (late > HOST_WAIT_NS))
+        seeking = np.flatnonzero((n.kind == NodeKind.COMPUTE) & (unexplained_ns > HOST_WAIT_NS))
     if not len(ended) or not len(seeking):
         return source
     ended = ended[np.argsort(n.end[ended], kind="stable")]
-    slack = 0 if n.on_device else np.minimum(CLOSED_NS, late[seeking] // 2)
+    # On CPU traces a communication's range is closed a little after the thread that waited for it goes on.
+    slack = 0 if n.on_device else np.minimum(CLOSED_NS, unexplained_ns[seeking] // 2)
     place = np.searchsorted(n.end[ended], n.start[seeking] + slack, side="right") - 1
     before = np.where(place >= 0, ended[np.maximum(place, 0)], -1)
-    good = (before >= 0) & (n.end[before] > reason[seeking]) & (n.lane[before] != n.lane[seeking])
+    good = (before >= 0) & (n.end[before] > explained_at[seeking]) & (n.lane[before] != n.lane[seeking])
     good &= n.start[before] < n.start[seeking]
     source[seeking[good]] = before[good]
     return source
 
 
-def _boundaries(n: RankNodes, found: _Collector) -> None:
+def _boundaries(n: RankNodes, edges: _Edges) -> None:
     """Let a step's first compute wait for all that the step before ran and had ended by then."""
     device = np.flatnonzero((n.kind != NodeKind.HOST) & (n.kind != NodeKind.RETURN) & (n.step >= 0))
     if not len(device):
@@ -213,10 +222,10 @@ def _boundaries(n: RankNodes, found: _Collector) -> None:
     tails = ordered[last]
     following = np.array([firsts.get(int(step) + 1, -1) for step in n.step[tails].tolist()], np.int64)
     good = (following >= 0) & (n.end[tails] <= n.start[following]) & (n.lane[tails] != n.lane[following])
-    found.add(tails[good], following[good], np.zeros(int(good.sum()), np.int64), EdgeKind.BOUNDARY)
+    edges.add(tails[good], following[good], np.zeros(int(good.sum()), np.int64), EdgeKind.BOUNDARY)
 
 
-def _returns(n: RankNodes, found: _Collector, gap: Ints, launched_at: Ints) -> None:
+def _returns(n: RankNodes, edges: _Edges, gap: Ints, launched_at: Ints) -> None:
     """Let a host call that waits come back when the device work that it waited for has ended: what it had launched.
 
     Where the clocks of host and device differ, work seems to end before its launch: no call before that waited for it.
@@ -236,11 +245,11 @@ def _returns(n: RankNodes, found: _Collector, gap: Ints, launched_at: Ints) -> N
     called = n.start[back] - gap[back]
     good = (before >= 0) & (n.end[before] > called)
     rows, source = back[good], before[good]
-    found.add(source, rows, n.start[rows] - n.end[source], EdgeKind.SYNC)
+    edges.add(source, rows, n.start[rows] - n.end[source], EdgeKind.SYNC)
     gap[rows] = np.minimum(gap[rows], 0)
 
 
-def _untraced_waits(n: RankNodes, found: _Collector, gap: Ints, launched_at: Ints) -> None:
+def _untraced_waits(n: RankNodes, edges: _Edges, gap: Ints, launched_at: Ints) -> None:
     """Let a host that stood still until the device was done wait for it, though the trace names no call that waits.
 
     Some waits leave no call: the caching allocator waits for an event before it frees, NCCL polls, a launch blocks
@@ -267,5 +276,5 @@ def _untraced_waits(n: RankNodes, found: _Collector, gap: Ints, launched_at: Int
     pending = np.searchsorted(launches, resumed) - np.searchsorted(np.sort(n.start[device]), resumed)
     rows = known & soon & (drained | (pending >= FULL_QUEUE))
     target, source = host[rows], awaited[rows]
-    found.add(source, target, n.start[target] - n.end[source], EdgeKind.SYNC)
+    edges.add(source, target, n.start[target] - n.end[source], EdgeKind.SYNC)
     gap[target] = 0
