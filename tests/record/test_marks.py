@@ -22,7 +22,7 @@ def recorded_names(work: Callable[[], object]) -> list[str]:
     ("mark", "parsed"),
     [
         (record.mark("cp", "ulysses_a2a"), Mark("cp", "ulysses_a2a")),
-        (record.mark("pp", "F", stage=1, mb=-3), Mark("pp", "F", {"stage": 1, "mb": -3})),
+        (record.mark("pp", "F", stage=1, mb=3), Mark("pp", "F", {"stage": 1, "mb": 3})),
         (record.mark("fault", "slow_link", axis="dp"), Mark("fault", "slow_link", {"axis": "dp"})),
         (record.pipeline_action("B", stage=2, micro_batch=5), Mark("pp", "B", {"stage": 2, "mb": 5})),
         (
