@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from usp_prof import conventions
 from usp_prof.analyses import NAMES
 from usp_prof.cli.console import note, output, write_out
-from usp_prof.cli.opening import open_from, parse_numbers
+from usp_prof.cli.opening import executor_option, open_from, parse_numbers
 from usp_prof.cli.snapshots import read_snapshots
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
@@ -52,6 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", metavar="LIST", help="show these ranks only, such as 0-3,7; all are read, as peers")
     parser.add_argument("--steps", metavar="A:B", default="", help="only these steps, both ends included, such as 3:7")
     parser.add_argument("--only", metavar="NAMES", default="", help=f"only these analyses: {', '.join(NAMES)}")
+    executor_option(parser)
     told = parser.add_argument_group("what no trace tells")
     told.add_argument("--model", metavar="FILE", type=Path, help="the model: our JSON or a Hugging Face config.json")
     told.add_argument("--sequence", metavar="N", type=int, default=0, help="its sequence length, if the file has none")

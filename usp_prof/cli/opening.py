@@ -32,6 +32,11 @@ def choice_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options that choose among several runs and ranks."""
     parser.add_argument("--run", metavar="NAME", help="which run, where several lie under PATH (default: the newest)")
     parser.add_argument("--ranks", metavar="LIST", help="read these ranks only, such as 0-3,7")
+    executor_option(parser)
+
+
+def executor_option(parser: argparse.ArgumentParser) -> None:
+    """Declare who reads."""
     parser.add_argument(
         "--executor", metavar="WHERE", help="who reads: dask:tcp://HOST:PORT (default: processes of this machine)"
     )
