@@ -11,7 +11,8 @@ from papers import HOSTILE, document
 
 from usp_prof.charts.inputs import TimelineSlices
 from usp_prof.charts.levels import Slices, levels
-from usp_prof.report.document import Chart, Section
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import Chart, DataTable, Section, TableColumn
 from usp_prof.report.writers import webpage
 
 if TYPE_CHECKING:
@@ -87,3 +88,30 @@ def test_the_timeline_shows_more_the_closer_one_looks(browser: Any, tmp_path: Pa
     page.evaluate(ZOOM, [0, 20_000_000])
     assert page.evaluate(SHOWN)["count"] <= 4000
     assert troubles == []
+
+
+PAPER = {"A4": (703, 1032), "Letter": (725, 966)}
+"""What margins of 12 mm leave of a sheet, in CSS pixels."""
+TOO_WIDE = """(width) => [...document.querySelectorAll('main *')]
+  .filter((item) => item.checkVisibility() && item.getBoundingClientRect().right > width + 2)
+  .map((item) => `${item.tagName} ${item.className} ${Math.round(item.getBoundingClientRect().right)}`)"""
+
+
+@pytest.mark.parametrize("paper", PAPER)
+def test_a_report_prints_with_its_charts_within_the_sheet(browser: Any, tmp_path: Path, paper: str) -> None:
+    heads = tuple(TableColumn(f"a rather long head {number}", Unit.NS) for number in range(12))
+    table = DataTable("Wide", (TableColumn("name"), *heads), (("kernel_" * 12, *range(0, 12 * 10**9, 10**9)),))
+    charts = tuple(Section(f"s{place}", "chart", (Chart("", data),)) for place, data in enumerate(SAMPLES))
+    path = tmp_path / "report.html"
+    path.write_text(webpage.write([document(sections=(*charts, Section("wide", "Wide", (table,))))]), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto(path.as_uri())
+    page.wait_for_function(f"{DRAWN} === {len(SAMPLES)}")  # without anybody scrolling
+    printed = page.pdf(format=paper, prefer_css_page_size=False)
+    assert printed.count(b"/Subtype /Image") >= len(SAMPLES)
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    width, height = PAPER[paper]
+    page.set_viewport_size({"width": width, "height": height})
+    assert page.evaluate(TOO_WIDE, width) == []
+    assert page.evaluate(PAINTED)

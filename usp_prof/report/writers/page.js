@@ -39,6 +39,24 @@
   }
 
   document.getElementById("theme").addEventListener("click", () => show(root.dataset.theme === "dark" ? "light" : "dark"));
-  window.addEventListener("beforeprint", () => document.querySelectorAll(".chart").forEach((target) => draw(target)));
+  // A browser prints what is there and waits for nobody: all charts are drawn while the reader reads the first ones.
+  const idle = window.requestIdleCallback || ((work) => setTimeout(work, 50));
+  async function drawRest() {
+    const target = [...document.querySelectorAll(".chart")].find((each) => !each.dataset.drawn);
+    if (!target) return;
+    await draw(target);
+    idle(drawRest);
+  }
+  window.addEventListener("load", () => idle(drawRest));
+
+  // Charts keep the width at which they were drawn; on paper they are scaled to the narrower of A4 and letter.
+  const PAPER_PX = 690;
+  window.addEventListener("beforeprint", () => {
+    const wide = [...document.querySelectorAll(".chart")].map((chart) => [chart, chart.offsetWidth]);
+    for (const [chart, width] of wide) { chart.style.width = `${width}px`; chart.style.zoom = Math.min(1, PAPER_PX / width); }
+  });
+  window.addEventListener("afterprint", () => {
+    for (const chart of document.querySelectorAll(".chart")) chart.style.width = chart.style.zoom = "";
+  });
   show(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 })();
