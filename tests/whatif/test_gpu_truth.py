@@ -38,7 +38,7 @@ FIRST_IN = 0.95
 
 def kinds(*names: str, wrong: Iterable[str] = ()) -> pytest.MarkDecorator:
     """Ask for each kind of fault; those in `wrong` are known not to be right yet."""
-    mark = pytest.mark.xfail(strict=True, reason="the replay does not see it yet")
+    mark = pytest.mark.xfail(strict=True, reason="input of the last step is waited for in the step before")
     return pytest.mark.parametrize(
         "kind", [pytest.param(name, marks=mark) if name in wrong else name for name in names]
     )
@@ -69,7 +69,7 @@ def assert_close(gains: list[tuple[float, MadeRun]]) -> None:
     assert [run.name for gain, run in gains if run.gain > SIGNIFICANT and gain <= 0] == []
 
 
-@kinds(*FAULTS, wrong=["slow_link"])
+@kinds(*FAULTS)
 def test_the_culprits_finding_comes_first(kind: str) -> None:
     runs = [run for run in made_runs(kind) if run.gain >= WORTH_NAMING]
     first = {run.name: [f"{f.code} {dict(f.where)}" for f in findings(run)[:3]] for run in runs}
@@ -78,7 +78,7 @@ def test_the_culprits_finding_comes_first(kind: str) -> None:
         pytest.fail("\n".join(f"{name}: {first[name]}" for name in missed))
 
 
-@kinds(*FAULTS, wrong=["blocking_sync"])
+@kinds(*FAULTS)
 def test_the_culprits_finding_gains_what_mending_it_gains(kind: str) -> None:
     gains = []
     for run in made_runs(kind):

@@ -131,6 +131,7 @@ class Points:
     axis: NDArray[np.object_]
     op: NDArray[np.object_]
     inter_node: NDArray[np.bool_]
+    group: NDArray[np.object_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,6 +224,7 @@ def _measured(tables: TableSet, selection: Selection) -> CollectivesResult:
         kept["axis"][usable],
         kept["op"][usable],
         kept["inter_node"][usable],
+        kept["group"][usable],
     )
     waiting = _waiting(tables, calls, parts, selection)
     return CollectivesResult(

@@ -1,0 +1,60 @@
+"""Compute behind a communication waits for it, also where a late launch hid the wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tiny import Trace, table_set
+
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import EdgeKind, NodeKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.replay.graph import Graph
+
+US = 1_000
+
+
+def run(*, beside: bool) -> Trace:
+    """Make steps of six pairs of a collective and a kernel; before the last pair's kernel the host is late.
+
+    The kernels wait for the collective before them, or run `beside` it.
+    """
+    trace = Trace(0, 1).group("0", [0], "tp")
+    for step in range(3):
+        at = step * 10_000 * US
+        trace.step(step, at, 10_000 * US)
+        for pair in range(6):
+            begin, launch = at + (1 + pair) * 1_000 * US, at + (10 + pair * 20) * US
+            late = pair == 5
+            trace.collective("all_reduce", begin, 500 * US, group="0", sequence=6 * step + pair, launch_at=launch)
+            follows = begin + (100 if beside else 500) * US
+            kernel_at = begin + 900 * US if late else follows
+            trace.kernel("gemm", kernel_at, 50 * US, launch_at=kernel_at - 10 * US if late else launch + 10 * US)
+    return trace
+
+
+def late_pairs(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give the last collective of each step, and the late kernel behind it."""
+    rows = [np.flatnonzero(graph.nodes.kind == kind) for kind in (NodeKind.COMMUNICATION, NodeKind.COMPUTE)]
+    talks, kernels = (each[np.argsort(graph.nodes.start[each])][5::6] for each in rows)
+    return talks, kernels
+
+
+def held(graph: Graph) -> list[bool]:
+    """Say of each late kernel whether it waits for its collective."""
+    edges = graph.edges
+    waits = edges.take(edges.kind == EdgeKind.WAIT)
+    there = set(zip(waits.source.tolist(), waits.target.tolist(), strict=True))
+    return [pair in there for pair in zip(*(rows.tolist() for rows in late_pairs(graph)), strict=True)]
+
+
+def test_the_hidden_wait_is_there_where_others_of_its_kind_are() -> None:
+    assert held(graph_of(table_set({0: run(beside=False)}))) == [True] * 3
+
+
+def test_compute_that_runs_beside_communication_does_not_wait() -> None:
+    assert held(graph_of(table_set({0: run(beside=True)}))) == [False] * 3
