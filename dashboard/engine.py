@@ -59,7 +59,7 @@ from usp_prof.planner.calibration import Calibration, calibrate
 from usp_prof.planner.cluster import EFFICIENCY
 from usp_prof.planner.cluster import of_device as cluster_of_device
 from usp_prof.planner.launch import TRAINERS
-from usp_prof.planner.launch import command as launch_command
+from usp_prof.planner.launch import command_or_reason as launch_command
 from usp_prof.planner.predict import Prediction as Plan
 from usp_prof.planner.profiles import DEFAULT_PROFILE
 from usp_prof.planner.search import GRID_AXES, Plans, Question

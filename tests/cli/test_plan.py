@@ -27,11 +27,47 @@ def test_plans_from_a_model_file(model: str, capsys: pytest.CaptureFixture[str])
     data = json.loads(capsys.readouterr().out)
     assert data["fitting"] > 3 == len(data["plans"])
     assert data["plans"][0]["pareto"]
-    assert data["plans"][0]["command"].startswith("NGPU=8")
+    assert data["plans"][0]["command"] == ""
+    assert "torchtitan cannot run" in data["plans"][0]["refused"]
     assert main(words) == 0
     text = capsys.readouterr().out
     assert "legal configurations" in text
-    assert "start the first: torchrun" in text
+    assert "pretrain_gpt.py" in text
+
+
+def test_pinned_knobs_are_held_fast(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--model", "Llama-3-8B", "--sequence", "8192", "--devices", "16", "--device", "A100", "--batch", "64", "--tp", "8", "--zero", "1"]
+    assert main([*words, "--format", "json"]) == 0
+    plans = json.loads(capsys.readouterr().out)["plans"]
+    assert {(plan["tp"], plan["zero"]) for plan in plans} == {(8, 1)}
+    all_pinned = ["--dp", "2", "--pp", "1", "--cp", "1", "--micro-batch", "1", "--recompute", "none", "--sequence-parallel", "on"]
+    assert main([*words, *all_pinned]) == 0
+    text = capsys.readouterr().out
+    assert "1 legal configurations" in text
+    assert "exposed tp" in text
+    assert "optimizer" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["--efficiency", "40"], "a share between 0 and 1"),
+        (["--memory-share", "-1"], "a share between 0 and 1"),
+        (["--network", "-5"], "is positive"),
+        (["--tp", "0"], "--tp is at least 1"),
+    ],
+)
+def test_impossible_values_are_refused(given: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--model", "Llama-3-8B", "--sequence", "8192", "--devices", "8", "--device", "A100", "--batch", "64"]
+    assert main([*words, *given]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_known_devices_and_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--devices-known"]) == 0
+    assert "A100 SXM 80GB" in capsys.readouterr().out
+    assert main(["plan", "--models-known"]) == 0
+    assert "DeepSeek-V3" in capsys.readouterr().out
 
 
 def test_plans_from_a_recorded_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

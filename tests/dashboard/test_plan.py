@@ -37,7 +37,7 @@ def test_another_device_and_number_change_the_plan() -> None:
     app = drawn("plan", devices="8", batch="64", device="H100 SXM", dtype="bf16", trainer="megatron")
     assert app.number_input[0].value == 8
     assert "88 % of the dense peak (assumed)" in app.caption[0].value
-    assert app.code[0].value.startswith("torchrun --nproc-per-node 8 --nnodes 1 pretrain_gpt.py")
+    assert "torchrun --nproc-per-node 8 --nnodes 1 pretrain_gpt.py" in app.code[0].value
 
 
 def test_hostile_choices_in_the_address_are_dropped() -> None:

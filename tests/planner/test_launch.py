@@ -1,40 +1,99 @@
-"""Is the command that a plan gives one that the trainer takes?"""
+"""Is the command that a plan gives one that the trainer takes, and is what it cannot run refused?"""
 
 import shlex
+from dataclasses import replace
 
 import pytest
 from planned import EXPERTS, LLAMA_8B
 
+from usp_prof.contract import ModelEntry
 from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.errors import UsageError
-from usp_prof.planner.launch import command
+from usp_prof.planner.launch import PRESETS, command, command_or_reason
+from usp_prof.planner.models import model_named
 
-EACH = Configuration(
-    dp=4, tp=2, pp=2, zero=1, micro_batches=8, schedule="interleaved", chunks=2, recompute=Recompute.FULL
+TINY = ModelEntry(layers=8, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn_hidden=128, vocab=256, sequence=64)
+EACH = Configuration(dp=4, tp=2, pp=2, zero=1, micro_batches=8, schedule="interleaved", chunks=2)
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        Configuration(dp=4, pp=2, micro_batches=8),
+        Configuration(dp=2, pp=4, micro_batches=8, schedule="interleaved", chunks=2, micro_batch=2),
+        Configuration(dp=4, tp=2, zero=3, micro_batches=4, replicas=2, recompute=Recompute.FULL),
+        Configuration(dp=8, ep=2, micro_batches=2),
+    ],
 )
+def test_our_trainer_settles_on_the_planned_configuration(configuration: Configuration) -> None:
+    options = pytest.importorskip("trainer.options")
+    rules = pytest.importorskip("trainer.rules")
+    model = replace(TINY, experts=4, experts_per_token=2, expert_ffn_hidden=128) if configuration.ep > 1 else TINY
+    words = shlex.split(command("usp-prof", model, replace(configuration, dtype="fp32")))
+    settled = rules.settle(options.parse(words[words.index("trainer/run.py") + 1 :]), configuration.devices)
+    assert settled.micro_batch == configuration.micro_batch
+    assert settled.options.batch == configuration.batch
+    assert (settled.shape.hidden, settled.shape.layers, settled.shape.sequence) == (64, 8, 64)
 
 
-def test_our_trainer_takes_it() -> None:
-    config = pytest.importorskip("trainer.options")
-    words = shlex.split(command("usp-prof", EXPERTS, Configuration(dp=4, ep=2, pp=2, micro_batches=8)))
-    parsed = config.parse(words[words.index("trainer/run.py") + 1 :])
-    assert (parsed.dp, parsed.pp, parsed.ep, parsed.micro_batches) == (4, 2, 2, 8)
+def test_our_trainers_models_are_those_it_has() -> None:
+    shape = pytest.importorskip("trainer.model.shape")
+    found = {name: (s.hidden, s.heads, s.kv_heads, s.ffn, s.vocab) for name, s in shape.PRESETS.items()}
+    assert found == PRESETS
 
 
 def test_torchtitan() -> None:
-    text = command("torchtitan", LLAMA_8B, EACH)
+    each = replace(EACH, zero=3, recompute=Recompute.SELECTIVE)
+    text = command("torchtitan", model_named("Llama-3-8B", 8192), each)
+    assert "--module llama3 --config llama3_8b" in text
     assert "--parallelism.data_parallel_shard_degree 4" in text
     assert "--parallelism.pipeline_parallel_schedule Interleaved1F1B" in text
-    assert "--training.global_batch_size 32" in text
-    assert "--activation_checkpoint.mode full" in text
+    assert "--parallelism.pipeline_parallel_layers_per_stage 9" in text
+    assert "--training.local_batch_size 8 --training.global_batch_size 32" in text
 
 
 def test_megatron() -> None:
-    text = command("megatron", EXPERTS, EACH)
+    text = command("megatron", EXPERTS, replace(EACH, recompute=Recompute.FULL))
     assert "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2" in text
     assert "--sequence-parallel" in text
     assert "--use-distributed-optimizer" in text
-    assert "--expert-model-parallel-size 1" in text
+    assert "--expert-model-parallel-size 1 --expert-tensor-parallel-size 2" in text
+    assert "--num-virtual-stages-per-pipeline-rank 2" in text
+    assert "--num-layers 8 --hidden-size 1024" in text
+
+
+def test_megatrons_zero_3_is_its_own_fsdp_without_a_pipeline() -> None:
+    text = command("megatron", LLAMA_8B, Configuration(dp=8, zero=3))
+    assert "--use-megatron-fsdp --use-distributed-optimizer" in text
+    assert "--data-parallel-sharding-strategy optim_grads_params" in text
+    assert text.startswith("CUDA_DEVICE_MAX_CONNECTIONS=8")
+    with pytest.raises(UsageError, match="not run with a pipeline"):
+        command("megatron", LLAMA_8B, Configuration(dp=4, pp=2, zero=3, micro_batches=2))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "configuration", "reason"),
+    [
+        ("megatron", Configuration(pp=2, micro_batches=4, schedule="zbv"), "no schedule zbv"),
+        ("megatron", Configuration(pp=3, micro_batches=3), "must divide the 32 layers"),
+        ("megatron", Configuration(dp=16, zero=3, replicas=2), "hybrid sharding"),
+        ("torchtitan", Configuration(dp=8, zero=1, recompute=Recompute.SELECTIVE), "ZeRO-2"),
+        ("torchtitan", Configuration(dp=8, zero=3), "recomputes selective"),
+        ("torchtitan", Configuration(pp=2, micro_batches=4, schedule="zb-h1", recompute=Recompute.SELECTIVE), "zb-h1"),
+        ("usp-prof", Configuration(tp=2, sequence_parallel=False), "includes sequence parallelism"),
+        ("usp-prof", Configuration(dtype="fp16"), "no fp16"),
+    ],
+)
+def test_what_a_trainer_cannot_run_is_refused_for_it(trainer: str, configuration: Configuration, reason: str) -> None:
+    model = model_named("Llama-3-8B", 8192)
+    with pytest.raises(UsageError, match=reason):
+        command(trainer, model, configuration)
+    assert command_or_reason(trainer, model, configuration).startswith(f"# {trainer} cannot run")
+
+
+def test_a_model_that_is_no_preset_of_ours_is_refused() -> None:
+    with pytest.raises(UsageError, match="none of its presets"):
+        command("usp-prof", EXPERTS, Configuration())
 
 
 def test_an_unknown_trainer_is_refused() -> None:

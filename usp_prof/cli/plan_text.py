@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.model.metric import Unit
-from usp_prof.planner.launch import command
+from usp_prof.planner.launch import command_or_reason
 from usp_prof.report.format import quantity
 
 if TYPE_CHECKING:
@@ -39,9 +39,19 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
     head = f"{'':3}{'step':>8} {'tokens/s':>10} {'MFU':>5} {'memory':>8} {'bubble':>6} {'exposed':>7}  configuration"
     lines.append(head)
     lines += [f"{place:2} {_row(plan)}" for place, plan in enumerate(plans.best[:top], start=1)]
-    best = plans.best[0].configuration
-    lines += ["", f"start the first: {command(trainer, question.model, best)}"]
+    lines += ["", _start(plans, trainer)]
     return "\n".join(lines) + "\n"
+
+
+def _start(plans: Plans, trainer: str) -> str:
+    """Give the command of the fastest plan that the trainer can run, and say so where it is not the first."""
+    model = plans.question.model
+    words = [command_or_reason(trainer, model, plan.configuration) for plan in plans.best]
+    place = next((place for place, text in enumerate(words, start=1) if not text.startswith("#")), 0)
+    if not place:
+        return f"no plan can be started: {words[0].removeprefix('# ')}"
+    which = "the first" if place == 1 else f"number {place}, the first that {trainer} can run"
+    return f"start {which}: {words[place - 1]}"
 
 
 def _one(plan: Prediction, trainer: str, question: Question) -> list[str]:
@@ -61,7 +71,7 @@ def _one(plan: Prediction, trainer: str, question: Question) -> list[str]:
     )
     sizes = {part.removesuffix("_bytes"): float(size) for part, size in plan.footprint.parts().items()}
     lines += [_bar(name, size, device.memory_bytes, Unit.BYTES) for name, size in sizes.items() if size > 0]
-    return [*lines, "", f"start it: {command(trainer, question.model, plan.configuration)}"]
+    return [*lines, "", f"start it: {command_or_reason(trainer, question.model, plan.configuration)}"]
 
 
 BAR = 40
@@ -98,6 +108,7 @@ def as_json(plans: Plans, calibration: Calibration | None, trainer: str, top: in
 
 def _plain(plan: Prediction, plans: Plans, trainer: str) -> dict[str, Any]:
     c = plan.configuration
+    words = command_or_reason(trainer, plans.question.model, c)
     return {
         **c.degrees(),
         "zero": c.zero,
@@ -121,5 +132,6 @@ def _plain(plan: Prediction, plans: Plans, trainer: str) -> dict[str, Any]:
         "bubble_fraction": plan.bubble_fraction,
         "exposed_ns": {axis: round(time) for axis, time in plan.exposed_ns.items()},
         "memory_bytes": plan.footprint.parts(),
-        "command": command(trainer, plans.question.model, c),
+        "command": "" if words.startswith("#") else words,
+        "refused": words.removeprefix("# ") if words.startswith("#") else "",
     }
