@@ -36,11 +36,40 @@ def test_plans_from_a_model_file(model: str, capsys: pytest.CaptureFixture[str])
 
 
 def test_pinned_knobs_are_held_fast(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["plan", "--model", "Llama-3-8B", "--sequence", "8192", "--devices", "16", "--device", "A100", "--batch", "64", "--tp", "8", "--zero", "1"]
+    words = [
+        "plan",
+        "--model",
+        "Llama-3-8B",
+        "--sequence",
+        "8192",
+        "--devices",
+        "16",
+        "--device",
+        "A100",
+        "--batch",
+        "64",
+        "--tp",
+        "8",
+        "--zero",
+        "1",
+    ]
     assert main([*words, "--format", "json"]) == 0
     plans = json.loads(capsys.readouterr().out)["plans"]
     assert {(plan["tp"], plan["zero"]) for plan in plans} == {(8, 1)}
-    all_pinned = ["--dp", "2", "--pp", "1", "--cp", "1", "--micro-batch", "1", "--recompute", "none", "--sequence-parallel", "on"]
+    all_pinned = [
+        "--dp",
+        "2",
+        "--pp",
+        "1",
+        "--cp",
+        "1",
+        "--micro-batch",
+        "1",
+        "--recompute",
+        "none",
+        "--sequence-parallel",
+        "on",
+    ]
     assert main([*words, *all_pinned]) == 0
     text = capsys.readouterr().out
     assert "1 legal configurations" in text
@@ -58,7 +87,19 @@ def test_pinned_knobs_are_held_fast(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_impossible_values_are_refused(given: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["plan", "--model", "Llama-3-8B", "--sequence", "8192", "--devices", "8", "--device", "A100", "--batch", "64"]
+    words = [
+        "plan",
+        "--model",
+        "Llama-3-8B",
+        "--sequence",
+        "8192",
+        "--devices",
+        "8",
+        "--device",
+        "A100",
+        "--batch",
+        "64",
+    ]
     assert main([*words, *given]) == 2
     assert sentence in capsys.readouterr().err
 
