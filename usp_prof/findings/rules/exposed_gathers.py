@@ -55,7 +55,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
     graph = graph_of(tables)
     steps = max(len(tables.columns("steps", rank)) for rank in tables.ranks)
     yield Draft(
-        f"{axis} gathers of weights are exposed",
+        f"weights are gathered on {axis} while nothing else runs",
         {"axis": str(axis)},
         {
             "gathers_per_rank_and_step": gathers[axis] / steps / len(tables.ranks),

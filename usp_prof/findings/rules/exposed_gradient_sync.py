@@ -55,7 +55,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
         if not _reductions(tables, str(axis)):
             continue
         yield Draft(
-            f"{axis} communication is exposed",
+            f"gradients are synchronised on {axis} while nothing else runs",
             {"axis": str(axis)},
             {"parts": int(rows.sum()), "transfer_ns": int(graph.transfer[rows & graph.tied].sum())}
             | dict(longest(graph, rows, graph.transfer)),

@@ -49,7 +49,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
     rows = graph.on_axis(Axis.TP)
     if rows.any():
         yield Draft(
-            "tp communication is exposed",
+            "tensor-parallel communication runs while nothing else does",
             {"axis": str(Axis.TP)},
             {"parts": int(rows.sum()), "transfer_ns": int(graph.transfer[rows & graph.tied].sum())}
             | dict(longest(graph, rows, graph.transfer)),

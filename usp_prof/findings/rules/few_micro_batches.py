@@ -55,7 +55,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
     if layout.chunks > 1:
         keys.append(("v", str(layout.chunks)))
     yield Draft(
-        f"{layout.micro_batches} micro-batches for {layout.pp} pipeline ranks",
+        f"{layout.micro_batches} micro-batches are few for {layout.pp} pipeline ranks",
         {"axis": "pp"},
         {
             "micro_batches": layout.micro_batches,

@@ -46,7 +46,7 @@ def look(tables: TableSet) -> Iterable[Draft]:
     launches = int((graph_of(tables).edges.kind == EdgeKind.LAUNCH).sum())
     if launches:
         yield Draft(
-            "kernels wait for their launches",
+            "the device waits for the host to launch its kernels",
             {},
             {"launches": launches},
             Edit("no_launch_gaps"),

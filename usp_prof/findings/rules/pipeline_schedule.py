@@ -24,8 +24,10 @@ When it is wrong
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
 
+from usp_prof.analyses import pipeline as pipeline_analysis
 from usp_prof.findings.draft import Draft
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
@@ -58,8 +60,10 @@ def look(tables: TableSet) -> Iterable[Draft]:
     if not tried:
         return
     best, edit = max(tried, key=lambda pair: pair[0].saved_ns)
+    measured = pipeline_analysis.compute(tables).bubble_fraction()
+    bubble = f"pipeline bubble {100 * measured:.1f} %" if isfinite(measured) else "pipeline bubble"
     yield Draft(
-        f"schedule {edit.value} has a bubble of {100 * best.bubble_fraction:.1f} %",
+        f"{bubble}: the {edit.value} schedule would leave {100 * best.bubble_fraction:.1f} %",
         {"stages": pipeline.stages},
         {"window_ns": best.measured_ns, "simulated_ns": best.simulated_ns, "other_ns": best.other_ns},
         edit,
