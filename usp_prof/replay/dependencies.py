@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes, lookup, rows_of
+from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
+from usp_prof.replay.hidden_waits import hidden_waits
 
 if TYPE_CHECKING:
     from usp_prof.replay.build import RankNodes
@@ -32,8 +33,6 @@ UNTRACED_WAIT_NS = 1_000_000
 """A shorter gap of the host is ordinary work, also where it happens to end when some work of the device does."""
 FULL_QUEUE = 512
 """With so many launches pending, a launch can block: the driver's queue holds about 1,000."""
-USUALLY = 0.9
-"""So many of the communications of a kind must be waited for by the compute behind them, where the times tell."""
 HOST_WAIT_NS = 20_000
 """On CPU traces Python runs between ops all the time: only a longer gap in which a communication ends is a wait."""
 
@@ -109,7 +108,7 @@ def waits_of(tables: TableSet, n: RankNodes) -> RankWaits:
     # A gap below zero is kept: activities of a lane may overlap.
     gap = np.where(is_first, 0, n.start - lane_at)
     gap = np.where((lane_at >= latest_at) | (gap < 0), gap, 0)
-    talks, behind = _hidden_waits(n, explained_at, launched_at)
+    talks, behind = hidden_waits(n, explained_at, launched_at)
     edges.add(talks, behind, np.zeros(len(talks), np.int64), EdgeKind.WAIT)
     _boundaries(n, edges)
     _returns(n, edges, gap, launched_at)
@@ -210,29 +209,6 @@ def _other_lane(n: RankNodes, explained_at: Ints, unexplained_ns: Ints) -> Ints:
     good &= n.start[before] < n.start[seeking]
     source[seeking[good]] = before[good]
     return source
-
-
-def _hidden_waits(n: RankNodes, explained_at: Ints, launched_at: Ints) -> tuple[Ints, Ints]:
-    """Find waits for communication that a later launch hid: communications, and the compute behind each.
-
-    Compute that is launched behind a communication waits for it, or runs beside it (as with gradients):
-      1. Where lane and launch were over before the communication ended, the times tell which of the two.
-      2. Where they were later (the host was blocked, or late), it waits if those of the same axis and kernel do.
-    Such a wait did not bind; it does once the host is no longer late.
-    """
-    linked = launched_at > NEVER
-    compute = np.flatnonzero(linked & (n.kind == NodeKind.COMPUTE))
-    talks = np.flatnonzero(linked & (n.kind == NodeKind.COMMUNICATION))
-    compute = compute[np.argsort(launched_at[compute], kind="stable")]
-    place = np.searchsorted(launched_at[compute], launched_at[talks], side="right")
-    talks, place = talks[place < len(compute)], place[place < len(compute)]
-    behind = compute[place]
-    told = explained_at[behind] < n.end[talks]
-    waited = told & (n.start[behind] >= n.end[talks])
-    alike = group_codes(n.axis[0][talks], n.name[0][talks])
-    share = np.bincount(alike, waited) / np.maximum(np.bincount(alike, told), 1)
-    hidden = ~told & (n.end[talks] <= n.start[behind]) & (share[alike] >= USUALLY)
-    return talks[hidden], behind[hidden]
 
 
 def _boundaries(n: RankNodes, edges: _Edges) -> None:
