@@ -176,10 +176,9 @@ def shared_calls(one: Columns, one_rank: int, other: Columns, other_rank: int, p
 
 def _collectives(one: Columns, other: Columns, period_ns: int) -> tuple[Ints, Ints]:
     """Match calls of groups that both ranks know, and of no known group, where all ranks run the same operations."""
-    keys: dict[tuple[str, str, int], int] = {}
-    rows_of_kind = [_rows_by_kind(columns, keys) for columns in (one, other)]
+    rows_of_kind = _rows_by_kind(one, other)
     found: list[tuple[Ints, Ints]] = []
-    for kind in sorted(set(rows_of_kind[0]) & set(rows_of_kind[1])):
+    for kind in (kind for kind in rows_of_kind[0] if kind in rows_of_kind[1]):
         mine, theirs = rows_of_kind[0][kind], rows_of_kind[1][kind]
         numbers, others = one["sequence"][mine], other["sequence"][theirs]
         if (numbers >= 0).all() and (others >= 0).all():
@@ -190,26 +189,35 @@ def _collectives(one: Columns, other: Columns, period_ns: int) -> tuple[Ints, In
     return _joined(found)
 
 
-def _rows_by_kind(columns: Columns, keys: dict[tuple[str, str, int], int]) -> dict[int, Ints]:
-    """List the rows of each kind of collective, in order: group, operation, and size where no numbers are recorded."""
-    group_code, groups = columns.codes("group")
-    op_code, ops = columns.codes("op")
-    size = np.where(columns["sequence"] >= 0, 0, np.maximum(columns["in_bytes"], columns["out_bytes"]))
-    # An all-to-all runs by the kernel of sends; of no known group and peer, it is matched like a collective.
+def _rows_by_kind(one: Columns, other: Columns) -> tuple[dict[int, Ints], dict[int, Ints]]:
+    """List both ranks' rows of each kind of collective, in order of start: the kind that comes first in `one` first.
+
+    A kind is a group and an operation, and a size where no numbers are recorded.
+    """
+    ranks = (one, other)
+    size = [np.where(each["sequence"] >= 0, 0, np.maximum(each["in_bytes"], each["out_bytes"])) for each in ranks]
+    kind = group_codes(_common_codes(one, other, "group"), _common_codes(one, other, "op"), np.concatenate(size))
+    kind = np.where(np.concatenate([_is_collective(each) for each in ranks]), kind, UNMATCHED)
+    rows = [rows_by_code(kind[: len(one)]), rows_by_code(kind[len(one) :])]
+    in_order = sorted(rows[0].keys() - {UNMATCHED}, key=lambda code: int(rows[0][code][0]))
+    by_start = [
+        {code: own[np.argsort(each["start_ns"][own], kind="stable")] for code, own in found.items()}
+        for each, found in zip(ranks, rows, strict=True)
+    ]
+    return {code: by_start[0][code] for code in in_order}, by_start[1]
+
+
+def _is_collective(columns: Columns) -> NDArray[np.bool_]:
+    """Mark collectives of several ranks; an all-to-all without a known group and peer runs by the kernel of sends."""
     nameless = columns.matches("op", "send_recv") & columns.matches("group", "") & (columns["peer"] < 0)
-    taken = (~columns.matches("op", *P2P) | nameless) & (columns["group_size"] != 1)
-    kind = np.array(
-        [
-            keys.setdefault((groups[group], ops[op], length), len(keys)) if used else -1
-            for group, op, length, used in zip(
-                group_code.tolist(), op_code.tolist(), size.tolist(), taken.tolist(), strict=True
-            )
-        ],
-        np.int64,
-    )
-    rows = rows_by_code(kind)
-    rows.pop(-1, None)
-    return {code: own[np.argsort(columns["start_ns"][own], kind="stable")] for code, own in rows.items()}
+    return np.asarray((~columns.matches("op", *P2P) | nameless) & (columns["group_size"] != 1))
+
+
+def _common_codes(one: Columns, other: Columns, name: str) -> Ints:
+    """Give a text column of both ranks, one below the other, in codes that mean the same in both."""
+    coded = [one.codes(name), other.codes(name)]
+    place = {text: code for code, text in enumerate(dict.fromkeys(text for _, texts in coded for text in texts))}
+    return np.concatenate([np.array([place[text] for text in texts] or [0], np.int64)[codes] for codes, texts in coded])
 
 
 def _transfers(one: Columns, one_rank: int, other: Columns, other_rank: int, period_ns: int) -> tuple[Ints, Ints]:
