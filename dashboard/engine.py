@@ -56,7 +56,6 @@ from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import PARALLEL_AXES, Topology
 from usp_prof.planner.calibration import Calibration, calibrate
-from usp_prof.planner.cluster import EFFICIENCY
 from usp_prof.planner.cluster import of_device as cluster_of_device
 from usp_prof.planner.launch import TRAINERS
 from usp_prof.planner.launch import command_or_reason as launch_command

@@ -13,7 +13,6 @@ from ..components.download import data_table
 from ..engine import (
     DEFAULT_PROFILE,
     DEVICES,
-    EFFICIENCY,
     GRID_AXES,
     TRAINERS,
     Plans,
@@ -75,17 +74,18 @@ def _question(calibration: Calibration) -> Question:
     if device_name == AS_RECORDED:
         cluster, profile = calibration.cluster, calibration.profile
     else:
-        cluster, profile = replace(cluster_of_device(device_name, dtype), efficiency=_efficiency()), DEFAULT_PROFILE
+        known = cluster_of_device(device_name, dtype)
+        cluster, profile = replace(known, efficiency=_efficiency(known.efficiency)), DEFAULT_PROFILE
     return Question(calibration.model, cluster, int(devices), int(batch), dtype, profile=profile)
 
 
-def _efficiency() -> float:
+def _efficiency(measured: float) -> float:
     """Ask for the share of its peak that another device reaches, 0..1."""
-    usual = round(100 * EFFICIENCY)
+    usual = round(100 * measured)
     percent = state.number("efficiency", 1, 100) or usual
     chosen = st.slider("Of its peak that a large matrix product reaches, %", 1, 100, percent)
     state.keep("efficiency", None if chosen == usual else chosen)
-    return chosen / 100
+    return measured if chosen == usual else chosen / 100
 
 
 def _no_plan(document: Document) -> str:

@@ -79,6 +79,7 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
         device.link_rate or NETWORK_RATE,
         network_rate=NETWORK_OF_LINK.get(device.link, NETWORK_RATE),
         efficiency=_reached(device, dtype) / peak if _reached(device, dtype) else EFFICIENCY,
+        basis="measured products" if _reached(device, dtype) else "assumed",
         core_flops=device.bf16 or device.fp16 or peak,
         devices_per_node=NODE_OF_DEVICE.get(device.name, DEVICES_PER_NODE),
     )
