@@ -6,6 +6,7 @@ Exit codes are a contract: 0 clean, 1 found or regressed, 2 unusable input or us
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn, Protocol
@@ -95,12 +96,26 @@ def load(name: str) -> Command:
     return import_module(f"usp_prof.cli.{name.replace('-', '_')}")
 
 
+def _complete(parser: argparse.ArgumentParser) -> None:
+    """Tell the shell what could follow, and end; without argcomplete a shell asks nothing."""
+    try:
+        import argcomplete  # noqa: PLC0415 - only a shell that completes asks for it
+    except ImportError:
+        return
+    argcomplete.autocomplete(parser)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; give the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    line = os.environ.get("COMP_LINE", "") if "_ARGCOMPLETE" in os.environ else ""
+    if line:  # a shell asks for what could follow: the words are in the environment
+        words = line.split()[1:]
     names = {name for name, _ in COMMANDS}
     first = next((word for word in words if not word.startswith("-")), None)
     parser = build_parser(first if first in names else "")
+    if line:
+        _complete(parser)
     args = parser.parse_args(words)
     if args.command is None:
         parser.print_help()

@@ -1,0 +1,49 @@
+"""What a shell is offered: commands, a command's options, and the values that an option takes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import argcomplete
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def offered(line: str, folder: Path) -> set[str]:
+    """Ask as a shell does: the line in the environment, the answer in a file."""
+    answer = folder / "answer"
+    env = os.environ | {
+        "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SUPPRESS_SPACE": "1", "COMP_LINE": line,
+        "COMP_POINT": str(len(line)), "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+    }  # fmt: skip
+    command = [sys.executable, "-c", "import sys; from usp_prof.cli.app import main; sys.exit(main())"]
+    subprocess.run(command, env=env, cwd=folder, check=True, capture_output=True)
+    return {word.strip() for word in answer.read_text().split("\n")}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("usp-prof an", {"analyze"}),
+        ("usp-prof analyze --sec", {"--section"}),
+        ("usp-prof analyze --format ht", {"html"}),
+        ("usp-prof whatif --id", {"--ideal"}),
+    ],
+)
+def test_a_shell_is_offered_what_could_follow(line: str, expected: set[str], tmp_path: Path) -> None:
+    assert offered(line, tmp_path) == expected
+
+
+def test_paths_are_offered_too(tmp_path: Path) -> None:
+    (tmp_path / "my-run").mkdir()
+    assert offered("usp-prof analyze my", tmp_path) == {"my-run/"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_its_registration(shell: str) -> None:
+    assert "usp-prof" in argcomplete.shellcode(["usp-prof"], shell=shell)
