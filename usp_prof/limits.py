@@ -55,6 +55,7 @@ PASSES = Range(1, 1 << 14)
 MAX_ACTIONS = 1 << 20
 """Pipeline actions of a step over all ranks, of an order that is worked out."""
 MAX_MADE_UP_RANKS = 1 << 14
+MAX_MADE_UP_EVENTS = 1 << 26
 MAX_DESCRIPTION_BYTES = 256 << 20
 """Models, policies, baselines, declarations."""
 MAX_UNPACKED_FREELY = 256 << 20

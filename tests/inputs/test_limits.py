@@ -40,6 +40,11 @@ def test_a_trace_that_packs_well_is_read(tmp_path: Path) -> None:
     assert b"".join(Source(path).blocks()) == text
 
 
+def test_an_empty_path_is_not_the_current_folder() -> None:
+    with pytest.raises(InputError, match="the path is empty"):
+        discover("")
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes as POSIX has them")
 def test_a_pipe_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> None:
     pipe = tmp_path / "rank0.json"
@@ -83,7 +88,9 @@ def test_a_schedule_of_too_many_actions_is_refused() -> None:
         order(Schedule.ONE_F_ONE_B, Shape(1024, 10_000, 1))
 
 
-@pytest.mark.parametrize("words", ["--mesh dp=99999999", "--micro-batches 1000000000", "--steps 1000000000"])
+@pytest.mark.parametrize(
+    "words", ["--mesh dp=99999999", "--micro-batches 1000000000", "--steps 1000000000", "--events 100000000000000000"]
+)
 def test_a_made_up_run_beyond_all_bounds_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str
 ) -> None:

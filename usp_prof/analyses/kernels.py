@@ -166,7 +166,7 @@ class KernelsResult:
             "name": [kernel.name for kernel in rows],
             "count": [kernel.count for kernel in rows],
             "total_ns": [kernel.total_ns for kernel in rows],
-            "share": [kernel.total_ns / self.total_ns for kernel in rows],
+            "share": [kernel.total_ns / self.total_ns if self.total_ns else float("nan") for kernel in rows],
             "mean_ns": [kernel.mean_ns for kernel in rows],
             "std_ns": [kernel.std_ns for kernel in rows],
             "min_ns": [kernel.min_ns for kernel in rows],

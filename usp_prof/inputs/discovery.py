@@ -41,6 +41,8 @@ class Discovery:
 
 def discover(path: str | Path) -> Discovery:
     """Look under a file, a folder, a glob, or a folder and the name of a run in it (`traces/step 9`)."""
+    if not str(path):  # Path("") is the current folder, which nobody meant
+        raise InputError("the path is empty", hint=_HINT)
     root = Path(path).expanduser()
     if not root.exists() and is_made_name(root.name):
         return _of_run(root)

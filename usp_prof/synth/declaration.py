@@ -212,6 +212,8 @@ def _build(kind: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any o
 
 def with_events(run: Declaration, events: int) -> Declaration:
     """Give the run about so many trace events a rank: more small ops in each block, and time enough to launch them."""
+    if not 1 <= events <= limits.MAX_MADE_UP_EVENTS:
+        raise UsageError(f"--events is 1 to at most {limits.MAX_MADE_UP_EVENTS}, not {events}", hint="--events 100000")
     actions = run.shape.layers // run.mesh.pp * run.work.micro_batches * run.work.steps
     blocks, ops = _BLOCKS * actions, _OPS * actions
     extra = max(0, round((events / _EVENTS_PER_OP - ops) / max(1, blocks)))

@@ -79,7 +79,7 @@ def _chosen(graph: Graph, request: Request) -> tuple[Flags, Flags]:
 def _mean(graph: Graph, request: Request) -> Ints:
     """Give compute as long as its peers take for the same op on average, over ranks, steps and micro-batches."""
     work, nodes = work_of(request.tables), graph.nodes
-    peers = np.full(int(nodes.rank.max(initial=0)) + 1, -1, np.int64)
+    peers = np.full(max(request.tables.ranks, default=0) + 1, -1, np.int64)  # a rank may have no nodes
     for place, ranks in enumerate(peer_groups(request.tables, graph)):
         peers[list(ranks)] = place
     stage, kind, shape, number = (

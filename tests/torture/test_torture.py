@@ -1,0 +1,30 @@
+"""The short part of the torture suite: every case that ever failed, and some seeds of each trial.
+
+`scripts/torture --minutes N` goes on with new seeds; what fails there is added to kept.txt.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from torture.trials import TRIALS
+
+KEPT = [line.split(" ", 2) for line in Path(__file__).with_name("kept.txt").read_text().splitlines()]
+SHORT = {"mutation": 20, "metamorphic": 4, "command-line": 25, "killed": 2, "damaged-cache": 4}
+TIMES = int(os.environ.get("USP_PROF_TORTURE", "1"))
+SEEDS = [(name, seed) for name, many in SHORT.items() for seed in range(many * TIMES)]
+
+
+@pytest.mark.parametrize(("name", "seed"), [(name, int(seed)) for name, seed, _ in KEPT])
+def test_what_failed_once_holds(tmp_path: Path, name: str, seed: int) -> None:
+    TRIALS[name](seed, tmp_path)
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize(
+    ("name", "seed"), [(name, seed) for name, many in SHORT.items() for seed in range(many * TIMES)]
+)
+def test_a_trial_holds(tmp_path: Path, name: str, seed: int) -> None:
+    TRIALS[name](seed, tmp_path)

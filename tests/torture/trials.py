@@ -1,0 +1,190 @@
+"""Trials: what a seed does to usp-prof, and what has to hold whatever it did. A trial that fails raises.
+
+No traceback, no exit that the contract has not, no hang; after a kill the next run's figures are those of a clean one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from torture.mutations import Files, hostile, mutated, sample
+
+from usp_prof.cli.app import COMMANDS, build_parser, main
+from usp_prof.cli.exits import Exit
+from usp_prof.model.errors import UspProfError
+from usp_prof.report.build import analyse, build
+from usp_prof.report.writers import json_text, markdown
+from usp_prof.run import open_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SECONDS = 30
+"""A trial that takes longer hangs."""
+VERDICTS = frozenset({"check", "plan"})
+"""Commands that may exit with 1."""
+NOT_TRIED = frozenset({"dashboard", "cache"})
+"""A server that waits, and what empties the user's own cache."""
+
+
+def mutation(seed: int, folder: Path) -> None:
+    """Read, analyse and write a run with one to three hostile values; only `UspProfError` may come out."""
+    files = mutated(seed).write(folder / "run")
+    begun = time.process_time()
+    with contextlib.suppress(UspProfError):
+        report_of(files, folder / "cache")
+    assert time.process_time() - begun < SECONDS, "it takes too long"
+
+
+def metamorphic(seed: int, folder: Path) -> None:
+    """Shuffle events and shift the clock: every figure stays as it is, to the last digit."""
+    rng = random.Random(seed)  # noqa: S311 - a seed to repeat, no secret
+    plain, moved = sample(seed), sample(seed)
+    shift = rng.randrange(1, 10**12)
+    for top in moved.traces.values():
+        rng.shuffle(top["traceEvents"])
+        if isinstance(top.get("baseTimeNanoseconds"), int):
+            top["baseTimeNanoseconds"] += shift
+    one = values_of(report_of(plain.write(folder / "plain"), folder / "cache"))
+    other = values_of(report_of(moved.write(folder / "moved"), folder / "cache"))
+    assert one == other, "figures depend on the order of events or on the clock's zero"
+
+
+def command_line(seed: int, folder: Path) -> None:
+    """Type a command with hostile words; it exits by the contract, with a line and no traceback."""
+    rng = random.Random(seed)  # noqa: S311 - a seed to repeat, no secret
+    words = _typed(rng, folder)
+    out, err = io.StringIO(), io.StringIO()
+    begun = time.process_time()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = main(words)
+        except SystemExit as stopped:  # argparse: usage, help and version
+            status = int(stopped.code or 0)
+    allowed = {0, int(Exit.UNUSABLE)} | ({1} if words[0] in VERDICTS else set())
+    assert status in allowed, f"{words} exits with {status}: {err.getvalue()[-600:]}"
+    assert "Traceback" not in err.getvalue(), words
+    assert time.process_time() - begun < SECONDS, f"{words} takes too long"
+
+
+def killed(seed: int, folder: Path) -> None:
+    """Kill a cold run at a random moment; the next one gives what a clean one gives."""
+    rng = random.Random(seed)  # noqa: S311 - a seed to repeat, no secret
+    run = sample(0).write(folder / "run")
+    words = [sys.executable, "-m", "usp_prof.cli.app", "analyze", run, "--format", "json", "-o", folder / "report.json"]
+    environment = {**os.environ, "USP_PROF_CACHE": str(folder / "cache")}
+    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(rng.uniform(0.3, 6))
+    if process.poll() is None:
+        process.send_signal(rng.choice((signal.SIGKILL, signal.SIGTERM)))
+    process.communicate()
+    if (folder / "report.json").exists():
+        json.loads((folder / "report.json").read_text())
+    after = report_of(run, folder / "cache")
+    assert values_of(after) == values_of(report_of(run, folder / "clean")), "a kill changed the next run's figures"
+
+
+def damaged_cache(seed: int, folder: Path) -> None:
+    """Damage one stored file; the figures are those of the traces."""
+    rng = random.Random(seed)  # noqa: S311 - a seed to repeat, no secret
+    run = sample(0).write(folder / "run")
+    expected = values_of(report_of(run, folder / "cache"))
+    path = rng.choice(sorted(path for path in (folder / "cache").rglob("*") if path.is_file()))
+    data = bytearray(path.read_bytes())
+    how = rng.randrange(4)
+    if how == 0 and data:
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    elif how == 1:
+        data = data[: rng.randrange(len(data) + 1)]
+    elif how == 2:
+        data = bytearray(len(data))
+    if how == 3:
+        path.unlink()
+    else:
+        path.write_bytes(data)
+    assert values_of(report_of(run, folder / "cache")) == expected, f"{path.name} was believed"
+
+
+def report_of(run: Path, cache: Path) -> dict[str, Any]:
+    """Read, analyse and write a run; gives the report as JSON."""
+    opened = open_run(run, cache_dir=cache)
+    document = build(opened.tables, analyse(opened.tables), name="run")
+    markdown.write(document)
+    report: dict[str, Any] = json.loads(json_text.write(document))
+    return report
+
+
+def values_of(report: dict[str, Any]) -> list[str]:
+    """Give the figures of a report, in an order of their own."""
+    return sorted(json.dumps(value, sort_keys=True) for value in report["metrics"])
+
+
+def _typed(rng: random.Random, folder: Path) -> list[str]:
+    name = rng.choice([name for name, _ in COMMANDS if name not in NOT_TRIED])
+    small = Files({"rank0.json": sample(3).traces["rank0.json"]}, None).write(folder / "run")
+    (folder / "packed.json.gz").write_bytes(gzip.compress(b'{"traceEvents":['))
+    paths = [
+        str(small),
+        str(folder),
+        str(folder / "none"),
+        str(folder / "packed.json.gz"),
+        "",
+        "/dev/null",
+        "\0",
+        "~x/y",
+    ]
+    words = [name]
+    for action in _actions(name):
+        if action.option_strings and (rng.random() < 0.7 or (not action.metavar and not action.choices)):
+            continue
+        if action.option_strings:
+            words.append(rng.choice(action.option_strings))
+        if action.nargs == 0:
+            continue
+        named = str(action.metavar or action.dest).lower()
+        if action.choices and rng.random() < 0.8:
+            words.append(str(rng.choice(list(action.choices))))
+        elif action.dest in {"output", "write", "history", "folder"}:
+            words.append(str(folder / rng.choice(("out.json", "none/out.json", "x" * 300))))
+        elif "path" in named or "file" in named or "run" in named:
+            words.append(rng.choice(paths) if rng.random() < 0.7 else str(small))
+        else:
+            words.append(_word(rng))
+    return [*words, "--cache-dir", str(folder / "cache")]
+
+
+def _actions(name: str) -> list[argparse.Action]:
+    """List what a command takes, beside help and the common options."""
+    parser = build_parser(name)
+    commands = next(each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    common = {"help", "quiet", "verbose", "no_color", "cache_dir"}
+    return [action for action in commands.choices[name]._actions if action.dest not in common]
+
+
+def _word(rng: random.Random) -> str:
+    text = rng.choice(
+        (str(hostile(rng)), "dp=2,tp=2", "comm_faster=2", "0-3", "3:7", "SELECT 1", "mfu=0.1", "H100-SXM")
+    )
+    return text.encode("utf-8", "replace").decode()[:2000]
+
+
+TRIALS: dict[str, Callable[[int, Path], None]] = {
+    "mutation": mutation,
+    "metamorphic": metamorphic,
+    "command-line": command_line,
+    "killed": killed,
+    "damaged-cache": damaged_cache,
+}
