@@ -30,15 +30,20 @@ def transform(x: torch.Tensor, forward: TensorFunction, backward: TensorFunction
     return _Transform.apply(x, forward, backward)
 
 
+def pass_on(x: torch.Tensor) -> torch.Tensor:
+    """Give a tensor as it is: as a view, since a function of autograd must not give its own input."""
+    return x.view_as(x)
+
+
 def observe(x: torch.Tensor, on_forward: Callable[[], None], on_backward: Callable[[], None]) -> torch.Tensor:
     """Call a function when a tensor passes and another when its gradient does; neither is changed."""
 
-    def pass_on(passing: torch.Tensor) -> torch.Tensor:
+    def observe_forward(passing: torch.Tensor) -> torch.Tensor:
         on_forward()
-        return passing.view_as(passing)  # a function of autograd must not give its own input
+        return pass_on(passing)
 
     def pass_back(grad: torch.Tensor) -> torch.Tensor:
         on_backward()
         return grad
 
-    return transform(x, pass_on, pass_back)
+    return transform(x, observe_forward, pass_back)

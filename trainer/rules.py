@@ -110,8 +110,11 @@ def _check_model(settled: Settled) -> None:
     uneven = next((f"{what} = {size}" for what, size in split.items() if size % tp), "")
     fitting = _nearest_divisor(gcd(*split.values()), tp)
     refuse(uneven, f"--tp {tp} must divide the model's {uneven}", f"--tp {fitting}")
-    unit = tp * cp * (2 if options.cp_layout == "zigzag" and cp > 1 else 1)
+    slices = tp if options.sequence_parallel else 1
+    unit = slices * cp * (2 if options.cp_layout == "zigzag" and cp > 1 else 1)
     _multiple("--sequence", shape.sequence, "tp x cp (x 2 for zigzag)", unit)
+    rule = "--no-sequence-parallel: each of the --tp ranks would send the same tokens to the experts"
+    refuse(shape.experts and slices < tp, rule, "leave --no-sequence-parallel out")
     if options.cp_method == "ulysses":
         _divides(
             "--cp", cp, "heads / tp, which --cp-method ulysses splits,", shape.heads // tp, ", or --cp-method ring"

@@ -40,6 +40,7 @@ def rows(settled: Settled) -> Iterator[tuple[str, bool, str]]:
     yield "stages_per_rank", settled.traits.is_looped, "is for the interleaved schedules"
     yield "top_k", shape.experts > 0, "chooses among experts, and the model has none"
     yield "bucket_mb", options.zero < 2 and summed, "sizes gradient buckets, which take ZeRO-0 or -1 and dp or cp"
+    yield "sequence_parallel", layout.tp > 1, "is about tensor parallelism, and --tp is 1"
     yield "prefetch", options.zero >= 2, "is about gathered weights, which ZeRO-2 and -3 have"
     yield "cp_method", layout.cp > 1, "is how context ranks attend, and --cp is 1"
     yield "cp_layout", layout.cp > 1, "is how context ranks share a sequence, and --cp is 1"
@@ -60,7 +61,7 @@ def check_effects(settled: Settled) -> None:
         item, value = items[name], getattr(options, name)
         asked = value not in {default(item), 0, ""}
         typed = flag_of(item) if isinstance(value, bool) else f"{flag_of(item)} {value}"
-        if name in {"prefetch", "profile_memory"}:
+        if name in {"prefetch", "profile_memory", "sequence_parallel"}:
             asked, typed = not value, flag_of(item).replace("--", "--no-", 1)
         refuse(asked and not acts, f"{typed} {need}", f"leave {typed.split()[0]} out")
     needed = options.profile_skip + WARMUP + options.profile_steps

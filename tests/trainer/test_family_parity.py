@@ -62,6 +62,8 @@ TWO = (
     "dense --pp 2 --zero 1",
     "dense --pp 2 --schedule zbv",
     "dense --tp 2 --zero 1",
+    "dense --tp 2 --no-sequence-parallel",
+    "gpt2 --tp 2 --zero 2 --no-sequence-parallel",
     "dense --dp 2 --zero 3",
     "gpt2 --tp 2",
     "gpt2 --cp 2 --zero 2",

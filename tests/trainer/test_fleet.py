@@ -69,7 +69,8 @@ def guess(draw: random.Random) -> tuple[int, str, str]:
         model |= {"experts": experts, "top-k": draw.choice((1, 2, 3))}
     options, how = (" ".join(f"--{name} {value}" for name, value in part.items()) for part in (model, layout))
     prefetch = " --no-prefetch" if layout["zero"] >= 2 and draw.random() < 0.3 else ""
-    return world, options, how + prefetch
+    whole = " --no-sequence-parallel" if tp > 1 and not experts and draw.random() < 0.4 else ""
+    return world, options, how + prefetch + whole
 
 
 @cache
@@ -113,6 +114,7 @@ def test_a_random_layout_learns_what_one_process_learns(curves: dict, seed: int)
 def test_the_fleet_meets_what_it_should() -> None:
     drawn = [f"--world {world} {model} {how}" for world, model, how in map(layout, SEEDS)]
     wanted = [f"--schedule {name} " for name in SCHEDULES] + [f"--zero {stage}" for stage in range(4)]
+    wanted += ["--no-sequence-parallel"]
     wanted += [f"--cp-method {name}" for name in ("ring", "ulysses", "allgather")] + ["--world 8", "--experts"]
     missing = [what for what in wanted if sum(f"{what}" in f"{case} " for case in drawn) < 2]
     assert not missing

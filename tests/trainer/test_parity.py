@@ -28,6 +28,8 @@ TWO = (
     "--dp 2 --zero 3 --no-prefetch --recompute full",
     "--tp 2",
     "--tp 2 --zero 1 --recompute selective",
+    "--tp 2 --no-sequence-parallel",
+    "--tp 2 --no-sequence-parallel --zero 1 --recompute full",
     "--cp 2 --cp-layout contiguous",
     "--cp 2 --recompute full",
     "--cp 2 --cp-method allgather",
@@ -53,6 +55,8 @@ TWO = (
 FOUR = (
     "--dp 2 --tp 2 --zero 1",
     "--dp 2 --tp 2 --zero 3",
+    "--dp 2 --tp 2 --zero 3 --no-sequence-parallel",
+    "--pp 2 --tp 2 --schedule zbv --no-sequence-parallel",
     "--dp 2 --cp 2 --zero 2",
     "--dp 4 --dp-replicate 2 --zero 1",
     "--dp 4 --dp-replicate 2 --zero 3",

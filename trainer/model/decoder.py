@@ -12,11 +12,10 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from trainer.model.experts import Experts
 from trainer.model.layers import FeedForward, HeadNorm, Norm, PositionEmbedding, SharedExperts
 from trainer.model.rope import rotary_table, rotate
-from trainer.parallel.collectives import gather
 from trainer.parallel.context import positions
 from trainer.parallel.placement import tie
 from trainer.parallel.stage import Plan, Stage
-from trainer.parallel.tensor import RowLinear, SplitLinear, VocabEmbedding
+from trainer.parallel.tensor import BlockEdges, RowLinear, SplitLinear, VocabEmbedding
 from trainer.parallel.weight_gradients import LINEAR, multiply
 
 again_later = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
@@ -29,7 +28,7 @@ class Attention(nn.Module):
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
         shape = plan.settled.shape
-        self.tp, self.width, self.documents = plan.mesh["tp"], shape.head_dim, plan.documents
+        self.edges, self.width, self.documents = BlockEdges(plan), shape.head_dim, plan.documents
         queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         self.q = SplitLinear(plan, f"{name}.q", shape.hidden, queries, bias=shape.qkv_bias)
         self.k = SplitLinear(plan, f"{name}.k", shape.hidden, keys, bias=shape.qkv_bias)
@@ -41,8 +40,8 @@ class Attention(nn.Module):
         self.recompute = plan.settled.options.recompute == "selective"
 
     def forward(self, x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
-        """Attend; takes and gives a slice of the sequence."""
-        x = gather(x, self.tp)
+        """Attend; takes and gives what a rank holds between the blocks."""
+        x = self.edges.enter(x)
         q, k, v = (self._heads(layer(x)) for layer in (self.q, self.k, self.v))
         q, k = self.q_norm(q), self.k_norm(k)
         if self.rotates:
@@ -116,8 +115,8 @@ class Decoder(Stage):
 
     def __init__(self, plan: Plan, stage: int) -> None:
         super().__init__()
-        settled, shape, tp, cp = plan.settled, plan.settled.shape, plan.mesh["tp"], plan.mesh["cp"]
-        self.tp, self.postponed = tp, plan.postponed
+        settled, shape, cp = plan.settled, plan.settled.shape, plan.mesh["cp"]
+        self.edges, self.postponed = BlockEdges(plan), plan.postponed
         self.first, self.last = stage == 0, stage + 1 == settled.stages
         # Documents of equal length start their positions anew.
         where = positions(shape.sequence, cp.size, cp.rank, settled.options.cp_layout)
@@ -144,7 +143,7 @@ class Decoder(Stage):
             x = x if self.positions is None else self.positions(x)
         for layer in self.layers.values():
             x = layer(x, self.rotary)
-        return self._logits(gather(self.norm(x), self.tp)) if self.last else x
+        return self._logits(self.edges.enter(self.norm(x))) if self.last else x
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         if self.head is None:

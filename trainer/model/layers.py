@@ -1,6 +1,7 @@
 """The smaller layers: norms, the feed-forward network, shared experts, learned positions.
 
-Between the blocks a tensor-parallel rank holds a slice of the sequence, ``[sequence / cp / tp, batch, hidden]``.
+Between the blocks a tensor-parallel rank holds a slice of the sequence, ``[sequence / cp / tp, batch, hidden]``, or all
+of it without sequence parallelism.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import nn
 
-from trainer.parallel.collectives import gather
 from trainer.parallel.stage import Plan
-from trainer.parallel.tensor import RowLinear, SplitLinear, replicated, weight
+from trainer.parallel.tensor import BlockEdges, RowLinear, SplitLinear, replicated, weight
 
 ACTIVATIONS = {
     "silu": F.silu,
@@ -24,7 +24,7 @@ ACTIVATIONS = {
 
 
 class Norm(nn.Module):
-    """RMS norm, or layer norm with a bias; on each tensor-parallel rank it sees a slice of the sequence."""
+    """RMS norm, or layer norm with a bias, between the blocks."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class HeadNorm(nn.Module):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        self.weight = replicated(plan, torch.ones(plan.settled.shape.head_dim))
+        self.weight = replicated(plan, torch.ones(plan.settled.shape.head_dim), sees_part=True)
         self.eps = plan.settled.shape.norm_eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -58,15 +58,15 @@ class FeedForward(nn.Module):
 
     def __init__(self, plan: Plan, name: str, ffn: int, *, bias: bool = False) -> None:
         super().__init__()
-        shape, self.tp = plan.settled.shape, plan.mesh["tp"]
+        shape, self.edges = plan.settled.shape, BlockEdges(plan)
         self.activation = ACTIVATIONS[shape.activation]
         self.gate = SplitLinear(plan, f"{name}.gate", shape.hidden, ffn, bias=bias) if shape.gated else None
         self.up = SplitLinear(plan, f"{name}.up", shape.hidden, ffn, bias=bias)
         self.down = RowLinear(plan, f"{name}.down", ffn, shape.hidden, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply the network; takes and gives a slice of the sequence."""
-        x = gather(x, self.tp)
+        """Apply the network; takes and gives what a rank holds between the blocks."""
+        x = self.edges.enter(x)
         inner = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
         return self.down(inner)
 
@@ -81,20 +81,20 @@ class SharedExperts(FeedForward):
         self.share = replicated(plan, weight(plan, f"{name}.share", (1, shape.hidden))) if gated else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply the network to a slice of the sequence."""
+        """Apply the network, and take each token's share of it."""
         out = super().forward(x)
         return out if self.share is None else out * F.linear(x, self.share).sigmoid()
 
 
 class PositionEmbedding(nn.Module):
-    """Learned positions, added to the slice of the sequence that this rank holds."""
+    """Learned positions, added to what this rank holds of the sequence."""
 
     def __init__(self, plan: Plan, where: torch.Tensor) -> None:
         """`where` gives the positions of this context-parallel rank's tokens."""
         super().__init__()
-        shape, tp = plan.settled.shape, plan.mesh["tp"]
+        shape = plan.settled.shape
         self.weight = replicated(plan, weight(plan, "positions", (shape.learned_positions, shape.hidden)))
-        self.where = where.chunk(tp.size)[tp.rank].to(plan.device)
+        self.where = BlockEdges(plan).held(where).to(plan.device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Add each token's position."""

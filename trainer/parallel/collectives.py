@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer.autograd_hooks import transform
+from trainer.autograd_hooks import pass_on, transform
 from trainer.parallel.mesh import Group
 from trainer.torch_private import all_gather_single, reduce_scatter_single
 
@@ -49,6 +49,13 @@ def all_reduce(x: torch.Tensor, group: Group, operation: Any = dist.ReduceOp.SUM
         dist.all_reduce(x, operation, group=group.handle)
 
 
+def summed(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """Give the sum of the group's tensors; the tensor itself stays as it is."""
+    total = x.clone(memory_format=torch.contiguous_format)
+    all_reduce(total, group)
+    return total
+
+
 def gather(x: torch.Tensor, group: Group) -> torch.Tensor:
     """Gather along the first dimension; the gradient is reduced and scattered."""
     if group.size == 1:
@@ -61,6 +68,16 @@ def reduce_scatter(x: torch.Tensor, group: Group) -> torch.Tensor:
     if group.size == 1:
         return x
     return transform(x, partial(reduce_rows, group=group), partial(gather_rows, group=group))
+
+
+def sum_forward(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """Add the group's tensors; the gradient passes as it is."""
+    return x if group.size == 1 else transform(x, partial(summed, group=group), pass_on)
+
+
+def sum_backward(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """Pass a tensor as it is; its gradients are added over the group."""
+    return x if group.size == 1 else transform(x, pass_on, partial(summed, group=group))
 
 
 def exchange(

@@ -66,13 +66,15 @@ class DataParallel(Protocol):
 def kind(parameter: nn.Parameter) -> str:
     """Say over whom a parameter's gradient must be summed: `expert`, `partial` (over tp too), `dense` or `tied`.
 
+    `copied` is as `dense`, with the same weight on each tensor-parallel rank: a norm of all gradients counts it once.
     A tied embedding has a bucket of its own, so that both of its stages cut it alike; `update` adds the two gradients.
     """
     if getattr(parameter, "expert", False):
         return "expert"
     if is_tied(parameter):
         return "tied"
-    return "partial" if getattr(parameter, "partial_over_tp", False) else "dense"
+    over_tp: str = getattr(parameter, "over_tp", "dense")
+    return over_tp
 
 
 class Bucket:
@@ -89,7 +91,8 @@ class Bucket:
         self.others = [mesh[name] for name, summed in others.items() if summed]
         self.tied = kind(first) == "tied"
         in_stage = prod([1 if self.sharded else group.size, *(other.size for other in self.others)])
-        self.copies = in_stage * (2 if self.tied else 1)
+        copied = mesh["tp"].size if kind(first) == "copied" else 1
+        self.copies = in_stage * copied * (2 if self.tied else 1)
         accurate = torch.promote_types(first.dtype, torch.float32)
         length = sum(parameter.numel() for parameter in parameters)
         length += -length % group.size

@@ -103,7 +103,8 @@ class Pipeline:
         complete = [action for action in orders[group.rank] if action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)]
         self.last_of_stage = {action.stage: action for action in complete}
         """The action after which a stage's gradients are complete."""
-        local_sequence = settled.shape.sequence // (settled.layout.cp * settled.layout.tp)
+        slices = settled.layout.tp if settled.options.sequence_parallel else 1
+        local_sequence = settled.shape.sequence // (settled.layout.cp * slices)
         self.message = (local_sequence, settled.micro_batch, settled.shape.hidden)
         self.dtype = settled.compute
 

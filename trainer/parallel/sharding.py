@@ -75,7 +75,7 @@ class Sharded:
     def slices(self) -> list[Slice]:
         """Give this rank's shards as plain tensors that share their memory."""
         replicas, tp = self.mesh.layout.dp_replicate, self.mesh["tp"].size
-        copies = {"partial": replicas * tp, "tied": replicas * 2}
+        copies = {"partial": replicas * tp, "copied": replicas * tp, "tied": replicas * 2}
         return [
             Slice(local, copies.get(summed, replicas), boxes, summed == "tied", written)
             for (_, summed), local, boxes, written in zip(
@@ -96,11 +96,18 @@ class Sharded:
             reduce_gradients(self.chunks[chunk])
 
     def finish(self) -> None:
-        """Add what tensor-parallel ranks have of the weights that see slices of the sequence."""
+        """Add what tensor-parallel ranks have of the weights that see slices of the sequence, in one message."""
+        partial_gradients = []
         for (parameter, summed), local in zip(self.parameters, self.local, strict=True):
             local.grad = parameter.grad.to_local()
             if summed == "partial" and local.numel():
-                all_reduce(local.grad, self.mesh["tp"])
+                partial_gradients.append(local.grad)
+        if partial_gradients and self.mesh["tp"].size > 1:
+            message = torch.cat([gradient.flatten() for gradient in partial_gradients])
+            all_reduce(message, self.mesh["tp"])
+            parts = message.split([gradient.numel() for gradient in partial_gradients])
+            for gradient, total in zip(partial_gradients, parts, strict=True):
+                gradient.copy_(total.view_as(gradient))
 
     def publish(self) -> None:
         """Drop gradients; FSDP2 gathers from the updated shards when it needs them."""

@@ -1,9 +1,8 @@
-"""Tensor parallelism: layers split by columns and by rows, with sequence parallelism between them.
+"""Tensor parallelism: layers split by columns and by rows, with or without sequence parallelism between them.
 
-Between the blocks each rank keeps a slice of the sequence (sequence parallelism, always on: it is what makes norms and
-residuals cheap). Into a block the sequence is gathered and weights are split by columns; out of it weights are split
-by rows and the partial sums are reduced and scattered back to slices. The vocabulary is split likewise, and the loss
-is taken without ever building the whole row of logits (loss parallelism).
+Inside a block (attention, feed-forward network) weights are split by columns, then by rows, so that each rank ends with
+partial sums of all outputs. What happens at a block's two edges is what `BlockEdges` says. The vocabulary is split
+likewise, and the loss is taken without ever building the whole row of logits (loss parallelism).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import nn
 
-from trainer.parallel.collectives import all_reduce, reduce_scatter
+from trainer.parallel.collectives import all_reduce, gather, reduce_scatter, sum_backward, sum_forward
 from trainer.parallel.mesh import Group
 from trainer.parallel.placement import place
 from trainer.parallel.stage import Plan
@@ -42,11 +41,43 @@ def sharded(plan: Plan, full: torch.Tensor, dim: int) -> nn.Parameter:
     return place(kept(plan, part), tuple(full.shape), offsets)
 
 
-def replicated(plan: Plan, full: torch.Tensor) -> nn.Parameter:
-    """Keep a whole weight that sees a slice of the sequence only: its gradient is partial, to be summed over tp."""
+def replicated(plan: Plan, full: torch.Tensor, *, sees_part: bool = False) -> nn.Parameter:
+    """Keep a whole weight on each tensor-parallel rank.
+
+    Where it sees a slice of the sequence only (sequence parallelism), or some of the heads (`sees_part`), its gradient
+    is partial, to be summed over tp. Otherwise every rank has the whole gradient.
+    """
     parameter = kept(plan, full)
-    parameter.partial_over_tp = True  # type: ignore[attr-defined] # read by parallel.data
+    over_tp = "partial" if sees_part or plan.settled.options.sequence_parallel else "copied"
+    parameter.over_tp = over_tp  # type: ignore[attr-defined] # read by parallel.data
     return parameter
+
+
+class BlockEdges:
+    """Where a block begins and ends: what tensor-parallel ranks tell each other there, forward and backward.
+
+                                   into a block                   out of a block
+        sequence parallelism       all-gather (reduce-scatter)    reduce-scatter (all-gather)
+        --no-sequence-parallel     nothing (all-reduce)           all-reduce (nothing)
+
+    With it each rank holds a slice of the sequence between the blocks, so that norms and residuals cost each rank a
+    part of the time and memory. The bytes are the same: an all-reduce is a reduce-scatter and an all-gather.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.group, self.sequence_parallel = plan.mesh["tp"], plan.settled.options.sequence_parallel
+
+    def enter(self, x: torch.Tensor) -> torch.Tensor:
+        """Give a block the whole sequence."""
+        return gather(x, self.group) if self.sequence_parallel else sum_backward(x, self.group)
+
+    def leave(self, partial_sums: torch.Tensor) -> torch.Tensor:
+        """Add up what the ranks have of a block's output; each keeps its slice, or all of it."""
+        return (reduce_scatter if self.sequence_parallel else sum_forward)(partial_sums, self.group)
+
+    def held(self, positions: torch.Tensor) -> torch.Tensor:
+        """Give the positions that this rank holds between the blocks."""
+        return positions.chunk(self.group.size)[self.group.rank] if self.sequence_parallel else positions
 
 
 class SplitLinear(nn.Module):
@@ -65,30 +96,26 @@ class SplitLinear(nn.Module):
 
 
 class RowLinear(nn.Module):
-    """A linear layer split over the group by inputs: partial sums are added, each rank keeping a slice of the sequence.
-
-    The bias is added after the sum, to the slice.
-    """
+    """A linear layer split over the group by inputs, at the end of a block: partial sums are added, then the bias."""
 
     def __init__(self, plan: Plan, name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
         super().__init__()
         self.weight = sharded(plan, weight(plan, name, (outputs, inputs)), 1)
         self.bias = replicated(plan, torch.zeros(outputs)) if bias else None
-        self.product, self.postponed, self.group = plan.product, plan.postponed, plan.mesh["tp"]
+        self.product, self.postponed, self.edges = plan.product, plan.postponed, BlockEdges(plan)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply by this rank's part and add up."""
-        partial_sums = multiply(x, self.weight, self.product, self.postponed)
-        out = reduce_scatter(partial_sums, self.group)
+        out = self.edges.leave(multiply(x, self.weight, self.product, self.postponed))
         return out if self.bias is None else out + self.bias
 
 
 class VocabEmbedding(nn.Module):
-    """The embedding, rows split over the group; gives a slice of the sequence."""
+    """The embedding, rows split over the group; gives what a rank holds of the sequence between the blocks."""
 
     def __init__(self, plan: Plan, name: str, vocab: int, hidden: int) -> None:
         super().__init__()
-        self.group = plan.mesh["tp"]
+        self.group, self.edges = plan.mesh["tp"], BlockEdges(plan)
         self.weight = sharded(plan, weight(plan, name, (vocab, hidden)), 0)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -96,7 +123,7 @@ class VocabEmbedding(nn.Module):
         if self.group.size == 1:
             return F.embedding(tokens, self.weight)
         index, mine = _own(tokens, self.weight.shape[0], self.group)
-        return reduce_scatter(F.embedding(index, self.weight) * mine.unsqueeze(-1), self.group)
+        return self.edges.leave(F.embedding(index, self.weight) * mine.unsqueeze(-1))
 
 
 def _own(tokens: torch.Tensor, rows: int, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
