@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import numbered
+from usp_prof.columns.rows import distinct, numbered
 from usp_prof.replay.graph import EdgeKind
 
 if TYPE_CHECKING:
@@ -72,17 +72,17 @@ class Plan:
 def make_plan(graph: Graph, reach: int = 16) -> Plan:
     """Cut the lanes and order the pieces; edits may lengthen the run by up to `reach`, or it is to be made again."""
     nodes, edges = graph.nodes, graph.edges
-    head = nodes.first_of_lane.copy()
-    strong = edges.kind != EdgeKind.LAUNCH
-    head[edges.target[strong]] = True
-    after_part = np.flatnonzero(graph.tied) + 1
-    head[after_part[after_part < len(nodes)]] = True
-    _cut_where_the_launcher_changes(graph, head)
-    begin = np.append(np.flatnonzero(head), len(nodes))
-    segment = np.cumsum(head) - 1
+    # Segments begin with a lane, where anything but a launch arrives, and behind a member of a call.
+    is_head = nodes.first_of_lane.copy()
+    is_head[edges.target[edges.kind != EdgeKind.LAUNCH]] = True
+    after_member = np.flatnonzero(graph.tied) + 1
+    is_head[after_member[after_member < len(nodes)]] = True
+    _cut_where_the_launcher_changes(graph, is_head)
+    begin = np.append(np.flatnonzero(is_head), len(nodes))
+    segment = np.cumsum(is_head) - 1
     members = _members(graph)
-    level = _levels(graph, segment, begin, members)
-    return _laid_out(begin, members, level, reach * span(graph), nodes.lane)
+    rounds = _rounds_of_pieces(graph, segment, begin, members)
+    return _laid_out(begin, members, rounds, reach * span(graph), nodes.lane)
 
 
 def span(graph: Graph) -> int:
@@ -91,20 +91,16 @@ def span(graph: Graph) -> int:
     return int(nodes.end.max()) - int(nodes.start.min()) + 1 if len(nodes) else 1
 
 
-def _cut_where_the_launcher_changes(graph: Graph, head: Flags) -> None:
+def _cut_where_the_launcher_changes(graph: Graph, is_head: Flags) -> None:
     """Cut a stream where its launches come from the host's next segment; host segments are final by then."""
     launches = graph.edges.take(graph.edges.kind == EdgeKind.LAUNCH)
     if not len(launches.target):
         return
-    segment = np.cumsum(head) - 1
-    launcher = np.full(len(head), -1, np.int64)
-    launcher[launches.target] = segment[launches.source]
-    same_lane = launches.target[1:]
-    changed = (launcher[same_lane] != launcher[launches.target[:-1]]) | (
-        graph.nodes.lane[same_lane] != graph.nodes.lane[launches.target[:-1]]
-    )
-    head[launches.target[:1]] = True
-    head[same_lane[changed]] = True
+    # Edges are sorted by target, so launches of one stream follow each other.
+    launcher = (np.cumsum(is_head) - 1)[launches.source]
+    lane = graph.nodes.lane[launches.target]
+    changes = (launcher[1:] != launcher[:-1]) | (lane[1:] != lane[:-1])
+    is_head[launches.target[np.append(True, changes)]] = True
 
 
 def _members(graph: Graph) -> tuple[Ints, Ints]:
@@ -114,58 +110,52 @@ def _members(graph: Graph) -> tuple[Ints, Ints]:
     return rows, numbered(graph.nodes.call[rows])[1]
 
 
-def _levels(graph: Graph, segment: Ints, begin: Ints, members: tuple[Ints, Ints]) -> Ints:
-    """Give the round of each piece: the segments, then the calls.
+def _rounds_of_pieces(graph: Graph, segment: Ints, begin: Ints, members: tuple[Ints, Ints]) -> Ints:
+    """Give the round of each piece: first the segments, then the calls.
 
-    What comes behind a call comes behind its members by way of it: that is said once.
+    A piece comes behind another where
+      an edge  goes from a node of the other to one of its own;
+      a lane   goes on from the other to it;
+      a call   has a member in the other; what comes behind a member's end comes behind the call.
     """
-    nodes, edges, (rows, number) = graph.nodes, graph.edges, members
-    count, calls = len(begin) - 1, int(number.max(initial=-1)) + 1
-    tied = graph.tied[rows]
-    after = rows[tied] + 1
-    follows = after < len(segment)
-    follows[follows] = nodes.lane[after[follows]] == nodes.lane[after[follows] - 1]
-    ends = begin[1:-1]
-    inner = np.flatnonzero((nodes.lane[ends] == nodes.lane[ends - 1]) & ~graph.tied[ends - 1])
-    ends_of = np.full(len(segment), -1, np.int64)
-    ends_of[rows[tied]] = number[tied]
-    from_call = (ends_of[edges.source] >= 0) & edges.at_end
-    direct = np.flatnonzero(~from_call)
-    call = count + number
-    source = [
-        segment[edges.source[direct]],
-        inner,
-        segment[rows],
-        call[tied][follows],
-        count + ends_of[edges.source[from_call]],
-    ]
-    target = [segment[edges.target[direct]], inner + 1, call, segment[after[follows]], segment[edges.target[from_call]]]
-    pieces = count + calls
-    last = np.full(calls, np.iinfo(np.int64).min)
-    np.maximum.at(last, number, nodes.start[rows])
-    in_time = np.argsort(np.append(nodes.start[begin[:-1]], last), kind="stable")
-    place = np.empty_like(in_time)
-    place[in_time] = np.arange(pieces)
-    before, behind = place[np.concatenate(source)], place[np.concatenate(target)]
-    needs = np.sort(before[before != behind] * pieces + behind[before != behind])
-    needs = needs[np.append(True, needs[1:] != needs[:-1])[: len(needs)]]  # np.unique hashes, which takes longer
-    return _rounds(needs // pieces, needs % pieces, pieces)[place]
+    nodes, edges = graph.nodes, graph.edges
+    member_rows, call_of_member = members
+    segment_count, call_count = len(begin) - 1, int(call_of_member.max(initial=-1)) + 1
+    piece_count = segment_count + call_count
+    # By node: the piece that says when it ends. Of tied members it is their call, of all others their segment.
+    ended_by = segment.copy()
+    is_tied = graph.tied[member_rows]
+    ended_by[member_rows[is_tied]] = segment_count + call_of_member[is_tied]
+    inner = begin[1:-1]
+    inner = inner[nodes.lane[inner] == nodes.lane[inner - 1]]  # first nodes of segments that go on with a lane
+    of_edges = np.where(edges.at_end, ended_by[edges.source], segment[edges.source])
+    before = np.concatenate([of_edges, ended_by[inner - 1], segment[member_rows]])
+    behind = np.concatenate([segment[edges.target], segment[inner], segment_count + call_of_member])
+    # Number the pieces by when they were measured to begin: a segment with its head, a call with its last member.
+    last_begun = np.full(call_count, np.iinfo(np.int64).min)
+    np.maximum.at(last_begun, call_of_member, nodes.start[member_rows])
+    in_time = np.argsort(np.append(nodes.start[begin[:-1]], last_begun), kind="stable")
+    number = np.empty_like(in_time)
+    number[in_time] = np.arange(piece_count)
+    before, behind = number[before], number[behind]
+    pairs = distinct(before[before != behind] * piece_count + behind[before != behind])
+    return _rounds(pairs // piece_count, pairs % piece_count, piece_count)[number]
 
 
 def _rounds(source: Ints, target: Ints, pieces: int) -> Ints:
-    """Give each piece the round behind the last that it waits for; pieces are numbered as they were measured to begin.
+    """Give each piece the round after the last that it waits for; pieces are numbered as they were measured to begin.
 
-    What waits for something comes behind it in that order, so that one look at each need is enough; where it does not
-    (a circle), pieces are taken round by round.
+    A piece has a higher number than what it waits for, so one look at each pair (sorted by source) is enough. Where it
+    has not (a circle), pieces are taken round by round.
     """
-    level = [0] * pieces
+    round_of = [0] * pieces
     for begin in range(0, len(source), _LISTED):
         part = slice(begin, begin + _LISTED)
         for before, behind in zip(source[part].tolist(), target[part].tolist(), strict=True):
-            if level[before] >= level[behind]:
-                level[behind] = level[before] + 1
-    found = np.array(level, np.int64)
-    return found if (found[source] < found[target]).all() else _round_by_round(source, target, pieces)
+            if round_of[before] >= round_of[behind]:
+                round_of[behind] = round_of[before] + 1
+    rounds = np.array(round_of, np.int64)
+    return rounds if (rounds[source] < rounds[target]).all() else _round_by_round(source, target, pieces)
 
 
 def _round_by_round(source: Ints, target: Ints, pieces: int) -> Ints:
@@ -194,42 +184,59 @@ def _round_by_round(source: Ints, target: Ints, pieces: int) -> Ints:
     return np.array(level, np.int64)
 
 
-def _laid_out(begin: Ints, members: tuple[Ints, Ints], level: Ints, room: int, lane: Ints) -> Plan:
-    """Lay the pieces side by side, round by round."""
-    count = len(begin) - 1
-    order = np.argsort(level[:count], kind="stable")
+def _laid_out(begin: Ints, members: tuple[Ints, Ints], round_of_piece: Ints, room: int, lane: Ints) -> Plan:
+    """Lay segments, and members of calls, side by side, round by round."""
+    segment_count = len(begin) - 1
+    # Segments in the order of their rounds, their nodes behind each other.
+    order = np.argsort(round_of_piece[:segment_count], kind="stable")
+    round_of_segment = round_of_piece[order]
     length = np.diff(begin)[order]
     heads = np.cumsum(length) - length
     nodes = np.repeat(begin[:-1][order] - heads, length) + np.arange(begin[-1])
     place = np.empty_like(nodes)
     place[nodes] = np.arange(len(nodes))
-    ranked = level[:count][order]
-    width = max(1, _WIDEST // room)
-    nth = np.arange(count) - np.searchsorted(ranked, ranked)
-    opens = np.flatnonzero(nth % width == 0)
-    stops = np.append(heads, len(nodes))[np.append(opens, count)[1:]]
-    drop = np.repeat(nth % width, length) * (room if width > 1 else 0)
-    rows, number = members
-    by_level = np.argsort(level[count:][number], kind="stable")
-    rows, of_member = rows[by_level], level[count:][number][by_level]
-    opened = np.append(True, np.diff(number[by_level]) != 0)[: len(rows)]
-    first = np.flatnonzero(opened)
-    call_of = np.cumsum(opened) - 1
-    low = np.flatnonzero(np.append(True, np.diff(of_member) != 0)[: len(rows)])
-    high = np.append(low, len(rows))[1:]
-    first_call = call_of[low]
+    # Offsets have room for so many segments at once; a round of more is cut into several.
+    widest = max(1, _WIDEST // room)
+    nth_of_round = np.arange(segment_count) - np.searchsorted(round_of_segment, round_of_segment)
+    opening = np.flatnonzero(nth_of_round % widest == 0)
+    drop = np.repeat(nth_of_round % widest, length) * (room if widest > 1 else 0)
+    bounds = np.append(heads[opening], len(nodes))
+    # Members of calls in the order of their rounds, call by call; calls are numbered in that order.
+    member_rows, call_of_member = members
+    round_of_member = round_of_piece[segment_count:][call_of_member]
+    order = np.argsort(round_of_member, kind="stable")
+    member_rows, round_of_member = member_rows[order], round_of_member[order]
+    first_member = _run_starts(call_of_member[order])
+    call_of_member = np.repeat(np.arange(len(first_member)), np.diff(first_member, append=len(order)))
+    low = _run_starts(round_of_member)
+    high = np.append(low, len(order))[1:]
+    low_call, high_call = call_of_member[low], call_of_member[high - 1] + 1
+    none = np.full(len(opening), -1)
+    # Of one round, segments go before calls.
+    turn = np.argsort(np.append(round_of_segment[opening], round_of_member[low]), kind="stable")
     rounds = Rounds(
-        np.append(heads[opens], first_call),
-        np.append(stops, call_of[high - 1] + 1),
-        np.append(np.full(len(opens), -1), low),
-        np.append(np.full(len(opens), -1), high),
+        begin=np.append(bounds[:-1], low_call)[turn],
+        end=np.append(bounds[1:], high_call)[turn],
+        first_member=np.append(none, low)[turn],
+        last_member=np.append(none, high)[turn],
     )
-    turn = np.argsort(np.append(ranked[opens], of_member[low]), kind="stable")  # segments before calls of their level
-    rounds = Rounds(*(getattr(rounds, name)[turn] for name in ("begin", "end", "first_member", "last_member")))
-    call_of -= np.repeat(first_call, high - low)
-    first -= np.repeat(low, np.diff(first_call, append=len(first)))
-    bounds = np.append(heads[opens], len(nodes))
     head = nodes[heads]
-    inner = (head > 0) & (lane[head] == lane[head - 1])
-    before = np.where(inner, place[head - 1], -1)
-    return Plan(nodes, place, heads, before, drop, place[rows], first, call_of, rounds, bounds)
+    goes_on = (head > 0) & (lane[head] == lane[head - 1])
+    return Plan(
+        nodes=nodes,
+        place=place,
+        heads=heads,
+        before=np.where(goes_on, place[head - 1], -1),
+        drop=drop,
+        members=place[member_rows],
+        # Both are counted within a round.
+        first=first_member - np.repeat(low, high_call - low_call),
+        call_of=call_of_member - np.repeat(low_call, high - low),
+        rounds=rounds,
+        bounds=bounds,
+    )
+
+
+def _run_starts(values: Ints) -> Ints:
+    """Give where runs of equal values begin."""
+    return np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
