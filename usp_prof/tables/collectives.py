@@ -70,7 +70,7 @@ def build(frame: EventFrame, links: Links, parts: Parts, membership: Membership,
     """Build the table, one row for each part, in order of start."""
     row = parts.row
     axis, source = _axes(frame, parts, membership)
-    size = numbers(parts.said, "group_size")
+    size = numbers(parts.arguments, "group_size")
     known = lookup([group.size for group in membership.groups], membership.of_part, missing=-1)
     size = np.where(size > 0, size, known)
     bytes_in, bytes_out, dtype = _bytes(parts, size)
@@ -86,7 +86,7 @@ def build(frame: EventFrame, links: Links, parts: Parts, membership: Membership,
         "group": compact(membership.of_part % (len(membership.groups) + 1), [g.key for g in membership.groups] + [""]),
         "axis": axis,
         "axis_source": source,
-        "sequence": numbers(parts.said, "sequence"),
+        "sequence": numbers(parts.arguments, "sequence"),
         "group_size": size,
         "in_bytes": bytes_in,
         "out_bytes": bytes_out,
@@ -150,7 +150,7 @@ def _axes(frame: EventFrame, parts: Parts, membership: Membership) -> tuple[pa.A
 
 def _bytes(parts: Parts, size: Ints) -> tuple[Ints, Ints, NDArray[np.object_]]:
     """Give bytes in and out. Shapes tell of the input alone; the output then follows from the operation."""
-    into, out, dtype, by_shape = sizes(parts.said)
+    into, out, dtype, by_shape = sizes(parts.arguments)
     op = parts.operation
     sized = size > 0
     derived = np.where(np.isin(op, ("all_reduce", "all_to_all", "broadcast", "reduce", "scatter")), into, -1)
@@ -162,17 +162,17 @@ def _bytes(parts: Parts, size: Ints) -> tuple[Ints, Ints, NDArray[np.object_]]:
 
 
 def _shapes(parts: Parts) -> pa.Array:
-    codes, values = texts(parts.said, "dims")
+    codes, values = texts(parts.arguments, "dims")
     return compact(codes, [first_shape(value) for value in values])
 
 
 def _splits(parts: Parts, name: str) -> pa.Array:
-    codes, values = texts(parts.said, name)
+    codes, values = texts(parts.arguments, name)
     even = values.index("[]") if "[]" in values else -1
     blank = values.index("") if "" in values else len(values)
     return compact(np.where(codes == even, blank, codes), [*values, ""])
 
 
 def _asynchronous(parts: Parts) -> NDArray[np.bool_]:
-    codes, values = texts(parts.said, "asynchronous")
+    codes, values = texts(parts.arguments, "asynchronous")
     return lookup([text.lower() in ("true", "1") for text in values], codes, missing=False)

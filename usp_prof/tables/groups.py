@@ -105,7 +105,7 @@ def parse_ranks(value: object) -> tuple[int, ...]:
 
 def join(frame: EventFrame, parts: Parts) -> Membership:
     """Find the group of each part from what its events say, else from the stream or the worker that it runs on."""
-    said = parts.said
+    said = parts.arguments
     config = declared(frame.metadata)
     world = distributed(frame.metadata).get("world_size")
     columns = [texts(said, name) for name in ("group_name", "group_id", "ranks", "description")]

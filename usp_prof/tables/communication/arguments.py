@@ -60,10 +60,10 @@ _BYTES = {
 _SIZE_OF = {name: size for size, names in _BYTES.items() for name in names.split()}
 
 
-def said_of(frame: EventFrame, first: Ints, *others: Ints) -> pa.Table:
-    """Read what several events say of one part each: every field from the first of them that has it.
+def arguments_of(frame: EventFrame, first: Ints, *others: Ints) -> pa.Table:
+    """Read the arguments of parts: each field from the first of a part's events that has it.
 
-    A row of -1 says nothing.
+    `first` and `others` have one event row a part, -1 where there is none.
     """
     count = len(first)
     read = _described(frame, np.concatenate([first, *others]))

@@ -14,7 +14,7 @@ import numpy as np
 
 from usp_prof.columns.arrow import array_of, numbers_of
 from usp_prof.columns.rows import distinct, lookup
-from usp_prof.tables.communication.arguments import said_of, texts
+from usp_prof.tables.communication.arguments import arguments_of, texts
 from usp_prof.tables.communication.peers import marked_transfers
 from usp_prof.tables.communication.posts import around, operation_of, posts_of_gloo, ranges_of
 from usp_prof.tables.events.classification import KINDS, Work, operation
@@ -43,7 +43,7 @@ class Carrier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Rows of the frame, by start: where each part runs, who posted it, what both say."""
+    """Rows of the frame, by start: where each part runs, and who posted it."""
 
     row: Ints
     """The event that carries the part; for host ranges the range."""
@@ -53,7 +53,8 @@ class Parts:
     posted_track: Ints
     """Thread that posted it, and when: marks around that moment tell what it was for."""
     posted_at: Ints
-    said: pa.Table
+    arguments: pa.Table
+    """What the events say of each part (`communication.arguments`)."""
     operation: NDArray[np.object_]
     library: NDArray[np.object_]
 
@@ -74,15 +75,17 @@ class Parts:
 
 def find_parts(frame: EventFrame, links: Links) -> Parts:
     """Find the parts of a trace."""
-    communication = links.kind == KINDS.index(Work.COMMUNICATION)
-    if communication.any():
-        names = lookup(links.library.dictionary.to_pylist(), numbers_of(links.library.indices), missing="")
-        return _from_kernels(frame, links, np.flatnonzero(communication), names[communication])
+    is_communication = links.kind == KINDS.index(Work.COMMUNICATION)
+    if is_communication.any():
+        library = lookup(links.library.dictionary.to_pylist(), numbers_of(links.library.indices), missing="")
+        return _from_kernels(frame, links, np.flatnonzero(is_communication), library[is_communication])
     gloo = ranges_of(frame, MARKS, lambda name: name.startswith("gloo:"))
     if len(gloo):
         return _from_gloo(frame, gloo)
-    # With other device work at hand, host calls without a kernel moved nothing: groups of one rank, waits.
-    return _from_host(frame, none=bool(len(links.work)))
+    if len(links.work):
+        # Other device work was recorded: host calls without a kernel moved nothing (groups of one rank, waits).
+        return _without_any(frame)
+    return _from_host(frame)
 
 
 def communicator_streams(frame: EventFrame, parts: Parts) -> Ints:
@@ -91,39 +94,51 @@ def communicator_streams(frame: EventFrame, parts: Parts) -> Ints:
     return (streams(frame, parts.row) + 1) * (len(libraries) + 1) + library
 
 
-def _from_kernels(frame: EventFrame, links: Links, chosen: Ints, library: NDArray[np.object_]) -> Parts:
-    row, call = links.work[chosen], links.call[chosen]
+def _from_kernels(frame: EventFrame, links: Links, work: Ints, library: NDArray[np.object_]) -> Parts:
+    """Make a part of each communication kernel; `work` are its places in `links`.
+
+    What the operation is comes from the first of these that knows it: the arguments of kernel, mark or record; the
+    names of the NCCL mark, of the c10d op, of the kernel; for a batch of sends and receives the pipeline's mark.
+    """
+    row, call = links.work[work], links.call[work]
     track = np.where(call >= 0, frame.track[call], -1)
     at = np.where(call >= 0, frame.start[call], frame.start[row])
-    post = around(frame, ranges_of(frame, HOST_OPS, lambda name: name == RECORD), track, at)
+    # Rows of the ranges around the launch; -1 where there is none.
+    record = around(frame, ranges_of(frame, HOST_OPS, lambda name: name == RECORD), track, at)
     mark = around(frame, ranges_of(frame, MARKS, lambda name: name.startswith("nccl:")), track, at)
     c10d = around(frame, ranges_of(frame, HOST_OPS, lambda name: name.startswith("c10d::")), track, at)
     # A mark names the tensors themselves; the record around it only their list.
-    said = said_of(frame, row, mark, post)
-    said_names = texts(said, "name")
-    told = np.array([operation(text) if text else "other" for text in said_names[1]] + ["other"], dtype=object)
-    op = told[said_names[0]]
-    kernel = frame.by_name(row, _operation_of_kernel, object)
-    for other in (operation_of(frame, mark), operation_of(frame, c10d), kernel):
+    arguments = arguments_of(frame, row, mark, record)
+    op = _named_operation(arguments)
+    of_kernel = frame.by_name(row, _operation_of_kernel, object)
+    for other in (operation_of(frame, mark), operation_of(frame, c10d), of_kernel):
         op = np.where((op == "other") | ((op == "send_recv") & (other != "other")), other, op)
-    marked, _ = marked_transfers(frame, track, at)
-    op = np.where((op == "send_recv") & (marked != ""), marked, op)
-    op = _alike(op, kernel, streams(frame, row))
-    origin = np.where(post >= 0, post, c10d)
-    return Parts(row, Carrier.KERNELS, origin, track, at, said, op, library)
+    direction, _ = marked_transfers(frame, track, at)
+    op = np.where((op == "send_recv") & (direction != ""), direction, op)
+    op = _as_others_of_the_stream(op, of_kernel, streams(frame, row))
+    post = np.where(record >= 0, record, c10d)
+    return Parts(row, Carrier.KERNELS, post, track, at, arguments, op, library)
 
 
-def _alike(op: NDArray[np.object_], kernel: NDArray[np.object_], stream: Ints) -> NDArray[np.object_]:
-    """Name the SendRecv kernels that nothing else tells of as the others of their stream, where those agree.
+def _named_operation(arguments: pa.Table) -> NDArray[np.object_]:
+    """Give the operation that "Collective name" says; "other" where it says none."""
+    codes, names = texts(arguments, "name")
+    return lookup([operation(name) if name else "other" for name in names], codes, missing="other")
 
-    NCCL carries out an all-to-all by the kernel of sends; what was launched before the window has no host call.
+
+def _as_others_of_the_stream(
+    op: NDArray[np.object_], of_kernel: NDArray[np.object_], stream: Ints
+) -> NDArray[np.object_]:
+    """Name SendRecv kernels of which nothing else is known as the others of their stream, where those agree.
+
+    NCCL runs an all-to-all as a SendRecv kernel; what was launched before the window has no host call to say so.
     """
-    exchanges = kernel == "send_recv"
-    for one in distinct(stream[exchanges & (op == "send_recv")]).tolist():
-        here = exchanges & (stream == one)
-        told = set(op[here].tolist()) - {"send_recv"}
-        if len(told) == 1 and not told & {"send", "recv"}:
-            op = np.where(here, told.pop(), op)
+    is_exchange = of_kernel == "send_recv"
+    for one in distinct(stream[is_exchange & (op == "send_recv")]).tolist():
+        on_stream = is_exchange & (stream == one)
+        known = set(op[on_stream].tolist()) - {"send_recv"}
+        if len(known) == 1 and not known & {"send", "recv"}:
+            op = np.where(on_stream, known.pop(), op)
     return op
 
 
@@ -132,35 +147,41 @@ def _operation_of_kernel(name: str) -> str:
 
 
 def _from_gloo(frame: EventFrame, row: Ints) -> Parts:
-    op = frame.by_name(row, lambda name: operation(name.removeprefix("gloo:")), object)
-    post = posts_of_gloo(frame, row, op)
-    said = said_of(frame, row, post)
-    names = texts(said, "name")
-    told = lookup([operation(text) if text else "other" for text in names[1]], names[0], missing="other")
-    posted = operation_of(frame, post)
-    op = np.where(told != "other", told, np.where(posted != "other", posted, op))
-    origin = np.where(post >= 0, post, row)
+    """Make a part of each gloo range: its operation by arguments, else by the op that posted it, else by its name."""
+    of_range = frame.by_name(row, lambda name: operation(name.removeprefix("gloo:")), object)
+    post = posts_of_gloo(frame, row, of_range)
+    arguments = arguments_of(frame, row, post)
+    op = _named_operation(arguments)
+    for other in (operation_of(frame, post), of_range):
+        op = np.where(op == "other", other, op)
+    posted = np.where(post >= 0, post, row)
     library = np.full(len(row), "gloo", dtype=object)
-    return Parts(row, Carrier.GLOO, post, frame.track[origin], frame.start[origin], said, op, library)
+    return Parts(row, Carrier.GLOO, post, frame.track[posted], frame.start[posted], arguments, op, library)
 
 
-def _from_host(frame: EventFrame, *, none: bool) -> Parts:
-    post = ranges_of(frame, HOST_OPS, lambda name: name == RECORD)
+def _from_host(frame: EventFrame) -> Parts:
+    """Make a part of each record of a communication, and of each NCCL mark that has no record around it."""
+    record = ranges_of(frame, HOST_OPS, lambda name: name == RECORD)
     mark = ranges_of(frame, MARKS, lambda name: name.startswith("nccl:"))
-    inner = around(frame, post, frame.track[mark], frame.start[mark])
-    # A mark without a record around it stands for itself; a record with a mark inside takes the mark's name.
-    marks_of_post = np.full(len(frame) + 1, -1, np.int64)
-    marks_of_post[inner[inner >= 0]] = mark[inner >= 0]
-    alone = mark[inner < 0]
-    row = np.concatenate([post, alone])
+    record_of_mark = around(frame, record, frame.track[mark], frame.start[mark])
+    # By event row: the mark inside a record, -1 for none. A record takes that mark's name.
+    mark_of_record = np.full(len(frame) + 1, -1, np.int64)
+    mark_of_record[record_of_mark[record_of_mark >= 0]] = mark[record_of_mark >= 0]
+    row = np.concatenate([record, mark[record_of_mark < 0]])
     row = row[np.lexsort((row, frame.start[row]))]
-    named = np.where(marks_of_post[row] >= 0, marks_of_post[row], row)
-    said = said_of(frame, row, named)
-    names = texts(said, "name")
-    told = lookup([operation(text) if text else "other" for text in names[1]], names[0], missing="other")
-    op = np.where(told != "other", told, operation_of(frame, named))
-    real = (op != "other") & (not none)  # others are init, wait and the like
-    row, library = row[real], np.full(int(real.sum()), "nccl", dtype=object)
-    return Parts(
-        row, Carrier.HOST, row, frame.track[row], frame.start[row], said.filter(array_of(real)), op[real], library
-    )
+    naming = np.where(mark_of_record[row] >= 0, mark_of_record[row], row)
+    arguments = arguments_of(frame, row, naming)
+    op = _named_operation(arguments)
+    op = np.where(op != "other", op, operation_of(frame, naming))
+    is_known = op != "other"  # others are init, wait and the like
+    return _on_host(frame, row[is_known], arguments.filter(array_of(is_known)), op[is_known])
+
+
+def _without_any(frame: EventFrame) -> Parts:
+    no_rows = np.zeros(0, np.int64)
+    return _on_host(frame, no_rows, arguments_of(frame, no_rows), np.zeros(0, object))
+
+
+def _on_host(frame: EventFrame, row: Ints, arguments: pa.Table, op: NDArray[np.object_]) -> Parts:
+    library = np.full(len(row), "nccl", dtype=object)
+    return Parts(row, Carrier.HOST, row, frame.track[row], frame.start[row], arguments, op, library)

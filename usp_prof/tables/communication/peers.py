@@ -68,7 +68,7 @@ _PEER_IN_GROUP = Field("peer", "Concrete Inputs", item=2)
 
 def peers(frame: EventFrame, parts: Parts, membership: Membership, axes: pa.DictionaryArray) -> Ints:
     """Give the other side's global rank for each part; -1 for none or unknown."""
-    source, destination = numbers(parts.said, "source"), numbers(parts.said, "destination")
+    source, destination = numbers(parts.arguments, "source"), numbers(parts.arguments, "destination")
     sends = parts.operation == "send"
     first, second = np.where(sends, destination, source), np.where(sends, source, destination)
     said = np.where((first >= 0) & (first != frame.rank), first, second)
