@@ -46,6 +46,17 @@ COLORS = """() => {
 """The number of colours on each chart: on the busiest of its canvases."""
 
 
+LONGEST = """(() => { const t = line.tile; let best = -1;
+  for (let i = 0; i < t.dur.length; i++)
+    if (line.names[t.name[i]] === 'NAME' && (best < 0 || t.dur[i] > t.dur[best])) best = i;
+  let place = 0; while (t.first[place + 1] <= best) place++;
+  const row = line.rows.find((r) => t.places.get(r.label) === place), scale = (t.end_ns - t.start_ns) / t.width;
+  const left = Math.max(line.toX(t.start_ns + t.start[best] * scale), 182);
+  const right = Math.min(line.toX(t.start_ns + (t.start[best] + t.dur[best]) * scale), line.width - 2);
+  return [(left + right) / 2, line.rowY(row) + row.height / 2]; })()"""
+"""The middle of the longest slice of a name."""
+
+
 def link_to(title: str) -> str:
     """Select the link to a page: beside the other pages of its room, or at the side."""
     return f"[class*='st-key-at-'] a:has-text('{title}'), section[data-testid='stSidebar'] a:has-text('{title} in SQL')"

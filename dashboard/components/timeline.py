@@ -57,8 +57,8 @@ CSS = """
 """
 
 
-SCRIPTS = ("timeline.js", "timeline_paint.js", "timeline_tiles.js")
-"""One script in the browser: the canvas, its painting, and what both are made of."""
+SCRIPTS = ("timeline.js", "timeline_hand.js", "timeline_paint.js", "timeline_tiles.js")
+"""One script in the browser: what is in view, what the hand does, the painting, and what all are made of."""
 
 
 @cache

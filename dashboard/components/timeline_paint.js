@@ -54,19 +54,20 @@ const PAINTING = {
         c.globalAlpha = (dim && !dim[tile.name[i]] ? 0.18 : 1) * (0.35 + (0.65 * tile.coverage[i]) / 255);
         c.fillStyle = colors[tile.category[i]];
         c.fillRect(x, y, w > 3 ? w - 0.5 : w, h);
-        if (w > LABEL_PX && h > 9) this.label(c, this.names[tile.name[i]], Math.max(x, GUTTER), y + h / 2 + 0.5, Math.min(x + w, this.width) - Math.max(x, GUTTER), tile.category[i]);
+        if (w > LABEL_PX && h > 9) this.label(c, this.names[tile.name[i]], Math.max(x, GUTTER), y + h / 2 + 0.5, Math.min(x + w, this.width) - Math.max(x, GUTTER), tile.category[i], row.kind);
       }
     }
     c.globalAlpha = 1;
   },
 
-  label(c, text, x, y, room, category) {
+  label(c, text, x, y, room, category, kind) {
     const letters = Math.floor((room - 6) / 6.6);
     if (letters < 3) return;
     c.globalAlpha = 1; c.fillStyle = this.data.inks[category];
-    // What tells names apart stands at their end (AllReduce of ncclDevKernel_AllReduce), so that they are cut in front.
-    const short = plainName(text);
-    c.fillText(short.length > letters ? `…${short.slice(1 - letters)}` : short, x + 3, y);
+    // What tells kernels apart stands at the end of their names (AllReduce of ncclDevKernel_AllReduce), of axes too.
+    const front = kind === "device" || kind === "exposed", short = kind === "device" ? plainName(text) : text;
+    const cut = front ? `…${short.slice(1 - letters)}` : `${short.slice(0, letters - 1)}…`;
+    c.fillText(short.length > letters ? cut : short, x + 3, y);
   },
 
   paintRaster(c, rows) {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
@@ -16,17 +15,7 @@ from ..components.findings import MIDDLE
 from ..components.timeline import category_colors, timeline
 from ..engine import EVERYTHING, Unit, quantity
 from ..state import Page, Room, View
-from ..timeline.queries import (
-    Place,
-    by_kind,
-    call_of,
-    contents,
-    launch_of,
-    launched_by,
-    matching,
-    place,
-    search,
-)
+from ..timeline.queries import Place, by_kind, contents, matching, neighbours, search
 from ..timeline.rows import CATEGORIES
 from ..work import wait
 
@@ -38,8 +27,6 @@ if TYPE_CHECKING:
 MOST_RANK = 999_999
 MOST_NOTES = 20
 MOST_LETTERS = 2000
-MOST_FLOWS = 64
-"""Device events of one launch (a graph has many) to which arrows go."""
 FIRST_RANKS = 16
 """More ranks than this are shown when they are asked for."""
 KINDS = {
@@ -73,7 +60,7 @@ def draw() -> None:
     matched = (matching(store, pattern) or ()) if pattern else ()
     before = st.session_state.get("timeline")
     picked = before.get("picked") if before else None
-    around = neighbours(view.run, picked)
+    around = neighbours(store, data.open_numbered(view.run).tables, picked)
     found = picked_slice.chosen_member(picked, around.members) or found
     focus = {"rank": found.rank, "row": found.row} if found else _focus(store)
     answer = timeline(
@@ -187,32 +174,6 @@ def _search(index: int, pattern: str, ranks: tuple[int, ...], kinds: tuple[str, 
     shown = f", number {at + 1:,} in view" if at >= 0 and len(matches) else ""
     left.caption(f"{len(matches):,} slices of {matches.names:,} names{shown}")
     return matches.at(at) if 0 <= at < len(matches) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """What belongs to a picked slice: the same call on other ranks, and arrows from launches to what they started."""
-
-    members: tuple[Place, ...] = ()
-    flows: tuple[tuple[Place, Place], ...] = ()
-
-
-def neighbours(index: int, picked: dict[str, int] | None) -> Neighbours:
-    """Find what belongs to a slice that was picked."""
-    tables = data.open_numbered(index).tables
-    if not picked or int(picked["rank"]) not in tables.ranks:
-        return Neighbours()
-    store = data.timeline_store(index)
-    rank, event = int(picked["rank"]), int(picked["event"])
-    call, launch = call_of(tables, rank, event), launch_of(tables, rank, event)
-    members = [place(store, *part) for part in call.parts] if call else []
-    started = [(event, kernel) for kernel in launched_by(tables, rank, event)[:MOST_FLOWS]]
-    pairs = [(launch, event)] if launch is not None else started
-    flows = [(place(store, rank, one), place(store, rank, other)) for one, other in pairs]
-    return Neighbours(
-        tuple(found for found in members if found),
-        tuple((one, other) for one, other in flows if one and other),
-    )
 
 
 def _legend(axes: set[str], actions: set[str], kinds: tuple[str, ...]) -> None:

@@ -113,6 +113,34 @@ def op_of(tables: TableSet, rank: int, event: int) -> tuple[str, str] | None:
     return str(kernels["op"][rows[0]]), str(ops["input_dims"][found[0]] or "") if len(found) else ""
 
 
+MOST_FLOWS = 64
+"""Device events of one launch (a graph has many) to which arrows go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """What belongs to a picked slice: the same call on other ranks, and arrows from launches to what they started."""
+
+    members: tuple[Place, ...] = ()
+    flows: tuple[tuple[Place, Place], ...] = ()
+
+
+def neighbours(store: TimelineStore, tables: TableSet, picked: Mapping[str, int] | None) -> Neighbours:
+    """Find what belongs to the slice that was picked, by its rank and event."""
+    if not picked or int(picked["rank"]) not in tables.ranks:
+        return Neighbours()
+    rank, event = int(picked["rank"]), int(picked["event"])
+    call, launch = call_of(tables, rank, event), launch_of(tables, rank, event)
+    members = [place(store, *part) for part in call.parts] if call else []
+    started = [(event, kernel) for kernel in launched_by(tables, rank, event)[:MOST_FLOWS]]
+    pairs = [(launch, event)] if launch is not None else started
+    flows = [(place(store, rank, one), place(store, rank, other)) for one, other in pairs]
+    return Neighbours(
+        tuple(found for found in members if found),
+        tuple((one, other) for one, other in flows if one and other),
+    )
+
+
 # Search: every slice of the ranks shown whose name matches, by start.
 
 

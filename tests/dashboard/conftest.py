@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from dashboard_visit import Visit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from playwright.sync_api import Browser
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120
@@ -75,6 +78,13 @@ def server(run_folder: Path, hostile_folder: Path, tmp_path_factory: pytest.Temp
         finally:
             os.killpg(process.pid, 15)
             process.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def visit(browser: Browser, server: str) -> Iterator[Visit]:
+    context = browser.new_context(viewport={"width": 1440, "height": 1000}, accept_downloads=True)
+    yield Visit(context.new_page(), server)
+    context.close()
 
 
 def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:

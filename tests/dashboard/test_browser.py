@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 from typing import TYPE_CHECKING
 
 import pytest
-from dashboard_visit import COLORS, Visit, link_to
+from dashboard_visit import COLORS, LONGEST, Visit, link_to
 
-from dashboard import routes
 from dashboard.pages import PAGES
 
 if TYPE_CHECKING:
@@ -19,15 +16,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
-LONGEST = """(() => { const t = line.tile; let best = -1;
-  for (let i = 0; i < t.dur.length; i++)
-    if (line.names[t.name[i]] === 'NAME' && (best < 0 || t.dur[i] > t.dur[best])) best = i;
-  let place = 0; while (t.first[place + 1] <= best) place++;
-  const row = line.rows.find((r) => t.places.get(r.label) === place), scale = (t.end_ns - t.start_ns) / t.width;
-  const left = Math.max(line.toX(t.start_ns + t.start[best] * scale), 182);
-  const right = Math.min(line.toX(t.start_ns + (t.start[best] + t.dur[best]) * scale), line.width - 2);
-  return [(left + right) / 2, line.rowY(row) + row.height / 2]; })()"""
-"""The middle of the longest slice of a name."""
 
 
 CHARTED = ("Overview", "Timeline", "Communication", "Pipeline", "Ranks", "Compare")
@@ -66,13 +54,6 @@ VIEWS = """[...document.querySelectorAll('.usp-figure')]
 @pytest.fixture(params=["light", "dark"])
 def themed(browser: Browser, server: str, request: pytest.FixtureRequest) -> Iterator[Visit]:
     context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=request.param)
-    yield Visit(context.new_page(), server)
-    context.close()
-
-
-@pytest.fixture
-def visit(browser: Browser, server: str) -> Iterator[Visit]:
-    context = browser.new_context(viewport={"width": 1440, "height": 1000}, accept_downloads=True)
     yield Visit(context.new_page(), server)
     context.close()
 
@@ -116,140 +97,6 @@ def test_what_is_unfolded_is_in_the_link(visit: Visit) -> None:
     linked.go("ranks?open=critical_path")
     linked.page.wait_for_selector("text=Work on the critical path")
     linked.check()
-
-
-def test_the_timeline_is_zoomed_panned_and_remembered(visit: Visit) -> None:
-    visit.go("timeline")
-    page = visit.page
-    assert visit.on_timeline("[line.start, line.end]") == [0, visit.on_timeline("line.head.span_ns")]
-    page.mouse.move(*visit.point("[700, 60]"))
-    for _ in range(10):
-        page.mouse.wheel(0, -120)
-    visit.until_timeline("line.end - line.start < 0.2 * line.head.span_ns && host.dataset.sharp === 'true'")
-    before = visit.on_timeline("[line.start, line.end]")
-    visit.on_timeline("(line.canvas.focus(), 1)")
-    page.keyboard.press("d")
-    visit.until_timeline(f"line.start > {before[0]}")
-    page.keyboard.press("w")
-    visit.until_timeline(f"line.end - line.start < {before[1] - before[0]} * 0.8")
-    start, end = visit.on_timeline("[Math.round(line.start), Math.round(line.end)]")
-    page.wait_for_url(re.compile(f"range={start}-{end}"))
-    linked = Visit(page.context.new_page(), visit.address)
-    linked.go(page.url.removeprefix(f"{visit.address}/"))
-    assert abs(linked.on_timeline("line.start") - start) <= 1
-    page.keyboard.press("f")
-    visit.until_timeline("line.start === 0 && line.end === line.head.span_ns")
-    linked.check()
-    visit.check()
-
-
-def test_a_click_on_a_collective_shows_it_on_every_rank(visit: Visit) -> None:
-    visit.go("timeline")
-    visit.page.mouse.click(*visit.point(LONGEST.replace("NAME", "gloo:all_reduce")))
-    visit.page.wait_for_selector("text=The same call on 4 ranks")
-    visit.until_timeline("line.members.length === 4 && line.tile")
-    visit.check()
-
-
-def test_a_link_opens_on_its_rank_with_its_notes(visit: Visit) -> None:
-    visit.go("timeline?show=host,exposed&focus=3&notes=1000000:look%20here")
-    head = "line.rowY(line.rows.find((row) => row.rank === 3))"
-    visit.until_timeline(f"line.scrollY > 0 && {head} > 0 && {head} < line.viewHeight - 20")
-    assert visit.on_timeline("line.data.notes.map((note) => note.text)") == ["look here"]
-    visit.check()
-
-
-def test_a_search_scrolls_to_the_row_of_its_match(visit: Visit) -> None:
-    visit.go("timeline?show=host,exposed&find=gloo:(send|recv)&ranks=1-3")
-    visit.page.click("button:has-text('Next')")
-    visit.page.wait_for_selector("text=number 1 in view")
-    framed = "line.rows.find((row) => row.label === line.framed)"
-    visit.until_timeline(f"line.framed && line.rowY({framed}) > 0 && line.rowY({framed}) < line.viewHeight")
-    visit.check()
-
-
-def test_ranks_fold_and_an_area_takes_some_rows(visit: Visit) -> None:
-    visit.go("timeline")
-    rows = visit.on_timeline("line.rows.length")
-    visit.on_timeline("(line.canvas.focus(), 1)")
-    visit.page.keyboard.press("c")
-    visit.until_timeline(
-        f"line.rows.length < {rows} && line.rows.every((row) => ['exposed', 'compute'].includes(row.base))"
-    )
-    visit.page.keyboard.press("c")
-    visit.drag(
-        visit.point("[500, line.rowY(line.rows[1]) + 4]"), visit.point("[800, line.rowY(line.rows[2]) + 4]"), "Shift"
-    )
-    visit.page.wait_for_selector("text=on 2 rows")
-    visit.check()
-
-
-def test_the_picture_stays_while_the_server_is_away(visit: Visit) -> None:
-    visit.go("timeline")
-    visit.until_timeline("host.dataset.sharp === 'true'")
-    visit.page.route("**/usp/tile**", lambda route: route.abort())
-    visit.on_timeline("(line.canvas.focus(), 1)")
-    visit.page.keyboard.press("w")
-    visit.until_timeline("line.away > 0 && line.tile && !line.message")
-    visit.page.unroute("**/usp/tile**")
-    visit.until_timeline("line.away === 0 && host.dataset.sharp === 'true'")
-
-
-def test_a_selection_lists_what_ran_and_opens_in_perfetto(visit: Visit) -> None:
-    visit.go("timeline?show=exposed,actions,path,host")
-    page = visit.page
-    visit.drag(visit.point("[500, 150]"), visit.point("[800, 170]"), "Shift")
-    page.wait_for_selector("text=What ran in the")
-    link = page.get_attribute("a:has-text('Download for Perfetto')", "href")
-    answer = page.request.get(link or "")
-    trace = json.loads(gzip.decompress(answer.body()))
-    assert {event["ph"] for event in trace["traceEvents"]} >= {"X", "M"}
-    selected = visit.on_timeline("line.selection")
-    visit.on_timeline("(line.canvas.focus(), 1)")
-    page.keyboard.press("z")
-    visit.until_timeline(f"Math.abs(line.start - {selected[0]}) < 2 && Math.abs(line.end - {selected[1]}) < 2")
-    visit.check()
-
-
-@pytest.mark.skipif(
-    routes.perfetto_pages() is None, reason="Perfetto's pages are not here: pip install 'usp-prof[perfetto]'"
-)
-def test_perfettos_own_pages_show_a_range_and_nobody_else_answers(visit: Visit) -> None:
-    answered: list[str] = []
-    visit.page.on("response", lambda response: answered.append(response.url))
-    visit.page.goto(routes.perfetto_link(visit.address, routes.trace_address(0, (0, 3), 0, 10**9)))
-    visit.page.wait_for_function("() => document.body.innerText.includes('rank 3 (pp 3)')")
-    assert [url for url in answered if not url.startswith((visit.address, "data:", "blob:"))] == []
-
-
-def test_a_box_zooms_and_a_row_is_pinned(visit: Visit) -> None:
-    visit.go("timeline")
-    wanted = visit.on_timeline("[line.toNs(400), line.toNs(600)]")
-    visit.drag(visit.point("[400, 100]"), visit.point("[600, 200]"), "Alt")
-    visit.until_timeline(f"Math.abs(line.start - {wanted[0]}) < 1e6 && Math.abs(line.end - {wanted[1]}) < 1e6")
-    row = "line.rows.find((row) => row.rank === 3 && row.track === 'compute')"
-    visit.page.mouse.click(*visit.point(f"[90, line.rowY({row}) + 6]"))
-    visit.until_timeline("line.rows[0].pinned && line.rows[0].rank === 3")
-    visit.page.mouse.click(*visit.point("[90, line.rowY(line.rows[0]) + 6]"))
-    visit.until_timeline("!line.rows.some((row) => row.pinned)")
-    visit.check()
-
-
-def test_a_search_steps_from_match_to_match(visit: Visit) -> None:
-    visit.go("timeline?find=all_reduce")
-    page = visit.page
-    page.wait_for_selector("text=slices of")
-    page.click("button:has-text('Next')")
-    page.wait_for_selector("text=number 1 in view")
-    visit.until_timeline("line.end - line.start < line.head.span_ns * 0.9999")
-    first = visit.on_timeline("line.start")
-    page.click("button:has-text('Next')")
-    page.wait_for_selector("text=number 2 in view")
-    visit.until_timeline(f"line.start !== {first}")
-    page.click("button:has-text('Previous')")
-    page.wait_for_selector("text=number 1 in view")
-    visit.until_timeline(f"line.start === {first}")
-    visit.check()
 
 
 def test_findings_are_ticked_predicted_and_shown(visit: Visit) -> None:

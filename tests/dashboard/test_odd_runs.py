@@ -95,3 +95,12 @@ def test_a_cache_that_was_cleared_is_no_fault(folder: Path, tmp_path: Path) -> N
     for page in PAGES:
         app = tried(page.path)
         assert not app.exception, (page.path, app.exception[0].value)
+
+
+def test_each_run_of_a_folder_is_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = tmp_path / "both"
+    for name in ("first", "second"):
+        shutil.copytree(RECORDED, both / name)
+    with naming([both], tmp_path / "cache", monkeypatch):
+        assert {run.name for run in data.runs()} == {"both: first", "both: second"}
+        assert [data.open_numbered(index).name for index in (0, 1)] == [run.run for run in data.runs()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -283,17 +282,6 @@ def test_a_column_has_as_many_decimals_as_its_largest_number_needs() -> None:
     assert kinds["ms"]["type_config"]["format"] == "%.3f"
     assert frame["speed [/s]"].tolist() == [1_540_001.0, 12.0]
     assert kinds["speed [/s]"]["type_config"]["format"] == kinds["calls"]["type_config"]["format"] == "localized"
-
-
-def test_each_run_of_a_folder_is_offered(
-    run_folder: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("first", "second"):
-        shutil.copytree(run_folder.with_name("recorded-slow-rank"), tmp_path / name)
-    with naming([tmp_path], cache, monkeypatch):
-        assert [run.name for run in data.runs()] == [f"{tmp_path.name}: {run.run}" for run in data.runs()]
-        assert {run.run for run in data.runs()} == {"first", "second"}
-        assert {data.open_numbered(index).name for index in (0, 1)} == {"first", "second"}
 
 
 def test_a_wrong_question_keeps_the_tables_beside_it() -> None:
