@@ -53,9 +53,7 @@ class Options:
     prefetch: bool = option(default=True, text="ZeRO-2 and -3: gather the next layer's weights while this one computes")
     bucket_mb: float = option(0.0, "ZeRO-0 and -1: size of a gradient bucket (default: 25 MB, at least four buckets)")
     tp: int = option(0, "tensor-parallel ranks")
-    sequence_parallel: bool = option(
-        default=True, text="between its blocks a tensor rank holds a slice of the sequence"
-    )
+    sequence_parallel: bool = option(default=True, text="tensor ranks hold a slice of the sequence between blocks")
     cp: int = option(0, "context-parallel ranks")
     cp_method: str = option("ring", "how attention sees the whole sequence", choices=("ring", "ulysses", "allgather"))
     cp_layout: str = option("zigzag", "which tokens a context rank holds", choices=("contiguous", "zigzag"))
