@@ -63,21 +63,22 @@ def _one(plan: Prediction, trainer: str, question: Question) -> list[str]:
     lines = [str(plan.configuration), f"step {quantity(plan.step_ns, Unit.NS)} (80 %: {low} to {high}), {speed}"]
     parts = {"compute": plan.compute_ns, **{f"exposed {axis}": time for axis, time in plan.exposed_ns.items()}}
     parts |= {"pipeline waits": plan.bubble_ns, "optimizer": plan.optimizer_ns, "fixed": plan.fixed_ns}
-    lines += [_bar(name, time, plan.step_ns, Unit.NS) for name, time in parts.items() if time > 0]
+    lines += [bar(name, time, plan.step_ns, Unit.NS) for name, time in parts.items() if time > 0]
     room = quantity(device.memory_bytes, Unit.BYTES)
     lines.append(
         f"memory {quantity(plan.footprint.total_bytes, Unit.BYTES)} (80 %: {lean} to {full})"
         f" of {room}; fits with probability {plan.fit_probability:.0%}"
     )
     sizes = {part.removesuffix("_bytes"): float(size) for part, size in plan.footprint.parts().items()}
-    lines += [_bar(name, size, device.memory_bytes, Unit.BYTES) for name, size in sizes.items() if size > 0]
+    lines += [bar(name, size, device.memory_bytes, Unit.BYTES) for name, size in sizes.items() if size > 0]
     return [*lines, "", f"start it: {command_or_reason(trainer, question.model, plan.configuration)}"]
 
 
 BAR = 40
 
 
-def _bar(name: str, value: float, whole: float, unit: Unit) -> str:
+def bar(name: str, value: float, whole: float, unit: Unit) -> str:
+    """Write one part as a line with its bar."""
     filled = min(BAR, round(BAR * value / whole))
     return f"  {name:16} {quantity(value, unit):>10} {'█' * filled}"
 

@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.model.footprint import Habits, Stage, footprints
-from usp_prof.planner.stages import WHERE, Stages, stages_of
+from usp_prof.model.configuration import SCHEDULES, Configuration, columns_of
+from usp_prof.model.footprint import Footprint, Habits, Stage, footprints
+from usp_prof.model.shape import shape_of
+from usp_prof.planner.stages import WHERE, Stages, head_cost, ranks_of, stages_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.contract import ModelEntry
     from usp_prof.model.footprint import Parts
     from usp_prof.model.shape import Column
     from usp_prof.planner.cases import Cases
+    from usp_prof.planner.profiles import Profile
 
 
 def of_stages(c: Cases, stages: Stages | None = None) -> tuple[Parts, ...]:
@@ -27,6 +31,29 @@ def of_stages(c: Cases, stages: Stages | None = None) -> tuple[Parts, ...]:
         for row in range(len(WHERE))
     ]
     return tuple(footprints(c.shape, c, stage, habits) for stage in held)
+
+
+def of_ranks(model: ModelEntry, configuration: Configuration, profile: Profile) -> tuple[Footprint, ...]:
+    """Give the footprint of every pipeline rank of one configuration."""
+    shape, columns = shape_of(model), columns_of([configuration], profile.gradient_bytes)
+    schedule, chunks = int(columns.schedule[0]), configuration.chunks
+    layers, kept = ranks_of(
+        model.layers,
+        configuration.pp,
+        chunks,
+        schedule,
+        configuration.micro_batches,
+        uneven=bool(profile.uneven),
+        head=float(np.asarray(head_cost(shape))),
+    )
+    # V-shaped schedules bring the last stage back to the first rank.
+    last = 0 if SCHEDULES[schedule].traits.is_v_shaped else configuration.pp - 1
+    habits = Habits(profile.activation_scale, profile.logit_bytes, profile.overhead_bytes, profile.buffer_fraction)
+    found = []
+    for rank, count in enumerate(layers):
+        parts = footprints(shape, columns, Stage(count, rank == 0, rank == last, kept[rank]), habits)
+        found.append(Footprint(**{part: round(float(size[0])) for part, size in parts.items()}))
+    return tuple(found)
 
 
 def total(parts: Parts) -> NDArray[np.float64]:

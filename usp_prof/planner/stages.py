@@ -19,6 +19,8 @@ from usp_prof.whatif.reordering.stages import in_flight, layers_of_stages
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.model.shape import Column
+    from usp_prof.model.shape import Shape as Model
     from usp_prof.planner.cases import Cases
 
 ENOUGH = 3
@@ -40,8 +42,7 @@ class Stages:
 def stages_of(c: Cases) -> Stages:
     """Lay out the layers of every case."""
     s = c.shape
-    layer_cost = s.attention_in + s.attention_out + s.matrices * s.hidden * s.dense_width
-    head_layers = s.vocabulary * s.hidden / layer_cost
+    head_layers = head_cost(s)
     keys = (s.layers, c.pp, c.chunks, c.schedule, c.micro_batches, c.profile.uneven, head_layers)
     columns = np.broadcast_arrays(*(np.asarray(key, float) for key in keys))
     table = np.stack([np.ravel(column) for column in columns])
@@ -60,27 +61,42 @@ def stages_of(c: Cases) -> Stages:
     )
 
 
+def head_cost(s: Model) -> Column:
+    """Give the head's weights over a layer's: what dealing layers out by cost counts it as."""
+    layer = s.attention_in + s.attention_out + s.matrices * s.hidden * s.dense_width
+    return np.asarray(s.vocabulary * s.hidden / layer)
+
+
 @lru_cache(maxsize=65536)
 def _laid(
     layers: float, ranks: float, chunks: float, schedule: float, micro_batches: float, uneven: float, head: float
 ) -> tuple[float, ...]:
-    count, ranks_, chunks_ = int(layers), int(ranks), int(chunks)
-    if ranks_ == 1:
+    if ranks == 1:
         return (layers,) * 3 + (1.0,) * 3
-    kind = SCHEDULES[int(schedule)]
-    if kind.traits.is_v_shaped:
-        chunks_ = 2
-    stages = ranks_ * chunks_
-    each = by_cost(count, stages, head) if uneven else layers_of_stages(count, stages)
-    home = [*range(ranks_), *reversed(range(ranks_))] if kind.traits.is_v_shaped else list(range(ranks_)) * chunks_
-    held = [0] * ranks_
-    for stage, rank in enumerate(home):
-        held[rank] += each[stage]
+    held, kept = ranks_of(
+        int(layers), int(ranks), int(chunks), int(schedule), int(micro_batches), uneven=bool(uneven), head=head
+    )
     between = held[1:-1] or held[:1]
     most = max(between)
-    middle = 1 + between.index(most) if ranks_ > 2 else 0
-    kept = _kept(kind, Shape(ranks_, int(micro_batches), chunks_))
+    middle = 1 + between.index(most) if len(held) > 2 else 0
     return (held[0], most, held[-1], kept[0], kept[middle], kept[-1])
+
+
+def ranks_of(
+    layers: int, ranks: int, chunks: int, schedule: int, micro_batches: int, *, uneven: bool, head: float
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Give for each pipeline rank its layers, and the micro-batches that it keeps; `head` in layers' cost."""
+    kind = SCHEDULES[schedule]
+    if kind.traits.is_v_shaped and ranks > 1:
+        chunks = 2
+    stages = ranks * chunks
+    each = by_cost(layers, stages, head) if uneven else layers_of_stages(layers, stages)
+    home = [*range(ranks), *reversed(range(ranks))] if kind.traits.is_v_shaped else list(range(ranks)) * chunks
+    held = [0] * ranks
+    for stage, rank in enumerate(home[:stages]):
+        held[rank] += each[stage]
+    kept = _kept(kind, Shape(ranks, micro_batches, chunks)) if ranks > 1 else (1.0,)
+    return tuple(held), kept
 
 
 def _kept(kind: Schedule, shape: Shape) -> tuple[float, ...]:

@@ -1,0 +1,73 @@
+"""Does `usp-prof memory` show what fills each pipeline rank, and what was measured beside it?"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from usp_prof.cli.app import main
+
+TRACES = Path(__file__).parents[2] / "traces"
+WORDS = ["memory", "--model", "Llama-3-70B", "--sequence", "8192", "--tp", "8", "--pp", "4", "--micro-batches", "16"]
+
+
+def ranks(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[dict[str, float]]:
+    """Run it and give its ranks."""
+    main([*words, "--format", "json"])
+    found: list[dict[str, float]] = json.loads(capsys.readouterr().out)["ranks"]
+    return found
+
+
+def test_every_rank_is_set_out_and_the_first_keeps_most(capsys: pytest.CaptureFixture[str]) -> None:
+    found = ranks(WORDS, capsys)
+    kept = [rank["activation_bytes"] for rank in found]
+    assert kept == sorted(kept, reverse=True)
+    assert [bool(rank["logit_bytes"]) for rank in found] == [False, False, False, True]
+
+
+def test_without_sequence_parallelism_norms_are_not_divided(capsys: pytest.CaptureFixture[str]) -> None:
+    divided = ranks(WORDS, capsys)[0]["activation_bytes"]
+    whole = ranks([*WORDS, "--sequence-parallel", "off"], capsys)[0]["activation_bytes"]
+    scores = ranks([*WORDS, "--attention", "unfused"], capsys)[0]["activation_bytes"]
+    assert whole > 1.4 * divided
+    assert scores > 5 * divided
+
+
+def test_korthikantis_22b_has_its_published_activations(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without sequence parallelism and with its scores kept: 59 GiB published for tp 8, micro-batch 4."""
+    words = [
+        "memory",
+        "--model",
+        "GPT-3-22B",
+        "--sequence",
+        "2048",
+        "--tp",
+        "8",
+        "--micro-batch",
+        "4",
+        "--sequence-parallel",
+        "off",
+    ]
+    found = ranks([*words, "--attention", "unfused"], capsys)[0]["activation_bytes"]
+    assert found / 2**30 == pytest.approx(59, rel=0.15)
+
+
+def test_gradients_may_be_wider(capsys: pytest.CaptureFixture[str]) -> None:
+    narrow, wide = (ranks([*WORDS, "--gradient-bytes", size], capsys)[1]["gradient_bytes"] for size in ("2", "6"))
+    assert wide == pytest.approx(3 * narrow)
+
+
+def test_what_does_not_fit_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*WORDS, "--device", "L4"]) == 1
+    assert "the fullest" in capsys.readouterr().out
+
+
+def test_a_run_shows_what_was_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["memory", str(TRACES / "recorded-5d"), "--cache-dir", str(tmp_path)]) == 0
+    assert "pipeline rank 1" in capsys.readouterr().out
+
+
+def test_impossible_degrees_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*WORDS[:-4], "--tp", "7"]) == 2
+    assert "does not divide the 64 attention heads" in capsys.readouterr().err
+    assert main(["memory"]) == 2
