@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from html import escape
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +14,7 @@ from usp_prof.run import Run, open_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     import pandas as pd
 
@@ -170,7 +170,7 @@ class Planned:
         question = self.plans.question
         text = (
             f"{self.plans.tried} legal configurations of {question.devices} x {question.cluster.device}, "
-            f"{len(self.plans.best)} predicted to fit."
+            f"{self.plans.fitting} predicted to fit."
         )
         if self.plans.best:
             text += f" Fastest: {self.plans.best[0].configuration}."
@@ -185,7 +185,7 @@ class Planned:
         return f"<p>{escape(self.explain())}</p>{self.df.head(8).to_html(index=False)}"
 
 
-def plan(
+def plan(  # noqa: PLR0913 - what one plans with has as many parts
     run: Run | str | Path | None = None,
     *,
     model: str | Path | None = None,
@@ -194,23 +194,35 @@ def plan(
     devices: int = 0,
     batch: int = 0,
     dtype: str = "",
+    habits: str = "",
+    **pinned: int | str,
 ) -> Planned:
     """Rank the configurations of a model on so many devices by predicted step, of those that fit.
 
-    A recorded run gives what is not named, and what its kernels reach; without one `model` (a `config.json`),
-    `device`, `devices` and `batch` (sequences of a step over all devices) are needed.
+    A recorded run gives what is not named, and what its kernels reach; without one `model` (a name such as
+    `Llama-3-8B`, or a `config.json`), `device`, `devices` and `batch` (sequences of a step) are needed.
+    `habits` names the trainer whose measured habits are taken; `pinned` knobs are held fast: `plan(..., tp=8, zero=1)`.
+    Raises `UspProfError` where a recorded run's own step is not predicted closely: its plans would be no better.
     """
-    from usp_prof.model.errors import UsageError  # noqa: PLC0415 - each function loads what it needs
-    from usp_prof.model.flops import load  # noqa: PLC0415
+    from usp_prof.model.errors import InputError, UsageError, unknown_name  # noqa: PLC0415 - loaded by those who plan
     from usp_prof.planner import cluster as clusters  # noqa: PLC0415
+    from usp_prof.planner import models  # noqa: PLC0415
     from usp_prof.planner.calibration import calibrate  # noqa: PLC0415
-    from usp_prof.planner.search import Question, search  # noqa: PLC0415
+    from usp_prof.planner.profiles import DEFAULT_TRAINER, PROFILES  # noqa: PLC0415
+    from usp_prof.planner.search import PINNABLE, Question, search  # noqa: PLC0415
 
+    for what, name, known in (("trainer", habits, PROFILES), *(("knob", knob, PINNABLE) for knob in pinned)):
+        if name and name not in known:
+            raise unknown_name(what, name, known)
+    if min(sequence, devices, batch) < 0:
+        raise UsageError("sequence, devices and batch are positive")
     learnt = calibrate(_opened(run).tables) if run is not None else None
+    if learnt is not None and not learnt.is_close:
+        raise InputError(learnt.sentence(), hint=learnt.missing())
     if learnt is None and not (model and device and devices and batch):
         raise UsageError("without a recorded run, a plan needs model, device, devices and batch")
     recorded = learnt.configuration if learnt is not None else None
-    entry = load(Path(model), sequence) if model else learnt.model if learnt is not None else None
+    entry = models.model_named(str(model), sequence) if model else learnt.model if learnt is not None else None
     assert entry is not None  # noqa: S101 - one of the two was given
     if sequence:
         entry = replace(entry, sequence=sequence, flop_per_token={})
@@ -224,6 +236,8 @@ def plan(
         devices or (recorded.devices if recorded is not None else 1),
         batch or (recorded.batch if recorded is not None else 1),
         kind,
+        profile=learnt.profile if learnt is not None and machine is not None else PROFILES[habits or DEFAULT_TRAINER],
+        pinned=pinned,
     )
     return Planned(search(question), learnt.error_fraction if learnt is not None else None)
 

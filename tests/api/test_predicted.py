@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from made_faults import run_with
 
 import usp_prof
 from usp_prof import UspProfError
+from usp_prof.planner.calibration import calibrate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +79,23 @@ def test_a_plan_ranks_configurations_that_fit(tmp_path: Path) -> None:
         usp_prof.plan(model=config)
 
 
-def test_a_plan_learns_from_a_recorded_run() -> None:
-    plans = usp_prof.plan(run_with("clean"))
-    assert plans.error_fraction is not None
-    assert "error of" in repr(plans)
+def test_a_plan_learns_from_a_recorded_run_that_it_predicts_closely() -> None:
+    found = calibrate(run_with("clean").tables)
+    if found.is_close:
+        plans = usp_prof.plan(run_with("clean"))
+        assert plans.error_fraction == found.error_fraction
+        assert "error of" in repr(plans)
+    else:
+        with pytest.raises(UspProfError, match=re.escape(found.sentence())):
+            usp_prof.plan(run_with("clean"))
+
+
+def test_models_go_by_name_and_knobs_are_held() -> None:
+    plans = usp_prof.plan(model="Llama-3-8B", sequence=4096, device="H100", devices=16, batch=64, tp=8)
+    assert set(plans.df["tp"]) == {8}
+    with pytest.raises(UspProfError, match="no knob is named 'colour'"):
+        usp_prof.plan(model="Llama-3-8B", sequence=4096, device="H100", devices=16, batch=64, colour=1)
+    with pytest.raises(UspProfError, match="no trainer is named"):
+        usp_prof.plan(model="Llama-3-8B", sequence=4096, device="H100", devices=16, batch=64, habits="nobody")
+    with pytest.raises(UspProfError, match="positive"):
+        usp_prof.plan(model="Llama-3-8B", sequence=4096, device="H100", devices=-16, batch=64)
