@@ -106,9 +106,9 @@ class Visit:
         """Switch to a page by its link, through its room where that is another."""
         page = next(page for page in PAGES if page.title == title)
         if self.page.locator(link_to(page.title)).count() == 0:
-            first = next(each for each in PAGES if each.room is page.room)
             self.page.click(f".st-key-room-{page.room.name.lower()} a")
-            self.page.wait_for_selector(f".st-key-at-{first.path}", state="attached")
+            room = [each.path for each in PAGES if each.room is page.room]  # it opens on the first that shows anything
+            self.page.wait_for_selector(", ".join(f".st-key-at-{path}" for path in room), state="attached")
         if self.page.locator(f".st-key-at-{page.path}").count() == 0:
             self.page.locator(link_to(page.title)).first.click()
         self.page.wait_for_selector(f".st-key-at-{page.path}", state="attached")

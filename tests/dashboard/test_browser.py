@@ -205,8 +205,9 @@ def test_a_page_is_downloaded_as_one_file_that_asks_nobody(visit: Visit) -> None
 
 
 def test_charts_of_a_page_that_was_left_are_let_go(visit: Visit) -> None:
-    visit.go("")
-    assert visit.page.evaluate(f"() => {{ window.left = {VIEWS}; return window.left.length; }}") >= 3
+    visit.go("pipeline?open=pipeline")
+    visit.page.wait_for_function("() => document.querySelectorAll('.usp-figure[data-ready]').length >= 2")
+    assert visit.page.evaluate(f"() => {{ window.left = {VIEWS}; return window.left.length; }}") >= 2
     for page in ("Communication", "Host", "Query"):
         visit.turn_to(page)
     meter = visit.page.context.new_cdp_session(visit.page)
@@ -221,7 +222,7 @@ def test_charts_of_a_page_that_was_left_are_let_go(visit: Visit) -> None:
 
 def test_hostile_names_in_a_trace_do_no_harm(visit: Visit) -> None:
     visit.go("?run=2")
-    for page in ("Timeline", "Kernels", "Communication", "Suggestions", "Query"):
+    for page in ("Timeline", "Kernels", "Communication", "What if", "Query"):
         visit.turn_to(page)
         visit.check()
     assert visit.page.evaluate("document.querySelectorAll('img[src=\"x\"], b > script').length") == 0
