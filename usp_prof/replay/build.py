@@ -112,39 +112,41 @@ def _lanes(work: Columns, kind: Ints) -> Ints:
 
 
 def _host_calls(launches: Columns, work: Columns) -> Ints:
-    """Give the host's calls that start device work or wait for it; a waiting one also comes back.
+    """Give the host's calls that start device work or wait for it; one that waits also comes back (`RETURN`).
 
     A thread that never starts device work (NCCL's watchdog, a loader that pins memory) is not the host: what it waits
     for holds nothing up. Rows: event, start, duration, kind, step.
     """
-    starts = launches["kernels"] > 0
+    starts_work = launches["kernels"] > 0
     thread = launches.codes("thread")[0]
-    issues = np.zeros(int(thread.max(initial=-1)) + 2, dtype=bool)  # by thread; the last: calls whose thread is unknown
-    issues[thread[starts]] = True
+    # By thread: whether it starts device work. The last entry stands for -1, calls whose thread is unknown.
+    is_host = np.zeros(int(thread.max(initial=-1)) + 2, dtype=bool)
+    is_host[thread[starts_work]] = True
     waits = launches.matches("kind", "sync") | launches["blocking"] | _outlasts_copy(launches, work)
-    waits &= issues[thread]
-    rows = np.flatnonzero(waits | starts)
+    waits &= is_host[thread]
+    rows = np.flatnonzero(waits | starts_work)
     waits = waits[rows]
-    event, start, length = (launches[name][rows] for name in ("event", "start_ns", "dur_ns"))
-    step = launches["step"][rows]
-    call = np.stack([event, start, np.where(waits, 0, length), np.full(len(rows), int(NodeKind.HOST)), step])
-    back = np.stack(
-        [event, start + length, np.zeros(len(rows), np.int64), np.full(len(rows), int(NodeKind.RETURN)), step]
-    )
+    event, start, length, step = (launches[name][rows] for name in ("event", "start_ns", "dur_ns", "step"))
+    none = np.zeros(len(rows), np.int64)
+    # A call that waits takes no time itself: its return ends when what it waited for has ended.
+    call = np.stack([event, start, np.where(waits, 0, length), none + int(NodeKind.HOST), step])
+    back = np.stack([event, start + length, none, none + int(NodeKind.RETURN), step])
     return np.concatenate([call, back[:, waits]], axis=1)
 
 
 def _outlasts_copy(launches: Columns, work: Columns) -> Flags:
     """Mark copies during whose call the copy itself ended: memory that is not pinned makes an async call wait."""
-    ended = np.full(int(max(launches["event"].max(initial=-1), work["launch_event"].max(initial=-1))) + 2, _ENDLESS)
-    of_call = work["launch_event"] >= 0
-    ended[work["launch_event"][of_call]] = (work["start_ns"] + work["dur_ns"])[of_call]
-    return np.asarray(
-        launches.matches("kind", "memcpy") & (ended[launches["event"]] <= launches["start_ns"] + launches["dur_ns"])
-    )
+    # By event number of a call: when the work that it launched ended.
+    size = int(max(launches["event"].max(initial=-1), work["launch_event"].max(initial=-1))) + 2
+    work_end = np.full(size, _ENDLESS)
+    is_launched = work["launch_event"] >= 0
+    work_end[work["launch_event"][is_launched]] = (work["start_ns"] + work["dur_ns"])[is_launched]
+    call_end = launches["start_ns"] + launches["dur_ns"]
+    return np.asarray(launches.matches("kind", "memcpy") & (work_end[launches["event"]] <= call_end))
 
 
-_DRIFT_NS, _DRIFT_SHARE = 1_000, 1_000  # a microsecond, and a thousandth of the wait: ten times any clock's drift
+_DRIFT_NS, _DRIFT_SHARE = 1_000, 1_000
+"""What is missing counts as drift up to a microsecond and a thousandth of the wait: ten times any clock's drift."""
 
 
 def graph_of(tables: TableSet) -> Graph:
@@ -153,38 +155,45 @@ def graph_of(tables: TableSet) -> Graph:
 
 
 def _build(tables: TableSet) -> Graph:
+    """Put the ranks' nodes behind each other, all on the common clock."""
     clocks = clock.of(tables)
     ranks = [nodes_of(tables, rank) for rank in tables.ranks]
-    times = [[clocks.align(nodes.rank, when) for when in (nodes.start, nodes.end)] for nodes in ranks]
-    found = [_on_one_clock(nodes, waits_of(tables, nodes), *when) for nodes, when in zip(ranks, times, strict=True)]
-    waits = [each for each, _ in found]
-    base = np.cumsum([0, *(len(nodes.lane) for nodes in ranks)]).tolist()
-    lane_base = np.cumsum([0, *(nodes.lanes for nodes in ranks)])
-    start, end = (np.concatenate(when) for when in zip(*times, strict=True))
-    names, axes = _texts(ranks, "name"), _texts(ranks, "axis")
+    start_of_rank = [clocks.align(nodes.rank, nodes.start) for nodes in ranks]
+    end_of_rank = [clocks.align(nodes.rank, nodes.end) for nodes in ranks]
+    waits, dropped = [], 0
+    for own, *moments in zip(ranks, start_of_rank, end_of_rank, strict=True):
+        of_rank, dropped_of_rank = _on_one_clock(own, waits_of(tables, own), *moments)
+        waits.append(of_rank)
+        dropped += dropped_of_rank
+    # Where each rank's nodes and lanes begin among those of all.
+    first_node = np.cumsum([0, *(len(own.lane) for own in ranks)]).tolist()
+    first_lane = np.cumsum([0, *(own.lanes for own in ranks)]).tolist()
+    start, end = np.concatenate(start_of_rank), np.concatenate(end_of_rank)
+    name, names = _texts(ranks, "name")
+    axis, axes = _texts(ranks, "axis")
     nodes = Nodes(
-        np.repeat([nodes.rank for nodes in ranks], np.diff(base)),
-        np.concatenate([nodes.lane + low for nodes, low in zip(ranks, lane_base[:-1], strict=True)]),
-        np.concatenate([nodes.kind for nodes in ranks]),
-        start,
-        end - start,
-        np.concatenate([nodes.step for nodes in ranks]),
-        axes[0],
-        names[0],
-        _calls(tables, ranks, base[-1]),
-        np.concatenate([nodes.event for nodes in ranks]),
+        rank=np.repeat([own.rank for own in ranks], np.diff(first_node)),
+        lane=np.concatenate([own.lane + low for own, low in zip(ranks, first_lane[:-1], strict=True)]),
+        kind=np.concatenate([own.kind for own in ranks]),
+        start=start,
+        duration=end - start,
+        step=np.concatenate([own.step for own in ranks]),
+        axis=axis,
+        name=name,
+        call=_calls(tables, ranks, first_node[-1]),
+        event=np.concatenate([own.event for own in ranks]),
     )
     edges = Edges(
-        np.concatenate([each.source + low for each, low in zip(waits, base[:-1], strict=True)]),
-        np.concatenate([each.at_end for each in waits]),
-        np.concatenate([each.target + low for each, low in zip(waits, base[:-1], strict=True)]),
-        np.concatenate([each.lag for each in waits]),
-        np.concatenate([each.kind for each in waits]),
+        source=np.concatenate([of_rank.source + low for of_rank, low in zip(waits, first_node[:-1], strict=True)]),
+        at_end=np.concatenate([of_rank.at_end for of_rank in waits]),
+        target=np.concatenate([of_rank.target + low for of_rank, low in zip(waits, first_node[:-1], strict=True)]),
+        lag=np.concatenate([of_rank.lag for of_rank in waits]),
+        kind=np.concatenate([of_rank.kind for of_rank in waits]),
     )
     transfer, tied = _transfers(nodes)
-    gap, earliest = (np.concatenate([getattr(each, name) for each in waits]) for name in ("gap", "earliest"))
-    dropped = sum(count for _, count in found)
-    return Graph(nodes, gap, earliest, edges, nodes.duration, transfer, tied, axes[1], names[1], dropped)
+    gap = np.concatenate([of_rank.gap for of_rank in waits])
+    earliest = np.concatenate([of_rank.earliest for of_rank in waits])
+    return Graph(nodes, gap, earliest, edges, nodes.duration, transfer, tied, axes, names, dropped)
 
 
 def _on_one_clock(nodes: RankNodes, waits: RankWaits, start: Ints, end: Ints) -> tuple[RankWaits, int]:
@@ -239,24 +248,25 @@ def _texts(ranks: list[RankNodes], which: str) -> tuple[Ints, tuple[str, ...]]:
 
 
 def _calls(tables: TableSet, ranks: list[RankNodes], count: int) -> Ints:
-    """Give each part its call, where at least two members were read."""
+    """Give each node the number of its call, counted from 0; -1 unless at least two members of a call were read."""
     call = np.full(count, -1, np.int64)
     matched = calls.of(tables)
-    found = matched.part_columns()
-    if not len(found):
+    parts = matched.part_columns()
+    if not len(parts):
         return call
-    read = np.bincount(found["call"])
+    members_read = np.bincount(parts["call"])
     low = 0
     for nodes in ranks:
-        mine = matched.rows_of(nodes.rank)
-        mine = mine[read[found["call"][mine]] > 1]
-        width = max(int(nodes.part.max(initial=-1)), int(found["part"][mine].max(initial=-1))) + 2
-        of_part = np.full(width, -1, np.int64)
-        of_part[found["part"][mine]] = found["call"][mine]
-        call[low : low + len(nodes.lane)] = of_part[nodes.part]
+        rows = matched.rows_of(nodes.rank)
+        rows = rows[members_read[parts["call"][rows]] > 1]
+        # By part of this rank: its call, -1 for none; the last entry stands for nodes that are no part (-1).
+        size = max(int(nodes.part.max(initial=-1)), int(parts["part"][rows].max(initial=-1))) + 2
+        call_of_part = np.full(size, -1, np.int64)
+        call_of_part[parts["part"][rows]] = parts["call"][rows]
+        call[low : low + len(nodes.lane)] = call_of_part[nodes.part]
         low += len(nodes.lane)
-    joined = call >= 0
-    call[joined] = numbered(call[joined])[1]
+    is_member = call >= 0
+    call[is_member] = numbered(call[is_member])[1]
     return call
 
 
