@@ -141,3 +141,17 @@ def test_a_good_group_stays_beside_an_odd_one() -> None:
     assert manifest is not None
     assert [group.name for group in manifest.groups] == ["a"]
     assert "groups[1]" in health[0].detail
+
+
+def test_a_manifest_of_a_later_version_is_refused_with_a_hint() -> None:
+    manifest, health = manifest_from({"version": 99, "name": "job"}, "run.json")
+    assert manifest is None
+    assert "update usp-prof" in health[0].detail
+
+
+def test_fields_of_later_versions_are_passed_over() -> None:
+    manifest, health = manifest_from(
+        {"name": "job", "colour": "blue", "groups": [{"name": "g", "ranks": [0], "axes": [], "x": 1}]}, ""
+    )
+    assert manifest is not None
+    assert (manifest.name, manifest.groups[0].ranks, health) == ("job", [0], ())

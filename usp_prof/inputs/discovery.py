@@ -6,10 +6,12 @@ made up. Files that claim one rank are told apart as runs (`_runs`), or refused 
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from pathlib import Path
+from typing import NoReturn
 
 from usp_prof.contract import MANIFEST_NAME
 from usp_prof.inputs.peek import FileKind, Peek, has_device_events, peek, rank_from_words, ranks_from_numbers
@@ -92,9 +94,27 @@ def _listed(root: Path) -> list[Path]:
         raise InputError(f"{root} does not exist", hint=_HINT)
     files: dict[Path, None] = {}
     for top in tops:
-        inside = sorted(top.rglob("*")) if top.is_dir() else [top]
+        inside = _below(top) if top.is_dir() else [top]
         files.update(dict.fromkeys(file for file in inside if file.is_file() and not _hidden(file, top)))
     return list(files)
+
+
+def _below(top: Path) -> list[Path]:
+    """List the files below a folder, through links too; a folder that was seen under its real path is not entered."""
+    seen: set[str] = set()
+    found = []
+    for folder, inner, names in os.walk(top, followlinks=True, onerror=_raise):
+        real = os.path.realpath(folder)
+        if real in seen:  # a link to a folder above, or a second link to one folder
+            inner.clear()
+            continue
+        seen.add(real)
+        found += [Path(folder, name) for name in names]
+    return sorted(found)
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error
 
 
 def _hidden(file: Path, top: Path) -> bool:

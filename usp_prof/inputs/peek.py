@@ -5,6 +5,7 @@ Only a little of the file is read; its end too where that is cheap, or where `wh
 
 from __future__ import annotations
 
+import codecs
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -228,7 +229,7 @@ def _end_fields(path: Path, source: Source, scan: _Scan, fields: dict[str, Any],
 
 def _packed(path: Path) -> bool:
     with path.open("rb") as stream:
-        return stream.read(4)[:2] in {b"\x1f\x8b", b"\x28\xb5"}
+        return stream.read(4)[:2] in {b"\x1f\x8b", b"\x28\xb5", codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
 
 
 def _peek(fields: dict[str, Any], first: list[Any], step: int) -> Peek:

@@ -6,8 +6,11 @@ file that ends early or is corrupt gives every byte that can be unpacked; the re
 
 from __future__ import annotations
 
+import codecs
+import re
 import zlib
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import zstandard
@@ -24,6 +27,7 @@ _PACKED_BLOCK = 1 << 16
 """Packed bytes that are unpacked at once: some ten times as many come out."""
 _ZSTD_BLOCK = 1 << 12
 """The same for Zstandard, of which four bytes may unpack to 128 KB: no more than 128 MB come out at once."""
+_EVENT_LINE = re.compile(rb'\s*\{[^\n]*"ph"\s*:[^\n]*\}\r?\n\s*\{')
 _SIGN = 4
 _STEP = 64
 _GZIP = b"\x1f\x8b"
@@ -71,7 +75,8 @@ class Source:
                 size = _BLOCK if packed is None else _PACKED_BLOCK if isinstance(packed, _Copying) else _ZSTD_BLOCK
                 most = max(limits.MAX_UNPACKED_FREELY, limits.MAX_UNPACKING * self.path.stat().st_size)
                 raw = iter(lambda: stream.read(size) or b"", b"")
-                for block in raw if packed is None else self._unpack(raw, packed):
+                plain = raw if packed is None else self._unpack(raw, packed)
+                for block in _as_list(_as_utf8(plain)):
                     self.size += len(block)
                     if packed is not None and self.size > most:
                         raise InputError(
@@ -113,6 +118,37 @@ class Source:
             before += len(block)
         if not unpacker.eof:
             self.fault = PackingFault("truncated", 0, "the packed file ends early")
+
+
+def _as_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Turn UTF-16 (told by its byte-order mark, as PowerShell writes it) into UTF-8; all else passes as it is."""
+    first = next(blocks, b"")
+    if not first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        yield first
+        yield from blocks
+        return
+    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+    for block in chain([first], blocks):
+        yield decoder.decode(block).encode()
+    yield decoder.decode(b"", final=True).encode()
+
+
+def _as_list(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Turn events that stand one a line (NDJSON) into a list of them; all else passes as it is."""
+    first = next(blocks, b"")
+    line = _EVENT_LINE.match(first)
+    if line is None or b'"traceEvents"' in line[0]:
+        yield first
+        yield from blocks
+        return
+    yield b"["
+    held = b""
+    for block in chain([first], blocks):
+        # Lines that are followed by another one get a comma; the last is held back until it is known to be.
+        *lines, held = (held + block).split(b"\n")
+        yield b"".join(each + b",\n" for each in lines[:-1] if each.strip())
+        held = b"\n".join([*lines[-1:], held])
+    yield b",\n".join(each for each in held.split(b"\n") if each.strip()) + b"]"
 
 
 def _up_to_the_fault(unpacker: _Copying | None, data: bytes) -> tuple[bytes, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from msgspec.structs import astuple
 
@@ -65,6 +66,7 @@ class _Reading:
         while not self.closed and (self.feed.buffer or not self.feed.ended):
             self._piece(self.feed.piece())
         self._tail()
+        self._second_list()
         self.damage.fault = self.source.fault
         self.damage.ends_early = not self.closed
         return self._result()
@@ -164,6 +166,14 @@ class _Reading:
         self.feed.fill(HEAD_LIMIT)
         tail, self.feed.buffer = self.feed.buffer, b""
         self.metadata.update(self._fields(tail, parse_tail(tail)))
+
+    def _second_list(self) -> None:
+        """Read events that a second key of the same name holds, as tools that join files write them."""
+        more = self.metadata.pop("traceEvents", None)
+        if isinstance(more, list):
+            text = msgspec.json.encode(more)
+            if not self._decode(text):
+                self._salvage(text[1:-1])
 
     def _fields(self, text: bytes, parsed: dict[str, Any] | None) -> dict[str, Any]:
         if parsed is not None:
