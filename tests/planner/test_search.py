@@ -60,3 +60,19 @@ def test_progress_is_told() -> None:
     heard: list[tuple[int, int]] = []
     plans = search(Question(PLAIN, MACHINE, devices=2, batch=4), lambda done, total: heard.append((done, total)))
     assert heard[-1] == (len(plans.best), len(plans.best))
+
+
+def test_hybrid_sharding_shards_over_more_than_one_rank_and_fewer_than_all() -> None:
+    found = configurations(Question(LLAMA_8B, MACHINE, devices=32, batch=64))
+    hybrid = [each for each in found if each.replicas > 1]
+    assert hybrid
+    assert all(1 < each.shards < each.dp * each.cp for each in hybrid)
+    alone = configurations(Question(LLAMA_8B, replace(MACHINE, devices_per_node=1), devices=8, batch=64))
+    assert not any(each.replicas > 1 for each in alone)
+
+
+@pytest.mark.parametrize("pinned", [{"tp": 4}, {"zero": 2, "pp": 2}, {"schedule": "zb-h1"}, {"recompute": "full"}])
+def test_pinned_knobs_are_the_only_ones_tried(pinned: dict[str, object]) -> None:
+    found = configurations(Question(PLAIN, MACHINE, devices=8, batch=32, pinned=pinned))
+    assert found
+    assert all(getattr(each, name) == value for each in found for name, value in pinned.items())

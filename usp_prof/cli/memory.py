@@ -12,9 +12,10 @@ from usp_prof.cli.opening import choice_options, open_from
 from usp_prof.cli.plan_text import bar
 from usp_prof.model.configuration import Configuration, Recompute, broken_rule
 from usp_prof.model.errors import InputError, UsageError
+from usp_prof.model.hardware import find
 from usp_prof.model.metric import Unit
 from usp_prof.planner import memory
-from usp_prof.planner.calibration import recorded_configuration
+from usp_prof.planner.calibration import NEUTRAL, recorded_configuration
 from usp_prof.planner.cluster import of_device
 from usp_prof.planner.models import model_named
 from usp_prof.planner.profiles import DEFAULT_TRAINER, PROFILES, profile_named
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from usp_prof.contract import ModelEntry
     from usp_prof.model.footprint import Footprint
+    from usp_prof.planner.profiles import Profile
     from usp_prof.tables.table_set import TableSet
 
 EXAMPLES = """\
@@ -62,13 +64,19 @@ def run(args: argparse.Namespace) -> int:
     rule = broken_rule(model, configuration)
     if rule:
         raise UsageError(rule)
-    habits = "usp-prof" if tables is not None else args.habits
-    ranks = memory.of_ranks(model, configuration, profile_named(habits))
+    ranks = memory.of_ranks(model, configuration, _profile(args, tables))
     measured = _measured(tables) if tables is not None else {}
     room = of_device(args.device, configuration.dtype).memory_bytes if args.device else 0.0
     write = _json if args.format == "json" else _text
     sys.stdout.write(write(configuration, ranks, measured, room))
     return 1 if room and max(rank.total_bytes for rank in ranks) > room else 0
+
+
+def _profile(args: argparse.Namespace, tables: TableSet | None) -> Profile:
+    """Give whose habits to predict with: a run on a device that nobody knows (a CPU) has the formulas alone."""
+    if tables is None or tables.manifest is None:
+        return profile_named(args.habits)
+    return profile_named("usp-prof") if find(tables.manifest.device) is not None else NEUTRAL
 
 
 def _asked(args: argparse.Namespace) -> tuple[ModelEntry, Configuration]:

@@ -226,8 +226,14 @@ def _worth_trying(
     keep &= (c.pp == 1) | (c.micro_batches >= c.pp)
     keep &= c.sequence_parallel | (c.tp > 1)
     keep &= (c.zero == 0) | (c.dp * c.cp > 1)
-    # Hybrid sharding is ZeRO-3's, over more than one node, with no experts to place.
-    keep &= ~hybrid | ((c.zero == 3) & (c.replicas > 1) & (c.dp * c.cp % np.maximum(c.replicas, 1) == 0) & (c.ep == 1))
+    # Hybrid sharding is ZeRO-3's, over more than one node and less than all ranks, with no experts to place.
+    keep &= ~hybrid | (
+        (c.zero == 3)
+        & (c.replicas > 1)
+        & (c.replicas < c.dp * c.cp)
+        & (c.dp * c.cp % np.maximum(c.replicas, 1) == 0)
+        & (c.ep == 1)
+    )
     # ZeRO-3 beside schedules that split backward would gather a third time.
     splits = np.array([schedule.traits.splits_backward for schedule in SCHEDULES])
     keep &= ~((c.zero == 3) & splits[c.schedule])
