@@ -56,7 +56,8 @@ def test_a_step_may_hold_a_few_symbols_more(seed: int, extra: int) -> None:
     found = seek(symbols)
     assert found is not None
     assert len(found) >= 2  # where every window is broken somewhere, the rest stays outside
-    assert all(abs(end - start - len(STEP)) <= extra for start, end in found)
+    # A repeat that begins inside a step holds the end of one and the head of the next, with what is more in either.
+    assert all(abs(end - start - len(STEP)) <= 2 * extra for start, end in found)
 
 
 @given(st.lists(st.integers(0, 40), max_size=400))

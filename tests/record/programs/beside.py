@@ -176,6 +176,7 @@ elif case == "forked_workers":
         child.join()
         assert child.exitcode in {0, 7}
 elif case == "interrupted":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's shell may have it ignored
     with session(active=6) as ours:
         train(ours, steps=4)
         with ours.step():
