@@ -220,20 +220,22 @@ def _settled(
     The few nanoseconds of drift go to the edge that was waited for, else all of that wait would become think time
     which no edit can shorten; what is larger is think time. `edges` are targets, when their sources were over, lags.
     """
-    (start, end), (target, over, lag) = moments, edges
-    room = np.where(first, 0, start - np.roll(end, 1))
-    gap = np.where(first, 0, np.minimum(gap, room))
-    own = np.where(first, earliest, start - room + gap)
-    arrived = over + lag
-    bound = own.copy()
+    (start, end), (target, source_over, lag) = moments, edges
+    # By node: the time since the lane's node before it ended, of which `gap` is kept as think time.
+    since_lane = np.where(first, 0, start - np.roll(end, 1))
+    gap = np.where(first, 0, np.minimum(gap, since_lane))
+    lane_bound = np.where(first, earliest, start - since_lane + gap)
+    arrived = source_over + lag
+    bound = lane_bound.copy()
     np.maximum.at(bound, target, arrived)
-    short, waited = bound < start, bound > own
-    missing = np.where(short & waited, start - bound, 0)
-    drifted = (missing > 0) & (missing <= _DRIFT_NS + room // _DRIFT_SHARE)
-    held = drifted[target] & (arrived == bound[target])
-    lag = lag + np.where(held, missing[target], 0)
-    short &= ~drifted
-    return lag, np.where(short & ~first, room, gap), np.where(short & first, start, earliest)
+    # Nodes that a replay would begin too early: what is missing goes to the edge that came last, or to think time.
+    is_short, is_by_edge = bound < start, bound > lane_bound
+    missing = np.where(is_short & is_by_edge, start - bound, 0)
+    is_drift = (missing > 0) & (missing <= _DRIFT_NS + since_lane // _DRIFT_SHARE)
+    came_last = is_drift[target] & (arrived == bound[target])
+    lag = lag + np.where(came_last, missing[target], 0)
+    is_short &= ~is_drift
+    return lag, np.where(is_short & ~first, since_lane, gap), np.where(is_short & first, start, earliest)
 
 
 def _texts(ranks: list[RankNodes], which: str) -> tuple[Ints, tuple[str, ...]]:
