@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch.nn.utils import clip_grads_with_norm_
 
 from trainer.injection import Faults
 from trainer.model.decoder import Decoder
@@ -142,9 +143,7 @@ class Update:
     def _clip(self, norm: torch.Tensor) -> None:
         limit = self.settled.options.clip
         if limit > 0:
-            factor = (limit / (norm + 1e-6)).clamp(max=1.0)
-            for part in self.slices:
-                part.tensor.grad.mul_(factor.to(part.tensor.grad.dtype))
+            clip_grads_with_norm_([part.tensor for part in self.slices], limit, norm)
 
     def _balance(self, load: torch.Tensor) -> None:
         for layer, experts in self.experts.items():
