@@ -18,7 +18,6 @@ from ..engine import (
     Plans,
     Question,
     cluster_of_device,
-    launch_command,
     plan_answer,
 )
 from ..report import offer
@@ -127,7 +126,11 @@ def _one(plans: Plans, shown: tuple[Plan, ...]) -> tuple[Plan, str]:
         show(block, f"plan-{number}", state.is_dark())
     trainer = st.segmented_control("Start it with", trainers, default=state.word("trainer", trainers)) or trainers[0]
     state.keep("trainer", None if trainer == trainers[0] else trainer)
-    st.code(launch_command(trainer, plans.question.model, shown[place].configuration), language="sh", wrap_lines=True)
+    st.code(
+        plan_answer.started_with(trainer, plans.question.model, shown[place].configuration),
+        language="sh",
+        wrap_lines=True,
+    )
     return shown[place], trainer
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.charts.inputs import MemoryParts, PlanGrid, PlanPoints
+from usp_prof.model.errors import UspProfError
 from usp_prof.model.metric import Unit
 from usp_prof.planner.launch import command as launch_command
 from usp_prof.planner.search import grid as plan_grid
@@ -140,9 +141,17 @@ def one(plans: Plans, plan: Plan, trainer: str) -> Section:
         (
             figures(plan),
             Chart("Predicted memory of a rank, by what fills it", memory(model, plan.configuration, room)),
-            Text(launch_command(trainer, model, plan.configuration)),
+            Text(started_with(trainer, model, plan.configuration)),
         ),
     )
+
+
+def started_with(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
+    """Give the command that starts a plan, or why this trainer cannot run it."""
+    try:
+        return launch_command(trainer, model, configuration)
+    except UspProfError as error:
+        return f"{error.message}; {error.hint}" if error.hint else error.message
 
 
 def figures(plan: Plan) -> KeyFigures:
