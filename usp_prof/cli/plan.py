@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _table(args: argparse.Namespace) -> int:
-    """Predict each row of a table; 1 when any row was refused."""
+    """Predict each row of a table; 2 when any row was refused."""
     if args.table == "-":
         columns, rows = read_rows(sys.stdin)
     else:
@@ -125,7 +125,7 @@ def _table(args: argparse.Namespace) -> int:
     refused = sum(isinstance(each, str) for each in found)
     if refused:
         sys.stderr.write(f"{refused} of {len(rows)} rows were refused: see their column error\n")
-    return 1 if refused else 0
+    return 2 if refused else 0
 
 
 def _check(args: argparse.Namespace) -> None:
