@@ -79,7 +79,7 @@ def test_the_command_adds_columns_and_says_which_rows_were_refused(
         writer = csv.DictWriter(out, [*ROW, "note"])
         writer.writeheader()
         writer.writerows([{**ROW, "note": "kept"}, {**ROW, "tp": "5"}])
-    assert main(["plan", "--table", str(file)]) == 1
+    assert main(["plan", "--table", str(file)]) == 2
     written = capsys.readouterr()
     rows = list(csv.DictReader(io.StringIO(written.out)))
     assert rows[0]["note"] == "kept"
