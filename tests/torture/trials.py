@@ -68,7 +68,7 @@ def command_line(seed: int, folder: Path) -> None:
     words = _typed(rng, folder)
     out, err = io.StringIO(), io.StringIO()
     begun = time.process_time()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.chdir(folder):
         try:
             status = main(words)
         except SystemExit as stopped:  # argparse: usage, help and version
