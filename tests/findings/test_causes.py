@@ -21,7 +21,7 @@ def finding(code: str, gain: float, together: float, error: float = 0.02, **wher
 def judged(code: str, gain: float, error: float, *, opportunity: bool = False) -> Any:
     draft = SimpleNamespace(
         title=code, where={}, evidence={}, edit=Edit(code), advice="", opportunity=opportunity, is_choice=False,
-        covers=(), basis=None, settings={},
+        covers=(), basis=None, settings={}, rows="",
     )  # fmt: skip
     return SimpleNamespace(CODE=code), draft, Gain(gain, Basis.REPLAYED, error)
 
