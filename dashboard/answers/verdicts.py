@@ -55,10 +55,10 @@ def ranks(document: Document) -> str:
         return (
             f"No rank holds the others up: they wait {quantity(cost[rank], Unit.NS)} a {span} at most, for rank {rank}."
         )
-    axis, share = str(culprit["axis"]), culprit["of the step"]
+    axis, worth = str(culprit["axis"]), culprit["worth, replayed"]
     text = f"Rank {rank} is late: the others wait {quantity(cost[rank], Unit.NS)} a {span} for it"
-    if isinstance(share, int | float):
-        text += f", {quantity(share, Unit.FRACTION)} of the {span}"
+    if isinstance(worth, int | float):
+        text += f", which is worth {quantity(worth, Unit.FRACTION)} of the {span} (replayed)"
     late = figures.at("late_fraction", axis=axis, rank=rank)
     if late is not None:
         text += f"; it arrives last in {quantity(late, Unit.FRACTION)} of its {axis} calls"

@@ -39,7 +39,7 @@ def blamed(tables: TableSet, monkeypatch: pytest.MonkeyPatch, *culprits: Culprit
 
 def culprit(rank: int, why: Why = Why.HOST, **more: Any) -> Culprit:
     told = {"steps": (0, 1), "persistent": True, "evidence": {"host": 197, "copies": -2}} | more
-    return Culprit(rank, "dp", why, 2e6, 0.2, 1.01, **told)
+    return Culprit(rank, "dp", why, 2e6, 1.01, **told)
 
 
 @pytest.mark.parametrize("seed", [3, 4])

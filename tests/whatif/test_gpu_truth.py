@@ -13,12 +13,11 @@ from usp_prof.analyses import stragglers
 from usp_prof.findings import find
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.finding import Level
+from usp_prof.report.sections.stragglers import worth_by_rank
 from usp_prof.whatif.attribution import slowdown
 from usp_prof.whatif.predict import predict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from usp_prof.model.finding import Finding
 
 FINDING_OF = {
@@ -36,12 +35,9 @@ SIGNIFICANT = 0.02
 FIRST_IN = 0.95
 
 
-def kinds(*names: str, wrong: Iterable[str] = ()) -> pytest.MarkDecorator:
-    """Ask for each kind of fault; those in `wrong` are known not to be right yet."""
-    mark = pytest.mark.xfail(strict=True, reason="input of the last step is waited for in the step before")
-    return pytest.mark.parametrize(
-        "kind", [pytest.param(name, marks=mark) if name in wrong else name for name in names]
-    )
+def kinds(*names: str) -> pytest.MarkDecorator:
+    """Ask for each kind of fault."""
+    return pytest.mark.parametrize("kind", names)
 
 
 def findings(run: MadeRun) -> list[Finding]:
@@ -130,14 +126,14 @@ def test_the_loss_from_the_ideal_is_that_of_the_culprit(kind: str) -> None:
             assert parts[0].share == pytest.approx(1, abs=0.1), run.name
 
 
-@kinds(*OF_ONE_RANK, wrong=["late_input"])
+@kinds(*OF_ONE_RANK)
 def test_the_report_blames_the_culprit_for_what_its_finding_gains(kind: str) -> None:
     gains = []
     for run in made_runs(kind):
         if run.gain >= WORTH_NAMING and run.fault:
             culprits = stragglers.compute(run.tables).culprits
             assert [culprit.rank for culprit in culprits][:1] == [run.fault.rank], run.name
-            gains.append((culprits[0].step_fraction, run))
+            gains.append((worth_by_rank(find(run.tables)).get(run.fault.rank, 0.0), run))
     assert_close(gains)
 
 

@@ -106,7 +106,6 @@ class Culprit:
     axis: str
     why: Why
     cost_ns: float
-    step_fraction: float
     slowdown: float
     steps: tuple[int, ...]
     persistent: bool
@@ -251,7 +250,6 @@ def _culprit(
         axis or max(sorted(set(axes)), key=axes.count),
         cause,
         mean,
-        mean / length,
         slowdown,
         tuple(steps.tolist()),
         bool(hit.sum() * 2 > mine.sum()),

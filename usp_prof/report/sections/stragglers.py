@@ -12,7 +12,10 @@ from usp_prof.report.sections.plain import key_figures, notes
 from usp_prof.report.words import spans
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from usp_prof.analyses.stragglers import StragglersResult
+    from usp_prof.model.finding import Finding
     from usp_prof.report.context import Context
     from usp_prof.report.document import Block
 
@@ -34,7 +37,7 @@ def build(context: Context, title: str) -> Section | None:
     result = cast("StragglersResult", context.results["stragglers"])
     blocks: list[Block] = [*key_figures(result)]
     if result.culprits:
-        blocks += [_culprits(result), _evidence(result)]
+        blocks += [_culprits(result, worth_by_rank(context.findings)), _evidence(result)]
     if result.lateness:
         latest = sorted(result.lateness, key=lambda late: (-late.own_ns, -late.late_by_ns, late.rank))
         listing = replace(result, lateness=tuple(latest)).listing()
@@ -42,18 +45,27 @@ def build(context: Context, title: str) -> Section | None:
     return Section("stragglers", title, (*blocks, *notes(result)))
 
 
-def _culprits(result: StragglersResult) -> DataTable:
+def worth_by_rank(findings: Iterable[Finding]) -> dict[int, float]:
+    """Give what each late rank is worth: the gain of its finding, as there is one figure for that question."""
+    return {
+        rank: finding.gain_fraction
+        for finding in findings
+        if finding.code == "late-rank" and isinstance(rank := finding.where.get("rank"), int)
+    }
+
+
+def _culprits(result: StragglersResult, worth: Mapping[int, float]) -> DataTable:
     columns = (
         TableColumn("rank"),
         TableColumn("axis"),
         TableColumn("cause"),
-        TableColumn("cost a step", Unit.NS),
-        TableColumn("of the step", Unit.FRACTION),
+        TableColumn("late by, a step", Unit.NS),
+        TableColumn("worth, replayed", Unit.FRACTION),
         TableColumn("slowdown", Unit.RATIO),
         TableColumn("steps"),
     )
     rows = tuple(
-        (c.rank, c.axis, str(c.why), c.cost_ns, c.step_fraction, c.slowdown, spans(sorted(c.steps)))
+        (c.rank, c.axis, str(c.why), c.cost_ns, worth.get(c.rank), c.slowdown, spans(sorted(c.steps)))
         for c in result.culprits
     )
     return DataTable("Culprits", columns, rows)
