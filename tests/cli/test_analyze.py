@@ -118,7 +118,7 @@ def test_step_ranges(run: Path, capsys: pytest.CaptureFixture[str], steps: str, 
         (["--ranks", "1,5-7"], "has no rank 5-7"),
         (["--ranks", "x"], "no list of numbers"),
         (["--run", "other"], "no run is named"),
-        (["--model", "nowhere.json"], "no model description"),
+        (["--model", "nowhere.json"], "cannot read model description"),
     ],
 )
 def test_usage_errors_say_what_to_do(
