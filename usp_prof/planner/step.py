@@ -32,10 +32,11 @@ FILLING = {
     Schedule.INTERLEAVED: 1.0,
     Schedule.ZB_H1: 1 / 3,
     Schedule.INTERLEAVED_ZB: 1 / 3,
-    Schedule.ZBV: 0.0,
+    Schedule.ZBV: 1 / 3,
     Schedule.DUALPIPE_V: 1 / 3,
 }
-"""What is left of the time to fill and drain a pipeline of one chunk; divided by the chunks on a rank."""
+"""What is left of the time to fill and drain a pipeline of one chunk, where F, I and W take equally long (simulated);
+divided by the chunks on a rank."""
 LEAST_EXPOSED = 0.05
 """Share of a message that shows even beside long compute: it has to start, and to be waited for."""
 IS_LOOPED = np.array([schedule.traits.is_looped for schedule in SCHEDULES])
@@ -138,7 +139,7 @@ def _waiting(c: Cases, most: Column, whole: Column) -> Column:
     size = c.tokens * c.shape.hidden * c.width / c.spread
     hop = network.send(c, "pp", size) + np.where(c.pp > 1, c.profile.pipeline_hop, 0.0)
     chunks = np.where(IS_V[c.schedule], 2, c.chunks)
-    fill = FILL[c.schedule] * (whole - most) / np.where(IS_LOOPED[c.schedule], chunks, 1)
+    fill = FILL[c.schedule] * (whole - most) / np.where(IS_LOOPED[c.schedule] | IS_V[c.schedule], chunks, 1)
     travel = 2 * (c.pp - 1) * hop
     # In 1F1B's steady state a round trip of p stages carries p micro-batches: each waits for two hops (p-1)/p.
     steady = np.where(IS_GPIPE[c.schedule], 0.0, 2 * hop * chunks * (c.pp - 1) / c.pp * (c.micro_batches - 1))
