@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import inspect
 import json
 import pkgutil
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
@@ -80,9 +82,14 @@ def test_a_selection_leaves_other_ranks_out() -> None:
     assert "slow-rank" not in codes
 
 
+def _classes(name: str) -> list[tuple[str, type]]:
+    return inspect.getmembers(import_module(f"usp_prof.findings.rules.{name}"), inspect.isclass)
+
+
 def test_every_rule_is_listed_and_has_its_page() -> None:
-    files = {module.name for module in pkgutil.iter_modules(usp_prof.findings.rules.__path__)}
-    assert files == set(NAMES)
+    modules = [module.name for module in pkgutil.iter_modules(usp_prof.findings.rules.__path__)]
+    classes = {f"{name}.{own}" for name in modules for own, rule_class in _classes(name) if hasattr(rule_class, "CODE")}
+    assert classes == set(NAMES)
     for each in all_rules():
         for heading in (
             "What it finds",

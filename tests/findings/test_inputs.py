@@ -6,7 +6,7 @@ import pytest
 from made import run, step, work
 from made_faults import run_with
 
-from usp_prof.findings import find_all, unasked
+from usp_prof.findings import find_all, inputs
 from usp_prof.findings.inputs import DAMAGES, Input, damage
 from usp_prof.model.health import HealthRow, Severity
 
@@ -59,5 +59,7 @@ def test_a_skipped_rule_says_why_and_the_others_are_asked() -> None:
     assert {"slow-rank", "uneven-experts", "few-micro-batches"} <= set(skipped)
     assert "host-pause" not in skipped
     assert sum(row.count for row in rows) == len(skipped)
-    assert unasked.sentence(found.skipped).startswith(f"rules that could not look: {len(skipped)} (needs all ranks")
-    assert not unasked.sentence(())
+    assert inputs.skipped_sentence(found.skipped).startswith(
+        f"rules that could not look: {len(skipped)} (needs all ranks"
+    )
+    assert not inputs.skipped_sentence(())

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_faults import run_with
 
-from usp_prof.findings import find_all, kept
+from usp_prof.findings import engine, find_all
 from usp_prof.findings.search import search
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import EMPTY, Basis, Finding, Level
@@ -67,28 +67,28 @@ def opened(folder: Path, cache: str = "cache") -> Run:
 
 @given(st.lists(findings, max_size=3), st.lists(rows, max_size=3))
 def test_what_is_kept_is_read_back(found: list[Finding], skipped: list[HealthRow]) -> None:
-    whole = kept.Found(tuple(found), tuple(skipped))
+    whole = engine.Found(tuple(found), tuple(skipped))
     with TemporaryDirectory() as folder:
-        kept.write(whole, Path(folder))
-        assert kept.read(Path(folder)) == whole
+        engine.write_kept(whole, Path(folder))
+        assert engine.read_kept(Path(folder)) == whole
 
 
 def test_numbers_of_arrays_are_kept_as_numbers(tmp_path: Path) -> None:
     evidence = {"count": np.int64(3), "share": np.float64(0.1)}
-    kept.write(kept.Found((Finding("code", "title", EMPTY, evidence),), ()), tmp_path)
-    assert kept.read(tmp_path).findings[0].evidence == {"count": 3, "share": 0.1}
+    engine.write_kept(engine.Found((Finding("code", "title", EMPTY, evidence),), ()), tmp_path)
+    assert engine.read_kept(tmp_path).findings[0].evidence == {"count": 3, "share": 0.1}
 
 
 def test_anything_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotImplementedError, match="object"):
-        kept.write(kept.Found((Finding("code", "title", EMPTY, {"what": object()}),), ()), tmp_path)  # type: ignore[dict-item]
+        engine.write_kept(engine.Found((Finding("code", "title", EMPTY, {"what": object()}),), ()), tmp_path)  # type: ignore[dict-item]
 
 
 def test_the_second_time_they_are_read(copied: Path) -> None:
     first = opened(copied)
     found = find_all(first.tables)
     assert found == search(first.tables)
-    (file,) = (copied.parent / "cache").rglob(kept.FILE)
+    (file,) = (copied.parent / "cache").rglob(engine.FILE)
     file.write_bytes(file.read_bytes().replace(b"slow-rank", b"seen-rank"))  # a mark: what is read comes from there
     seal(file.parent, {})
     assert find_all(opened(copied).tables).findings[0].code == "seen-rank"
@@ -100,37 +100,37 @@ def test_another_trace_has_findings_of_its_own(copied: Path) -> None:
     trace = min(copied.glob("*rank1*"))
     trace.unlink()
     find_all(opened(copied).tables)
-    assert len(list((copied.parent / "cache").rglob(kept.FILE))) == 2
+    assert len(list((copied.parent / "cache").rglob(engine.FILE))) == 2
 
 
 def test_all_that_findings_follow_from_has_a_part_in_the_form(copied: Path) -> None:
     tables = opened(copied).tables
-    forms = [kept.form(tables, EVERYTHING), kept.form(tables, Selection(ranks=(0,)))]
+    forms = [engine.kept_form(tables, EVERYTHING), engine.kept_form(tables, Selection(ranks=(0,)))]
     tables.assumptions = replace(tables.assumptions, device="NVIDIA A100-SXM4-80GB")
-    forms.append(kept.form(tables, EVERYTHING))
+    forms.append(engine.kept_form(tables, EVERYTHING))
     tables.health.append(HealthRow("truncated", Severity.DATA_LOSS, rank=0))
-    forms.append(kept.form(tables, EVERYTHING))
+    forms.append(engine.kept_form(tables, EVERYTHING))
     tables.topology = replace(tables.topology, source="none")
-    forms.append(kept.form(tables, EVERYTHING))
+    forms.append(engine.kept_form(tables, EVERYTHING))
     assert len(set(forms)) == len(forms)
     assert all(forms)
-    assert kept.form(opened(copied).tables, EVERYTHING) == forms[0]
+    assert engine.kept_form(opened(copied).tables, EVERYTHING) == forms[0]
 
 
 def test_what_has_no_name_is_not_kept(copied: Path) -> None:
     tables = opened(copied).tables
     tables.assumptions = replace(tables.assumptions, snapshots=(MemorySnapshot(0, 0, 0, 0, 0, 0, NONE, NONE, NONE),))
-    assert not kept.form(tables, EVERYTHING)
+    assert not engine.kept_form(tables, EVERYTHING)
     tables.assumptions = replace(tables.assumptions, snapshots=())
     tables.kept = None
-    assert not kept.form(tables, EVERYTHING)
+    assert not engine.kept_form(tables, EVERYTHING)
     assert find_all(tables) == search(tables)
 
 
 def test_a_file_that_holds_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / kept.FILE).write_bytes(b"\x00")
+    (tmp_path / engine.FILE).write_bytes(b"\x00")
     with pytest.raises(UspProfError, match="no findings"):
-        kept.read(tmp_path)
+        engine.read_kept(tmp_path)
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def another_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 @pytest.mark.usefixtures("another_rule")
 def test_with_a_rule_of_somebody_elses_nothing_is_kept(copied: Path) -> None:
     assert "house-compute" in {each.code for each in find_all(opened(copied).tables).findings}
-    assert not list((copied.parent / "cache").rglob(kept.FILE))
+    assert not list((copied.parent / "cache").rglob(engine.FILE))
 
 
 def test_neither_rules_nor_the_replay_are_loaded_to_ask() -> None:

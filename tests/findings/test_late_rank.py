@@ -14,7 +14,7 @@ from usp_prof.analyses.measures.lateness import Why
 from usp_prof.analyses.stragglers import Culprit, StragglersResult
 from usp_prof.findings import find, find_all
 from usp_prof.findings.causes import causes_of
-from usp_prof.findings.rules import late_rank
+from usp_prof.findings.rules.late_rank import CAUSES, LateRank
 from usp_prof.model.edit import parse_edit
 from usp_prof.run import open_run
 from usp_prof.whatif.predict import predict
@@ -46,7 +46,7 @@ def culprit(rank: int, why: Why = Why.HOST, **more: Any) -> Culprit:
 def test_a_late_rank_is_worth_what_its_replay_gains(seed: int) -> None:
     fault = {"kind": "late_input", "delay_ns": 15_000_000, "rank": 2}
     tables = run_of(json.dumps(PLAIN | {"seed": seed, "faults": [fault]})).tables
-    (found,) = (each for each in find(tables) if each.code == late_rank.CODE)
+    (found,) = (each for each in find(tables) if each.code == LateRank.CODE)
     replayed = predict(tables, [parse_edit("rank_as_peers=2")])
     assert (found.where["rank"], found.edit) == (2, "rank_as_peers=2")
     assert found.gain_fraction == pytest.approx(replayed.gain_fraction)
@@ -58,7 +58,7 @@ def test_what_says_why_comes_first_and_holds_the_late_rank() -> None:
     found = find(run_with("slow_rank").tables)
     first = causes_of(found).causes[0]
     assert first.finding.code == "slow-rank"
-    assert late_rank.CODE in [part.code for part in first.parts]
+    assert LateRank.CODE in [part.code for part in first.parts]
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_what_says_why_comes_first_and_holds_the_late_rank() -> None:
 def test_a_rank_with_more_work_is_late_for_it(run: str, code: str) -> None:
     """With its peers' work it would be as fast as they are, but somebody has to do the work."""
     causes = causes_of(find(open_run(TRACES / run).tables)).causes
-    assert [(cause.finding.code, [part.code for part in cause.parts]) for cause in causes] == [(code, [late_rank.CODE])]
+    assert [(cause.finding.code, [part.code for part in cause.parts]) for cause in causes] == [(code, [LateRank.CODE])]
 
 
 def test_a_rank_that_sleeps_is_one_cause() -> None:
     found = find(open_run(SLEEPING).tables)
     causes = causes_of(found).causes
-    (late,) = (each for each in found if each.code == late_rank.CODE)
+    (late,) = (each for each in found if each.code == LateRank.CODE)
     assert (late.where["rank"], found[late.part_of].code) == (2, "host-pause")
     assert late.title.endswith("its host pauses")
     assert [cause.finding.code for cause in causes if cause.finding.where.get("rank") == 2] == ["host-pause"]
@@ -84,15 +84,15 @@ def test_a_culprit_whose_replay_gains_nothing_is_no_finding(monkeypatch: pytest.
     """Nobody waits for rank 1 here, whatever the analysis says: with it as its peers the step is what it was."""
     tables = run_with("clean").tables
     blamed(tables, monkeypatch, culprit(1))
-    assert late_rank.CODE not in [each.code for each in find_all(tables).findings]
+    assert LateRank.CODE not in [each.code for each in find_all(tables).findings]
 
 
 @pytest.mark.parametrize("why", list(Why))
 def test_every_cause_has_its_words_and_advice(why: Why, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = run_with("clean").tables
     blamed(tables, monkeypatch, culprit(1, why, persistent=False))
-    (draft,) = late_rank.look(tables)
-    assert draft.title == f"rank 1 is late for dp calls in some steps: {late_rank.CAUSES[why]}"
+    (draft,) = LateRank.look(tables)
+    assert draft.title == f"rank 1 is late for dp calls in some steps: {CAUSES[why]}"
     assert draft.advice
     assert draft.evidence["host_over_peers_ns"] == 197
     assert draft.evidence["steps"] == "0, 1"
@@ -101,4 +101,4 @@ def test_every_cause_has_its_words_and_advice(why: Why, monkeypatch: pytest.Monk
 def test_a_rank_without_peers_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = run_of('{"mesh": {"pp": 2}}').tables
     blamed(tables, monkeypatch, culprit(1))
-    assert list(late_rank.look(tables)) == []
+    assert list(LateRank.look(tables)) == []

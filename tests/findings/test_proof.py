@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,8 +10,10 @@ from made_faults import run_of, run_with
 from made_pairs import EXPERTS, PAIRS, PLAIN
 from tiny import Trace, table_set
 
+from usp_prof.findings import all_rules, rule
 from usp_prof.findings.proof import equals
-from usp_prof.findings.rules import NAMES
+from usp_prof.findings.rules.links import SlowLink
+from usp_prof.findings.rules.slow_ranks import SlowRank
 from usp_prof.model.finding import Finding
 from usp_prof.report.words import finding_lines
 from usp_prof.tables.relations import Relations
@@ -75,13 +76,13 @@ def names_culprit(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
 
 
 def test_each_rule_has_a_case() -> None:
-    assert set(CASES) | ELSEWHERE == set(NAMES)
+    assert set(CASES) | ELSEWHERE == {each.CODE.replace("-", "_") for each in all_rules()}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_culprit_is_among_the_rows(name: str) -> None:
     tables = CASES[name]()
-    drafts = list(import_module(f"usp_prof.findings.rules.{name}").look(tables))
+    drafts = list(rule(name.replace("_", "-")).look(tables))
     assert drafts
     for draft in drafts:
         rows = proving_rows(tables, draft)
@@ -90,13 +91,13 @@ def test_the_culprit_is_among_the_rows(name: str) -> None:
 
 def test_the_link_that_is_slow_comes_first() -> None:
     tables = run_with("slow_link").tables
-    (draft,) = import_module("usp_prof.findings.rules.slow_link").look(tables)
+    (draft,) = SlowLink.look(tables)
     assert proving_rows(tables, draft)[0]["group"] == draft.where["group"]
 
 
 def test_a_slow_rank_computes_longest() -> None:
     tables = run_with("slow_rank").tables
-    (draft,) = import_module("usp_prof.findings.rules.slow_rank").look(tables)
+    (draft,) = SlowRank.look(tables)
     rows = proving_rows(tables, draft)
     steps = len(tables.columns("steps", 0))
     assert {row["rank"] for row in rows[:steps]} == {draft.where["rank"]}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
 from made_faults import run_of
 from made_pairs import PAIRS, PLAIN
 
+from usp_prof.findings import rule
 from usp_prof.whatif.predict import predict, unedited
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def _found(name: str, run: Run) -> list[tuple[Draft, float]]:
     """Give what a rule raises that is worth a word, with its gain."""
-    drafts = import_module(f"usp_prof.findings.rules.{name}").look(run.tables)
+    drafts = rule(name.replace("_", "-")).look(run.tables)
     gains = [(draft, predict(run.tables, [draft.edit]).gain_fraction) for draft in drafts]
     return [(draft, gain) for draft, gain in gains if gain >= draft.least_gain]
 

@@ -7,7 +7,8 @@ from made_faults import run_of, run_with
 from tiny import Trace, table_set
 
 from usp_prof.findings import find
-from usp_prof.findings.rules import small_messages, stage_imbalance
+from usp_prof.findings.rules.links import SmallMessages
+from usp_prof.findings.rules.pipelines import StageImbalance
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
 from usp_prof.tables import calls
@@ -36,7 +37,7 @@ def test_a_heavy_last_stage_is_an_imbalance() -> None:
 
 
 def test_a_slow_rank_is_no_imbalance() -> None:
-    assert list(stage_imbalance.look(run_with("slow_rank").tables)) == []
+    assert list(StageImbalance.look(run_with("slow_rank").tables)) == []
 
 
 def test_without_a_manifest_peers_are_told_by_their_work() -> None:
@@ -68,8 +69,8 @@ def test_a_trace_without_steps_is_one_step() -> None:
 def test_what_each_layer_waits_for_cannot_be_bucketed() -> None:
     tables = run_of('{"mesh": {"tp": 2, "dp": 2}}').tables
     assert calls.of(tables).columns().matches("axis", "tp").sum() > 10 * len(tables.columns("steps", 0))
-    assert [draft for draft in small_messages.look(tables) if draft.where == {"axis": "tp"}] == []
+    assert [draft for draft in SmallMessages.look(tables) if draft.where == {"axis": "tp"}] == []
 
 
 def test_few_small_messages_are_fine() -> None:
-    assert list(small_messages.look(run_with("clean").tables)) == []
+    assert list(SmallMessages.look(run_with("clean").tables)) == []

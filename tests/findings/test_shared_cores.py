@@ -13,7 +13,7 @@ from tiny import Trace, table_set
 from usp_prof.contract import Manifest
 from usp_prof.findings import find
 from usp_prof.findings.causes import causes_of
-from usp_prof.findings.rules import shared_cores
+from usp_prof.findings.rules.contention import SharedCores
 from usp_prof.run import open_run
 from usp_prof.tables.relations import Relations
 
@@ -45,7 +45,7 @@ def on_cores(manifest: Manifest, *, taken_off: float, steps: int = 3, ops: int =
 
 
 def drafts(tables: TableSet) -> list[Draft]:
-    return list(shared_cores.look(tables))
+    return list(SharedCores.look(tables))
 
 
 def test_ops_that_stop_now_and_then_tell_that_cores_are_shared() -> None:
@@ -90,7 +90,7 @@ def test_late_ranks_of_the_recorded_run_are_its_effects(tmp_path: Path) -> None:
     """Sixteen ranks on two cores: one finding comes first, and a late rank is beneath it; choices are not."""
     found = find(open_run(RECORDED / "recorded-5d", cache_dir=tmp_path).tables)
     first, *others = causes_of(found).causes
-    assert first.finding.code == shared_cores.CODE
+    assert first.finding.code == SharedCores.CODE
     assert {part.code for part in first.parts} == {"late-rank"}
     assert not {"late-rank", "slow-rank", "slow-link"} & {cause.finding.code for cause in others}
 

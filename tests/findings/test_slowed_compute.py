@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from made import part, run, step, work
 
-from usp_prof.findings.rules import slowed_compute
+from usp_prof.findings.rules.contention import SlowedCompute
 from usp_prof.tables.relations import Relations
 from usp_prof.whatif.predict import predict
 
@@ -48,7 +48,7 @@ def _tables(beside: int) -> TableSet:
 
 def test_slowed_kernels_are_found_and_worth_what_they_lose() -> None:
     tables = _tables(BESIDE)
-    (draft,) = slowed_compute.look(tables)
+    (draft,) = SlowedCompute.look(tables)
     assert draft.evidence["ratio"] == pytest.approx(1.5)
     assert draft.evidence["kernels"] == 5
     gain = predict(tables, [draft.edit]).gain_fraction
@@ -57,10 +57,10 @@ def test_slowed_kernels_are_found_and_worth_what_they_lose() -> None:
 
 def test_the_rows_that_prove_it_are_the_slowed_kernels() -> None:
     tables = _tables(BESIDE)
-    (draft,) = slowed_compute.look(tables)
+    (draft,) = SlowedCompute.look(tables)
     rows = Relations(tables).answer(draft.rows).to_pylist()
     assert [row["dur_ns"] for row in rows] == [BESIDE] * 5
 
 
 def test_kernels_as_fast_as_alone_are_none() -> None:
-    assert list(slowed_compute.look(_tables(ALONE))) == []
+    assert list(SlowedCompute.look(_tables(ALONE))) == []

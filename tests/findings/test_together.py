@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made_faults import run_with
 
-from usp_prof.findings.together import together
+from usp_prof.findings.search import together
 from usp_prof.model.edit import parse_edit
 from usp_prof.whatif.predict import predict
 

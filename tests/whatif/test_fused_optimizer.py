@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny import Trace, table_set
 
-from usp_prof.findings.rules import unfused_optimizer
+from usp_prof.findings.rules.kernels import UnfusedOptimizer
 from usp_prof.model.edit import parse_edit
 from usp_prof.replay.build import graph_of
 from usp_prof.whatif.edits.optimizer import updates
@@ -38,7 +38,7 @@ def run_of(optimizer: str, *kernels: str, steps: int = 3) -> Trace:
 @pytest.mark.parametrize("optimizer", ["Adam", "AdamW", "SGD", "RMSprop", "Lion", "Adagrad", "FusedAdam", "DistAdam"])
 def test_the_update_of_a_known_optimizer_is_fused(optimizer: str) -> None:
     tables = table_set({0: run_of(optimizer, *[ADD, FOREACH] * 30)})
-    (draft,) = unfused_optimizer.look(tables)
+    (draft,) = UnfusedOptimizer.look(tables)
     assert draft.evidence["kernels_per_step"] == 60
     # Of 620 us there stay the model's 20 us and 60 kernels of 2 us.
     assert predict(tables, [draft.edit]).gain_fraction == pytest.approx(1 - 140 / 620, abs=0.03)
@@ -47,14 +47,14 @@ def test_the_update_of_a_known_optimizer_is_fused(optimizer: str) -> None:
 @pytest.mark.parametrize("optimizer", ["Muon", "NorMuon", "MuonWithAuxAdam", "Shampoo", "SOAP", "MyOwn"])
 def test_of_another_optimizer_nothing_is_fused(optimizer: str) -> None:
     tables = table_set({0: run_of(optimizer, *[GEMM, ADD] * 60)})
-    assert list(unfused_optimizer.look(tables)) == []
+    assert list(UnfusedOptimizer.look(tables)) == []
     assert predict(tables, [parse_edit("fused_optimizer")]).gain_fraction == pytest.approx(0, abs=1e-6)
 
 
 def test_products_collectives_norms_and_copies_inside_the_mark_are_not_fused_away() -> None:
     kernels = [GEMM, ALL_GATHER, NORM, COPY] * 15
     tables = table_set({0: run_of("AdamW", *kernels)})
-    assert list(unfused_optimizer.look(tables)) == []
+    assert list(UnfusedOptimizer.look(tables)) == []
     assert not updates(graph_of(tables), tables)[0].any()
     assert predict(tables, [parse_edit("fused_optimizer")]).gain_fraction == pytest.approx(0, abs=1e-6)
 

@@ -1,7 +1,6 @@
 """What is wrong, where, and what is it worth? Rules name an edit; the engine replays and ranks them."""
 
-from usp_prof.findings.catalogue import all_rules, rule
-from usp_prof.findings.engine import find, find_all
-from usp_prof.findings.kept import Found
+from usp_prof.findings.draft import all_rules, rule
+from usp_prof.findings.engine import Found, find, find_all
 
 __all__ = ["Found", "all_rules", "find", "find_all", "rule"]

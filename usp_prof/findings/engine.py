@@ -1,28 +1,94 @@
-"""What is wrong with a run, and what is each thing worth? As it was found before, else by a search.
+"""Engine: the findings of a run as they were found before, else by a search.
 
+What was found lies beside the run's stored tables, under everything that it follows from: the traces' contents and the
+manifest (in the tables' own keys), health, topology, selection and what was assumed, and every line of this package's
+code. Where a part of that cannot be told by name (rules of somebody else's, memory snapshots), nothing is kept.
 The search, with all rules and the replay, is loaded only when it is needed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
 
-from usp_prof.findings import kept
-from usp_prof.findings.catalogue import others
+import msgspec
+import numpy as np
+
+from usp_prof._version import fingerprint
+from usp_prof.findings.draft import others
+from usp_prof.model.errors import UspProfError
+from usp_prof.model.finding import (
+    Finding,
+    IdealStep,  # noqa: TC001
+)
+from usp_prof.model.health import HealthRow  # noqa: TC001
 from usp_prof.model.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
-    from usp_prof.findings.kept import Found
+    from pathlib import Path
+
     from usp_prof.model.finding import Finding
+    from usp_prof.model.selection import Selection
     from usp_prof.tables.table_set import TableSet
+
+
+FILE = "findings.msgpack"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The findings, most important first, which rules could not be asked, and the step with all ranks alike."""
+
+    findings: tuple[Finding, ...]
+    skipped: tuple[HealthRow, ...]
+    ideal: IdealStep | None = None
+    """`None` of one rank alone, which is nobody's equal."""
+
+
+def kept_form(tables: TableSet, selection: Selection) -> str:
+    """Name what the findings of these tables follow from beside the tables; empty where they are not to be kept."""
+    if tables.kept is None or tables.assumptions.snapshots:
+        return ""
+    made_by = (fingerprint(), platform.python_version(), np.__version__)
+    facts = (made_by, tables.assumptions, tables.topology, tables.health, selection)
+    return f"findings-{blake2b(repr(facts).encode(), digest_size=16).hexdigest()}"
+
+
+def write_kept(found: Found, folder: Path) -> None:
+    """Keep findings in a folder."""
+    (folder / FILE).write_bytes(msgspec.msgpack.encode(found, enc_hook=_plain))
+
+
+def read_kept(folder: Path) -> Found:
+    """Read findings back."""
+    try:
+        return msgspec.msgpack.decode((folder / FILE).read_bytes(), type=Found)
+    except (OSError, msgspec.DecodeError) as error:
+        raise UspProfError(f"{folder / FILE} holds no findings: {error}", hint="usp-prof cache clear") from None
+
+
+def _plain(value: Any) -> object:  # noqa: ANN401 - whatever stands in evidence
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(f"{type(value).__name__} cannot be kept in a finding")
+
+
+# What is wrong with a run, and what is each thing worth? As it was found before, else by a search.
+#
+# The search, with all rules and the replay, is loaded only when it is needed.
 
 
 def find_all(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
     """Give what a search finds, as it was found before where nothing that it follows from has changed since."""
-    form = "" if others() else kept.form(tables, selection)
+    form = "" if others() else kept_form(tables, selection)
     if tables.kept is None or not form:
         return _searched(tables, selection)
-    return kept.read(tables.kept.derived(form, lambda folder: kept.write(_searched(tables, selection), folder)))
+    return read_kept(tables.kept.derived(form, lambda folder: write_kept(_searched(tables, selection), folder)))
 
 
 def _searched(tables: TableSet, selection: Selection) -> Found:

@@ -1,7 +1,8 @@
-"""Which inputs does a rule stand on, and what is wrong with them? A rule whose inputs are damaged is not asked."""
+"""Inputs of rules: what each stands on, what is wrong with it, and which rules were not asked because of that."""
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,10 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from usp_prof.tables.table_set import TableSet
+
 
 UNLINKED = 0.1
 """Of device work without a known launch: beyond this share nothing is said of launches."""
@@ -87,3 +89,27 @@ _CHECKS: dict[Input, Callable[[TableSet], str]] = {
     Input.SHAPES: _shapeless,
     Input.MEMORY: _memoryless,
 }
+
+
+# Which rules could not look, and what did they miss? A row of health for each reason, and all in a sentence.
+
+SKIPPED = "rules_skipped"
+_CAUSE = re.compile(r"[^:;(]*")
+
+
+def skipped_rules(reasons: Mapping[str, str]) -> list[HealthRow]:
+    """Say which rules could not look, given each one's reason."""
+    alike: dict[str, list[str]] = {}
+    for rule, reason in reasons.items():
+        alike.setdefault(reason, []).append(rule)
+    return [
+        HealthRow(SKIPPED, Severity.INFO, count=len(rules), detail=f"{reason}; not asked: {', '.join(rules)}")
+        for reason, rules in alike.items()
+    ]
+
+
+def skipped_sentence(health: Iterable[HealthRow]) -> str:
+    """Say in a line how many rules could not look, and why; empty where all could."""
+    found = sorted((row for row in health if row.code == SKIPPED), key=lambda row: -row.count)
+    why = [f"{row.count} ({_CAUSE.match(row.detail)[0].strip()})" for row in found]  # type: ignore[index]
+    return f"rules that could not look: {', '.join(why)}" if why else ""

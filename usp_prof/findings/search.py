@@ -1,30 +1,69 @@
-"""What is wrong, and what is each thing worth? Rules look, the engine replays their edits and puts them in order.
+"""Search for findings: rules look, the engine replays their edits and puts them in order.
 
 Gains overlap, so they are never added: each finding also has the gain of all findings up to it, replayed together.
+An edit that cannot join those before it is left out of that sum.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
-from usp_prof.findings import unasked
-from usp_prof.findings.catalogue import all_rules
+from usp_prof.findings import inputs
 from usp_prof.findings.causes import same_place, with_causes
+from usp_prof.findings.draft import all_rules
+from usp_prof.findings.engine import Found
 from usp_prof.findings.inputs import damage
-from usp_prof.findings.kept import Found
-from usp_prof.findings.together import together
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Finding, Level
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.whatif.attribution import ideal_step
-from usp_prof.whatif.gains import Gain, gains
+from usp_prof.whatif.edited import as_recorded
+from usp_prof.whatif.gains import Gain, gain_of, gains
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from usp_prof.findings.draft import Draft, Rule
+    from usp_prof.model.edit import Edit
     from usp_prof.tables.table_set import TableSet
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """The most that each edit and those before it gain, and by its place why one was left out: it adds nothing.
+
+    The gains never fall: an edit that makes the step longer beside the others is one that nobody would make with them.
+    """
+
+    gains: tuple[float, ...]
+    left_out: dict[int, str]
+
+
+def together(tables: TableSet, edits: Sequence[Edit], first: float) -> Together:
+    """Replay the edits one after the other; `first` is the gain of the first alone, which is known by now."""
+    if len(edits) < 2:
+        return Together(tuple(first for _ in edits), {})
+    made, found = as_recorded(tables).then(tables, edits[0]), [first]
+    left_out: dict[int, str] = {}
+    for place, edit in enumerate(edits[1:], start=1):
+        try:
+            joined = made.then(tables, edit)
+            gain = gain_of(tables, joined, least=inf)
+        except UspProfError as error:
+            left_out[place] = error.message
+            found.append(found[-1])
+        else:
+            made = joined
+            found.append(max(found[-1], gain.gain_fraction))
+    return Together(tuple(found), left_out)
+
+
+# What is wrong, and what is each thing worth? Rules look, the engine replays their edits and puts them in order.
+#
+# Gains overlap, so they are never added: each finding also has the gain of all findings up to it, replayed together.
 
 CRITICAL_GAIN = 0.1
 """What must be certain of a gain, in fractions of the step, for a finding to be critical."""
@@ -58,7 +97,7 @@ def search(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
     edits = [draft.edit for _, draft, _ in judged]
     joined = together(tables, edits, judged[0][2].gain_fraction if judged else 0.0)
     findings = with_causes([_finding(*item, gain) for item, gain in zip(judged, joined.gains, strict=True)])
-    skipped = unasked.rows(failed)
+    skipped = inputs.skipped_rules(failed)
     skipped += [_apart(judged[place][0].CODE, reason) for place, reason in joined.left_out.items()]
     ideal = ideal_step(tables) if len(tables.ranks) > 1 else None
     return Found(tuple(findings), tuple(sorted(skipped)), ideal)

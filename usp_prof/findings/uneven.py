@@ -1,4 +1,4 @@
-"""Who does more than an equal share of a group's work, and who is slow in all that it does?"""
+"""Uneven work: the rank with more than an equal share of its group's, and whether it is slow in all that it does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import group_codes
-from usp_prof.findings.places import longest
+from usp_prof.findings.proof import longest
 from usp_prof.model.topology import Axis
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import work_of

@@ -1,36 +1,37 @@
-"""Which patterns are looked for? One rule a module; its docstring is its page in `usp-prof explain`.
+"""Rules: each looks for one pattern; its docstring is its page in `usp-prof explain`.
 
-A new rule is one file, one line in `NAMES` and one test file. Rules do not know each other.
+A rule is a class that is never instantiated: `CODE`, `TITLE`, what it stands on (`NEEDS`) and `look`. Rules on one
+cause share a file. A new rule is one class, one line in `NAMES` and one test. Rules do not know each other.
 """
 
 NAMES: tuple[str, ...] = (
-    "slow_rank",
-    "slow_host",
-    "slow_link",
-    "late_input",
-    "host_pause",
-    "late_rank",
-    "shared_cores",
-    "exposed_gradient_sync",
-    "exposed_gathers",
-    "exposed_tensor_parallel",
-    "wide_tensor_parallel",
-    "small_messages",
-    "low_bandwidth",
-    "slowed_compute",
-    "host_bound",
-    "blocking_sync",
-    "blocking_copies",
-    "unfused_optimizer",
-    "memory_pressure",
-    "needless_recompute",
-    "wasted_tiles",
-    "slow_op",
-    "uneven_experts",
-    "uneven_sequence",
-    "unequal_lengths",
-    "stage_imbalance",
-    "few_micro_batches",
-    "pipeline_schedule",
+    "slow_ranks.SlowRank",
+    "slow_ranks.SlowHost",
+    "links.SlowLink",
+    "hosts.LateInput",
+    "hosts.HostPause",
+    "late_rank.LateRank",
+    "contention.SharedCores",
+    "exposed_communication.ExposedGradientSync",
+    "exposed_communication.ExposedGathers",
+    "exposed_communication.ExposedTensorParallel",
+    "links.WideTensorParallel",
+    "links.SmallMessages",
+    "links.LowBandwidth",
+    "contention.SlowedCompute",
+    "hosts.HostBound",
+    "blocked_host.BlockingSync",
+    "blocked_host.BlockingCopies",
+    "kernels.UnfusedOptimizer",
+    "blocked_host.MemoryPressure",
+    "needless_recompute.NeedlessRecompute",
+    "kernels.WastedTiles",
+    "kernels.SlowOp",
+    "uneven_work.UnevenExperts",
+    "uneven_work.UnevenSequence",
+    "uneven_work.UnequalLengths",
+    "pipelines.StageImbalance",
+    "pipelines.FewMicroBatches",
+    "pipelines.PipelineSchedule",
 )
-"""The rules; a test walks this folder against it."""
+"""Module and class of each rule, in the order in which they are asked; a test walks this folder against it."""

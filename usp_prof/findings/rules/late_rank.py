@@ -1,28 +1,4 @@
-"""One rank keeps the others waiting.
-
-What it finds
-    A rank that arrives last in its collectives by its own doing: what it takes longer than every other member since the
-    group's call before, waiting for others left out, is at least 2 % of its step. Nobody is blamed for a broadcast or
-    scatter, for whose data the others depend on one rank.
-
-Why it costs time
-    All members of a collective wait for the last. Their wait shows as long communication on the *others*.
-
-What to do
-    The title says what takes longer on that rank: its compute, its host, its input or its link. Where another finding
-    names the same rank (`slow-rank`, `host-pause`, `late-input`, `uneven-experts`), that one says why, and this one is
-    folded under it. Where the trace does not show why, record that rank with shapes and stacks.
-    torchtitan, Megatron-LM, nanotron and DeepSpeed have no setting for it; Megatron-LM's `--log-straggler` watches for
-    it, and our trainer makes one with `--fault slow-rank` or `--fault pause`.
-
-How the gain is predicted
-    The run is replayed with all that the rank does, step by step, as long as its peers take in the median: compute, and
-    its host's thinking, pauses and launches (`rank_as_peers`). How late it is, is evidence and not the gain.
-
-When it is wrong
-    When the rank has more work by design. A rank without peers (alone in its pipeline stage) is not judged: its work is
-    another, see `stage-imbalance`. A slow link is no part of the replayed change, see `slow-link`.
-"""
+"""One rank keeps the others waiting."""
 
 from __future__ import annotations
 
@@ -35,7 +11,7 @@ from usp_prof.analyses.measures.lateness import COVERS, Why
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
-from usp_prof.findings.places import slowest_step
+from usp_prof.findings.proof import slowest_step
 from usp_prof.model.edit import Edit
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.host_gaps import pauses, think_times
@@ -48,9 +24,6 @@ if TYPE_CHECKING:
     from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
 
-CODE = "late-rank"
-TITLE = "A rank keeps the others waiting"
-NEEDS = (Input.ALL_RANKS, Input.ONE_CLOCK)
 SAYS_WHY = (
     "slow-rank", "slow-host", "host-pause", "late-input", "slow-link", "uneven-experts", "uneven-sequence",
     "unequal-lengths",
@@ -77,16 +50,48 @@ ADVICE = {
 }
 
 
-def look(tables: TableSet) -> Iterable[Draft]:
-    """Draft one finding for each culprit of the straggler analysis that has peers to be compared with."""
-    found = stragglers.compute(tables)
-    if not found.culprits:
-        return
-    graph = graph_of(tables)
-    with_peers = slowness(tables, graph)
-    for culprit in found.culprits:
-        if culprit.rank in with_peers:
-            yield _draft(tables, graph, culprit)
+class LateRank:
+    """One rank keeps the others waiting.
+
+    What it finds
+        A rank that arrives last in its collectives by its own doing: what it takes longer than every other member since
+        the group's call before, waiting for others left out, is at least 2 % of its step. Nobody is blamed for a
+        broadcast or scatter, for whose data the others depend on one rank.
+
+    Why it costs time
+        All members of a collective wait for the last. Their wait shows as long communication on the *others*.
+
+    What to do
+        The title says what takes longer on that rank: its compute, its host, its input or its link. Where another
+        finding names the same rank (`slow-rank`, `host-pause`, `late-input`, `uneven-experts`), that one says why, and
+        this one is folded under it. Where the trace does not show why, record that rank with shapes and stacks.
+        torchtitan, Megatron-LM, nanotron and DeepSpeed have no setting for it; Megatron-LM's `--log-straggler` watches
+        for it, and our trainer makes one with `--fault slow-rank` or `--fault pause`.
+
+    How the gain is predicted
+        The run is replayed with all that the rank does, step by step, as long as its peers take in the median: compute,
+        and its host's thinking, pauses and launches (`rank_as_peers`). How late it is, is evidence and not the gain.
+
+    When it is wrong
+        When the rank has more work by design. A rank without peers (alone in its pipeline stage) is not judged: its
+        work is another, see `stage-imbalance`. A slow link is no part of the replayed change, see `slow-link`.
+    """
+
+    CODE = "late-rank"
+    TITLE = "A rank keeps the others waiting"
+    NEEDS = (Input.ALL_RANKS, Input.ONE_CLOCK)
+
+    @staticmethod
+    def look(tables: TableSet) -> Iterable[Draft]:
+        """Draft one finding for each culprit of the straggler analysis that has peers to be compared with."""
+        found = stragglers.compute(tables)
+        if not found.culprits:
+            return
+        graph = graph_of(tables)
+        with_peers = slowness(tables, graph)
+        for culprit in found.culprits:
+            if culprit.rank in with_peers:
+                yield _draft(tables, graph, culprit)
 
 
 def _draft(tables: TableSet, graph: Graph, culprit: Culprit) -> Draft:

@@ -1,0 +1,167 @@
+"""Rules on contention: ranks that share a host's cores, and communication that slows compute beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.rows import group_codes
+from usp_prof.findings import proof
+from usp_prof.findings.draft import Draft
+from usp_prof.findings.inputs import Input
+from usp_prof.findings.proof import longest
+from usp_prof.model.edit import Edit
+from usp_prof.model.finding import Basis
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.node_work import work_of
+from usp_prof.whatif.edits.operations import interference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from usp_prof.replay.graph import Graph
+    from usp_prof.tables.table_set import TableSet
+
+
+UNEVEN = 0.25
+"""Share of the compute beyond the medians of its ops; paced runs on shared cores reach 0.16."""
+LEAST_TIMES = 8
+"""An op that ran less often has no median to speak of."""
+EFFECTS = ("late-rank", "slow-rank", "slow-host", "slow-link", "slow-op", "host-pause", "slowed-compute")
+"""What ranks that are taken off their cores look like."""
+
+
+class SharedCores:
+    """Several ranks compute on the cores of one host, and hold each other up.
+
+    What it finds
+        Ranks without devices, several to a host (the recorder's `processes_per_device`), whose ops take unevenly long:
+        at least a quarter of the compute is what the same op with the same shapes takes, on the same rank, beyond its
+        own median. Runs with paced compute wait by the clock, not for a core, and are not meant.
+
+    Why it costs time
+        A rank that the system takes off its core stops in the middle of whatever it does: an op, a transfer, the time
+        before a post. Each time it is another rank, and all others wait for it.
+
+    What to do
+        Give each rank cores of its own: fewer ranks a host, `OMP_NUM_THREADS` no larger than cores / ranks, pinning
+        (`torchrun --numa-binding`, `taskset`). Until then take late ranks, slow ranks and slow links beneath this
+        finding for its effects. torchtitan, Megatron-LM, nanotron and DeepSpeed run on devices; our trainer: `--pace`
+        takes compute off the cores.
+
+    How the gain is predicted
+        The run is replayed with all ranks alike (`ideal`): compute at the mean of peers, transfers and hosts at their
+        median. Cores of one's own would gain more than that; how much, a run on shared cores cannot tell.
+
+    When it is wrong
+        When ops differ in what their shapes do not show (sparse data, values that decide how long a loop runs). A rank
+        that is slow in all that it does is no effect of shared cores: it comes first where it costs more.
+    """
+
+    CODE = "shared-cores"
+    TITLE = "Ranks share the cores of a host"
+    NEEDS = (Input.ALL_RANKS, Input.ONE_CLOCK)
+
+    @staticmethod
+    def look(tables: TableSet) -> Iterable[Draft]:
+        """Compare how long each op takes on one rank with its own median there."""
+        manifest = tables.manifest
+        if manifest is None or manifest.device != "cpu" or manifest.paced or manifest.processes_per_device < 2:
+            return
+        graph = graph_of(tables)
+        beyond_ns, whole_ns = _beyond_median(tables, graph)
+        uneven = beyond_ns.sum() / max(whole_ns, 1)
+        if uneven < UNEVEN:
+            return
+        yield Draft(
+            f"{manifest.processes_per_device} ranks share the cores of a host: the same op takes unevenly long",
+            {},
+            {
+                "processes_per_host": manifest.processes_per_device,
+                "beyond_median_fraction": float(uneven),
+                **longest(graph, beyond_ns > 0, beyond_ns),
+            },
+            Edit("ideal"),
+            "give each rank cores of its own: fewer ranks a host, fewer threads, pinning",
+            covers=EFFECTS,
+            rows=proof.heaviest(graph, beyond_ns > 0, beyond_ns),
+        )
+
+
+def _beyond_median(tables: TableSet, graph: Graph) -> tuple[NDArray[np.int64], int]:
+    """Give by how much each node exceeds the median of its op and shapes on its rank, and the time compared."""
+    nodes, work = graph.nodes, work_of(tables)
+    rows = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0) & (work.shape >= 0))
+    beyond = np.zeros(len(nodes), np.int64)
+    if not len(rows):
+        return beyond, 0
+    own_ns = nodes.duration[rows]
+    alike = group_codes(nodes.rank[rows], nodes.name[rows], work.shape[rows])
+    times = np.bincount(alike)
+    by_length = own_ns[np.lexsort((own_ns, alike))]  # of each op in turn, the shortest first
+    median = by_length[np.cumsum(times) - times + times // 2]
+    often = times[alike] >= LEAST_TIMES
+    beyond[rows[often]] = np.maximum(own_ns - median[alike], 0)[often]
+    return beyond, int(own_ns[often].sum())
+
+
+SLOWED = 1.1
+
+
+class SlowedCompute:
+    """Communication slows the compute that it runs beside.
+
+    What it finds
+        Kernels (same name, grid and shapes) that take at least 1.1 times as long beside communication as they do alone,
+        where being as fast as alone would shorten the step by 2 % or more.
+
+    Why it costs time
+        Communication kernels occupy multiprocessors and memory bandwidth: overlap is not free, and products that fill
+        whole waves of the device fall into one wave more.
+
+    What to do
+        Give communication fewer multiprocessors, or use copy engines: `NCCL_MAX_CTAS`, `NCCL_MAX_NCHANNELS`,
+        user-buffer registration, `CUDA_DEVICE_MAX_CONNECTIONS`. torchtitan: `compile.enable` for fewer, larger kernels,
+        symmetric memory with `parallelism.enable_async_tensor_parallel`; Megatron-LM: `--nccl-ub` with
+        `--ddp-bucket-size`, `--tp-comm-overlap` with user buffers; nanotron: only NCCL's environment; DeepSpeed:
+        `overlap_comm: false` where the slowing costs more than the overlap brings; our trainer: only NCCL's
+        environment.
+
+    How the gain is predicted
+        The run is replayed with these kernels as fast as alone, and communication as fast as it was
+        (`no_interference`): a bound, since communication that gets less of the device takes longer.
+
+    When it is wrong
+        When the kernels beside communication differ from those alone in something that name, grid and shapes do not
+        show.
+    """
+
+    CODE = "slowed-compute"
+    TITLE = "Communication slows the compute that it runs beside"
+
+    @staticmethod
+    def look(tables: TableSet) -> Iterable[Draft]:
+        """Compare kernels beside communication with the same kernels alone."""
+        graph = graph_of(tables)
+        found = interference(graph, tables)
+        rows = found.ratio > 1
+        if not rows.any():
+            return
+        duration = graph.nodes.duration
+        slowed = float(duration[rows].sum() / (duration[rows] / found.ratio[rows]).sum())
+        if slowed >= SLOWED:
+            yield Draft(
+                f"compute beside communication takes {slowed:.2f} times as long as alone",
+                {},
+                {"kernels": int(rows.sum()), "kinds_compared": found.kinds, "ratio": slowed}
+                | dict(longest(graph, rows, np.asarray(duration))),
+                Edit("no_interference"),
+                "give communication fewer multiprocessors",
+                basis=Basis.BOUND,
+                rows=proof.heaviest(graph, rows),
+                settings={"NCCL": "NCCL_MAX_CTAS", "Megatron-LM": "--nccl-ub"},
+            )

@@ -1,0 +1,244 @@
+"""Rules on kernels: ops far below the device's peak, sizes that waste tiles, an optimizer of many small kernels."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.analyses import kernels
+from usp_prof.findings import proof
+from usp_prof.findings.draft import Draft
+from usp_prof.findings.inputs import Input
+from usp_prof.findings.proof import longest, slowest_step
+from usp_prof.model.edit import Edit
+from usp_prof.model.finding import Basis
+from usp_prof.replay.build import graph_of
+from usp_prof.whatif.edits.operations import of_op, shape_word
+from usp_prof.whatif.edits.optimizer import updates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from usp_prof.analyses.measures.kernel_tally import OpStat
+    from usp_prof.tables.table_set import TableSet
+
+
+LEAST_OP_SHARE = 0.1
+LOW_EFFICIENCY = 0.3
+REACHABLE_EFFICIENCY = 0.6
+
+
+class SlowOp:
+    """An op that takes much of the compute is far below what the device can do.
+
+    What it finds
+        Of the ops below 30 % of what the roofline allows for their FLOP and bytes, the one that takes most time, when
+        that is a tenth of the compute or more and 60 % would shorten the step by 3 % or more. It is an opportunity:
+        which rate a shape can reach is not known for certain.
+
+    Why it costs time
+        Large products reach 60 to 80 % of the roofline, memory-bound ops as much of the bandwidth.
+
+    What to do
+        Another kernel: a fused one (`torch.compile`, `F.scaled_dot_product_attention` with the flash backend, fused
+        cross entropy), the right dtype (a product left in fp32, TF32 not allowed), a larger micro-batch. torchtitan:
+        `compile.enable = true`, `training.mixed_precision_param = "bfloat16"`; Megatron-LM: `--use-flash-attn`,
+        `--cross-entropy-loss-fusion`, `--bf16`; nanotron: `model.dtype: bfloat16`; DeepSpeed: `"bf16": {"enabled":
+        true}`; our trainer: `--compile`, `--dtype bf16`.
+
+    How the gain is predicted
+        The run is replayed with this op at 60 % of the roofline (`op_faster`): a bound.
+
+    When it is wrong
+        When the shape cannot be computed faster (one row, odd sizes: see `usp-prof explain wasted-tiles`).
+    """
+
+    CODE = "slow-op"
+    TITLE = "An op that takes much of the compute is far below what the device can do"
+    NEEDS = (Input.SHAPES,)
+
+    @staticmethod
+    def look(tables: TableSet) -> Iterable[Draft]:
+        """List the top ops that are far below the roofline."""
+        found = kernels.compute(tables)
+        slow = [op for op in found.ops if found.on_gpu and op.family and op.efficiency < LOW_EFFICIENCY]
+        for op in slow[:1]:  # ops are sorted by time: the others can wait until this one is looked at
+            share = op.time_ns / max(found.total_ns, 1)
+            if share < LEAST_OP_SHARE:
+                return
+            graph, word = graph_of(tables), shape_word(op.dims)
+            yield Draft(
+                f"{op.name} takes {100 * share:.0f} % of compute at {100 * op.efficiency:.0f} % of the roofline",
+                {"op": op.name, "dims": word.rstrip(".")},  # what is no tensor has no shape
+                {
+                    "share_of_compute": share,
+                    "efficiency": op.efficiency,
+                    "bound": op.bound,
+                    "calls": op.calls,
+                    **longest(graph, of_op(graph, tables, op.name, word)),
+                },
+                Edit("op_faster", f"{REACHABLE_EFFICIENCY / op.efficiency:.3g}", (("dims", word), ("op", op.name))),
+                "another kernel, another dtype, or a larger micro-batch",
+                least_gain=0.03,
+                rows=proof.largest(
+                    "ops", f"{proof.equals('name', op.name)} AND {proof.equals('input_dims', op.dims)}", "dur_ns"
+                ),
+                opportunity=True,
+                basis=Basis.BOUND,
+                settings={"torchtitan": "compile.enable", "our trainer": "--compile"},
+            )
+
+
+ALIGNED = 8
+TILE = 128
+EMPTY_SHARE = 0.1
+LEAST_SHARE = 0.02
+FASTER = 1.1
+
+
+class WastedTiles:
+    """Matrix products have sizes that waste tiles.
+
+    What it finds
+        Matrix products on a GPU with a size (vocabulary, head, hidden) that is no multiple of 8 elements, or that
+        leaves more than a tenth of its last tile of 128 empty, with at least 2 % of the compute, where the efficiency
+        of the products with whole tiles would shorten the step by 2 % or more.
+
+    Why it costs time
+        Matrix cores work on tiles. A size that is no multiple of 16 bytes keeps fast loads and often the matrix cores
+        from being used at all; a tile that is half empty takes as long as a full one.
+
+    What to do
+        Pad to a multiple of 128 (64 on small models): vocabulary first, 50257 to 50304. torchtitan: pad `vocab_size` in
+        the model's arguments; Megatron-LM: `--make-vocab-size-divisible-by 128`; nanotron:
+        `model.make_vocab_size_divisible_by`; DeepSpeed: the model's own configuration
+        (`model.resize_token_embeddings(n, pad_to_multiple_of=128)`); our trainer: `vocab` in the model's `config.json`.
+
+    How the gain is predicted
+        The run is replayed with these products at the median efficiency of those with whole tiles (`op_faster`):
+        modelled.
+
+    When it is wrong
+        When the product is bound by memory, or is small for other reasons than its shape.
+    """
+
+    CODE = "wasted-tiles"
+    TITLE = "Matrix products have sizes that waste tiles"
+    NEEDS = (Input.SHAPES,)
+
+    @staticmethod
+    def look(tables: TableSet) -> Iterable[Draft]:
+        """Compare products of odd sizes with those of whole tiles."""
+        found = kernels.compute(tables)
+        products = [
+            op for op in found.ops if found.on_gpu and op.family == "matrix product" and np.isfinite(op.efficiency)
+        ]
+        whole = [op for op in products if not _wasteful(op)]
+        if not whole:
+            return
+        usual = float(np.median([op.efficiency for op in whole]))
+        sizes = {size for op in products if (size := _wasteful(op))}
+        for size in sorted(sizes):
+            mine = [op for op in products if _wasteful(op) == size]
+            time = sum(op.time_ns for op in mine)
+            share, efficiency = time / max(found.total_ns, 1), sum(op.ideal_ns for op in mine) / max(time, 1)
+            if share < LEAST_SHARE or usual < FASTER * efficiency:
+                continue
+            graph, names = graph_of(tables), sorted({op.name for op in mine})
+            yield Draft(
+                f"products with a size of {size} reach {100 * efficiency:.0f} %, whole tiles {100 * usual:.0f} %",
+                {"size": size},
+                {
+                    "share_of_compute": share,
+                    "efficiency": efficiency,
+                    "usual_efficiency": usual,
+                    "ops": ", ".join(names),
+                    **longest(graph, of_op(graph, tables, names[0], size=str(size))),
+                },
+                Edit("op_faster", f"{usual / efficiency:.3g}", (("op", names[0]), ("size", str(size)))),
+                f"pad {size} to {-(-size // TILE) * TILE}",
+                basis=Basis.MODELLED,
+                rows=proof.largest(
+                    "ops", f"{proof.equals('name', names[0])} AND contains(input_dims, '{size}')", "dur_ns"
+                ),
+                settings={"Megatron-LM": "--make-vocab-size-divisible-by"},
+            )
+
+
+def _wasteful(op: OpStat) -> int:
+    """Give the size that wastes tiles most; 0 where none does. Numbers of tokens are not the model's to choose."""
+    sizes = {size for shape in _shapes(op.dims) for size in shape[-2:] if size >= TILE}
+    odd = [size for size in sizes if size % ALIGNED or -size % TILE > EMPTY_SHARE * size]
+    return max(odd, default=0)
+
+
+def _shapes(dims: str) -> list[list[int]]:
+    try:
+        read = json.loads(dims)
+    except ValueError:
+        return []
+    return [shape for shape in read if isinstance(shape, list) and all(isinstance(size, int) for size in shape)]
+
+
+MANY = 50
+
+
+class UnfusedOptimizer:
+    """The optimizer runs as many small kernels.
+
+    What it finds
+        Device traces with 50 or more elementwise kernels a step in the update of an optimizer that has a fused form
+        (Adam, AdamW, SGD, Adagrad, RMSprop, Lion and their kin, by the class in torch's mark), where one launch would
+        shorten the step by 2 % or more. A fused optimizer needs a few, a loop over parameters a dozen for each of them.
+        Matrix products (Muon's Newton-Schulz iterations), collectives, norms and copies inside the mark are neither
+        counted nor fused.
+
+    Why it costs time
+        The kernels are shorter than their launches, so that the device waits for the host, once a step on every rank.
+
+    What to do
+        Fuse it: `torch.optim.AdamW(fused=True)`. torchtitan: `optimizer.implementation = "fused"`; Megatron-LM: install
+        Apex or Transformer Engine, whose fused Adam it takes by itself; nanotron:
+        `optimizer.optimizer_factory.torch_adam_is_fused: true`; DeepSpeed: optimizer `Adam` with `torch_adam: false`
+        (`FusedAdam`); our trainer: always fused.
+
+    How the gain is predicted
+        The run is replayed with these kernels one right after another, and no host time between their launches
+        (`fused_optimizer`). The kernels' own time stays, though fused ones read memory less often.
+
+    When it is wrong
+        When elementwise kernels inside the optimizer's mark are other work (scaling of gradients, averaging of
+        weights).
+    """
+
+    CODE = "unfused-optimizer"
+    TITLE = "The optimizer runs as many small kernels"
+    NEEDS = (Input.LAUNCHES,)
+
+    @staticmethod
+    def look(tables: TableSet) -> Iterable[Draft]:
+        """Count the elementwise kernels of the optimizer's update."""
+        graph = graph_of(tables)
+        update, _ = updates(graph, tables)
+        is_update = update & (graph.nodes.step >= 0)
+        steps = len(np.unique(np.stack([graph.nodes.rank[is_update], graph.nodes.step[is_update]]), axis=1).T)
+        if steps and is_update.sum() / steps >= MANY:
+            yield Draft(
+                f"the optimizer's update runs as {is_update.sum() / steps:.0f} kernels a step",
+                {},
+                {
+                    "kernels_per_step": float(is_update.sum() / steps),
+                    "kernel_ns": int(graph.nodes.duration[is_update].sum()),
+                }
+                | dict(slowest_step(graph, is_update)),
+                Edit("fused_optimizer"),
+                "fuse the optimizer",
+                rows=proof.heaviest(graph, is_update),
+                settings={
+                    "torch": "fused=True",
+                    "torchtitan": "optimizer.implementation",
+                    "nanotron": "optimizer.optimizer_factory.torch_adam_is_fused",
+                },
+            )

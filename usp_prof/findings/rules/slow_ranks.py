@@ -1,0 +1,156 @@
+"""Rules on a rank that is slower than its peers, in what it computes or in what its host launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.findings import proof
+from usp_prof.findings.draft import Draft
+from usp_prof.findings.inputs import Input
+from usp_prof.findings.proof import longest, slowest_step
+from usp_prof.findings.uneven import everywhere
+from usp_prof.model.edit import Edit
+from usp_prof.model.health import spans
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.peers import compute_by_step, slowness
+from usp_prof.whatif.edits.blocking import host_slowness
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from usp_prof.replay.graph import Graph
+    from usp_prof.replay.peers import Slowness
+    from usp_prof.tables.table_set import TableSet
+
+
+SLOW_COMPUTE = 1.05
+STEADY = 0.8
+"""A slow rank is slower in so many of its steps; one whose batches are longer now and then is not slow."""
+
+
+class SlowRank:
+    """One rank computes slower than its peers.
+
+    What it finds
+        A rank whose compute for the same work takes, in the median over steps, at least 5 % longer than the median of
+        its peers (same pipeline stage, all other coordinates free), and does so in four of five steps. Repeats of one
+        kernel on one machine differ by 1 to 2 %, and boards of one model by up to about 3 %: 5 % is neither. A rank
+        that takes longer only in some of what it does between the calls of an expert or context group has more work
+        instead: see `uneven-experts` and `uneven-sequence`. Several slow ranks (a slow machine) are one finding, since
+        mending one of them gains nothing.
+
+    Why it costs time
+        All other ranks of its groups wait in every collective until it arrives. The wait shows as long communication on
+        the *others*: the slow rank is the one with the shortest.
+
+    What to do
+        Look at the rank's clocks, temperature and power (`nvidia-smi -q -d CLOCK,PERFORMANCE`), at other processes on
+        its host, and take the machine out. torchtitan, Megatron-LM and DeepSpeed have no setting for it; Megatron-LM's
+        `--log-straggler` and NVIDIA's resiliency extension watch for it. nanotron has none either, and our trainer
+        makes one with `--fault slow-rank`.
+
+    How the gain is predicted
+        The run is replayed with all that the rank does, step by step, as long as its peers take in the median: compute,
+        and its host's thinking, pauses and launches (`rank_as_peers`).
+
+    When it is wrong
+        When the rank has more work by design (experts, uneven sequence lengths, an uneven cut of layers within a
+        stage).
+    """
+
+    CODE = "slow-rank"
+    TITLE = "A rank computes slower than its peers"
+    NEEDS = (Input.ALL_RANKS,)
+
+    @staticmethod
+    def look(tables: TableSet) -> Iterable[Draft]:
+        """Compare each rank's compute with its peers'; several slow ones are one finding: mending one gains nothing."""
+        graph = graph_of(tables)
+        slow = [
+            each for each in slowness(tables, graph).values() if each.ratio >= SLOW_COMPUTE and _steady(graph, each)
+        ]
+        slow = [each for each in slow if everywhere(tables, graph, each.rank) >= 1 + (each.ratio - 1) / 2]
+        if not slow:
+            return
+        worst = max(slow, key=lambda each: (each.ratio, -each.rank))
+        mine = np.isin(graph.nodes.rank, [worst.rank]) & (graph.nodes.kind == NodeKind.COMPUTE)
+        several = len(slow) > 1
+        named = spans(each.rank for each in slow)
+        yield Draft(
+            f"rank{'s' if several else ''} {named} compute{'' if several else 's'} {worst.ratio:.2f} times as long as "
+            f"{'their' if several else 'its'} peers",
+            {"ranks": named} if several else {"rank": worst.rank},
+            {"compute_ns": worst.compute_ns, "peers_ns": worst.peers_ns, "peers": len(worst.peers)}
+            | dict(slowest_step(graph, mine)),
+            Edit("rank_as_peers", "+".join(str(each.rank) for each in slow)),
+            "check its clocks, temperature and neighbours; take the machine out",
+            least_gain=0.01,
+            rows=proof.compute_by_rank(),
+        )
+
+
+def _steady(graph: Graph, found: Slowness) -> bool:
+    """Say whether the rank is slower than its peers in nearly all steps."""
+    own = compute_by_step(graph, found.rank)
+    others = [compute_by_step(graph, rank) for rank in found.peers]
+    slower = []
+    for step, time in own.items():
+        usual = [other[step] for other in others if step in other]
+        if usual:
+            slower.append(time >= (1 + (SLOW_COMPUTE - 1) / 2) * float(np.median(usual)))
+    return bool(slower) and float(np.mean(slower)) >= STEADY
+
+
+SLOW_LAUNCHES = 1.25
+
+
+class SlowHost:
+    """One rank's host launches slower than the others'.
+
+    What it finds
+        Device traces in which the host of one rank takes at least 1.25 times as long from launch to launch as those of
+        the others do in the median, where launching as fast would shorten the step by 2 % or more. Hosts of one kind
+        differ by a tenth.
+
+    Why it costs time
+        The device of that rank waits for launches, arrives late in its collectives, and all others wait for it; its
+        kernels look healthy.
+
+    What to do
+        Look at the host: clock governor, other processes on its cores, NUMA placement (`numactl`, `nvidia-smi topo
+        -m`), memory bandwidth, a debugger or profiler left on. torchtitan, Megatron-LM, nanotron, DeepSpeed and our
+        trainer have no setting for it beyond fewer launches: see `usp-prof explain host-bound`; DeepSpeed's launcher
+        pins with `--bind_cores_to_rank`.
+
+    How the gain is predicted
+        The run is replayed with this host's own time (thinking, pauses, launches) at the median of its peers', piece by
+        piece of each step (`host_as_peers`).
+
+    When it is wrong
+        When the rank launches other work by design (the last pipeline stage with the loss, a rank that logs).
+    """
+
+    CODE = "slow-host"
+    TITLE = "One rank's host launches slower than the others'"
+    NEEDS = (Input.ALL_RANKS, Input.LAUNCHES)
+
+    @staticmethod
+    def look(tables: TableSet) -> Iterable[Draft]:
+        """Compare the hosts' times between launches."""
+        graph = graph_of(tables)
+        for rank, ratio in host_slowness(graph).items():
+            if ratio >= SLOW_LAUNCHES:
+                mine = (graph.nodes.kind == NodeKind.HOST) & (graph.nodes.rank == rank)
+                yield Draft(
+                    f"the host of rank {rank} takes {ratio:.2f} times as long to launch as the others",
+                    {"rank": rank},
+                    {"ratio": ratio, "launches": int(mine.sum())}
+                    | dict(longest(graph, mine, np.maximum(graph.gap, 0) + graph.nodes.duration)),
+                    Edit("host_as_peers", str(rank)),
+                    "look at the host's cores, clocks and memory placement",
+                    settings={"DeepSpeed": "--bind_cores_to_rank"},
+                    rows=proof.heaviest(graph, mine, np.maximum(graph.gap, 0) + graph.nodes.duration),
+                )

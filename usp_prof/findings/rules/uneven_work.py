@@ -1,0 +1,224 @@
+"""Rules on uneven work: experts, parts of a sequence and micro-batches that hold more than their share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.analyses import moe
+from usp_prof.columns.rows import first_rows, group_codes
+from usp_prof.findings import proof
+from usp_prof.findings.draft import Draft
+from usp_prof.findings.inputs import Input
+from usp_prof.findings.proof import spot
+from usp_prof.findings.uneven import worst_of
+from usp_prof.model.edit import Edit
+from usp_prof.model.topology import Axis
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.node_work import BACKWARD, FORWARD, work_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from usp_prof.replay.graph import Graph
+    from usp_prof.tables.table_set import TableSet
+
+
+UNEVEN_EXPERTS = 1.08
+
+
+class UnevenExperts:
+    """Experts get unequal loads.
+
+    What it finds
+        Expert-parallel groups in which the work of the fullest rank is at least 1.08 times the mean of its group,
+        between the group's calls and over the whole recording, where equal loads would shorten the step by 3 % or more.
+
+    Why it costs time
+        Every layer waits for the rank whose experts got the most tokens, in dispatch and in combine.
+
+    What to do
+        Balance the router, or cap what an expert takes. torchtitan: `load_balance_coeff` of the model's MoE arguments
+        (biases without an auxiliary loss); Megatron-LM: `--moe-router-load-balancing-type aux_loss` or
+        `--moe-router-enable-expert-bias`, `--moe-expert-capacity-factor`; nanotron: its MoE example has an auxiliary
+        loss, `moe_loss_weighting`; DeepSpeed: `capacity_factor` and `drop_tokens` of `deepspeed.moe.layer.MoE`; our
+        trainer: balances by biases, unless `--fault expert-imbalance` crowds an expert.
+
+    How the gain is predicted
+        The run is replayed with each rank of a group doing the mean of the group's work between its calls
+        (`even_work=ep`).
+
+    When it is wrong
+        When the imbalance is of the data and goes away by itself, as it does early in training; and a rank that is slow
+        in all it does is `slow-rank`.
+    """
+
+    CODE = "uneven-experts"
+    TITLE = "Experts get unequal loads"
+    NEEDS = (Input.ALL_RANKS,)
+
+    @staticmethod
+    def look(tables: TableSet) -> Iterable[Draft]:
+        """Compare the work of each expert group's ranks."""
+        worst = worst_of(tables, graph_of(tables), Axis.EP)
+        if worst is None or worst.ratio < UNEVEN_EXPERTS:
+            return
+        loads = moe.compute(tables).tokens
+        yield Draft(
+            f"rank {worst.rank} does {worst.ratio:.2f} times its share of its expert group's work",
+            {"axis": str(Axis.EP), "rank": worst.rank},
+            {"ratio": worst.ratio, "tokens_per_step": loads.get(worst.rank, -1.0), **worst.spot},
+            Edit("even_work", str(Axis.EP)),
+            "balance the router",
+            least_gain=0.03,
+            rows=proof.compute_by_rank(),
+            settings={
+                "torchtitan": "load_balance_coeff",
+                "Megatron-LM": "--moe-router-load-balancing-type",
+                "DeepSpeed": "capacity_factor",
+            },
+        )
+
+
+UNEVEN_SEQUENCE = 1.08
+
+
+class UnevenSequence:
+    """Parts of a sequence get unequal work.
+
+    What it finds
+        Context-parallel groups in which the work of one rank is at least 1.08 times the mean of its group, between the
+        group's exchanges and over the whole recording, where equal work would shorten the step by 3 % or more. With a
+        causal mask and contiguous parts the last of n ranks does nearly twice the mean of the attention.
+
+    Why it costs time
+        The group waits in every exchange for the rank with the most work.
+
+    What to do
+        Cut the sequence so that each rank holds an early and a late piece (zigzag). torchtitan: PyTorch's context
+        parallel balances by itself, unless
+        `torch.distributed.tensor.experimental._attention._cp_options.enable_load_balance` is off; Megatron-LM: cuts so
+        by itself, look at loaders that cut before it; nanotron: has no context parallelism of its own, cut in the
+        collator; DeepSpeed: Ulysses (`DistributedAttention`) shares heads instead and is even; our trainer:
+        `--cp-layout zigzag`, or `--cp-method ulysses`.
+
+    How the gain is predicted
+        The run is replayed with each rank of a group doing the mean of the group's work between its exchanges
+        (`even_work=cp`).
+
+    When it is wrong
+        When documents of unequal lengths are packed, so that the mask decides who has how much: then zigzag is not even
+        either.
+    """
+
+    CODE = "uneven-sequence"
+    TITLE = "Parts of a sequence get unequal work"
+    NEEDS = (Input.ALL_RANKS,)
+
+    @staticmethod
+    def look(tables: TableSet) -> Iterable[Draft]:
+        """Compare the work of each context-parallel group's ranks."""
+        worst = worst_of(tables, graph_of(tables), Axis.CP)
+        if worst is not None and worst.ratio >= UNEVEN_SEQUENCE:
+            yield Draft(
+                f"rank {worst.rank} does {worst.ratio:.2f} times its share of its sequences' work",
+                {"axis": str(Axis.CP), "rank": worst.rank},
+                {"ratio": worst.ratio, **worst.spot},
+                Edit("even_work", str(Axis.CP)),
+                "give each rank an early and a late piece of the sequence",
+                least_gain=0.03,
+                rows=proof.compute_by_rank(),
+                settings={"our trainer": "--cp-layout zigzag"},
+            )
+
+
+VARIES, TOGETHER, FEWEST = 0.05, 0.9, 8
+AXES = (Axis.DP, Axis.DP_SHARD, Axis.DP_REPLICATE)
+
+
+class UnequalLengths:
+    """Sequences of unequal lengths make micro-batches unequal.
+
+    What it finds
+        Data-parallel runs in which the times of a micro-batch's forward and backward, within one rank and step, vary by
+        5 % or more and together (correlation 0.9 or more over at least eight of them), where equal work on all replicas
+        would shorten the step by 3 % or more. That the two go together is the mark of the data: noise of the machine
+        strikes either.
+
+    Why it costs time
+        Attention grows with the square of a sequence's length; replicas wait for the one whose batch took longest, in
+        each step for another.
+
+    What to do
+        Give each replica the same sum of squares: sort or pack by length. torchtitan: its text loader packs to a fixed
+        length, look at your own; Megatron-LM: packed sequences (`--reset-attention-mask` lets documents differ: balance
+        them when preprocessing); nanotron: packs in its collator; DeepSpeed: `data_efficiency` with `dynamic_batching:
+        {enabled: true, lr_scaling_method: ...}`; our trainer: `--fault unequal-lengths` makes it, its own data is even.
+
+    How the gain is predicted
+        The run is replayed with each replica doing the mean work of its peers between its synchronisations, step by
+        step (`even_work=dp,per=step`).
+
+    When it is wrong
+        When micro-batches differ for another reason that both passes share (experts chosen, a throttling device).
+    """
+
+    CODE = "unequal-lengths"
+    TITLE = "Sequences of unequal lengths make micro-batches unequal"
+    NEEDS = (Input.ALL_RANKS,)
+
+    @staticmethod
+    def look(tables: TableSet) -> Iterable[Draft]:
+        """Correlate forward and backward of micro-batches."""
+        graph = graph_of(tables)
+        axis = next((each for each in AXES if graph.on_axis(str(each)).any()), None)
+        passes = _passes(graph, tables)
+        if axis is None or len(passes) < 1:
+            return
+        forward, backward, row = passes.T
+        if len(forward) < FEWEST or min(forward.std(), backward.std()) < VARIES:
+            return
+        together = float(np.corrcoef(forward, backward)[0, 1])
+        if together >= TOGETHER:
+            longest = int(row[np.argmax(forward)])
+            begin, end = int(graph.nodes.start[longest]), int(graph.nodes.end[longest])
+            yield Draft(
+                "forward and backward of micro-batches vary together",
+                {"axis": str(axis)},
+                {"correlation": together, "variation": float(forward.std()), "micro_batches": len(forward)}
+                | dict(spot(graph, longest, begin, end)),
+                Edit("even_work", str(axis), (("per", "step"),)),
+                "give each replica the same sum of squared lengths",
+                least_gain=0.03,
+                rows=proof.largest(
+                    "actions", "kind IN ('F', 'B') AND micro_batch >= 0", "device_end_ns - device_start_ns"
+                ),
+                settings={"DeepSpeed": "data_efficiency.dynamic_batching"},
+            )
+
+
+def _passes(graph: Graph, tables: TableSet) -> np.ndarray:
+    """Give for each micro-batch forward and backward over the mean of its rank, stage and step, and a node of it."""
+    work, nodes = work_of(tables), graph.nodes
+    rows = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (work.micro_batch >= 0) & (nodes.step >= 0))
+    rows = rows[(work.phase[rows] == FORWARD) | (work.phase[rows] == BACKWARD)]
+    if not len(rows):
+        return np.zeros((0, 3))
+    places = (nodes.rank[rows], work.stage[rows], nodes.step[rows])
+    group = group_codes(*places, work.micro_batch[rows])
+    one = first_rows(group)
+    times = [
+        np.bincount(group, np.where(work.phase[rows] == phase, nodes.duration[rows], 0))
+        for phase in (FORWARD, BACKWARD)
+    ]
+    first = rows[one]
+    home = group_codes(*(each[one] for each in places))
+    good = np.bincount(home)[home] > 1
+    relative = []
+    for each in times:
+        mean = (np.bincount(home, each) / np.bincount(home))[home]
+        good &= mean > 0
+        relative.append(each / np.maximum(mean, 1))
+    return np.stack([*relative, first.astype(float)], axis=1)[good]
