@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from made_faults import run_of, run_with
+from made_pairs import PLAIN
 
 import usp_prof.findings.rules
 from usp_prof.cli.app import main
@@ -15,7 +16,7 @@ from usp_prof.findings import all_rules, find, find_all, rule
 from usp_prof.findings.rules import NAMES
 from usp_prof.model.errors import UsageError
 from usp_prof.model.finding import Level
-from usp_prof.model.selection import Selection
+from usp_prof.model.selection import Assumptions, Selection
 from usp_prof.whatif.predict import unedited
 
 if TYPE_CHECKING:
@@ -75,6 +76,13 @@ def test_cumulative_gains_grow_and_do_not_add() -> None:
     together = [finding.cumulative_gain_fraction for finding in found]
     assert together == sorted(together)
     assert together[-1] <= sum(finding.gain_fraction for finding in found) + 1e-9
+
+
+def test_findings_follow_what_is_assumed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = run_of(json.dumps(PLAIN)).tables
+    assert "slow-op" in [finding.code for finding in find(tables)]
+    monkeypatch.setattr(tables, "assumptions", Assumptions(device="T4"))  # what it does is much for a small device
+    assert "slow-op" not in [finding.code for finding in find(tables)]
 
 
 def test_a_selection_leaves_other_ranks_out() -> None:

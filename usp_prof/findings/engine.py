@@ -98,8 +98,8 @@ def _searched(tables: TableSet, selection: Selection) -> Found:
 
 
 def found_in(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
-    """Give what a search finds, looked up once for these tables."""
-    return tables.memo(("findings", selection), lambda: find_all(tables, selection))
+    """Give what a search finds, looked up once for these tables and what is assumed of them."""
+    return tables.memo_as_assumed(("findings", selection), lambda: find_all(tables, selection))
 
 
 def find(tables: TableSet, selection: Selection = EVERYTHING) -> list[Finding]:

@@ -120,3 +120,9 @@ class TableSet:
         if key not in self._memo:
             self._memo[key] = build()
         return self._memo[key]  # type: ignore[return-value] # the key names the type
+
+    def memo_as_assumed(self, key: object, build: Callable[[], T]) -> T:
+        """Build a result that follows from the assumptions, once for those that hold now."""
+        assumed = self.assumptions
+        # The pair keeps the assumptions alive, so that no others can come by their id.
+        return self.memo((key, id(assumed)), lambda: (assumed, build()))[1]

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 def predicted_tables(tables: TableSet, prediction: Prediction) -> TableSet:
     """Give the tables of the predicted run: moved as the replay moves it, the pipeline as it is simulated."""
-    key = ("predicted", prediction.edits, tables.assumptions.device)
-    return tables.memo(key, lambda: _predicted(tables, prediction))
+    return tables.memo_as_assumed(("predicted", prediction.edits), lambda: _predicted(tables, prediction))
 
 
 def _predicted(tables: TableSet, prediction: Prediction) -> TableSet:
