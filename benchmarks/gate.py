@@ -1,9 +1,11 @@
 """Does the gate cry wolf, and does it miss? Simulated checks at the default policy against the bars.
 
     python benchmarks/gate.py [--checks 2000]
+    python benchmarks/gate.py --medians [--checks 300]
     python benchmarks/gate.py --recorded RUN RUN ... [--baselines 1]
 
-With `--recorded`, repeats of one configuration are checked against each other: each run against every choice of as many
+With `--medians`, the power of `--judge medians --max-regression step_time=5%` on a shared host, one baseline run of as
+many steps: of unchanged runs and of runs that are 20 % slower, how many regress. With `--recorded`, repeats of one configuration are checked against each other: each run against every choice of as many
 others as `--baselines` says (at most 200 checks, drawn at random).
 """
 
@@ -13,6 +15,7 @@ import argparse
 import itertools
 import sys
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +25,7 @@ from usp_prof.gate.facts import Fact, FactKind
 from usp_prof.gate.history import find_trend
 from usp_prof.gate.judgement import Verdict
 from usp_prof.gate.measured import Baseline, Measured
-from usp_prof.gate.policy import Policy
+from usp_prof.gate.policy import Judge, Policy
 from usp_prof.gate.series import Series
 from usp_prof.gate.verdict import check
 from usp_prof.model.metric import Better, Unit
@@ -124,6 +127,32 @@ def rows(checks: int) -> Iterator[tuple[str, float, str, bool]]:
     yield "trend told of 30 steady runs", share, "<= 0.01", share <= 0.01
 
 
+MEDIANS = Policy().with_options(minimum={}, max_regression={"step_time": "5%"}).judging(Judge.MEDIANS)
+
+
+def power(checks: int) -> Iterator[tuple[str, int, float, float, float]]:
+    """Give noise, steps, and the shares that regress of unchanged and of slower runs, then what is left open."""
+    for noise, correlation in ((0.03, 0.0), (0.05, 0.0), (0.1, 0.0), (0.1, 0.5), (0.2, 0.0)):
+        for steps in (10, 20, 40, 80):
+            rng = np.random.default_rng(steps)
+            found = {0.0: Counter[Verdict](), 0.2: Counter[Verdict]()}
+            for slower, counts in found.items():
+                for _ in range(checks):
+                    before = _step_alone(simulated(rng, noise=noise, correlation=correlation, steps=steps, shared=True))
+                    after = simulated(
+                        rng, slower=slower, noise=noise, correlation=correlation, steps=steps, shared=True
+                    )
+                    counts[check(Baseline((before,)), _step_alone(after), MEDIANS).verdict] += 1
+            name = f"{noise:.0%}" + (f", correlated {correlation}" if correlation else "")
+            unchanged, slow = found[0.0], found[0.2]
+            regressed = Verdict.REGRESSED
+            yield name, steps, unchanged[regressed] / checks, slow[regressed] / checks, slow[Verdict.PASS] / checks
+
+
+def _step_alone(run: Measured) -> Measured:
+    return replace(run, series=tuple(each for each in run.series if each.metric == "step_time"))
+
+
 def recorded(paths: list[str], baselines: int) -> Counter[Verdict]:
     """Check recorded repeats, each against choices of the others."""
     runs = [measured(open_run(path), path) for path in paths]
@@ -146,6 +175,7 @@ def recorded(paths: list[str], baselines: int) -> Counter[Verdict]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checks", type=int, default=2000)
+    parser.add_argument("--medians", action="store_true", help="the power of `--judge medians`")
     parser.add_argument("--recorded", nargs="+", default=[], metavar="RUN")
     parser.add_argument("--baselines", type=int, default=1, help="with --recorded: runs in each baseline")
     args = parser.parse_args()
@@ -153,6 +183,14 @@ def main() -> int:
         found = recorded(args.recorded, args.baselines)
         print({str(verdict): number for verdict, number in found.items()})
         return int(found[Verdict.REGRESSED] > 0.01 * found.total())
+    if args.medians:
+        alarms = []
+        print("| steps differ by | steps | unchanged: regressed | 20 % slower: regressed | 20 % slower: pass |")
+        print("|---|---|---|---|---|")
+        for name, steps, alarm, caught, missed in power(args.checks):
+            print(f"| {name} | {steps} | {alarm:.1%} | {caught:.0%} | {missed:.1%} |", flush=True)
+            alarms.append(alarm)
+        return int(max(alarms) > 0.01)
     good = True
     for name, value, bar, holds in rows(args.checks):
         print(f"{'ok  ' if holds else 'MISS'} {name:52} {value:8.4f}  {bar}")

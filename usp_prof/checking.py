@@ -11,7 +11,7 @@ from usp_prof.findings.engine import found_in
 from usp_prof.gate import measured as baselines
 from usp_prof.gate.judgement import Verdict
 from usp_prof.gate.measure import measure, seen
-from usp_prof.gate.policy import Policy, analyses_for, asks_for_slowdown, check_names, load_policy
+from usp_prof.gate.policy import Judge, Policy, analyses_for, asks_for_slowdown, check_names, load_policy
 from usp_prof.gate.verdict import Inconclusive, Report, check
 from usp_prof.model.errors import UsageError
 from usp_prof.report.answers.check import as_annotations, as_json, as_junit, as_markdown, as_terminal
@@ -42,11 +42,15 @@ class Demand:
     minimum: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     max_regression: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     inconclusive: str = str(Inconclusive.DEFAULT)
+    judge: str = ""
+    """Overrides the policy file's `judge`: `runs` or `medians`."""
 
     def read(self) -> Terms:
         """Read the files; what nothing can be held against is refused."""
         policy = load_policy(self.policy) if self.policy else Policy()
         policy = policy.with_options(minimum=self.minimum, max_regression=self.max_regression)
+        if self.judge:
+            policy = policy.judging(Judge(self.judge))
         check_names(policy)
         if not self.baseline and not policy.minimum:
             raise UsageError("nothing to check against", hint="give --baseline FILE, or a bound such as --min mfu=0.38")

@@ -67,3 +67,13 @@ def test_events_that_stand_one_a_line_are_read(tmp_path: Path, end: str, many: i
     assert raw.events.num_rows == many
     assert {row.code for row in raw.health} == {"no_base_time"}
     assert [file.rank for file in discover(path).runs[0].files] == [0]
+
+
+@pytest.mark.timeout(60)
+def test_a_trace_on_one_line_is_told_from_event_lines_at_once(tmp_path: Path) -> None:
+    """A pattern that tried every brace of a long line against every other took minutes for 2 MB."""
+    event = b'{"ph":"X","cat":"cpu_op","name":"aten::add","pid":1,"tid":2,"ts":1,"dur":2,"args":{}},'
+    compact = b'{"schemaVersion":1,"traceEvents":[' + event * 50_000
+    path = tmp_path / "rank0.json"
+    path.write_bytes(compact + b'{"ph":"M"}]}')
+    assert read(path).events.num_rows == 50_000

@@ -10,7 +10,7 @@ from usp_prof import checking
 from usp_prof.cli.console import output
 from usp_prof.cli.opening import open_from, run_options
 from usp_prof.gate import history
-from usp_prof.gate.policy import parse_pairs
+from usp_prof.gate.policy import Judge, parse_pairs
 from usp_prof.gate.verdict import Inconclusive
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import write
@@ -45,6 +45,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--inconclusive", choices=[str(each) for each in Inconclusive], default=str(Inconclusive.DEFAULT),
         help="default: noise only warns, input that cannot be judged exits with 2",
     )  # fmt: skip
+    parser.add_argument(
+        "--judge", choices=[str(each) for each in Judge], default=None,
+        help="runs (default): doubt one baseline run; medians: the steps at hand decide, nothing is assumed of other runs",
+    )  # fmt: skip
     parser.add_argument("--format", choices=checking.FORMATS, default="terminal", help="what goes to standard output")
     parser.add_argument(
         "--write", metavar="FORMAT=FILE", action="append", default=[], help="write the check to a file as well"
@@ -62,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
         minimum={name: _number(name, value) for name, value in parse_pairs(args.min).items()},
         max_regression=parse_pairs(args.max_regression),
         inconclusive=args.inconclusive,
+        judge=args.judge or "",
     )
     terms = demand.read()  # what is wrong with the words or the files is said before a large run is read
     opened = open_from(args)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.gate.judgement import Judgement, Scale, Verdict, worsening
+from usp_prof.gate.medians import boil_down_to_median, steps_alone
 from usp_prof.gate.sample import boil_down, pseudo_median, t_quantile
 from usp_prof.model.metric import Better, Unit
 
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A difference: its standard error now, what more steps would mend of its variance, and how well it is known."""
+    """A difference: its standard error now, what more steps would mend of its variance, and how well it is known.
+
+    More steps are those of the new run; where medians are judged, those of both sides.
+    """
 
     amount: float
     error: float
@@ -55,7 +59,8 @@ def shift_of(series: Series, gauge: Gauge, olds: Sequence[Sample], new: Sample, 
     total = sum(parts)
     doubt = sum(part * part / max(freedom, 1.0) for part, freedom in zip(parts, freedoms, strict=True))
     freedom = total * total / doubt if doubt > 0 else 1e9  # Welch and Satterthwaite
-    return Shift(new.centre - centre, math.sqrt(total), parts[0], freedom, runs)
+    mendable = parts[0] + parts[1] if rule.medians else parts[0]
+    return Shift(new.centre - centre, math.sqrt(total), mendable, freedom, runs)
 
 
 def _restless(series: Series, gauge: Gauge, samples: Sequence[Sample], noise: Noise) -> float:
@@ -158,8 +163,9 @@ def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, nois
     gauge = gauge_for(before, after, rule.allowed.scale)
     if gauge is None:
         return _from_zero(blank, after)
-    olds = [boil_down(gauge.into(each.samples), each.steps) for each in before]
-    new = boil_down(gauge.into(after.samples), after.steps)
+    boiled = boil_down_to_median if rule.medians and after.per_step else boil_down
+    olds = [boiled(gauge.into(each.samples), each.steps) for each in before]
+    new = boiled(gauge.into(after.samples), after.steps)
     centre = pseudo_median(np.array([old.centre for old in olds]))
     blank = replace(
         blank,
@@ -174,7 +180,8 @@ def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, nois
         return _said(replace(blank, change=change, low=change, high=change), rule)
     if after.per_step and math.isinf(max(new.error, *(old.error for old in olds))):
         return replace(blank, reason="one step tells nothing about noise", more_steps=5)
-    found = shift_of(after, gauge, olds, new, rule, noise)
+    assumed = steps_alone(noise) if rule.medians else noise
+    found = shift_of(after, gauge, olds, new, rule, assumed)
     reach = t_quantile(tail, found.freedom) * found.error
     low, high = gauge.change(found.amount - reach), gauge.change(found.amount + reach)
     said = _said(replace(blank, change=gauge.change(found.amount), low=low, high=high), rule)
@@ -226,4 +233,5 @@ def _unsettled(found: Judgement, shift: Shift, rule: Rule, tail: float, gauge: G
     if not math.isfinite(wanted):
         return replace(found, more_steps=-1, reason="the steps of this run tell nothing about its noise")
     more = max(math.ceil(wanted) - found.steps, 1)
-    return replace(found, more_steps=more, reason=f"about {more} more steps would settle it")
+    where = " in both runs" if rule.medians else ""
+    return replace(found, more_steps=more, reason=f"about {more} more steps{where} would settle it")

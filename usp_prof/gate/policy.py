@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,15 @@ STEP_FAMILY = "step"
 """Step time, throughput and MFU say the same thing: they share one alarm budget, half of the check's."""
 
 
+class Judge(StrEnum):
+    """What a change is held against."""
+
+    RUNS = "runs"
+    """How much runs of one configuration differ: assumed for the machine until several baseline runs show it."""
+    MEDIANS = "medians"
+    """The steps of the runs at hand alone, by the ratio of their medians."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What is allowed for the series whose key `match` names; `*` stands for one value: `overlap_fraction[axis=*]`.
@@ -51,6 +61,8 @@ class Rule:
     between: Limit
     family: str = ""
     stated: bool = False
+    medians: bool = False
+    """Judge by the ratio of medians (see `medians.py`): only the steps of the runs at hand count, no prior."""
 
     def takes(self, series: Series) -> bool:
         """Say whether the rule is about this series."""
@@ -113,6 +125,11 @@ class Policy:
         asked = (*self.asked, *max_regression)
         return replace(self, rules=rules + self.rules, minimum=tuple(sorted(floors.items())), asked=asked)
 
+    def judging(self, way: Judge) -> Policy:
+        """Let every rule judge this way."""
+        medians = way is Judge.MEDIANS
+        return replace(self, rules=tuple(replace(rule, medians=medians) for rule in self.rules))
+
 
 def load_policy(path: str | Path) -> Policy:
     """Read a policy file; its rules come before the defaults unless it says `defaults = false`."""
@@ -127,7 +144,7 @@ def load_policy(path: str | Path) -> Policy:
 NO_FINDINGS = "none"
 """The word of a policy file for a gate that findings do not close."""
 
-_KEYS = ("defaults", "rule", "min", "false_alarm", "findings", "health", "across", "noise")
+_KEYS = ("defaults", "rule", "min", "false_alarm", "findings", "health", "across", "noise", "judge")
 _NOISE_KEYS = ("share", "worth", "enough")
 _RULE_KEYS = ("match", "allowed", "resolve", "between", "family")
 
@@ -144,7 +161,7 @@ def policy_from(data: Mapping[str, Any]) -> Policy:
     false_alarm = float(data.get("false_alarm", 0.01))
     if not 0 < false_alarm < 0.5:
         raise UsageError(f"false_alarm is {false_alarm}", hint="a chance between 0 and 0.5, 0.01 by default")
-    return Policy(
+    policy = Policy(
         rules=tuple(rules) + (DEFAULT_RULES if data.get("defaults", True) else ()),
         minimum=tuple(sorted((name, float(value)) for name, value in data.get("min", {}).items())),
         false_alarm=false_alarm,
@@ -153,6 +170,7 @@ def policy_from(data: Mapping[str, Any]) -> Policy:
         across=tuple(_member(FactKind, "kind of fact", name) for name in data.get("across", ())),
         noise={**PRIORS, **dict(_prior(name, said) for name, said in data.get("noise", {}).items())},
     )
+    return policy.judging(_member(Judge, "way to judge", data.get("judge", Judge.RUNS)))
 
 
 def _prior(name: str, said: Mapping[str, Any]) -> tuple[Machine, Prior]:

@@ -27,7 +27,7 @@ _PACKED_BLOCK = 1 << 16
 """Packed bytes that are unpacked at once: some ten times as many come out."""
 _ZSTD_BLOCK = 1 << 12
 """The same for Zstandard, of which four bytes may unpack to 128 KB: no more than 128 MB come out at once."""
-_EVENT_LINE = re.compile(rb'\s*\{[^\n]*"ph"\s*:[^\n]*\}\r?\n\s*\{')
+_PHASE = re.compile(rb'"ph"\s*:')
 _SIGN = 4
 _STEP = 64
 _GZIP = b"\x1f\x8b"
@@ -136,8 +136,7 @@ def _as_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
 def _as_list(blocks: Iterator[bytes]) -> Iterator[bytes]:
     """Turn events that stand one a line (NDJSON) into a list of them; all else passes as it is."""
     first = next(blocks, b"")
-    line = _EVENT_LINE.match(first)
-    if line is None or b'"traceEvents"' in line[0]:
+    if not _begins_with_an_event_line(first):
         yield first
         yield from blocks
         return
@@ -149,6 +148,15 @@ def _as_list(blocks: Iterator[bytes]) -> Iterator[bytes]:
         yield b"".join(each + b",\n" for each in lines[:-1] if each.strip())
         held = b"\n".join([*lines[-1:], held])
     yield b",\n".join(each for each in held.split(b"\n") if each.strip()) + b"]"
+
+
+def _begins_with_an_event_line(first: bytes) -> bool:
+    """Say whether the first line is a whole event and another object follows it."""
+    line, _, rest = first.lstrip().partition(b"\n")
+    line = line.rstrip()
+    if not (line.startswith(b"{") and line.endswith(b"}") and rest.lstrip().startswith(b"{")):
+        return False
+    return _PHASE.search(line) is not None and b'"traceEvents"' not in line
 
 
 def _up_to_the_fault(unpacker: _Copying | None, data: bytes) -> tuple[bytes, int]:

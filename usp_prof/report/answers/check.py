@@ -16,7 +16,7 @@ from usp_prof.gate.judgement import Judgement, Verdict
 from usp_prof.gate.verdict import Inconclusive
 from usp_prof.model.printable import printable
 from usp_prof.report.answers.units import bare_table, change, figure, interval, metric_cell
-from usp_prof.report.answers.wording import headline, removed, sentence, why_lines, worst_first
+from usp_prof.report.answers.wording import headline, removed, sentence, what_follows, why_lines, worst_first
 from usp_prof.report.writers.safe_console import SafeConsole
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ def as_terminal(report: Report, *, color: bool, width: int = 120) -> str:
         file=out, width=width, force_terminal=color, no_color=not color, highlight=False, force_jupyter=False
     )
     console.print(Text(headline(report), style=_STYLES[report.verdict]), soft_wrap=True)
+    if follows := what_follows(report):
+        console.print(Text(follows, style="bold yellow"), soft_wrap=True)
     runs = f", {report.baseline_runs} runs" if report.baseline_runs > 1 else ""
     console.print(Text(f"{report.after} against {report.before}{runs}"), soft_wrap=True)
     for reason in (report.unusable + report.unanswered)[1:]:
@@ -105,7 +107,9 @@ def as_markdown(report: Report) -> str:
     lines = [f"## {_MARKS[report.verdict]} usp-prof: {_cell(headline(report))}", ""]
     runs = f" ({report.baseline_runs} runs)" if report.baseline_runs > 1 else ""
     lines += [f"`{report.after}` against `{report.before}`{runs}", ""]
-    lines += [f"> [!WARNING]\n> {_cell(reason)}\n" for reason in report.unusable + report.unanswered]
+    follows = what_follows(report)
+    warnings = (*report.unusable, *report.unanswered, *([follows] if follows else []))
+    lines += [f"> [!WARNING]\n> {_cell(reason)}\n" for reason in warnings]
     lines += [f"- differs: {_cell(str(each))}" for each in report.differences]
     lines += [""] if report.differences else []
     shown = worst_first(report.of(Verdict.REGRESSED)) + report.of(Verdict.INCONCLUSIVE) + report.of(Verdict.IMPROVED)

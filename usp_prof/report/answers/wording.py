@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from usp_prof.gate.judgement import Judgement, Verdict
@@ -26,8 +27,10 @@ def headline(report: Report) -> str:
         worst += [f"new finding {each.code}" for each in report.new_findings]
         return "regressed: " + ", ".join(worst[:3]) + (f" and {len(worst) - 3} more" if len(worst) > 3 else "")
     if report.verdict is Verdict.INCONCLUSIVE:
-        open_ones = report.of(Verdict.INCONCLUSIVE)
-        return f"inconclusive: {open_ones[0].key}: {open_ones[0].reason}"
+        first = worst_first(report.of(Verdict.INCONCLUSIVE))[0]
+        if first.worse > first.allowed:
+            return f"inconclusive: {first.key} {change(first)} is more than allowed and may be noise: {first.reason}"
+        return f"inconclusive: {first.key}: {first.reason}"
     if report.verdict is Verdict.IMPROVED:
         best = report.of(Verdict.IMPROVED)
         return "improved: " + ", ".join(f"{each.key} {change(each)}" for each in best[:3])
@@ -36,8 +39,26 @@ def headline(report: Report) -> str:
 
 
 def worst_first(found: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
-    """Order judgements by how many times the allowed amount they are worse."""
-    return tuple(sorted(found, key=lambda each: (-each.worse / max(each.allowed, 1e-9), each.key)))
+    """Order judgements by how many times the allowed amount they are worse; what was not measured comes last."""
+    return tuple(sorted(found, key=lambda each: (-_times_allowed(each), each.key)))
+
+
+def _times_allowed(found: Judgement) -> float:
+    return -math.inf if math.isnan(found.worse) else found.worse / max(found.allowed, 1e-9)
+
+
+def what_follows(report: Report) -> str:
+    """Say of a check that noise leaves open what the exit code makes of it, and what would decide it."""
+    if report.verdict is not Verdict.INCONCLUSIVE or report.unusable or report.unanswered:
+        return ""
+    if all(math.isnan(each.change) for each in report.of(Verdict.INCONCLUSIVE)):
+        return ""
+    code = report.exit_code
+    means = f"NOT DECIDED, and exits with {code}"
+    ways = ["--judge medians lets the steps at hand decide"]
+    if code == 0:
+        ways.append("--inconclusive fail exits with 1")
+    return f"{means}: {'; '.join(ways)}"
 
 
 def sentence(found: Judgement) -> str:
