@@ -5,8 +5,9 @@
     python benchmarks/gate.py --recorded RUN RUN ... [--baselines 1]
 
 With `--medians`, the power of `--judge medians --max-regression step_time=5%` on a shared host, one baseline run of as
-many steps: of unchanged runs and of runs that are 20 % slower, how many regress. With `--recorded`, repeats of one configuration are checked against each other: each run against every choice of as many
-others as `--baselines` says (at most 200 checks, drawn at random).
+many steps: of unchanged runs and of runs that are 20 % slower, how many regress. With `--recorded`, repeats of one
+configuration are checked against each other: each run against every choice of as many others as `--baselines` says (at
+most 200 checks, drawn at random).
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--judge", choices=[str(each) for each in Judge], default=None,
-        help="runs (default): doubt one baseline run; medians: the steps at hand decide, nothing is assumed of other runs",
+        help="runs (default): doubt a single baseline run; medians: let the steps at hand decide",
     )  # fmt: skip
     parser.add_argument("--format", choices=checking.FORMATS, default="terminal", help="what goes to standard output")
     parser.add_argument(

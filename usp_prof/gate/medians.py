@@ -1,4 +1,4 @@
-"""The ratio of medians: what decides where a policy trusts the steps of the runs at hand, and assumes nothing of others.
+"""The ratio of medians: how a policy decides that trusts the steps at hand and assumes nothing of other runs.
 
 The default judgement doubts a single baseline run: on a shared host, runs of one configuration differ by twice what
 their steps do, so that +20 % over one baseline run stays inconclusive. With `judge = "medians"` nothing is assumed of

@@ -28,9 +28,8 @@ def headline(report: Report) -> str:
         return "regressed: " + ", ".join(worst[:3]) + (f" and {len(worst) - 3} more" if len(worst) > 3 else "")
     if report.verdict is Verdict.INCONCLUSIVE:
         first = worst_first(report.of(Verdict.INCONCLUSIVE))[0]
-        if first.worse > first.allowed:
-            return f"inconclusive: {first.key} {change(first)} is more than allowed and may be noise: {first.reason}"
-        return f"inconclusive: {first.key}: {first.reason}"
+        doubt = f" {change(first)} is more than allowed and may be noise" if first.worse > first.allowed else ""
+        return f"inconclusive: {first.key}{doubt}: {first.reason}"
     if report.verdict is Verdict.IMPROVED:
         best = report.of(Verdict.IMPROVED)
         return "improved: " + ", ".join(f"{each.key} {change(each)}" for each in best[:3])
