@@ -185,7 +185,7 @@ class PlanGrid:
     across: str
     down: str
     columns: tuple[int, ...]
-    rows: tuple[int, ...]
+    rows: tuple[int | str, ...]
     values: NDArray[np.float64]
     texts: tuple[str, ...]
     labels: tuple[str, ...]

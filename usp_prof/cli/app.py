@@ -33,6 +33,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("whatif", "What would a change be worth: replay the run with it made."),
     ("plan", "Which configuration should be trained: memory and time of all, ranked."),
     ("memory", "What fills memory: every pipeline rank predicted, beside what was measured."),
+    ("sweep", "Run a grid of configurations with the trainer: one table, heat maps, the planner judged."),
     ("explain", "What does a finding mean, and what can be done?"),
     ("trend", "When did it get slower: steps and drift over checked runs."),
 )

@@ -1,0 +1,230 @@
+"""Run a grid or a list of configurations with the trainer, and draw what came of it; or draw a published sweep.
+
+The cells of a sweep are kept in a folder: what is interrupted continues where it stopped, failures keep their reason.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from usp_prof.cli.console import note, notes, output, write_out
+from usp_prof.model.errors import InputError, UsageError, UspProfError
+from usp_prof.planner.calibration import calibrate
+from usp_prof.planner.sweep import published, rows, runner
+from usp_prof.planner.sweep.cells import MOST_PROCESSES, of_fixed, of_grid, of_list
+from usp_prof.planner.sweep.recording import recorded
+from usp_prof.planner.sweep.score import predicted, score, to_learn_from
+from usp_prof.report.answers import sweep as answer
+from usp_prof.run import open_run
+from usp_prof.whole_files import whole_file
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+    from usp_prof.planner.sweep.outcome import Outcome
+    from usp_prof.planner.sweep.rows import Row
+    from usp_prof.planner.sweep.runner import Sweep
+    from usp_prof.planner.sweep.score import Score
+    from usp_prof.report.document import Section
+
+EXAMPLES = """\
+  usp-prof sweep sweeps/tiny --processes 4 --grid tp=1,2 pp=1,2 zero=0,1 --fixed batch=16 steps=8
+  usp-prof sweep sweeps/tiny                          (continues what was stopped, and shows what there is)
+  usp-prof sweep sweeps/tiny --list cells.csv --at-once 2 --judge
+  usp-prof sweep sweeps/tiny --format html -o sweep.html
+  usp-prof sweep --published playbook FILE.csv --only model=8B --format html -o playbook.html
+"""
+FORMATS = ("terminal", "html", "csv")
+MOST_AT_ONCE = 64
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "folder", metavar="FOLDER", nargs="?", help="where the cells are kept; named anew, it continues"
+    )
+    parser.add_argument(
+        "--grid", metavar="NAME=A,B", nargs="+", action="extend", default=[],
+        help="values of the trainer's options that are crossed; processes may be one of them",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fixed",
+        metavar="NAME=A",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="the trainer's options that hold for all cells, such as model=tiny batch=16 steps=8",
+    )
+    parser.add_argument("--list", metavar="CSV", help="one cell a row, columns are the trainer's options")
+    parser.add_argument(
+        "--processes", metavar="N", type=int, default=1, help="of each cell that names none (default 1)"
+    )
+    parser.add_argument("--at-once", metavar="N", type=int, default=1, help="cells that run side by side (default 1)")
+    parser.add_argument("--timeout", metavar="S", type=float, default=600.0, help="seconds of a cell (default 600)")
+    parser.add_argument("--again", action="store_true", help="run the cells that failed once more")
+    parser.add_argument("--trainer", metavar="FILE", default="", help="the trainer's script (default: trainer/run.py)")
+    parser.add_argument("--judge", action="store_true", help="record one cell, and hold the planner against the others")
+    parser.add_argument("--published", nargs=2, metavar=("FORM", "FILE"), help="draw a published table: playbook")
+    parser.add_argument("--only", metavar="NAME=A,B", nargs="+", action="extend", default=[], help="rows, by a column")
+    parser.add_argument("--map", metavar="DOWN,ACROSS", default="", help="sides of the maps (default: tp,pp)")
+    parser.add_argument("--format", choices=FORMATS, default="terminal", help="how to write it")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write it there")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run what is left of a sweep and show it; 1 when no cell ran well."""
+    axes = _axes(args.map)
+    if args.published:
+        table = published.read(args.published[0], Path(args.published[1]))
+        kept = _only(table.rows, args.only)
+        _write(args, table.name, kept, score(kept), table.notes, axes)
+        return 0
+    if not args.folder:
+        raise UsageError("a sweep needs a folder", hint=EXAMPLES.splitlines()[0].strip())
+    folder = Path(args.folder)
+    sweep, outcomes = _run(args, folder)
+    found = rows.of_folder(sweep, outcomes)
+    judged: Score | None = None
+    if args.judge:
+        found, judged = _judge(args, folder, sweep, outcomes, found)
+    with whole_file(folder / "table.csv") as file:
+        file.write(_csv(found).encode())
+    kept = _only(found, args.only)
+    _write(args, folder.name, kept, judged, (f"Cells and table.csv are in {folder}.",), axes)
+    return 0 if any(row.is_ok for row in found) else 1
+
+
+def _run(args: argparse.Namespace, folder: Path) -> tuple[Sweep, list[Outcome]]:
+    for option, most in (("at_once", MOST_AT_ONCE), ("processes", MOST_PROCESSES)):
+        if not 1 <= getattr(args, option) <= most:
+            raise UsageError(f"--{option.replace('_', '-')} is 1 to {most}, not {getattr(args, option)}")
+    if not args.timeout > 0:
+        raise UsageError(f"--timeout is a number of seconds, not {args.timeout:g}")
+    cells = of_grid(args.grid, args.processes) if args.grid else []
+    if args.list:
+        try:
+            with Path(args.list).open(newline="", encoding="utf-8-sig") as file:
+                cells += of_list(file, args.processes)
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{args.list} cannot be read: {error}") from error
+    trainer = args.trainer or runner.trainer_of_clone()
+    if not trainer or not Path(trainer).is_file():
+        raise InputError("there is no trainer to run", hint="--trainer FILE, such as trainer/run.py of a clone")
+    asked = runner.Sweep(trainer, of_fixed(args.fixed), tuple(cells))
+    sweep = runner.opened(folder, asked)
+    with _stopped_by_termination():
+        outcomes = runner.run(
+            folder, sweep, at_once=args.at_once, timeout=args.timeout, again=args.again, progress=_told(args)
+        )
+    return sweep, outcomes
+
+
+class _stopped_by_termination:  # noqa: N801 - used as a function
+    """A sweep that is asked to end stops its trainers, as with Ctrl-C."""
+
+    def __enter__(self) -> None:
+        def stop(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        self.before = signal.signal(signal.SIGTERM, stop)
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTERM, self.before)
+
+
+def _told(args: argparse.Namespace) -> Callable[[int, int, Outcome], None] | None:
+    if args.quiet:
+        return None
+
+    def tell(done: int, of: int, each: Outcome) -> None:
+        said = each.reason or f"{each.tokens_per_second or 0:,.0f} tokens/s"
+        state = "" if each.tokens_per_second else f"{each.status}: "
+        notes(args).print(f"{done}/{of} {each.name}: {state}{said}", markup=False, soft_wrap=True)
+
+    return tell
+
+
+def _judge(
+    args: argparse.Namespace, folder: Path, sweep: Sweep, outcomes: Sequence[Outcome], found: tuple[Row, ...]
+) -> tuple[tuple[Row, ...], Score | None]:
+    """Record one cell, learn from it, and judge the planner on the others."""
+    chosen = to_learn_from(found)
+    if chosen is None:
+        return found, None
+    note(args, f"recording {chosen.cell} once more, for the planner to learn from")
+    try:
+        traces = recorded(folder, sweep, chosen.cell, args.timeout)
+        learnt = calibrate(open_run(str(traces), cache_dir=args.cache_dir).tables)
+    except UspProfError as error:
+        note(args, f"the planner is not judged: {error.message}")
+        return found, None
+    joined = predicted(found, outcomes, learnt, chosen.cell)
+    return joined, score(joined, learnt.error_fraction, without=chosen.cell)
+
+
+def _only(found: Sequence[Row], wanted: Sequence[str]) -> tuple[Row, ...]:
+    """Keep the rows whose columns have the wanted values."""
+    kept = tuple(found)
+    for condition in wanted:
+        name, _, values = condition.partition("=")
+        read = {"model": lambda row: row.model, "nodes": lambda row: row.nodes, "devices": lambda row: row.devices,
+                **answer.AXES}.get(name)  # fmt: skip
+        if read is None or not values:
+            raise UsageError(f"--only {condition!r} chooses nothing", hint="write it like --only model=8B nodes=1,2")
+        kept = tuple(row for row in kept if str(read(row)) in values.split(","))
+    if found and not kept:
+        raise UsageError(f"no row has {' '.join(wanted)}", hint="leave --only out to see all")
+    return kept
+
+
+def _axes(text: str) -> tuple[str, str] | None:
+    if not text:
+        return None
+    first, _, second = text.partition(",")
+    if first not in answer.AXES or second not in answer.AXES or first == second:
+        raise UsageError(f"--map {text!r} names no two sides", hint=f"two of {', '.join(answer.AXES)}: --map tp,pp")
+    return first, second
+
+
+def _write(
+    args: argparse.Namespace, title: str, found: Sequence[Row], judged: Score | None, said: Sequence[str],
+    axes: tuple[str, str] | None,
+) -> None:  # fmt: skip
+    if args.format == "csv":
+        text = _csv(found)
+    else:
+        parts = answer.sections(found, judged, said, drawn=args.format == "html", axes=axes)
+        text = _page(title, parts) if args.format == "html" else _lines(args, title, parts)
+    if args.output:
+        with whole_file(Path(args.output)) as file:
+            file.write(text.encode())
+        note(args, f"wrote {args.output}")
+    elif args.format == "terminal":
+        sys.stdout.write(text)
+    else:
+        write_out(text)
+
+
+def _page(title: str, parts: Sequence[Section]) -> str:
+    from usp_prof.report.writers import webpage  # noqa: PLC0415 - loaded by those who want a page
+
+    return webpage.write([answer.document(title, parts)])
+
+
+def _lines(args: argparse.Namespace, title: str, parts: Sequence[Section]) -> str:
+    from usp_prof.report.writers import terminal  # noqa: PLC0415 - rich is loaded by those who print only
+
+    screen = output(args)
+    colored = screen.is_terminal and not screen.no_color
+    return terminal.sections_text(title, parts, color=colored, width=screen.width)
+
+
+def _csv(found: Sequence[Row]) -> str:
+    file = StringIO()
+    rows.write(file, found)
+    return file.getvalue()

@@ -1,0 +1,168 @@
+"""Cells: the configurations of a sweep, from a grid or a list, each as the trainer's options that ask for it.
+
+    --grid tp=1,2 zero=0,1        four cells: tp1 zero0, tp1 zero1, tp2 zero0, tp2 zero1
+    --list cells.csv              one cell a row; columns are options, an empty field leaves the option out
+
+`processes` is no option of the trainer but how many ranks are started; it may be in a grid or a list as well.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import product
+from typing import TYPE_CHECKING, TextIO
+
+from usp_prof.model.configuration import Configuration, Recompute
+from usp_prof.model.errors import UsageError
+from usp_prof.schedule import named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+MOST_CELLS = 10_000
+MOST_PROCESSES = 1024
+LONGEST_NAME = 80
+FLAGS = {"true": "--", "on": "--", "false": "--no-", "off": "--no-"}
+"""What a value that is a switch becomes: `--prefetch` or `--no-prefetch`."""
+TRAINERS_NAMES = {"devices": "processes", "chunks": "stages-per-rank", "replicas": "dp-replicate"}
+"""Columns of `plan --table` that the trainer calls otherwise."""
+OF_THE_LAYOUT = frozenset(
+    {
+        "dp", "dp-replicate", "tp", "cp", "pp", "ep", "zero", "micro-batch", "micro-batches", "accumulate", "batch",
+        "schedule", "stages-per-rank", "recompute", "sequence-parallel", "processes",
+    }
+)  # fmt: skip
+"""Options that a `Configuration` holds: cells that differ in these alone train the same model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One configuration: how many processes, and the trainer's options (name without dashes, value), sorted."""
+
+    processes: int
+    options: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """Name it by its options; what no folder may be called, and what is too long, is told apart by a hash."""
+        words = [f"{self.processes}p", *(f"{option}={value}" for option, value in self.options)]
+        plain = re.sub(r"[^A-Za-z0-9._=-]", "_", "-".join(words))[:LONGEST_NAME]
+        if plain == "-".join(words):
+            return plain
+        return f"{plain}-{blake2b(repr(self).encode(), digest_size=4).hexdigest()}"
+
+
+def typed(options: Iterable[tuple[str, str]]) -> list[str]:
+    """Give options as they are typed."""
+    words: list[str] = []
+    for option, value in options:
+        words += [FLAGS[value] + option] if value in FLAGS else [f"--{option}", value]
+    return words
+
+
+OURS = frozenset({"metrics", "log", "output", "checkpoint", "resume", "profile"})
+"""Options of the trainer that a sweep sets itself, or that several cells cannot share."""
+
+
+def of_fixed(pairs: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Read `name=value` pairs that hold for all cells."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if not name or not value.strip():
+            raise UsageError(f"--fixed {pair!r} sets nothing", hint="write it like --fixed batch=16 steps=8")
+        found[_option(name)] = value.strip()
+    taken = (OURS | {"processes"}) & found.keys()
+    if taken:
+        raise UsageError(f"--fixed cannot set {min(taken)}", hint="leave it out")
+    return tuple(sorted(found.items()))
+
+
+def of_grid(axes: Sequence[str], processes: int) -> list[Cell]:
+    """Cross `name=value,value` axes into cells."""
+    values: dict[str, list[str]] = {}
+    for axis in axes:
+        name, _, listed = axis.partition("=")
+        found = [value.strip() for value in listed.split(",") if value.strip()]
+        if not name or not found:
+            raise UsageError(f"--grid {axis!r} is no axis of a grid", hint="write it like --grid tp=1,2 zero=0,1")
+        if _option(name) in values:
+            raise UsageError(f"--grid names {name} twice", hint=f"write all its values at once: {name}=1,2")
+        values[_option(name)] = found
+    size = 1
+    for found in values.values():
+        size *= len(found)
+    if size > MOST_CELLS:
+        raise UsageError(f"the grid has {size} cells, more than {MOST_CELLS}", hint="leave some values out")
+    return _different(_cell(dict(zip(values, chosen, strict=True)), processes) for chosen in product(*values.values()))
+
+
+def of_list(file: TextIO, processes: int) -> list[Cell]:
+    """Read one cell a row."""
+    rows = list(csv.DictReader(file))
+    if len(rows) > MOST_CELLS:
+        raise UsageError(f"the list has {len(rows)} cells, more than {MOST_CELLS}", hint="split it")
+    return _different(
+        _cell({_option(name): value.strip() for name, value in row.items() if name and value}, processes)
+        for row in rows
+    )
+
+
+def _option(name: str) -> str:
+    plain = name.strip().lstrip("-").replace("_", "-")
+    return TRAINERS_NAMES.get(plain, plain)
+
+
+def _cell(options: Mapping[str, str], processes: int) -> Cell:
+    given = {option: value for option, value in options.items() if value}
+    taken = OURS & given.keys()
+    if taken:
+        raise UsageError(f"{min(taken)} is no option that cells may set", hint="leave it out")
+    number = given.pop("processes", str(processes))
+    if not number.isdigit() or not 1 <= int(number) <= MOST_PROCESSES:
+        raise UsageError(f"processes is a whole number from 1 to {MOST_PROCESSES}, not {number!r}")
+    return Cell(int(number), tuple(sorted(given.items())))
+
+
+def _different(cells: Iterable[Cell]) -> list[Cell]:
+    return list(dict.fromkeys(cells))
+
+
+def configuration_of(cell: Cell, fixed: Mapping[str, str]) -> Configuration | None:
+    """Give the configuration that the trainer makes of a cell and of what is fixed for all; None where it refuses.
+
+    What is left out is chosen as the trainer's `settle` chooses it: dp takes the ranks that the other axes leave, a
+    pipeline has twice as many micro-batches as ranks, a micro-batch has two sequences.
+    """
+    given = {**fixed, **dict(cell.options)}
+
+    def number(option: str) -> int:
+        return int(given.get(option, "0") or 0)
+
+    try:
+        tp, cp, pp, ep = (number(axis) or 1 for axis in ("tp", "cp", "pp", "ep"))
+        dp = number("dp") or cell.processes // (tp * cp * pp)
+        if dp * tp * cp * pp != cell.processes:
+            return None
+        passes = number("micro-batches") or (2 * pp if pp > 1 else 1)
+        size, batch = number("micro-batch"), number("batch")
+        accumulate = number("accumulate") or max(1, batch // (dp * passes * size) if size else 1)
+        batch = batch or (size or 2) * dp * passes * accumulate
+        if batch % (dp * passes * accumulate):
+            return None
+        schedule = named(given.get("schedule", "1f1b"))
+        looped = schedule is not None and schedule.traits.is_looped
+        fixed_chunks = schedule.traits.stages_per_rank if schedule is not None else None
+        return Configuration(
+            dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, zero=number("zero"), micro_batch=batch // (dp * passes * accumulate),
+            micro_batches=passes * accumulate, schedule=str(schedule or "1f1b"),
+            chunks=(number("stages-per-rank") or 2) if looped and pp > 1 else (fixed_chunks or 1) if pp > 1 else 1,
+            recompute=Recompute(given.get("recompute", "none")), dtype=given.get("dtype", "fp32"),
+            replicas=number("dp-replicate") or 1,
+            sequence_parallel=given.get("sequence-parallel", "on") not in ("off", "false"),
+        )  # fmt: skip
+    except ValueError:  # a value that is no number or no choice: the trainer says so itself
+        return None

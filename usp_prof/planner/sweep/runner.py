@@ -1,0 +1,214 @@
+"""Runner: starts the trainer for each cell of a sweep, several at a time, and keeps what became of it.
+
+    FOLDER/sweep.json             what was asked: the trainer, its fixed options, the cells
+    FOLDER/cells/NAME/cell.json   the outcome of a cell that ended, well or badly; a cell without one is run (again)
+    FOLDER/cells/NAME/output.txt  what the trainer printed, and errors.txt
+
+A sweep that is stopped leaves no outcome of the cells that were running: the same command continues with them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.model.errors import InputError, UsageError
+from usp_prof.planner.sweep import outcome as outcomes
+from usp_prof.planner.sweep.cells import Cell, typed
+from usp_prof.planner.sweep.outcome import Outcome, Status
+from usp_prof.whole_files import whole_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Progress = Callable[[int, int, Outcome], None]
+
+FILE = "sweep.json"
+GRACE_SECONDS = 20
+"""A trainer that was asked to end has this long before it is killed."""
+LOOK_EVERY_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What a folder's sweep is of: the trainer's file, options fixed for all cells, and the cells."""
+
+    trainer: str
+    fixed: tuple[tuple[str, str], ...]
+    cells: tuple[Cell, ...]
+
+    def words(self, cell: Cell) -> list[str]:
+        """Give the command of a cell; what a cell sets comes last, and wins."""
+        return [*command(self.trainer, cell.processes), *typed(self.fixed), *typed(cell.options)]
+
+
+def trainer_of_clone() -> str:
+    """Give the trainer that lies beside this package; empty where it was installed without one."""
+    path = Path(__file__).resolve().parents[3] / "trainer" / "run.py"
+    return str(path) if path.exists() else ""
+
+
+def opened(folder: Path, asked: Sweep) -> Sweep:
+    """Join what is asked to what the folder holds, and keep it; other fixed options than before are refused."""
+    before = read(folder)
+    if before is not None:
+        if asked.fixed and asked.fixed != before.fixed:
+            raise UsageError(
+                f"{folder} holds a sweep with other options: {' '.join(typed(before.fixed)) or 'none'}",
+                hint="leave the options out to continue it, or name another folder",
+            )
+        cells = tuple(dict.fromkeys([*before.cells, *asked.cells]))
+        asked = replace(asked, fixed=before.fixed, cells=cells)
+    if not asked.cells:
+        raise UsageError("a sweep needs cells", hint="--grid tp=1,2 zero=0,1, or --list cells.csv")
+    folder.mkdir(parents=True, exist_ok=True)
+    data = {
+        "format": "usp-prof-sweep",
+        "version": 1,
+        "fixed": dict(asked.fixed),
+        "cells": [{"processes": cell.processes, "options": dict(cell.options)} for cell in asked.cells],
+    }
+    with whole_file(folder / FILE) as file:
+        file.write((json.dumps(data, indent=1) + "\n").encode())
+    return asked
+
+
+def read(folder: Path) -> Sweep | None:
+    """Give the sweep that a folder holds; None where it holds none."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        cells = tuple(Cell(int(each["processes"]), _pairs(each["options"])) for each in data["cells"])
+        return Sweep("", _pairs(data["fixed"]), cells)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} describes no sweep: {error!r}", hint="name the folder of a sweep") from error
+
+
+def _pairs(options: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((str(option), str(value)) for option, value in options.items()))
+
+
+def folder_of(folder: Path, cell: Cell) -> Path:
+    """Give the folder of a cell."""
+    return folder / "cells" / cell.name
+
+
+def finished(folder: Path, sweep: Sweep) -> list[Outcome]:
+    """Give the outcomes that are there, in the order of the cells."""
+    found = (outcomes.read(folder_of(folder, cell)) for cell in sweep.cells)
+    return [each for each in found if each is not None]
+
+
+def run(
+    folder: Path, sweep: Sweep, *, at_once: int = 1, timeout: float = 600.0, again: bool = False,
+    progress: Progress | None = None,
+) -> list[Outcome]:  # fmt: skip
+    """Run the cells that have not ended, and with `again` those that failed; give all outcomes.
+
+    Ctrl-C stops the trainers that run and is handed on.
+    """
+    left = [cell for cell in sweep.cells if _is_due(folder, cell, again=again)]
+    done, stop = len(sweep.cells) - len(left), Event()
+    with ThreadPoolExecutor(at_once, "cell") as pool:
+        running = {pool.submit(_run_cell, folder, sweep, cell, timeout, stop) for cell in left}
+        try:
+            while running:
+                ended, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    done += 1
+                    result = future.result()
+                    if progress is not None and result is not None:
+                        progress(done, len(sweep.cells), result)
+        except BaseException:
+            stop.set()
+            for future in running:
+                future.cancel()
+            raise
+    return finished(folder, sweep)
+
+
+def _is_due(folder: Path, cell: Cell, *, again: bool) -> bool:
+    before = outcomes.read(folder_of(folder, cell))
+    return before is None or (again and before.status is not Status.OK)
+
+
+def _run_cell(folder: Path, sweep: Sweep, cell: Cell, timeout: float, stop: Event) -> Outcome | None:
+    """Run one cell; None where the sweep was stopped meanwhile, and nothing is kept of it."""
+    if stop.is_set():
+        return None
+    place = folder_of(folder, cell)
+    place.mkdir(parents=True, exist_ok=True)
+    (place / outcomes.FILE).unlink(missing_ok=True)
+    began = time.monotonic()
+    output, errors = place / "output.txt", place / "errors.txt"
+    words = [*sweep.words(cell), "--metrics", "json"]
+    with output.open("wb") as out, errors.open("wb") as err:
+        # A session of its own: Ctrl-C reaches this process alone, which then ends the trainer in order.
+        process = subprocess.Popen(  # noqa: S603 - the trainer
+            words, stdout=out, stderr=err, stdin=subprocess.DEVNULL, start_new_session=True, env=environment()
+        )
+        timed_out = _waited(process, timeout, stop)
+    if stop.is_set() and process.returncode != 0:
+        return None
+    found = _outcome(cell, process.returncode, output, errors, timed_out=timed_out)
+    kept = replace(found, wall_seconds=round(time.monotonic() - began, 3))
+    outcomes.write(kept, place)
+    return kept
+
+
+def command(trainer: str, processes: int) -> list[str]:
+    """Give how the trainer is started: by torchrun, on a port of its own, where there are several processes."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return [sys.executable, *(launcher if processes > 1 else []), trainer]
+
+
+def environment() -> dict[str, str]:
+    """Give one thread to each process, as torchrun does, so that one process is measured as several are."""
+    return {"OMP_NUM_THREADS": "1", **os.environ}
+
+
+def _waited(process: subprocess.Popen[bytes], timeout: float, stop: Event) -> bool:
+    """Wait for the end; says whether it took too long."""
+    last = time.monotonic() + timeout
+    while process.poll() is None:
+        late = time.monotonic() > last
+        if late or stop.wait(LOOK_EVERY_SECONDS):
+            _end(process)
+            return late
+    return False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a trainer to end, and kill it where it does not."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_SECONDS)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _outcome(cell: Cell, status: int, output: Path, errors: Path, *, timed_out: bool) -> Outcome:
+    lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+    start = Outcome(cell.name, cell.processes, dict(cell.options), Status.OK)
+    if timed_out:
+        return replace(start, status=Status.TIMED_OUT, reason="it took longer than --timeout")
+    if status:
+        kind, reason = outcomes.failure(status, errors.read_text(encoding="utf-8", errors="replace"))
+        return replace(start, status=kind, reason=reason)
+    figures = outcomes.measured(lines)
+    if not figures:
+        return replace(start, status=Status.CRASHED, reason="it ended without having printed a step")
+    return replace(start, **figures)

@@ -1,0 +1,135 @@
+"""Score: the planner held against a sweep: the error of its steps, the order that it gives, and what its choice costs.
+
+The planner learns from one cell that is run once more, recorded (`planner/calibration.py`), and predicts the others:
+the cell that it learned from is not judged. Where it misses the recorded step itself by more than `DOUBTFUL`, its
+lengths are not to be trusted and the order alone is judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.model.configuration import broken_rule
+from usp_prof.planner.predict import predict_all
+from usp_prof.planner.sweep.cells import OF_THE_LAYOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from usp_prof.planner.calibration import Calibration
+    from usp_prof.planner.sweep.outcome import Outcome
+    from usp_prof.planner.sweep.rows import Row
+
+DOUBTFUL = 0.2
+"""Error of the recorded step above which predicted lengths mean nothing."""
+FEWEST = 3
+"""Rows of one size that an order can be judged by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How good the planner was. Shares 0..1; NaN where there were too few rows."""
+
+    judged: int
+    median_error: float
+    """Of the step's length; NaN where the planner's lengths are doubtful."""
+    rank_correlation: float
+    """Spearman's, mean over groups of one model and size; 1 is the same order."""
+    regret: float
+    """Speed lost by running what the planner puts first, against the fastest; mean over the same groups."""
+    random_regret: float
+    """The same for a configuration that was chosen blindly: the mean over a group."""
+    groups: int
+    calibration_error: float = float("nan")
+
+
+def score(rows: Sequence[Row], calibration_error: float = float("nan"), without: str = "") -> Score:
+    """Judge the rows that have a prediction; `without` names the cell that the planner learned from."""
+    judged = [row for row in rows if row.is_ok and row.predicted_step_ns > 0 and (not without or row.cell != without)]
+    key = lambda row: (row.model, row.size)  # noqa: E731 - for sorting and grouping alike
+    correlations, regrets, blind = [], [], []
+    for _, group in groupby(sorted(judged, key=key), key=key):
+        part = list(group)
+        if len(part) < FEWEST:
+            continue
+        measured = np.array([row.tokens_per_second for row in part])
+        predicted = np.array([row.tokens_per_second * row.step_ns / row.predicted_step_ns for row in part])
+        correlations.append(_spearman(measured, predicted))
+        regrets.append(1 - measured[predicted.argmax()] / measured.max())
+        blind.append(1 - measured.mean() / measured.max())
+    errors = [abs(row.predicted_step_ns / row.step_ns - 1) for row in judged]
+    doubtful = abs(calibration_error) > DOUBTFUL
+
+    def mean(values: list[float]) -> float:
+        return float(np.mean(values)) if values else float("nan")
+
+    return Score(
+        judged=len(judged),
+        median_error=float(np.median(errors)) if errors and not doubtful else float("nan"),
+        rank_correlation=mean(correlations),
+        regret=mean(regrets),
+        random_regret=mean(blind),
+        groups=len(regrets),
+        calibration_error=calibration_error,
+    )
+
+
+def _spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    """Give the correlation of two orders; nothing is tied often enough in measured speeds to matter."""
+    ranks = [np.argsort(np.argsort(values)).astype(float) for values in (first, second)]
+    spread = [values - values.mean() for values in ranks]
+    return float((spread[0] * spread[1]).sum() / np.sqrt((spread[0] ** 2).sum() * (spread[1] ** 2).sum()))
+
+
+def predicted(rows: Sequence[Row], outcomes: Sequence[Outcome], learnt: Calibration, cell: str) -> tuple[Row, ...]:
+    """Predict every row that trains the model which was learnt from, on as many devices."""
+    of_cell = {each.name: each for each in outcomes}
+
+    def other(name: str) -> tuple[int, tuple[tuple[str, str], ...]]:
+        options = of_cell[name].options.items()
+        return of_cell[name].processes, tuple(sorted(pair for pair in options if pair[0] not in OF_THE_LAYOUT))
+
+    alike = [
+        row.configuration is not None
+        and other(row.cell) == other(cell)
+        and not broken_rule(learnt.model, row.configuration)
+        for row in rows
+    ]
+    configurations = [row.configuration for row, same in zip(rows, alike, strict=True) if same and row.configuration]
+    found = iter(
+        predict_all(learnt.model, configurations, learnt.cluster, profile=learnt.profile) if configurations else ()
+    )
+    joined = []
+    for row, same in zip(rows, alike, strict=True):
+        if same:
+            prediction = next(found)
+            row = replace(  # noqa: PLW2901 - the same row, with its prediction
+                row,
+                predicted_step_ns=prediction.step_ns,
+                predicted_memory_bytes=float(prediction.footprint.total_bytes),
+            )
+        joined.append(row)
+    return tuple(joined)
+
+
+def to_learn_from(rows: Sequence[Row]) -> Row | None:
+    """Choose the cell to record: of the model and size with most measured rows, the one with most kinds of messages."""
+    ok = [row for row in rows if row.is_ok and row.configuration is not None]
+    if not ok:
+        return None
+    counts: dict[tuple[str, int], int] = {}
+    for row in ok:
+        counts[row.model, row.size] = counts.get((row.model, row.size), 0) + 1
+    most = max(counts, key=lambda key: counts[key])
+
+    def axes(row: Row) -> int:
+        return sum(degree > 1 for degree in row.configuration.degrees().values()) if row.configuration else 0
+
+    there = [row for row in ok if (row.model, row.size) == most]
+    return max(there, key=lambda row: (axes(row), -row.step_ns))
