@@ -70,7 +70,6 @@ from usp_prof.report.answers import plan as plan_answer
 from usp_prof.report.answers import whatif as whatif_answer
 from usp_prof.report.build import analyse
 from usp_prof.report.build import build as build_report
-from usp_prof.report.columns import head_text
 from usp_prof.report.document import (
     Block,
     Cell,
@@ -87,11 +86,11 @@ from usp_prof.report.document import (
     StackPart,
     TableColumn,
     Text,
+    run_facts,
 )
-from usp_prof.report.facts import run_facts
 from usp_prof.report.figures import Figures
-from usp_prof.report.format import column_scale, quantity, share
-from usp_prof.report.partition import parts as step_parts
+from usp_prof.report.figures import parts as step_parts
+from usp_prof.report.format import column_scale, head_text, quantity, share
 from usp_prof.report.sections.pipeline import simulated_schedule
 from usp_prof.report.sections.timeline import slices_of
 from usp_prof.report.words import REST as REST_OF_FINDINGS

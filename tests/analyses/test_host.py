@@ -8,7 +8,7 @@ from tiny import Trace, table_set
 import usp_prof
 from usp_prof.analyses import host
 from usp_prof.model.selection import Selection
-from usp_prof.report.frames import listed
+from usp_prof.report.sections.plain import listed
 from usp_prof.synth.declaration import Declaration, Fault, FaultKind, Mesh, Work
 from usp_prof.synth.write import write
 

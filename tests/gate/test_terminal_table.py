@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from usp_prof.report.answers.units import bare_table, metric_cell
+from usp_prof.report.answers.wording import bare_table, metric_cell
 
 
 @pytest.mark.parametrize(("width", "lines"), [(80, 2), (120, 1)])

@@ -6,7 +6,7 @@ import pytest
 
 from usp_prof.gate.judgement import Judgement, Scale, Verdict
 from usp_prof.model.metric import Better, Unit
-from usp_prof.report.answers.units import figure, interval, signed, signed_duration
+from usp_prof.report.answers.wording import figure, interval, signed, signed_duration
 
 
 @pytest.mark.parametrize(

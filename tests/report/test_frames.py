@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from usp_prof.model.metric import Unit
-from usp_prof.report.frames import listed, unit_of
+from usp_prof.report.sections.plain import listed, unit_of
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.report.glyphs import cells, fills
+from usp_prof.report.format import cells, fills
 
 
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=9), st.integers(1, 200))

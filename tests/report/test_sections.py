@@ -13,7 +13,7 @@ from usp_prof.model.metric import Unit
 from usp_prof.report.build import analyse, build
 from usp_prof.report.document import Chart, DataTable, Document, Stack, Text
 from usp_prof.report.format import share
-from usp_prof.report.sections import breakdown
+from usp_prof.report.sections import steps
 from usp_prof.run import open_run
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
@@ -167,7 +167,7 @@ def test_too_many_ranks_are_the_strangest_and_the_mean_of_the_others() -> None:
     rows = inputs.BreakdownRows(
         tuple(f"rank {rank}" for rank in range(512)), (inputs.Part("compute", "compute", tuple(values)),)
     )
-    kept = breakdown.readable(rows)
+    kept = steps.readable(rows)
     assert len(kept.labels) == 40
     assert kept.labels[0] == "mean of 473 others"
     assert kept.parts[0].values_ns[0] == 10.0
@@ -176,7 +176,7 @@ def test_too_many_ranks_are_the_strangest_and_the_mean_of_the_others() -> None:
 
 def test_few_ranks_are_shown_as_they_are() -> None:
     rows = inputs.BreakdownRows(("rank 0",), (inputs.Part("compute", "compute", (1.0,)),))
-    assert breakdown.readable(rows) is rows
+    assert steps.readable(rows) is rows
 
 
 def test_ranks_stand_at_their_places_on_the_axes(document: Document) -> None:

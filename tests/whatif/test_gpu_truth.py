@@ -13,7 +13,7 @@ from usp_prof.analyses import stragglers
 from usp_prof.findings import find
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.finding import Level
-from usp_prof.report.sections.stragglers import worth_by_rank
+from usp_prof.report.sections.steps import worth_by_rank
 from usp_prof.whatif.attribution import slowdown
 from usp_prof.whatif.predict import predict
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from usp_prof.charts.inputs import BreakdownRows, Part, RankBars
 from usp_prof.report.document import Chart, Stack
-from usp_prof.report.partition import axes_in_order
+from usp_prof.report.figures import axes_in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof.model.metric import Unit
+from usp_prof.report.figures import axes_in_order, label_of, parts
 from usp_prof.report.format import quantity, share
-from usp_prof.report.partition import axes_in_order, label_of, parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

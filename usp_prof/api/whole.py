@@ -15,8 +15,7 @@ from usp_prof.findings import find_all
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
 from usp_prof.report.build import analyse, build
-from usp_prof.report.document import KeyFigures
-from usp_prof.report.facts import run_facts
+from usp_prof.report.document import KeyFigures, run_facts
 from usp_prof.report.figures import Figures
 from usp_prof.report.sections.timeline import slices_of
 from usp_prof.report.words import finding_lines

@@ -14,10 +14,8 @@ from usp_prof.inputs.memory import no_collection
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.metric import sound
 from usp_prof.model.selection import EVERYTHING, Selection
-from usp_prof.report.context import Context
-from usp_prof.report.document import Document
-from usp_prof.report.facts import run_facts
-from usp_prof.report.figures import Figures
+from usp_prof.report.document import Document, run_facts
+from usp_prof.report.figures import Context, Figures
 from usp_prof.report.sections import sections, summary
 
 if TYPE_CHECKING:

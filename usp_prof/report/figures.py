@@ -1,15 +1,25 @@
-"""Figures: the value of a metric for a rank, step or axis, looked up by dimensions."""
+"""Figures: values of metrics by dimensions, the parts of a step made of them, and the context that sections get."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from usp_prof.model.topology import Axis
 
-    from usp_prof.model.metric import Value
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from usp_prof.analyses.result import Result
+    from usp_prof.model.finding import Finding, IdealStep
+    from usp_prof.model.health import HealthRow
+    from usp_prof.model.metric import Metric, Value
+    from usp_prof.model.selection import Selection
+    from usp_prof.report.document import RunFacts
+    from usp_prof.tables.table_set import TableSet
+
 
 Number = int | float
 Key = int | str
@@ -76,3 +86,64 @@ def _by_dims(values: Iterable[Value]) -> _ByDims:
             names = tuple(sorted(dims))
             groups.setdefault(names, {})[tuple([dims[name] for name in names])] = value.value
     return groups
+
+
+# Parts of a step: their order on screens and their names.
+
+_AXES = [str(axis) for axis in Axis]
+_CAUSES = ("bubble", "host", "input", "sync", "other")
+
+
+def parts(figures: Figures, **dims: Key) -> list[tuple[str, str, Number]]:
+    """Give label, role and time of each part of the step at these dimensions, parts of no time left out."""
+    exposed = figures.along("exposed_comm_time", "axis", **dims)
+    idle = figures.along("idle_time", "cause", **dims)
+    found: list[tuple[str, str, Number | None]] = [
+        ("compute", "compute", figures.at("compute_time", **dims)),
+        *((f"exposed {axis}", f"comm:{axis}", exposed[axis]) for axis in axes_in_order(exposed)),
+        ("memcpy", "memcpy", figures.at("memcpy_time", **dims)),
+        *((_idle_label(cause), f"idle:{cause}", idle[cause]) for cause in _in_order(idle, _CAUSES)),
+    ]
+    return [(label, role, value) for label, role, value in found if value]
+
+
+def axes_in_order(axes: Iterable[Key]) -> list[Key]:
+    """Sort axes as screens show them."""
+    return _in_order(axes, _AXES)
+
+
+def label_of(role: str) -> str:
+    """Name a part by its role: `comm:tp` is exposed tp, `idle:host` idle: host."""
+    family, _, which = role.partition(":")
+    if family == "comm":
+        return f"exposed {which}"
+    return _idle_label(which) if family == "idle" else role
+
+
+def _in_order(names: Iterable[Key], known: Sequence[str]) -> list[Key]:
+    place = {name: number for number, name in enumerate(known)}
+    return sorted(names, key=lambda name: (place.get(str(name), len(place)), str(name)))
+
+
+def _idle_label(cause: Key) -> str:
+    # "Bubble" alone is the schedule's: a share of its window, in which a stage also waits inside other parts.
+    return "idle: pipeline" if cause == "bubble" else f"idle: {cause}"
+
+
+# Context of a section: tables, results of the analyses, and their values by dimensions.
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Everything that is known of a run when its report is put together."""
+
+    run: RunFacts
+    tables: TableSet
+    selection: Selection
+    results: Mapping[str, Result]
+    metrics: Mapping[str, Metric]
+    figures: Figures
+    findings: tuple[Finding, ...]
+    ideal: IdealStep | None
+    """The step with all ranks alike, where findings were looked for."""
+    health: tuple[HealthRow, ...]

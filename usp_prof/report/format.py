@@ -1,8 +1,4 @@
-"""Number formats: every unit of the metrics, alone or as a column on a common scale.
-
-Times go by thousands (ns, us, ms, s), sizes by 1024 (KiB, MiB, ...), rates by thousands (GB/s, TFLOP/s), as each is
-customary. A value that is not known is a dash, never a zero.
-"""
+"""Formats: numbers by unit, columns on one scale with the unit in their head, and bars in characters."""
 
 from __future__ import annotations
 
@@ -14,6 +10,9 @@ from usp_prof.model.metric import Unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from usp_prof.report.document import Cell
+
 
 UNKNOWN = "-"
 MICRO = "\u03bc"
@@ -127,3 +126,63 @@ def _column_decimals(largest: float, unit: Unit) -> int:
 def _digits(scaled: float, decimals: int) -> str:
     text = f"{scaled:,.{decimals}f}"
     return text.removeprefix("-") if float(text.replace(",", "")) == 0 else text
+
+
+# Columns of a report's tables: one scale for all values, with the unit in the head.
+
+
+def column_texts(values: Sequence[Cell], unit: Unit | None) -> tuple[str, list[str]]:
+    """Write a column: numbers on one scale when it has a unit, texts and bare numbers as they are."""
+    if unit is not None and not any(isinstance(value, str) for value in values):
+        return column([value for value in values if not isinstance(value, str)], unit)
+    return "", [_bare(value) for value in values]
+
+
+def head_text(head: str, unit: str) -> str:
+    """Write a column's head with its unit."""
+    return f"{head} {unit}".strip()
+
+
+def is_number(values: Sequence[Cell]) -> bool:
+    """Say whether a column is set flush right."""
+    return any(isinstance(value, (int, float)) for value in values)
+
+
+def _bare(value: Cell) -> str:
+    if value is None:
+        return UNKNOWN
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# Bars in characters: a cell count for each part, and a fill that tells parts apart without colour.
+
+_FILLS = {"compute": "\u2588", "comm": "\u2593\u259a\u2592\u259e\u2580\u2584", "memcpy": "=", "idle": "\u2591\u00b7:.'"}
+_ASCII_FILLS = {"compute": "#", "comm": "%@&+*x", "memcpy": "=", "idle": "-.:,'"}
+SOLID = "\u2588"
+
+
+def cells(values: Sequence[float], width: int) -> list[int]:
+    """Share out `width` cells by largest remainder, so that they add up to the width exactly."""
+    total = sum(values)
+    if total <= 0:
+        return [0] * len(values)
+    exact = [value / total * width for value in values]
+    counts = [int(value) for value in exact]
+    by_remainder = sorted(range(len(values)), key=lambda i: (counts[i] - exact[i], i))
+    for i in by_remainder[: width - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+def fills(roles: Sequence[str], *, ascii_only: bool) -> list[str]:
+    """Give each role a character; roles of one family (`comm:tp`, `comm:dp`) take different ones in turn."""
+    sets = _ASCII_FILLS if ascii_only else _FILLS
+    used: dict[str, int] = {}
+    chosen = []
+    for role in roles:
+        family = role.partition(":")[0]
+        known = sets.get(family, sets["idle"])
+        place = used.get(family, 0)
+        used[family] = place + 1
+        chosen.append(known[place % len(known)])
+    return chosen

@@ -15,8 +15,19 @@ from rich.text import Text
 from usp_prof.gate.judgement import Judgement, Verdict
 from usp_prof.gate.verdict import Inconclusive
 from usp_prof.model.printable import printable
-from usp_prof.report.answers.units import bare_table, change, figure, interval, metric_cell
-from usp_prof.report.answers.wording import headline, removed, sentence, what_follows, why_lines, worst_first
+from usp_prof.report.answers.wording import (
+    bare_table,
+    change,
+    figure,
+    headline,
+    interval,
+    metric_cell,
+    removed,
+    sentence,
+    what_follows,
+    why_lines,
+    worst_first,
+)
 from usp_prof.report.writers.safe_console import SafeConsole
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from usp_prof.gate.comparison import direction
 from usp_prof.gate.judgement import Scale
 from usp_prof.model.metric import Unit
 from usp_prof.report.answers.check import plain
-from usp_prof.report.answers.units import change, interval
+from usp_prof.report.answers.wording import change, interval
 from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
 from usp_prof.report.format import column_scale, quantity
 from usp_prof.report.sections.timeline import slices_of

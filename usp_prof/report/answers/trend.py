@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.gate.judgement import worsening
 from usp_prof.report.answers.check import plain
-from usp_prof.report.answers.units import figure
+from usp_prof.report.answers.wording import figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,6 +1,7 @@
-"""What are the sections of a report? One module a section, `build(context)` gives it or None when it has nothing.
+"""Sections of a report: `build_<id>(context, title)` gives each, or None where it has nothing to say.
 
-A new section is one file, one line in `SECTIONS` and one test; an analysis has a section of its name.
+A new section is one function, one line in `SECTIONS`, its module in `MODULES`, and one test; an analysis has a section
+of its name.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from usp_prof.report.context import Context
     from usp_prof.report.document import Section
+    from usp_prof.report.figures import Context
 
 SECTIONS: tuple[tuple[str, str], ...] = (
     ("findings", "Findings"),
@@ -34,6 +35,26 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("health", "Health of the traces"),
 )
 """Id and title of each section, in the order of the report."""
+MODULES = {
+    "findings": "health",
+    "step_time": "steps",
+    "breakdown": "steps",
+    "overlap": "communication",
+    "collectives": "communication",
+    "pipeline": "pipeline",
+    "stragglers": "steps",
+    "critical_path": "timeline",
+    "mfu": "compute",
+    "kernels": "compute",
+    "host": "compute",
+    "memory": "memory",
+    "moe": "uneven_work",
+    "cp": "uneven_work",
+    "clock": "health",
+    "timeline": "timeline",
+    "health": "health",
+}
+"""The module of each section, loaded when the section is asked for."""
 
 
 def sections(context: Context, without: Collection[str] = ()) -> tuple[Section, ...]:
@@ -43,5 +64,6 @@ def sections(context: Context, without: Collection[str] = ()) -> tuple[Section, 
 
 
 def _build(context: Context, name: str, title: str) -> Section | None:
-    section: Section | None = import_module(f"usp_prof.report.sections.{name}").build(context, title)
+    module = import_module(f"usp_prof.report.sections.{MODULES[name]}")
+    section: Section | None = getattr(module, f"build_{name}")(context, title)
     return section

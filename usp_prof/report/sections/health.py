@@ -1,17 +1,61 @@
-"""What was wrong with the traces, and what cannot be known because of it? Every row of health."""
+"""Sections on the answer and the input: all findings, all rows of health, and how far the clocks were apart."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from usp_prof.report.document import Health, Section
+from usp_prof.findings.causes import causes_of
+from usp_prof.report.document import Findings, Health, Section
+from usp_prof.report.sections.plain import key_figures, length, listed, notes
 
 if TYPE_CHECKING:
-    from usp_prof.report.context import Context
+    from usp_prof.analyses.clock import ClockResult
+    from usp_prof.report.document import Block
+    from usp_prof.report.figures import Context
 
 
-def build(context: Context, title: str) -> Section:
+def build_findings(context: Context, title: str) -> Section | None:
+    """List every finding: the most important causes first, all others to unfold."""
+    if not context.findings:
+        return None
+    shown = causes_of(context.findings).shown
+    listed = [each for cause in shown for each in (cause.finding, *cause.parts)]
+    rest = tuple(finding for finding in context.findings if not any(finding is each for each in listed))
+    rest = tuple(finding for cause in shown for finding in cause.parts) + rest
+    return Section("findings", title, (Findings(shown, rest=rest, title="", proofs=True),))
+
+
+# What was wrong with the traces, and what cannot be known because of it? Every row of health.
+
+
+def build_health(context: Context, title: str) -> Section:
     """List every row, worst first."""
     order = ("data_loss", "error", "info")
     rows = sorted(context.health, key=lambda row: (order.index(row.severity), row))
     return Section("health", title, (Health(tuple(rows), title=""),))
+
+
+# How far apart were the ranks' clocks, and how sure is that?
+
+_RANKS = {
+    "rank": "",
+    "host": "",
+    "offset_ns": "",
+    "drift_ppm": "",
+    "residual_p50_ns": "",
+    "residual_p99_ns": "",
+    "ties": "",
+    "component": "",
+}
+
+
+def build_clock(context: Context, title: str) -> Section | None:
+    """Show each rank's correction and what is left over."""
+    if "clock" not in context.results:
+        return None
+    result = cast("ClockResult", context.results["clock"])
+    blocks: list[Block] = [*key_figures(result)]
+    listing = result.listing()
+    if length(listing) > 1:
+        blocks.append(listed(listing, "Ranks", _RANKS, rows=64))
+    return Section("clock", title, (*blocks, *notes(result)))

@@ -9,16 +9,15 @@ import numpy as np
 from usp_prof.analyses.memory import line_of
 from usp_prof.charts.inputs import MemoryLine, MemoryLines
 from usp_prof.report.document import Chart, Section
-from usp_prof.report.frames import length, listed
-from usp_prof.report.sections.plain import key_figures, notes
+from usp_prof.report.sections.plain import key_figures, length, listed, notes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.analyses.memory import MemoryResult
     from usp_prof.model.memory_snapshot import MemorySnapshot
-    from usp_prof.report.context import Context
     from usp_prof.report.document import Block
+    from usp_prof.report.figures import Context
     from usp_prof.tables.table_set import TableSet
 
 
@@ -26,7 +25,7 @@ MOST_LINES = 4
 MOST_POINTS = 2000
 
 
-def build(context: Context, title: str) -> Section | None:
+def build_memory(context: Context, title: str) -> Section | None:
     """Show peaks by rank and copies by direction."""
     if "memory" not in context.results:
         return None

@@ -11,15 +11,15 @@ from usp_prof.charts.inputs import PipelineSchedule
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
 from usp_prof.report.format import quantity
-from usp_prof.report.frames import listed
-from usp_prof.report.sections.plain import key_figures, notes
+from usp_prof.report.sections.plain import key_figures, listed, notes
 from usp_prof.report.words import spans
 
 if TYPE_CHECKING:
     from usp_prof.analyses.pipeline import PipelineResult
-    from usp_prof.report.context import Context
     from usp_prof.report.document import Block
+    from usp_prof.report.figures import Context
     from usp_prof.schedules.simulation import Timeline
+
 
 _RANKS = {
     "rank": "",
@@ -38,7 +38,7 @@ _WINDOW = (
 )
 
 
-def build(context: Context, title: str) -> Section | None:
+def build_pipeline(context: Context, title: str) -> Section | None:
     """Show the schedule as it ran, its stages and its ranks."""
     if "pipeline" not in context.results:
         return None

@@ -1,16 +1,123 @@
-"""What do sections show alike? An analysis' whole figures, and what it could not know."""
+"""What sections share: DataFrames as tables of a report, an analysis' whole figures, and what it could not know."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from usp_prof.analyses.result import impossible
-from usp_prof.report.document import Health, KeyFigure, KeyFigures
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import DataTable, Health, KeyFigure, KeyFigures, TableColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from usp_prof.analyses.result import Result
+    from usp_prof.analyses.result import Listing, Result
+    from usp_prof.report.document import Cell
+
+
+ROWS = 20
+
+_SUFFIXES = {
+    "_ns": Unit.NS,
+    "_bytes": Unit.BYTES,
+    "_fraction": Unit.FRACTION,
+    "_share": Unit.FRACTION,
+    "_flops": Unit.FLOP_PER_SECOND,
+    "_flop": Unit.FLOP,
+}
+_NAMES = {
+    "bytes": Unit.BYTES,
+    "algbw": Unit.BYTES_PER_SECOND,
+    "busbw": Unit.BYTES_PER_SECOND,
+    "bandwidth": Unit.BYTES_PER_SECOND,
+    "share": Unit.FRACTION,
+    "efficiency": Unit.FRACTION,
+    "ratio": Unit.RATIO,
+    "slowdown": Unit.RATIO,
+    "imbalance": Unit.RATIO,
+    "mfu": Unit.FRACTION,
+    "hfu": Unit.FRACTION,
+    "tokens_per_second": Unit.PER_SECOND,
+    "count": Unit.COUNT,
+    "calls": Unit.COUNT,
+    "kernels": Unit.COUNT,
+    "blocks": Unit.COUNT,
+    "events": Unit.COUNT,
+}
+_PROSE = frozenset({"why", "detail", "reason"})
+
+
+def unit_of(column: str) -> tuple[str, Unit | None]:
+    """Give a column's head without its unit, and the unit."""
+    if column == "ns":
+        return "time", Unit.NS
+    if column in _NAMES:
+        return column, _NAMES[column]
+    for suffix, unit in _SUFFIXES.items():
+        if column.endswith(suffix):
+            return column.removesuffix(suffix), unit
+    return column, None
+
+
+def listed(listing: Listing, title: str, columns: Mapping[str, str] | None = None, rows: int = ROWS) -> DataTable:
+    """Take the first rows of a listing; `columns` picks and orders those to show, and names heads where not empty."""
+    names = dict.fromkeys(listing, "") if columns is None else columns
+    kept = [name for name in names if name in listing]
+    heads = []
+    for name in kept:
+        head, unit = unit_of(name)
+        heads.append(TableColumn(names[name] or head.replace("_", " "), unit, prose=name in _PROSE))
+    shown = zip(*(listing[name][:rows] for name in kept), strict=True)
+    cells = tuple(tuple(_cell(value, head.unit) for value, head in zip(row, heads, strict=True)) for row in shown)
+    return _without_blanks(DataTable(title, tuple(heads), cells, more=max(0, length(listing) - rows)))
+
+
+def length(listing: Listing) -> int:
+    """Count the rows of a listing."""
+    return max(map(len, listing.values()), default=0)
+
+
+def _without_blanks(table: DataTable) -> DataTable:
+    """Leave out columns in which nothing is known; that something is not known is said by the notes."""
+    known = [place for place in range(len(table.columns)) if any(row[place] is not None for row in table.rows)]
+    columns = tuple(table.columns[place] for place in known)
+    return replace(table, columns=columns, rows=tuple(tuple(row[place] for place in known) for row in table.rows))
+
+
+def rows_table(rows: Sequence[Any], title: str, most: int = ROWS) -> DataTable:
+    """Take the first of dataclass rows; their plain fields become columns."""
+    names = [name for name in rows[0].__dataclass_fields__ if _is_plain(getattr(rows[0], name))]
+    units = [unit_of(name) for name in names]
+    return DataTable(
+        title,
+        tuple(TableColumn(head.replace("_", " "), unit) for head, unit in units),
+        tuple(
+            tuple(_cell(getattr(row, name), unit) for name, (_, unit) in zip(names, units, strict=True))
+            for row in rows[:most]
+        ),
+        more=max(0, len(rows) - most),
+    )
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, (int, float, str, bool))
+
+
+def _cell(value: Any, unit: Unit | None) -> Cell:  # noqa: ANN401 - whatever is listed
+    if hasattr(value, "item"):
+        value = value.item()
+    if value is None or value != value or (isinstance(value, str) and not value):  # noqa: PLR0124 - NaN
+        return None
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        absent = value == -1 and (unit in (Unit.NS, Unit.BYTES) or isinstance(value, int))
+        return None if absent else value
+    return str(value)
+
+
+# What do sections show alike? An analysis' whole figures, and what it could not know.
 
 _MOST_FIGURES = 10
 

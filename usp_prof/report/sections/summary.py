@@ -20,17 +20,16 @@ from usp_prof.report.document import (
     StackPart,
     TableColumn,
 )
+from usp_prof.report.figures import axes_in_order, parts
 from usp_prof.report.format import quantity
-from usp_prof.report.partition import axes_in_order, parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from usp_prof.model.finding import IdealStep
     from usp_prof.model.health import HealthRow
-    from usp_prof.report.context import Context
     from usp_prof.report.document import Block
-    from usp_prof.report.figures import Figures
+    from usp_prof.report.figures import Context, Figures
 
 _TOP_HEALTH = 4
 _WORST_RANKS = 3

@@ -1,25 +1,29 @@
-"""What did every rank do when? The activities of one step on aligned clocks, ready to be zoomed into."""
+"""Sections on time: what every rank did when in one step, and which work bounded the run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from usp_prof.charts.inputs import TimelineSlices
 from usp_prof.charts.levels import Slices, levels
 from usp_prof.model.metric import Unit
-from usp_prof.report.document import Chart, Section, Text
+from usp_prof.report.document import Chart, DataTable, Section, Stack, StackPart, TableColumn, Text
+from usp_prof.report.figures import axes_in_order, label_of
 from usp_prof.report.format import quantity
-from usp_prof.report.partition import axes_in_order
+from usp_prof.report.sections.plain import key_figures, notes, rows_table
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.analyses.critical_path import CriticalPathResult
     from usp_prof.columns.table import Columns
-    from usp_prof.report.context import Context
+    from usp_prof.report.document import Block
+    from usp_prof.report.figures import Context, Figures
     from usp_prof.tables.table_set import TableSet
+
 
 _BUDGET = 150_000
 _MOST_ROWS = 80
@@ -27,7 +31,7 @@ _LONGEST_NAME = 96
 _COMMUNICATION = "communication"
 
 
-def build(context: Context, title: str) -> Section | None:
+def build_timeline(context: Context, title: str) -> Section | None:
     """Show the middle one of the selected steps."""
     if "step_time" not in context.results or not context.run.steps:
         return None
@@ -135,3 +139,44 @@ def _coded(codes: NDArray[np.int64], texts: list[str], known: dict[str, int]) ->
     used, inverse = np.unique(codes, return_inverse=True)
     places = np.array([known.setdefault(texts[code], len(known)) for code in used.tolist()], dtype=np.int64)
     return places[inverse] if len(places) else np.zeros(0, np.int64)
+
+
+# What bounds the run: which work, on which rank, is on the way that nothing could have shortened elsewhere?
+
+
+def build_critical_path(context: Context, title: str) -> Section | None:
+    """Show the way by part, by rank, and the work on it."""
+    if "critical_path" not in context.results:
+        return None
+    result = cast("CriticalPathResult", context.results["critical_path"])
+    blocks: list[Block] = [*key_figures(result)]
+    if result.pieces:
+        blocks += [_bar(context.figures, result), _ranks_on_path(context.figures)]
+    if result.bounding:
+        blocks.append(rows_table(result.bounding, "Work on the critical path"))
+    return Section("critical_path", title, (*blocks, *notes(result)))
+
+
+def _bar(figures: Figures, result: CriticalPathResult) -> Stack:
+    parts = figures.along("critical_path_time", "part")
+    stack = tuple(
+        StackPart(label_of(str(part)), str(part), value)
+        for part, value in sorted(parts.items(), key=lambda item: (-item[1], str(item[0])))
+    )
+    return Stack("The critical path by part", result.length_ns, Unit.NS, stack)
+
+
+def _ranks_on_path(figures: Figures) -> DataTable:
+    """List the ranks that the way goes over, and how much room the others have."""
+    path = figures.along("critical_path_time", "rank")
+    share = figures.along("critical_path_fraction", "rank")
+    slack = figures.along("slack", "rank")
+    ranks = sorted(path.keys() | slack.keys(), key=lambda rank: (-path.get(rank, 0), rank))
+    columns = (
+        TableColumn("rank"),
+        TableColumn("on the path", Unit.NS),
+        TableColumn("of the path", Unit.FRACTION),
+        TableColumn("slack a step", Unit.NS),
+    )
+    rows = tuple((rank, path.get(rank), share.get(rank), slack.get(rank)) for rank in ranks)
+    return DataTable("Ranks", columns, rows)

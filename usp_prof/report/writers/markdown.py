@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.model.printable import printable
 from usp_prof.report import document as doc
-from usp_prof.report.columns import column_texts, head_text, is_number
-from usp_prof.report.format import quantity, share
-from usp_prof.report.glyphs import cells, fills
+from usp_prof.report.format import cells, column_texts, fills, head_text, is_number, quantity, share
 from usp_prof.report.words import REST, cause_lines, finding_lines, health_lines, left_out, run_lines
 
 if TYPE_CHECKING:

@@ -17,9 +17,7 @@ from usp_prof.charts.theme import DARK
 from usp_prof.model.finding import Level
 from usp_prof.model.health import Severity
 from usp_prof.report import document as doc
-from usp_prof.report.columns import column_texts, head_text, is_number
-from usp_prof.report.format import MICRO, quantity, share
-from usp_prof.report.glyphs import SOLID, cells, fills
+from usp_prof.report.format import MICRO, SOLID, cells, column_texts, fills, head_text, is_number, quantity, share
 from usp_prof.report.words import cause_lines, finding_lines, health_lines, left_out, run_lines
 from usp_prof.report.writers.safe_console import SafeConsole
 

@@ -16,8 +16,7 @@ from usp_prof.charts.as_json import as_json, height_of
 from usp_prof.charts.theme import DARK, LIGHT, PATTERNS
 from usp_prof.model.printable import printable
 from usp_prof.report import document as doc
-from usp_prof.report.columns import column_texts, head_text, is_number
-from usp_prof.report.format import UNKNOWN, quantity, share
+from usp_prof.report.format import UNKNOWN, column_texts, head_text, is_number, quantity, share
 from usp_prof.report.words import REST, cause_lines, finding_lines, health_lines, left_out, run_lines
 
 if TYPE_CHECKING:

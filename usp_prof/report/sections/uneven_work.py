@@ -1,4 +1,4 @@
-"""Do the experts get the same work: who is fullest, in which routing, what do dispatch and combine cost each rank?"""
+"""Sections on work that may be uneven: experts with their tokens, and parts of a sequence."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, cast
 from usp_prof.charts.inputs import RankBars
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn
-from usp_prof.report.frames import ROWS
-from usp_prof.report.sections.plain import notes
+from usp_prof.report.sections.plain import ROWS, notes
 
 if TYPE_CHECKING:
+    from usp_prof.analyses.cp import CpResult
     from usp_prof.analyses.moe import Load, MoeResult
-    from usp_prof.report.context import Context
     from usp_prof.report.document import Block, Cell
+    from usp_prof.report.figures import Context
+
 
 PHASES = ("dispatch", "experts", "combine", "counts", "all_to_all")
-MOST_RANKS = 64
+MOST_RANKS_OF_EXPERTS = 64
 
 
-def build(context: Context, title: str) -> Section | None:
+def build_moe(context: Context, title: str) -> Section | None:
     """Show the loads by rank and expert, the phases' times beside them, and the most uneven routings."""
     if "moe" not in context.results:
         return None
@@ -47,7 +48,7 @@ def build(context: Context, title: str) -> Section | None:
     if result.experts:
         blocks.append(_by_expert(result))
     if result.times or result.tokens:
-        blocks.append(_by_rank(result))
+        blocks.append(_experts_by_rank(result))
     if result.loads:
         blocks.append(_routings(result))
     return Section("moe", title, (*blocks, *notes(result)))
@@ -72,7 +73,7 @@ def _even(result: MoeResult, rank: int) -> float:
     return sum(known) / len(known)
 
 
-def _by_rank(result: MoeResult) -> DataTable:
+def _experts_by_rank(result: MoeResult) -> DataTable:
     """Set each rank's tokens beside the time of its phases: a full rank's experts work long, its peers combine late."""
     ranks = sorted({*result.tokens, *(rank for _, rank in result.times)})
     phases = [phase for phase in PHASES if any(name == phase for name, _ in result.times)]
@@ -81,13 +82,13 @@ def _by_rank(result: MoeResult) -> DataTable:
         columns += [TableColumn("tokens", Unit.COUNT), TableColumn("over its group's mean", Unit.RATIO)]
     columns += [TableColumn(phase.replace("_", "-"), Unit.NS) for phase in phases]
     rows: list[tuple[Cell, ...]] = []
-    for rank in ranks[:MOST_RANKS]:
+    for rank in ranks[:MOST_RANKS_OF_EXPERTS]:
         count = result.tokens.get(rank)
         mean = _even(result, rank) if count is not None else 0.0
         share: tuple[Cell, ...] = (_whole(count), count / mean if count is not None and mean else None)
         share = share if result.tokens else ()
         rows.append((rank, *share, *(result.times.get((phase, rank)) for phase in phases)))
-    return DataTable("By rank, of a step", tuple(columns), tuple(rows), more=max(0, len(ranks) - MOST_RANKS))
+    return DataTable("By rank, of a step", tuple(columns), tuple(rows), more=max(0, len(ranks) - MOST_RANKS_OF_EXPERTS))
 
 
 def _routings(result: MoeResult) -> DataTable:
@@ -123,3 +124,92 @@ def _whole(count: float | None) -> Cell:
 
 def _surplus(load: Load) -> float:
     return max(load.tokens) - sum(load.tokens) / len(load.tokens)
+
+
+# Has every part of the sequence the same work, and at which ring step does who wait for its exchange?
+
+MOST_RANKS_OF_SEQUENCES = 64
+_NAMES = {
+    "ring_wait": "waiting in the ring",
+    "ring_send_recv": "posting",
+    "all_gather_kv": "gathering keys",
+    "ulysses_a2a": "all-to-all",
+}
+
+
+def build_cp(context: Context, title: str) -> Section | None:
+    """Show the compute of each part of the sequence, its exchanges, and the waits along the ring."""
+    if "cp" not in context.results:
+        return None
+    result = cast("CpResult", context.results["cp"])
+    figures = context.figures
+    key = [KeyFigure("Slowest part", figures.whole("cp_imbalance"), Unit.RATIO, "its compute over its group's mean")]
+    kinds = [kind for kind in _NAMES if any(name == kind for name, _ in result.times)]
+    key += [
+        KeyFigure(_NAMES[kind].capitalize(), figures.at("cp_time", exchange=kind), Unit.NS, "a step, mean over ranks")
+        for kind in kinds
+    ]
+    known = tuple(figure for figure in key if figure.value is not None)
+    blocks: list[Block] = [KeyFigures(known)] if known else []
+    if result.ranks:
+        blocks += [_bars(result), _parts_by_rank(result, kinds)]
+    if result.ring_waits:
+        blocks.append(_ring(result))
+    return Section("cp", title, (*blocks, *notes(result)))
+
+
+def _bars(result: CpResult) -> Chart:
+    labels = tuple(f"rank {row.rank}" for row in result.ranks)
+    values = tuple(row.compute_ns for row in result.ranks)
+    means = _means(result)
+    bars = RankBars(
+        "compute of a step", labels, values, tuple(means[row.group] for row in result.ranks), "compute", is_time=True
+    )
+    return Chart("Compute by rank, group after group", bars)
+
+
+def _means(result: CpResult) -> dict[int, float]:
+    means = {}
+    for group in {row.group for row in result.ranks}:
+        times = [row.compute_ns for row in result.ranks if row.group == group]
+        means[group] = sum(times) / len(times)
+    return means
+
+
+def _parts_by_rank(result: CpResult, kinds: list[str]) -> DataTable:
+    means = _means(result)
+    columns = (
+        TableColumn("group"),
+        TableColumn("rank"),
+        TableColumn("compute", Unit.NS),
+        TableColumn("over its group's mean", Unit.RATIO),
+        *(TableColumn(_NAMES[kind], Unit.NS) for kind in kinds),
+    )
+    rows = tuple(
+        (
+            row.group,
+            row.rank,
+            row.compute_ns,
+            row.compute_ns / means[row.group] if means[row.group] else None,
+            *(result.times.get((kind, row.rank)) for kind in kinds),
+        )
+        for row in result.ranks[:MOST_RANKS_OF_SEQUENCES]
+    )
+    return DataTable("By rank, of a step", columns, rows, more=max(0, len(result.ranks) - MOST_RANKS_OF_SEQUENCES))
+
+
+def _ring(result: CpResult) -> DataTable:
+    """Say for each ring step how long ranks wait, and who longest: uneven parts show late in the ring."""
+    rows = []
+    for step, mean in result.by_ring_step().items():
+        waits = {rank: time for (number, rank), time in result.ring_waits.items() if number == step}
+        longest = min(waits, key=lambda rank: (-waits[rank], rank))
+        rows.append((step, mean, min(waits.values()), waits[longest], longest))
+    columns = (
+        TableColumn("ring step"),
+        TableColumn("mean wait", Unit.NS),
+        TableColumn("shortest", Unit.NS),
+        TableColumn("longest", Unit.NS),
+        TableColumn("at rank"),
+    )
+    return DataTable("Waiting by ring step, of one exchange", columns, tuple(rows))

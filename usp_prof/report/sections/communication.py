@@ -1,0 +1,168 @@
+"""Sections on communication: what each axis communicates and hides, and how fast the collectives are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from usp_prof.charts.inputs import AxisCommunication, BandwidthPoints, PeerMatrix
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
+from usp_prof.report.figures import axes_in_order
+from usp_prof.report.format import quantity
+from usp_prof.report.sections.plain import ROWS, listed, notes, rows_table
+from usp_prof.report.sections.summary import communication
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usp_prof.analyses.collectives import CollectivesResult
+    from usp_prof.analyses.overlap import Hider
+    from usp_prof.report.document import Block
+    from usp_prof.report.figures import Context, Figures
+
+
+_SUMS = Text(
+    "Total is the time in which any call runs; waiting and transfer are sums over calls, which may run at once. What a "
+    "pipeline's receives wait is a bubble, in no total here.",
+    quiet=True,
+)
+
+
+def build_overlap(context: Context, title: str) -> Section | None:
+    """Show the axes, as bars and table, then the analysis' own table."""
+    result = context.results.get("overlap")
+    if result is None:
+        return None
+    blocks: list[Block] = []
+    by_axis = communication(context.figures)
+    if by_axis is not None:
+        blocks += [by_axis, _SUMS]
+    bars = axis_bars(context.figures)
+    if bars is not None:
+        blocks.append(Chart("Communication by axis, mean over ranks", bars))
+    kinds = by_collective(context.figures)
+    if kinds is not None:
+        blocks.append(kinds)
+    hiders = getattr(result, "hiders", ())
+    if hiders:
+        blocks.append(_hiders(hiders))
+    return Section("overlap", title, (*blocks, *notes(result)))
+
+
+def axis_bars(figures: Figures) -> AxisCommunication | None:
+    """Give each axis' exposed and hidden time."""
+    exposed = figures.along("exposed_comm_time", "axis")
+    hidden = figures.along("hidden_comm_time", "axis")
+    axes = axes_in_order(exposed | hidden)
+    if not axes:
+        return None
+    return AxisCommunication(
+        tuple(str(axis) for axis in axes),
+        tuple(float(exposed.get(axis, 0)) for axis in axes),
+        tuple(float(hidden.get(axis, 0)) for axis in axes),
+    )
+
+
+def by_collective(figures: Figures) -> DataTable | None:
+    """List each axis' kinds of collectives, with what is hidden of them."""
+    comm = figures.grid("comm_time", "axis", "collective")
+    if not comm:
+        return None
+    hidden = figures.grid("hidden_comm_time", "axis", "collective")
+    overlap = figures.grid("overlap_fraction", "axis", "collective")
+    order = {axis: place for place, axis in enumerate(axes_in_order({axis for axis, _ in comm}))}
+    rows = [
+        (*key, comm[key], hidden.get(key), overlap.get(key))
+        for key in sorted(comm, key=lambda key: (order[key[0]], -comm[key], key))
+    ]
+    columns = (
+        TableColumn("axis"),
+        TableColumn("collective"),
+        TableColumn("total", Unit.NS),
+        TableColumn("hidden", Unit.NS),
+        TableColumn("overlap", Unit.FRACTION),
+    )
+    return DataTable("By kind of collective, mean over ranks", columns, tuple(rows))
+
+
+def _hiders(hiders: Sequence[Hider]) -> DataTable:
+    columns = (TableColumn("axis"), TableColumn("hidden under"), TableColumn("time", Unit.NS))
+    rows = tuple((hider.axis, hider.name, hider.hidden_ns) for hider in hiders[:ROWS])
+    return DataTable("What hides it, over all ranks and steps", columns, rows, more=max(0, len(hiders) - ROWS))
+
+
+# How fast are the collectives for their size, and how much of their time is waiting for the last member?
+
+_KINDS = {
+    "axis": "",
+    "op": "collective",
+    "size_bytes": "up to",
+    "calls": "",
+    "busbw": "",
+    "link_fraction": "of link",
+    "transfer_ns": "",
+    "wait_ns": "waiting",
+    "skew_ns": "",
+    "algbw": "",
+    "bytes": "volume",
+    "inter_node": "between nodes",
+}
+_MOST_POINTS = 4000
+
+
+def build_collectives(context: Context, title: str) -> Section | None:
+    """Show kinds of calls, bandwidth over size, and pairs."""
+    if "collectives" not in context.results:
+        return None
+    result = cast("CollectivesResult", context.results["collectives"])
+    blocks: list[Block] = []
+    if result.kinds:
+        blocks.append(listed(result.listing(), "Calls by axis, kind and size; medians over calls", _KINDS))
+    points = bandwidth(result)
+    if points is not None:
+        blocks.append(Chart("Bus bandwidth over size", points))
+    if result.pairs:
+        blocks.append(rows_table(result.pairs, "Sends and receives by pair"))
+    if result.exchanges:
+        blocks.append(rows_table(result.exchanges, "All-to-all exchanges"))
+    sent = [(pair.source, pair.target, pair.bytes, pair.transfers) for pair in result.pairs if pair.bytes >= 0]
+    if sent:
+        blocks.append(Chart("Sends and receives: bytes from rank to rank", matrix(sent)))
+    for exchange in result.exchanges:
+        if exchange.sent:
+            told = [(*each, -1) for each in exchange.sent]
+            blocks.append(Chart(f"All-to-all on {exchange.axis}: bytes from rank to rank", matrix(told)))
+    return Section("collectives", title, (*blocks, *notes(result)))
+
+
+def matrix(sent: Sequence[tuple[int, int, int, int]]) -> PeerMatrix:
+    """Set (source, target, bytes, transfers) out as a matrix of the ranks that take part."""
+    ranks = tuple(sorted({rank for source, target, _, _ in sent for rank in (source, target)}))
+    place = {rank: at for at, rank in enumerate(ranks)}
+    amount = np.zeros((len(ranks), len(ranks)))
+    times = np.full(amount.shape, -1, np.int64)
+    for source, target, size, count in sent:
+        at = place[source], place[target]
+        amount[at] += size
+        if count >= 0:
+            times[at] = max(times[at], 0) + count
+    return PeerMatrix(ranks, amount, times)
+
+
+def bandwidth(result: CollectivesResult) -> BandwidthPoints | None:
+    """Take each complete call, or every so many where there are too many to draw."""
+    points = result.points
+    if not len(points.bytes):
+        return None
+    every = -(-len(points.bytes) // _MOST_POINTS)
+    label = f"{result.link_name} {quantity(result.link_peak, Unit.BYTES_PER_SECOND)}" if result.link_name else ""
+    return BandwidthPoints(
+        points.bytes[::every].astype(float),
+        points.busbw[::every],
+        tuple(str(axis) or "unknown" for axis in points.axis[::every]),
+        tuple(str(op) for op in points.op[::every]),
+        result.link_peak,
+        label,
+    )

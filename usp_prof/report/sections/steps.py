@@ -1,0 +1,211 @@
+"""Sections on steps: how long they take, where their time goes on each rank, and which rank holds the others up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from usp_prof.charts.inputs import BreakdownRows, HeatMap, Part, RankGrid
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import Chart, DataTable, Section, TableColumn
+from usp_prof.report.figures import parts
+from usp_prof.report.sections.plain import key_figures, listed, notes
+from usp_prof.report.sections.summary import where_the_step_goes
+from usp_prof.report.words import spans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from usp_prof.analyses.stragglers import StragglersResult
+    from usp_prof.model.finding import Finding
+    from usp_prof.report.document import Block
+    from usp_prof.report.figures import Context, Figures, Number
+
+
+_STEPS = 40
+
+
+def build_step_time(context: Context, title: str) -> Section | None:
+    """Show the job's steps and the map of ranks over steps."""
+    result = context.results.get("step_time")
+    if result is None:
+        return None
+    blocks: list[Block] = [*key_figures(result)]
+    steps = context.figures.along("job_step_time", "step")
+    if len(steps) > 1:
+        between = context.figures.along("step_spread", "step")
+        rows = tuple((step, value, between.get(step)) for step, value in list(steps.items())[:_STEPS])
+        columns = (TableColumn("step"), TableColumn("time", Unit.NS), TableColumn("ranks differ by", Unit.FRACTION))
+        blocks.append(DataTable("Steps of the job", columns, rows, more=max(0, len(steps) - _STEPS)))
+    heat = heat_map(context.figures)
+    if heat is not None:
+        blocks.append(Chart("Compute of each rank and step, against the step's median", heat))
+    places = rank_grid(context)
+    if places is not None:
+        blocks.append(Chart("Compute of each rank at its place on the axes, against the median", places))
+    return Section("step_time", title, (*blocks, *notes(result)))
+
+
+def rank_grid(context: Context) -> RankGrid | None:
+    """Set compute time out on the mesh: the largest axis to the right, the others downward."""
+    topology, compute = context.tables.topology, context.figures.along("compute_time", "rank")
+    placed = {int(rank): topology.coordinates.get(int(rank), {}) for rank in compute}
+    if not topology.axes or len(compute) < 2 or not all(placed.values()):
+        return None
+    across = max(topology.axes, key=lambda axis: topology.axes[axis])
+    down = [axis for axis in topology.axes if axis != across]
+    keys = sorted({tuple(place.get(axis, 0) for axis in down) for place in placed.values()})
+    width = 1 + max(place.get(across, 0) for place in placed.values())
+    if width > topology.axes[across]:  # somebody's coordinates lie outside the mesh
+        return None
+    rank = np.full((len(keys), width), -1, np.int64)
+    values = np.full(rank.shape, np.nan)
+    for each, place in placed.items():
+        at = keys.index(tuple(place.get(axis, 0) for axis in down)), place.get(across, 0)
+        if rank[at] >= 0:
+            return None
+        rank[at], values[at] = each, compute[each]
+    names = tuple(" ".join(f"{axis} {at}" for axis, at in zip(down, key, strict=True)) for key in keys)
+    return RankGrid("compute", tuple(f"{across} {at}" for at in range(width)), names, rank, values)
+
+
+def heat_map(figures: Figures) -> HeatMap | None:
+    """Set compute time out by rank and step; collectives make step times equal, compute shows who is slow."""
+    grid = figures.grid("compute_time", "rank", "step")
+    ranks = sorted({int(rank) for rank, _ in grid})
+    steps = sorted({int(step) for _, step in grid})
+    if len(ranks) < 2:
+        return None
+    values = np.full((len(ranks), len(steps)), np.nan)
+    row = {rank: place for place, rank in enumerate(ranks)}
+    column = {step: place for place, step in enumerate(steps)}
+    for (rank, step), value in grid.items():
+        values[row[int(rank)], column[int(step)]] = value
+    return HeatMap("compute", tuple(ranks), tuple(steps), values)
+
+
+# Where does each rank's step go? The partition by rank, as bars and as a table.
+
+_RANKS = 64
+_BARS = 40
+
+
+def build_breakdown(context: Context, title: str) -> Section | None:
+    """Show the mean rank, then each rank."""
+    result = context.results.get("breakdown")
+    if result is None:
+        return None
+    blocks: list[Block] = []
+    mean = where_the_step_goes(context.figures)
+    if mean is not None:
+        blocks.append(mean)
+    rows = by_rank(context.figures)
+    if rows is not None:
+        blocks += [_table(rows), Chart("Where each rank's step goes", readable(rows))]
+    return Section("breakdown", title, (*blocks, *notes(result)))
+
+
+def by_rank(figures: Figures) -> BreakdownRows | None:
+    """Give the partition of each rank; a part that a rank does not have is nought."""
+    ranks = [int(rank) for rank in figures.along("compute_time", "rank")]
+    if not ranks:
+        return None
+    found = {rank: {role: (label, value) for label, role, value in parts(figures, rank=rank)} for rank in ranks}
+    roles = {role: label for label, role, _ in parts(figures)}
+    for of_rank in found.values():
+        roles |= {role: label for role, (label, _) in of_rank.items() if role not in roles}
+    return BreakdownRows(
+        tuple(f"rank {rank}" for rank in ranks),
+        tuple(
+            Part(label, role, tuple(float(found[rank].get(role, ("", 0))[1]) for rank in ranks))
+            for role, label in roles.items()
+        ),
+    )
+
+
+def readable(rows: BreakdownRows, most: int = _BARS) -> BreakdownRows:
+    """Keep the rows that are least like the median row where there are too many, and the mean of all others."""
+    if len(rows.labels) <= most:
+        return rows
+    values = np.array([part.values_ns for part in rows.parts])
+    strange = np.abs(values - np.median(values, axis=1, keepdims=True)).sum(axis=0)
+    kept = np.sort(np.argsort(-strange, kind="stable")[: most - 1])
+    others = np.setdiff1d(np.arange(len(rows.labels)), kept)
+    return BreakdownRows(
+        (f"mean of {len(others)} others", *(rows.labels[place] for place in kept)),
+        tuple(
+            Part(part.label, part.role, (float(one[others].mean()), *(float(each) for each in one[kept])))
+            for part, one in zip(rows.parts, values, strict=True)
+        ),
+    )
+
+
+def _table(rows: BreakdownRows) -> DataTable:
+    columns = (TableColumn(""), *(TableColumn(part.label, Unit.NS) for part in rows.parts))
+    cells: list[tuple[str | Number, ...]] = [
+        (label, *(int(part.values_ns[place]) for part in rows.parts)) for place, label in enumerate(rows.labels)
+    ]
+    return DataTable("By rank", columns, tuple(cells[:_RANKS]), more=max(0, len(cells) - _RANKS))
+
+
+# Whom do the others wait for, what does it cost the job, and why is it late?
+
+_LATENESS = {
+    "rank": "",
+    "axis": "",
+    "calls": "",
+    "late": "arrives last",
+    "late_by_ns": "late by",
+    "own_ns": "its own doing",
+    "slowdown": "",
+}
+
+
+def build_stragglers(context: Context, title: str) -> Section | None:
+    """Show the culprits with their evidence, then everyone's lateness."""
+    if "stragglers" not in context.results:
+        return None
+    result = cast("StragglersResult", context.results["stragglers"])
+    blocks: list[Block] = [*key_figures(result)]
+    if result.culprits:
+        blocks += [_culprits(result, worth_by_rank(context.findings)), _evidence(result)]
+    if result.lateness:
+        latest = sorted(result.lateness, key=lambda late: (-late.own_ns, -late.late_by_ns, late.rank))
+        listing = replace(result, lateness=tuple(latest)).listing()
+        blocks.append(listed(listing, "Arrivals by rank and axis, all steps, latest first", _LATENESS, rows=32))
+    return Section("stragglers", title, (*blocks, *notes(result)))
+
+
+def worth_by_rank(findings: Iterable[Finding]) -> dict[int, float]:
+    """Give what each late rank is worth: the gain of its finding, as there is one figure for that question."""
+    return {
+        rank: finding.gain_fraction
+        for finding in findings
+        if finding.code == "late-rank" and isinstance(rank := finding.where.get("rank"), int)
+    }
+
+
+def _culprits(result: StragglersResult, worth: Mapping[int, float]) -> DataTable:
+    columns = (
+        TableColumn("rank"),
+        TableColumn("axis"),
+        TableColumn("cause"),
+        TableColumn("late by, a step", Unit.NS),
+        TableColumn("worth, replayed", Unit.FRACTION),
+        TableColumn("slowdown", Unit.RATIO),
+        TableColumn("steps"),
+    )
+    rows = tuple(
+        (c.rank, c.axis, str(c.why), c.cost_ns, worth.get(c.rank), c.slowdown, spans(sorted(c.steps)))
+        for c in result.culprits
+    )
+    return DataTable("Culprits", columns, rows)
+
+
+def _evidence(result: StragglersResult) -> DataTable:
+    parts = sorted({part for culprit in result.culprits for part in culprit.evidence})
+    rows = tuple((c.rank, *(c.evidence.get(part) for part in parts)) for c in result.culprits)
+    columns = (TableColumn("rank"), *(TableColumn(part, Unit.NS) for part in parts))
+    return DataTable("Own time over the peers' median, all late steps together", columns, rows)
