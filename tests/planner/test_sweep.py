@@ -23,7 +23,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.planner.sweep import outcome, rows, runner
 from usp_prof.planner.sweep.cells import Cell, configuration_of, of_fixed, of_grid, of_list
 from usp_prof.planner.sweep.outcome import Status
-from usp_prof.planner.sweep.score import score
+from usp_prof.planner.sweep.score import score, to_learn_from
 
 TRAINER = """
 import json, os, sys, time
@@ -215,6 +215,19 @@ def test_the_score_of_a_perfect_and_of_a_backward_planner() -> None:
 
 def test_the_cell_that_was_learned_from_is_not_judged() -> None:
     assert score([row(1.0, 1.0), row(2.0, 2.0)], without="1.0").judged == 1
+
+
+def test_the_cell_to_learn_from_has_the_axes_of_the_others() -> None:
+    alone, data, both = (
+        replace(row(1.0, length), configuration=configuration)
+        for length, configuration in (
+            (1.0, Configuration()),
+            (2.0, Configuration(dp=4)),
+            (3.0, Configuration(dp=2, tp=2)),
+        )
+    )
+    assert to_learn_from([alone, data, both]) is both
+    assert to_learn_from([replace(both, status=Status.CRASHED)]) is None
 
 
 def test_lengths_are_not_judged_where_the_planner_misses_the_recorded_step() -> None:

@@ -1,7 +1,8 @@
 """Score: the planner held against a sweep: the error of its steps, the order that it gives, and what its choice costs.
 
 The planner learns from one cell that is run once more, recorded (`planner/calibration.py`), and predicts the others:
-the cell that it learned from is not judged. Where it misses the recorded step itself by more than `DOUBTFUL`, its
+the cell that it learned from is not judged, nor are cells with an axis that the recorded one had not: nobody measured
+its messages. Where it misses the recorded step itself by more than `DOUBTFUL`, its
 lengths are not to be trusted and the order alone is judged.
 """
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from usp_prof.model.configuration import Configuration
     from usp_prof.planner.calibration import Calibration
     from usp_prof.planner.sweep.outcome import Outcome
     from usp_prof.planner.sweep.rows import Row
@@ -98,6 +100,7 @@ def predicted(rows: Sequence[Row], outcomes: Sequence[Outcome], learnt: Calibrat
     alike = [
         row.configuration is not None
         and other(row.cell) == other(cell)
+        and axes_of(row.configuration) <= axes_of(learnt.configuration)
         and not broken_rule(learnt.model, row.configuration)
         for row in rows
     ]
@@ -119,17 +122,19 @@ def predicted(rows: Sequence[Row], outcomes: Sequence[Outcome], learnt: Calibrat
 
 
 def to_learn_from(rows: Sequence[Row]) -> Row | None:
-    """Choose the cell to record: of the model and size with most measured rows, the one with most kinds of messages."""
+    """Choose the cell to record: its axes cover those of most cells of its model and size; of several, the fastest."""
     ok = [row for row in rows if row.is_ok and row.configuration is not None]
-    if not ok:
-        return None
-    counts: dict[tuple[str, int], int] = {}
-    for row in ok:
-        counts[row.model, row.size] = counts.get((row.model, row.size), 0) + 1
-    most = max(counts, key=lambda key: counts[key])
 
-    def axes(row: Row) -> int:
-        return sum(degree > 1 for degree in row.configuration.degrees().values()) if row.configuration else 0
+    def covered(row: Row) -> int:
+        return sum((each.model, each.size) == (row.model, row.size) and _axes(each) <= _axes(row) for each in ok)
 
-    there = [row for row in ok if (row.model, row.size) == most]
-    return max(there, key=lambda row: (axes(row), -row.step_ns))
+    return max(ok, key=lambda row: (covered(row), -row.step_ns), default=None)
+
+
+def _axes(row: Row) -> frozenset[str]:
+    return axes_of(row.configuration) if row.configuration is not None else frozenset()
+
+
+def axes_of(configuration: Configuration) -> frozenset[str]:
+    """Name the axes that a configuration has messages on."""
+    return frozenset(axis for axis, degree in configuration.degrees().items() if degree > 1)
