@@ -46,7 +46,7 @@ from usp_prof.gate.judgement import Judgement, Scale
 from usp_prof.gate.measured import Measured
 from usp_prof.inputs.discovery import discover
 from usp_prof.model import finding, health, metric
-from usp_prof.model.configuration import Configuration
+from usp_prof.model.configuration import Configuration, Recompute, broken_rule
 from usp_prof.model.edit import Edit, parse_edit
 from usp_prof.model.errors import UsageError
 from usp_prof.model.finding import Basis, Finding
@@ -59,14 +59,23 @@ from usp_prof.planner.calibration import Calibration, calibrate
 from usp_prof.planner.cluster import of_device as cluster_of_device
 from usp_prof.planner.launch import TRAINERS
 from usp_prof.planner.launch import command_or_reason as launch_command
+from usp_prof.planner.memory import of_ranks as memory_of_ranks
+from usp_prof.planner.models import known as known_models
+from usp_prof.planner.models import model_named
 from usp_prof.planner.predict import Prediction as Plan
-from usp_prof.planner.profiles import DEFAULT_PROFILE
+from usp_prof.planner.predict import predict as predict_plan
+from usp_prof.planner.profiles import DEFAULT_PROFILE, DEFAULT_TRAINER, PROFILES, Profile
 from usp_prof.planner.search import GRID_AXES, Plans, Question
 from usp_prof.planner.search import grid as plan_grid
 from usp_prof.planner.search import search as search_plans
+from usp_prof.planner.sweep import runner as sweep_runner
+from usp_prof.planner.sweep.rows import Row as SweepRow
+from usp_prof.planner.sweep.rows import of_folder as rows_of_sweep
 from usp_prof.report import document
 from usp_prof.report.answers import comparison as comparison_answer
+from usp_prof.report.answers import one_plan as one_plan_answer
 from usp_prof.report.answers import plan as plan_answer
+from usp_prof.report.answers import sweep as sweep_answer
 from usp_prof.report.answers import whatif as whatif_answer
 from usp_prof.report.build import analyse
 from usp_prof.report.build import build as build_report

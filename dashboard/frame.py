@@ -101,9 +101,8 @@ def main() -> None:
     """Draw the chosen page."""
     st.set_page_config("usp-prof", page_icon=str(HERE / "icon.png"), layout="wide")
     if not data.run_count():
-        st.error("No run was named.")
-        st.code("usp-prof dashboard traces/my-run")
-        st.stop()
+        _without_run()
+        return
     made = {
         page.path: st.Page(page.draw, title=page.title, url_path=page.path, default=i == 0)
         for i, page in enumerate(PAGES)
@@ -124,6 +123,24 @@ def main() -> None:
         st.info(error.hint or "usp-prof info PATH says what is there")
     finally:
         state.remember(chosen.title)
+
+
+def _without_run() -> None:
+    """Draw what needs no run: plans for a model that is typed, and sweeps."""
+    offered = [page for page in PAGES if not page.needs_run]
+    made = {
+        page.path: st.Page(page.draw, title=page.title, url_path=page.path, default=place == 0)
+        for place, page in enumerate(offered)
+    }
+    running = st.navigation(list(made.values()), position="hidden")
+    _style(Room.PREDICT)
+    st.markdown("### usp-prof: plan")
+    try:
+        running.run()
+    except UspProfError as error:
+        st.error(error.message)
+        st.info(error.hint or "choose something else")
+    st.caption("No run was named. To see one: usp-prof dashboard traces/my-run")
 
 
 def _report_of(index: int) -> Document | None:

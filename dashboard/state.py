@@ -54,6 +54,8 @@ class Page:
     """Why a run has nothing to show here, empty where it has something."""
     part_of: str = ""
     """The path of the page under which it is offered, for an address that is kept for old links."""
+    needs_run: bool = True
+    """Whether it is about a run that was recorded."""
 
 
 @dataclass(frozen=True, slots=True)

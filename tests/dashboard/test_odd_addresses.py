@@ -19,7 +19,7 @@ READ = {
     "pipeline": ("schedule", "m", "v"),
     "suggestions": ("ticked",),
     "whatif": ("edits",),
-    "plan": ("devices", "batch", "device", "dtype", "efficiency", "plan", "trainer"),
+    "plan": ("devices", "batch", "device", "dtype", "efficiency", "plan", "trainer", "model", "sequence", "view", "tp"),
     "compare": ("before", "after", "step", "all"),
     "sweep": ("down", "across", "figure", "devices"),
     "query": ("sql", "chart"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,12 @@ import pytest
 from drawn import SCRIPT_OF_PAGE, drawn, naming
 from streamlit.testing.v1 import AppTest
 
+from dashboard import data
+from dashboard.report import Answer, recorded_question, written
 from usp_prof.model.footprint import Footprint
-from usp_prof.report.answers import plan
+from usp_prof.planner.sweep import outcome, runner
+from usp_prof.planner.sweep.cells import Cell
+from usp_prof.report.answers import one_plan, plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,11 +58,67 @@ def test_a_batch_that_cannot_be_spread_is_an_error_with_a_hint() -> None:
     assert "no legal configuration" in app.exception[0].message
 
 
-@pytest.mark.parametrize("figure", ["tokens/s", "MFU", "step", "memory", "bubble"])
+def test_without_a_run_sliders_move_memory_and_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with naming([], tmp_path, monkeypatch):
+        app = drawn("plan", model="Llama-3-70B", devices="64", tp="8", pp="4")
+        before = {metric.label: metric.value for metric in app.metric}
+        assert before["data parallel (dp)"] == "2"
+        assert "pretrain_gpt.py" in app.code[0].value
+        next(slider for slider in app.select_slider if "(pp)" in slider.label).set_value(8).run()
+        after = {metric.label: metric.value for metric in app.metric}
+        assert app.query_params["pp"] == "8"
+        assert after["data parallel (dp)"] == "1"
+        assert after["memory"] != before["memory"]
+        assert after["step"] != before["step"]
+
+
+def test_a_shape_is_typed_and_what_is_impossible_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with naming([], tmp_path, monkeypatch):
+        app = drawn("plan", model="own shape", heads="6", tp="4", devices="8", batch="64")
+        assert "tp=4 does not divide the 6 attention heads" in app.warning[0].value.replace("\\", "")
+        app = drawn("plan", model="/etc/passwd", devices="7", tp="2")
+        assert app.selectbox[0].value == "Llama-3-8B"
+        assert "does not divide 7 devices" in app.warning[0].value
+
+
+def test_every_tab_is_drawn_without_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with naming([], tmp_path, monkeypatch):
+        assert drawn("plan", view="Best plans", devices="8", batch="64", sequence="2048").metric
+        assert len(drawn("plan", view="Sweep", devices="8", batch="64", sequence="2048").dataframe[0].value) > 3
+
+
+def test_a_planner_that_misses_its_own_run_shows_the_order_alone() -> None:
+    learnt = data.ask_calibration(0).result()
+    wrong = dataclasses.replace(learnt, measured_step_ns=learnt.measured_step_ns * 2)
+    plans = data.ask_plans(recorded_question(learnt)).result()
+    page = written(Answer(0, "plan", "Plan", "", lambda: plan.sections(wrong, plans, plans.best[0], "megatron")))
+    assert "No predicted length can be trusted" in page
+    assert "tokens/s" not in page
+    assert plan.is_doubtful(plans.question, wrong)
+    assert not plan.is_doubtful(plans.question, learnt)
+
+
+@pytest.mark.parametrize("figure", ["MFU", "memory"])
 def test_a_sweep_has_a_cell_for_each_pair(figure: str) -> None:
     app = drawn("sweep", down="tp", across="pp", figure=figure)
     assert {head.partition(" [")[0] for head in app.dataframe[0].value} == {"tp", "pp", "configuration", figure}
     assert len(app.dataframe[0].value) > 3
+
+
+def test_what_was_swept_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = tuple(Cell(2, (("tp", str(tp)), ("zero", zero))) for tp in (1, 2) for zero in "01")
+    sweep = runner.opened(tmp_path / "swept", runner.Sweep("", (("batch", "8"),), cells))
+    for place, cell in enumerate(sweep.cells[:3]):
+        folder = runner.folder_of(tmp_path / "swept", cell)
+        folder.mkdir(parents=True)
+        figures = {"step_seconds": 0.1 + place, "tokens_per_second": 1000.0 - place, "mfu": 0.5}
+        ended = outcome.Outcome(cell.name, 2, dict(cell.options), outcome.Status.OK, **figures)
+        outcome.write(ended, folder)
+    monkeypatch.setenv(data.SWEEPS_VARIABLE, json.dumps([str(tmp_path / "swept")]))
+    app = drawn("plan", view="What was run")
+    assert "3 of 4 cells have ended" in app.caption[0].value
+    assert "dp2, 1x4 on 2 devices, 1,000 tokens" in app.markdown[0].value
+    assert len(app.dataframe[0].value) == 3
 
 
 def test_choices_make_words_and_words_set_choices() -> None:
@@ -84,4 +145,4 @@ def test_memory_is_predicted_beside_what_was_measured() -> None:
 
 def test_every_part_of_a_footprint_is_shown() -> None:
     names = {field.name for field in dataclasses.fields(Footprint)}
-    assert set(plan.FILLS) == names
+    assert set(one_plan.FILLS) == names

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from usp_prof.inputs.discovery import paths_of_runs
 from usp_prof.inputs.runs import is_made_name
 from usp_prof.model.errors import InputError, UsageError
+from usp_prof.planner.sweep.runner import FILE as SWEEP_FILE
 
 if TYPE_CHECKING:
     import argparse
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   usp-prof dashboard traces/my-run
   usp-prof dashboard traces/before traces/after --port 8600
+  usp-prof dashboard                              (plans for a model that you choose)
+  usp-prof dashboard sweeps/tiny                  (what ran of a sweep)
   usp-prof dashboard traces/my-run --host 0.0.0.0 --no-browser   (for others, who need the token in the link)
 """
 INSTALLED_PACKAGE = "usp_prof_dashboard"
@@ -41,7 +44,10 @@ MOST_RUNS = 8
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a folder of traces, or a file; several to compare")
+    parser.add_argument(
+        "paths", nargs="*", metavar="PATH",
+        help="a folder of traces, or a file; several to compare; a folder of usp-prof sweep; none: plans alone",
+    )  # fmt: skip
     parser.add_argument("--port", type=int, metavar="N", help=f"port (default: the first free from {FIRST_PORT})")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
@@ -52,12 +58,15 @@ def run(args: argparse.Namespace) -> int:
     dashboard_package = package()
     if importlib.util.find_spec("streamlit") is None or not dashboard_package:
         raise InputError("the dashboard is not installed", hint="pip install 'usp-prof[dashboard]'")
-    paths = [path for named in args.paths for path in _runs_under(named)]
+    sweeps = [str(Path(path).resolve()) for path in args.paths if (Path(path) / SWEEP_FILE).is_file()]
+    named = [path for path in args.paths if not (Path(path) / SWEEP_FILE).is_file()]
+    paths = [path for name in named for path in _runs_under(name)]
     port = args.port or free_port(args.host)
     token = "" if args.host in LOOPBACK else secrets.token_urlsafe(16)
     link = f"http://{args.host}:{port}/" + (f"?token={token}" if token else "")
     sys.stderr.write(f"usp-prof dashboard: {link}  (Ctrl-C ends it)\n")
     environment = os.environ | {"USP_PROF_DASHBOARD_PATHS": json.dumps(paths)}
+    environment["USP_PROF_DASHBOARD_SWEEPS"] = json.dumps(sweeps)
     environment |= {"USP_PROF_DASHBOARD_HOSTS": args.host, "USP_PROF_DASHBOARD_TOKEN": token}
     if args.cache_dir:
         environment["USP_PROF_CACHE"] = args.cache_dir

@@ -10,10 +10,19 @@ from usp_prof.charts.inputs import MemoryParts, PlanGrid, PlanPoints
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.metric import Unit
 from usp_prof.planner.launch import command as launch_command
+from usp_prof.planner.memory import of_ranks as memory_of_ranks
 from usp_prof.planner.search import grid as plan_grid
-from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
+from usp_prof.report.answers.one_plan import FILLS
+from usp_prof.report.document import (
+    Chart,
+    DataTable,
+    KeyFigure,
+    KeyFigures,
+    Section,
+    TableColumn,
+    Text,
+)
 from usp_prof.report.format import quantity
-from usp_prof.whatif.reordering.stages import footprints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,29 +33,23 @@ if TYPE_CHECKING:
     from usp_prof.model.configuration import Configuration
     from usp_prof.planner.calibration import Calibration
     from usp_prof.planner.predict import Prediction as Plan
-    from usp_prof.planner.search import Plans
+    from usp_prof.planner.profiles import Profile
+    from usp_prof.planner.search import Plans, Question
 
 
-FILLS = {
-    "parameter_bytes": "weights",
-    "gradient_bytes": "gradients",
-    "optimizer_bytes": "optimizer",
-    "gathered_bytes": "gathered weights",
-    "activation_bytes": "activations",
-    "logit_bytes": "logits",
-    "overhead_bytes": "buffers and context",
-}
-"""What fills memory, in the order and the words in which it is shown."""
-MOST_ERROR = 0.25
-"""A planner that misses the recorded step by more than this makes no claim of how much faster a plan would be."""
+MOST_ERROR = 0.2
+"""A planner that misses the recorded step by more than this shows the order of plans, and no length of any."""
 ROWS = 20
 """Plans that the report lists."""
 
 
-def sections(learnt: Calibration, plans: Plans, chosen: Plan | None, trainer: str) -> tuple[Section, ...]:
+def sections(learnt: Calibration | None, plans: Plans, chosen: Plan | None, trainer: str) -> tuple[Section, ...]:
     """Set out the plans, and one of them: the chosen, where anything fits."""
     if chosen is None:
         return (Section("plan", "Plan", (basis(learnt, plans), Text(nothing_fits(plans)))),)
+    if learnt is not None and is_doubtful(plans.question, learnt):
+        said = (Text(doubt(learnt)), basis(learnt, plans), ordered(plans.best, ROWS))
+        return (Section("plan", f"Plan: {asked(plans)}", said),)
     every = Section(
         "plan",
         f"Plan: {asked(plans)}",
@@ -55,20 +58,36 @@ def sections(learnt: Calibration, plans: Plans, chosen: Plan | None, trainer: st
     return every, one(plans, chosen, trainer)
 
 
-def verdict(learnt: Calibration, plans: Plans) -> str:
+def verdict(learnt: Calibration | None, plans: Plans) -> str:
     """Say which configuration is predicted to be the fastest, beside the recorded one as it is predicted."""
     if not plans.best:
         return nothing_fits(plans)
     best = plans.best[0]
-    text = f"Fastest of {plans.fitting:,} that fit: {best.configuration}, {quantity(best.step_ns, Unit.NS)} a step"
+    text = f"Fastest of {plans.fitting:,} that fit: {best.configuration}"
+    if learnt is not None and is_doubtful(plans.question, learnt):
+        return f"{text}."
+    text += f", {quantity(best.step_ns, Unit.NS)} a step"
+    if learnt is None:
+        return f"{text}."
     same = plans.question.devices == learnt.configuration.devices and plans.question.batch == learnt.configuration.batch
-    if abs(learnt.error_fraction) > MOST_ERROR:
-        off = quantity(learnt.error_fraction, Unit.FRACTION)
-        return f"{text}. The recorded step is predicted with an error of {off}: trust the order, not the lengths."
     if same and plans.question.cluster == learnt.cluster and best.step_ns > 0:
         faster = learnt.prediction.step_ns / best.step_ns
         text += f", {quantity(faster, Unit.RATIO)} as fast as what ran is predicted to be"
     return f"{text}."
+
+
+def is_doubtful(question: Question, learnt: Calibration) -> bool:
+    """Say whether the answer rests on a run whose own step is predicted so badly that only an order is shown."""
+    return question.cluster == learnt.cluster and abs(learnt.error_fraction) > MOST_ERROR
+
+
+def doubt(learnt: Calibration) -> str:
+    """Say how far off the recorded step is predicted, and what that leaves."""
+    off = f"{100 * learnt.error_fraction:+.0f} %"
+    return (
+        f"The recorded step itself is predicted with an error of {off}. No predicted length can be trusted: only the "
+        "order of the plans is shown."
+    )
 
 
 def asked(plans: Plans) -> str:
@@ -77,11 +96,11 @@ def asked(plans: Plans) -> str:
     return f"{question.devices} x {question.cluster.device}, {question.batch} sequences a step"
 
 
-def basis(learnt: Calibration, plans: Plans) -> Text:
+def basis(learnt: Calibration | None, plans: Plans) -> Text:
     """Say what stands behind the figures."""
     machine = plans.question.cluster
     said = f"large matrix products taken to reach {100 * machine.efficiency:.3g} % of the dense peak ({machine.basis})"
-    if machine == learnt.cluster:
+    if learnt is not None and machine == learnt.cluster:
         said += f"; the recorded run itself is predicted with an error of {100 * learnt.error_fraction:+.1f} %"
     return Text(
         f"Predicted, never run: {said}. {plans.tried:,} legal configurations, {plans.fitting:,} fit.", quiet=True
@@ -132,6 +151,19 @@ def listed(plans: Sequence[Plan], rows: int) -> DataTable:
     )  # fmt: skip
 
 
+def ordered(plans: Sequence[Plan], rows: int) -> DataTable:
+    """List plans by their order alone: how much longer than the first each is predicted to take."""
+    columns = (
+        TableColumn("place"), TableColumn("configuration"), TableColumn("step over the first's", Unit.RATIO),
+        TableColumn("memory", Unit.BYTES),
+    )  # fmt: skip
+    lines = tuple(
+        (place, str(plan.configuration), plan.step_ns / plans[0].step_ns, plan.footprint.total_bytes)
+        for place, plan in enumerate(plans[:rows], start=1)
+    )
+    return DataTable("Order of the plans", columns, lines, more=max(0, len(plans) - rows))
+
+
 def one(plans: Plans, plan: Plan, trainer: str) -> Section:
     """Set out one plan: its figures, the memory of each pipeline rank, and how it is started."""
     model, room = plans.question.model, plans.question.cluster.room_bytes
@@ -140,7 +172,10 @@ def one(plans: Plans, plan: Plan, trainer: str) -> Section:
         f"One plan: {plan.configuration}",
         (
             figures(plan),
-            Chart("Predicted memory of a rank, by what fills it", memory(model, plan.configuration, room)),
+            Chart(
+                "Predicted memory of a rank, by what fills it",
+                memory(model, plan.configuration, room, plans.question.profile),
+            ),
             Text(started_with(trainer, model, plan.configuration)),
         ),
     )
@@ -167,9 +202,9 @@ def figures(plan: Plan) -> KeyFigures:
     )
 
 
-def memory(model: ModelEntry, configuration: Configuration, room_bytes: float) -> MemoryParts:
+def memory(model: ModelEntry, configuration: Configuration, room_bytes: float, profile: Profile) -> MemoryParts:
     """Give what fills the memory of each pipeline rank."""
-    found = footprints(model, configuration)
+    found = memory_of_ranks(model, configuration, profile)
     labels = tuple(f"pipeline rank {rank}" for rank in range(len(found)))
     parts = tuple((label, tuple(float(each.parts()[part]) for each in found)) for part, label in FILLS.items())
     return MemoryParts(labels, parts, room_bytes)
@@ -178,7 +213,7 @@ def memory(model: ModelEntry, configuration: Configuration, room_bytes: float) -
 def predicted_memory(learnt: Calibration) -> Section:
     """Set out what the planner predicts for the configuration that ran."""
     said = f"What the planner's formulas give for {learnt.configuration}; see Plan for other configurations."
-    chart = memory(learnt.model, learnt.configuration, learnt.cluster.room_bytes)
+    chart = memory(learnt.model, learnt.configuration, learnt.cluster.room_bytes, learnt.profile)
     return Section("memory-predicted", "Memory, predicted", (Text(said, quiet=True), Chart("", chart)))
 
 

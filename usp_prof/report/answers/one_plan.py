@@ -1,0 +1,64 @@
+"""One configuration as blocks: its step and its memory part by part, quickly enough to follow a slider."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import Stack, StackPart
+from usp_prof.report.format import quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usp_prof.model.footprint import Footprint
+    from usp_prof.planner.predict import Prediction as Plan
+
+FILLS = {
+    "parameter_bytes": "weights",
+    "gradient_bytes": "gradients",
+    "optimizer_bytes": "optimizer",
+    "gathered_bytes": "gathered weights",
+    "activation_bytes": "activations",
+    "logit_bytes": "logits",
+    "overhead_bytes": "buffers and context",
+}
+"""What fills memory, in the order and the words in which it is shown."""
+ROLES = ("compute", "memcpy", "comm:cp", "comm:ep", "comm:dp", "comm:pp", "idle")
+"""The colour of each of them."""
+
+
+def step_parts(plan: Plan) -> Stack:
+    """Give what the busiest rank spends the step on."""
+    parts = [StackPart("compute", "compute", plan.compute_ns)]
+    parts += [StackPart(f"exposed {axis}", f"comm:{axis}", time) for axis, time in plan.exposed_ns.items()]
+    parts += [
+        StackPart("pipeline waits", "idle:bubble", plan.bubble_ns), StackPart("optimizer", "memcpy", plan.optimizer_ns),
+        StackPart("fixed", "idle:host", plan.fixed_ns),
+    ]  # fmt: skip
+    return Stack("Step of the busiest rank", plan.step_ns, Unit.NS, tuple(part for part in parts if part.value > 0))
+
+
+def memory_parts(need: Footprint, title: str) -> Stack:
+    """Give what fills the memory of a rank."""
+    parts = tuple(
+        StackPart(label, role, getattr(need, part))
+        for (part, label), role in zip(FILLS.items(), ROLES, strict=True)
+        if getattr(need, part)
+    )
+    return Stack(title, need.total_bytes, Unit.BYTES, parts)
+
+
+def fullest(ranks: Sequence[Footprint]) -> int:
+    """Give the pipeline rank that needs most."""
+    return max(range(len(ranks)), key=lambda rank: ranks[rank].total_bytes)
+
+
+def interval(plan: Plan, room_bytes: float) -> str:
+    """Say within what 80 % of measured runs lie, and how likely it fits."""
+    step = " to ".join(quantity(value, Unit.NS) for value in (plan.step_low_ns, plan.step_high_ns))
+    need = " to ".join(quantity(value, Unit.BYTES) for value in (plan.memory_low_bytes, plan.memory_high_bytes))
+    return (
+        f"80 % of measured runs lie within {step} and {need}. It fits the {quantity(room_bytes, Unit.BYTES)} of the "
+        f"device with probability {plan.fit_probability:.0%}."
+    )
