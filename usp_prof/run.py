@@ -19,8 +19,9 @@ from usp_prof.inputs.discovery import discover
 from usp_prof.inputs.manifest import find_manifest, manifest_from, read_manifest
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.health import HealthRow, Severity, gathered, spans
-from usp_prof.store.cache import CacheUnwritableError, StoredTables, open_cache
+from usp_prof.store.cache import CacheUnwritableError, StoredTables
 from usp_prof.store.load import load
+from usp_prof.store.places import open_cache
 from usp_prof.tables.assemble import assemble
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from usp_prof.contract import Manifest
     from usp_prof.inputs.discovery import Discovery, Skipped
+    from usp_prof.inputs.remote import Location
     from usp_prof.inputs.runs import FoundRun, TraceFile
     from usp_prof.store.cache import Cache
     from usp_prof.store.load import LoadedRank
@@ -65,7 +67,7 @@ class Run(Questions):
     `tables` is what analyses take.
     """
 
-    path: Path
+    path: Location
     """What was opened."""
     files: tuple[TraceFile, ...]
     """The trace files that were read, by rank."""
@@ -201,7 +203,8 @@ class RanksRead:
     wanted: int
     """How many ranks the share has."""
     health: tuple[HealthRow, ...]
-    folder: Path
+    store: str
+    """The folder or URL."""
 
 
 def read_ranks(
@@ -224,19 +227,19 @@ def read_ranks(
     manifest, _ = _manifest(found)
     cache = open_cache(cache_dir)
     if not files:
-        return RanksRead((), 0, (), cache.folder)
+        return RanksRead((), 0, (), cache.place)
     loaded, lost = load(files, manifest, cache, progress, executor)
     rows = [row for row in lost if row.severity is Severity.DATA_LOSS]
     rows += [row for one in loaded.values() for row in one.health if row.code == "not_cached"]
     unstored = {row.rank for row in rows if row.code == "not_cached"}
     stored = tuple(sorted(set(loaded) - unstored))
-    return RanksRead(stored, len(files), tuple(rows), cache.folder)
+    return RanksRead(stored, len(files), tuple(rows), cache.place)
 
 
 def _as_they_are(loaded: Mapping[int, LoadedRank]) -> dict[str, list[Path]]:
     """Name the tables that no other rank changes, when all of them lie in the cache."""
     stored = [one.source for _, one in sorted(loaded.items()) if isinstance(one.source, StoredTables)]
-    if len(stored) < len(loaded):
+    if len(stored) < len(loaded) or not all(source.is_local for source in stored):
         return {}
     return {name: [source.path(name) for source in stored] for name in ("events", "threads")}
 

@@ -67,7 +67,10 @@ def common_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-v", "--verbose", action="store_true", help="say what is being done, and show tracebacks")
     group.add_argument("--no-color", action="store_true", help="no colours (also: NO_COLOR=1)")
     group.add_argument(
-        "--cache-dir", "--store", metavar="DIR", help="where read traces are kept (also: USP_PROF_CACHE)"
+        "--cache-dir",
+        "--store",
+        metavar="DIR",
+        help="where read traces are kept: a folder or URL (also: USP_PROF_CACHE)",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof.cli.console import output
-from usp_prof.store.cache import open_cache
+from usp_prof.store.places import open_cache
 
 if TYPE_CHECKING:
     import argparse
@@ -29,13 +29,14 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "clear":
         gone = cache.clear()
         what = f"{gone.entries} ranks, {gone.derived} prepared timelines and the like, {_mb(gone.size_bytes)}"
-        console.print(f"removed {what} from {cache.folder}", markup=False, soft_wrap=True)
+        console.print(f"removed {what} from {cache.place}", markup=False, soft_wrap=True)
         return 0
     size = cache.size()
-    console.print(f"folder   {cache.folder}", markup=False, soft_wrap=True)
+    console.print(f"folder   {cache.place}", markup=False, soft_wrap=True)
     console.print(f"ranks    {size.entries}")
     console.print(f"derived  {size.derived} (prepared timelines and the like)")
-    console.print(f"size     {_mb(size.size_bytes)} of at most {_mb(size.limit_bytes)}")
+    bound = f" of at most {_mb(size.limit_bytes)}" if size.limit_bytes else ""
+    console.print(f"size     {_mb(size.size_bytes)}{bound}")
     return 0
 
 

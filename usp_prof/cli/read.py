@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
     for row in done.health:
         note(args, f"rank {row.rank}: {row.detail}")
-    note(args, f"{len(done.ranks)} ranks of share {index}/{count} are in {done.folder}")
+    note(args, f"{len(done.ranks)} ranks of share {index}/{count} are in {done.store}")
     return 0 if len(done.ranks) == done.wanted else 2
 
 

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from usp_prof.contract import MANIFEST_NAME
+from usp_prof.inputs.object_stores import HTTP
 from usp_prof.inputs.peek import FileKind, Peek, has_device_events, peek, rank_from_words, ranks_from_numbers
+from usp_prof.inputs.remote import Location, RemotePath, location, parts_below
 from usp_prof.inputs.runs import FoundRun, TraceFile, is_made_name, split_runs
 from usp_prof.model.errors import InputError, unknown_name
 from usp_prof.model.health import HealthRow, Severity
@@ -27,7 +29,7 @@ _HINT = "give a trace file of torch.profiler, the folder of a run (or a glob); `
 class Skipped:
     """A file that is passed over, and why."""
 
-    path: Path
+    path: Location
     reason: str
 
 
@@ -35,17 +37,17 @@ class Skipped:
 class Discovery:
     """What lies under a path: runs (the newest first), files passed over, and what is wrong."""
 
-    path: Path
+    path: Location
     runs: tuple[FoundRun, ...]
     skipped: tuple[Skipped, ...]
     health: tuple[HealthRow, ...]
 
 
-def discover(path: str | Path) -> Discovery:
+def discover(path: str | Location) -> Discovery:
     """Look under a file, a folder, a glob, or a folder and the name of a run in it (`traces/step 9`)."""
     if not str(path):  # Path("") is the current folder, which nobody meant
         raise InputError("the path is empty", hint=_HINT)
-    root = Path(path).expanduser()
+    root = location(path)
     if not root.exists() and is_made_name(root.name):
         return _of_run(root)
     found, skipped = _look(_listed(root))
@@ -59,10 +61,10 @@ def discover(path: str | Path) -> Discovery:
     return Discovery(root, runs, tuple(skipped), (*health, *rank_health))
 
 
-def _of_run(path: Path) -> Discovery:
+def _of_run(path: Location) -> Discovery:
     """Look for a run by its name under the folder before it; that run comes before the others."""
     folder = next(parent for parent in path.parents if parent.is_dir())
-    name = path.relative_to(folder).as_posix()
+    name = "/".join(parts_below(path, folder))
     found = discover(folder)
     named = {run.name: run for run in found.runs}
     if name not in named:
@@ -71,15 +73,17 @@ def _of_run(path: Path) -> Discovery:
     return replace(found, path=path, runs=(named[name], *others))
 
 
-def paths_of_runs(path: str | Path) -> tuple[str, ...]:
+def paths_of_runs(path: str | Location) -> tuple[str, ...]:
     """Give a path for each run under a path, the newest first: the path itself where there is one run, or a glob."""
     found = discover(path)
-    if len(found.runs) == 1 or not Path(path).expanduser().is_dir():
+    if len(found.runs) == 1 or not location(path).is_dir():
         return (str(path),)
-    return tuple(str(Path(path) / run.name) for run in found.runs)
+    return tuple(str(location(path) / run.name) for run in found.runs)
 
 
-def _listed(root: Path) -> list[Path]:
+def _listed(root: Location) -> list[Location]:
+    if isinstance(root, RemotePath):
+        return _listed_remote(root)
     if root.is_dir():
         tops = [root]
     elif root.is_file():
@@ -92,11 +96,27 @@ def _listed(root: Path) -> list[Path]:
             raise InputError(f"nothing matches {root}", hint=_HINT)
     else:
         raise InputError(f"{root} does not exist", hint=_HINT)
-    files: dict[Path, None] = {}
+    files: dict[Location, None] = {}
     for top in tops:
         inside = _below(top) if top.is_dir() else [top]
         files.update(dict.fromkeys(file for file in inside if file.is_file() and not _hidden(file, top)))
     return list(files)
+
+
+def _listed_remote(root: RemotePath) -> list[Location]:
+    if has_magic(root.url):
+        found = list(root.matches())
+    elif root.is_file():
+        return [root.listed()]
+    elif root.scheme in HTTP:
+        found = []
+    else:
+        found = [file for file in root.files() if not _hidden(file, root)]
+    if not found:
+        # Asking for the file itself says why there is none: no such bucket, denied, or just nothing.
+        root.listed()
+        raise InputError(f"nothing lies under {root}", hint=_HINT)
+    return list(found)
 
 
 def _below(top: Path) -> list[Path]:
@@ -117,12 +137,12 @@ def _raise(error: OSError) -> NoReturn:
     raise error
 
 
-def _hidden(file: Path, top: Path) -> bool:
-    inside = file.relative_to(top).parts if file != top else ()
+def _hidden(file: Location, top: Location) -> bool:
+    inside = parts_below(file, top)
     return any(part.startswith(".") or part == "__pycache__" for part in inside)
 
 
-def _look(files: list[Path]) -> tuple[list[tuple[Path, Peek]], list[Skipped]]:
+def _look(files: list[Location]) -> tuple[list[tuple[Location, Peek]], list[Skipped]]:
     found, skipped = [], []
     alone = len(files) == 1
     for file in files:
@@ -143,7 +163,7 @@ def _look(files: list[Path]) -> tuple[list[tuple[Path, Peek]], list[Skipped]]:
     return found, skipped
 
 
-def _without_host_processes(found: list[tuple[Path, Peek]]) -> tuple[list[tuple[Path, Peek]], list[Skipped]]:
+def _without_host_processes(found: list[tuple[Location, Peek]]) -> tuple[list[tuple[Location, Peek]], list[Skipped]]:
     """Leave out processes that are no rank (a server's frontend, a tokenizer), whatever number their name holds.
 
     Such a file says no rank and holds neither device work nor calls that launch it, while other files do.
@@ -159,16 +179,16 @@ def _without_host_processes(found: list[tuple[Path, Peek]]) -> tuple[list[tuple[
     return kept, [Skipped(file, FileKind.HOST_PROCESS) for file in silent if file in without]
 
 
-def _kind_by_name(file: Path) -> FileKind:
+def _kind_by_name(file: Location) -> FileKind:
     """Recognise what is known to lie beside traces without being JSON by its name."""
     if file.name.startswith(("nccl_trace_rank_", "comm_lib_trace_rank_")) or file.suffix in {".pkl", ".pickle"}:
         return FileKind.FLIGHT_RECORDER
     return FileKind.DYNAMO_LOG if file.name.startswith("dedicated_log_") else FileKind.FOREIGN
 
 
-def _ranked(found: list[tuple[Path, Peek]]) -> tuple[list[TraceFile], list[HealthRow]]:
+def _ranked(found: list[tuple[Location, Peek]]) -> tuple[list[TraceFile], list[HealthRow]]:
     """Give each file its rank; a file that tells none is read only when it is all there is."""
-    ranks: dict[Path, tuple[int, str]] = {}
+    ranks: dict[Location, tuple[int, str]] = {}
     for file, seen in found:
         if seen.rank >= 0:
             ranks[file] = seen.rank, seen.rank_source
@@ -196,7 +216,7 @@ def _ranked(found: list[tuple[Path, Peek]]) -> tuple[list[TraceFile], list[Healt
     return [_file(file, seen, *ranks[file]) for file, seen in found if file in ranks], health
 
 
-def _file(path: Path, seen: Peek, rank: int, source: str) -> TraceFile:
+def _file(path: Location, seen: Peek, rank: int, source: str) -> TraceFile:
     return TraceFile(path, rank, source, seen.world_size, seen.host, seen.start_ns, seen.step, seen.device)
 
 
@@ -215,7 +235,7 @@ def _notes(skipped: list[Skipped]) -> list[HealthRow]:
     ]
 
 
-def _some(paths: list[Path]) -> str:
+def _some(paths: list[Location]) -> str:
     return ", ".join(str(path) for path in paths[:8]) + (" ..." if len(paths) > 8 else "")
 
 

@@ -18,7 +18,8 @@ from usp_prof.model.health import HealthRow, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
+
+    from usp_prof.inputs.remote import Location
 
 RANGES = {
     "mesh": limits.DEGREE,
@@ -39,12 +40,12 @@ _LISTS = frozenset({"groups"})
 _ERRORS = (TypeError, ValueError, KeyError, AttributeError, OverflowError, msgspec.ValidationError, RecursionError)
 
 
-def find_manifest(folders: Iterable[Path]) -> Path | None:
+def find_manifest(folders: Iterable[Location]) -> Location | None:
     """Find the nearest `run.json` that is a manifest, looking into the folders in order."""
     return next((path for folder in folders if (path := folder / MANIFEST_NAME).is_file()), None)
 
 
-def read_manifest(path: Path) -> tuple[Manifest | None, tuple[HealthRow, ...]]:
+def read_manifest(path: Location) -> tuple[Manifest | None, tuple[HealthRow, ...]]:
     """Read `run.json`; one that cannot be used is a row of health."""
     try:
         data = msgspec.json.decode(path.read_bytes())

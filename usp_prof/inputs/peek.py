@@ -24,7 +24,8 @@ from usp_prof.inputs.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
+
+    from usp_prof.inputs.remote import Location
 
 
 _WORDS = (
@@ -35,7 +36,7 @@ _NUMBER = re.compile(r"(\d+)(?=\D*\Z)")
 _SUFFIXES = (".gz", ".zst", ".json", ".trace", ".pt")
 
 
-def stem(path: Path) -> str:
+def stem(path: Location) -> str:
     """Give the file name without the endings of packing and format."""
     name = path.name
     while any(name.endswith(suffix) for suffix in _SUFFIXES):
@@ -43,7 +44,7 @@ def stem(path: Path) -> str:
     return name
 
 
-def rank_from_words(path: Path) -> int | None:
+def rank_from_words(path: Location) -> int | None:
     """Find a rank that the file name or, failing that, a folder above it states in words (`rank3`, `worker_3`)."""
     for name in (stem(path), path.parent.name):
         for word in _WORDS:
@@ -53,7 +54,7 @@ def rank_from_words(path: Path) -> int | None:
     return None
 
 
-def ranks_from_numbers(paths: Sequence[Path]) -> dict[Path, int] | None:
+def ranks_from_numbers(paths: Sequence[Location]) -> dict[Location, int] | None:
     """Read bare numbers as ranks, only when they count 0, 1, 2, ... over all the files (or over their folders)."""
     for names in ([stem(path) for path in paths], [path.parent.name for path in paths]):
         found = [_NUMBER.search(name) for name in names]
@@ -114,7 +115,7 @@ class Peek:
     """Name of the first device that the file lists."""
 
 
-def has_device_events(path: Path) -> bool:
+def has_device_events(path: Location) -> bool:
     """Say whether a trace holds device work or calls that launch it; reads up to the first such event."""
     tail = b""
     for block in Source(path).blocks():
@@ -124,7 +125,7 @@ def has_device_events(path: Path) -> bool:
     return False
 
 
-def last_ns(path: Path) -> int:
+def last_ns(path: Location) -> int:
     """Give the latest begin among a trace's last events, about where it ends; -1 where nothing tells. Reads it all."""
     scan = _Scan(Source(path).blocks())
     first = b""
@@ -135,7 +136,7 @@ def last_ns(path: Path) -> int:
     return max(times, default=-1) * 1000 + (int(base[1]) if base else 0) if times else -1
 
 
-def peek(path: Path, *, whole: bool = False) -> Peek:
+def peek(path: Location, *, whole: bool = False) -> Peek:
     """Look into a file; with `whole` read it to its end, for times and steps that only stand there."""
     source = Source(path)
     scan = _Scan(source.blocks())
@@ -187,7 +188,7 @@ class _Scan:
             yield block
 
 
-def _other_kind(path: Path, text: bytes) -> FileKind | None:
+def _other_kind(path: Location, text: bytes) -> FileKind | None:
     start = text.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not start:
         return FileKind.EMPTY if not text or text.isspace() else None
@@ -211,7 +212,7 @@ def _says_rank(fields: dict[str, Any]) -> bool:
     return isinstance(info, dict) and isinstance(info.get("rank"), int)
 
 
-def _end_fields(path: Path, source: Source, scan: _Scan, fields: dict[str, Any], *, whole: bool) -> dict[str, Any]:
+def _end_fields(path: Location, source: Source, scan: _Scan, fields: dict[str, Any], *, whole: bool) -> dict[str, Any]:
     """Read the fields behind the events: of a plain file from its end, of a packed one by unpacking it all."""
     plain = source.size <= path.stat().st_size and not _packed(path)
     if plain and not whole:
@@ -227,7 +228,7 @@ def _end_fields(path: Path, source: Source, scan: _Scan, fields: dict[str, Any],
     return salvage_fields(scan.last[closes[-1].end() :])[0] if closes else {}
 
 
-def _packed(path: Path) -> bool:
+def _packed(path: Location) -> bool:
     with path.open("rb") as stream:
         return stream.read(4)[:2] in {b"\x1f\x8b", b"\x28\xb5", codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
 

@@ -18,22 +18,23 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from os.path import commonpath
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from usp_prof.inputs.peek import last_ns, peek
+from usp_prof.inputs.remote import parts_below
 from usp_prof.model.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from usp_prof.inputs.remote import Location
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
     """One trace file and the rank that it speaks of."""
 
-    path: Path
+    path: Location
     rank: int
     rank_source: str
     world_size: int = -1
@@ -52,7 +53,7 @@ class FoundRun:
     start_ns: int = -1
 
     @property
-    def folders(self) -> tuple[Path, ...]:
+    def folders(self) -> tuple[Location, ...]:
         """The folders its files are in and those above, nearest first, where a manifest may lie."""
         nearest = sorted({file.path.parent for file in self.files}, key=lambda folder: (-len(folder.parts), folder))
         return tuple(dict.fromkeys([*nearest, *(folder.parent for folder in nearest)]))
@@ -144,9 +145,9 @@ def is_made_name(text: str) -> bool:
     return _MADE_NAME.fullmatch(text) is not None
 
 
-def split_runs(files: list[TraceFile], root: Path) -> tuple[FoundRun, ...]:
+def split_runs(files: list[TraceFile], root: Location) -> tuple[FoundRun, ...]:
     """Divide files into runs, the newest first; each has a name of its own."""
-    base = root if root.is_dir() else Path(commonpath([file.path.parent for file in files]))
+    base = root if root.is_dir() else _common_folder([file.path.parent for file in files])
     parts = _by_folder(files, base) if _repeated(files) else {}
     runs: list[FoundRun] = []
     for folder, part in (parts or {"": files}).items():
@@ -159,7 +160,15 @@ def split_runs(files: list[TraceFile], root: Path) -> tuple[FoundRun, ...]:
     return _newest_first(_told_apart(named))
 
 
-def _runs_of_job(files: list[TraceFile], base: Path, name: str) -> list[FoundRun]:
+def _common_folder(folders: list[Location]) -> Location:
+    """Give the deepest folder that holds all of these."""
+    common = folders[0]
+    while any(folder != common and common not in folder.parents for folder in folders):
+        common = common.parent
+    return common
+
+
+def _runs_of_job(files: list[TraceFile], base: Location, name: str) -> list[FoundRun]:
     """Divide the files of one job where ranks repeat."""
     if not _repeated(files):
         return [_run(name, files)]
@@ -169,7 +178,7 @@ def _runs_of_job(files: list[TraceFile], base: Path, name: str) -> list[FoundRun
     return [replace(run, name=f"{name}/{run.name}") for run in runs] if name else runs
 
 
-def _by_folder(files: list[TraceFile], base: Path) -> dict[str, list[TraceFile]]:
+def _by_folder(files: list[TraceFile], base: Location) -> dict[str, list[TraceFile]]:
     """Group files by the topmost folders in which no rank stands twice; empty where there are none."""
     for depth in range(1, _depth(files, base)):
         parts = _grouped(files, [_folder_at(file, base, depth) for file in files])
@@ -178,7 +187,7 @@ def _by_folder(files: list[TraceFile], base: Path) -> dict[str, list[TraceFile]]
     return {}
 
 
-def _name_of_job(job: list[TraceFile], jobs: list[list[TraceFile]], base: Path) -> str:
+def _name_of_job(job: list[TraceFile], jobs: list[list[TraceFile]], base: Location) -> str:
     """Name a job by a folder that no other job has files in, else by its world size, else by when it began."""
     for depth in range(1, _depth(job, base)):
         own = {_folder_at(file, base, depth) for file in job}
@@ -241,12 +250,12 @@ def _grouped(files: list[TraceFile], keys: Iterable[_Key]) -> dict[_Key, list[Tr
     return parts
 
 
-def _folder_at(file: TraceFile, base: Path, depth: int) -> str:
-    return "/".join(file.path.relative_to(base).parts[:-1][:depth])
+def _folder_at(file: TraceFile, base: Location, depth: int) -> str:
+    return "/".join(parts_below(file.path, base)[:-1][:depth])
 
 
-def _depth(files: list[TraceFile], base: Path) -> int:
-    return max(len(file.path.relative_to(base).parts) for file in files)
+def _depth(files: list[TraceFile], base: Location) -> int:
+    return max(len(parts_below(file.path, base)) for file in files)
 
 
 def _repeated(files: list[TraceFile]) -> bool:
@@ -266,7 +275,7 @@ def _newest_first(runs: list[FoundRun]) -> tuple[FoundRun, ...]:
     return tuple(sorted(runs, key=lambda run: (-run.start_ns, run.name)))
 
 
-def _title(root: Path) -> str:
+def _title(root: Location) -> str:
     return root.resolve().name or str(root)
 
 

@@ -20,7 +20,8 @@ from usp_prof.model.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from usp_prof.inputs.remote import Location
 
 _BLOCK = 1 << 18
 _PACKED_BLOCK = 1 << 16
@@ -61,7 +62,7 @@ class _Copying(_Unpacker, Protocol):
 class Source:
     """One file, read once from its beginning; `fault` and `size` are known when `blocks` has ended."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self.path = path
         self.fault: PackingFault | None = None
         self.size = 0

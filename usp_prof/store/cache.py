@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -20,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import xxhash
 
 from usp_prof.columns.arrow import AT_ONCE, Parted
 from usp_prof.inputs.memory import let_go
-from usp_prof.model.errors import InputError, UsageError
+from usp_prof.model.errors import InputError
 from usp_prof.store.sealed import NAME as ENTRY
 from usp_prof.store.sealed import BrokenSealError, open_sealed, seal
 from usp_prof.store.stored_table import StoredTable
@@ -32,9 +30,9 @@ from usp_prof.store.stored_table import StoredTable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+
 FOLDER_VARIABLE = "USP_PROF_CACHE"
-SIZE_VARIABLE = "USP_PROF_CACHE_SIZE"
-_DEFAULT_BYTES = 20 << 30
+DEFAULT_BYTES = 20 << 30
 IN_USE_SECONDS = 600
 """An entry that was used so lately may be open, here or in another process: it stays, also beyond the bound."""
 
@@ -44,8 +42,6 @@ with each of many ranks would take longer than to read them."""
 
 _ASIDE = "aside-"
 _DERIVED = "derived-"
-_BLOCK = 1 << 18
-"""Bytes that are read at once for the key."""
 
 
 class CacheUnwritableError(InputError):
@@ -66,6 +62,9 @@ class CacheSize:
 
 class StoredTables:
     """The tables of one entry, read from Parquet when asked for."""
+
+    is_local = True
+    """Whether every table lies on this machine already."""
 
     def __init__(self, folder: Path, note: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -92,12 +91,17 @@ class StoredTables:
 class Cache:
     """A folder of entries."""
 
-    def __init__(self, folder: Path, limit_bytes: int = _DEFAULT_BYTES) -> None:
+    def __init__(self, folder: Path, limit_bytes: int = DEFAULT_BYTES) -> None:
         self.folder = folder
         self.limit_bytes = limit_bytes
         self.damaged: dict[str, str] = {}
         """Entries that were found and not believed, and what was wrong with each."""
         self._unmeasured = limit_bytes
+
+    @property
+    def place(self) -> str:
+        """Where the entries are: a folder or a URL."""
+        return str(self.folder)
 
     def open(self, key: str) -> StoredTables | None:
         """Give an entry, or `None` when there is none, or none that is as it was stored (see `damaged`)."""
@@ -118,7 +122,7 @@ class Cache:
 
     def store(self, key: str, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]) -> StoredTables:
         """Write an entry; of two writers of one key the first wins, and both get a whole entry."""
-        self._make(key, lambda aside: _fill(aside, tables, note), lambda: self.open(key) is not None)
+        self._make(key, lambda aside: fill(aside, tables, note), lambda: self.open(key) is not None)
         stored = self.open(key)
         if stored is None:
             raise CacheUnwritableError(f"the cache {self.folder} lost an entry as it was written", hint="try again")
@@ -222,7 +226,8 @@ class Cache:
         return out
 
 
-def _fill(folder: Path, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]) -> None:
+def fill(folder: Path, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]) -> None:
+    """Write an entry's tables into a folder, and seal it."""
     for name, table in sorted(tables.items()):
         write_parquet(table, folder / f"{name}.parquet")
     seal(folder, {**note, "tables": sorted(tables)})
@@ -235,32 +240,6 @@ def _fill_derived(folder: Path, write: Callable[[Path], None]) -> None:
 
 def _size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def open_cache(folder: str | Path | None = None) -> Cache:
-    """Open the cache in `folder`, else where `USP_PROF_CACHE` says, else in the user's cache folder."""
-    chosen = folder or os.environ.get(FOLDER_VARIABLE)
-    limit = os.environ.get(SIZE_VARIABLE, str(_DEFAULT_BYTES))
-    if not limit.isdecimal():
-        raise UsageError(f"{SIZE_VARIABLE}={limit!r} is no number of bytes", hint=f"{SIZE_VARIABLE}={_DEFAULT_BYTES}")
-    return Cache(Path(chosen).expanduser() if chosen else _user_folder(), int(limit))
-
-
-def content_key(path: Path, *parts: object) -> str:
-    """Make the key of a file: all its bytes, and what else decides what is made of them.
-
-    XXH3 of 128 bits, at the speed of reading: no two files meet by chance, and nobody gains by making two that do.
-    """
-    content = xxhash.xxh3_128()
-    block = memoryview(bytearray(_BLOCK))
-    try:
-        with path.open("rb", buffering=0) as stream:
-            while size := stream.readinto(block):
-                content.update(block[:size])
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", hint="check the path and its rights") from None
-    told = b"\0".join((content.digest(), *(str(part).encode() for part in parts)))
-    return hashlib.blake2b(told, digest_size=20).hexdigest()
 
 
 def write_parquet(table: pa.Table | Parted, path: Path) -> None:
@@ -291,11 +270,3 @@ def _slices(table: pa.Table) -> Iterator[pa.Table]:
 
 def _coded(schema: pa.Schema) -> list[str]:
     return [field.name for field in schema if pa.types.is_dictionary(field.type)]
-
-
-def _user_folder() -> Path:
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "usp-prof"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "usp-prof" / "cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "usp-prof"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Executor
 
+    from usp_prof.inputs.remote import Location
     from usp_prof.store.rank_jobs import RankJob
 
 _WORKER_BYTES = 200 << 20
@@ -68,7 +69,7 @@ def workers_for(jobs: Sequence[RankJob], most: int = 0) -> int:
     return max(1, min(bounds))
 
 
-def _reading_bytes(path: Path) -> int:
+def _reading_bytes(path: Location) -> int:
     size = path.stat().st_size if path.exists() else 0
     return size if path.suffix == ".json" else size * _UNPACKED
 

@@ -5,17 +5,20 @@ A rank whose file is beyond use is named in the health of the run and costs the 
 
 from __future__ import annotations
 
+import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
+import xxhash
 
 from usp_prof._version import __version__, fingerprint
+from usp_prof.inputs.remote import RemotePath
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.store.cache import Cache, CacheUnwritableError, content_key
+from usp_prof.store.cache import Cache, CacheUnwritableError
 from usp_prof.store.executors import local_executor
 from usp_prof.store.rank_jobs import RankJob, build, run_jobs
 from usp_prof.tables import catalogue
@@ -24,10 +27,10 @@ from usp_prof.tables.table_set import MemorySource
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Executor
-    from pathlib import Path
 
     from usp_prof.columns.arrow import Parted
     from usp_prof.contract import Manifest
+    from usp_prof.inputs.remote import Location
     from usp_prof.inputs.runs import TraceFile
     from usp_prof.store.cache import StoredTables
     from usp_prof.tables.table_set import Source
@@ -36,6 +39,10 @@ if TYPE_CHECKING:
 
 _LITTLE = 4 << 20
 """Packed bytes below which starting processes costs more than it saves."""
+_BLOCK = 1 << 18
+"""Bytes that are read at once for the key."""
+_OPENED_AT_ONCE = 16
+"""Files and entries that are looked at side by side: on an object store each answer takes a while."""
 _AT_HAND = 1 << 28
 """Bytes of tables that are kept as they were made here; of further ranks they are read back when asked for."""
 
@@ -55,6 +62,32 @@ def rank_key(file: TraceFile, manifest: Manifest | None) -> str:
     """Make the cache key of a rank's tables: the file's content, the rank, the manifest, and the code that reads."""
     told = msgspec.json.encode(manifest.to_dict() if manifest else None, order="sorted")
     return content_key(file.path, file.path.name, file.rank, told.decode(), __version__, fingerprint(*catalogue.ROOMS))
+
+
+def content_key(path: Location, *parts: object) -> str:
+    """Make the key of a file: all its bytes, and what else decides what is made of them.
+
+    XXH3 of 128 bits, at the speed of reading: no two files meet by chance, and nobody gains by making two that do.
+    Of a file on an object store its URL, size and ETag stand for the bytes, which would have to be fetched.
+    """
+    content = xxhash.xxh3_128()
+    if isinstance(path, RemotePath):
+        path = path.listed()
+        if path.stamp:
+            return _key(f"{path.url} {path.size} {path.stamp}".encode(), parts)
+    block = memoryview(bytearray(_BLOCK))
+    try:
+        with path.open("rb", buffering=0) as stream:
+            while size := stream.readinto(block):
+                content.update(block[:size])
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", hint="check the path and its rights") from None
+    return _key(content.digest(), parts)
+
+
+def _key(content: bytes, parts: tuple[object, ...]) -> str:
+    told = b"\0".join((content, *(str(part).encode() for part in parts)))
+    return hashlib.blake2b(told, digest_size=20).hexdigest()
 
 
 def load(
@@ -98,12 +131,16 @@ class _Loading:
     def from_cache(self, files: Sequence[TraceFile]) -> list[RankJob]:
         """Take what is in the cache; gives what is not as jobs."""
         jobs = []
-        with ThreadPoolExecutor() as threads:
+        with ThreadPoolExecutor(_OPENED_AT_ONCE) as threads:
             keys = list(threads.map(lambda file: rank_key(file, self._manifest), files))
+            entries = threads.map(self._cache.open, keys)
+            for file, key, stored in zip(files, keys, entries, strict=True):
+                job = RankJob(file.path, file.rank, key)
+                if stored is not None:
+                    self._took(job, stored)
+                else:
+                    jobs.append(job)
         for file, key in zip(files, keys, strict=True):
-            job = RankJob(file.path, file.rank, key)
-            if not self._take(job):
-                jobs.append(job)
             if key in self._cache.damaged:
                 detail = f"its stored tables were damaged ({self._cache.damaged[key]}): it was read anew"
                 self.lost.append(HealthRow("cache_damaged", Severity.INFO, rank=file.rank, detail=detail))
@@ -148,9 +185,12 @@ class _Loading:
     def _take(self, job: RankJob) -> bool:
         stored = self._cache.open(job.key)
         if stored is not None:
-            self.loaded[job.rank] = _loaded(job, stored, stored.note)
-            self._tell_done(job)
+            self._took(job, stored)
         return stored is not None
+
+    def _took(self, job: RankJob, stored: StoredTables) -> None:
+        self.loaded[job.rank] = _loaded(job, stored, stored.note)
+        self._tell_done(job)
 
     def _lose(self, job: RankJob, why: str) -> None:
         row = HealthRow("rank_unreadable", Severity.DATA_LOSS, rank=job.rank, detail=why, file=job.path.name)
@@ -172,5 +212,5 @@ def _loaded(job: RankJob, source: Source, note: Mapping[str, Any], *more: Health
     return LoadedRank(source, note["metadata"], (*rows, *more), note["json_bytes"], job.key)
 
 
-def _size(path: Path) -> int:
+def _size(path: Location) -> int:
     return path.stat().st_size if path.exists() else 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import BrokenExecutor, CancelledError, as_completed
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.contract import TRACE_METADATA_KEY
@@ -13,7 +12,8 @@ from usp_prof.inputs.manifest import manifest_from
 from usp_prof.inputs.memory import no_collection
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.health import Severity
-from usp_prof.store.cache import Cache, CacheUnwritableError
+from usp_prof.store.cache import CacheUnwritableError
+from usp_prof.store.places import cache_at
 from usp_prof.tables.assemble import build_rank
 
 if TYPE_CHECKING:
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
     from usp_prof.columns.arrow import Parted
     from usp_prof.contract import Manifest
+    from usp_prof.inputs.remote import Location
+    from usp_prof.store.cache import Cache
 
 
 @dataclass(frozen=True, slots=True)
 class RankJob:
     """One file to read, as which rank, and the key under which its tables are stored."""
 
-    path: Path
+    path: Location
     rank: int
     key: str
 
@@ -43,7 +45,7 @@ class JobResult:
     error: str = ""
 
 
-def build(path: Path, rank: int, manifest: Manifest | None) -> tuple[dict[str, pa.Table | Parted], dict[str, Any]]:
+def build(path: Location, rank: int, manifest: Manifest | None) -> tuple[dict[str, pa.Table | Parted], dict[str, Any]]:
     """Read one file into tables, with the note that is stored beside them."""
     with no_collection():
         raw = read(path)
@@ -70,7 +72,7 @@ def run_job(job: RankJob, manifest: Manifest | None, cache_folder: str, limit_by
     """Read one file and store its tables. All arguments and the result can be pickled: this is what workers run."""
     try:
         tables, note = build(job.path, job.rank, manifest)
-        Cache(Path(cache_folder), limit_bytes).store(job.key, tables, note)
+        cache_at(cache_folder, limit_bytes).store(job.key, tables, note)
     except CacheUnwritableError:
         return JobResult(stored=False)
     except UspProfError as error:
@@ -112,7 +114,7 @@ def _run_once(
     jobs: Sequence[RankJob], manifest: Manifest | None, cache: Cache, executor: Executor
 ) -> Iterator[tuple[RankJob, JobResult | Exception]]:
     """Run each job once; gives the exception of those whose worker failed."""
-    folder, limit = str(cache.folder), cache.limit_bytes
+    folder, limit = cache.place, cache.limit_bytes
     futures = {}
     try:
         for job in jobs:

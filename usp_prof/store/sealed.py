@@ -25,7 +25,9 @@ class BrokenSealError(Exception):
     """The folder is there and is not what was sealed; the message says in what."""
 
 
-class _Content(msgspec.Struct):
+class Sealed(msgspec.Struct):
+    """What `entry.json` holds of a folder."""
+
     version: int
     files: dict[str, tuple[int, str]]
     """Size and hash of each file by its path below the folder."""
@@ -41,7 +43,7 @@ def seal(folder: Path, note: Mapping[str, Any]) -> None:
     """Write the folder's `entry.json`; nobody but the owner may read its files."""
     files = {path.relative_to(folder).as_posix(): path for path in files_of(folder)}
     stamps = {name: (path.stat().st_size, hash_of(path)) for name, path in files.items()}
-    content = msgspec.json.encode(_Content(VERSION, stamps, dict(note)), order="deterministic")
+    content = msgspec.json.encode(Sealed(VERSION, stamps, dict(note)), order="deterministic")
     text = msgspec.json.encode(_Entry(xxhash.xxh3_128_hexdigest(content), msgspec.Raw(content)))
     (folder / NAME).write_bytes(text)
     for path in (*files.values(), folder / NAME):
@@ -66,7 +68,21 @@ def open_sealed(folder: Path) -> dict[str, Any]:
     return content.note
 
 
-def _content(folder: Path) -> _Content:
+def read_seal(text: bytes) -> Sealed:
+    """Read an `entry.json`; raises `BrokenSealError` where it is damaged."""
+    try:
+        entry = msgspec.json.decode(text, type=_Entry)
+        if xxhash.xxh3_128_hexdigest(bytes(entry.content)) != entry.seal:
+            raise BrokenSealError(f"{NAME} has other contents")
+        content = msgspec.json.decode(entry.content, type=Sealed)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BrokenSealError(f"{NAME}: {error}") from None
+    if content.version != VERSION:
+        raise BrokenSealError(f"{NAME} has version {content.version}, not {VERSION}")
+    return content
+
+
+def _content(folder: Path) -> Sealed:
     try:
         text = (folder / NAME).read_bytes()
     except FileNotFoundError:
@@ -75,16 +91,7 @@ def _content(folder: Path) -> _Content:
         raise
     except OSError as error:
         raise BrokenSealError(f"{NAME}: {error.strerror}") from None
-    try:
-        entry = msgspec.json.decode(text, type=_Entry)
-        if xxhash.xxh3_128_hexdigest(bytes(entry.content)) != entry.seal:
-            raise BrokenSealError(f"{NAME} has other contents")
-        content = msgspec.json.decode(entry.content, type=_Content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BrokenSealError(f"{NAME}: {error}") from None
-    if content.version != VERSION:
-        raise BrokenSealError(f"{NAME} has version {content.version}, not {VERSION}")
-    return content
+    return read_seal(text)
 
 
 def files_of(folder: Path) -> list[Path]:

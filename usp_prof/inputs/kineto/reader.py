@@ -27,10 +27,10 @@ from usp_prof.inputs.source import Source
 from usp_prof.model.errors import InputError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pyarrow as pa
     from numpy.typing import NDArray
+
+    from usp_prof.inputs.remote import Location
 
 _CARRY_LIMIT = 4 << 20
 """Bytes of text that is no JSON, beyond which no end is waited for."""
@@ -38,7 +38,7 @@ _UNCOMMON = 8
 """Pieces one after another that were not as nearly all are, after which this is expected of no more."""
 
 
-def read(path: Path) -> RawTrace:
+def read(path: Location) -> RawTrace:
     """Read one trace file; raises only when nothing can be made of it."""
     with no_collection():
         return _Reading(path).run()
@@ -47,7 +47,7 @@ def read(path: Path) -> RawTrace:
 class _Reading:
     """The state of reading one file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self.source = Source(path)
         self.feed = Feed(self.source.blocks())
         self.columns = Columns()

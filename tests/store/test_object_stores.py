@@ -1,0 +1,214 @@
+"""Traces and stores on an object store: the run is the one from the disk, whatever the server does."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from s3_server import BUCKET, Server, s3_server
+
+from usp_prof import open_run
+from usp_prof.cli.app import main
+from usp_prof.inputs import object_stores
+from usp_prof.inputs.object_stores import explained, filesystem_of
+from usp_prof.inputs.remote import RemotePath, location
+from usp_prof.model.errors import InputError, UsageError
+from usp_prof.synth.declaration import Declaration
+from usp_prof.synth.write import write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest.importorskip("moto")
+RANKS = 2
+
+
+@pytest.fixture(scope="module")
+def local_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("objects") / "run"
+    write(Declaration.from_dict({"mesh": {"dp": RANKS}, "work": {"steps": 2}}), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(local_run: Path) -> Iterator[Server]:
+    with s3_server() as server:
+        for file in local_run.iterdir():
+            server.put(f"{BUCKET}/run/{file.name}", file.read_bytes(), **{"x-amz-acl": "public-read"})
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _client(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "anybody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    filesystem_of.cache_clear()
+    yield
+    filesystem_of.cache_clear()
+
+
+REMOTE = f"s3://{BUCKET}/run"
+
+
+@pytest.fixture(scope="module")
+def from_disk(local_run: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    out = tmp_path_factory.mktemp("report")
+    words = ["--store", str(out / "store"), "--format", "json", "-o", str(out / "report.json"), "-q"]
+    assert main(["analyze", str(local_run), *words]) == 0
+    return (out / "report.json").read_text().replace(str(local_run), REMOTE)
+
+
+def report(path: object, store: object, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["analyze", str(path), "--store", str(store), "--format", "json", "-q"]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("every", "status", "seconds"),
+    [
+        (3, 500, 0.0),
+        pytest.param(0, 0, 0.0, marks=pytest.mark.full),
+        pytest.param(4, 503, 0.0, marks=pytest.mark.full),
+        pytest.param(5, 0, 0.3, marks=pytest.mark.full),
+    ],
+)
+def test_a_run_on_s3_gives_the_report_of_the_one_on_the_disk_whatever_the_server_does(
+    server: Server, from_disk: str, capsys: pytest.CaptureFixture[str],
+    every: int, status: int, seconds: float,
+) -> None:  # fmt: skip
+    with server.faults(every, status, seconds):
+        remote = report(REMOTE, f"s3://{BUCKET}/store-{every}", capsys)
+    assert remote == from_disk
+
+
+def test_what_one_machine_read_into_the_store_another_opens_without_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = f"s3://{BUCKET}/shared"
+    for share in range(2):
+        assert main(["read", REMOTE, "--store", store, "--shard", f"{share}/2", "-q"]) == 0
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
+    monkeypatch.setattr("usp_prof.store.rank_jobs.read", None)
+    run = open_run(REMOTE, cache_dir=store)
+    assert run.ranks == tuple(range(RANKS))
+    assert run.sql("SELECT count(*) FROM events").fetchall()[0][0] > 0
+
+
+def test_a_trace_that_is_written_anew_is_read_anew(server: Server, local_run: Path, tmp_path: Path) -> None:
+    trace = next(file for file in sorted(local_run.iterdir()) if "0" in file.name)
+    url = f"s3://{BUCKET}/anew/{trace.name}"
+    server.put(f"{BUCKET}/anew/{trace.name}", trace.read_bytes())
+    assert open_run(url, cache_dir=tmp_path).name == open_run(url, cache_dir=tmp_path).name
+    before = len(list(tmp_path.glob("*/entry.json")))
+    server.put(f"{BUCKET}/anew/{trace.name}", trace.read_bytes() + b"\n")
+    open_run(url, cache_dir=tmp_path)
+    assert len(list(tmp_path.glob("*/entry.json"))) > before
+
+
+def test_a_trace_that_changes_while_it_is_read_is_refused(server: Server) -> None:
+    server.put(f"{BUCKET}/growing.json", b"a" * 600_000)
+    with location(f"s3://{BUCKET}/growing.json").open("rb") as stream:
+        stream.read(10)
+        server.put(f"{BUCKET}/growing.json", b"b" * 600_000)
+        with pytest.raises(InputError, match="changed while it was read"):
+            stream.read()
+
+
+def test_a_stream_reads_what_was_written_from_any_position(server: Server) -> None:
+    content = bytes(range(256)) * 9000
+    server.put(f"{BUCKET}/bytes", content)
+    with location(f"s3://{BUCKET}/bytes").open("rb") as stream:
+        assert stream.read() == content
+        for at in (0, 5, 1 << 18, 2_000_000):
+            stream.seek(at)
+            assert stream.read(300_000) == content[at : at + stream.tell() - at]
+        stream.seek(-7, 2)
+        assert stream.read() == content[-7:]
+
+
+def test_a_pattern_and_a_folder_find_the_same_files() -> None:
+    folder = {str(file) for file in location(REMOTE).files()}  # type: ignore[union-attr]
+    pattern = {str(file) for file in location(f"{REMOTE}/*").matches()}  # type: ignore[union-attr]
+    assert folder == pattern != set()
+
+
+def test_a_public_trace_is_read_by_its_http_address(server: Server, local_run: Path, tmp_path: Path) -> None:
+    trace = next(file for file in sorted(local_run.iterdir()) if "0" in file.name)
+    assert open_run(f"{server.url}/{BUCKET}/run/{trace.name}", cache_dir=tmp_path).ranks == (0,)
+
+
+def test_a_file_url_is_a_path(tmp_path: Path) -> None:
+    assert location(f"file://{tmp_path}/a%20b") == tmp_path / "a b"
+    assert location("plain/path") == Path("plain/path")
+    assert location(Path("s3://bucket/x")) == RemotePath("s3://bucket/x")
+
+
+def test_names_above_and_below_are_those_of_the_url() -> None:
+    path = RemotePath("s3://bucket/run/rank0.json.gz")
+    assert (path.name, path.suffix, path.parts) == ("rank0.json.gz", ".gz", ("bucket", "run", "rank0.json.gz"))
+    assert [str(folder) for folder in path.parents] == ["s3://bucket/run", "s3://bucket"]
+    assert path.parent / "run.json" == RemotePath("s3://bucket/run/run.json")
+
+
+class TestErrors:
+    """Each says what is wrong and what to do, and the command ends with 2."""
+
+    @pytest.mark.parametrize(
+        ("path", "words"),
+        [
+            ("s3://no-such-bucket/run", "there is no such bucket"),
+            (f"s3://{BUCKET}/nothing", "nothing lies here"),
+            ("s3://", "names no bucket"),
+            ("xyz://bucket/run", "no place that can be read"),
+            ("https://host/trace.json?signature=x", "with a query"),
+        ],
+    )
+    def test_a_wrong_url(self, path: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["analyze", path]) == 2
+        said = capsys.readouterr().err
+        assert words in said
+        assert "hint: " in said
+
+    @pytest.mark.parametrize(
+        ("status", "words", "hint"),
+        [(403, "denies", "AWS_ACCESS_KEY_ID"), (503, "too busy", "later"), (500, "cannot be read", "endpoint")],
+    )
+    def test_a_server_that_refuses_for_good(
+        self, server: Server, status: int, words: str, hint: str,
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(object_stores, "_RETRIES", 1)
+        with server.faults(1, status):
+            assert main(["analyze", REMOTE]) == 2
+        said = capsys.readouterr().err
+        assert words in said
+        assert hint in said
+
+    def test_no_credentials(self) -> None:
+        error = explained(REMOTE, OSError("error performing PUT http://169.254.169.254/latest/api/token"))
+        assert "no credentials" in error.message
+        assert "AWS_PROFILE" in error.hint
+
+    def test_a_store_that_cannot_be_written_costs_the_store_alone(
+        self, local_run: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["read", str(local_run), "--store", "s3://no-such-bucket/store"]) == 2
+        assert "no such bucket" in capsys.readouterr().err
+
+    def test_without_the_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "obstore.fsspec", None)
+        with pytest.raises(UsageError) as refused:
+            filesystem_of("s3")
+        assert "usp-prof[cloud]" in refused.value.hint
+
+    def test_a_shared_store_is_measured_and_not_emptied(self, capsys: pytest.CaptureFixture[str]) -> None:
+        store = f"s3://{BUCKET}/measured"
+        assert main(["read", REMOTE, "--store", store, "-q"]) == 0
+        assert main(["cache", "info", "--store", store]) == 0
+        assert f"ranks    {RANKS}" in capsys.readouterr().out
+        assert main(["cache", "clear", "--store", store]) == 2

@@ -1,0 +1,161 @@
+"""Object stores: the fsspec file system of a URL, with retries and credentials, and what its errors mean.
+
+`s3://`, `gs://`, `az://` and `http(s)://` are answered by obstore, whose client retries what a server refuses for a
+moment (429, 5xx, lost connections). Credentials are those that the ecosystem's own tools find: the environment,
+workload identity, the machine's role, and AWS profiles where boto3 is installed. Other schemes are left to whatever
+fsspec has for them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.model.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+S3, GOOGLE, AZURE, HTTP = ("s3", "s3a"), ("gs", "gcs"), ("az", "abfs", "abfss", "adl", "azure"), ("http", "https")
+_OBSTORE = (*S3, *GOOGLE, *AZURE, *HTTP)
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?P<second>/?)")
+_RETRIES = 6
+"""With doubled pauses from 0.1 s these take about 10 s, which outlasts throttling and a server that is restarted."""
+
+
+class _NeverError(Exception):
+    """No client raises it: what an entry of `_MEANINGS` means is told by its signs alone."""
+
+
+_MEANINGS: tuple[tuple[type[Exception], tuple[str, ...], str, str], ...] = (
+    # Where a client asks for the machine's own role; when that fails, no credentials were found anywhere.
+    (
+        _NeverError,
+        ("169.254.169.254", "metadata.google", "fd00:ec2", "NoCredentials", "MissingCredentials"),
+        "no credentials were found",
+        "",
+    ),
+    (
+        _NeverError,
+        ("NoSuchBucket", "ContainerNotFound", "bucket does not exist"),
+        "there is no such bucket",
+        "check its name, region and endpoint",
+    ),
+    (FileNotFoundError, ("404 Not Found",), "nothing lies here", "check the URL"),
+    (
+        _NeverError,
+        ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "401 Unauthorized"),
+        "the credentials are wrong or have expired",
+        "",
+    ),
+    (PermissionError, ("403 Forbidden", "AccessDenied"), "the server denies this to these credentials (403)", ""),
+    (
+        _NeverError,
+        ("SlowDown", "429 Too Many", "503 Service"),
+        f"the server is too busy, still after {_RETRIES} retries",
+        "try again later, or with fewer readers side by side; what was read is kept",
+    ),
+)
+"""What an error of a client means: by its type or by words in its text; the first that fits. The hint: what to do."""
+
+_SETUP = {
+    S3: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (needs boto3), or AWS_SKIP_SIGNATURE=true",
+    GOOGLE: "gcloud auth application-default login, or GOOGLE_APPLICATION_CREDENTIALS=key.json",
+    AZURE: "set AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or a SAS token",
+    HTTP: "such servers are read without credentials",
+}
+
+
+class AbsentError(InputError):
+    """Nothing lies at a URL."""
+
+
+def scheme_of(path: object) -> str:
+    """Give the scheme of a URL (`s3`), or "" for a path of this machine."""
+    match = _URL.match(str(path))
+    if match is None:
+        return ""
+    scheme = match["scheme"].lower()
+    # `Path("s3://bucket")` has lost a slash; with another scheme than ours that is a folder named so.
+    return scheme if match["second"] or scheme in (*_OBSTORE, "file") else ""
+
+
+@cache
+def filesystem_of(scheme: str) -> Any:  # noqa: ANN401 - an fsspec file system
+    """Give the file system of a scheme; one a process."""
+    try:
+        import fsspec  # noqa: PLC0415 - the extra `cloud`
+
+        if scheme not in _OBSTORE:
+            return fsspec.filesystem(scheme)
+        from obstore.fsspec import FsspecStore  # noqa: PLC0415 - the extra `cloud`
+    except ImportError as error:
+        hint = "pip install 'usp-prof[cloud]'"
+        raise UsageError(f"{scheme}:// cannot be read here: {error}", hint=hint) from None
+    except ValueError:
+        known = "s3://, gs://, az://, http(s)://, file://"
+        raise UsageError(f"{scheme}:// is no place that can be read", hint=f"offered are {known}") from None
+    pauses = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2}
+    retries = {"max_retries": _RETRIES, "backoff": pauses, "retry_timeout": timedelta(seconds=120)}
+    return FsspecStore(
+        scheme,
+        client_options=_client_options(scheme),
+        retry_config=retries,
+        skip_instance_cache=True,
+        **_credentials(scheme),
+    )
+
+
+def _client_options(scheme: str) -> dict[str, Any]:
+    """Allow an unencrypted endpoint where one was named: MinIO and the like inside a cluster."""
+    endpoints = (os.environ.get(name, "") for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"))
+    unencrypted = scheme == "http" or (scheme in S3 and any(name.startswith("http://") for name in endpoints))
+    return {"allow_http": True} if unencrypted else {}
+
+
+def _credentials(scheme: str) -> dict[str, Any]:
+    """Use AWS profiles and single sign-on through boto3, where it is installed and the environment holds no key."""
+    if scheme not in S3 or "AWS_ACCESS_KEY_ID" in os.environ or "AWS_SKIP_SIGNATURE" in os.environ:
+        return {}
+    try:
+        import boto3  # noqa: PLC0415 - a user's own
+        from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415
+    except ImportError:
+        return {}
+    session = boto3.Session()
+    return {"credential_provider": Boto3CredentialProvider(session)} if session.get_credentials() else {}
+
+
+@contextmanager
+def asking(url: str) -> Iterator[None]:
+    """Turn what an object store's client raises into an `InputError` that says what to do."""
+    try:
+        yield
+    except (InputError, UsageError):
+        raise
+    except Exception as error:  # noqa: BLE001 - clients of many kinds have exceptions of many kinds
+        raise explained(url, error) from None
+
+
+def explained(url: str, error: Exception) -> InputError:
+    """Say what went wrong with a URL, and what to do about it."""
+    text = " ".join(str(error).split())
+    for kind, signs, what, hint in _MEANINGS:
+        if isinstance(error, kind) or any(sign in text for sign in signs):
+            made = AbsentError if kind is FileNotFoundError else InputError
+            return made(f"{url}: {what}", hint=hint or _setup(url))
+    return InputError(f"{url} cannot be read: {_first_sentence(text)}", hint="check the endpoint and the network")
+
+
+def _setup(url: str) -> str:
+    """Say where credentials for a URL are looked for."""
+    return next((hint for schemes, hint in _SETUP.items() if scheme_of(url) in schemes), "see the store's own manual")
+
+
+def _first_sentence(text: str) -> str:
+    """Leave out the client's own dump of its state."""
+    return text.partition(" Debug source:")[0][:300]

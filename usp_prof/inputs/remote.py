@@ -1,0 +1,266 @@
+"""Remote paths: files on an object store, with as much of `pathlib.Path`'s manner as reading a run needs.
+
+A remote path that was listed knows its size and its stamp (the ETag, which changes with the contents), so that nobody
+asks twice. Bytes come in ranges: a small one first, as most questions end there, then twice as much each time, and two
+of them ahead of the reader.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from usp_prof.inputs.object_stores import HTTP, asking, filesystem_of, scheme_of
+from usp_prof.model.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FIRST_RANGE = 1 << 18
+_LARGEST_RANGE = 8 << 20
+_AHEAD = 2
+"""Ranges that are asked for before the reader needs them."""
+
+
+class RemoteStat(NamedTuple):
+    """What `stat` says of a remote file."""
+
+    st_size: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RemotePath:
+    """A file or folder on an object store."""
+
+    url: str
+    size: int = field(default=-1, compare=False)
+    """Bytes; -1: not asked yet."""
+    stamp: str = field(default="", compare=False)
+    """The ETag, else when it was last changed; "": not asked yet, or the server says neither."""
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def scheme(self) -> str:
+        """The scheme, such as s3."""
+        return scheme_of(self.url)
+
+    @property
+    def _inner(self) -> PurePosixPath:
+        return PurePosixPath(self.url.partition("://")[2])
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The bucket and the names below it."""
+        return self._inner.parts
+
+    @property
+    def name(self) -> str:
+        """The last name."""
+        return self._inner.name
+
+    @property
+    def suffix(self) -> str:
+        """The ending of the name."""
+        return self._inner.suffix
+
+    @property
+    def parent(self) -> RemotePath:
+        """The folder above; the bucket is its own."""
+        return self._at(self._inner.parent) if len(self.parts) > 1 else replace(self, size=-1, stamp="")
+
+    @property
+    def parents(self) -> tuple[RemotePath, ...]:
+        """All folders above, the nearest first."""
+        return tuple(map(self._at, list(self._inner.parents)[:-1]))
+
+    def _at(self, inner: PurePosixPath) -> RemotePath:
+        return RemotePath(f"{self.scheme}://{inner}")
+
+    def __truediv__(self, name: str | PurePosixPath) -> RemotePath:
+        return self._at(self._inner / name)
+
+    def resolve(self) -> RemotePath:
+        """Give itself: there are no links."""
+        return self
+
+    def listed(self) -> RemotePath:
+        """Give the file with its size and stamp; raises `InputError` where there is none, or it is denied."""
+        if self.size >= 0:
+            return self
+        with asking(self.url):
+            info = filesystem_of(self.scheme).info(self.url)
+        if info["type"] == "directory":
+            raise InputError(f"{self.url} is a folder", hint="give a file")
+        return replace(self, size=int(info["size"]), stamp=_stamp(info))
+
+    def stat(self) -> RemoteStat:
+        """Give the size."""
+        return RemoteStat(self.listed().size)
+
+    def is_file(self) -> bool:
+        """Say whether a file can be read here: one that is denied is none."""
+        try:
+            return self.listed().size >= 0
+        except InputError:
+            return False
+
+    def exists(self) -> bool:
+        """Say whether a file or a folder is here."""
+        return self.is_file() or self.is_dir()
+
+    def is_dir(self) -> bool:
+        """Say whether files lie below."""
+        if self.size >= 0 or self.scheme in HTTP:
+            return False
+        try:
+            return next(self.files(), None) is not None
+        except InputError:
+            return False
+
+    def files(self) -> Iterator[RemotePath]:
+        """List all files below, with sizes and stamps."""
+        with asking(self.url):
+            found = filesystem_of(self.scheme).find(self.url, detail=True)
+        yield from self._of_listing(found)
+
+    def matches(self) -> Iterator[RemotePath]:
+        """List the files that this path matches as a pattern (`s3://bucket/run/*.json`)."""
+        with asking(self.url):
+            found = filesystem_of(self.scheme).glob(str(self._inner), detail=True)
+        yield from self._of_listing(found)
+
+    def _of_listing(self, found: dict[str, dict[str, Any]]) -> Iterator[RemotePath]:
+        for name, info in sorted(found.items()):
+            if info.get("type") == "file":  # of a file itself fsspec lists the name alone
+                inner = name.partition("://")[2] if "://" in name else name.lstrip("/")
+                yield RemotePath(f"{self.scheme}://{inner}", int(info["size"]), _stamp(info))
+
+    def open(self, mode: str = "rb", buffering: int = 0) -> RemoteStream:  # noqa: ARG002 - as `Path.open`
+        """Open to read."""
+        return RemoteStream(self.listed())
+
+    def read_bytes(self) -> bytes:
+        """Read it all."""
+        with asking(self.url):
+            content: bytes = filesystem_of(self.scheme).cat_file(self.url)
+        return content
+
+    def write_from(self, file: Path) -> None:
+        """Write it whole from a file of this machine."""
+        with asking(self.url):
+            filesystem_of(self.scheme).put_file(str(file), self.url)
+
+
+Location = Path | RemotePath
+"""Where a file may lie."""
+
+
+def location(path: str | Path | RemotePath) -> Location:
+    """Give the path that a text means: a URL's, else one of this machine (`~` is the home folder)."""
+    if isinstance(path, RemotePath):
+        return path
+    scheme = scheme_of(path)
+    if not scheme:
+        return Path(path).expanduser()
+    inner = str(path).partition(":")[2].lstrip("/")
+    if scheme == "file":
+        return Path(unquote(f"/{inner}"))
+    if scheme in HTTP and urlsplit(str(path)).query:
+        hint = "give its s3://, gs:// or az:// URL with credentials, or download it first"
+        raise UsageError(f"a URL with a query (?...) cannot be read: {str(path).partition('?')[0]}", hint=hint)
+    if not inner:
+        raise UsageError(f"{path} names no bucket", hint=f"write {scheme}://BUCKET/PATH")
+    return RemotePath(f"{scheme}://{inner.rstrip('/')}")
+
+
+def parts_below(path: Location, folder: Location) -> tuple[str, ...]:
+    """Give the names from a folder down to a path below it."""
+    return path.parts[len(folder.parts) :]
+
+
+class RemoteStream(io.RawIOBase):
+    """The bytes of a remote file, in ranges that grow and are asked for ahead."""
+
+    def __init__(self, path: RemotePath) -> None:
+        super().__init__()
+        self._path = path
+        self._threads = ThreadPoolExecutor(_AHEAD)
+        self._asked: deque[Future[bytes]] = deque()
+        self._next = 0
+        """Where the range begins that is asked for next."""
+        self._held = memoryview(b"")
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def tell(self) -> int:
+        """Give the position."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a position; what was asked for ahead is dropped, unless it is where the reader goes."""
+        target = offset + (0, self._at, self._path.size)[whence]
+        inside = target - self._at
+        if 0 <= inside <= len(self._held):
+            self._held = self._held[inside:]
+        elif target != self._at:
+            self._held, self._next = memoryview(b""), target
+            self._asked.clear()
+        self._at = target
+        return target
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
+        """Read what is at hand, at most as much as the buffer holds."""
+        if not self._held:
+            self._held = memoryview(self._range())
+        size = min(len(buffer), len(self._held))
+        buffer[:size] = self._held[:size]
+        self._held = self._held[size:]
+        self._at += size
+        return size
+
+    def _range(self) -> bytes:
+        """Give the next range, b"" at the end; once the reader has come back for a second one, ask ahead."""
+        is_first = self._next == 0
+        wanted = 1 if is_first else 1 + _AHEAD
+        while len(self._asked) < wanted and self._next < self._path.size:
+            end = min(self._next + max(_FIRST_RANGE, min(_LARGEST_RANGE, self._next)), self._path.size)
+            self._asked.append(self._threads.submit(self._fetch, self._next, end))
+            self._next = end
+        if self._asked:
+            return self._asked.popleft().result()
+        if RemotePath(self._path.url).listed().stamp != self._path.stamp:
+            raise self._changed()  # the ranges may be of two versions
+        return b""
+
+    def _fetch(self, begin: int, end: int) -> bytes:
+        with asking(self._path.url):
+            content: bytes = filesystem_of(self._path.scheme).cat_file(self._path.url, start=begin, end=end)
+        if len(content) != end - begin:
+            raise self._changed()
+        return content
+
+    def _changed(self) -> InputError:
+        return InputError(f"{self._path.url} was changed while it was read", hint="read it again")
+
+    def close(self) -> None:
+        """Ask for nothing more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        super().close()
+
+
+def _stamp(info: dict[str, Any]) -> str:
+    return str(info.get("e_tag") or info.get("ETag") or info.get("last_modified") or "")
