@@ -155,7 +155,7 @@ class Run(Questions):
 
 
 def open_run(
-    path: str | Path,
+    path: str | Location,
     *,
     run: str | None = None,
     ranks: Iterable[int] | None = None,
@@ -208,7 +208,7 @@ class RanksRead:
 
 
 def read_ranks(
-    path: str | Path,
+    path: str | Location,
     *,
     run: str | None = None,
     ranks: Iterable[int] | None = None,
