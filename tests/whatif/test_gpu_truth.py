@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
-from made_gpu import FAULTS, RUNS, WORTH_NAMING, MadeRun, ideal_gain, made_run, made_runs
+from made_gpu import FAULTS, RUNS, WORTH_NAMING, MadeRun, faulty_runs, ideal_gain, made_run, made_runs
 
 from usp_prof.analyses import stragglers
 from usp_prof.findings import find
@@ -109,11 +109,10 @@ def test_a_host_as_its_peers_gains_all_that_it_costs(kind: str) -> None:
 @kinds(*OF_ONE_RANK)
 def test_at_its_ideal_a_run_gains_what_it_would_were_all_alike(kind: str) -> None:
     gains = []
-    for fault, names in FAULTS[kind].items():
-        for name in names:
-            run = made_run(name, fault)
-            found = slowdown(run.tables)
-            gains.append((1 - 1 / found.slowdown, replace(run, gain=ideal_gain(name, fault))))
+    for name, fault in faulty_runs(kind):
+        run = made_run(name, fault)
+        found = slowdown(run.tables)
+        gains.append((1 - 1 / found.slowdown, replace(run, gain=ideal_gain(name, fault))))
     assert_close(gains)
 
 
