@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,8 @@ import pytest
 from dashboard_visit import Visit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from playwright.sync_api import Browser
 
@@ -56,28 +57,42 @@ def hostile_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(run_folder: Path, hostile_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[str]]:
+    """Give a function that serves runs as a user would, until its block ends; the block gets the address."""
+
+    @contextmanager
+    def serve(*runs: Path, code: Path = ROOT) -> Iterator[str]:
+        with closing(socket.socket()) as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        log = tmp_path_factory.mktemp("server") / "log"
+        command = [sys.executable, "-m", "usp_prof.cli.app", "dashboard", *map(str, runs), "--port", str(port)]
+        environment = os.environ | {"USP_PROF_CACHE": str(tmp_path_factory.mktemp("cache")), "PYTHONPATH": str(code)}
+        with (
+            log.open("wb") as output,
+            subprocess.Popen(
+                [*command, "--no-browser"], cwd=code, stdout=output, stderr=output, env=environment,
+                start_new_session=True,
+            ) as process,
+        ):  # fmt: skip
+            address = f"http://127.0.0.1:{port}"
+            try:
+                _wait(f"{address}/_stcore/health", process, log)
+                yield address
+            finally:
+                os.killpg(process.pid, 15)
+                process.wait(PATIENCE_S)
+
+    return serve
+
+
+@pytest.fixture(scope="session")
+def server(
+    serving: Callable[..., AbstractContextManager[str]], run_folder: Path, hostile_folder: Path
+) -> Iterator[str]:
     """Serve a recorded run, another to compare it with, and the hostile one; gives the address."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = tmp_path_factory.mktemp("server") / "log"
-    runs = [str(run_folder), str(run_folder.with_name("recorded-interleaved")), str(hostile_folder)]
-    command = [sys.executable, "-m", "usp_prof.cli.app", "dashboard", *runs, "--port", str(port)]
-    environment = os.environ | {"USP_PROF_CACHE": str(tmp_path_factory.mktemp("cache"))}
-    with (
-        log.open("wb") as output,
-        subprocess.Popen(
-            [*command, "--no-browser"], stdout=output, stderr=output, env=environment, start_new_session=True
-        ) as process,
-    ):
-        address = f"http://127.0.0.1:{port}"
-        try:
-            _wait(f"{address}/_stcore/health", process, log)
-            yield address
-        finally:
-            os.killpg(process.pid, 15)
-            process.wait(PATIENCE_S)
+    with serving(run_folder, run_folder.with_name("recorded-interleaved"), hostile_folder) as address:
+        yield address
 
 
 @pytest.fixture
