@@ -110,7 +110,7 @@ def curve(case: str) -> dict[str, list[float]]:
     """Train one case in the process group that there is."""
     settled = settle(parse([*COMMON.split(), *case.split()]), dist.get_world_size())
     faults = Faults(settled, dist.get_rank())
-    mesh = Mesh.build(settled.layout, dist.get_rank(), wanted_groups(settled), link_delay=faults.opened)
+    mesh = Mesh.build(settled.layout, dist.get_rank(), wanted_groups(settled), open_link=faults.opened)
     device = torch.device(settled.options.device)
     update = build(settled, mesh, device, faults)
     batches = Batches(settled, mesh.place, device)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from trainer.faults import KINDS, Fault
 from trainer.settled import Settled
+from trainer.slow_link import SlowLink, connections, open_sockets
 from usp_prof import record
-
-SO_MAX_PACING_RATE = 47
-"""Linux: the most bytes per second that a socket sends."""
 
 
 def struck(fault: Fault, settled: Settled) -> list[int]:
@@ -48,7 +43,7 @@ class Faults:
         self.mine = [fault for fault, ranks in self.struck if rank in ranks]
         self.drags: dict[int, Drag] = {}
         """By stage."""
-        self._sockets = _sockets()
+        self._sockets = open_sockets() if self.of_kind("slow-link") else set()
 
     def of_kind(self, kind: str) -> list[Fault]:
         """Give the faults of a kind that strike this rank."""
@@ -94,32 +89,25 @@ class Faults:
         """Say into how many documents this rank's sequences are cut."""
         return max([fault["documents"] for fault in self.of_kind("unequal-lengths")], default=1)
 
-    def opened(self, axes: tuple[str, ...]) -> float:
-        """Slow the links opened since the last call, if they serve a slow axis; gives the delay of their messages.
+    def opened(self, axes: tuple[str, ...]) -> Callable[[], None] | None:
+        """Slow the links that a group has opened since the last call, if it serves a slow axis.
 
-        Bandwidth is limited by the kernel, which paces the group's sockets; on NCCL only the delay acts.
+        Gives what holds back a message that is posted; `None` where messages leave at once.
         """
-        fresh, self._sockets = _sockets() - self._sockets, _sockets()
-        for fault in self.of_kind("slow-link"):
-            if fault["mbps"] and fault["axis"] in axes:
-                for name in fresh:
-                    with socket.socket(fileno=os.dup(int(name.split()[0]))) as link:
-                        link.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, int(fault["mbps"] * 1e6 / 8))
-        return sum(fault["delay_ms"] / 1e3 for fault in self.of_kind("slow-link") if fault["axis"] in axes)
+        slow = [fault for fault in self.of_kind("slow-link") if fault["axis"] in axes]
+        if not self.of_kind("slow-link"):
+            return None
+        known, self._sockets = self._sockets, open_sockets()
+        if not slow:
+            return None
+        slowest = min((fault["mbps"] for fault in slow if fault["mbps"]), default=0.0)
+        delay = sum(fault["delay_ms"] for fault in slow) / 1e3
+        link = SlowLink(
+            connections(self._sockets - known), bytes_per_second=int(slowest * 1e6 / 8), delay_seconds=delay
+        )
+        return link.hold if delay else None
 
 
 def _sleep(what: str, milliseconds: float) -> None:
     with record.mark("fault", what):
         time.sleep(milliseconds / 1e3)
-
-
-def _sockets() -> set[str]:
-    found = set()
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            target = str(entry.readlink())
-        except OSError:  # the listing's own descriptor is gone again
-            continue
-        if target.startswith("socket:"):
-            found.add(f"{entry.name} {target}")
-    return found

@@ -16,6 +16,7 @@ from trainer.options import Options, refuse
 from trainer.pacing import Pace
 from trainer.parallel.mesh import Layout
 from trainer.settled import Settled, stages_per_rank
+from trainer.slow_link import LONGEST_MS
 from trainer.unused_options import check_effects, check_folders, check_numbers
 from usp_prof.schedule import Schedule
 
@@ -170,6 +171,8 @@ def _check_fault(fault: Fault, settled: Settled) -> None:
             axes = {axis for axis, size in layout.axes().items() if size > 1}
             fitting = f"axis={min(axes)}" if axes else "leave --fault out"
             refuse(fault["axis"] not in axes, f"{title}: axis={fault['axis']} has one rank here", fitting)
+            rule = f"{title}: Linux holds a message back for {LONGEST_MS} ms at most"
+            refuse(fault["delay_ms"] >= LONGEST_MS, rule, f"delay_ms={LONGEST_MS // 2}")
             slow = fault["mbps"] or fault["delay_ms"]
             refuse(not slow, f"{title}: neither mbps nor delay_ms is given, so nothing is slow", "delay_ms=1")
         case "unequal-lengths":
@@ -199,6 +202,12 @@ def check_sharing(settled: Settled) -> None:
     rule = "processes that share a GPU talk through gloo, which sends nothing of a GPU to one rank alone"
     passed_on = layout.pp > 1 or (layout.cp > 1 and options.cp_method == "ring")
     refuse(passed_on, rule, "--device cpu, or --pp 1 and --cp-method allgather")
+
+
+def check_links(settled: Settled) -> None:
+    """Refuse to slow links where every process has a GPU of its own."""
+    slow = any(fault.kind == "slow-link" for fault in settled.faults)
+    refuse(slow, "--fault slow-link acts on the sockets of gloo; GPUs talk through NCCL", "--device cpu")
 
 
 def _divides(flag: str, size: int, what: str, number: int, otherwise: str = "") -> None:

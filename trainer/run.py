@@ -32,7 +32,7 @@ from trainer.model.load import unread
 from trainer.options import OptionError, parse
 from trainer.parallel.mesh import Mesh
 from trainer.reporting import Reporter, open_session, tell_torchrun
-from trainer.rules import check_sharing, settle
+from trainer.rules import check_links, check_sharing, settle
 from trainer.settled import Settled
 from trainer.step import Update
 from trainer.watchdog import was_interrupted, watched
@@ -87,6 +87,8 @@ def connect(settled: Settled, rank: int, world: int, device: torch.device) -> in
     if 0 < gpus < world:
         check_sharing(settled)
     backend = "nccl" if gpus == world else "gloo"  # NCCL wants a GPU each
+    if backend == "nccl":
+        check_links(settled)
     dist.init_process_group(backend, rank=rank, world_size=world, timeout=timeout, store=store)
     return gpus
 

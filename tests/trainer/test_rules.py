@@ -85,6 +85,7 @@ REFUSED = (
     (1, "--fault pause:steps=7-9", "begins with step 7 of 5", "steps=4"),
     (2, "--fault slow-link:axis=dp", "nothing is slow", "delay_ms=1"),
     (1, "--fault slow-link:delay_ms=2", "one rank here", "leave --fault out"),
+    (2, "--fault slow-link:delay_ms=200", "200 ms at most", "delay_ms=100"),
     (1, "--fault unoverlapped", "no gradients are summed", "leave --fault out"),
     (2, "--fault slow-host:hosts=8,host=1", "strikes no rank", "hosts=2"),
     (1, "--batch 7 --micro-batch 3", "is not dp", "--batch 6"),

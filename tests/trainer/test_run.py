@@ -59,14 +59,16 @@ def test_a_profiled_run_leaves_plain_traces_and_the_truth(tmp_path: Path) -> Non
         assert {"fwd", "dgrad", "wgrad"} <= {mark.what for mark in marks if mark.area == "pace"}
 
 
-def test_a_slow_link_delays_the_messages_of_fsdp2_too(tmp_path: Path) -> None:
+def test_a_slow_link_delays_each_message_on_its_way(tmp_path: Path) -> None:
     fault = "--fault slow-link:axis=dp,delay_ms=5"
     train(2, f"--dp 2 --zero 3 {fault} --layers 2 --steps 3 --profile --profile-steps 1 --output {tmp_path / 'run'}")
     events = trace(tmp_path / "run", 1)["traceEvents"]
-    delayed = [event for event in events if event.get("name") == "fault::slow_link"]
-    own = [event for event in events if event.get("name", "").startswith(("c10d::_allgather_base", "c10d::_reduce_sc"))]
-    assert len(delayed) >= len(own) >= 6  # a gather and a sum for each layer and for what is around them
-    assert all(event["dur"] >= 5000 for event in delayed)
+    marks = [event for event in events if event.get("name") == "fault::slow_link"]
+    messages = [event for event in events if event.get("args", {}).get("Process Group Description") == "mesh_dp"]
+    assert len(marks) == len(messages) >= 6  # FSDP2 has a gather and a sum for each layer and for what is around them
+    # A message that gloo's two threads begin late has spent the delay in their queue.
+    assert sorted(event["dur"] for event in messages)[len(messages) // 2] >= 4500
+    assert sorted(event["dur"] for event in marks)[len(marks) // 2] < 2500  # nobody waits before it is posted
 
 
 def test_one_process_as_typed(tmp_path: Path) -> None:

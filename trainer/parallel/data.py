@@ -161,6 +161,7 @@ class Bucket:
             self.local.copy_(self.master)
         if not self.sharded:
             return None
+        self.group.leave()
         with mark("dp", "zero1_all_gather"):
             return all_gather_single(self.flat, self.local.clone(), group=self.group.handle, async_op=True)
 

@@ -6,7 +6,6 @@ Expert parallelism has no ranks of its own: it borrows them from ``dp_shard x cp
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,8 +15,10 @@ import torch.distributed as dist
 
 from usp_prof import record
 
-LinkDelay = Callable[[tuple[str, ...]], float]
-"""Called when a group is opened, with the axes that it serves; gives the seconds by which its messages leave late."""
+Hold = Callable[[], None]
+"""Holds back the message that is posted next (a fault)."""
+OpenLink = Callable[[tuple[str, ...]], Hold | None]
+"""Called when a group is opened, with the axes that it serves; `None` where messages leave at once."""
 ORDER = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
 
@@ -101,14 +102,13 @@ class Group:
     ranks: tuple[int, ...]
     rank: int
     handle: dist.ProcessGroup | None
-    delay: float = 0.0
-    """Seconds that each message waits before it leaves (a fault)."""
+    hold: Hold | None = None
 
     def leave(self) -> None:
-        """Stand in a slow network interface, where one is injected."""
-        if self.delay:
+        """Say that a message is posted: a slow link, where one is injected, holds it back on its way."""
+        if self.hold is not None:
             with record.mark("fault", "slow_link"):
-                time.sleep(self.delay)
+                self.hold()
 
     @property
     def size(self) -> int:
@@ -151,7 +151,7 @@ class Mesh:
         rank: int,
         wanted: set[str],
         timeout: timedelta | None = None,
-        link_delay: LinkDelay | None = None,
+        open_link: OpenLink | None = None,
     ) -> Mesh:
         """Open the wanted groups on all ranks, in one order; the others stay closed: each costs sockets and threads."""
         groups = {}
@@ -161,14 +161,14 @@ class Mesh:
                 partition = [[ranks[0], ranks[-1]] for ranks in partition]
             mine = next((ranks for ranks in partition if rank in ranks), [rank])
             axes = served_axes(name, layout)
-            handle, delay = None, 0.0
+            handle, hold = None, None
             if name in wanted:
                 # The description is what a trace says of the group; the experts' data parallelism says that it is.
                 served = {"log": ["log"], "efsdp": ["efsdp"], "edata": ["efsdp"]}.get(name, axes)
                 title = "_".join(["mesh", *served])
                 handle, _ = dist.new_subgroups_by_enumeration(partition, timeout=timeout, group_desc=title)
-                delay = link_delay(axes) if link_delay else 0.0
-            groups[name] = Group(name, axes, tuple(mine), mine.index(rank), handle, delay)
+                hold = open_link(axes) if open_link else None
+            groups[name] = Group(name, axes, tuple(mine), mine.index(rank), handle, hold)
         return cls(layout, rank, layout.coordinates(rank), groups)
 
     def open_groups(self) -> list[Group]:

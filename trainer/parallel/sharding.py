@@ -59,7 +59,7 @@ class Sharded:
                 unit.set_gradient_divide_factor(1.0)
                 unit.set_force_sum_reduction_for_comms(enable=True)
                 group = mesh["efsdp" if unit in experts else "fsdp"]
-                if group.delay:
+                if group.hold is not None:
                     unit.set_custom_all_gather(SlowMessage(group))
                     unit.set_custom_reduce_scatter(SlowMessage(group))
             if prefetch:

@@ -15,26 +15,30 @@ from usp_prof.model.edit import Edit
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.host_gaps import TAKES_MEMORY, allocating
 from usp_prof.tables import clock
-from usp_prof.whatif.edits.blocking import blocks, pageable
+from usp_prof.whatif.edits.blocking import blocks, pageable, read_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from usp_prof.analyses.measures.ranges import SyncStat
+    from usp_prof.replay.graph import Flags, Graph
     from usp_prof.tables.table_set import TableSet
 
 
 class BlockingSync:
-    """The host waits for the device within the step.
+    """The host waits for the device, or for a value of all ranks, within the step.
 
     What it finds
         Device traces with calls inside the step in which the host waits for the device (`cudaStreamSynchronize`,
         `cudaDeviceSynchronize`, a copy to the host), more than one a step, whose absence would shorten the step by 2 %
         or more. The source is named: the op, mark or function around the call that costs most. One wait a step is left:
         a loss has to be read some time.
+        Without a device: small collectives whose result the host reads at once (`.item()` is the next op after the
+        post), more than one a step, whose absence would shorten the step by 1 % or more.
 
     Why it costs time
         While the host waits it launches nothing; when the device is done it stands idle until the next launch arrives.
+        Without a device all ranks stop for the slowest, time and again.
 
     What to do
         Take the call out of the step: no `.item()`, `print(loss)`, `.cpu()`, boolean tests or `nonzero` on device
@@ -44,46 +48,73 @@ class BlockingSync:
         `--fault blocking-sync` puts one there. `torch.cuda.set_sync_debug_mode("warn")` shows each.
 
     How the gain is predicted
-        The run is replayed with the host going on at once after all such calls but the last of each step
-        (`no_blocking`).
+        The run is replayed with the host going on at once after all such calls, or collectives, but the last of each
+        step (`no_blocking`).
 
     When it is wrong
         When the value decides what is launched next (routing without padding, early stopping).
     """
 
     CODE = "blocking-sync"
-    TITLE = "The host waits for the device within the step"
+    TITLE = "The host waits for the device, or for a value of all ranks, within the step"
     NEEDS = (Input.LAUNCHES,)
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
         """Count the waits beyond one a step, and name the costliest source."""
         graph = graph_of(tables)
-        rows = blocks(graph, tables, copies_only=False)
-        if not rows.any():
-            return
-        syncs = host.compute(tables).syncs
-        worst = max(_by_cause(syncs).items(), key=lambda item: (item[1], item[0]), default=("", 0))
-        steps = len(np.unique(np.stack([graph.nodes.rank[rows], graph.nodes.step[rows]]), axis=1).T)
-        yield Draft(
-            f"the host waits for the device {rows.sum() / steps:.0f} times a step, "
-            f"most in {worst[0] or 'an unknown op'}",
-            {},
-            {
-                "waits_per_step": float(rows.sum() / steps),
-                "source": worst[0],
-                "source_ns": worst[1],
-                **longest(graph, rows, np.maximum(graph.gap, 0)),
-            },
-            Edit("no_blocking"),
-            f"take the wait in {worst[0] or 'it'} out of the step",
-            rows=proof.heaviest(graph, rows, np.maximum(graph.gap, 0)),
-            settings={
-                "Megatron-LM": "--no-check-for-nan-in-loss-and-grad",
-                "DeepSpeed": "wall_clock_breakdown",
-                "torchtitan": "metrics.log_freq",
-            },
-        )
+        for_device, for_ranks = blocks(graph, tables, copies_only=False), read_values(graph, tables)
+        if for_device.any():
+            yield _device_waits(tables, graph, for_device)
+        if for_ranks.any():
+            yield _value_waits(graph, for_ranks)
+
+
+_LOGGING = {
+    "Megatron-LM": "--no-check-for-nan-in-loss-and-grad",
+    "DeepSpeed": "wall_clock_breakdown",
+    "torchtitan": "metrics.log_freq",
+}
+
+
+def _device_waits(tables: TableSet, graph: Graph, rows: Flags) -> Draft:
+    syncs = host.compute(tables).syncs
+    worst = max(_by_cause(syncs).items(), key=lambda item: (item[1], item[0]), default=("", 0))
+    return Draft(
+        f"the host waits for the device {_per_step(graph, rows):.0f} times a step, "
+        f"most in {worst[0] or 'an unknown op'}",
+        {},
+        {
+            "waits_per_step": _per_step(graph, rows),
+            "source": worst[0],
+            "source_ns": worst[1],
+            **longest(graph, rows, np.maximum(graph.gap, 0)),
+        },
+        Edit("no_blocking"),
+        f"take the wait in {worst[0] or 'it'} out of the step",
+        rows=proof.heaviest(graph, rows, np.maximum(graph.gap, 0)),
+        settings=_LOGGING,
+    )
+
+
+def _value_waits(graph: Graph, rows: Flags) -> Draft:
+    waits = _per_step(graph, rows)
+    return Draft(
+        f"the host reads a value of all ranks {waits:.0f} times a step, beside the last",
+        {},
+        {"waits_per_step": waits, **longest(graph, rows, graph.duration)},
+        Edit("no_blocking"),
+        "read losses and norms once a step, after the update",
+        least_gain=0.01,
+        rows=proof.heaviest(graph, rows, graph.duration),
+        settings=_LOGGING,
+    )
+
+
+def _per_step(graph: Graph, rows: Flags) -> float:
+    """Give the mean number of marked nodes in a rank's step that has any."""
+    places = np.unique(np.stack([graph.nodes.rank[rows], graph.nodes.step[rows]]), axis=1)
+    return float(rows.sum() / places.shape[1])
 
 
 def _by_cause(syncs: Iterable[SyncStat]) -> dict[str, int]:

@@ -71,6 +71,7 @@ class ExposedGradientSync:
                 Edit("sync_overlapped", places=(("axis", str(axis)),)),
                 "overlap the gradients' synchronisation with the backward",
                 least_gain=0.04,
+                covers=("slow-link",),
                 rows=proof.largest("collectives", f"{proof.equals('axis', axis)} AND op IN {REDUCES}", "dur_ns"),
                 settings={
                     "Megatron-LM": "--overlap-grad-reduce",
@@ -138,6 +139,7 @@ class ExposedGathers:
             Edit("prefetch", "on"),
             "gather each layer's weights while the layer before computes",
             least_gain=0.04,
+            covers=("slow-link",),
             rows=proof.largest("collectives", f"{proof.equals('axis', axis)} AND op = 'all_gather'", "dur_ns"),
             settings={
                 "torchtitan": "parallelism.fsdp_reshard_after_forward",

@@ -11,6 +11,7 @@ from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.inputs import Input
 from usp_prof.findings.proof import longest
+from usp_prof.findings.slow_axes import slow_axes
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
 from usp_prof.model.topology import Axis
@@ -28,12 +29,15 @@ SLOW_LINK = 1.2
 
 
 class SlowLink:
-    """One group's link is slower than its peers'.
+    """A link is slower than its peers, or than any network.
 
     What it finds
         A process group whose transfers (the time after the last member has arrived) take at least 1.2 times as long as
         those of the other groups of its axis, for the same operation and the same bytes, and whose repair would shorten
-        the step by 1 % or more. Where an axis has only one group there is nothing to compare it with.
+        the step by 1 % or more.
+        A whole axis has nothing to be compared with. It is named where three quarters of its calls, in its best group,
+        take at least 1.5 times as long as gigabit Ethernet would: the bytes at 125 MB/s after the latency that the
+        run's other groups show. Where the device's link is known, `low-bandwidth` holds an axis against that.
 
     Why it costs time
         A collective is as fast as its slowest link: a port that trained down, a congested switch, a ring that leaves
@@ -45,18 +49,21 @@ class SlowLink:
         setting for it; our trainer makes one with `--fault slow-link`.
 
     How the gain is predicted
-        The run is replayed with this group's transfers as fast as the median of the other groups' (`link_as_peers`).
+        The run is replayed with this group's transfers as fast as the median of the other groups' (`link_as_peers`); a
+        whole axis as fast as gigabit Ethernet (`comm_faster`), so that a better network gains more.
 
     When it is wrong
-        When the group lies across nodes by design and the others do not.
+        When the group lies across nodes by design and the others do not. When ranks that share cores cannot send.
     """
 
     CODE = "slow-link"
-    TITLE = "A group's link is slower than its peers'"
+    TITLE = "A link is slower than its peers, or than any network"
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """Compare each group's transfers with those of the others of its axis."""
+        """Compare each group's transfers with those of its axis' others, and each axis with gigabit Ethernet."""
+        if not collectives.compute(tables).link_peak > 0:
+            yield from slow_axes(tables)
         for each in link_slowness(tables):
             if each.ratio >= SLOW_LINK:
                 members = each.group.partition("@")[2] or each.group
@@ -202,6 +209,7 @@ class SmallMessages:
                 {"calls_per_step": number, "bytes": int(found["bytes"][rows].sum())},
                 Edit("bucketed", str(SMALL_BYTES), (("axis", str(axis)),)),
                 "put them into buckets",
+                covers=("slow-link",),
                 basis=Basis.MODELLED,
                 rows=proof.largest(
                     "calls", f"{proof.equals('axis', axis)} AND bytes > 0 AND bytes < {SMALL_BYTES}", "transfer_ns"

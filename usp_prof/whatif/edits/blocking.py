@@ -22,13 +22,50 @@ if TYPE_CHECKING:
 PINNED_BYTES_PER_NS, COPY_NS = 20.0, 1_000
 """What a PCIe 4 link of 16 lanes moves from pinned memory, and what a copy takes however small it is."""
 _COPY_OPS = ("aten::copy_", "aten::_to_copy", "aten::to")
+_READS = ("aten::item", "aten::_local_scalar_dense")
+_VALUE_BYTES = 4_096
+"""A collective that is read on the host carries a few values: losses, norms, counts."""
 
 
 def no_blocking(graph: Graph, request: Request) -> Graph:
-    """Let the host go on instead of waiting for the device, but for one wait a step; of copies with `=copies`."""
-    freed = blocks(graph, request.tables, copies_only=request.edit.value == "copies")
-    edges = graph.edges
-    return graph.with_changes(edges=edges.take(~((edges.kind == EdgeKind.SYNC) & freed[edges.target])))
+    """Let the host go on instead of waiting for the device, but for one wait a step; of copies with `=copies`.
+
+    Without a device: instead of waiting for values of all ranks.
+    """
+    copies_only = request.edit.value == "copies"
+    freed, edges = blocks(graph, request.tables, copies_only=copies_only), graph.edges
+    gone = (edges.kind == EdgeKind.SYNC) & freed[edges.target]
+    if not copies_only:
+        gone |= (edges.kind == EdgeKind.WAIT) & read_values(graph, request.tables)[edges.source]
+    return graph.with_changes(edges=edges.take(~gone))
+
+
+def read_values(graph: Graph, tables: TableSet) -> Flags:
+    """Mark the small collectives of ranks without a device that the host reads at once; not the last of each step.
+
+    The next op that the host runs after it has posted one is the read (`.item()`): until then it stands still.
+    """
+    nodes, events = graph.nodes, events_of(graph)
+    found = np.zeros(len(nodes), dtype=bool)
+    for rank in tables.ranks:
+        mine = nodes.of_rank(rank)
+        ops, parts = tables.columns("ops", rank), tables.columns("collectives", rank)
+        if not len(ops) or not len(parts) or nodes.of_host[mine].any():
+            continue
+        by_start = np.argsort(ops["start_ns"], kind="stable")
+        posted = rows_of(ops["event"], parts["op_event"])
+        post_ends = lookup(ops["start_ns"] + ops["dur_ns"], posted, missing=0)
+        place = np.searchsorted(ops["start_ns"][by_start], post_ends)
+        following = lookup(by_start, np.where(place < len(ops), place, -1), missing=-1)
+        is_read = lookup(ops.matches("name", *_READS), following, missing=False)
+        is_value = (parts["in_bytes"] > 0) & (parts["in_bytes"] <= _VALUE_BYTES)
+        reads = np.flatnonzero((posted >= 0) & is_read & is_value & (parts["step"] >= 0))
+        reads = reads[np.lexsort((parts["start_ns"][reads], parts["step"][reads]))]
+        # The last of each step stays: a loss has to be read some time.
+        is_last = np.append(np.diff(parts["step"][reads]) != 0, True)[: len(reads)]
+        talks = mine[nodes.kind[mine] == NodeKind.COMMUNICATION]
+        found[talks] = np.isin(events[talks], parts["event"][reads[~is_last]])
+    return found
 
 
 def blocks(graph: Graph, tables: TableSet, *, copies_only: bool) -> Flags:

@@ -1,0 +1,62 @@
+"""A whole axis that is slow: without peers, it is held to gigabit Ethernet and to the run's other groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tiny import Trace, table_set
+
+from usp_prof.contract import Manifest
+from usp_prof.findings import find
+from usp_prof.findings.rules.links import SlowLink
+
+if TYPE_CHECKING:
+    from usp_prof.tables.table_set import TableSet
+
+US = 1_000
+FLOATS = 50_000
+"""200 kB: 1.6 ms over gigabit Ethernet."""
+
+
+def run(transfer_us: int, *, latency_us: int = 200, floats: int = FLOATS, axis: str = "dp") -> TableSet:
+    """Make two ranks with six messages a step on an axis, and a small sum over the world."""
+    traces = {}
+    for rank in range(2):
+        trace = traces[rank] = Trace(rank, 2, device="cpu")
+        trace.group("1", [0, 1], f"mesh_{axis}").group("2", [0, 1], "mesh_log")
+        at, number = 0, 0
+        for step in range(3):
+            begin = at
+            for _ in range(6):
+                trace.op("aten::mm", at, 2_000 * US, dims=[[64, 64], [64, 64]], types=["float", "float"])
+                at += 2_010 * US
+                sent = {"dims": (floats,), "group": "1", "sequence": number, "posted_at": at - 5 * US}
+                trace.gloo("all_reduce", at, transfer_us * US, **sent)
+                at += (transfer_us + 10) * US
+                number += 1
+            trace.gloo("all_reduce", at, latency_us * US, group="2", sequence=step, thread=201, posted_at=at - 5 * US)
+            at += (latency_us + 50) * US
+            trace.step(step, begin, at - begin)
+    return table_set(traces, Manifest(device="cpu"))
+
+
+def whole_axes(tables: TableSet) -> list[tuple[dict, str]]:
+    return [(dict(draft.where), str(draft.edit)) for draft in SlowLink.look(tables)]
+
+
+@pytest.mark.parametrize("axis", ["dp", "tp"])
+def test_messages_that_take_far_longer_than_over_ethernet_are_a_slow_link(axis: str) -> None:
+    tables = run(9_000, axis=axis)
+    assert whole_axes(tables) == [({"axis": axis}, f"comm_faster=5,axis={axis}")]  # 9 ms, where 0.2 + 1.6 would do
+    first = find(tables)[0]
+    assert (first.code, dict(first.where)) == ("slow-link", {"axis": axis})
+
+
+def test_a_healthy_socket_is_none() -> None:
+    assert whole_axes(run(600)) == []
+
+
+def test_small_messages_may_take_the_latency_that_the_other_groups_have() -> None:
+    assert whole_axes(run(9_000, latency_us=200, floats=100))
+    assert whole_axes(run(9_000, latency_us=8_000, floats=100)) == []  # the machine is slow, not this axis

@@ -1,0 +1,84 @@
+"""Slow link: the sockets of a process group, whose bandwidth and latency the Linux kernel is asked to worsen.
+
+Nothing waits on the host: a message is posted when it is ready, and takes longer on its way, as over a bad cable. Gloo
+opens its sockets when a group is opened, so those that are new since then are the group's. NCCL's are its own affair.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import weakref
+from pathlib import Path
+from threading import Lock, Timer
+
+SO_MAX_PACING_RATE = 47
+"""Linux: the most bytes per second that a socket sends."""
+TCP_CORK = 3
+"""Linux: a socket keeps the unfinished packet at the end of a message until it is uncorked, or for 200 ms."""
+LONGEST_MS = 200
+
+
+class SlowLink:
+    """The sockets of one group; each message that is posted finds the link standing still for a while."""
+
+    def __init__(self, links: list[socket.socket], *, bytes_per_second: int, delay_seconds: float) -> None:
+        self.links, self.delay_seconds = links, delay_seconds
+        self.lock, self.held = Lock(), 0
+        weakref.finalize(self, _close, links)
+        if bytes_per_second:
+            for link in links:
+                link.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, bytes_per_second)
+
+    def hold(self) -> None:
+        """Hold back the message that is posted next; messages that are posted meanwhile prolong it."""
+        if not self.delay_seconds:
+            return
+        with self.lock:
+            self.held += 1
+            self._cork(1)
+        timer = Timer(self.delay_seconds, self._release)
+        timer.daemon = True
+        timer.start()
+
+    def _release(self) -> None:
+        with self.lock:
+            self.held -= 1
+            if not self.held:
+                self._cork(0)
+
+    def _cork(self, on: int) -> None:
+        for link in self.links:
+            link.setsockopt(socket.IPPROTO_TCP, TCP_CORK, on)
+
+
+def _close(links: list[socket.socket]) -> None:
+    for link in links:
+        link.close()
+
+
+def open_sockets() -> set[str]:
+    """List this process's sockets, as ``descriptor socket:[inode]``."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except OSError:  # the listing's own descriptor is gone again
+            continue
+        if target.startswith("socket:"):
+            found.add(f"{entry.name} {target}")
+    return found
+
+
+def connections(names: set[str]) -> list[socket.socket]:
+    """Take hold of those sockets that are connected; they stay open as long as they are held here."""
+    found = []
+    for name in sorted(names):
+        link = socket.socket(fileno=os.dup(int(name.split()[0])))
+        try:
+            link.getpeername()
+        except OSError:  # it listens for others
+            link.close()
+            continue
+        found.append(link)
+    return found
