@@ -1,8 +1,8 @@
 """usp-prof: where does the step of a large training run go, who is to blame, and what would a change be worth?
 
 The public surface: `open_run` reads a folder of Kineto traces and gives a `Run`, which is asked by its methods;
-`compare`, `check` and `plan` take runs or paths. Everything that goes wrong on purpose is a `UspProfError` with a hint.
-Everything is imported at first use, so that `import usp_prof` costs nothing.
+`compare`, `check`, `plan` and `memory` take runs or paths. Everything that goes wrong on purpose is a `UspProfError`
+with a hint. Everything is imported at first use, so that `import usp_prof` costs nothing.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING
 from usp_prof._version import __version__
 
 if TYPE_CHECKING:
-    from usp_prof.functions import check, compare, plan
+    from usp_prof.functions import check, compare, memory, plan
     from usp_prof.model.errors import UspProfError
     from usp_prof.run import Run, open_run
 
-__all__ = ["Run", "UspProfError", "__version__", "check", "compare", "open_run", "plan"]
+__all__ = ["Run", "UspProfError", "__version__", "check", "compare", "memory", "open_run", "plan"]
 
 _HOMES = {
     "Run": "usp_prof.run",
     "UspProfError": "usp_prof.model.errors",
     "check": "usp_prof.functions",
     "compare": "usp_prof.functions",
+    "memory": "usp_prof.functions",
     "open_run": "usp_prof.run",
     "plan": "usp_prof.functions",
 }

@@ -1,4 +1,4 @@
-"""Functions beside `open_run`: compare two runs, check one against a baseline, plan one that was never run.
+"""Functions beside `open_run`: compare two runs, check one, plan one that was never run, predict its memory.
 
 Each takes a run that was opened, or the path of one.
 """
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from usp_prof.api.compared import Compared
+    from usp_prof.api.filled import Filled
     from usp_prof.gate.verdict import Report as Verdict
     from usp_prof.planner.search import Plans
 
@@ -240,6 +241,37 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
         pinned=pinned,
     )
     return Planned(search(question), learnt.error_fraction if learnt is not None else None)
+
+
+def memory(
+    run: Run | str | Path | None = None,
+    *,
+    model: str | Path | None = None,
+    sequence: int = 0,
+    device: str = "",
+    habits: str = "",
+    **degrees: float | str,
+) -> Filled:
+    """Predict what fills the memory of every pipeline rank, part by part: `memory(model="Llama-3-8B", dp=8, zero=1)`.
+
+    Of a recorded run its own configuration, beside the measured peaks; else of `model` (a name, or a `config.json`)
+    with `degrees` (`dp`, `tp`, `pp`, `zero`, `micro_batch`, `micro_batches`, `schedule`, `recompute`, `dtype`, ...).
+    With a `device` it says whether that fits; `habits` names the trainer whose measured habits are taken.
+    """
+    from usp_prof.api.filled import fill_of_model, fill_of_run  # noqa: PLC0415 - each function loads what it needs
+    from usp_prof.model.errors import UsageError  # noqa: PLC0415
+    from usp_prof.planner.models import model_named  # noqa: PLC0415
+    from usp_prof.planner.profiles import DEFAULT_TRAINER  # noqa: PLC0415
+
+    if run is not None:
+        if model or sequence or habits or degrees:
+            raise UsageError(
+                "a recorded run tells its own configuration", hint="memory(run) or memory(model=..., tp=8)"
+            )
+        return fill_of_run(_opened(run).tables, device)
+    if not model:
+        raise UsageError("give a run, or a model with the degrees", hint='memory(model="Llama-3-8B", sequence=8192)')
+    return fill_of_model(model_named(str(model), sequence), degrees, device, habits or DEFAULT_TRAINER)
 
 
 def _opened(run: Run | str | Path) -> Run:

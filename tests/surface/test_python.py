@@ -9,13 +9,14 @@ import pytest
 import usp_prof
 from usp_prof.api.answer import Answer
 from usp_prof.api.compared import Compared
+from usp_prof.api.filled import Filled
 from usp_prof.api.predicted import Predicted
 from usp_prof.api.whole import Report
 from usp_prof.functions import Checked, Planned
 from usp_prof.run import Run
 
-TYPES = {kind.__name__: kind for kind in (Answer, Checked, Compared, Planned, Predicted, Report, Run)}
-FUNCTIONS = (usp_prof.check, usp_prof.compare, usp_prof.open_run, usp_prof.plan)
+TYPES = {kind.__name__: kind for kind in (Answer, Checked, Compared, Filled, Planned, Predicted, Report, Run)}
+FUNCTIONS = (usp_prof.check, usp_prof.compare, usp_prof.memory, usp_prof.open_run, usp_prof.plan)
 
 ASKED = (
     "breakdown", "communication", "critical_path", "findings", "host", "kernels", "memory", "mfu", "overlap",
@@ -25,6 +26,7 @@ SURFACE = {
     "Answer": "df explain make_frame metric_table metric_values metrics notes picture plot question sentence",
     "Checked": "df explain passed report verdict",
     "Compared": "comparison df explain metrics plot",
+    "Filled": "configuration df explain fits footprints measured_bytes plot room_bytes",
     "Planned": "df error_fraction explain plans plot",
     "Predicted": "after_ns assume before_ns breakdown communication compare critical_path df error_fraction explain "
     "findings gain_fraction host kernels memory mfu name overlap pipeline plot prediction report stragglers summary "

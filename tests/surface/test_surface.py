@@ -33,7 +33,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_exported_names_are_frozen() -> None:
-    assert usp_prof.__all__ == ["Run", "UspProfError", "__version__", "check", "compare", "open_run", "plan"]
+    assert usp_prof.__all__ == ["Run", "UspProfError", "__version__", "check", "compare", "memory", "open_run", "plan"]
     assert dir(usp_prof) == sorted(usp_prof.__all__)
 
 

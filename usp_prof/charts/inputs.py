@@ -109,6 +109,8 @@ class TimelineSlices:
     roles: tuple[str, ...]
     names: tuple[str, ...]
     level_start: tuple[int, ...]
+    until_ns: int = 0
+    """Where the drawing ends at the earliest: charts to be compared share one scale."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,8 @@ def _timeline(data: inputs.TimelineSlices, theme: Theme = LIGHT) -> str:
         for place in coarse
     )  # fmt: skip
     legend = tuple((role.removeprefix("comm:"), role) for role in data.roles)
-    return _drawn(_Boxes(data.rows, boxes, legend, _time, float(data.end_ns.max(initial=1))), theme)
+    end = max(data.until_ns, int(data.end_ns.max(initial=1)))
+    return _drawn(_Boxes(data.rows, boxes, legend, _time, float(end)), theme)
 
 
 def _drawn(data: _Boxes, theme: Theme) -> str:

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from math import isfinite
 from typing import TYPE_CHECKING
 
-from usp_prof.analyses import memory as measured_memory
+from usp_prof.api.filled import fill_of_model, fill_of_run
 from usp_prof.cli.opening import choice_options, open_from
 from usp_prof.cli.plan_text import bar
-from usp_prof.model.configuration import Configuration, Recompute, broken_rule
-from usp_prof.model.errors import InputError, UsageError
-from usp_prof.model.hardware import find
+from usp_prof.model.configuration import Recompute
+from usp_prof.model.errors import UsageError
 from usp_prof.model.metric import Unit
-from usp_prof.planner import memory
-from usp_prof.planner.calibration import NEUTRAL, recorded_configuration
-from usp_prof.planner.cluster import of_device
 from usp_prof.planner.models import model_named
-from usp_prof.planner.profiles import DEFAULT_TRAINER, PROFILES, profile_named
+from usp_prof.planner.profiles import DEFAULT_TRAINER, PROFILES
 from usp_prof.report.format import quantity
 
 if TYPE_CHECKING:
     import argparse
 
-    from usp_prof.contract import ModelEntry
-    from usp_prof.model.footprint import Footprint
-    from usp_prof.planner.profiles import Profile
-    from usp_prof.tables.table_set import TableSet
+    from usp_prof.api.filled import Filled
 
 EXAMPLES = """\
   usp-prof memory --model Llama-3-70B --sequence 8192 --dp 4 --tp 8 --pp 4 --zero 1 --micro-batches 16 --device H100
@@ -59,74 +52,35 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict and print; 1 when the fullest rank does not fit the device."""
-    tables = open_from(args).tables if args.path else None
-    model, configuration = _of_run(tables) if tables is not None else _asked(args)
-    rule = broken_rule(model, configuration)
-    if rule:
-        raise UsageError(rule)
-    ranks = memory.of_ranks(model, configuration, _profile(args, tables))
-    measured = _measured(tables) if tables is not None else {}
-    room = of_device(args.device, configuration.dtype).memory_bytes if args.device else 0.0
-    write = _json if args.format == "json" else _text
-    sys.stdout.write(write(configuration, ranks, measured, room))
-    return 1 if room and max(rank.total_bytes for rank in ranks) > room else 0
+    device = args.device or ""
+    filled = fill_of_run(open_from(args).tables, device) if args.path else _asked(args, device)
+    sys.stdout.write(_json(filled) if args.format == "json" else _text(filled))
+    return 0 if filled.fits else 1
 
 
-def _profile(args: argparse.Namespace, tables: TableSet | None) -> Profile:
-    """Give whose habits to predict with: a run on a device that nobody knows (a CPU) has the formulas alone."""
-    if tables is None or tables.manifest is None:
-        return profile_named(args.habits)
-    return profile_named("usp-prof") if find(tables.manifest.device) is not None else NEUTRAL
-
-
-def _asked(args: argparse.Namespace) -> tuple[ModelEntry, Configuration]:
+def _asked(args: argparse.Namespace, device: str) -> Filled:
     if not args.model:
         raise UsageError("give a run, or --model with the degrees", hint=EXAMPLES.splitlines()[0].strip())
-    model = model_named(args.model, args.sequence)
-    if not model.sequence:
-        raise UsageError("the model's description gives no sequence length", hint="give --sequence")
-    return model, Configuration(
-        **{name: getattr(args, name) for name in NUMBERS},
-        zero=args.zero,
-        schedule=args.schedule,
-        recompute=Recompute(args.recompute),
-        dtype=args.dtype,
-        sequence_parallel=args.sequence_parallel == "on",
-        fused_attention=args.attention == "fused",
-        gradient_bytes=args.gradient_bytes,
-    )
+    degrees = {
+        **{name: getattr(args, name) for name in (*NUMBERS, "zero", "schedule", "recompute", "dtype")},
+        "sequence_parallel": args.sequence_parallel == "on",
+        "fused_attention": args.attention == "fused",
+        "gradient_bytes": args.gradient_bytes,
+    }
+    return fill_of_model(model_named(args.model, args.sequence), degrees, device, args.habits)
 
 
-def _of_run(tables: TableSet) -> tuple[ModelEntry, Configuration]:
-    manifest = tables.manifest
-    model = tables.assumptions.model or (manifest.model if manifest is not None else None)
-    if manifest is None or model is None or not (model.layers and model.hidden and model.sequence):
-        raise InputError(
-            "the run does not tell its model and mesh, so that its memory cannot be predicted",
-            hint="record it with usp_prof.record, which writes run.json, or give --model and the degrees",
-        )
-    return model, replace(recorded_configuration(manifest, model), fused_attention=True)
-
-
-def _measured(tables: TableSet) -> dict[int, int]:
-    """Give the highest measured peak of the ranks of each pipeline rank, from the traces or their snapshots."""
-    manifest = tables.manifest
-    found: dict[int, int] = {}
-    for peak in measured_memory.compute(tables).peaks:
-        place = manifest.coordinates.get(str(peak.rank), {}).get("pp", 0) if manifest is not None else 0
-        found[place] = max(found.get(place, 0), peak.allocated)
-    return found
-
-
-def _text(configuration: Configuration, ranks: tuple[Footprint, ...], measured: dict[int, int], room: float) -> str:
+def _text(filled: Filled) -> str:
+    ranks, room = filled.footprints, filled.room_bytes
     fullest = max(range(len(ranks)), key=lambda rank: ranks[rank].total_bytes)
-    whole = room or ranks[fullest].total_bytes
-    lines = [f"{configuration}: predicted peak of each pipeline rank"]
+    whole = room if isfinite(room) else ranks[fullest].total_bytes
+    lines = [f"{filled.configuration}: predicted peak of each pipeline rank"]
     for rank, need in enumerate(ranks):
         words = [f"pipeline rank {rank}: {quantity(need.total_bytes, Unit.BYTES)}"]
         words += ["the fullest"] if rank == fullest and len(ranks) > 1 else []
-        words += [f"measured {quantity(measured[rank], Unit.BYTES)}"] if rank in measured else []
-        words += [f"{need.total_bytes / room:.0%} of the device"] if room else []
+        measured = filled.measured_bytes.get(rank)
+        words += [f"measured {quantity(measured, Unit.BYTES)}"] if measured is not None else []
+        words += [f"{need.total_bytes / room:.0%} of the device"] if isfinite(room) else []
         lines += ["", ", ".join(words)]
         lines += [
             bar(part.removesuffix("_bytes"), size, whole, Unit.BYTES) for part, size in need.parts().items() if size
@@ -134,20 +88,20 @@ def _text(configuration: Configuration, ranks: tuple[Footprint, ...], measured: 
     return "\n".join(lines) + "\n"
 
 
-def _json(configuration: Configuration, ranks: tuple[Footprint, ...], measured: dict[int, int], room: float) -> str:
+def _json(filled: Filled) -> str:
     data = {
         "format": "usp-prof-memory",
         "version": 1,
-        "configuration": str(configuration),
-        "device_bytes": room or None,
+        "configuration": str(filled.configuration),
+        "device_bytes": filled.room_bytes if isfinite(filled.room_bytes) else None,
         "ranks": [
             {
                 "pipeline_rank": rank,
                 "total_bytes": need.total_bytes,
-                "measured_bytes": measured.get(rank),
+                "measured_bytes": filled.measured_bytes.get(rank),
                 **need.parts(),
             }
-            for rank, need in enumerate(ranks)
+            for rank, need in enumerate(filled.footprints)
         ],
     }
     return json.dumps(data, indent=1, sort_keys=True) + "\n"

@@ -1,0 +1,55 @@
+"""`usp_prof.memory`: what the command says, as a table and a picture."""
+
+from __future__ import annotations
+
+import json
+from math import isinf
+from pathlib import Path
+
+import pytest
+
+import usp_prof
+from usp_prof.cli.app import main
+
+TRACES = Path(__file__).parents[2] / "traces"
+WORDS = ["--model", "Llama-3-70B", "--sequence", "8192", "--tp", "8", "--pp", "4", "--zero", "1", "--device", "H100"]
+
+
+def test_python_gives_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    filled = usp_prof.memory(model="Llama-3-70B", sequence=8192, tp=8, pp=4, zero=1, device="H100")
+    assert main(["memory", *WORDS, "--format", "json"]) == (0 if filled.fits else 1)
+    printed = json.loads(capsys.readouterr().out)
+    assert [rank["total_bytes"] for rank in printed["ranks"]] == filled.df["total_bytes"].tolist()
+    assert printed["device_bytes"] == filled.room_bytes
+
+
+def test_parts_add_up_to_the_peak() -> None:
+    table = usp_prof.memory(model="Llama-3-8B", sequence=4096, dp=8, zero=3, recompute="full").df
+    parts = [name for name in table.columns if name.endswith("_bytes") and not name.startswith(("total", "measured"))]
+    assert (table[parts].sum(axis=1) == table["total_bytes"]).all()
+
+
+def test_a_run_has_its_measured_peak_beside_the_prediction(tmp_path: Path) -> None:
+    run = usp_prof.open_run(TRACES / "recorded-1f1b", cache_dir=tmp_path)
+    filled = usp_prof.memory(run)
+    assert len(filled.df) == 4
+    assert isinf(filled.room_bytes)
+    assert filled.fits
+    assert filled.plot().renderers
+    assert "pipeline rank" in filled.explain()
+    assert "<table" in filled._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({}, "give a run"),
+        ({"model": "Llama-3-8B", "sequence": 4096, "tpp": 8}, "tp"),
+        ({"model": "Llama-3-8B", "sequence": 4096, "recompute": "all"}, "recomputation"),
+        ({"model": "Llama-3-8B", "sequence": 4096, "habits": "megatrn"}, "trainer"),
+        ({"run": "traces/recorded-1f1b", "tp": 8}, "its own"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused(asked: dict[str, object], told: str) -> None:
+    with pytest.raises(usp_prof.UspProfError, match=told):
+        usp_prof.memory(**asked)

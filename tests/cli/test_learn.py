@@ -1,0 +1,39 @@
+"""`usp-prof learn` lists lessons, and shows one whose recordings are there without recording it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from usp_prof.cli.app import main
+from usp_prof.learn.lessons import LESSONS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_lessons_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["learn"]) == 0
+    shown = capsys.readouterr().out
+    assert [line.split()[0] for line in shown.splitlines()[1 : 1 + len(LESSONS)]] == list(LESSONS)
+
+
+def test_a_lesson_shows_measurement_beside_theory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["learn", "ring", "--output", str(tmp_path), "--cache-dir", str(tmp_path / "cache")]) == 0
+    shown = capsys.readouterr().out
+    assert "zigzag" in shown
+    assert "theory" in shown
+    assert "missed" not in shown
+    assert "?" in shown
+    assert not (tmp_path / "ring").exists()
+
+
+def test_an_unknown_lesson_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["learn", "rings"]) == 2
+    assert "ring" in capsys.readouterr().err
+
+
+def test_opening_needs_a_lesson(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["learn", "--open"]) == 2
+    assert "usp-prof learn" in capsys.readouterr().err

@@ -1,0 +1,21 @@
+"""The course as it lies in `docs/course`."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from usp_prof.learn.page import from_json
+
+if TYPE_CHECKING:
+    from usp_prof.learn.measurement import LessonFigures
+
+COURSE = Path(__file__).parents[1] / "docs" / "course"
+IMAGES = COURSE / "images"
+
+
+@cache
+def known() -> dict[str, LessonFigures]:
+    """Read what was measured of each lesson."""
+    return from_json((COURSE / "figures.json").read_text(encoding="utf-8"))

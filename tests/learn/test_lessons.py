@@ -1,0 +1,88 @@
+"""Lessons: each can be recorded, names figures that there are, and its page says what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from course_pages import COURSE, IMAGES, known
+
+from trainer.options import parse
+from trainer.rules import settle
+from usp_prof.learn.comparison import claims
+from usp_prof.learn.lessons import LESSONS, Lesson, lesson, lessons
+from usp_prof.learn.measurement import measure, metrics
+from usp_prof.learn.page import index, page, to_json
+from usp_prof.learn.pictures import draw
+from usp_prof.learn.recording import record
+from usp_prof.learn.theory import THEORIES
+from usp_prof.model.edit import parse_edit
+from usp_prof.model.errors import UspProfError
+
+FOLDER = Path(__file__).parents[2] / "usp_prof" / "learn" / "lessons"
+PICTURE_BYTES, COURSE_BYTES = 60_000, 2_000_000
+
+
+def test_every_lesson_of_the_folder_is_listed() -> None:
+    assert {file.stem for file in FOLDER.glob("*.toml")} == set(LESSONS)
+
+
+def test_an_unknown_lesson_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UspProfError) as refused:
+        lesson("pipelin")
+    assert "pipeline" in refused.value.hint
+
+
+@pytest.mark.parametrize("each", lessons(), ids=lambda each: each.name)
+def test_the_trainer_takes_each_run(each: Lesson, tmp_path: Path) -> None:
+    for run in each.runs:
+        words = each.command(run, str(tmp_path / "run"))
+        settled = settle(parse(words[words.index("trainer/run.py") + 1 :]), each.processes)
+        assert settled.options.pace
+
+
+@pytest.mark.parametrize("each", lessons(), ids=lambda each: each.name)
+def test_a_lesson_names_figures_runs_and_edits_that_there_are(each: Lesson) -> None:
+    assert len(each.runs) > 1
+    assert {figure.metric for figure in each.figures} <= set(metrics())
+    assert {figure.theory for figure in each.figures} - {""} <= set(THEORIES)
+    names, figures = {run.name for run in each.runs}, {figure.metric for figure in each.figures}
+    assert each.shows
+    assert all({shown.run, shown.against} <= names and shown.figure in figures for shown in each.shows)
+    assert all(parse_edit(run.whatif) for run in each.runs if run.whatif)
+
+
+@pytest.mark.parametrize("name", sorted(known()))
+def test_a_page_says_what_was_measured(name: str) -> None:
+    assert (COURSE / f"{name}.md").read_text() == page(lesson(name), known()[name]), "run tools/make_course --pages"
+    assert all(claim.holds for claim in claims(lesson(name), known()[name]))
+
+
+def test_the_first_page_lists_what_was_measured() -> None:
+    assert (COURSE / "index.md").read_text() == index(known())
+    assert (COURSE / "figures.json").read_text() == to_json(known())
+
+
+def test_pictures_are_small_and_each_belongs_to_a_run() -> None:
+    expected = {f"{name}-{run.name}.svg" for name in known() for run in lesson(name).runs}
+    sizes = {file.name: file.stat().st_size for file in IMAGES.iterdir()}
+    assert set(sizes) == expected
+    assert max(sizes.values()) < PICTURE_BYTES
+    assert sum(sizes.values()) < COURSE_BYTES
+
+
+def test_a_lesson_of_kept_recordings_measures_what_its_page_says(tmp_path: Path) -> None:
+    figures, runs = measure("ring", tmp_path, cache_dir=str(tmp_path / "cache"))
+    assert to_json({"ring": figures}) == to_json({"ring": known()["ring"]})
+    drawn = draw(lesson("ring"), runs)
+    assert {name: (IMAGES / f"ring-{name}.svg").read_text() for name in drawn} == drawn
+
+
+@pytest.mark.full
+@pytest.mark.trainer
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_recorded_lesson_shows_what_it_says(name: str, tmp_path: Path) -> None:
+    record(lesson(name), tmp_path, again=True)
+    figures, runs = measure(name, tmp_path, cache_dir=str(tmp_path / "cache"))
+    assert [claim for claim in claims(lesson(name), figures) if not claim.holds] == []
+    assert all(len(svg) < PICTURE_BYTES for svg in draw(lesson(name), runs).values())

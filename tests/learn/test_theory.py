@@ -1,0 +1,79 @@
+"""Theory of lessons: figures that can be worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from usp_prof.contract import Manifest, ModelEntry
+from usp_prof.learn.theory import (
+    data_parallel_step,
+    exposed_gradients,
+    gradient_messages,
+    model_states,
+    recomputed_step,
+    ring_imbalance,
+    sent_gradients,
+    textbook_bubble,
+)
+
+MS = 1e6
+UNOVERLAPPED = {"kind": "unoverlapped"}
+
+
+def manifest(*faults: dict[str, object], pace: str = "10,10,10", **fields: object) -> Manifest:
+    """Declare a run of two layers and a million parameters on four data-parallel ranks over links of 48 Mbit/s.
+
+    Its gradients are 4 MB. Each rank sends 2 * 3/4 of them, 6 MB, which take a second.
+    """
+    given = {"mesh": {"dp": 4}, "faults": [{"kind": "slow_link", "mbps": 48.0}, *faults], **fields}
+    return Manifest(model=ModelEntry(name="", layers=2, parameters=1_000_000), options={"pace": pace}, **given)
+
+
+def test_gradients_summed_after_backward_are_exposed_whole() -> None:
+    assert exposed_gradients(manifest(UNOVERLAPPED), {}) == pytest.approx(1000 * MS)
+    assert data_parallel_step(manifest(UNOVERLAPPED), {}) == pytest.approx(1060 * MS)
+
+
+def test_slow_links_hide_what_backward_lasts_after_the_first_bucket() -> None:
+    """Backward takes 40 ms; the first of four buckets is ready after 10, and the link is busy from then on."""
+    assert exposed_gradients(manifest(), {}) == pytest.approx((10 + 1000 - 40) * MS)
+
+
+def test_fast_links_leave_the_last_bucket() -> None:
+    slow_compute = manifest(pace="1000,1000,1000")
+    assert exposed_gradients(slow_compute, {}) == pytest.approx(250 * MS)
+
+
+@pytest.mark.parametrize(("stage", "bytes_of_parameter", "sent"), [(0, 16, 6), (1, 10, 6), (2, 7, 6), (3, 4, 9)])
+def test_zero_divides_states_and_stage_3_sends_half_as_much_again(
+    stage: int, bytes_of_parameter: int, sent: int
+) -> None:
+    run = manifest(zero_stage=stage)
+    assert model_states(run, {}) == bytes_of_parameter * 1_000_000
+    assert sent_gradients(run, {}) == pytest.approx(sent * 1e6)
+
+
+def test_accumulated_passes_are_all_computed() -> None:
+    assert data_parallel_step(manifest(UNOVERLAPPED, gradient_accumulation=4), {}) == pytest.approx(1240 * MS)
+
+
+def test_each_gradient_is_a_message_without_buckets() -> None:
+    assert gradient_messages(manifest({"kind": "unbucketed"}), {}) == 21
+
+
+def test_full_recomputation_runs_forward_again() -> None:
+    assert recomputed_step(manifest(recompute="full"), {}) == pytest.approx(80 * MS)
+    assert recomputed_step(manifest(recompute="selective"), {}) == pytest.approx(60 * MS)
+
+
+def test_the_last_of_four_contiguous_ranks_has_seven_quarters_of_an_even_share() -> None:
+    run = manifest(pace="0,0,0,10", mesh={"cp": 4})
+    assert ring_imbalance(run, {}) == 1
+    run.options["cp_layout"] = "contiguous"
+    assert ring_imbalance(run, {}) == pytest.approx(7 / 4)
+
+
+def test_the_textbooks_bubble_is_that_of_the_schedule() -> None:
+    stages = {str(rank): [rank] for rank in range(4)}
+    run = manifest(mesh={"pp": 4}, schedule="1f1b", micro_batches=8, stages=stages)
+    assert textbook_bubble(run, {}) == pytest.approx(3 / 11)

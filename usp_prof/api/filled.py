@@ -1,0 +1,153 @@
+"""What fills memory: every pipeline rank of a configuration, predicted part by part, beside what a run measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from html import escape
+from math import inf
+from typing import TYPE_CHECKING, Any, Literal
+
+from usp_prof.analyses import memory as measured_memory
+from usp_prof.model.configuration import Configuration, Recompute, broken_rule
+from usp_prof.model.errors import InputError, UsageError, unknown_name
+from usp_prof.model.hardware import find
+from usp_prof.model.metric import Unit
+from usp_prof.planner.calibration import NEUTRAL, recorded_configuration
+from usp_prof.planner.cluster import of_device
+from usp_prof.planner.memory import of_ranks
+from usp_prof.planner.profiles import DEFAULT_TRAINER, PROFILES, profile_named
+from usp_prof.report.format import quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+
+    from usp_prof.contract import ModelEntry
+    from usp_prof.model.footprint import Footprint
+    from usp_prof.planner.profiles import Profile
+    from usp_prof.tables.table_set import TableSet
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Filled:
+    """The predicted peak of every pipeline rank. Sizes are bytes."""
+
+    configuration: Configuration
+    """The configuration that was predicted: degrees, micro-batches, ZeRO, recomputation, type."""
+    footprints: tuple[Footprint, ...]
+    """The parts of each pipeline rank."""
+    measured_bytes: Mapping[int, int]
+    """The highest measured peak by pipeline rank; empty without a run, or where its traces have none."""
+    room_bytes: float
+    """What the device holds; infinite where none was named."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest rank stays below the device's memory; true where no device was named."""
+        return max(rank.total_bytes for rank in self.footprints) <= self.room_bytes
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """A row for each pipeline rank: its predicted peak, what was measured (-1: nothing), and the parts."""
+        import pandas as pd  # noqa: PLC0415 - loaded by those who ask
+
+        return pd.DataFrame(
+            [
+                {
+                    "pipeline_rank": rank,
+                    "total_bytes": need.total_bytes,
+                    "measured_bytes": self.measured_bytes.get(rank, -1),
+                    **need.parts(),
+                }
+                for rank, need in enumerate(self.footprints)
+            ]
+        )
+
+    def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
+        """Draw the parts of each pipeline rank, and the room that there is."""
+        from usp_prof.charts import draw  # noqa: PLC0415 - loaded by those who draw
+        from usp_prof.charts.inputs import MemoryParts  # noqa: PLC0415
+        from usp_prof.charts.theme import THEMES  # noqa: PLC0415
+
+        parts = [need.parts() for need in self.footprints]
+        columns = tuple((name.removesuffix("_bytes"), tuple(float(each[name]) for each in parts)) for name in parts[0])
+        labels = tuple(f"pipeline rank {rank}" for rank in range(len(parts)))
+        return draw(MemoryParts(labels, columns, self.room_bytes), THEMES[theme])
+
+    def explain(self) -> str:
+        """Say how full the fullest rank is, of what, and whether that fits."""
+        rank = max(range(len(self.footprints)), key=lambda rank: self.footprints[rank].total_bytes)
+        need = self.footprints[rank]
+        part, size = max(need.parts().items(), key=lambda each: each[1])
+        where = f"pipeline rank {rank}" if len(self.footprints) > 1 else "each rank"
+        name = part.removesuffix("_bytes").replace("_", " ")
+        text = f"{self.configuration}: {where} needs {quantity(need.total_bytes, Unit.BYTES)} at its peak, "
+        text += f"most of it {name} ({quantity(size, Unit.BYTES)})."
+        if rank in self.measured_bytes:
+            text += f" Measured: {quantity(self.measured_bytes[rank], Unit.BYTES)}."
+        if self.room_bytes != inf:
+            verdict = "fits" if self.fits else "does not fit"
+            text += f" It {verdict} the device's {quantity(self.room_bytes, Unit.BYTES)}."
+        return text
+
+    def __repr__(self) -> str:
+        return self.explain()
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.explain())}</p>{self.df.to_html(index=False)}"
+
+
+def fill_of_run(tables: TableSet, device: str = "") -> Filled:
+    """Predict the recorded configuration of a run; raises where it does not tell its model and mesh."""
+    manifest = tables.manifest
+    model = tables.assumptions.model or (manifest.model if manifest is not None else None)
+    if manifest is None or model is None or not (model.layers and model.hidden and model.sequence):
+        raise InputError(
+            "the run does not tell its model and mesh, so that its memory cannot be predicted",
+            hint="record it with usp_prof.record, which writes run.json, or give --model and the degrees",
+        )
+    configuration = replace(recorded_configuration(manifest, model), fused_attention=True)
+    # A device that nobody knows, such as a CPU, has the formulas alone.
+    profile = profile_named("usp-prof") if find(manifest.device) is not None else NEUTRAL
+    return _filled(model, configuration, profile, _measured(tables), device)
+
+
+def fill_of_model(
+    model: ModelEntry, degrees: Mapping[str, Any], device: str = "", habits: str = DEFAULT_TRAINER
+) -> Filled:
+    """Predict a configuration, by fields of `Configuration`, with a trainer's habits."""
+    known = {field.name for field in fields(Configuration)}
+    for name in degrees:
+        if name not in known:
+            raise unknown_name("knob", name, known)
+    if habits not in PROFILES:
+        raise unknown_name("trainer", habits, PROFILES)
+    if not model.sequence:
+        raise UsageError("the model's description gives no sequence length", hint="give --sequence")
+    given = dict(degrees)
+    if "recompute" in given:
+        if given["recompute"] not in list(Recompute):
+            raise unknown_name("recomputation", str(given["recompute"]), list(Recompute))
+        given["recompute"] = Recompute(given["recompute"])
+    return _filled(model, Configuration(**given), profile_named(habits), {}, device)
+
+
+def _filled(
+    model: ModelEntry, configuration: Configuration, profile: Profile, measured: Mapping[int, int], device: str
+) -> Filled:
+    rule = broken_rule(model, configuration)
+    if rule:
+        raise UsageError(rule)
+    room = of_device(device, configuration.dtype).memory_bytes if device else inf
+    return Filled(configuration, of_ranks(model, configuration, profile), measured, room)
+
+
+def _measured(tables: TableSet) -> dict[int, int]:
+    """Give the highest measured peak of the ranks of each pipeline rank, from the traces or their snapshots."""
+    manifest = tables.manifest
+    found: dict[int, int] = {}
+    for peak in measured_memory.compute(tables).peaks:
+        place = manifest.coordinates.get(str(peak.rank), {}).get("pp", 0) if manifest is not None else 0
+        found[place] = max(found.get(place, 0), peak.allocated)
+    return found

@@ -1,0 +1,87 @@
+"""The playbook, live: `usp-prof learn` lists lessons, records a lesson's runs and shows what they come to."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from usp_prof.cli.console import note, output, write_out
+from usp_prof.learn import lessons
+from usp_prof.learn.recording import path_of, record
+from usp_prof.model.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from usp_prof.learn.comparison import Claim
+    from usp_prof.learn.lessons import Lesson
+    from usp_prof.learn.measurement import LessonFigures
+
+EXAMPLES = """\
+  usp-prof learn
+  usp-prof learn overlap
+  usp-prof learn pipeline --open
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("lesson", metavar="LESSON", nargs="?", help="which lesson; without one, all are listed")
+    parser.add_argument(
+        "--output", metavar="DIR", default="traces/learn", help="where its runs are recorded (default: %(default)s)"
+    )
+    parser.add_argument("--again", action="store_true", help="record anew what was recorded before")
+    parser.add_argument("--open", action="store_true", help="open the runs in the dashboard")
+
+
+def run(args: argparse.Namespace) -> int:
+    """List, or record what is missing and show it; there is nothing to fail."""
+    if not args.lesson:
+        if args.open or args.again:
+            raise UsageError("which lesson?", hint="usp-prof learn lists them")
+        write_out(_listed())
+        return 0
+    chosen = lessons.lesson(args.lesson)
+    folder = Path(args.output) / chosen.name
+    record(chosen, folder, again=args.again, say=lambda text: note(args, text))
+    from usp_prof.learn.measurement import measure  # noqa: PLC0415 - a list of lessons needs no replay
+
+    figures, _ = measure(chosen.name, folder, cache_dir=args.cache_dir)
+    _show(args, chosen, figures)
+    if not args.open:
+        return 0
+    from usp_prof.cli import dashboard  # noqa: PLC0415 - only to open it
+
+    paths = [str(path_of(each, folder)) for each in chosen.runs]
+    served = {"port": None, "host": dashboard.LOOPBACK[0], "no_browser": False, "cache_dir": args.cache_dir}
+    return dashboard.run(Namespace(paths=paths, **served))
+
+
+def _listed() -> str:
+    known = lessons.lessons()
+    width = max(len(each.name) for each in known)
+    lines = [f"  {each.name:{width}}  {each.title}" for each in known]
+    return "\n".join(["lessons", *lines, "", "usp-prof learn LESSON records one and shows it"]) + "\n"
+
+
+def _show(args: argparse.Namespace, chosen: Lesson, figures: LessonFigures) -> None:
+    from rich import box  # noqa: PLC0415 - only for a table
+    from rich.table import Table  # noqa: PLC0415
+
+    from usp_prof.learn.comparison import claims, rows  # noqa: PLC0415
+
+    screen = output(args)
+    shown = Table("figure", "from", box=box.SIMPLE_HEAD if screen.is_terminal else None, pad_edge=False)
+    for run in chosen.runs:
+        shown.add_column(run.name, justify="right")
+    for row in rows(chosen, figures):
+        shown.add_row(row.figure, row.source, *row.texts)
+    write_out(f"{chosen.title}\n\n{chosen.what.strip()}\n\n")
+    screen.print(shown)
+    write_out("".join(_line(each) for each in claims(chosen, figures)))
+    write_out(f"\n{chosen.question.strip()}\n(answer: docs/course/{chosen.name}.md)\n")
+
+
+def _line(claim: Claim) -> str:
+    return f"{'holds ' if claim.holds else 'missed'}  {claim.says} ({claim.evidence})\n"

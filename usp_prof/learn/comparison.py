@@ -1,0 +1,110 @@
+"""Comparison of a lesson's runs: rows of measured, theoretical and predicted figures, and what the runs show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from usp_prof.learn.measurement import metrics
+from usp_prof.model.metric import Unit
+from usp_prof.report.format import quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from usp_prof.learn.lessons import Figure, Lesson, Shown
+    from usp_prof.learn.measurement import LessonFigures, RunFigures
+
+STEP = "step_time"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the comparison: a text for each run, empty where there is no figure."""
+
+    figure: str
+    source: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Something that the runs have to show, with the measured ratio, and whether they do."""
+
+    says: str
+    evidence: str
+    holds: bool
+
+
+def rows(lesson: Lesson, figures: LessonFigures) -> tuple[Row, ...]:
+    """List each figure as measured and by theory; under the step also what is predicted from the first run's trace."""
+    return tuple(row for figure in lesson.figures for row in _rows_of(lesson, figure, figures))
+
+
+def claims(lesson: Lesson, figures: LessonFigures) -> tuple[Claim, ...]:
+    """Hold the runs against what the lesson says that they show, and against the theory's bounds."""
+    shown = [_claim_of(lesson, shown, figures) for shown in lesson.shows]
+    bounded = [claim for figure in lesson.figures if figure.theory for claim in _theory_claims(lesson, figure, figures)]
+    return (*shown, *bounded)
+
+
+def title_of(figure: Figure) -> str:
+    """Name a figure as its metric does, with the axis or what else is chosen of it."""
+    title = figure.title or metrics()[figure.metric][1].title
+    chosen = ", ".join(str(value) for value in figure.dims.values())
+    return f"{title} ({chosen})" if chosen else title
+
+
+def _rows_of(lesson: Lesson, figure: Figure, figures: LessonFigures) -> Iterator[Row]:
+    _, metric = metrics()[figure.metric]
+    title, found = title_of(figure), [figures.runs[run.name] for run in lesson.runs]
+
+    def row(source: str, values: list[float | None]) -> Row:
+        texts = ("" if value is None else quantity(value, metric.unit) for value in values)
+        return Row(title, source, tuple(texts))
+
+    if any(figure.key in run.measured for run in found):
+        yield row("measured", [run.measured.get(figure.key) for run in found])
+    if figure.theory:
+        yield row("theory", [run.theory.get(figure.key) for run in found])
+    if figure.metric != STEP:
+        return
+    first = lesson.runs[0].name
+    if any(run.replayed_step_ns is not None for run in found):
+        yield Row(title, f"replayed from {first}", tuple(_replayed(run) for run in found))
+    if any(run.planned_step_ns is not None for run in found):
+        yield row(f"planned from {first}", [run.planned_step_ns for run in found])
+
+
+def _replayed(run: RunFigures) -> str:
+    if run.replayed_step_ns is None or run.replayed_error_ns is None:
+        return ""
+    return f"{quantity(run.replayed_step_ns, Unit.NS)} ± {quantity(run.replayed_error_ns, Unit.NS)}"
+
+
+def _claim_of(lesson: Lesson, shown: Shown, figures: LessonFigures) -> Claim:
+    key = next(figure.key for figure in lesson.figures if figure.metric == shown.figure)
+    value, other = (figures.runs[name].measured.get(key) for name in (shown.run, shown.against))
+    if value is None or other is None:
+        return Claim(shown.says, "not measured", holds=False)
+    ratio = value / other if other else float("inf")
+    bound = f"at most {shown.at_most:g}" if shown.at_least == 0 else f"at least {shown.at_least:g}"
+    evidence = f"{shown.run} / {shown.against} = {ratio:.2f}, {bound}"
+    return Claim(shown.says, evidence, holds=shown.at_least <= ratio <= shown.at_most)
+
+
+def _theory_claims(lesson: Lesson, figure: Figure, figures: LessonFigures) -> Iterator[Claim]:
+    for run in lesson.runs:
+        found = figures.runs[run.name]
+        measured, expected = found.measured.get(figure.key), found.theory.get(figure.key)
+        if measured is None or expected is None:
+            continue
+        says = f"{title_of(figure)} of {run.name} comes to what theory says"
+        if figure.apart is not None:
+            apart = measured - expected
+            unit = quantity(figure.apart, Unit.FRACTION)
+            evidence = f"{quantity(apart, Unit.FRACTION)} apart, at most {unit}"
+            yield Claim(says, evidence, holds=abs(apart) <= figure.apart)
+        elif figure.within is not None:
+            off = measured / expected - 1
+            yield Claim(says, f"{off:+.0%}, at most {figure.within:.0%} off", holds=abs(off) <= figure.within)

@@ -1,0 +1,130 @@
+"""Lessons: techniques of the Ultra-Scale Playbook, each with the runs that show it. One file a lesson in `lessons/`.
+
+A lesson's figures are metrics of its runs. Beside each may stand a theory (a function of `theory.py`), and what the
+planner and the what-if predict from the first run's trace alone. `shows` says what the runs have to show.
+"""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.model.errors import unknown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LESSONS = (
+    "overlap",
+    "buckets",
+    "accumulation",
+    "zero",
+    "prefetch",
+    "recompute",
+    "sequence-parallel",
+    "ring",
+    "pipeline",
+    "experts",
+)
+"""The lessons in the order in which they are read, after the playbook's."""
+STEPS = "--profile --steps 5 --profile-skip 2 --profile-steps 2"
+_FOLDER = Path(__file__).parent / "lessons"
+_NO_DIMS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class LessonRun:
+    """One run of a lesson: its own options, and how it is predicted from the first run's trace."""
+
+    name: str
+    title: str
+    options: str
+    whatif: str = ""
+    """Edits that turn the first run into this one; empty: no edit does."""
+    planned: bool = False
+    """Whether the planner knows what distinguishes this run from the first."""
+    recorded: str = ""
+    """A recording of the repository's `traces/` with these options, which need not be made again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A metric that the runs differ in. Theory and measurement agree `within` a ratio, or lie at most `apart`."""
+
+    metric: str
+    dims: Mapping[str, str] = field(default_factory=lambda: _NO_DIMS)
+    theory: str = ""
+    within: float | None = None
+    apart: float | None = None
+    title: str = ""
+    """What it is called in this lesson; empty: as the metric."""
+
+    @property
+    def key(self) -> str:
+        """Name it among a lesson's figures: the metric, and where it has dimensions these."""
+        return f"{self.metric}[{','.join(self.dims.values())}]" if self.dims else self.metric
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a lesson's runs have to show: a figure of one run over that of another lies within bounds."""
+
+    figure: str
+    run: str
+    against: str
+    says: str
+    at_most: float = float("inf")
+    at_least: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One technique: its text, its runs (the first without it), its figures, what they have to show."""
+
+    name: str
+    title: str
+    part: str
+    playbook: str
+    """The section of the Ultra-Scale Playbook to read with it."""
+    processes: int
+    options: str
+    what: str
+    look: str
+    question: str
+    answer: str
+    runs: tuple[LessonRun, ...]
+    figures: tuple[Figure, ...]
+    shows: tuple[Shown, ...]
+    picture: str = "timeline"
+    """What is drawn of each run: `timeline` or `pipeline`."""
+    memory: bool = False
+    """Whether allocations are recorded, which makes traces larger."""
+
+    def command(self, run: LessonRun, output: str) -> list[str]:
+        """Write the words that record a run, after `python -m`."""
+        words = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(self.processes), "trainer/run.py"]
+        words += shlex.split(f"{STEPS} {self.options} {run.options}")
+        words += [] if self.memory else ["--no-profile-memory"]
+        return [*words, "--output", output]
+
+
+@cache
+def lesson(name: str) -> Lesson:
+    """Read one lesson; raises `UspProfError` for a name that there is not."""
+    if name not in LESSONS:
+        raise unknown_name("lesson", name, LESSONS)
+    data: dict[str, Any] = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    lists = {"runs": LessonRun, "figures": Figure, "shows": Shown}
+    for key, kind in lists.items():
+        data[key] = tuple(kind(**entry) for entry in data[key])
+    return Lesson(name=name, **data)
+
+
+def lessons() -> tuple[Lesson, ...]:
+    """Read all lessons, in order."""
+    return tuple(lesson(name) for name in LESSONS)

@@ -1,0 +1,124 @@
+"""Pages of the course: a lesson and what was measured of it, as Markdown for `docs/course/`."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from usp_prof.learn.comparison import Claim, Row, claims, rows
+from usp_prof.learn.lessons import lessons
+from usp_prof.learn.measurement import LessonFigures
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from usp_prof.learn.lessons import Lesson
+
+MADE = "<!-- Made by tools/make_course from usp_prof/learn/lessons and recorded runs: do not edit. -->"
+_INTRODUCTION = """\
+The [Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook) explains the techniques of
+large-scale training. Here each of them is recorded, on a laptop, and can be recorded anew: `usp-prof learn` lists the
+lessons, `usp-prof learn overlap` records one and shows it, `--open` opens its runs in the dashboard.
+
+Runs are *paced*: in place of its arithmetic a layer waits for as long as a device would compute. A waiting process uses
+no core, so several ranks on two cores give the picture of a cluster. Communication is real, over gloo, on links that
+are slowed down where the lesson says so. Nothing here measures a GPU; what is shown is what a technique does to the
+order of things, to memory, and to messages.
+
+Every figure was measured on the recorded runs, none is typed. Beside it stands what theory makes of the declared pace,
+links and mesh. *Replayed* and *planned* are predictions of the step that saw only the first run's trace: by
+`usp-prof whatif` and by the planner calibrated on it.
+"""
+_MISSING = """\
+Not recorded here: asynchronous tensor parallelism, fused optimizers and `torch.compile` change kernels of a GPU, which
+a pace has none of. How they look in a GPU's trace is said under [rules](../reference/rules.md); fused optimizers have
+the edit `fused_optimizer`. *Finding the best configuration* is [planning](../planning.md).
+"""
+
+
+def page(lesson: Lesson, figures: LessonFigures) -> str:
+    """Write a lesson's page."""
+    commands = "\n".join(f"torchrun {' '.join(lesson.command(run, run.name)[1:])}" for run in lesson.runs)
+    parts = [
+        f"# {lesson.title}",
+        MADE,
+        f"{lesson.part}. Read with the playbook's *{lesson.playbook}*.",
+        lesson.what.strip(),
+        "## Record it",
+        f"```sh\nusp-prof learn {lesson.name}\n```",
+        f"It runs, one after another:\n\n```text\n{commands}\n```",
+        "## What it looks like",
+        lesson.look.strip(),
+        *(_picture(lesson, run.name, run.title) for run in lesson.runs),
+        "All pictures have one time scale.",
+        "## What it comes to",
+        _table(rows(lesson, figures), [run.name for run in lesson.runs]),
+        _claims(claims(lesson, figures)),
+        *_remarks(figures),
+        f"Recorded on {figures.recorded}: {figures.machine}.",
+        "## A question",
+        f"{lesson.question.strip()}",
+        f"<details>\n<summary>Answer</summary>\n\n{lesson.answer.strip()}\n\n</details>",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def index(known: Mapping[str, LessonFigures]) -> str:
+    """Write the course's first page, with the lessons that were recorded."""
+    chosen = [lesson for lesson in lessons() if lesson.name in known]
+    lines = ["# The playbook, live", MADE, _INTRODUCTION.strip()]
+    for part, members in groupby(sorted(chosen, key=lambda each: _order(each, chosen)), key=lambda each: each.part):
+        listed = "\n".join(f"- [{each.title}]({each.name}.md)" for each in members)
+        lines += [f"## {part}", listed]
+    toctree = "\n".join(lesson.name for lesson in chosen)
+    lines += ["## What is missing", _MISSING.strip(), f"```{{toctree}}\n:hidden:\n\n{toctree}\n```"]
+    return "\n\n".join(lines) + "\n"
+
+
+def to_json(known: Mapping[str, LessonFigures]) -> str:
+    """Write what was measured, six digits of each figure."""
+    rounded = msgspec.to_builtins(known)
+    return msgspec.json.format(msgspec.json.encode(_rounded(rounded)), indent=1).decode() + "\n"
+
+
+def from_json(text: str) -> dict[str, LessonFigures]:
+    """Read what was measured."""
+    return msgspec.json.decode(text, type=dict[str, LessonFigures])
+
+
+def _order(lesson: Lesson, chosen: Sequence[Lesson]) -> int:
+    """Keep the parts together, in the order in which they first come."""
+    return [each.part for each in chosen].index(lesson.part)
+
+
+def _picture(lesson: Lesson, name: str, title: str) -> str:
+    return f"**{name}**: {title}\n\n![{name}: {title}](images/{lesson.name}-{name}.svg)"
+
+
+def _table(compared: Sequence[Row], names: Sequence[str]) -> str:
+    lines = [f"| figure | from | {' | '.join(names)} |", f"| --- | --- |{' --- |' * len(names)}"]
+    shown = ""
+    for row in compared:
+        title = row.figure if row.figure != shown else ""
+        shown = row.figure
+        lines.append(f"| {title} | {row.source} | {' | '.join(row.texts)} |")
+    return "\n".join(lines)
+
+
+def _claims(found: Sequence[Claim]) -> str:
+    return "\n".join(f"- {each.says} ({each.evidence}: {'holds' if each.holds else '**missed**'})" for each in found)
+
+
+def _remarks(figures: LessonFigures) -> list[str]:
+    told = list(dict.fromkeys(remark for run in figures.runs.values() for remark in run.remarks))
+    return [f"Not predicted: {'; '.join(told)}."] if told else []
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value

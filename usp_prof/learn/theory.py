@@ -1,0 +1,153 @@
+"""Theory of lessons: what a figure should come to, from the pace, the links and the mesh that the manifest declares.
+
+Each function takes a run's manifest and what was measured of it, and gives the figure in its metric's unit; NaN where
+the theory says nothing. Times count compute as paced: F, I and W milliseconds of each layer.
+"""
+
+from __future__ import annotations
+
+from math import nan
+from typing import TYPE_CHECKING
+
+from usp_prof.schedule import Schedule, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from usp_prof.contract import Manifest, ModelEntry
+
+_MS = 1e6
+_FP32 = 4
+_BUCKETS = 4
+"""The trainer cuts gradients into at least so many buckets; those of the lessons' small models are exactly so many."""
+_TENSORS_OF_LAYER, _TENSORS_BESIDE = 9, 3
+"""Weights of a layer (four projections, three of the feed-forward block, two norms); embedding, last norm, head."""
+
+
+def pace(manifest: Manifest) -> tuple[float, ...]:
+    """Give the waits of a layer in ns: forward, input gradient, weight gradient, ring attention, experts."""
+    times = [float(part) * _MS for part in str(manifest.options["pace"]).split(",")]
+    return (*times, *[0.0] * (5 - len(times)))
+
+
+def layers_time(manifest: Manifest) -> float:
+    """Give the paced compute of a rank's step: every layer forward and backward, in each pass."""
+    return _model(manifest).layers * sum(pace(manifest)[:3]) * max(1, manifest.gradient_accumulation)
+
+
+def gradients_time(manifest: Manifest) -> float:
+    """Give the time of a ring all-reduce of all gradients: each rank sends 2(n-1)/n of them over its link."""
+    link = next((fault for fault in manifest.faults if fault["kind"] == "slow_link"), None)
+    if link is None or not link["mbps"]:
+        return nan
+    ranks = manifest.mesh["dp"]
+    sent_bits: float = 8 * 2 * (ranks - 1) / ranks * _FP32 * _model(manifest).parameters
+    return sent_bits / (float(link["mbps"]) * 1e6) * 1e9
+
+
+def exposed_gradients(manifest: Manifest, measured: Mapping[str, float]) -> float:
+    """Give the gradients' all-reduces that stand out of backward.
+
+    Summed after backward, all of it does. Otherwise bucket k of b is ready when k/b of the last backward have run, and
+    the link takes one bucket after another.
+    """
+    del measured
+    whole = gradients_time(manifest)
+    if any(fault["kind"] == "unoverlapped" for fault in manifest.faults):
+        return whole
+    backward = _model(manifest).layers * sum(pace(manifest)[1:3])
+    end = 0.0
+    for bucket in range(1, _BUCKETS + 1):
+        end = max(end, bucket / _BUCKETS * backward) + whole / _BUCKETS
+    return end - backward
+
+
+def data_parallel_step(manifest: Manifest, measured: Mapping[str, float]) -> float:
+    """Give compute and the gradients that nothing hides."""
+    return layers_time(manifest) + exposed_gradients(manifest, measured)
+
+
+def gradient_messages(manifest: Manifest, measured: Mapping[str, float]) -> float:
+    """Count the messages where each gradient is one; buckets are cut by bytes, which no formula here follows."""
+    del measured
+    if not any(fault["kind"] == "unbucketed" for fault in manifest.faults):
+        return nan
+    return _TENSORS_OF_LAYER * _model(manifest).layers + _TENSORS_BESIDE
+
+
+def model_states(manifest: Manifest, measured: Mapping[str, float]) -> float:
+    """Give the bytes of weights (4 a parameter), gradients (4) and Adam's moments (8) that ZeRO leaves on a rank."""
+    del measured
+    weights, gradients, moments = 4.0, 4.0, 8.0
+    ranks, stage = manifest.mesh["dp"], manifest.zero_stage
+    held = weights / (ranks if stage >= 3 else 1)
+    held += gradients / (ranks if stage >= 2 else 1)
+    held += moments / (ranks if stage >= 1 else 1)
+    return held * _model(manifest).parameters
+
+
+def sent_gradients(manifest: Manifest, measured: Mapping[str, float]) -> float:
+    """Give what a rank sends of N gradients or weights: 2N(n-1)/n for an all-reduce or its halves, ZeRO-3 3N(n-1)/n.
+
+    ZeRO-3 gathers weights twice, for forward and for backward, and scatters gradients once.
+    """
+    del measured
+    ranks = manifest.mesh["dp"]
+    times = 3 if manifest.zero_stage == 3 else 2
+    return times * (ranks - 1) / ranks * _FP32 * _model(manifest).parameters
+
+
+def recomputed_step(manifest: Manifest, measured: Mapping[str, float]) -> float:
+    """Give the paced compute, with each layer's forward once more under full recomputation.
+
+    Selective recomputation runs again what a pace does not stretch: its theory is the step without any.
+    """
+    del measured
+    again = _model(manifest).layers * pace(manifest)[0] if manifest.recompute == "full" else 0.0
+    return layers_time(manifest) + again
+
+
+def textbook_bubble(manifest: Manifest, measured: Mapping[str, float]) -> float:
+    """Give the textbook's bubble of the schedule, where F = I = W."""
+    del measured
+    chunks = max(len(held) for held in manifest.stages.values())
+    shape = Shape(manifest.mesh["pp"], manifest.micro_batches, chunks)
+    return Schedule(manifest.schedule).traits.bubble(shape)
+
+
+def ring_imbalance(manifest: Manifest, measured: Mapping[str, float]) -> float:
+    """Give the slowest rank's compute over the mean's: the last of n contiguous ranks has (2n-1)/n of an even share."""
+    del measured
+    attention = 3 * pace(manifest)[3]  # forward, and twice as long backward
+    ranks = manifest.mesh["cp"]
+    share = (2 * ranks - 1) / ranks if manifest.options.get("cp_layout") == "contiguous" else 1.0
+    rest = sum(pace(manifest)[:3])
+    return (rest + share * attention) / (rest + attention)
+
+
+def experts_step(manifest: Manifest, measured: Mapping[str, float]) -> float:
+    """Give the paced compute, with the experts' share as long as the fullest rank takes, by the measured imbalance."""
+    experts = 3 * pace(manifest)[4] * measured["moe_imbalance"]
+    return layers_time(manifest) + _model(manifest).layers * experts
+
+
+def _model(manifest: Manifest) -> ModelEntry:
+    assert manifest.model is not None  # noqa: S101 - the trainer always tells it
+    return manifest.model
+
+
+THEORIES: dict[str, Callable[[Manifest, Mapping[str, float]], float]] = {
+    function.__name__: function
+    for function in (
+        data_parallel_step,
+        exposed_gradients,
+        experts_step,
+        gradient_messages,
+        model_states,
+        recomputed_step,
+        ring_imbalance,
+        sent_gradients,
+        textbook_bubble,
+    )
+}
+"""The theories that a lesson's figure can name."""
