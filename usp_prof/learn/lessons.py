@@ -26,8 +26,8 @@ LESSONS = (
     "zero",
     "prefetch",
     "recompute",
-    "sequence-parallel",
     "ring",
+    "interleaved",
     "pipeline",
     "experts",
 )
