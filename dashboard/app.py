@@ -12,15 +12,27 @@ from typing import TYPE_CHECKING
 import streamlit as st
 from anyio import to_thread
 from starlette.middleware import Middleware
+from starlette.responses import RedirectResponse
+from starlette.routing import Route
 
 from . import data, drawings, report, routes, web  # noqa: F401 - all is loaded before the first visitor comes
-from .pages import PAGES  # noqa: F401 - as above
+from .pages import PAGES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from starlette.requests import Request
+
 PATIENCE_S = 1.0
-ROUTES = [*routes.ROUTES, *routes.perfetto_routes(), drawings.LIBRARY_ROUTE]
+
+
+def _to_landing_page(request: Request) -> RedirectResponse:
+    return RedirectResponse(str(request.url.replace(scheme="", netloc="", path="/")))
+
+
+# Streamlit serves its first page at "/" alone, and answers the page's own path with "Page not found".
+LANDING_PAGE = Route(f"/{PAGES[0].path}", _to_landing_page)
+ROUTES = [LANDING_PAGE, *routes.ROUTES, *routes.perfetto_routes(), drawings.LIBRARY_ROUTE]
 
 
 @asynccontextmanager

@@ -257,6 +257,11 @@ def ask_prediction(index: int, edits: tuple[Edit, ...]) -> Future[Prediction]:
     return worker.ask(("prediction", index, edits), replay)
 
 
+def is_predicted(index: int, edits: tuple[Edit, ...]) -> bool:
+    """Say whether a replay with these changes was made."""
+    return worker.known(("prediction", index, edits))
+
+
 def prediction(index: int, edits: tuple[Edit, ...]) -> Prediction:
     """Replay a run with changes made."""
     return ask_prediction(index, edits).result()

@@ -17,9 +17,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from . import data
-from .engine import Selection, UspProfError, export_trace, trace_beginning
+from .engine import Selection, UspProfError, export_trace, parse_edit, trace_beginning
+from .timeline.morph import encode_morph
 from .timeline.rows import CATEGORIES
 from .timeline.tiles import encode
+from .timeline.wall import encode_wall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -129,15 +131,51 @@ def _rows(request: Request, store: TimelineStore) -> list[tuple[int, int]]:
     return rows
 
 
-def tile(request: Request) -> Response:
-    """Answer one tile."""
-    store = _store(request)
+def _range(request: Request) -> tuple[int, int, int]:
+    """Read a range of time and the pixels that it is shown on."""
     start, end = _number(request, "t0", -FARTHEST_NS, FARTHEST_NS), _number(request, "t1", -FARTHEST_NS, FARTHEST_NS)
     width = _number(request, "w", 1, WIDEST_PX)
     if end <= start:
         raise BadRequestError("t1 must be after t0")
+    return start, end, width
+
+
+def wall(request: Request) -> Response:
+    """Answer a range of all ranks, one row of pixels each."""
+    packed = _wall(_store(request), *_range(request))
+    return Response(packed, media_type="application/octet-stream")
+
+
+@lru_cache(maxsize=8)
+def _wall(store: TimelineStore, start_ns: int, end_ns: int, width_px: int) -> bytes:
+    return encode_wall(store, start_ns, end_ns, width_px)
+
+
+def tile(request: Request) -> Response:
+    """Answer one tile."""
+    store = _store(request)
+    start, end, width = _range(request)
     view = store.view(_rows(request, store), start, end, (end - start) / width)
     return Response(encode(view, start, end, width), media_type="application/octet-stream")
+
+
+def fix(request: Request) -> Response:
+    """Answer a step as recorded and as predicted with changes that a page has replayed; without changes as recorded."""
+    index = _number(request, "run", 0, data.run_count() - 1)
+    start, end = _number(request, "t0", -FARTHEST_NS, FARTHEST_NS), _number(request, "t1", -FARTHEST_NS, FARTHEST_NS)
+    store, ranks = data.timeline_store(index), _ranks(request)
+    if end <= start or not ranks or not set(ranks) <= set(store.ranks):
+        raise BadRequestError("t1 must be after t0, and ranks like 0-1-2 of the run's")
+    edits = tuple(parse_edit(word) for word in request.query_params.get("edits", "")[:MOST_NAME].split())
+    if edits and not data.is_predicted(index, edits):
+        raise BadRequestError("this was not predicted yet")
+    prediction = data.prediction(index, edits) if edits else None
+    return Response(encode_morph(store, ranks, start, end, prediction), media_type="application/octet-stream")
+
+
+def _ranks(request: Request) -> list[int]:
+    text = request.query_params.get("ranks", "")[: 7 * MOST_ROWS]
+    return sorted({int(rank) for rank in text.split("-")}) if re.fullmatch(r"(?a)\d{1,6}(-\d{1,6})*", text) else []
 
 
 def trace(request: Request) -> Response:
@@ -145,11 +183,10 @@ def trace(request: Request) -> Response:
     index = _number(request, "run", 0, data.run_count() - 1)
     store, tables = data.timeline_store(index), data.open_numbered(index).tables
     start, end = _number(request, "t0", -store.span_ns, 2 * store.span_ns), _number(request, "t1", 0, 2 * store.span_ns)
-    ranks = request.query_params.get("ranks", "")
-    wanted = [int(rank) for rank in ranks.split("-")] if re.fullmatch(r"\d{1,6}(-\d{1,6})*", ranks) else []
-    if end <= start or not wanted or len(wanted) > MOST_ROWS or not set(wanted) <= set(tables.ranks):
+    ranks = _ranks(request)
+    if end <= start or not ranks or len(ranks) > MOST_ROWS or not set(ranks) <= set(tables.ranks):
         raise BadRequestError("t1 must be after t0, and ranks like 0-1-2 of the run's")
-    packed = packed_trace(tables, store, sorted(set(wanted)), start, end)
+    packed = packed_trace(tables, store, ranks, start, end)
     said = {"Content-Disposition": f'attachment; filename="{TRACE_NAME}"'}
     return Response(packed, media_type="application/gzip", headers=said)
 
@@ -184,5 +221,7 @@ def _guarded(answer: Callable[[Request], Response]) -> Callable[[Request], objec
 ROUTES = (
     Route("/usp/tile", _guarded(tile)),
     Route("/usp/timeline", _guarded(head)),
+    Route("/usp/wall", _guarded(wall)),
+    Route("/usp/fix", _guarded(fix)),
     Route("/usp/trace", _guarded(trace)),
 )

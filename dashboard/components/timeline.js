@@ -3,14 +3,15 @@
 // The server answers tiles (see timeline/tiles.py). Between tiles the last one is stretched, so that the picture follows
 // the hand in the next frame; a sharp tile replaces it as soon as it arrives. Nothing here knows what a trace is: rows,
 // names, categories and overlays come from the server. timeline_tiles.js decodes tiles, timeline_paint.js paints them,
-// timeline_hand.js follows mouse and keys; the four are one script in the browser.
+// timeline_hand.js follows mouse and keys, timeline_address.js keeps the link, timeline_play.js morphs
+// from recorded to predicted; all are one script in the browser.
 
 const GUTTER = 180, AXIS = 48, MAP = 10, ROW = { device: 18, host: 13, exposed: 12, actions: 16, path: 12 }, GAP = 6, LABEL_PX = 36, SETTLE_MS = 12, MARGIN = 0.3;
 
 export default function (component) {
   const { data, parentElement, setStateValue } = component;
   const root = parentElement.querySelector(".usp-timeline");
-  if (root.timeline && root.timeline.source === data.source) root.timeline.update(data, setStateValue);
+  if (root.timeline && root.timeline.source === data.source && root.timeline.data.play === data.play) root.timeline.update(data, setStateValue);
   else {
     if (root.timeline) root.timeline.destroy();
     root.timeline = new Timeline(root, data, setStateValue);
@@ -21,8 +22,8 @@ export default function (component) {
 class Timeline {
   constructor(root, data, report) {
     this.root = root; this.source = data.source; this.report = report; this.data = data;
-    this.tile = null; this.scrollY = 0; this.hover = null; this.box = null; this.picked = null; this.members = [];
-    this.pinned = new Set(data.pinned || []); this.folded = new Set(data.compact ? ["all"] : []); this.pattern = null; this.alive = true;
+    this.tile = null; this.scrollY = 0; this.hover = null; this.box = null; this.picked = data.picked || null; this.members = [];
+    this.pinned = new Set(data.pinned || []); this.folded = new Set(data.compact ? ["all"] : data.folded || []); this.pattern = null; this.alive = true;
     root.replaceChildren();
     this.canvas = root.appendChild(document.createElement("canvas"));
     this.canvas.tabIndex = 0;
@@ -38,6 +39,7 @@ class Timeline {
   }
 
   async load() {
+    if (this.data.play) { await this.loadPlay(); return; }
     try {
       const answer = await fetch(`/usp/timeline?${this.source}`);
       if (!answer.ok) throw new Error(await answer.text());
@@ -47,13 +49,17 @@ class Timeline {
       if (this.alive) setTimeout(() => this.load(), 2000);
       return;
     }
-    this.message = null;
     const asked = this.data.jump || this.data.range;
-    this.start = asked ? asked[0] : 0;
-    this.end = asked ? asked[1] : this.head.span_ns;
+    this.begin(asked ? asked[0] : 0, asked ? asked[1] : this.head.span_ns);
+  }
+
+  begin(start, end) { // the head is there: lay its rows out and show a range
+    this.message = null; this.start = start; this.end = end;
     this.names = this.head.names;
     this.lines = Object.entries(this.head.rows).flatMap(([rank, rows]) => rows.map(([track, kind, depth, lane], index) => (
       { rank: Number(rank), index, track: depth ? "" : track, base: track, depth, lane, kind, label: `${rank}.${index}`, rank_label: (this.head.labels || {})[rank] || `rank ${rank}` })));
+    this.recall();
+    if (this.picked) this.report("picked", { rank: this.picked.rank, event: this.picked.event });
     this.update(this.data, this.report);
   }
 
@@ -65,7 +71,7 @@ class Timeline {
     const focuses = data.focus && JSON.stringify(data.focus) !== this.focused;
     this.setMatched(data.matched || []);
     this.members = data.members || [];
-    this.layout(); this.resize();
+    this.layout(); this.resize(); this.remember(); this.tellView();
     if (focuses) { this.focused = JSON.stringify(data.focus); this.reveal(data.focus.rank, data.focus.row); }
   }
 
@@ -114,7 +120,7 @@ class Timeline {
 
   fold(rank) {
     if (this.folded.has(rank)) this.folded.delete(rank); else this.folded.add(rank);
-    this.layout(); this.resize();
+    this.layout(); this.resize(); this.remember();
   }
 
   resize() {
@@ -132,7 +138,7 @@ class Timeline {
   }
 
   destroy() {
-    this.alive = false;
+    this.alive = false; cancelAnimationFrame(this.playing);
     window.uspTimelines.delete(this);
     this.observer.disconnect();
     window.removeEventListener("mouseup", this.onUp);
@@ -159,6 +165,7 @@ class Timeline {
   }
 
   async fetchTile() {
+    if (this.data.play) { this.draw(); return; }
     const rows = this.visible();
     if (!rows.length || !this.alive) return;
     const margin = (this.end - this.start) * MARGIN;
@@ -201,7 +208,7 @@ class Timeline {
     const slack = (this.end - this.start) * 0.5, span = this.end - this.start;
     if (this.start < -slack) { this.start = -slack; this.end = this.start + span; }
     if (this.end > this.head.span_ns + slack) { this.end = this.head.span_ns + slack; this.start = this.end - span; }
-    this.request(); this.draw(); this.remember();
+    this.request(); this.draw(); this.remember(); this.tellView();
   }
 
   lead() { // timelines of one group show the same time since their own zero
@@ -216,14 +223,5 @@ class Timeline {
     const most = Math.max(0, (this.height || 0) - (this.viewHeight - AXIS) + 8);
     this.scrollY = Math.min(Math.max(this.scrollY + by, 0), most);
     this.request(); this.draw();
-  }
-
-  remember() { if (this.data.group || this.data.fixed) return; // the range lives in the address, so that a link shows what its sender saw
-    clearTimeout(this.addressTimer);
-    this.addressTimer = setTimeout(() => {
-      const url = new URL(window.location.href);
-      url.searchParams.set("range", `${Math.round(this.start)}-${Math.round(this.end)}`);
-      window.history.replaceState(window.history.state, "", url);
-    }, 250);
   }
 }

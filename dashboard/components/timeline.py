@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from .. import state
 from ..engine import DARK, LIGHT, ink_on
 from ..timeline.rows import CATEGORIES, HOST_CATEGORIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ..engine import Theme
 
@@ -45,6 +46,23 @@ def category_inks(*, dark: bool) -> list[str]:
     return [ink_on(color) for color in category_colors(dark=dark)]
 
 
+def chips(named: Mapping[str, str], title: str = "") -> str:
+    """Write a legend in HTML: each category's colour and what it is called."""
+    colors = dict(zip(CATEGORIES, category_colors(dark=state.is_dark()), strict=True))
+    box = "display:inline-block;width:10px;height:10px;margin:0 5px 0 0"
+    said = "".join(
+        f"<span style='margin-right:12px'><span style='{box};background:{colors[key]}'></span>{name}</span>"
+        for key, name in named.items()
+    )
+    head = f"<span style='opacity:.65;margin-right:8px'>{title}</span>" if title else ""
+    return f"<span style='margin-right:10px;white-space:nowrap'>{head}{said}</span> " if named else ""
+
+
+def legend(chips_: str) -> None:
+    """Show a legend."""
+    st.html(f"<div style='font-size:12px;line-height:1.6'>{chips_}</div>")
+
+
 HTML = '<div class="usp-timeline"></div>'
 CSS = """
 .usp-timeline { position: relative; width: 100%; }
@@ -54,11 +72,19 @@ CSS = """
   white-space: pre-wrap; overflow-wrap: anywhere; font: 12px var(--st-font), sans-serif; border-radius: 4px;
   color: var(--st-text-color); background: var(--st-secondary-background-color);
   border: 1px solid var(--st-border-color); z-index: 5; }
+.usp-play { display: flex; gap: 12px; align-items: center; padding: 6px 0 0 180px;
+  font: 13px var(--st-font), sans-serif; color: var(--st-text-color); }
+.usp-play button { font: inherit; color: inherit; background: var(--st-secondary-background-color); cursor: pointer;
+  border: 1px solid var(--st-border-color); border-radius: 4px; padding: 4px 12px; }
+.usp-play input { flex: 1; max-width: 420px; accent-color: var(--st-primary-color); }
 """
 
 
-SCRIPTS = ("timeline.js", "timeline_hand.js", "timeline_paint.js", "timeline_tiles.js")
-"""One script in the browser: what is in view, what the hand does, the painting, and what all are made of."""
+SCRIPTS = (
+    "timeline.js", "timeline_address.js", "timeline_hand.js", "timeline_paint.js", "timeline_play.js",
+    "timeline_tiles.js",
+)  # fmt: skip
+"""One script in the browser: what is in view, its link, what the hand does, the painting, the morph, the tiles."""
 
 
 @cache
@@ -74,7 +100,9 @@ def timeline(source: str, *, key: str, dark: bool, **options: Any) -> Any:  # no
     Options go to the canvas as they are: `ranks` (shown, in order), `kinds` (of rows beside those of the device),
     `range` and `jump` ([start, end] in ns from the run's origin), `focus` (a rank and row to scroll to), `matched`
     (numbers of names; others are dimmed), `members` and `flows` (where arrows go), `labels` (of ranks), `notes`,
-    `compact` (ranks are folded), `height`.
+    `compact` (ranks are folded), `height`. What a link opens with, and the canvas writes into the address from then on:
+    `pinned` (rows as `rank.row`), `folded` (ranks, or "all") and `picked` (a slice). `play` (a query) shows a step
+    morphing from recorded to predicted; with `still` only as recorded.
     """
     data = {"source": source, "colors": category_colors(dark=dark), "inks": category_inks(dark=dark), **options}
     return _renderer()(

@@ -67,7 +67,7 @@ const HAND = {
     if (x < GUTTER) { this.pin(y, x); return; }
     const hit = this.at(x, y);
     this.picked = hit && hit.event >= 0 ? { rank: hit.rank, event: hit.event, start_ns: hit.start_ns, dur_ns: hit.dur_ns, index: hit.index } : null;
-    this.members = [];
+    this.members = []; this.remember(0);
     this.report("picked", this.picked ? { rank: hit.rank, event: hit.event } : null);
     this.draw();
   },
@@ -82,7 +82,7 @@ const HAND = {
     if (!row) return;
     if (x < 70 && this.rankHead(row)) { this.fold(row.rank); return; }
     if (this.pinned.has(row.label)) this.pinned.delete(row.label); else this.pinned.add(row.label);
-    this.layout(); this.scroll(0);
+    this.layout(); this.scroll(0); this.remember();
   },
 
   rankHead(row) { return this.rows.find((each) => each.rank === row.rank && each.pinned === row.pinned) === row; },
@@ -95,11 +95,11 @@ const HAND = {
       ArrowLeft: () => this.pan(-span * 0.1), ArrowRight: () => this.pan(span * 0.1), ArrowUp: () => this.scroll(-40), ArrowDown: () => this.scroll(40),
       PageUp: () => this.scroll(-(this.viewHeight - AXIS) * 0.8), PageDown: () => this.scroll((this.viewHeight - AXIS) * 0.8),
       Home: () => this.scroll(-this.height), End: () => this.scroll(this.height),
-      c: () => { if (this.folded.has("all")) this.folded.clear(); else this.folded.add("all"); this.layout(); this.resize(); },
+      c: () => { if (this.folded.has("all")) this.folded.clear(); else this.folded.add("all"); this.layout(); this.resize(); this.remember(); },
       "/": () => { const box = document.querySelector("input[aria-label='Search']"); if (box) box.focus(); },
       f: () => { this.start = 0; this.end = this.head.span_ns; this.moved(); },
       z: () => { if (this.selection) this.show(this.selection); },
-      Escape: () => { this.box = this.selection = this.picked = this.area = this.framed = null; this.report("selected_range", null); this.draw(); },
+      Escape: () => { this.box = this.selection = this.picked = this.area = this.framed = null; this.report("selected_range", null); this.report("picked", null); this.remember(0); this.draw(); },
     };
     const act = acts[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (act && !event.ctrlKey && !event.metaKey) { event.preventDefault(); event.stopPropagation(); act(); }

@@ -31,12 +31,12 @@ const PAINTING = {
       c.restore();
     }
     this.paintArrows(c, ink);
-    this.paintAxis(c, ink, paper); this.paintMap(c, ink); this.paintBox(c, ink);
+    this.paintAxis(c, ink, paper); this.paintEnds(c, ink); this.paintMap(c, ink); this.paintBox(c, ink);
     if (this.away) { c.fillStyle = paper; c.fillRect(0, MAP, GUTTER - 6, 18); c.fillStyle = ink; c.fillText("server away, asking again …", 6, MAP + 8); }
     this.root.dataset.painted = String(performance.now()); this.root.dataset.sharp = String(this.isSharp());
   },
 
-  isSharp() { return Boolean(this.tile && this.tile.start_ns <= this.start && this.tile.end_ns >= this.end && !this.timerPending()); },
+  isSharp() { return this.data.play ? Boolean(this.tile) : Boolean(this.tile && this.tile.start_ns <= this.start && this.tile.end_ns >= this.end && !this.timerPending()); },
   timerPending() { return Boolean(this.tile && Math.abs((this.tile.end_ns - this.tile.start_ns) / (this.end - this.start) - (1 + 2 * MARGIN)) > 0.02); },
   rowY(row) { return AXIS + row.y - (row.pinned ? 0 : this.scrollY); },
 

@@ -6,7 +6,8 @@ from .compare import COMPARE
 from .overview import OVERVIEW
 from .plan import PLAN, SWEEP
 from .query import QUERY
-from .sections import COMMUNICATION, HOST, KERNELS, MEMORY, PIPELINE, RANKS
+from .ranks import RANKS
+from .sections import COMMUNICATION, HOST, KERNELS, MEMORY, PIPELINE
 from .suggestions import SUGGESTIONS
 from .timeline import TIMELINE
 from .whatif import WHAT_IF

@@ -32,8 +32,8 @@ def draw() -> None:
     first = left.selectbox("Before", numbers, state.number("before", 0, len(names) - 1) or 0, names.__getitem__)
     chosen = state.number("after", 0, len(names) - 1)
     second = right.selectbox("After", numbers, 1 if chosen is None else chosen, names.__getitem__)
-    state.keep("before", first)
-    state.keep("after", second)
+    state.keep("before", first or None)
+    state.keep("after", second if second != 1 else None)
     if first == second:
         st.info("Choose two different runs.")
         return

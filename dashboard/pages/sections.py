@@ -1,4 +1,4 @@
-"""Pages that answer from sections of the report: ranks, communication, pipeline, kernels, host, memory.
+"""Pages that answer from sections of the report: communication, pipeline, kernels, host, memory.
 
 Each opens with its sentence and its picture; the sections themselves are folded below. Some offer more: pipeline
 another schedule, memory what the planner predicts.
@@ -245,15 +245,7 @@ def _no_memory(document: Document) -> str:
 MEMORY = Page("Memory", "memory", draw_memory, Room.DIAGNOSE, _no_memory)
 
 
-# Ranks, kernels, host.
-
-
-def draw_ranks() -> None:
-    """Draw which rank the others wait for, and where it lies on the axes."""
-    view, document = _opened(RANKS)
-    _figures(document, "stragglers")
-    _picture("ranks", view, lambda: pictures.lateness(document))
-    _folds(document, RANKS_SECTIONS)
+# Kernels, host.
 
 
 def draw_kernels() -> None:
@@ -273,9 +265,7 @@ def draw_host() -> None:
     _folds(document, ("host",))
 
 
-RANKS_SECTIONS = ("stragglers", "step_time", "critical_path", "clock")
 KERNELS_SECTIONS = ("kernels", "mfu")
-RANKS = Page("Ranks", "ranks", draw_ranks, Room.DIAGNOSE, lacking(RANKS_SECTIONS, "Nothing tells ranks apart."))
 KERNELS = Page(
     "Kernels", "kernels", draw_kernels, Room.DIAGNOSE, lacking(KERNELS_SECTIONS, "No kernels were recorded.")
 )

@@ -13,6 +13,7 @@ from ..answers import verdicts
 from ..components.blocks import folded, now_and_predicted, show, verdict
 from ..components.download import data_table
 from ..components.findings import one
+from ..components.play import offer_play
 from ..engine import REST_OF_FINDINGS, DataTable, TableColumn, Unit, UspProfError, causes_of, parse_edit, whatif_answer
 from ..report import offer
 from ..state import Page, Room, View
@@ -56,6 +57,8 @@ def draw() -> None:
         now_and_predicted(steps[-1] if steps else None, f"{len(ticked)} ticked")
     with below:
         _together(view.run, ticked, steps)
+        if steps:
+            offer_play(view, document, steps[-1])
     folded(
         "table", "All of them, as a table", lambda: data_table(as_table(findings), "findings", raw=as_frame(findings))
     )

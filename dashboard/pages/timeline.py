@@ -12,7 +12,9 @@ from ..components import findings
 from ..components import slice as picked_slice
 from ..components.download import data_table
 from ..components.findings import MIDDLE
-from ..components.timeline import category_colors, timeline
+from ..components.rank_wall import choose_ranks, mesh_heads, mesh_order, rank_wall
+from ..components.timeline import chips, legend, timeline
+from ..components.timeline_links import linked_folds, linked_range, linked_rows, linked_slice, notes
 from ..engine import EVERYTHING, Unit, quantity
 from ..state import Page, Room, View
 from ..timeline.queries import Place, by_kind, contents, matching, neighbours, search
@@ -25,10 +27,10 @@ if TYPE_CHECKING:
     from ..timeline.store import TimelineStore
 
 MOST_RANK = 999_999
-MOST_NOTES = 20
-MOST_LETTERS = 2000
 FIRST_RANKS = 16
 """More ranks than this are shown when they are asked for."""
+WALLED = 8
+"""From so many ranks on, all of them stand beside the timeline as a wall."""
 KINDS = {
     "host": "Host threads", "exposed": "Exposed communication", "actions": "Pipeline actions", "path": "Critical path",
 }  # fmt: skip
@@ -59,21 +61,40 @@ def draw() -> None:
     found = _search(view.run, pattern, shown, kinds)
     matched = (matching(store, pattern) or ()) if pattern else ()
     before = st.session_state.get("timeline")
-    picked = before.get("picked") if before else None
+    linked = linked_slice(store)
+    picked = before.get("picked") if before else linked
     around = neighbours(store, data.open_numbered(view.run).tables, picked)
     found = picked_slice.chosen_member(picked, around.members) or found
     focus = {"rank": found.rank, "row": found.row} if found else _focus(store)
-    answer = timeline(
-        f"run={view.run}", key="timeline", dark=state.is_dark(), ranks=list(shown), kinds=list(kinds),
-        range=_range(store.span_ns) or about(store, view), jump=found and framed(found), focus=focus, labels=labels,
-        matched=sorted(matched), height=620, tall=True, members=[each.plain() for each in around.members],
-        flows=[[each.plain() for each in flow] for flow in around.flows], notes=notes(),
-    )  # fmt: skip
+    place = st.container()
+    if len(store.ranks) >= WALLED:
+        beside, place = st.columns([1, 5], gap="small")
+        with beside:
+            _minimap(view, shown)
+    with place:
+        answer = timeline(
+            f"run={view.run}", key="timeline", dark=state.is_dark(), ranks=list(shown), kinds=list(kinds),
+            range=linked_range(store.span_ns) or about(store, view), jump=found and framed(found), focus=focus,
+            labels=labels, matched=sorted(matched), height=620, tall=True,
+            members=[each.plain() for each in around.members],
+            flows=[[each.plain() for each in flow] for flow in around.flows], notes=notes(),
+            pinned=linked_rows(store), folded=linked_folds(), picked=linked,
+        )  # fmt: skip
     st.caption(HELP)
     if answer.picked:
         picked_slice.show(view.run, int(answer.picked["rank"]), int(answer.picked["event"]))
     if answer.selected_range:
         _contents(view.run, shown, kinds, answer.selected_range)
+
+
+def _minimap(view: View, shown: Sequence[int]) -> None:
+    """Show all ranks beside the timeline; those that are dragged over are shown on it."""
+    ranks, layout = data.timeline_store(view.run).ranks, data.open_numbered(view.run).tables.topology
+    order = mesh_order(list(ranks), layout)
+    rank_wall(
+        view.run, order, key="wall-timeline", height=560, heads=mesh_heads(order, layout), chosen=shown,
+        on_chosen=lambda: choose_ranks("wall-timeline"),
+    )  # fmt: skip
 
 
 def framed(found: Place) -> list[int]:
@@ -101,19 +122,6 @@ def _grouped(place: Any, view: View, ranks: tuple[int, ...]) -> tuple[tuple[int,
     at = {rank: layout.coordinates[rank].get(by, -1) if rank in layout.coordinates else -1 for rank in ranks}
     labels = {rank: f"{by} {at[rank]}: {rank}" for rank in ranks if at[rank] >= 0}
     return tuple(sorted(ranks, key=lambda rank: (at[rank], rank))), labels
-
-
-# Notes: places on the timeline with a few words, which live in the address.
-
-
-def notes() -> list[dict[str, object]]:
-    """Read the notes from the address: `at_ns:text`, one after the other with a bar between."""
-    found = []
-    for each in st.query_params.get("notes", "")[:MOST_LETTERS].split("|"):
-        at, colon, text = each.partition(":")
-        if colon and re.fullmatch(r"\d{1,15}", at) and text:
-            found.append({"at_ns": int(at), "text": text})
-    return found[:MOST_NOTES]
 
 
 def _offer_note(at_ns: int) -> None:
@@ -178,7 +186,6 @@ def _search(index: int, pattern: str, ranks: tuple[int, ...], kinds: tuple[str, 
 
 def _legend(axes: set[str], actions: set[str], kinds: tuple[str, ...]) -> None:
     """Name the colours that are in view."""
-    colors = dict(zip(CATEGORIES, category_colors(dark=state.is_dark()), strict=True))
     groups = {"": {"compute": "compute", "memcpy": "copies"}, "communication": {a: a for a in CATEGORIES if a in axes}}
     if "host" in kinds:
         groups["host"] = {"op": "op", "annotation": "annotation", "runtime": "runtime call"}
@@ -186,25 +193,7 @@ def _legend(axes: set[str], actions: set[str], kinds: tuple[str, ...]) -> None:
         groups["actions"] = {kind: name for kind, name in ACTIONS.items() if kind in actions}
     if "path" in kinds:
         groups[""] |= {"path": "critical path"}
-    box = "display:inline-block;width:10px;height:10px;margin:0 5px 0 0"
-    said = ""
-    for title, named in groups.items():
-        chips = "".join(
-            f"<span style='margin-right:12px'><span style='{box};background:{colors[key]}'></span>{name}</span>"
-            for key, name in named.items()
-        )
-        head = f"<span style='opacity:.65;margin-right:8px'>{title}</span>" if title else ""
-        said += f"<span style='margin-right:10px;white-space:nowrap'>{head}{chips}</span> " if named else ""
-    st.html(f"<div style='font-size:12px;line-height:1.6'>{said}</div>")
-
-
-def _range(span_ns: int) -> list[int] | None:
-    """Read the range from the address, as far as it lies about the run."""
-    match = re.fullmatch(r"(-?\d{1,15})-(\d{1,15})", st.query_params.get("range", ""))
-    if not match or int(match[2]) <= int(match[1]):
-        return None
-    start, end = max(int(match[1]), -span_ns // 2), min(int(match[2]), span_ns + span_ns // 2)
-    return [start, end] if start < end else None
+    legend("".join(chips(named, title) for title, named in groups.items()))
 
 
 def about(store: TimelineStore, view: View) -> list[int] | None:

@@ -13,9 +13,11 @@ import streamlit as st
 
 from .. import data, state
 from ..components.blocks import now_and_predicted, section
+from ..components.play import offer_play
 from ..engine import EDITS, PARALLEL_AXES, Schedule, parse_edit, whatif_answer
 from ..report import offer
 from ..state import Page, Room
+from ..work import wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,6 +138,7 @@ def draw() -> None:
     with place:
         now_and_predicted(together, text)
     made = whatif_answer.whatif_section(error, alone, together)
+    offer_play(view, wait(data.ask_document(view.run, view.selection)), together)
     section(made, dark=state.is_dark())
     offer(WHAT_IF, view.run, text, lambda: (made,))
 

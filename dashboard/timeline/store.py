@@ -122,6 +122,10 @@ class TimelineStore:
             bucket,
         )
 
+    def run_names(self, rank: int, names: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the run-wide numbers of a rank's own name numbers."""
+        return self._name_ids[id(self.ranks[rank])][names]
+
     def named(self, rank: int, wanted: set[int]) -> NDArray[np.int64]:
         """Find the ground-level entries of a rank whose run-wide name number is wanted."""
         line = self.ranks[rank]

@@ -86,7 +86,7 @@ def _coarser(level: Level, bucket: int, first: NDArray[np.int64]) -> Level:
     busy = np.add.reduceat(dur * level.rest["coverage"], first) / 255.0
     end = np.maximum.reduceat(level.start + dur, first)
     start = level.start[first]
-    rest = level.rest[_longest(dur, first)]
+    rest = level.rest[longest_of_groups(dur, first)]
     length = end - start
     rest["dur"] = length
     rest["coverage"] = np.clip(np.ceil(255 * busy / np.maximum(length, 1)), 1, 255)
@@ -95,8 +95,8 @@ def _coarser(level: Level, bucket: int, first: NDArray[np.int64]) -> Level:
     return Level(bucket, offsets, start, rest)
 
 
-def _longest(dur: NDArray[np.float64], first: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Find the longest entry of each group."""
+def longest_of_groups(dur: NDArray[np.float64], first: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Find the longest entry of each group; `first` holds where groups begin."""
     group = np.repeat(np.arange(len(first)), np.diff(first, append=len(dur)))
     best = np.maximum.reduceat(dur, first)
     hits = np.flatnonzero(dur == best[group])
@@ -125,13 +125,13 @@ def encode(view: View, start_ns: int, end_ns: int, width_px: int) -> bytes:
     left = (view.start - start_ns) * scale
     head: dict[str, object] = {"start_ns": start_ns, "end_ns": end_ns, "width": width_px, "bucket_ns": view.bucket_ns}
     if len(left) > MOST_SLICES:
-        return _pack(head | {"rows": len(view.counts)}, _raster(view, left, scale, width_px))
+        return pack(head | {"rows": len(view.counts)}, _raster(view, left, scale, width_px))
     width = np.minimum(view.rest["dur"] * scale, LARGEST_PX)
     columns = (
         left.astype("<f4"), width.astype("<f4"), view.rest["event"].astype("<i4"), view.names.astype("<u4"),
         np.ascontiguousarray(view.rest["category"]), np.ascontiguousarray(view.rest["coverage"]),
     )  # fmt: skip
-    return _pack(head | {"counts": view.counts.tolist()}, columns)
+    return pack(head | {"counts": view.counts.tolist()}, columns)
 
 
 def _raster(view: View, left: NDArray[Any], scale: float, width_px: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -155,7 +155,8 @@ def _raster(view: View, left: NDArray[Any], scale: float, width_px: int) -> tupl
     return category, coverage
 
 
-def _pack(head: dict[str, object], columns: Iterable[NDArray[Any]]) -> bytes:
+def pack(head: dict[str, object], columns: Iterable[NDArray[Any]]) -> bytes:
+    """Put a head and its columns into one block, as laid out above."""
     text = json.dumps(head, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 4)
     return b"".join([struct.pack("<I", len(text)), text, *(column.tobytes() for column in columns)])

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING
 import pytest
 from dashboard_visit import Visit
 
+from usp_prof.synth.declaration import Declaration
+from usp_prof.synth.write import write
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
@@ -87,11 +90,23 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractC
 
 
 @pytest.fixture(scope="session")
+def made_up_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make up a GPU run of eight ranks, rank 5 of which computes slowly."""
+    folder = tmp_path_factory.mktemp("made-up") / "eight-ranks"
+    described = {
+        "mesh": {"dp": 4, "tp": 2}, "shape": {"layers": 4}, "work": {"steps": 3, "micro_batches": 2}, "seed": 5,
+        "faults": [{"kind": "slow_rank", "rank": 5, "factor": 1.5}],
+    }  # fmt: skip
+    write(Declaration.from_dict(described), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def server(
-    serving: Callable[..., AbstractContextManager[str]], run_folder: Path, hostile_folder: Path
+    serving: Callable[..., AbstractContextManager[str]], run_folder: Path, hostile_folder: Path, made_up_folder: Path
 ) -> Iterator[str]:
-    """Serve a recorded run, another to compare it with, and the hostile one; gives the address."""
-    with serving(run_folder, run_folder.with_name("recorded-interleaved"), hostile_folder) as address:
+    """Serve a recorded run, another to compare it with, the hostile one and one made up; gives the address."""
+    with serving(run_folder, run_folder.with_name("recorded-interleaved"), hostile_folder, made_up_folder) as address:
         yield address
 
 

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 TRACES = Path(__file__).parents[2] / "traces"
 READ = {
+    "ranks": ("wall",),
     "overview": ("order",),
-    "timeline": ("find", "show", "range"),
+    "timeline": ("find", "show", "range", "pins", "folds", "picked", "notes"),
     "communication": (),
     "pipeline": ("schedule", "m", "v"),
     "suggestions": ("ticked",),

@@ -1,0 +1,86 @@
+"""Play the fix: a step morphs from recorded to predicted; beneath it the same step of a repaired run, as measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import streamlit as st
+
+from .. import data, state
+from ..engine import Unit, quantity
+from ..work import wait
+from .blocks import folded
+from .findings import outliers_first
+from .timeline import timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..engine import Document, Prediction
+    from ..state import View
+    from ..timeline.store import JobStep
+
+MOST_RANKS = 16
+ROW_PX, AROUND_PX = 24, 70
+NOTHING = "nothing"
+
+
+def offer_play(view: View, document: Document, prediction: Prediction) -> None:
+    """Offer to watch a prediction."""
+    folded("play", "Play the fix: from recorded to predicted", lambda: _play(view, document, prediction))
+
+
+def _play(view: View, document: Document, prediction: Prediction) -> None:
+    if prediction.rescheduled is not None:
+        st.caption("Another order of the pipeline's actions cannot be played: *Pipeline* draws it as a schedule.")
+        return
+    store = wait(data.ask_timeline(view.run))
+    step = played_step(store.steps, view)
+    if step is None:
+        st.caption("No step was recorded that could be played.")
+        return
+    ranks = sorted(outliers_first(document, view.ranks or tuple(store.ranks))[:MOST_RANKS])
+    edits = " ".join(str(edit) for edit in prediction.edits)
+    others = " (the outliers first)" if len(ranks) < len(store.ranks) else ""
+    st.markdown(f"**Step {step.number}**, one row a rank{others}: compute over communication, blank while it is idle")
+    _morph(view.run, step, ranks, key="play", edits=edits)
+    _measured(view, ranks)
+
+
+def played_step(steps: Sequence[JobStep], view: View) -> JobStep | None:
+    """Choose the longest of the selected steps; of several not the first, which waits for what came before."""
+    chosen = [step for step in steps if view.selection.takes_step(step.number)]
+    settled = chosen[1:] if len(chosen) > 2 else chosen
+    return max(settled, key=lambda step: step.end_ns - step.start_ns, default=None)
+
+
+def _morph(run: int, step: JobStep, ranks: Sequence[int], *, key: str, edits: str = "") -> None:
+    asked = f"run={run}&t0={step.start_ns}&t1={step.end_ns}&ranks={'-'.join(str(rank) for rank in ranks)}"
+    timeline(
+        f"run={run}", key=key, dark=state.is_dark(), ranks=list(ranks), kinds=[], fixed=True, still=not edits,
+        play=f"{asked}&edits={quote(edits)}", height=len(ranks) * ROW_PX + AROUND_PX,
+    )  # fmt: skip
+
+
+def _measured(view: View, ranks: Sequence[int]) -> None:
+    """Show the same of another run, such as the one that was recorded after the repair."""
+    runs = [run for run in range(data.run_count()) if run != view.run]
+    if not runs:
+        st.caption("Open a repaired run beside this one (`usp-prof dashboard BEFORE AFTER`) to see it measured here.")
+        return
+    offered = (NOTHING, *(str(run) for run in runs))
+    names = {NOTHING: "nothing", **{str(run): data.name(run) for run in runs}}
+    before = state.word("beside", offered)
+    beside = st.selectbox("Measured beside it", offered, offered.index(before), format_func=names.__getitem__)
+    state.keep("beside", beside if beside != NOTHING else None)
+    if beside == NOTHING:
+        return
+    store = wait(data.ask_timeline(int(beside)))
+    step, there = played_step(store.steps, view), [rank for rank in ranks if rank in store.ranks]
+    if step is None or not there:
+        st.caption("That run has no such step or ranks.")
+        return
+    length = quantity(step.end_ns - step.start_ns, Unit.NS)
+    st.markdown(f"**{state.plain(names[beside])}**, step {step.number} as measured: {length}")
+    _morph(int(beside), step, there, key="play-measured")

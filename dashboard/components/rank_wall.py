@@ -1,0 +1,110 @@
+"""The rank wall on a page: every rank as a row of pixels, in the order of the mesh or by lateness; a drag chooses."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import streamlit as st
+
+from .. import data, state
+from ..engine import Figures
+from ..timeline.rows import CATEGORIES
+from .timeline import category_colors, chips, legend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..engine import Document, Topology
+    from ..timeline.store import TimelineStore
+
+MESH, LATE = "by place on the axes", "the latest first"
+HTML = '<div class="usp-wall"></div>'
+CSS = """
+.usp-wall { position: relative; width: 100%; }
+.usp-wall canvas { display: block; cursor: row-resize; }
+.usp-tip { position: absolute; display: none; pointer-events: none; padding: 3px 7px; white-space: nowrap;
+  font: 12px var(--st-font), sans-serif; border-radius: 4px; z-index: 5; color: var(--st-text-color);
+  background: var(--st-secondary-background-color); border: 1px solid var(--st-border-color); }
+"""
+_NOWHERE = 1 << 30
+SCRIPTS = ("rank_wall.js", "timeline_tiles.js")
+
+
+@cache
+def _renderer() -> Callable[..., Any]:
+    folder = Path(__file__).parent
+    script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    return st.components.v2.component("usp_rank_wall", html=HTML, css=CSS, js=script)
+
+
+def mesh_order(ranks: Sequence[int], layout: Topology) -> list[int]:
+    """Sort ranks by their coordinates, the mesh's first axis first; ranks without a place come last, by number."""
+    known = layout.coordinates
+
+    def coordinates(rank: int) -> list[int]:
+        return [known[rank].get(axis, -1) for axis in layout.axes] if rank in known else [_NOWHERE]
+
+    return sorted(ranks, key=lambda rank: (coordinates(rank), rank))
+
+
+def late_order(ranks: Sequence[int], document: Document) -> list[int]:
+    """Sort ranks by how long the others wait for each in a step."""
+    cost = {int(rank): value for rank, value in Figures(document.values).along("straggler_cost", "rank").items()}
+    return sorted(ranks, key=lambda rank: (-cost.get(rank, 0.0), rank))
+
+
+def mesh_heads(order: Sequence[int], layout: Topology) -> list[tuple[int, str]]:
+    """Name the first row of each block that shares the first axis; without a mesh every eighth of the rows."""
+    first = next(iter(layout.axes), "")
+    if not first or any(rank not in layout.coordinates for rank in order):
+        stride = max(len(order) // 8, 1)
+        return [(row, f"rank {order[row]}") for row in range(0, len(order), stride)]
+    at = [layout.coordinates[rank].get(first, -1) for rank in order]
+    return [(row, f"{first} {at[row]}") for row in range(len(order)) if not row or at[row] != at[row - 1]]
+
+
+def place_words(ranks: Sequence[int], layout: Topology) -> dict[int, str]:
+    """Say where each rank lies on the axes: "pp 1, tp 0"."""
+    known = {rank: layout.coordinates[rank] for rank in ranks if rank in layout.coordinates}
+    return {rank: ", ".join(f"{axis} {at[axis]}" for axis in layout.axes if axis in at) for rank, at in known.items()}
+
+
+def wall_legend(store: TimelineStore) -> None:
+    """Name the colours of a wall."""
+    axes = {name.partition(" ")[2] for name in store.names if name.startswith("exposed ")}
+    waits = {axis: axis for axis in CATEGORIES if axis in axes}
+    legend(chips({"compute": "compute", "memcpy": "copies"}) + chips(waits, "communication that nothing hides"))
+
+
+def rank_wall(
+    index: int,
+    order: Sequence[int],
+    *,
+    key: str,
+    height: int,
+    heads: Sequence[tuple[int, str]],
+    chosen: Sequence[int] = (),
+    on_chosen: Callable[[], None] = lambda: None,
+) -> list[int]:
+    """Show every rank of a run in an order, `heads` beside its rows; gives the ranks that were last dragged over."""
+    store = data.timeline_store(index)
+    places = place_words(order, data.open_numbered(index).tables.topology)
+    answer = _renderer()(
+        data={
+            "source": f"run={index}", "order": list(order), "range": [0, store.span_ns], "height": height,
+            "heads": heads, "places": [places.get(rank, "") for rank in order], "chosen": list(chosen),
+            "parts": list(CATEGORIES), "colors": category_colors(dark=state.is_dark()),
+            "steps": [{"number": step.number, "start_ns": step.start_ns} for step in store.steps],
+        },
+        key=key, default={"chosen": []}, on_chosen_change=on_chosen,
+    )  # fmt: skip
+    return [int(rank) for rank in answer.chosen or []]
+
+
+def choose_ranks(key: str) -> None:
+    """Write the ranks that were dragged over into the address, so that the page shows them."""
+    wall = st.session_state.get(key)
+    if wall and wall.get("chosen"):
+        state.keep("ranks", state.format_ranks(tuple(sorted(int(rank) for rank in wall["chosen"]))))

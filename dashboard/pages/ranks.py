@@ -1,0 +1,72 @@
+"""Which rank is late, where does it lie on the axes, and what fills its time beside the others'?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from .. import data, state
+from ..answers import pictures, verdicts
+from ..components.blocks import fold_sections, show, verdict
+from ..components.rank_wall import LATE, MESH, late_order, mesh_heads, mesh_order, rank_wall, wall_legend
+from ..engine import KeyFigures
+from ..state import Page, Room, View
+from ..work import wait
+from .sections import lacking
+
+if TYPE_CHECKING:
+    from ..engine import Document
+
+WALL_PX = 260
+"""The wall's height; of more ranks than that it is as high as there are."""
+RANKS_SECTIONS = ("stragglers", "step_time", "critical_path", "clock")
+
+
+def draw() -> None:
+    """Draw which rank the others wait for, and where it lies on the axes."""
+    view = state.current()
+    document = wait(data.ask_document(view.run, view.selection))
+    verdict(verdicts.ranks(document))
+    if why := RANKS.lacks(document):
+        st.info(why)
+        return
+    for block in pictures.blocks_of(document, "stragglers"):
+        if isinstance(block, KeyFigures):
+            show(block, "key-stragglers", state.is_dark())
+    chart = wait(data.ask_picture("ranks", view.run, view.selection, lambda: pictures.lateness(document)))
+    if chart is not None:
+        show(chart, "picture-ranks", state.is_dark())
+    _wall(view, document)
+    fold_sections(document, RANKS_SECTIONS)
+
+
+def _wall(view: View, document: Document) -> None:
+    """Show what fills each rank's time; ranks that are dragged over are offered to the timeline."""
+    store, layout = wait(data.ask_timeline(view.run)), data.open_numbered(view.run).tables.topology
+    left, right = st.columns([3, 1.4], vertical_alignment="bottom")
+    left.markdown(
+        "**What fills each rank's time**: a row of pixels a rank, coloured by its largest part, blank where it is idle"
+    )
+    offered = (MESH, LATE)
+    before = state.word("wall", offered)
+    by = right.selectbox("Ranks", offered, offered.index(before), label_visibility="collapsed")
+    state.keep("wall", by if by != MESH else None)
+    if by == MESH:
+        order = mesh_order(store.ranks, layout)
+        heads = mesh_heads(order, layout)
+    else:
+        order = late_order(store.ranks, document)
+        heads = [(row, f"rank {rank}") for row, rank in enumerate(order)]
+    wall_legend(store)
+    chosen = rank_wall(view.run, order, key="wall-ranks", height=WALL_PX, heads=heads)
+    there = st.session_state.get("pages", {}).get("timeline")
+    if chosen and there is not None:
+        words = state.format_ranks(tuple(sorted(chosen)))
+        query = {"run": str(view.run)} if view.run else {}
+        st.page_link(there, label=f"Show ranks {words} on the timeline", query_params=query | {"ranks": words})
+    else:
+        st.caption("Drag over rows to choose ranks for the timeline.")
+
+
+RANKS = Page("Ranks", "ranks", draw, Room.DIAGNOSE, lacking(RANKS_SECTIONS, "Nothing tells ranks apart."))

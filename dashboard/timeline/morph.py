@@ -1,0 +1,137 @@
+"""A step as it was recorded and as it is predicted, one row a rank: what "play the fix" morphs between.
+
+  1. the slices of a rank's device rows that begin within the step, as recorded
+  2. the same slices where the replay with the changes puts them, found by their events; what the changes took out or
+     the replay does not hold is left out
+  3. neighbours of one kind that stay closer than half a pixel, before and after, become one slice: a million kernels
+     are as many as can be seen
+
+Each of the two begins with its own first slice, so that what is gained shows at the right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..engine import NodeKind, events_of
+from .rows import CATEGORIES, category_number
+from .tiles import longest_of_groups, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from ..engine import Prediction
+    from .store import TimelineStore
+
+    Ints = NDArray[np.int64]
+
+WIDTH_PX = 4096
+"""Slices are written in pixels of this width of the whole range; the canvas stretches them."""
+CLOSER_PX = 1.5
+"""At 1,400 pixels of a screen, half of one."""
+COMPUTE = category_number("compute")
+
+
+@dataclass(frozen=True, slots=True)
+class Morph:
+    """The slices of one rank by painting order: communication first, compute over it. Times are from the run's origin.
+
+    `begin` and `end` have two rows: as recorded, as predicted.
+    """
+
+    category: NDArray[np.uint8]
+    name: Ints
+    begin: Ints
+    end: Ints
+    coverage: NDArray[np.uint8]
+    """How much of a slice is busy, of 255; less where it is made of several."""
+
+
+def morph_of_rank(
+    store: TimelineStore, rank: int, start_ns: int, end_ns: int, prediction: Prediction | None, closer_ns: float
+) -> Morph:
+    """Give a rank's slices that begin within a step; without a prediction both states are the recorded one."""
+    line = store.ranks[rank]
+    level = line.levels[0]
+    device_rows = [number for number, row in enumerate(line.rows) if row.kind == "device"]
+    chosen = [np.arange(level.offsets[row], level.offsets[row + 1]) for row in device_rows]
+    at = np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
+    begin = level.start[at] + line.shift_ns
+    inside = (begin >= start_ns) & (begin < end_ns)
+    at, begin = at[inside], begin[inside]
+    end = begin + level.rest["dur"][at].astype(np.int64)
+    category, name = level.rest["category"][at], store.run_names(rank, level.rest["name"][at])
+    begins, ends = np.stack([begin, begin]), np.stack([end, end])
+    if prediction is not None:
+        node = _node_of_event(prediction, rank, level.rest["event"][at])
+        there = node >= 0
+        begins[1, there] = prediction.timeline.start[node[there]] - store.origin_ns
+        ends[1, there] = prediction.timeline.end[node[there]] - store.origin_ns
+        begins, ends, category, name = begins[:, there], ends[:, there], category[there], name[there]
+    whole = np.full(len(category), 255, np.uint8)
+    return _merged(Morph(category, name, begins, np.maximum(ends, begins), whole), closer_ns)
+
+
+def _node_of_event(prediction: Prediction, rank: int, event: NDArray[np.int32]) -> Ints:
+    """Find the node of each event of a rank; -1 where the graph holds none."""
+    graph = prediction.graph
+    rows = graph.nodes.of_rank(rank)
+    work = ~np.isin(graph.nodes.kind[rows], (NodeKind.HOST, NodeKind.RETURN))
+    rows = rows[work & (rows < len(graph.nodes) - graph.added)]
+    events = events_of(graph)[rows]
+    order = np.argsort(events, kind="stable")
+    if not len(order):
+        return np.full(len(event), -1)
+    place = np.minimum(np.searchsorted(events[order], event), len(order) - 1)
+    found = rows[order[place]]
+    return np.where(events[order[place]] == event, found, -1)
+
+
+def _merged(morph: Morph, closer_ns: float) -> Morph:
+    """Make one slice of neighbours of a kind that stay closer than a pixel; compute comes last, painted over the rest."""
+    order = np.lexsort((morph.begin[0], morph.category, morph.category == COMPUTE))
+    category, begin, end = morph.category[order], morph.begin[:, order], morph.end[:, order]
+    if not len(order):
+        return morph
+    fresh = np.ones(len(order), bool)
+    apart = [np.abs(begin[state, 1:] - end[state, :-1]) > closer_ns for state in (0, 1)]
+    fresh[1:] = (category[1:] != category[:-1]) | apart[0] | apart[1]
+    first = np.flatnonzero(fresh)
+    dur = (end[0] - begin[0]).astype(np.float64)
+    merged_begin, merged_end = np.minimum.reduceat(begin, first, axis=1), np.maximum.reduceat(end, first, axis=1)
+    busy = np.add.reduceat(dur, first) / np.maximum(merged_end[0] - merged_begin[0], 1)
+    return Morph(
+        category[first],
+        morph.name[order][longest_of_groups(dur, first)],
+        merged_begin,
+        merged_end,
+        np.clip(np.ceil(255 * busy), 1, 255).astype(np.uint8),
+    )
+
+
+def encode_morph(
+    store: TimelineStore, ranks: Sequence[int], start_ns: int, end_ns: int, prediction: Prediction | None
+) -> bytes:
+    """Write a step of some ranks in both states as a tile, with a head that the canvas takes for a timeline's own."""
+    closer_ns = (end_ns - start_ns) * CLOSER_PX / WIDTH_PX
+    morphs = [morph_of_rank(store, rank, start_ns, end_ns, prediction, closer_ns) for rank in ranks]
+    begin, end = (np.concatenate([getattr(each, name) for each in morphs], axis=1) for name in ("begin", "end"))
+    origin = begin.min(axis=1, initial=np.iinfo(np.int64).max, keepdims=True) if begin.size else np.zeros((2, 1), int)
+    lasts = (end - origin).max(axis=1, initial=1)
+    span_ns = int(lasts.max())
+    scale = WIDTH_PX / span_ns
+    name = np.concatenate([each.name for each in morphs])
+    used, number = np.unique(name, return_inverse=True)
+    head = {
+        "rows": {rank: [("", "device", 0, "")] for rank in ranks}, "names": [store.names[each] for each in used],
+        "categories": CATEGORIES, "span_ns": span_ns, "steps": [], "labels": {}, "width": WIDTH_PX, "start_ns": 0,
+        "end_ns": span_ns, "counts": [len(each.category) for each in morphs], "lasts_ns": lasts.tolist(),
+    }  # fmt: skip
+    columns = [((when - origin) * scale)[state].astype("<f4") for state in (0, 1) for when in (begin, end)]
+    shades = [np.concatenate([getattr(each, name) for each in morphs]) for name in ("category", "coverage")]
+    return pack(head, (*columns, number.astype("<u4"), *(shade.astype(np.uint8) for shade in shades)))

@@ -1,0 +1,91 @@
+"""Does a link hold what its sender saw? Opened directly, loaded again, gone back to, and in a second window."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from dashboard_visit import LONGEST, Visit
+
+from dashboard.pages import PAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+VIEW = """JSON.stringify([[...line.folded], [...line.pinned], line.picked && line.picked.event,
+  Math.round(line.start), Math.round(line.end)])"""
+
+
+@pytest.fixture(scope="module")
+def window(browser: Browser, server: str) -> Iterator[Visit]:
+    context = browser.new_context(viewport={"width": 1440, "height": 1000})
+    yield Visit(context.new_page(), server)
+    context.close()
+
+
+def test_the_landing_page_opens_at_its_own_path_too(window: Visit) -> None:
+    window.go(f"{PAGES[0].path}?ranks=1")
+    assert window.page.locator("[role=dialog]").count() == 0
+    assert "1 of 4 ranks" in window.page.inner_text("[data-testid='stMain']")
+    window.check()
+
+
+def test_folds_pins_range_and_the_picked_slice_are_in_the_link(window: Visit) -> None:
+    window.go("timeline")
+    mouse, page = window.page.mouse, window.page
+    mouse.click(*window.point("[30, line.rowY(line.rows.find((row) => row.rank === 1)) + 6]"))
+    window.until_timeline("line.folded.has(1)")
+    row = "line.rows.find((row) => row.rank === 3 && row.track === 'compute')"
+    mouse.click(*window.point(f"[90, line.rowY({row}) + 6]"))
+    window.until_timeline("line.rows[0].pinned && host.dataset.sharp === 'true'")
+    mouse.click(*window.point(LONGEST.replace("NAME", "gloo:all_reduce")))
+    page.wait_for_selector("text=The same call on 4 ranks")
+    window.on_timeline("(line.canvas.focus(), 1)")
+    page.keyboard.press("w")
+    page.wait_for_url(re.compile(r"(?=.*folds=1)(?=.*pins=3\.)(?=.*picked=\d)(?=.*range=)"))
+    page.fill("input[aria-label='Search']", "all_reduce")  # Streamlit then writes its own part of the address anew
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"(?=.*find=all_reduce)(?=.*folds=1)(?=.*picked=\d)(?=.*range=)"))
+    window.settle()
+    seen = window.on_timeline(VIEW)
+
+    other = Visit(page.context.new_page(), window.address)
+    other.go(page.url.removeprefix(f"{window.address}/"))
+    other.page.wait_for_selector("text=The same call on 4 ranks")
+    assert other.on_timeline(VIEW) == seen
+    other.check()
+    other.page.close()
+
+    page.reload()
+    window.until_timeline(f"{VIEW} === {seen!r}")
+    window.turn_to("Compare")
+    page.go_back()
+    window.until_timeline(f"{VIEW} === {seen!r}")
+    page.go_forward()
+    page.wait_for_selector(".st-key-at-compare", state="attached")
+    window.turn_to("Timeline")  # by its tab, which names nothing: as it was left
+    window.until_timeline(f"{VIEW} === {seen!r}")
+    window.on_timeline("(line.canvas.focus(), 1)")
+    page.keyboard.press("Escape")
+    page.wait_for_url(lambda url: "picked" not in url)
+    window.check()
+
+
+def test_two_windows_each_keep_their_view(window: Visit) -> None:
+    window.go("timeline?folds=all")
+    other = Visit(window.page.context.new_page(), window.address)
+    other.go("timeline?folds=0-2")
+    assert window.on_timeline("[...line.folded]") == ["all"]
+    assert other.on_timeline("[...line.folded]") == [0, 2]
+    other.check()
+    other.page.close()
+
+
+def test_what_a_link_names_that_is_not_there_is_left_out(window: Visit) -> None:
+    window.go("timeline?pins=99.1-0.99999-1.0-%3Cb%3E&folds=x-%C2%B2-1&picked=0.999999999&range=5-1")
+    assert window.on_timeline("[[...line.pinned], [...line.folded], line.picked]") == [["1.0"], [1], None]
+    window.check()

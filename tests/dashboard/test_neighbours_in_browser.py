@@ -1,0 +1,117 @@
+"""The rank wall, and what leads from a slice to others: its peers, its launch; ranks grouped along an axis."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from dashboard_visit import LONGEST, Visit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+MADE_UP = 3
+"""The number of the made-up run: eight ranks, dp 4 x tp 2, rank 5 slow."""
+WALL = """(() => {
+  const find = (root) => { for (const e of root.querySelectorAll('*')) {
+    if (e.matches('.usp-wall')) return e;
+    if (e.shadowRoot) { const f = find(e.shadowRoot); if (f) return f; } } return null; };
+  const host = find(document);
+  return host && host.wall && host.wall.tile ? host.wall : null; })()"""
+
+
+@pytest.fixture(scope="module")
+def window(browser: Browser, server: str) -> Iterator[Visit]:
+    context = browser.new_context(viewport={"width": 1440, "height": 1000})
+    yield Visit(context.new_page(), server)
+    context.close()
+
+
+def on_wall(window: Visit, script: str) -> list[float]:
+    """Evaluate an expression in which `wall` is the rank wall, once it is drawn."""
+    return list(
+        window.page.wait_for_function(f"() => {{ const wall = {WALL}; return wall && {script}; }}").json_value()
+    )
+
+
+def drag_rows(window: Visit, first: int, last: int) -> None:
+    """Drag over rows of the wall."""
+    corner = "[wall.canvas.getBoundingClientRect().left, wall.canvas.getBoundingClientRect().top]"
+    window.page.locator(".usp-wall").scroll_into_view_if_needed()
+    left, top = on_wall(window, corner)
+    (begin,) = on_wall(window, f"[12 + ({first} + 0.5) * wall.rowHeight]")
+    (end,) = on_wall(window, f"[12 + ({last} + 0.5) * wall.rowHeight]")
+    window.drag((left + 90, top + begin), (left + 90, top + end))
+
+
+def test_ranks_that_are_dragged_over_on_the_wall_are_shown_on_the_timeline(window: Visit) -> None:
+    window.go(f"ranks?run={MADE_UP}&wall=the%20latest%20first")
+    assert on_wall(window, "wall.data.order")[0] == 5  # the slow one
+    drag_rows(window, 0, 1)
+    link = window.page.locator("a:has-text('on the timeline')")
+    link.wait_for()
+    shown = on_wall(window, "wall.data.order")[:2]
+    link.click()
+    window.page.wait_for_selector(".st-key-at-timeline", state="attached")
+    window.settle()
+    assert sorted(set(window.on_timeline("line.rows.map((row) => row.rank)"))) == sorted(shown)
+    window.check()
+
+
+def test_the_wall_beside_the_timeline_chooses_its_ranks(window: Visit) -> None:
+    window.go(f"timeline?run={MADE_UP}")
+    drag_rows(window, 2, 4)
+    window.page.wait_for_url(re.compile("ranks="))
+    window.until_timeline("new Set(line.rows.map((row) => row.rank)).size === 3")
+    window.on_timeline("(line.zoom(0.1, 700), 1)")
+    window.page.wait_for_function(
+        f"() => {{ const wall = {WALL}; return wall.view.end - wall.view.start < wall.data.range[1]; }}"
+    )
+    window.check()
+
+
+def test_arrows_lead_from_a_launch_to_its_kernel_and_back(window: Visit) -> None:
+    window.go(f"timeline?run={MADE_UP}&ranks=0&show=host")
+    kernel = window.on_timeline("line.names[line.tile.name[line.tile.first[line.tile.places.get('0.0')]]]")
+    window.page.mouse.click(*window.point(LONGEST.replace("NAME", kernel)))
+    window.until_timeline("line.picked && line.data.flows && line.data.flows.length === 1")
+    launch, started = window.on_timeline("line.data.flows[0]")
+    assert launch["start_ns"] < started["start_ns"]
+    assert window.on_timeline("[line.picked.rank, line.picked.index]") == [started["rank"], started["row"]]
+    window.check()
+
+
+def test_ranks_are_grouped_along_an_axis(window: Visit) -> None:
+    window.go(f"timeline?run={MADE_UP}&by=tp")
+    heads = window.on_timeline("[...new Set(line.rows.map((row) => row.rank_label))]")
+    assert heads == [f"tp {tp}: {rank}" for tp in (0, 1) for rank in range(tp, 8, 2)]
+    window.check()
+
+
+def test_the_strip_above_shows_the_whole_run_and_moves_the_view(window: Visit) -> None:
+    window.go("timeline")
+    window.on_timeline("(line.zoom(0.05, 400), 1)")
+    window.page.mouse.click(*window.point("[182 + line.plot() * 0.75, 4]"))
+    window.until_timeline("Math.abs((line.start + line.end) / 2 / line.head.span_ns - 0.75) < 0.02")
+    window.check()
+
+
+def test_the_list_of_peers_leads_to_each(window: Visit) -> None:
+    window.go("timeline")
+    window.page.mouse.click(*window.point(LONGEST.replace("NAME", "gloo:all_reduce")))
+    window.page.wait_for_selector("text=The same call on 4 ranks")
+    window.until_timeline("line.members.length === 4")
+    grid = window.page.locator("[data-testid='stDataFrame']").last
+    grid.scroll_into_view_if_needed()
+    box = grid.bounding_box()
+    assert box
+    window.page.mouse.click(box["x"] + 16, box["y"] + 35 * 2 + 17)  # the box before the second row
+    window.until_timeline("line.framed")
+    peers = window.on_timeline("[...line.members].sort((a, b) => a.start_ns - b.start_ns)")
+    assert window.on_timeline("line.framed") == f"{peers[1]['rank']}.{peers[1]['row']}"
+    window.until_timeline(f"line.start < {peers[1]['start_ns']} && line.end > {peers[1]['start_ns']}")
+    window.check()
