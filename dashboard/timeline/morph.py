@@ -93,7 +93,7 @@ def _node_of_event(prediction: Prediction, rank: int, event: NDArray[np.int32]) 
 
 
 def _merged(morph: Morph, closer_ns: float) -> Morph:
-    """Make one slice of neighbours of a kind that stay closer than a pixel; compute comes last, painted over the rest."""
+    """Make one slice of neighbours of a kind that stay closer than a pixel; compute is last, painted over the rest."""
     order = np.lexsort((morph.begin[0], morph.category, morph.category == COMPUTE))
     category, begin, end = morph.category[order], morph.begin[:, order], morph.end[:, order]
     if not len(order):
