@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING
 
 import pytest
@@ -212,3 +215,28 @@ class TestErrors:
         assert main(["cache", "info", "--store", store]) == 0
         assert f"ranks    {RANKS}" in capsys.readouterr().out
         assert main(["cache", "clear", "--store", store]) == 2
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_dask_loses_a_worker_and_waits_for_another_while_the_store_fails_now_and_then(
+    server: Server, from_disk: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None) as cluster:
+        with distributed.Client(cluster) as client:
+            killed, stopped, _ = client.run(os.getpid).values()
+        os.kill(killed, signal.SIGKILL)
+        os.kill(stopped, signal.SIGSTOP)
+        resume = Timer(20, os.kill, (stopped, signal.SIGCONT))
+        resume.start()
+        store = f"s3://{BUCKET}/dask"
+        try:
+            with server.faults(20, 500):
+                words = ["--executor", f"dask:{cluster.scheduler_address}", "--format", "json", "-q"]
+                assert main(["analyze", REMOTE, "--store", store, *words]) == 0
+        finally:
+            resume.join()
+    assert capsys.readouterr().out == from_disk
+    entries = [file for file in location(store).files() if file.name == "entry.json"]  # type: ignore[union-attr]
+    assert len(entries) == RANKS, "nothing lost, nothing twice"

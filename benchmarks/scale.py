@@ -1,0 +1,118 @@
+"""What does a run of many ranks cost, cold and warm, and is it still right? Made-up ranks whose truth is known.
+
+    python benchmarks/scale.py                          8 and 64 ranks of 5,000 events
+    python benchmarks/scale.py --ranks 8,64,256,512     the table of docs/scale.md
+    python benchmarks/scale.py --events 50000
+
+The run has dp x tp x pp with a slow rank, skewed clocks of 8 ranks a host and a longer last stage. Cold reads the
+traces with worker processes, warm opens the store. CPU counts, not the clock: it hardly suffers from other load.
+Exits with 1 when the culprit, an offset (20 us) or the bubble (0.5 points) is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from usp_prof.run import open_run
+from usp_prof.synth.declaration import Declaration, with_events
+from usp_prof.synth.write import write
+
+_MEASURED = """
+import json, os, resource, sys
+from usp_prof.cli.app import main
+assert main(["analyze", *sys.argv[1:]]) == 0
+spent = os.times()
+peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+print(json.dumps([spent.user + spent.system, spent.children_user + spent.children_system, *peaks]))
+"""
+OFFSET_NS, BUBBLE = 20_000, 0.005
+PIPELINE, TENSOR = 4, 2
+
+
+def declaration(ranks: int, events: int) -> Declaration:
+    """Declare a run of this many ranks: rank 5 computes at two thirds of the speed."""
+    hosts = max(1, ranks // 8)
+    run = Declaration.from_dict(
+        {
+            "mesh": {"dp": ranks // (PIPELINE * TENSOR), "tp": TENSOR, "pp": PIPELINE},
+            "work": {"steps": 3, "micro_batches": 8},
+            "speed": {"last_stage_factor": 1.2},
+            "clocks": {"ranks_per_host": 8, "offset_ns": [(host * 7_919_317) % 40_000_000 for host in range(hosts)]},
+            "faults": [{"kind": "slow_rank", "rank": 5, "factor": 1.5}],
+        }
+    )
+    return with_events(run, events)
+
+
+def analyse(folder: Path, store: Path, report: Path) -> tuple[float, float, float, float]:
+    """Analyse in a process of its own; gives CPU of head and workers in s, and their peaks in MB."""
+    words = [str(folder), "--store", str(store), "--format", "json", "-o", str(report), "-q"]
+    done = subprocess.run([sys.executable, "-c", _MEASURED, *words], capture_output=True, text=True, check=True)
+    head, workers, peak, largest = json.loads(done.stdout)
+    return head, workers, peak / 1024, largest / 1024
+
+
+def worst_offset(folder: Path, store: Path) -> float:
+    """Give the largest error of a rank's clock in ns, up to what is common to all."""
+    truth = json.loads((folder / "truth.json").read_text())["clocks"]
+    rows = open_run(folder, cache_dir=store).sql("SELECT rank, offset_ns FROM clock ORDER BY rank").fetchall()
+    errors = [offset + truth[str(rank)]["offset_ns"] for rank, offset in rows]
+    middle = sorted(errors)[len(errors) // 2]
+    return max(abs(error - middle) for error in errors)
+
+
+def faults_of(base: Path) -> list[str]:
+    """Name what the analysis got wrong: culprit, clocks, bubble."""
+    report = json.loads((base / "report.json").read_text())
+    truth = json.loads((base / "run" / "truth.json").read_text())
+    found = []
+    if report["findings"][0]["where"].get("rank") != truth["culprits"][0]["rank"]:
+        found.append("another culprit")
+    offset = worst_offset(base / "run", base / "store")
+    if offset > OFFSET_NS:
+        found.append(f"a clock is {offset / 1000:.0f} us off")
+    measured = {
+        str(metric["dims"]["step"]): metric["value"]
+        for metric in report["metrics"]
+        if metric["id"] == "bubble_fraction" and set(metric["dims"]) == {"step"}
+    }
+    if measured.keys() != truth["bubble_fraction"].keys():
+        return [*found, "no bubble of some steps"]
+    bubble = max(abs(value - truth["bubble_fraction"][step]) for step, value in measured.items())
+    return found if bubble <= BUBBLE else [*found, f"the bubble is {bubble * 100:.1f} points off"]
+
+
+def main() -> int:
+    """Measure each number of ranks, print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", default="8,64", metavar="LIST")
+    parser.add_argument("--events", type=int, default=5_000)
+    args = parser.parse_args()
+    print(f"{args.events} events a rank, load {os.getloadavg()[0]:.0f}")
+    print("| ranks | cold CPU (head + workers) | warm CPU | peak of head, cold and warm | largest worker | right |")
+    print("|---|---|---|---|---|---|")
+    wrong = 0
+    for ranks in map(int, args.ranks.split(",")):
+        with tempfile.TemporaryDirectory(prefix="usp-prof-scale-") as name:
+            base = Path(name)
+            write(declaration(ranks, args.events), base / "run")
+            cold = analyse(base / "run", base / "store", base / "report.json")
+            warm = analyse(base / "run", base / "store", base / "report.json")
+            faults = faults_of(base)
+            wrong += bool(faults)
+        print(
+            f"| {ranks} | {cold[0]:.0f} + {cold[1]:.0f} s | {warm[0]:.1f} s | {cold[2]:.0f}, {warm[2]:.0f} MB | "
+            f"{cold[3]:.0f} MB | {', '.join(faults) or 'yes'} |",
+            flush=True,
+        )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
