@@ -9,6 +9,7 @@ from pathlib import Path
 from trainer.faults import KINDS
 from trainer.options import Options, default, parse, parser
 from trainer.rules import DEFAULT_MESHES, settle
+from usp_prof.findings.catalogue import all_rules
 
 PAGE = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text()
 
@@ -42,6 +43,13 @@ def test_every_fault_is_listed_with_its_settings() -> None:
     assert set(rows) == set(KINDS)
     for kind, settings in KINDS.items():
         assert set(re.findall(r"`(\w+)`", rows[kind])) == set(settings) - {"steps", "probability"}
+
+
+def test_every_fault_is_named_by_a_rule_that_there_is() -> None:
+    rows = [line for line in PAGE.split("## Faults")[1].split("## Pacing")[0].splitlines() if line.startswith("| `")]
+    named = [re.search(r"rules\.md#([a-z-]+)\) \|$", line) for line in rows]
+    assert all(named)
+    assert {match[1] for match in named if match} <= {rule.CODE for rule in all_rules()}
 
 
 def test_the_default_meshes_are_those_of_the_table() -> None:
