@@ -9,7 +9,7 @@ from pathlib import Path
 from trainer.faults import KINDS
 from trainer.options import Options, default, parse, parser
 from trainer.rules import DEFAULT_MESHES, settle
-from usp_prof.findings.catalogue import all_rules
+from usp_prof.findings.draft import all_rules
 
 PAGE = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text()
 
