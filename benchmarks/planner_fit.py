@@ -41,6 +41,8 @@ PUBLISHED_CONSTANTS = (
 )  # fmt: skip
 """What published speeds tell of all other trainers together."""
 START = Profile(data_share=0.9)
+SHARES = ("gemm_share", "core_share", "network_share", "data_share", "data_overlap", "gather_overlap")
+"""Constants of which more than 1 is not physical: nothing sends, computes or hides more than all of it."""
 SOURCES = ("dgxc.csv", "megatron_bridge.csv", "nemo_history.csv", "llm_foundry.csv", "torchtitan.csv", "vtrain")
 SLOW = 1.6
 """Rows this many times slower than fitted are of the sweep's slow regime: stalled sends, no property of them."""
@@ -88,13 +90,19 @@ def least_squares(
 
 def with_constants(cases: Cases, names: Sequence[str], logarithms: NDArray[np.float64]) -> Cases:
     """Give the cases with constants replaced."""
-    constants = dict(zip(names, np.exp(logarithms).tolist(), strict=True))
-    return replace(cases, profile=replace(cases.profile, **constants))
+    return replace(cases, profile=replace(cases.profile, **constants_of(names, logarithms)))
+
+
+def constants_of(names: Sequence[str], logarithms: NDArray[np.float64]) -> dict[str, float]:
+    """Give constants of their logarithms, shares at most 1."""
+    values = np.exp(logarithms).tolist()
+    return {name: min(value, 1.0) if name in SHARES else value for name, value in zip(names, values, strict=True)}
 
 
 def fit_sweep(rows: Measured, keep: NDArray[np.bool_]) -> tuple[dict[str, float], NDArray[np.float64]]:
     """Fit nanotron's constants to the rows kept; give them, and the predicted seconds of all rows."""
-    start = PROFILES["nanotron"]
+    # Habits (uneven stages, its network's latency) are the profile's; all that is fitted starts from physics.
+    start = replace(PROFILES["nanotron"], **{name: getattr(START, name) for name in SWEEP_CONSTANTS})
     logarithms = np.log([getattr(start, name) for name in SWEEP_CONSTANTS])
     everything = rows.columns(start)
     measured = np.log(rows.seconds)
@@ -109,7 +117,7 @@ def fit_sweep(rows: Measured, keep: NDArray[np.bool_]) -> tuple[dict[str, float]
         )
         predicted = np.log(step(with_constants(everything, SWEEP_CONSTANTS, fitted)).seconds)
         used = keep & (measured - predicted < np.log(SLOW))
-    return dict(zip(SWEEP_CONSTANTS, np.exp(fitted).tolist(), strict=True)), np.exp(predicted)
+    return constants_of(SWEEP_CONSTANTS, fitted), np.exp(predicted)
 
 
 def fit_published(sources: dict[str, Measured]) -> dict[str, float]:
@@ -128,7 +136,7 @@ def fit_published(sources: dict[str, Measured]) -> dict[str, float]:
         )
 
     fitted = least_squares(residuals, logarithms, prior=PRIOR, robust=0.12)
-    return dict(zip(PUBLISHED_CONSTANTS, np.exp(fitted).tolist(), strict=True))
+    return constants_of(PUBLISHED_CONSTANTS, fitted)
 
 
 def read_sources(folder: Path) -> dict[str, Measured]:

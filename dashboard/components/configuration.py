@@ -27,6 +27,8 @@ from ..engine import (
 from .blocks import show
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..engine import Plan, Question
 
 MOST_MICRO_BATCH = 64
@@ -34,18 +36,19 @@ SCHEDULES = tuple(str(schedule) for schedule in Schedule)
 RECOMPUTES = tuple(str(kind) for kind in Recompute)
 
 
-def draw_configuration(question: Question, trainer: str) -> None:
-    """Show the sliders of one configuration, and what it is predicted to take."""
+def draw_configuration(question: Question, ask_trainer: Callable[[], str]) -> None:
+    """Show what one configuration is predicted to take, and beneath it its sliders: the bars stay in sight."""
+    place = st.container()
     chosen = _chosen(question)
-    if isinstance(chosen, str):
-        st.warning(state.plain(chosen))
-        return
-    rule = broken_rule(question.model, chosen)
-    if rule:
-        st.warning(state.plain(f"{chosen}: {rule}"))
+    rule = chosen if isinstance(chosen, str) else broken_rule(question.model, chosen)
+    if rule or isinstance(chosen, str):
+        place.warning(state.plain(rule))
         return
     plan = predict_plan(question.model, chosen, question.cluster, question.convention, profile=question.profile)
-    _show(question, plan, trainer)
+    with place:
+        _show(question, plan)
+    text = plan_answer.started_with(ask_trainer(), question.model, plan.configuration)
+    st.code(text, language="sh", wrap_lines=True)
 
 
 def _chosen(question: Question) -> Configuration | str:
@@ -82,7 +85,7 @@ def _chosen(question: Question) -> Configuration | str:
     )  # fmt: skip
 
 
-def _show(question: Question, plan: Plan, trainer: str) -> None:
+def _show(question: Question, plan: Plan) -> None:
     dark = state.is_dark()
     ranks = memory_of_ranks(question.model, plan.configuration, question.profile)
     fullest = one_plan_answer.fullest(ranks)
@@ -105,7 +108,6 @@ def _show(question: Question, plan: Plan, trainer: str) -> None:
     with time:
         show(one_plan_answer.step_parts(plan), "one-step", dark)
     st.caption(state.plain(one_plan_answer.interval(plan, room)))
-    st.code(plan_answer.started_with(trainer, question.model, plan.configuration), language="sh", wrap_lines=True)
 
 
 # Choices, each kept in the address.

@@ -61,10 +61,12 @@ def ask_question(learnt: Calibration | None) -> Question:
     if learnt is not None and device == AS_RECORDED:
         return Question(model, learnt.cluster, devices, batch, dtype, profile=learnt.profile)
     known = cluster_of_device(device, dtype)
-    profile = DEFAULT_PROFILE if learnt is not None else PROFILES[_habits()]
-    return Question(
-        model, replace(known, efficiency=_efficiency(known.efficiency)), devices, batch, dtype, profile=profile
-    )
+    habits_column, efficiency_column = st.columns(2)
+    with efficiency_column:
+        cluster = replace(known, efficiency=_efficiency(known.efficiency))
+    with habits_column:
+        profile = DEFAULT_PROFILE if learnt is not None else PROFILES[_habits()]
+    return Question(model, cluster, devices, batch, dtype, profile=profile)
 
 
 def _model(learnt: Calibration | None) -> ModelEntry:

@@ -60,7 +60,7 @@ def _draw(first: str) -> None:
     learnt, question = _ask()
     if tab == ONE:
         _doubted(learnt, question)
-        draw_configuration(question, _trainer(learnt))
+        draw_configuration(question, lambda: _trainer(learnt))
         return
     plans = wait(data.ask_plans(question))
     with place:

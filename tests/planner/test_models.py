@@ -1,0 +1,92 @@
+"""Is each model that goes by a name what its publishers say? Every entry is checked against a source that is named."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from hand_counts import MODELS
+
+from usp_prof.model.flops import describe
+from usp_prof.model.shape import shape_of
+from usp_prof.planner.models import FILE, known, model_named
+
+if TYPE_CHECKING:
+    from usp_prof.contract import ModelEntry
+
+BY_HAND = {
+    "Llama-3-8B": "llama-3-8b", "Llama-4-Scout": "llama-4-scout", "Llama-4-Maverick": "llama-4-maverick",
+    "Mixtral-8x7B": "mixtral-8x7b", "Qwen2.5-7B": "qwen2.5-7b", "Qwen3-8B": "qwen3-8b",
+    "Qwen3-30B-A3B": "qwen3-30b-a3b", "DeepSeek-V3": "deepseek-v3", "Kimi-K2": "kimi-k2",
+    "GPT-OSS-120B": "gpt-oss-120b",
+}  # fmt: skip
+"""Models whose configuration is counted by hand in `hand_counts.py`."""
+DEFAULTS = {"Llama-2-7B": "llama", "Mixtral-8x7B": "mixtral", "GPT-OSS-120B": "gpt_oss", "DeepSeek-V3": "deepseek_v3"}
+"""Models that are the defaults of a configuration class in transformers."""
+TORCHTITAN = {
+    "Llama-3.2-1B": (16, 2048, 32, 8, 128256), "Llama-3.2-3B": (28, 3072, 24, 8, 128256),
+    "Llama-3-70B": (80, 8192, 64, 8, 128256), "Llama-3-405B": (126, 16384, 128, 8, 128256),
+    "Qwen3-32B": (64, 5120, 64, 8, 151936), "Qwen3-235B-A22B": (94, 4096, 64, 4, 151936),
+    "GPT-OSS-20B": (24, 2880, 64, 8, 201088),
+}  # fmt: skip
+"""Layers, hidden size, heads, key/value heads and vocabulary in the model registries of torchtitan 0.3.0."""
+PUBLISHED = {
+    "Llama-2-13B": 13.0, "Llama-2-70B": 69.0, "GPT-3-22B": 22.0, "GPT-3-175B": 175.0, "Nemotron-4-15B": 15.6,
+    "Nemotron-4-340B": 341.0, "Mixtral-8x22B": 141.0, "Grok-1": 314.0, "Qwen2.5-32B": 32.8, "Qwen2.5-72B": 72.7,
+}  # fmt: skip
+"""Parameters in billions by the models' own papers and cards: a weaker check, of the sum alone."""
+FIELDS = ("layers", "hidden", "heads", "kv_heads", "vocab", "experts", "experts_per_token", "tied_embeddings")
+
+
+def billions(model: ModelEntry) -> float:
+    shape = shape_of(model)
+    matrices = 1 if shape.tied else 2
+    return (
+        float(
+            shape.layers * (shape.shared_parameters + shape.routed_parameters)
+            + matrices * shape.vocabulary * shape.hidden
+        )
+        / 1e9
+    )
+
+
+def test_every_model_has_its_source() -> None:
+    assert set(known()) == {*BY_HAND, *DEFAULTS, *TORCHTITAN, *PUBLISHED}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_models_counted_by_hand(name: str) -> None:
+    count = MODELS[BY_HAND[name]]
+    found, published = model_named(name, 4096), describe(count.config)
+    assert [getattr(found, field) for field in FIELDS] == [getattr(published, field) for field in FIELDS]
+    # All but norms and biases, which are thousandths of it, is the hand's count.
+    assert billions(found) == pytest.approx((count.multiplying + count.beside + count.idle) / 1e9, rel=2e-3)
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_models_that_are_a_classs_defaults(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    default = transformers.CONFIG_MAPPING[DEFAULTS[name]]().to_dict()
+    entry = json.loads(FILE.read_text())[name]
+    ours = {
+        "layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads",
+        "kv_heads": "num_key_value_heads", "vocab": "vocab_size", "ffn_hidden": "intermediate_size",
+        "experts": "num_local_experts", "experts_per_token": "num_experts_per_tok",
+        "expert_ffn_hidden": "intermediate_size",
+    }  # fmt: skip
+    for field, value in entry.items():
+        theirs = ours.get(field, field)
+        if default.get(theirs) is not None:
+            assert value == default[theirs], field
+
+
+@pytest.mark.parametrize("name", TORCHTITAN)
+def test_models_that_torchtitan_registers(name: str) -> None:
+    found = model_named(name, 4096)
+    assert (found.layers, found.hidden, found.heads, found.kv_heads, found.vocab) == TORCHTITAN[name]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_models_whose_size_is_published(name: str) -> None:
+    assert billions(model_named(name, 4096)) == pytest.approx(PUBLISHED[name], rel=0.01)
