@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.model.metric import Unit
+from usp_prof.planner.choice import runners_up
 from usp_prof.planner.launch import command_or_reason
 from usp_prof.report.format import quantity
 
@@ -39,8 +40,32 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
     head = f"{'':3}{'step':>8} {'tokens/s':>10} {'MFU':>5} {'memory':>8} {'bubble':>6} {'exposed':>7}  configuration"
     lines.append(head)
     lines += [f"{place:2} {_row(plan)}" for place, plan in enumerate(plans.best[:top], start=1)]
-    lines += ["", _start(plans, trainer)]
+    lines += ["", *why(plans), "", _start(plans, trainer)]
     return "\n".join(lines) + "\n"
+
+
+def why(plans: Plans) -> list[str]:
+    """Explain the choice: what rules others out, the runners-up and what would turn the order, leaner plans."""
+    first, question = plans.best[0], plans.question
+    lines = ["why the first:"]
+    room = quantity(question.cluster.room_bytes, Unit.BYTES)
+    for each in plans.barred[:MOST_BARRED]:
+        need = quantity(each.leanest_bytes, Unit.BYTES)
+        lines.append(
+            f"  nothing fits with {each.knob}={each.value}: the leanest of {each.tried:,} needs {need} of {room}"
+        )
+    if len(plans.barred) > MOST_BARRED:
+        lines.append(f"  and with {len(plans.barred) - MOST_BARRED} more values")
+    for other in runners_up(plans.best):
+        said = f"  {other.plan.configuration}: {other.longer_fraction:+.1%}"
+        if other.turned_by:
+            said += f"; first where {other.turned_by} takes {other.turned_at:.2f}x as long as predicted"
+        lines.append(said + (" (within the first's 80 %)" if other.within(first) else ""))
+    leaner = [plan for plan in plans.pareto() if plan.step_ns > first.step_ns][:MOST_LEANER]
+    for plan in leaner:
+        speed, need = first.step_ns / plan.step_ns, quantity(plan.footprint.total_bytes, Unit.BYTES)
+        lines.append(f"  leaner: {need} at {speed:.0%} of the speed: {plan.configuration}")
+    return lines if len(lines) > 1 else []
 
 
 def _start(plans: Plans, trainer: str) -> str:
@@ -75,6 +100,8 @@ def _one(plan: Prediction, trainer: str, question: Question) -> list[str]:
 
 
 BAR = 40
+MOST_BARRED, MOST_LEANER = 4, 3
+"""Lines of an explanation."""
 
 
 def bar(name: str, value: float, whole: float, unit: Unit) -> str:
@@ -102,6 +129,10 @@ def as_json(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         "fitting": plans.fitting,
         "leanest_bytes": plans.leanest_bytes,
         "calibration_error_fraction": calibration.error_fraction if calibration is not None else None,
+        "barred": [
+            {"knob": each.knob, "value": each.value, "tried": each.tried, "leanest_bytes": round(each.leanest_bytes)}
+            for each in plans.barred
+        ],
         "plans": [_plain(plan, plans, trainer) | {"pareto": plan.configuration in front} for plan in plans.best[:top]],
     }
     return json.dumps(data, indent=1, sort_keys=True) + "\n"

@@ -25,6 +25,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.model.shape import shape_of
 from usp_prof.planner import memory
 from usp_prof.planner.cases import cases_of, machine_of, with_columns
+from usp_prof.planner.choice import Barred, barred
 from usp_prof.planner.predict import Prediction, records
 from usp_prof.planner.profiles import DEFAULT_PROFILE, Profile
 from usp_prof.planner.step import step
@@ -80,6 +81,8 @@ class Plans:
     tried: int
     fitting: int
     leanest_bytes: int
+    barred: tuple[Barred, ...] = ()
+    """Values of knobs with which nothing fits."""
 
     def pareto(self) -> tuple[Prediction, ...]:
         """Give the plans that no other beats in both speed and memory, fastest first."""
@@ -102,6 +105,7 @@ def search(question: Question, progress: Callable[[int, int], None] | None = Non
     cases = with_columns(shape_of(question.model), machine_of(question.cluster), question.profile, columns)
     need = _totals(cases)
     fits = need <= question.cluster.room_bytes
+    ruled_out = barred(columns, need, fits)
     fits &= ~_recomputes_needlessly(columns, fits)
     chosen = np.flatnonzero(fits)
     best: list[Prediction] = []
@@ -114,7 +118,7 @@ def search(question: Question, progress: Callable[[int, int], None] | None = Non
         best = sorted(made, key=_rank)
     if progress is not None:
         progress(len(best), len(best))
-    return Plans(question, tuple(best), tried, int(chosen.size), int(need.min()))
+    return Plans(question, tuple(best), tried, int(chosen.size), int(need.min()), ruled_out)
 
 
 def _totals(cases: Cases) -> NDArray[np.float64]:

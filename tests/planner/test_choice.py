@@ -1,0 +1,53 @@
+"""Is the choice explained: what rules others out, who runs close behind, and what turns the order?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from planned import LLAMA_8B
+
+from usp_prof.model.configuration import Configuration
+from usp_prof.planner.choice import runners_up
+from usp_prof.planner.cluster import of_device
+from usp_prof.planner.predict import predict
+from usp_prof.planner.search import Question, search
+
+FIRST = replace(
+    predict(LLAMA_8B, Configuration(dp=8, zero=1), of_device("H100")),
+    step_ns=100.0, compute_ns=50.0, exposed_ns={"dp": 50.0}, bubble_ns=0.0, optimizer_ns=0.0, fixed_ns=0.0,
+    step_high_ns=130.0,
+)  # fmt: skip
+SECOND = replace(
+    FIRST, configuration=Configuration(dp=4, tp=2, zero=1), step_ns=120.0, compute_ns=80.0,
+    exposed_ns={"dp": 10.0, "tp": 30.0},
+)  # fmt: skip
+
+
+def test_the_part_that_turns_the_order_is_named_with_its_factor() -> None:
+    (found,) = runners_up([FIRST, SECOND])
+    assert found.longer_fraction == pytest.approx(0.2)
+    # 100 + (f - 1) 50 = 120 + (f - 1) 10 at f = 1.5
+    assert (found.turned_by, found.turned_at) == ("exposed dp", pytest.approx(1.5))
+    assert found.within(FIRST)
+
+
+def test_no_part_turns_an_order_where_the_first_spends_less_on_all() -> None:
+    slower = replace(SECOND, exposed_ns={"dp": 60.0, "tp": 10.0}, step_ns=150.0)
+    (found,) = runners_up([FIRST, slower])
+    assert found.turned_by == ""
+    assert not found.within(FIRST)
+
+
+def test_plans_of_the_same_degrees_are_no_runners_up() -> None:
+    same = replace(FIRST, configuration=Configuration(dp=8, zero=1, micro_batch=2), step_ns=101.0)
+    assert [found.plan for found in runners_up([FIRST, same, SECOND])] == [SECOND]
+
+
+def test_values_with_which_nothing_fits_are_named() -> None:
+    plans = search(Question(replace(LLAMA_8B, layers=80), of_device("H100"), 8, 32, pinned={"cp": 1, "pp": 1}))
+    unsharded = [each for each in plans.barred if (each.knob, each.value) == ("zero", 0)]
+    fitting = {plan.configuration.zero for plan in plans.best}
+    assert bool(unsharded) == (0 not in fitting)
+    assert all(each.leanest_bytes > plans.question.cluster.room_bytes for each in plans.barred)
+    assert plans.barred

@@ -1,0 +1,108 @@
+"""Choice: why the first plan is the first: what rules others out, who runs close behind, what would turn the order.
+
+A step is the sum of its parts. Where the first spends more on a part than a runner-up does, there is a factor on that
+part at which both take equally long:
+
+    step_1 + (f - 1) part_1 = step_2 + (f - 1) part_2      f = 1 + (step_2 - step_1) / (part_1 - part_2)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from usp_prof.model.configuration import Columns
+    from usp_prof.planner.predict import Prediction
+
+KNOBS = ("tp", "pp", "cp", "ep", "zero", "micro_batch")
+"""Knobs of which a value may leave nothing that fits."""
+MOST_FACTOR = 3.0
+"""A part that would have to grow by more than this does not turn an order."""
+RUNNERS_UP = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Barred:
+    """A value of a knob with which nothing fits: how many configurations have it, and what the leanest needs."""
+
+    knob: str
+    value: int
+    tried: int
+    leanest_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerUp:
+    """A plan with other degrees than those before it, and what separates it from the first."""
+
+    plan: Prediction
+    longer_fraction: float
+    turned_by: str
+    """The part of the step that turns the order soonest; empty where none does within `MOST_FACTOR`."""
+    turned_at: float
+    """The factor on that part from which on this plan is faster."""
+
+    def within(self, first: Prediction) -> bool:
+        """Say whether the two cannot be told apart: the first's 80 % interval holds this step."""
+        return self.plan.step_ns <= first.step_high_ns
+
+
+def barred(columns: Columns, need: NDArray[np.float64], fits: NDArray[np.bool_]) -> tuple[Barred, ...]:
+    """List the values with which nothing fits although something fits with others, by knob and value."""
+    found = []
+    for knob in KNOBS:
+        values = np.asarray(getattr(columns, knob))
+        for value in np.unique(values).tolist():
+            has = values == value
+            if fits.any() and not fits[has].any():
+                found.append(Barred(knob, int(value), int(has.sum()), float(need[has].min())))
+    return tuple(found)
+
+
+def runners_up(plans: Iterable[Prediction]) -> tuple[RunnerUp, ...]:
+    """Give the fastest plans whose degrees differ from each other's and from the first's."""
+    first, *others = plans
+    seen = {_degrees(first)}
+    found: list[RunnerUp] = []
+    for plan in others:
+        if _degrees(plan) in seen:
+            continue
+        seen.add(_degrees(plan))
+        found.append(_compared(first, plan))
+        if len(found) == RUNNERS_UP:
+            break
+    return tuple(found)
+
+
+def _degrees(plan: Prediction) -> tuple[int, ...]:
+    return (*plan.configuration.degrees().values(), plan.configuration.zero)
+
+
+def parts(plan: Prediction) -> dict[str, float]:
+    """Give the parts of a step by name."""
+    return {
+        "compute": plan.compute_ns,
+        **{f"exposed {axis}": time for axis, time in plan.exposed_ns.items()},
+        "pipeline waits": plan.bubble_ns,
+        "optimizer": plan.optimizer_ns,
+    }
+
+
+def _compared(first: Prediction, other: Prediction) -> RunnerUp:
+    gap, theirs = other.step_ns - first.step_ns, parts(other)
+    turns = {
+        name: 1 + gap / (time - theirs.get(name, 0.0))
+        for name, time in parts(first).items()
+        if time > theirs.get(name, 0.0)
+    }
+    soonest = min(turns, key=lambda name: turns[name], default="")
+    if not soonest or turns[soonest] > MOST_FACTOR:
+        return RunnerUp(other, gap / first.step_ns, "", 0.0)
+    return RunnerUp(other, gap / first.step_ns, soonest, max(turns[soonest], 1.0))
