@@ -99,3 +99,36 @@ def test_a_model_that_is_no_preset_of_ours_is_refused() -> None:
 def test_an_unknown_trainer_is_refused() -> None:
     with pytest.raises(UsageError, match="no trainer is named"):
         command("torchtitn", LLAMA_8B, EACH)
+
+
+TORCHTITAN_OPTIONS = {
+    "--module", "--config", "--training.local_batch_size", "--training.global_batch_size", "--training.seq_len",
+    "--parallelism.data_parallel_replicate_degree", "--parallelism.data_parallel_shard_degree",
+    "--parallelism.fsdp_reshard_after_forward", "--parallelism.tensor_parallel_degree",
+    "--parallelism.context_parallel_degree", "--parallelism.pipeline_parallel_degree",
+    "--parallelism.pipeline_parallel_schedule", "--parallelism.pipeline_parallel_microbatch_size",
+    "--parallelism.pipeline_parallel_layers_per_stage",
+}  # fmt: skip
+"""Options of torchtitan 0.3.0 (config/configs.py and manager.py) that a plan may need, as they are typed there."""
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        Configuration(dp=8, zero=3),
+        Configuration(dp=8),
+        Configuration(dp=4, tp=2, cp=2, zero=2),
+        Configuration(dp=2, pp=4, zero=3, micro_batches=8),
+        Configuration(dp=2, pp=4, zero=2, micro_batches=8, schedule="interleaved", chunks=2),
+        Configuration(dp=2, pp=4, zero=2, micro_batches=8, schedule="zbv", chunks=2),
+    ],
+)
+def test_torchtitans_words_are_options_of_its_parser(configuration: Configuration) -> None:
+    each = replace(configuration, recompute=Recompute.SELECTIVE)
+    words = shlex.split(command("torchtitan", model_named("Llama-3-8B", 8192), each))
+    after = words[words.index("torchtitan.train") + 1 :]
+    assert set(after[::2]) <= TORCHTITAN_OPTIONS
+    assert not any(value.startswith("--") for value in after[1::2])
+    if configuration.pp > 1:
+        schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+        assert schedules.get_schedule_class(after[after.index("--parallelism.pipeline_parallel_schedule") + 1])
