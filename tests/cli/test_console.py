@@ -8,7 +8,7 @@ from argparse import Namespace
 
 import pytest
 
-from usp_prof.cli.console import reading_progress
+from usp_prof.cli.opening import reading_progress
 
 
 class Screen(io.StringIO):

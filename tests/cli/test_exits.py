@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tiny
 
-from usp_prof.cli.exits import Exit, run_to_exit
+from usp_prof.cli.app import Exit, run_to_exit
 
 FULL = Path("/dev/full")
 

@@ -11,7 +11,7 @@ from usp_prof.findings.search import _finding, _in_order
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis, Finding, Level
 from usp_prof.report.words import cause_lines, left_out
-from usp_prof.whatif.gains import Gain
+from usp_prof.whatif.predict import Gain
 
 
 def finding(code: str, gain: float, together: float, error: float = 0.02, **where: Any) -> Finding:

@@ -6,8 +6,7 @@ import numpy as np
 from gate_runs import measured, series, steps, with_fact
 
 from usp_prof.gate.facts import FactKind
-from usp_prof.gate.measure import seen
-from usp_prof.gate.measured import Baseline, Measured, SeenFinding
+from usp_prof.gate.measured import Baseline, Measured, SeenFinding, seen
 from usp_prof.gate.policy import Policy
 from usp_prof.gate.verdict import Report, Verdict, check
 from usp_prof.model.finding import Finding, Level

@@ -8,8 +8,8 @@ from gate_runs import measured, series, steps, with_fact
 
 from usp_prof.gate.facts import Fact, FactKind
 from usp_prof.gate.measured import Baseline
-from usp_prof.gate.noise import PRIORS, Machine, machine_of, noise_of
 from usp_prof.gate.policy import Policy
+from usp_prof.gate.sample import PRIORS, Machine, machine_of, noise_of
 from usp_prof.gate.verdict import Verdict, check
 from usp_prof.model.metric import Better, Unit
 

@@ -10,8 +10,8 @@ from gate_runs import FACTS, measured, series, steps, with_fact
 from usp_prof.gate.facts import Fact, FactKind
 from usp_prof.gate.judgement import Verdict
 from usp_prof.gate.measured import Baseline, Damage, Measured, SeenFinding
-from usp_prof.gate.noise import Machine, Prior
 from usp_prof.gate.policy import Policy
+from usp_prof.gate.sample import Machine, Prior
 from usp_prof.gate.verdict import Inconclusive, Report, check
 from usp_prof.model.finding import Level
 from usp_prof.model.health import Severity

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tiny import Trace, table_set
 
 from usp_prof.model.edit import parse_edit
-from usp_prof.replay.gradients import ACCUMULATES, accumulated
+from usp_prof.replay.backward import ACCUMULATES, accumulated
 from usp_prof.whatif.edits.overlap import fair_shares
 from usp_prof.whatif.predict import predict
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from usp_prof.replay import recomputation
+from usp_prof.replay import backward
 from usp_prof.replay.build import graph_of
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ def test_how_often_forward_runs_again_is_counted(
 ) -> None:
     program = Program(around_each, around_both, reentrant)
     tables = recorded(tmp_path, program)
-    found = recomputation.measured(tables)
+    found = backward.measured(tables)
     assert found is not None
     forward = STEPS * LAYERS
     assert found.products == pytest.approx((program.runs - forward) / forward)
-    assert bool(recomputation.nodes_run_again(tables, graph_of(tables).nodes).any()) == (around_each or around_both)
+    assert bool(backward.nodes_run_again(tables, graph_of(tables).nodes).any()) == (around_each or around_both)
     assert (found.products > 1) == (around_each and around_both)
 
 
@@ -37,4 +37,4 @@ def test_how_often_forward_runs_again_is_counted(
 def test_compiled_code_does_not_tell(tmp_path: Path) -> None:
     program = Program(around_each=True, around_both=False, reentrant=False)
     program.layer = torch.compile(program.layer, backend="aot_eager")  # type: ignore[method-assign]
-    assert recomputation.measured(recorded(tmp_path, program)) is None
+    assert backward.measured(recorded(tmp_path, program)) is None

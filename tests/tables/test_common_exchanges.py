@@ -8,7 +8,7 @@ import made
 import numpy as np
 import pytest
 
-from usp_prof.tables.communication.common_exchanges import grouped
+from usp_prof.tables.communication.peers import grouped
 from usp_prof.tables.table_set import MemorySource
 
 if TYPE_CHECKING:

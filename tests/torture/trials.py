@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from torture.mutations import Files, hostile, mutated, sample
 
-from usp_prof.cli.app import COMMANDS, build_parser, main
-from usp_prof.cli.exits import Exit
+from usp_prof.cli.app import COMMANDS, Exit, build_parser, main
 from usp_prof.model.errors import UspProfError
 from usp_prof.report.build import analyse, build
 from usp_prof.report.writers import json_text, markdown

@@ -15,8 +15,7 @@ from usp_prof.findings.draft import all_rules
 from usp_prof.findings.inputs import damage
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UspProfError
-from usp_prof.whatif.gains import Gain, gains
-from usp_prof.whatif.predict import predict
+from usp_prof.whatif.predict import Gain, gains, predict
 
 EDITS = ["rank_as_peers=1", "comm_faster=2,axis=dp", "no_launch_gaps", "schedule=zb-h1", "no_input_wait"]
 NO_LEAST = [-inf] * len(EDITS)

@@ -10,8 +10,15 @@ from made_faults import run_of
 
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.node_work import Family, shape_of
-from usp_prof.whatif.kernel_times import KernelTimes, kernel_times
-from usp_prof.whatif.network import USUAL_LATENCY_NS, Algorithm, hops, network_of, volume
+from usp_prof.whatif.fitted_times import (
+    USUAL_LATENCY_NS,
+    Algorithm,
+    KernelTimes,
+    hops,
+    kernel_times,
+    network_of,
+    volume,
+)
 
 
 def test_hops_and_volumes_are_those_of_the_textbook() -> None:

@@ -11,7 +11,7 @@ from made_faults import run_of
 
 from usp_prof.columns.rows import rows_of
 from usp_prof.model.edit import parse_edit
-from usp_prof.replay import recomputation
+from usp_prof.replay import backward
 from usp_prof.whatif.predict import predict, unedited
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def test_without_numbered_ops_products_tell_how_often_forward_runs_again(times: 
     plain = {"mesh": {"dp": 2, "pp": 2}, "work": {"steps": 3, "micro_batches": 2}, "shape": {"layers": 2}}
     repeated = plain | {"work": {"steps": 3, "micro_batches": 2, "recompute": times}}
     before, after = (run_of(json.dumps(declared)).tables for declared in (repeated, plain))
-    assert recomputation.measured(before) is None
+    assert backward.measured(before) is None
     predicted = predict(before, [parse_edit("recompute=none")])
     truth = 1 - unedited(after).mean_measured_ns / predicted.before_ns
     assert predicted.gain_fraction == pytest.approx(truth, abs=0.03)
@@ -35,7 +35,7 @@ def test_what_ops_show_to_run_again_is_taken_out(tmp_path: Path) -> None:
 
     tables = recorded(tmp_path, Program(around_each=True, around_both=True, reentrant=False))
     ops = tables.columns("ops", 0)
-    again = recomputation.ops_run_again(ops)
+    again = backward.ops_run_again(ops)
     outermost = again & ~np.append(again, False)[rows_of(ops["event"], ops["parent"])]
     steps = len(np.unique(ops["step"][outermost]))
     predicted = predict(tables, [parse_edit("recompute=none")])

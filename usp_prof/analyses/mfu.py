@@ -21,7 +21,7 @@ from usp_prof.model.hardware import Precision, precision
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
-from usp_prof.replay import recomputation
+from usp_prof.replay import backward
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -308,7 +308,7 @@ def _hardware(tables: TableSet, model: ModelEntry | None, convention: str, notes
     recompute = tables.manifest.recompute if tables.manifest is not None else ""
     if model is None:
         return float("nan")
-    again = recomputation.measured(tables)
+    again = backward.measured(tables)
     if again is not None:
         return flops.with_repeats(model, convention, again.products, again.attention) or float("nan")
     if not recompute:

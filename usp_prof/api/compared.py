@@ -10,7 +10,7 @@ from usp_prof.api.answer import Answer
 from usp_prof.charts.inputs import Waterfall
 from usp_prof.findings import find_all
 from usp_prof.gate.comparison import compare, direction
-from usp_prof.gate.measure import measure
+from usp_prof.gate.measured import measure
 from usp_prof.model.metric import Unit
 from usp_prof.report.answers import comparison as writer
 from usp_prof.report.format import quantity, signed

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof import conventions
 from usp_prof.analyses import NAMES
-from usp_prof.cli.console import note, output, write_out
-from usp_prof.cli.opening import executor_option, open_from, parse_numbers
-from usp_prof.cli.snapshots import read_snapshots
+from usp_prof.cli.opening import executor_option, note, open_from, output, parse_numbers, read_snapshots, write_out
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
 from usp_prof.model.flops import load as load_model

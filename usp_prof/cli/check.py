@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from usp_prof import checking
-from usp_prof.cli.console import output
-from usp_prof.cli.opening import open_from, run_options
+from usp_prof.cli.opening import open_from, output, run_options
 from usp_prof.gate import history
 from usp_prof.gate.policy import Judge, parse_pairs
 from usp_prof.gate.verdict import Inconclusive

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof import checking
-from usp_prof.cli.console import output, write_out
+from usp_prof.cli.opening import output, write_out
 from usp_prof.gate.comparison import compare
 from usp_prof.gate.facts import FactKind
 from usp_prof.model.errors import UsageError

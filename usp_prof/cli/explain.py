@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.console import write_out
+from usp_prof.cli.opening import write_out
 from usp_prof.findings import all_rules
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.health import HEALTH_CODES

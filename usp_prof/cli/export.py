@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.console import note
-from usp_prof.cli.opening import open_from, parse_numbers, run_options
+from usp_prof.cli.opening import note, open_from, parse_numbers, run_options
 from usp_prof.export.merged_trace import export
 from usp_prof.model.errors import UsageError
 from usp_prof.model.selection import Selection

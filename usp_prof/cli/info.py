@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from usp_prof.cli.console import output, write_out
-from usp_prof.cli.opening import open_from, run_options
+from usp_prof.cli.opening import open_from, output, run_options, write_out
 
 if TYPE_CHECKING:
     import argparse

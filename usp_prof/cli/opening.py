@@ -1,22 +1,110 @@
-"""Options that choose a run, and opening it with progress."""
+"""What commands share: the console, options that choose a run, opening it with progress, memory snapshots."""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.console import reading_progress
+from usp_prof.inputs.memory_snapshot import read_memory_snapshot
 from usp_prof.model.errors import UsageError
+from usp_prof.model.printable import for_log, printable
+from usp_prof.report.writers.safe_console import SafeConsole
 from usp_prof.run import open_run
 from usp_prof.store.executors import named_executor
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
 
+    from usp_prof.model.memory_snapshot import MemorySnapshot
     from usp_prof.run import Run
+
+
+_PIPED_WIDTH = 120
+
+
+def output(args: argparse.Namespace) -> SafeConsole:
+    """Give the console for results: as wide as the terminal, without colours when piped or not wanted."""
+    return _console(args, stderr=False)
+
+
+def notes(args: argparse.Namespace) -> SafeConsole:
+    """Give the console for what is said beside the results."""
+    return _console(args, stderr=True)
+
+
+def write_out(text: str) -> None:
+    """Write a result that is text: what it names may hold anything."""
+    sys.stdout.write(for_log(printable(text)))
+
+
+def note(args: argparse.Namespace, text: str) -> None:
+    """Say something beside the result, unless `--quiet`."""
+    if not args.quiet:
+        notes(args).print(text, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def reading_progress(args: argparse.Namespace) -> Iterator[Callable[[int, int, str], None] | None]:
+    """Show how far the reading of traces is: a bar on a terminal, lines with `--verbose`, else nothing."""
+    console = notes(args)
+    if args.quiet or not (console.is_terminal or args.verbose):
+        yield None
+        return
+    if not console.is_terminal:
+        yield lambda done, total, name: console.print(f"{done}/{total} bytes: {name}", markup=False)
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (
+        TextColumn("reading"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task("", total=None)
+
+    def show(done: int, total: int, name: str) -> None:
+        bar.update(task, completed=done, total=total, description=name)
+        bar.start()  # a run that comes from the cache shows no bar
+
+    try:
+        yield show
+    finally:
+        bar.stop()
+
+
+@contextmanager
+def progress_of(args: argparse.Namespace, what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show how many of a known number of things are done: a bar on a terminal, else nothing."""
+    console = notes(args)
+    if args.quiet or not console.is_terminal:
+        yield None
+        return
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _console(args: argparse.Namespace, *, stderr: bool) -> SafeConsole:
+    stream = sys.stderr if stderr else sys.stdout
+    plain = args.no_color or bool(os.environ.get("NO_COLOR"))
+    terminal = stream.isatty()
+    width = None if terminal or os.environ.get("COLUMNS") else _PIPED_WIDTH
+    return SafeConsole(file=stream, no_color=plain or not terminal, highlight=False, width=width, emoji=False)
+
+
+# Options that choose a run, and opening it with progress.
 
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?\Z")
 _MOST = 1_000_000
@@ -75,3 +163,18 @@ def parse_numbers(text: str, option: str) -> tuple[int, ...]:
             raise UsageError(f"{option} {text!r} is no list of numbers", hint=f"write it like {option} 0-3,7")
         out.update(range(first, last + 1))
     return tuple(sorted(out))
+
+
+# Memory snapshots: the rank of each, as named before it or by its file's name.
+
+_GIVEN = re.compile(r"(?P<rank>\d+)=(?P<path>.+)", re.DOTALL)
+_NAMED = re.compile(r"rank[-_.]?(?P<rank>\d+)", re.IGNORECASE)
+
+
+def read_snapshots(given: str) -> tuple[MemorySnapshot, ...]:
+    """Read the devices of one snapshot, given as FILE or RANK=FILE."""
+    match = _GIVEN.match(given)
+    path = Path(match["path"] if match else given)
+    said = match or _NAMED.search(path.name)
+    rank = int(said["rank"]) if said else -1
+    return tuple(replace(one, rank=rank, name=path.name) for one in read_memory_snapshot(path))

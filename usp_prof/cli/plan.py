@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from usp_prof import limits
-from usp_prof.cli.console import progress_of, write_out
-from usp_prof.cli.opening import choice_options, open_from
+from usp_prof.cli.opening import choice_options, open_from, progress_of, write_out
 from usp_prof.cli.plan_text import as_json, as_text
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.flops import check_convention

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from usp_prof.cli.console import note, output, write_out
-from usp_prof.cli.opening import open_from, run_options
+from usp_prof.cli.opening import note, open_from, output, run_options, write_out
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import write
 from usp_prof.model.printable import printable

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.console import note, reading_progress
-from usp_prof.cli.opening import executor_from, parse_numbers, run_options
+from usp_prof.cli.opening import executor_from, note, parse_numbers, reading_progress, run_options
 from usp_prof.model.errors import UsageError
 from usp_prof.run import read_ranks
 

@@ -11,7 +11,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.console import note, notes, output, write_out
+from usp_prof.cli.opening import note, notes, output, write_out
 from usp_prof.model.errors import InputError, UsageError, UspProfError
 from usp_prof.planner.calibration import calibrate
 from usp_prof.planner.sweep import published, rows, runner

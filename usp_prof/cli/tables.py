@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.console import output
+from usp_prof.cli.opening import output
 from usp_prof.model.schema import Kind
 from usp_prof.tables import catalogue
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.console import write_out
+from usp_prof.cli.opening import write_out
 from usp_prof.gate import history
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.metric import Better

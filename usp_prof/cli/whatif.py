@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.console import note, output, write_out
-from usp_prof.cli.opening import open_from, run_options
+from usp_prof.cli.opening import note, open_from, output, run_options, write_out
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UsageError
 from usp_prof.model.flops import load as load_model
@@ -105,8 +104,7 @@ def _write(args: argparse.Namespace, opened: Run, together: Prediction) -> None:
     """Write the predicted timeline: one file of all ranks, or a folder with one for each."""
     from usp_prof.export.merged_trace import export  # noqa: PLC0415
     from usp_prof.model.selection import EVERYTHING  # noqa: PLC0415 - only what is asked for
-    from usp_prof.whatif.predicted import predicted_tables  # noqa: PLC0415
-    from usp_prof.whatif.written import write_run  # noqa: PLC0415
+    from usp_prof.whatif.predicted import predicted_tables, write_run  # noqa: PLC0415
 
     path, tables = Path(args.output), predicted_tables(opened.tables, together)
     if path.suffix in (".json", ".gz", ".zst"):

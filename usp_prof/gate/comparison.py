@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from usp_prof.gate.facts import Difference, barred, differences
 from usp_prof.gate.judge import judge
 from usp_prof.gate.judgement import Judgement, Limit, Scale, Verdict
-from usp_prof.gate.noise import PRIORS, noise_of
 from usp_prof.gate.policy import Rule
+from usp_prof.gate.sample import PRIORS, noise_of
 from usp_prof.gate.verdict import unusable_input
 from usp_prof.gate.why import PartChange, Why, explain, waterfall
 from usp_prof.model.health import Severity
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from usp_prof.gate.facts import FactKind
     from usp_prof.gate.measured import Measured
-    from usp_prof.gate.noise import Noise
+    from usp_prof.gate.sample import Noise
     from usp_prof.gate.series import Series
 
 _DOUBT = 0.005

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.gate.judgement import Limit
-    from usp_prof.gate.noise import Noise
     from usp_prof.gate.policy import Rule
-    from usp_prof.gate.sample import Sample
+    from usp_prof.gate.sample import Noise, Sample
     from usp_prof.gate.series import Series
 
 

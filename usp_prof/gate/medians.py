@@ -18,16 +18,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.gate.noise import Prior
-from usp_prof.gate.sample import boil_down, effective_number
+from usp_prof.gate.sample import Prior, boil_down, effective_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from usp_prof.gate.noise import Noise
-    from usp_prof.gate.sample import Sample
+    from usp_prof.gate.sample import Noise, Sample
 
 _DRAWS = 1000
 

@@ -17,7 +17,7 @@ from usp_prof.analyses import NAMES
 from usp_prof.findings import slowdown
 from usp_prof.gate.facts import FactKind
 from usp_prof.gate.judgement import Limit, parse_limit
-from usp_prof.gate.noise import PRIORS, Machine, Prior
+from usp_prof.gate.sample import PRIORS, Machine, Prior
 from usp_prof.gate.series import SHARES
 from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.files import read_bytes

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from usp_prof.gate.facts import Difference, FactKind, barred, differences
 from usp_prof.gate.judge import judge
 from usp_prof.gate.judgement import Judgement, Scale, Verdict
-from usp_prof.gate.noise import noise_of
 from usp_prof.gate.policy import STEP_FAMILY, Policy, fits
-from usp_prof.gate.sample import boil_down, t_quantile
+from usp_prof.gate.sample import boil_down, noise_of, t_quantile
 from usp_prof.gate.series import RATES, STEP_TIME, WINDOW_TIME
 from usp_prof.gate.why import EMPTY_WHY, Why, explain, new_findings
 from usp_prof.model.health import Severity
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from usp_prof.gate.measured import Baseline, Measured, SeenFinding
-    from usp_prof.gate.noise import Noise
+    from usp_prof.gate.sample import Noise
     from usp_prof.gate.series import Series
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from usp_prof.gate.measured import Measured, SeenFinding, Work
-    from usp_prof.gate.noise import Noise
     from usp_prof.gate.policy import Policy
+    from usp_prof.gate.sample import Noise
     from usp_prof.gate.series import Series
 
 

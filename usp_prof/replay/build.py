@@ -9,8 +9,8 @@ import numpy as np
 
 from usp_prof.columns.rows import lookup, numbered, sorted_within
 from usp_prof.replay.dependencies import RankWaits, waits_of
-from usp_prof.replay.gloo_transfers import with_asked_posts
 from usp_prof.replay.graph import NEVER, Edges, Graph, NodeKind, Nodes
+from usp_prof.replay.hidden_waits import with_asked_posts
 from usp_prof.tables import calls, clock
 
 if TYPE_CHECKING:

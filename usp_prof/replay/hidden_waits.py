@@ -1,4 +1,4 @@
-"""Hidden waits: compute that waits for a communication, where a later launch was the last reason.
+"""Hidden waits: those of compute where a later launch was the last reason, and those inside ranges of gloo.
 
 Compute that is launched behind a communication waits for it, or runs beside it (as with gradients):
   1. Where lane and launch were over before the communication ended, the times tell which of the two.
@@ -8,16 +8,19 @@ Such a wait did not bind; it does once the host is no longer late.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.columns.rows import group_codes
-from usp_prof.replay.graph import NEVER, NodeKind
+from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
+from usp_prof.tables.communication.posts import asked_late
 
 if TYPE_CHECKING:
     from usp_prof.replay.build import RankNodes
-    from usp_prof.replay.graph import Ints
+    from usp_prof.replay.graph import Edges, Flags, Graph, Ints, Nodes
+
 
 USUALLY = 0.9
 """So many of the communications of a kind must be waited for by the compute behind them, where the times tell."""
@@ -38,3 +41,127 @@ def hidden_waits(n: RankNodes, explained_at: Ints, launched_at: Ints) -> tuple[I
     share = np.bincount(alike, waited) / np.maximum(np.bincount(alike, told), 1)
     hidden = ~told & (n.end[talks] <= n.start[behind]) & (share[alike] >= USUALLY)
     return talks[hidden], behind[hidden]
+
+
+# Transfers of gloo: how long a posted transfer lasts, whose range ends only when somebody asks.
+#
+# A posted send or receive (gloo) that ends right when the rank's own compute ends was done before: the compute is what
+# its range waited for. So it is with one that ends right after another one: waits are asked for in turn, and the first
+# was what was waited for. Its transfer is then taken to be as short as those of its axis that were waited for in
+# earnest, and nothing waits for it; otherwise a rank's own compute would come back as network time that no edit can
+# shorten.
+
+OPENED_NS = 1_000_000
+OPENED_SHARE = 0.1
+"""The profiler opens a posted part's range up to so long after the post; on busy cores by a share of what it lasts."""
+
+
+def with_asked_posts(graph: Graph) -> Graph:
+    """Shorten the posted transfers that were only asked for late."""
+    if not _posted(graph).any():
+        return graph
+    seen = graph.nodes.end
+    graph = _met(graph)
+    asked, first = _asked(graph, seen)
+    if not asked.any():
+        return graph
+    nodes = graph.nodes
+    edges = graph.edges
+    turned = asked[edges.source] & ~asked[first[edges.source]]
+    lag = np.where(turned, edges.lag + nodes.end[edges.source] - nodes.end[first[edges.source]], edges.lag)
+    graph = replace(graph, edges=replace(edges, source=np.where(turned, first[edges.source], edges.source), lag=lag))
+    transfer = np.where(asked, np.minimum(graph.transfer, _earnest(graph, asked)), graph.transfer)
+    last = nodes.end - graph.transfer
+    end = np.where(asked, np.maximum(nodes.start, last + transfer), nodes.end)
+    edges = graph.edges
+    gone = (edges.kind == EdgeKind.WAIT) & asked[edges.source]
+    target = np.unique(edges.target[gone])
+    kept = _reissued(edges.take(~gone), nodes, target)
+    gap = graph.gap.copy()
+    inner = target[(target > 0) & (nodes.lane[target] == nodes.lane[target - 1])]
+    inner = inner[_reached(kept, nodes)[inner] < nodes.start[inner]]
+    gap[inner] = nodes.start[inner] - nodes.end[inner - 1]
+    duration = end - nodes.start
+    return replace(
+        graph,
+        nodes=replace(nodes, duration=duration),
+        gap=gap,
+        edges=kept,
+        duration=np.where(asked, duration, graph.duration),
+        transfer=transfer,
+    )
+
+
+def _reissued(edges: Edges, nodes: Nodes, target: Ints) -> Edges:
+    """Let posts that need not wait any more follow the compute before them as they did."""
+    again = (edges.kind == EdgeKind.ISSUE) & np.isin(edges.target, target)
+    reached = _reached(edges, nodes)[edges.target] >= nodes.start[edges.target]
+    arrived = np.where(edges.at_end, nodes.end[edges.source], nodes.start[edges.source])
+    lag = np.where(again & ~reached, nodes.start[edges.target] - arrived, edges.lag)
+    return replace(edges, lag=lag)
+
+
+def _met(graph: Graph) -> Graph:
+    """Tie the posted parts that seem to end just before the other side begins: ranges open a little after the post."""
+    nodes = graph.nodes
+    late = np.maximum(OPENED_NS, (OPENED_SHARE * nodes.duration).astype(np.int64))
+    early = _posted(graph) & ~graph.tied & (nodes.call >= 0) & (graph.transfer < 0) & (graph.transfer >= -late)
+    if not early.any():
+        return graph
+    shift = np.where(early, -graph.transfer, 0)
+    edges = graph.edges
+    lag = edges.lag - np.where(edges.at_end, shift[edges.source], 0)
+    return replace(
+        graph,
+        nodes=replace(nodes, duration=nodes.duration + shift),
+        edges=replace(edges, lag=lag),
+        duration=graph.duration + shift,
+        transfer=np.where(early, 0, graph.transfer),
+        tied=graph.tied | early,
+    )
+
+
+def _posted(graph: Graph) -> Flags:
+    """Mark the sends and receives that a host without a device posted: each has a lane of its own."""
+    nodes = graph.nodes
+    posted = (nodes.kind == NodeKind.COMMUNICATION) & ~nodes.of_ranks_with(nodes.kind == NodeKind.HOST)
+    if posted.any():
+        posted &= np.bincount(nodes.lane)[nodes.lane] == 1
+    return np.asarray(posted)
+
+
+def _asked(graph: Graph, seen: Ints) -> tuple[Flags, Ints]:
+    """Mark the posted parts that end right after the rank's own compute, or after another part waited for in turn.
+
+    `seen` are the ends as recorded. Gives also the part that was waited for first in each turn, by node.
+    """
+    nodes = graph.nodes
+    asked = np.zeros(len(nodes), dtype=bool)
+    turn = np.arange(len(nodes))
+    posted = _posted(graph) & graph.tied
+    for rank in np.unique(nodes.rank[posted]).tolist():
+        mine = nodes.of_rank(rank)
+        rows, compute = mine[posted[mine]], mine[nodes.kind[mine] == NodeKind.COMPUTE]
+        if not len(compute):
+            continue
+        asked[rows], heads = asked_late(nodes.start[rows], seen[rows], seen[compute], nodes.duration[rows])
+        turn[rows] = rows[heads]
+    return asked, turn
+
+
+def _earnest(graph: Graph, asked: Flags) -> Ints:
+    """Give for each node the median transfer of its axis' parts that were waited for; 0 where there are none."""
+    found = np.zeros(len(graph.nodes), np.int64)
+    for axis in np.unique(graph.nodes.axis[asked]).tolist():
+        mine = graph.nodes.axis == axis
+        waited = mine & graph.tied & ~asked
+        found[mine] = int(np.median(graph.transfer[waited])) if waited.any() else 0
+    return found
+
+
+def _reached(edges: Edges, nodes: Nodes) -> Ints:
+    """Give when the last edge into each node was over, as measured."""
+    reached = np.full(len(nodes), NEVER)
+    arrived = np.where(edges.at_end, nodes.end[edges.source], nodes.start[edges.source]) + edges.lag
+    np.maximum.at(reached, edges.target, arrived)
+    return reached

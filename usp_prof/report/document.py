@@ -1,4 +1,8 @@
-"""Document: a run's facts, its figures, and sections of blocks, as data that writers set."""
+"""Document: a run's facts, its figures, and sections of blocks, as data that writers set.
+
+Nothing here knows how it will look, and no writer computes: values are raw (nanoseconds, bytes, fractions) with their
+unit beside them, charts are their plain columns.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Formats: numbers by unit, columns on one scale with the unit in their head, and bars in characters."""
+"""Formats: numbers by unit, columns on one scale with the unit in their head, and bars in characters.
+
+Times go by thousands (ns, us, ms, s), sizes by 1024 (KiB, MiB, ...), rates by thousands (GB/s, TFLOP/s), as each is
+customary. A value that is not known is a dash, never a zero.
+"""
 
 from __future__ import annotations
 

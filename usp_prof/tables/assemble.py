@@ -12,11 +12,10 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.tables import actions, activities, collectives, groups, health, kernels, launches, memory, ops, ranks
 from usp_prof.tables import annotations as annotation_table
 from usp_prof.tables import steps as step_table
-from usp_prof.tables.communication import common_exchanges
+from usp_prof.tables.communication import peers
 from usp_prof.tables.communication.parts import find_parts
-from usp_prof.tables.events import streams
 from usp_prof.tables.events.frame import EventFrame
-from usp_prof.tables.events.links import link
+from usp_prof.tables.events.links import cut, link
 from usp_prof.tables.groups import seen
 from usp_prof.tables.parallelism import group_axes
 from usp_prof.tables.parallelism.gloo_groups import regrouped
@@ -42,7 +41,7 @@ def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str,
     The two that have a row for nearly every event come in parts.
     """
     frame = EventFrame(raw, rank)
-    overrunning = streams.cut(frame)
+    overrunning = cut(frame)
     links = link(frame)
     steps = step_table.find(frame, links)
     parts = find_parts(frame, links)
@@ -75,7 +74,7 @@ def assemble(
     layout, found = group_axes.resolve(sources, manifest)
     known = sorted({*health, *found, *_of_ranks(sources), *_without_device_work(sources)})
     cut = job_steps.cut(group_axes.apply(sources, layout), known)
-    cut_sources, of_exchanges = common_exchanges.grouped(cut.sources, group_axes.world_size(sources))
+    cut_sources, of_exchanges = peers.grouped(cut.sources, group_axes.world_size(sources))
     tables = TableSet(
         inferred_actions.completed(cut_sources),
         manifest=manifest,

@@ -12,7 +12,7 @@ from usp_prof.columns.table import Columns
 from usp_prof.model.schema import STEP, Schema, Scope, flag, integer, text
 from usp_prof.tables import clock
 from usp_prof.tables.build import empty, table
-from usp_prof.tables.communication.late_waits import asked_late
+from usp_prof.tables.communication.posts import asked_late
 from usp_prof.tables.matching import same_calls
 from usp_prof.tables.matching.same_calls import MatchedBy
 

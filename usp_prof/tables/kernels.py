@@ -12,7 +12,7 @@ from usp_prof.tables.build import table
 from usp_prof.tables.events.arguments import Field
 from usp_prof.tables.events.classification import KINDS
 from usp_prof.tables.events.frame import compact
-from usp_prof.tables.events.streams import streams
+from usp_prof.tables.events.links import streams
 
 if TYPE_CHECKING:
     import pyarrow as pa

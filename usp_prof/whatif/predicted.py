@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from usp_prof.contract import MANIFEST_NAME, TRACE_METADATA_KEY
+from usp_prof.export.merged_trace import write_rank
+from usp_prof.model.errors import UsageError
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.tables import clock
 from usp_prof.tables.table_set import MemorySource, TableSet
 from usp_prof.whatif.layout import AXES
 from usp_prof.whatif.predicted_tables import retimed
 from usp_prof.whatif.reordering.rearranged import rearranged
+from usp_prof.whole_files import whole_file
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from usp_prof.contract import Manifest
     from usp_prof.model.topology import Topology
     from usp_prof.whatif.layout import Layout
@@ -99,3 +107,23 @@ def _told(tables: TableSet, prediction: Prediction) -> list[HealthRow]:
         detail = "communication that the changes add has its effect on the times, but is not in the tables itself"
         rows.append(HealthRow("predicted_calls", Severity.INFO, count=prediction.graph.added, detail=detail))
     return rows
+
+
+# Predicted runs on disk: a trace for each rank and a manifest, which every command reads.
+
+
+def write_run(tables: TableSet, folder: Path, metadata: Mapping[int, Mapping[str, Any]]) -> None:
+    """Write all ranks; `metadata` has the top-level fields of the recorded files."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is there already", hint="name a new folder with -o, or a file such as what.json.gz")
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank in tables.ranks:
+        own = dict(metadata.get(rank, {}))
+        info = own.get("distributedInfo")
+        if not isinstance(info, dict):
+            own["distributedInfo"] = {"rank": rank, "world_size": len(tables.ranks)}
+        own.pop(TRACE_METADATA_KEY, None)
+        write_rank(tables, rank, folder / f"rank{rank}.json.gz", own)
+    if tables.manifest is not None:
+        with whole_file(folder / MANIFEST_NAME) as file:
+            file.write(json.dumps(tables.manifest.to_dict(), indent=1).encode())

@@ -16,7 +16,7 @@ from usp_prof.model.finding import Basis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import work_of
-from usp_prof.whatif.edits.operations import interference
+from usp_prof.whatif.edits.compute import interference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

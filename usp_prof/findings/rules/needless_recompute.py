@@ -9,7 +9,7 @@ from usp_prof.analyses import memory
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.model.edit import Edit
-from usp_prof.replay import recomputation
+from usp_prof.replay import backward
 from usp_prof.whatif.layout import layout_of
 from usp_prof.whatif.memory import memory_of
 
@@ -68,7 +68,7 @@ class NeedlessRecompute:
         known = left >= 0 and need > 0
         if known and need > left - SPARE * size:
             return
-        again = recomputation.measured(tables)
+        again = backward.measured(tables)
         often = f", each forward {again.most:.1f} times" if again is not None and again.most > OFTEN else ""
         yield Draft(
             f"activations are recomputed ({layout.recompute}{often})",

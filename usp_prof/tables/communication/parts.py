@@ -19,7 +19,7 @@ from usp_prof.tables.communication.peers import marked_transfers
 from usp_prof.tables.communication.posts import around, operation_of, posts_of_gloo, ranges_of
 from usp_prof.tables.events.classification import KINDS, Work, operation
 from usp_prof.tables.events.frame import HOST_OPS, MARKS
-from usp_prof.tables.events.streams import streams
+from usp_prof.tables.events.links import streams
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,8 +1,8 @@
-"""Peers: the rank on the other side of a send or receive.
+"""Peers: the rank on the other side of a send or receive, and exchanges that name none but that all ranks share.
 
-In this order: as recorded; as the pipeline's mark around it says; from the rank within a group that c10d was given.
-`c10d::send` does not name the group. The peer is set only if one of the rank's groups fits (of those on the part's
-axis, if there are any); otherwise it stays unknown. NCCL's kernels name neither direction nor peer.
+A peer is taken in this order: as recorded; as the pipeline's mark around it says; from the rank within a group that
+c10d was given. `c10d::send` does not name the group. The peer is set only if one of the rank's groups fits (of those on
+the part's axis, if there are any); otherwise it stays unknown. NCCL's kernels name neither direction nor peer.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import numpy as np
 
 from usp_prof.columns.arrow import index_of
 from usp_prof.columns.lanes import nest
+from usp_prof.columns.table import Columns, Replaced, table_of
 from usp_prof.contract import parse_mark
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.topology import group_key
 from usp_prof.tables.communication.arguments import numbers
 from usp_prof.tables.events.arguments import Field
-from usp_prof.tables.events.frame import MARKS
+from usp_prof.tables.events.frame import MARKS, compact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
     from usp_prof.tables.groups import Membership
 
     Ints = NDArray[np.int64]
+    from collections.abc import Mapping
+
+    from usp_prof.columns.table import View
+    from usp_prof.tables.table_set import Source
 
 
 _DIRECTIONS = ("", "send", "recv")
@@ -95,3 +102,100 @@ def _only(groups: Sequence[Group], rank: int, axis: str, place: int) -> int:
     own = [g for g in fitting if g.axis == axis]
     found = {g.ranks[place] for g in own or fitting} - {rank}
     return found.pop() if len(found) == 1 else -1
+
+
+# Common exchanges: kernels of sends and receives that name no group and no peer, where all ranks share each of them.
+#
+# NCCL runs an all-to-all by the kernel of sends. With device activity alone nothing names its members, nor whether it
+# is one: a pipeline's transfers, a ring's exchanges and two halves of the job look alike. One thing tells: whom a late
+# rank keeps waiting. Counted from the last, call k of every rank is one call of all ranks where
+#     - the ends of the members lie within microseconds of one another, once each rank's clock offset is taken out, and
+#     - whenever a single rank arrives clearly later than all others, none of the others ends before it arrives.
+# In a pipeline, a ring or two halves, a late rank holds up its neighbours alone. Where no rank is ever clearly late
+# the kernels stay without a group.
+
+_TOGETHER_NS = 100_000
+"""Median distance of the ends of one call's members; 10 to 40 us were measured on four recorded ranks."""
+_LATE_NS = 10 * _TOGETHER_NS
+"""A rank that arrives this much later than all others is late beyond what distances of ends could mean."""
+_LEAST_LATE_CALLS = 3
+_LEAST_RANKS = 3
+"""Two ranks that exchange are a pipeline of two stages as well as an all-to-all of two."""
+_HELD = 0.9
+"""Share of the calls with a late rank in which it holds up everybody; a profiler loses a kernel now and then."""
+
+
+def grouped(sources: Mapping[int, Source], world: int) -> tuple[dict[int, Source], list[HealthRow]]:
+    """Give nameless exchanges the group of all ranks, where it shows that all ranks share them."""
+    plain = dict(sources)
+    if len(sources) < max(world, _LEAST_RANKS):
+        return plain, []
+    rows = {rank: nameless(Columns(source.view("collectives"))) for rank, source in sources.items()}
+    counts = [len(own) for own in rows.values()]
+    if min(counts) < _LEAST_LATE_CALLS or not _are_common(sources, rows, min(counts)):
+        return plain, []
+    key = group_key("", tuple(sorted(sources)))
+    found: dict[int, Source] = {rank: _Grouped(source, key, len(sources)) for rank, source in sources.items()}
+    detail = (
+        f"{min(counts)} exchanges of each rank name no group: they are taken as calls of all {len(sources)} ranks, as "
+        "whenever one rank came late all others waited for it"
+    )
+    return found, [HealthRow("exchanges_grouped", Severity.INFO, count=min(counts), detail=detail)]
+
+
+def nameless(collectives: Columns) -> Ints:
+    """List the rows that send and receive, and name neither a group nor a peer, by their start."""
+    rows = np.flatnonzero(
+        collectives.matches("op", "send_recv") & collectives.matches("group", "") & (collectives["peer"] < 0)
+    )
+    return rows[np.argsort(collectives["start_ns"][rows], kind="stable")]
+
+
+def _are_common(sources: Mapping[int, Source], rows: Mapping[int, Ints], count: int) -> bool:
+    """Say whether the last `count` exchanges of all ranks are the same calls."""
+    # Both arrays: one row a rank, one column a call.
+    start = np.empty((len(sources), count), np.int64)
+    end = np.empty_like(start)
+    for place, (rank, source) in enumerate(sources.items()):
+        columns, own = Columns(source.view("collectives")), rows[rank][-count:]
+        start[place] = columns["start_ns"][own]
+        end[place] = start[place] + columns["dur_ns"][own]
+    offset = np.median(end - end[0], axis=1).astype(np.int64)[:, None]
+    start, end = start - offset, end - offset
+    if np.median(end.max(axis=0) - end.min(axis=0)) > _TOGETHER_NS:
+        return False
+    arrival = np.sort(start, axis=0)
+    has_late_rank = arrival[-1] - arrival[-2] > _LATE_NS
+    if has_late_rank.sum() < _LEAST_LATE_CALLS:
+        return False
+    holds_all = end.min(axis=0) >= arrival[-1] - _TOGETHER_NS
+    return bool(np.mean(holds_all[has_late_rank]) >= _HELD)
+
+
+class _Grouped:
+    """One rank's tables in which nameless exchanges are of the group of all ranks."""
+
+    def __init__(self, source: Source, key: str, size: int) -> None:
+        self._source, self._key, self._size = source, key, size
+
+    def table(self, name: str) -> pa.Table:
+        """Give one table of this rank."""
+        return table_of(self.view(name))
+
+    def view(self, name: str) -> View:
+        """Give one table of this rank, not read before its columns are asked for."""
+        view = self._source.view(name)
+        if name != "collectives":
+            return view
+        columns = Columns(view)
+        is_common = np.zeros(len(columns), bool)
+        is_common[nameless(columns)] = True
+        codes, keys = columns.codes("group")
+        names = [*keys, self._key] if self._key not in keys else list(keys)
+        return Replaced(
+            view,
+            {
+                "group": lambda: compact(np.where(is_common, names.index(self._key), codes), names),
+                "group_size": lambda: index_of(np.where(is_common, self._size, columns["group_size"])),
+            },
+        )

@@ -14,11 +14,17 @@ from usp_prof.columns.table import Columns, Replaced, table_of
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.topology import Axis, AxisSource
 from usp_prof.tables.groups import seen
-from usp_prof.tables.parallelism.axis_health import axis_health
 from usp_prof.tables.parallelism.axis_names import described
-from usp_prof.tables.parallelism.inference import Inferred, Traffic, inferred, made_for, of_operation, traffic_of
-from usp_prof.tables.parallelism.job_group import job_group
-from usp_prof.tables.parallelism.mesh import Job, lay_out, talking
+from usp_prof.tables.parallelism.inference import (
+    Inferred,
+    Traffic,
+    axis_health,
+    inferred,
+    made_for,
+    of_operation,
+    traffic_of,
+)
+from usp_prof.tables.parallelism.mesh import Job, job_group, lay_out, talking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,21 +1,31 @@
-"""Compute edits: a faster rank, faster activities by name, or a rank as its peers."""
+"""Compute edits: a faster rank, activities faster by name, one op made faster, compute without interference."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.intervals import union
+from usp_prof.columns.rows import distinct, group_codes, lookup, rows_of
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
-from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.graph import NodeKind, events_of
 from usp_prof.replay.node_work import work_of
 from usp_prof.replay.peers import slowness, slowness_by_step
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.host_times import of_others, with_usual_hosts
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.columns.table import Columns
     from usp_prof.replay.graph import Flags, Graph, Ints
+    from usp_prof.tables.table_set import TableSet
+
+    Floats = NDArray[np.float64]
 
 
 def compute_faster(graph: Graph, request: Request) -> Graph:
@@ -67,4 +77,116 @@ def scaled(values: Ints, rows: Flags, factor: float) -> Ints:
 EDITS = (
     EditKind("compute_faster", "compute_faster=1.5,rank=3", ("rank", "stage", "name"), compute_faster),
     EditKind("rank_as_peers", "rank_as_peers=7", (), rank_as_peers),
+)
+
+
+# Op edits: an op of a name and shape made faster, or all compute that communication slows.
+
+FEWEST = 4
+"""A kind of kernel is compared when so many of its runs lie beside communication and so many do not."""
+_DEEPEST = 20
+
+
+def op_faster(graph: Graph, request: Request) -> Graph:
+    """Let an op's kernels take 1/value of their time; keys: op, dims (as 4096x512.512x50257), size (one of them)."""
+    edit = request.edit
+    rows = of_op(graph, request.tables, edit.place("op"), edit.place("dims"), edit.place("size"))
+    if not rows.any():
+        raise UsageError(f"edit {edit}: no kernel belongs to such an op", hint="ops as `usp-prof query` lists them")
+    return graph.with_changes(duration=scaled(graph.duration, rows, request.positive()))
+
+
+def shape_word(dims: str) -> str:
+    """Write an op's shapes as an edit's word, in which commas have another meaning."""
+    return dims.replace(" ", "").replace("],[", ".").strip("[]").replace(",", "x")
+
+
+def of_op(graph: Graph, tables: TableSet, name: str, word: str = "", size: str = "") -> Flags:
+    """Mark the compute that an op of this name and these shapes (or with this size in them) did, or one inside it."""
+    events, found = events_of(graph), np.zeros(len(graph.nodes), dtype=bool)
+    for rank in tables.ranks:
+        ops, work = tables.columns("ops", rank), tables.columns("activities", rank)
+        wanted = _wanted(ops, name, word, size)
+        hits = np.isin(work["op_event"], wanted) & (work["op_event"] >= 0) & work.matches("kind", "compute")
+        mine = graph.nodes.of_rank(rank)
+        mine = mine[graph.nodes.kind[mine] == NodeKind.COMPUTE]
+        found[mine] = np.isin(events[mine], work["event"][hits])
+    return found
+
+
+def _wanted(ops: Columns, name: str, word: str, size: str) -> Ints:
+    """Give the events of the ops that match, and of those inside them."""
+    codes, names = ops.codes("name")
+    hits = lookup([text == name or not name for text in names], codes, missing=False)
+    codes, texts = ops.codes("input_dims")
+    words = [shape_word(text) for text in texts]
+    if word:
+        hits &= lookup([text == word for text in words], codes, missing=False)
+    if size:
+        hits &= lookup([size in re.split(r"[x.\[\]]+", text) for text in words], codes, missing=False)
+    found = ops["event"][hits]
+    for _ in range(_DEEPEST):
+        inside = np.isin(ops["parent"], found) & ~np.isin(ops["event"], found)
+        if not inside.any():
+            break
+        found = np.union1d(found, ops["event"][inside])
+    return np.asarray(found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Interference:
+    """How much longer compute takes beside communication, node by node (1 where it does not, or is not known)."""
+
+    ratio: Floats
+    kinds: int
+    """Kinds of kernels that ran often enough both ways."""
+
+
+def no_interference(graph: Graph, request: Request) -> Graph:
+    """Let compute beside communication be as fast as the same kernels are alone; communication stays as fast."""
+    ratio = interference(graph, request.tables).ratio
+    if request.cautious:
+        ratio = 1 + (ratio - 1) / 2
+    return graph.with_changes(duration=np.rint(graph.duration / ratio).astype(np.int64))
+
+
+def interference(graph: Graph, tables: TableSet) -> Interference:
+    """Compare each kind of kernel (name, grid and shapes) beside communication with itself alone."""
+    nodes, events = graph.nodes, events_of(graph)
+    ratio, kinds = np.ones(len(nodes)), 0
+    for rank in tables.ranks:
+        kernels = tables.columns("kernels", rank)
+        rows = nodes.of_rank(rank)
+        mine = rows[nodes.kind[rows] == NodeKind.COMPUTE]
+        if not len(kernels) or not len(mine):
+            continue
+        kind = _kind_of(kernels, tables.columns("ops", rank), events[mine])
+        talks = rows[nodes.kind[rows] == NodeKind.COMMUNICATION]
+        beside = union(nodes.start[talks], nodes.end[talks])
+        start, end = nodes.start[mine], nodes.end[mine]
+        shared = beside.within(start, end) / np.maximum(end - start, 1)
+        for code in distinct(kind[(kind >= 0) & (shared > 1 / 2)]).tolist():
+            same = kind == code
+            with_it, alone = same & (shared > 1 / 2), same & (shared == 0)
+            if min(int(with_it.sum()), int(alone.sum())) < FEWEST:
+                continue
+            usual = float(np.median(nodes.duration[mine[alone]]))
+            slowed = float(np.median(nodes.duration[mine[with_it]]))
+            kinds += 1
+            if usual > 0 and slowed > usual:
+                ratio[mine[with_it]] = slowed / usual
+    return Interference(ratio, kinds)
+
+
+def _kind_of(kernels: Columns, ops: Columns, events: Ints) -> Ints:
+    """Give each node's kind of kernel; -1 for what is none."""
+    op = rows_of(ops["event"], kernels["op_event"])
+    dims = lookup(ops.codes("input_dims")[0], op, missing=-1)
+    kind = group_codes(kernels.codes("name")[0], kernels["blocks"], kernels["threads_per_block"], dims)
+    return lookup(kind, rows_of(kernels["event"], events), missing=-1)
+
+
+OP_EDITS = (
+    EditKind("op_faster", "op_faster=1.5,op=aten::mm", ("op", "dims", "size"), op_faster),
+    EditKind("no_interference", "no_interference", (), no_interference, modelled=True),
 )

@@ -17,8 +17,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import OPTIMIZER, Family, Work, work_of
 from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.kernel_times import kernel_times
-from usp_prof.whatif.network import Algorithm, hops, network_of, on_axis, volume
+from usp_prof.whatif.fitted_times import Algorithm, hops, kernel_times, network_of, on_axis, volume
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import lookup, rows_by_code
-from usp_prof.replay.gradients import accumulated
+from usp_prof.replay.backward import accumulated
 from usp_prof.replay.graph import EdgeKind, NodeKind
 from usp_prof.replay.insertion import with_edges
 from usp_prof.replay.node_work import BACKWARD, FORWARD, work_of
 from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.network import talk
+from usp_prof.whatif.fitted_times import talk
 
 if TYPE_CHECKING:
     from usp_prof.replay.graph import Graph, Ints

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.model.errors import UsageError
-from usp_prof.replay import recomputation
+from usp_prof.replay import backward
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import BACKWARD, FORWARD, Family, Work, work_of
 from usp_prof.whatif.edits.kind import EditKind, Request
@@ -42,8 +42,8 @@ def recompute(graph: Graph, request: Request) -> Graph:
         return graph
     work = work_of(request.tables)
     again = _part(graph, work, wanted, request.layout).astype(np.float64)
-    if recomputation.measured(request.tables) is not None:
-        graph = _without(graph, recomputation.nodes_run_again(request.tables, graph.nodes))
+    if backward.measured(request.tables) is not None:
+        graph = _without(graph, backward.nodes_run_again(request.tables, graph.nodes))
     else:
         present = _part(graph, work, now, request.layout)
         again -= _repeats_by_flop(graph, work, present) * present
