@@ -19,6 +19,7 @@ from usp_prof.tables.events.links import cut, link
 from usp_prof.tables.groups import seen
 from usp_prof.tables.parallelism import group_axes
 from usp_prof.tables.parallelism.gloo_groups import regrouped
+from usp_prof.tables.parallelism.resolved import apply
 from usp_prof.tables.pipeline import inferred_actions
 from usp_prof.tables.ranks import UNRECORDED
 from usp_prof.tables.step_cuts import job_steps
@@ -73,7 +74,7 @@ def assemble(
     sources = regrouped(sources, seen(sources))
     layout, found = group_axes.resolve(sources, manifest)
     known = sorted({*health, *found, *_of_ranks(sources), *_without_device_work(sources)})
-    cut = job_steps.cut(group_axes.apply(sources, layout), known)
+    cut = job_steps.cut(apply(sources, layout), known)
     cut_sources, of_exchanges = peers.grouped(cut.sources, group_axes.world_size(sources))
     tables = TableSet(
         inferred_actions.completed(cut_sources),

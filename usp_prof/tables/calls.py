@@ -7,21 +7,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes, per_code, rows_by_code
+from usp_prof.columns.rows import per_code, rows_by_code
 from usp_prof.columns.table import Columns
 from usp_prof.model.schema import STEP, Schema, Scope, flag, integer, text
 from usp_prof.tables import clock
 from usp_prof.tables.build import empty, table
-from usp_prof.tables.communication.posts import asked_late
 from usp_prof.tables.matching import same_calls
+from usp_prof.tables.matching.members import (
+    delivered_ns,
+    group_size,
+    inter_node,
+    late_ranks,
+    members_of,
+    on_one_clock,
+    sequence_numbers,
+)
 from usp_prof.tables.matching.same_calls import MatchedBy
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from usp_prof.tables.clock import Clock
-    from usp_prof.tables.matching.same_calls import Parts
     from usp_prof.tables.table_set import TableSet
 
     Int = NDArray[np.int64]
@@ -118,33 +124,19 @@ def build_parts(tables: TableSet) -> pa.Table:
     return of(tables).parts
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Members:
-    """The matched parts, sorted by call and rank; `call` numbers by first arrival, times are aligned."""
-
-    columns: Columns
-    call: Int
-    count: int
-    rank: Int
-    part: Int
-    start: Int
-    end: Int
-    by: Int
-
-
 def _make(tables: TableSet) -> Calls:
     matched, clocks = same_calls.of(tables), clock.of(tables)
     if not matched.calls:
         return Calls(empty(SCHEMA), empty(PARTS), np.zeros(0, np.int64))
-    members = _members(matched, clocks)
+    members = members_of(matched, clocks)
     call, count = members.call, members.count
     head = np.searchsorted(call, np.arange(count))
-    size = _group_size(members, head)
+    size = group_size(members, head)
     together = np.bincount(call, minlength=count)
-    one_clock = _one_clock(members, clocks)
+    one_clock = on_one_clock(members, clocks)
     complete = (together == size) & one_clock
     last = per_code(call, members.start, np.maximum, count)
-    delivered = np.where(complete[call], _delivered(tables, members), 0)
+    delivered = np.where(complete[call], delivered_ns(tables, members), 0)
     over = members.end - delivered
     end = per_code(call, over, np.maximum, count)
     wait = np.minimum(np.maximum(last[call] - members.start, 0), np.maximum(members.end - members.start, 0))
@@ -158,7 +150,7 @@ def _make(tables: TableSet) -> Calls:
             "op": c["op"][head],
             "group": c["group"][head],
             "axis": c["axis"][head],
-            "sequence": _sequence(members, head),
+            "sequence": sequence_numbers(members, head),
             "matched_by": np.array([str(how) for how in MatchedBy], object)[members.by[head]],
             "members": together,
             "group_size": size,
@@ -167,10 +159,10 @@ def _make(tables: TableSet) -> Calls:
             "first_ns": per_code(call, members.start, np.minimum, count),
             "last_ns": last,
             "end_ns": end,
-            "late_rank": np.where(complete & (size > 1), _late(members, clocks), -1),
+            "late_rank": np.where(complete & (size > 1), late_ranks(members, clocks), -1),
             "transfer_ns": np.where(complete, np.maximum(end - last, 0), -1),
             "wait_ns": np.where(complete, per_code(call, wait, np.add, count), -1),
-            "inter_node": _inter_node(tables, members),
+            "inter_node": inter_node(tables, members),
             "step": steps,
         },
         count,
@@ -178,128 +170,6 @@ def _make(tables: TableSet) -> Calls:
     columns = {"call": call, "rank": members.rank, "part": members.part}
     columns |= {"wait_ns": np.where(known, wait, -1), "transfer_ns": np.where(known, transfer, -1)}
     return Calls(calls, table(PARTS, columns, len(call)), delivered)
-
-
-def _members(matched: Parts, clocks: Clock) -> _Members:
-    rows = np.flatnonzero(matched.call >= 0)
-    call, rank = matched.call[rows], matched.rank[rows]
-    start = clocks.align_rows(rank, matched.start[rows])
-    first = per_code(call, start, np.minimum, matched.calls)
-    number = np.empty(matched.calls, np.int64)
-    number[np.lexsort((np.arange(matched.calls), first))] = np.arange(matched.calls)
-    call = number[call]
-    order = np.lexsort((rank, call))
-    rows = rows[order]
-    end = clocks.align_rows(matched.rank[rows], matched.end[rows])
-    return _Members(
-        matched.columns.take(rows),
-        call[order],
-        matched.calls,
-        matched.rank[rows],
-        matched.part[rows],
-        start[order],
-        end,
-        matched.by[rows],
-    )
-
-
-def _group_size(members: _Members, head: Int) -> Int:
-    """Give the number of members each call should have: 2 for a pair, else what the group says, else who was seen."""
-    declared = per_code(members.call, members.columns["group_size"], np.maximum, members.count)
-    seen = np.bincount(members.call, minlength=members.count)
-    paired = members.by[head] == list(MatchedBy).index(MatchedBy.P2P)
-    return np.where(paired, 2, np.where(declared > 0, declared, seen))
-
-
-def _one_clock(members: _Members, clocks: Clock) -> NDArray[np.bool_]:
-    component = clocks.component_rows(members.rank)
-    low, high = (per_code(members.call, component, how, members.count) for how in (np.minimum, np.maximum))
-    return np.asarray(low == high)
-
-
-def _late(members: _Members, clocks: Clock) -> Int:
-    """Name the last to arrive, unless the next before it is within what the clocks leave open."""
-    order = np.lexsort((members.start, members.call))
-    call = members.call[order]
-    tail = np.searchsorted(call, np.arange(members.count), side="right") - 1
-    last, before = order[tail], order[np.maximum(tail - 1, 0)]
-    alone = members.call[before] != np.arange(members.count)
-    apart = members.start[last] - members.start[before]
-    tied = apart <= clocks.tolerance_ns(members.rank[last], members.rank[before])
-    return np.where(alone | tied | (last == before), -1, members.rank[last])
-
-
-def _inter_node(tables: TableSet, members: _Members) -> NDArray[np.bool_]:
-    hosts = [clock.host_of(tables, rank) for rank in tables.ranks]
-    per_node = tables.manifest.devices_per_node if tables.manifest else 0
-    if not all(hosts) and per_node > 0:
-        hosts = [str(rank // per_node) for rank in tables.ranks]
-    numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
-    node = np.array([numbers[host] for host in hosts], np.int64)[np.searchsorted(tables.ranks, members.rank)]
-    low, high = (per_code(members.call, node, how, members.count) for how in (np.minimum, np.maximum))
-    return np.asarray(low != high)
-
-
-def _sequence(members: _Members, head: Int) -> Int:
-    """Take the recorded number, else count the group's calls of an operation by first arrival."""
-    c = members.columns
-    group, op = c.codes("group")[0][head], c.codes("op")[0][head]
-    codes = group_codes(group, op)
-    counted = np.empty(members.count, np.int64)
-    order = np.lexsort((np.arange(members.count), codes))
-    begin = np.searchsorted(codes[order], np.arange(int(codes.max()) + 1))
-    counted[order] = np.arange(members.count) - begin[codes[order]]
-    by_number = members.by[head] == list(MatchedBy).index(MatchedBy.SEQUENCE)
-    return np.where(by_number, c["sequence"][head], counted)
-
-
-def _delivered(tables: TableSet, members: _Members) -> Int:
-    """Measure how long the range of a posted send or receive goes on after the receiver had the data.
-
-    gloo's ranges last until someone waits for their handles, which can be long after the data is across. The receive's
-    end tells when it was, unless the receiver asked late itself: then the transfer is taken to be as long as the
-    median of those of its axis that were waited for (where there is one; else the receive's end stands).
-    """
-    columns = members.columns
-    on_gloo = columns.matches("library", "gloo")
-    is_send, is_receive = columns.matches("op", "send") & on_gloo, columns.matches("op", "recv")
-    # Of each call, by part: when both sides had posted, and when the receive's range ended (-1: no receive was read).
-    both = per_code(members.call, members.start, np.maximum, members.count)[members.call]
-    received = per_code(members.call, np.where(is_receive, members.end, -1), np.maximum, members.count)[members.call]
-    is_posted_receive = is_receive & on_gloo
-    late = _asked_late(tables, members, is_posted_receive)
-    axes, names = columns.codes("axis")
-    for axis in range(len(names)):
-        on_axis = is_posted_receive & (axes == axis)
-        waited = on_axis & ~late
-        if not waited.any():
-            continue
-        typical = max(int(np.median((received - both)[waited])), 0)
-        shortened = _of_call(members, on_axis & late)
-        received = np.where(shortened, np.minimum(received, both + typical), received)
-    after = np.minimum(members.end - np.maximum(received, members.start), members.end - members.start)
-    return np.where((is_send | is_posted_receive) & (received >= 0), np.maximum(after, 0), 0)
-
-
-def _of_call(members: _Members, parts: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mark all parts of the calls that have one of these parts."""
-    marked = np.zeros(members.count, dtype=bool)
-    marked[members.call[parts]] = True
-    return marked[members.call]
-
-
-def _asked_late(tables: TableSet, members: _Members, receives: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mark the posted receives that nobody waited for until later work was done."""
-    late = np.zeros(len(members.call), dtype=bool)
-    for rank in np.unique(members.rank[receives]).tolist():
-        rows = np.flatnonzero(receives & (members.rank == rank))
-        collectives, activities = tables.columns("collectives", rank), tables.columns("activities", rank)
-        part = members.part[rows]
-        start, lasting = collectives["start_ns"][part], collectives["dur_ns"][part]
-        computes = activities.matches("kind", "compute")
-        compute_end = (activities["start_ns"] + activities["dur_ns"])[computes]
-        late[rows], _ = asked_late(start, start + lasting, compute_end, lasting)
-    return late
 
 
 @dataclass(frozen=True, slots=True, eq=False)

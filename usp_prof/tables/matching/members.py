@@ -1,0 +1,166 @@
+"""Members of calls: the matched parts, sorted by call and rank, on aligned clocks, and what they tell of each call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.rows import group_codes, occurrence, per_code
+from usp_prof.tables import clock
+from usp_prof.tables.communication.posts import asked_late
+from usp_prof.tables.matching.same_calls import MatchedBy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.columns.table import Columns
+    from usp_prof.tables.clock import Clock
+    from usp_prof.tables.matching.same_calls import Parts
+    from usp_prof.tables.table_set import TableSet
+
+    Int = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Members:
+    """The matched parts, sorted by call and rank: one entry a part in each array."""
+
+    columns: Columns
+    """Columns of `collectives`."""
+    call: Int
+    """Number of its call; calls are numbered by their first arrival."""
+    count: int
+    """How many calls there are."""
+    rank: Int
+    part: Int
+    """Row of its rank's `collectives`."""
+    start: Int
+    end: Int
+    """Aligned times."""
+    by: Int
+    """How it was matched: its place in `MatchedBy`."""
+
+
+def members_of(matched: Parts, clocks: Clock) -> Members:
+    """Sort the matched parts by call and rank; calls are numbered by first arrival on aligned clocks."""
+    rows = np.flatnonzero(matched.call >= 0)  # -1: parts that no call was found for
+    call = matched.call[rows]
+    start = clocks.align_rows(matched.rank[rows], matched.start[rows])
+    first_arrival = per_code(call, start, np.minimum, matched.calls)
+    by_arrival = np.argsort(first_arrival, kind="stable")
+    number_of_call = np.empty(matched.calls, np.int64)
+    number_of_call[by_arrival] = np.arange(matched.calls)
+    number = number_of_call[call]
+    order = np.lexsort((matched.rank[rows], number))
+    rows = rows[order]
+    return Members(
+        columns=matched.columns.take(rows),
+        call=number[order],
+        count=matched.calls,
+        rank=matched.rank[rows],
+        part=matched.part[rows],
+        start=start[order],
+        end=clocks.align_rows(matched.rank[rows], matched.end[rows]),
+        by=matched.by[rows],
+    )
+
+
+def group_size(members: Members, head: Int) -> Int:
+    """Give the number of members each call should have: 2 for a pair, else what the group says, else who was seen."""
+    declared = per_code(members.call, members.columns["group_size"], np.maximum, members.count)
+    seen = np.bincount(members.call, minlength=members.count)
+    paired = members.by[head] == list(MatchedBy).index(MatchedBy.P2P)
+    return np.where(paired, 2, np.where(declared > 0, declared, seen))
+
+
+def on_one_clock(members: Members, clocks: Clock) -> NDArray[np.bool_]:
+    """Say of each call whether its members' clocks are tied to each other."""
+    component = clocks.component_rows(members.rank)
+    low, high = (per_code(members.call, component, how, members.count) for how in (np.minimum, np.maximum))
+    return np.asarray(low == high)
+
+
+def late_ranks(members: Members, clocks: Clock) -> Int:
+    """Name the last to arrive, unless the next before it is within what the clocks leave open."""
+    by_arrival = np.lexsort((members.start, members.call))
+    calls = np.arange(members.count)
+    place_of_last = np.searchsorted(members.call[by_arrival], calls, side="right") - 1
+    last = by_arrival[place_of_last]
+    before = by_arrival[np.maximum(place_of_last - 1, 0)]
+    is_alone = (members.call[before] != calls) | (last == before)
+    apart = members.start[last] - members.start[before]
+    is_tied = apart <= clocks.tolerance_ns(members.rank[last], members.rank[before])
+    return np.where(is_alone | is_tied, -1, members.rank[last])
+
+
+def inter_node(tables: TableSet, members: Members) -> NDArray[np.bool_]:
+    """Say of each call whether its members lie on several hosts; by rank numbers where hosts have no names."""
+    hosts = [clock.host_of(tables, rank) for rank in tables.ranks]
+    per_node = tables.manifest.devices_per_node if tables.manifest else 0
+    if not all(hosts) and per_node > 0:
+        hosts = [str(rank // per_node) for rank in tables.ranks]
+    numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
+    node = np.array([numbers[host] for host in hosts], np.int64)[np.searchsorted(tables.ranks, members.rank)]
+    low, high = (per_code(members.call, node, how, members.count) for how in (np.minimum, np.maximum))
+    return np.asarray(low != high)
+
+
+def sequence_numbers(members: Members, head: Int) -> Int:
+    """Take the recorded number, else count the group's calls of an operation by first arrival."""
+    columns = members.columns
+    # One code for each group with an operation; calls of a code are counted from 0 in the order of their numbers.
+    kind_of_call = group_codes(columns.codes("group")[0][head], columns.codes("op")[0][head])
+    counted = occurrence(kind_of_call, np.arange(members.count))
+    is_recorded = members.by[head] == list(MatchedBy).index(MatchedBy.SEQUENCE)
+    return np.where(is_recorded, columns["sequence"][head], counted)
+
+
+def delivered_ns(tables: TableSet, members: Members) -> Int:
+    """Measure how long the range of a posted send or receive goes on after the receiver had the data.
+
+    gloo's ranges last until someone waits for their handles, which can be long after the data is across. The receive's
+    end tells when it was, unless the receiver asked late itself: then the transfer is taken to be as long as the
+    median of those of its axis that were waited for (where there is one; else the receive's end stands).
+    """
+    columns = members.columns
+    on_gloo = columns.matches("library", "gloo")
+    is_send, is_receive = columns.matches("op", "send") & on_gloo, columns.matches("op", "recv")
+    # Of each call, by part: when both sides had posted, and when the receive's range ended (-1: no receive was read).
+    both = per_code(members.call, members.start, np.maximum, members.count)[members.call]
+    received = per_code(members.call, np.where(is_receive, members.end, -1), np.maximum, members.count)[members.call]
+    is_posted_receive = is_receive & on_gloo
+    late = _asked_late(tables, members, is_posted_receive)
+    axes, names = columns.codes("axis")
+    for axis in range(len(names)):
+        on_axis = is_posted_receive & (axes == axis)
+        waited = on_axis & ~late
+        if not waited.any():
+            continue
+        typical = max(int(np.median((received - both)[waited])), 0)
+        shortened = _of_call(members, on_axis & late)
+        received = np.where(shortened, np.minimum(received, both + typical), received)
+    after = np.minimum(members.end - np.maximum(received, members.start), members.end - members.start)
+    return np.where((is_send | is_posted_receive) & (received >= 0), np.maximum(after, 0), 0)
+
+
+def _of_call(members: Members, parts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Mark all parts of the calls that have one of these parts."""
+    marked = np.zeros(members.count, dtype=bool)
+    marked[members.call[parts]] = True
+    return marked[members.call]
+
+
+def _asked_late(tables: TableSet, members: Members, receives: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Mark the posted receives that nobody waited for until later work was done."""
+    late = np.zeros(len(members.call), dtype=bool)
+    for rank in np.unique(members.rank[receives]).tolist():
+        rows = np.flatnonzero(receives & (members.rank == rank))
+        collectives, activities = tables.columns("collectives", rank), tables.columns("activities", rank)
+        part = members.part[rows]
+        start, lasting = collectives["start_ns"][part], collectives["dur_ns"][part]
+        computes = activities.matches("kind", "compute")
+        compute_end = (activities["start_ns"] + activities["dur_ns"])[computes]
+        late[rows], _ = asked_late(start, start + lasting, compute_end, lasting)
+    return late
