@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.console import note, output, write_out
+from usp_prof.cli.opening import note, output, write_out
 from usp_prof.learn import lessons
 from usp_prof.learn.recording import path_of, record
 from usp_prof.model.errors import UsageError
