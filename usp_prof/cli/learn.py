@@ -80,7 +80,7 @@ def _show(args: argparse.Namespace, chosen: Lesson, figures: LessonFigures) -> N
     write_out(f"{chosen.title}\n\n{chosen.what.strip()}\n\n")
     screen.print(shown)
     write_out("".join(_line(each) for each in claims(chosen, figures)))
-    write_out(f"\n{chosen.question.strip()}\n(answer: docs/course/{chosen.name}.md)\n")
+    write_out(f"\nQuestion: {chosen.question.strip()}\n\nAnswer: {chosen.answer.strip()}\n")
 
 
 def _line(claim: Claim) -> str:

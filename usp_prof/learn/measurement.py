@@ -65,6 +65,8 @@ class LessonFigures:
     machine: str
     recorded: str
     runs: dict[str, RunFigures]
+    remark: str = ""
+    """What else is to be known of the recording, such as other work on the machine."""
 
 
 def measure(name: str, folder: Path, *, cache_dir: str | None = None) -> tuple[LessonFigures, dict[str, Run]]:

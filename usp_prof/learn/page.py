@@ -32,8 +32,8 @@ links and mesh. *Replayed* and *planned* are predictions of the step that saw on
 `usp-prof whatif` and by the planner calibrated on it.
 """
 _MISSING = """\
-Not recorded here: asynchronous tensor parallelism, fused optimizers and `torch.compile` change kernels of a GPU, which
-a pace has none of. How they look in a GPU's trace is said under [rules](../reference/rules.md); fused optimizers have
+Not yet lessons: tensor parallelism with and without sequence parallelism, Ulysses, mixed precision. Asynchronous tensor
+parallelism, fused optimizers and `torch.compile` change kernels of a GPU, which a pace has none of. How they look in a GPU's trace is said under [rules](../reference/rules.md); fused optimizers have
 the edit `fused_optimizer`. *Finding the best configuration* is [planning](../planning.md).
 """
 
@@ -57,7 +57,7 @@ def page(lesson: Lesson, figures: LessonFigures) -> str:
         _table(rows(lesson, figures), [run.name for run in lesson.runs]),
         _claims(claims(lesson, figures)),
         *_remarks(figures),
-        f"Recorded on {figures.recorded}: {figures.machine}.",
+        f"Recorded on {figures.recorded}: {figures.machine}. {figures.remark}".strip(),
         "## A question",
         f"{lesson.question.strip()}",
         f"<details>\n<summary>Answer</summary>\n\n{lesson.answer.strip()}\n\n</details>",
@@ -72,8 +72,12 @@ def index(known: Mapping[str, LessonFigures]) -> str:
     for part, members in groupby(sorted(chosen, key=lambda each: _order(each, chosen)), key=lambda each: each.part):
         listed = "\n".join(f"- [{each.title}]({each.name}.md)" for each in members)
         lines += [f"## {part}", listed]
+    lines += ["## What is missing", _MISSING.strip()]
+    unrecorded = ", ".join(f"`{lesson.name}`" for lesson in lessons() if lesson.name not in known)
+    if unrecorded:
+        lines.append(f"These can be recorded with `usp-prof learn`, and have no page yet: {unrecorded}.")
     toctree = "\n".join(lesson.name for lesson in chosen)
-    lines += ["## What is missing", _MISSING.strip(), f"```{{toctree}}\n:hidden:\n\n{toctree}\n```"]
+    lines.append(f"```{{toctree}}\n:hidden:\n\n{toctree}\n```")
     return "\n\n".join(lines) + "\n"
 
 
