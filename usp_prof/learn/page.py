@@ -33,8 +33,9 @@ links and mesh. *Replayed* and *planned* are predictions of the step that saw on
 """
 _MISSING = """\
 Not yet lessons: tensor parallelism with and without sequence parallelism, Ulysses, mixed precision. Asynchronous tensor
-parallelism, fused optimizers and `torch.compile` change kernels of a GPU, which a pace has none of. How they look in a GPU's trace is said under [rules](../reference/rules.md); fused optimizers have
-the edit `fused_optimizer`. *Finding the best configuration* is [planning](../planning.md).
+parallelism, fused optimizers and `torch.compile` change kernels of a GPU, which a pace has none of. How they look in a
+GPU's trace is said under [rules](../reference/rules.md); fused optimizers have the edit `fused_optimizer`. *Finding the
+best configuration* is [planning](../planning.md).
 """
 
 
