@@ -55,7 +55,7 @@ class Line:
 
     def __str__(self) -> str:
         """Write it as a row of a table."""
-        bar = " to ".join(f"{100 * end:g} %" for end in (self.least, self.most) if np.isfinite(end))
+        bar = " to ".join(f"{100 * end:.3g} %" for end in (self.least, self.most) if np.isfinite(end))
         bar = (
             bar
             if np.isfinite(self.least) == np.isfinite(self.most)
