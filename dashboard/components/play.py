@@ -44,8 +44,10 @@ def _play(view: View, document: Document, prediction: Prediction) -> None:
     edits = " ".join(str(edit) for edit in prediction.edits)
     others = " (the outliers first)" if len(ranks) < len(store.ranks) else ""
     st.markdown(f"**Step {step.number}**, one row a rank{others}: compute over communication, blank while it is idle")
-    _morph(view.run, step, ranks, key="play", edits=edits)
-    _measured(view, ranks)
+    room = (step.end_ns - step.start_ns) // 50
+    range_ns = [-room, step.end_ns - step.start_ns + room]
+    _morph(view.run, step, ranks, key="play", range_ns=range_ns, edits=edits)
+    _measured(view, ranks, range_ns)
 
 
 def played_step(steps: Sequence[JobStep], view: View) -> JobStep | None:
@@ -55,16 +57,19 @@ def played_step(steps: Sequence[JobStep], view: View) -> JobStep | None:
     return max(settled, key=lambda step: step.end_ns - step.start_ns, default=None)
 
 
-def _morph(run: int, step: JobStep, ranks: Sequence[int], *, key: str, edits: str = "") -> None:
+def _morph(
+    run: int, step: JobStep, ranks: Sequence[int], *, key: str, range_ns: Sequence[int], edits: str = ""
+) -> None:
     asked = f"run={run}&t0={step.start_ns}&t1={step.end_ns}&ranks={'-'.join(str(rank) for rank in ranks)}"
     timeline(
         f"run={run}", key=key, dark=state.is_dark(), ranks=list(ranks), kinds=[], fixed=True, still=not edits,
+        range=list(range_ns),
         play=f"{asked}&edits={quote(edits)}", height=len(ranks) * ROW_PX + AROUND_PX,
     )  # fmt: skip
 
 
-def _measured(view: View, ranks: Sequence[int]) -> None:
-    """Show the same of another run, such as the one that was recorded after the repair."""
+def _measured(view: View, ranks: Sequence[int], range_ns: Sequence[int]) -> None:
+    """Show the same of another run on the same scale, such as the one that was recorded after the repair."""
     runs = [run for run in range(data.run_count()) if run != view.run]
     if not runs:
         st.caption("Open a repaired run beside this one (`usp-prof dashboard BEFORE AFTER`) to see it measured here.")
@@ -83,4 +88,4 @@ def _measured(view: View, ranks: Sequence[int]) -> None:
         return
     length = quantity(step.end_ns - step.start_ns, Unit.NS)
     st.markdown(f"**{state.plain(names[beside])}**, step {step.number} as measured: {length}")
-    _morph(int(beside), step, there, key="play-measured")
+    _morph(int(beside), step, there, key="play-measured", range_ns=range_ns)

@@ -20,7 +20,7 @@ const PLAY = {
     }
     if (!this.alive) return;
     this.head = tile.head;
-    this.begin(0, this.head.span_ns * 1.02);
+    this.begin(...(this.data.range || [0, this.head.span_ns * 1.02]));
     tile.places = new Map(this.rows.map((row, i) => [row.label, i]));
     this.tile = tile;
     if (!this.data.still) this.controls();

@@ -1,6 +1,6 @@
 """A step as it was recorded and as it is predicted, one row a rank: what "play the fix" morphs between.
 
-  1. the slices of a rank's device rows that begin within the step, as recorded
+  1. the slices of a rank's device rows whose middle lies in the step, as recorded
   2. the same slices where the replay with the changes puts them, found by their events; what the changes took out or
      the replay does not hold is left out
   3. neighbours of one kind that stay closer than half a pixel, before and after, become one slice: a million kernels
@@ -55,16 +55,18 @@ class Morph:
 def morph_of_rank(
     store: TimelineStore, rank: int, start_ns: int, end_ns: int, prediction: Prediction | None, closer_ns: float
 ) -> Morph:
-    """Give a rank's slices that begin within a step; without a prediction both states are the recorded one."""
+    """Give a rank's slices of a step; without a prediction both states are the recorded one."""
     line = store.ranks[rank]
     level = line.levels[0]
     device_rows = [number for number, row in enumerate(line.rows) if row.kind == "device"]
     chosen = [np.arange(level.offsets[row], level.offsets[row + 1]) for row in device_rows]
     at = np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
     begin = level.start[at] + line.shift_ns
-    inside = (begin >= start_ns) & (begin < end_ns)
-    at, begin = at[inside], begin[inside]
     end = begin + level.rest["dur"][at].astype(np.int64)
+    # Steps of ranks do not end together: what mostly lies in the next one is not of this step.
+    middle = (begin + end) // 2
+    inside = (middle >= start_ns) & (middle < end_ns)
+    at, begin, end = at[inside], begin[inside], end[inside]
     category, name = level.rest["category"][at], store.run_names(rank, level.rest["name"][at])
     begins, ends = np.stack([begin, begin]), np.stack([end, end])
     if prediction is not None:

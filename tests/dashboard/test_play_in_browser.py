@@ -1,0 +1,39 @@
+"""Play the fix: the picture moves from recorded to predicted, at once for whoever asked for less motion."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from dashboard_visit import Visit
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+AT_REST = "[line.share, line.head.lasts_ns, Math.max(...line.tile.start.map((s, i) => s + line.tile.dur[i]))]"
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_the_picture_goes_from_recorded_to_predicted(browser: Browser, server: str, motion: str) -> None:
+    context = browser.new_context(viewport={"width": 1440, "height": 1000}, reduced_motion=motion)
+    visit = Visit(context.new_page(), server)
+    visit.go("whatif?run=3&edits=rank_as_peers%3D5&open=play")
+    share, (before_ns, after_ns), before_px = visit.on_timeline(AT_REST)
+    assert share == 0
+    assert after_ns < before_ns
+    visit.page.click("button:has-text('Play the fix')")
+    visit.until_timeline("line.share === 1")
+    _, _, after_px = visit.on_timeline(AT_REST)
+    assert after_px / before_px == pytest.approx(after_ns / before_ns, rel=0.01)
+    assert visit.on_timeline("[Boolean(host.dataset.longestFrame)]") == [motion == "no-preference"]
+    visit.check()
+    context.close()
+
+
+def test_a_change_that_no_page_has_replayed_is_not_played(browser: Browser, server: str) -> None:
+    with browser.new_context() as context:
+        answer = context.request.get(f"{server}/usp/fix?run=3&t0=0&t1=9000000&ranks=0-1&edits=no_pauses")
+        assert answer.status == 400
+        measured = context.request.get(f"{server}/usp/fix?run=3&t0=0&t1=9000000&ranks=0-1")
+        assert measured.ok
