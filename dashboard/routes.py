@@ -131,30 +131,24 @@ def _rows(request: Request, store: TimelineStore) -> list[tuple[int, int]]:
     return rows
 
 
-def _range(request: Request) -> tuple[int, int, int]:
-    """Read a range of time and the pixels that it is shown on."""
-    start, end = _number(request, "t0", -FARTHEST_NS, FARTHEST_NS), _number(request, "t1", -FARTHEST_NS, FARTHEST_NS)
-    width = _number(request, "w", 1, WIDEST_PX)
-    if end <= start:
-        raise BadRequestError("t1 must be after t0")
-    return start, end, width
-
-
 def wall(request: Request) -> Response:
-    """Answer a range of all ranks, one row of pixels each."""
-    packed = _wall(_store(request), *_range(request))
+    """Answer the whole run, one row of pixels a rank."""
+    packed = _wall(_store(request), _number(request, "w", 1, WIDEST_PX))
     return Response(packed, media_type="application/octet-stream")
 
 
 @lru_cache(maxsize=8)
-def _wall(store: TimelineStore, start_ns: int, end_ns: int, width_px: int) -> bytes:
-    return encode_wall(store, start_ns, end_ns, width_px)
+def _wall(store: TimelineStore, width_px: int) -> bytes:
+    return encode_wall(store, width_px)
 
 
 def tile(request: Request) -> Response:
     """Answer one tile."""
     store = _store(request)
-    start, end, width = _range(request)
+    start, end = _number(request, "t0", -FARTHEST_NS, FARTHEST_NS), _number(request, "t1", -FARTHEST_NS, FARTHEST_NS)
+    width = _number(request, "w", 1, WIDEST_PX)
+    if end <= start:
+        raise BadRequestError("t1 must be after t0")
     view = store.view(_rows(request, store), start, end, (end - start) / width)
     return Response(encode(view, start, end, width), media_type="application/octet-stream")
 

@@ -45,7 +45,7 @@ class Wall {
   toX(ns) { return EDGE + ((ns - this.data.range[0]) / (this.data.range[1] - this.data.range[0])) * this.plot; }
 
   async fetch() {
-    const query = `${this.data.source}&t0=${this.data.range[0]}&t1=${this.data.range[1]}&w=${Math.round(this.plot)}`;
+    const query = `${this.data.source}&w=${Math.round(this.plot)}`;
     if (query === this.asked) return;
     this.asked = query; this.began = performance.now();
     try {

@@ -10,11 +10,11 @@ all slices of all ranks are summed by counting entries, and one running sum a ro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .rows import CATEGORIES, category_number
+from .rows import category_number
 from .tiles import pack
 
 if TYPE_CHECKING:
@@ -34,11 +34,12 @@ FAINT = 0.02
 """A pixel that is filled to less than 2 % is shown as idle."""
 
 
-def encode_wall(store: TimelineStore, start_ns: int, end_ns: int, width_px: int) -> bytes:
-    """Write the wall of all ranks as a tile whose rows are the ranks, in the store's order."""
+def encode_wall(store: TimelineStore, width_px: int) -> bytes:
+    """Write the wall of all ranks over the whole run as a tile whose rows are the ranks, in the store's order."""
     ranks = list(store.ranks)
+    start_ns, end_ns = 0, store.span_ns
     parts = [
-        shades(time_in_pixels(store, ranks[first : first + AT_ONCE], start_ns, end_ns, width_px))
+        shades(*time_in_pixels(store, ranks[first : first + AT_ONCE], start_ns, end_ns, width_px))
         for first in range(0, len(ranks), AT_ONCE)
     ]
     category, coverage = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -48,50 +49,64 @@ def encode_wall(store: TimelineStore, start_ns: int, end_ns: int, width_px: int)
 
 def time_in_pixels(
     store: TimelineStore, ranks: Sequence[int], start_ns: int, end_ns: int, width_px: int
-) -> NDArray[np.float64]:
-    """Give how much of each pixel each part fills, 0..1: ranks x categories x pixels."""
-    kinds = [[row.kind for row in store.rows(rank)] for rank in ranks]
-    rows = [
-        (rank, number)
-        for rank, of_rank in zip(ranks, kinds, strict=True)
-        for number, kind in enumerate(of_rank)
-        if kind in ("device", "exposed")
-    ]
+) -> tuple[NDArray[np.int64], Floats]:
+    """Give the categories that occur, and how much of each pixel each fills, 0..1: ranks x categories x pixels."""
     pixel_ns = (end_ns - start_ns) / width_px
-    view = store.view(rows, start_ns, end_ns, pixel_ns)
-    place_of_rank = {rank: place for place, rank in enumerate(ranks)}
-    place = np.repeat([place_of_rank[rank] for rank, _ in rows], view.counts)
-    exposed = np.repeat([kinds[place_of_rank[rank]][number] == "exposed" for rank, number in rows], view.counts)
-    # Communication on a device row may be hidden by compute: only what the exposed rows hold counts.
-    counts = exposed | np.isin(view.rest["category"], (COMPUTE, *COPIES))
-    left = (view.start[counts] - start_ns) / pixel_ns
-    right = left + view.rest["dur"][counts] / pixel_ns
-    busy = view.rest["coverage"][counts] / 255.0
+    found = [_entries(store, rank, pixel_ns) for rank in ranks]
+    start, dur, busy, category = (np.concatenate(column) for column in zip(*found, strict=True))
+    place = np.repeat(np.arange(len(ranks)), [len(entries[0]) for entries in found])
+    left = (start - start_ns) / pixel_ns
+    right = left + dur / pixel_ns
+    used, code = np.unique(category, return_inverse=True)
     width = width_px + 2  # a ramp has an entry after its own pixel, which may be the last
-    line = (place[counts] * len(CATEGORIES) + view.rest["category"][counts]) * width
-    entries = np.zeros(len(ranks) * len(CATEGORIES) * width)
-    for edge, weight in ((left, busy), (right, -busy)):
+    line = (place * len(used) + code) * width
+    index: list[NDArray[np.int64]] = []
+    weight: list[Floats] = []
+    for edge, share in ((left, busy), (right, -busy)):
         inside = np.clip(edge, 0, width_px)
         pixel = inside.astype(np.int64)
         after = inside - pixel
-        entries += np.bincount(line + pixel, weight * (1 - after), len(entries))
-        entries += np.bincount(line + pixel + 1, weight * after, len(entries))
-    filled = entries.reshape(len(ranks), len(CATEGORIES), width).cumsum(axis=2)[:, :, :width_px]
-    return _without_overlap(np.clip(filled, 0.0, 1.0))
+        index += [line + pixel, line + pixel + 1]
+        weight += [share * (1 - after), share * after]
+    entries = np.bincount(np.concatenate(index), np.concatenate(weight), len(ranks) * len(used) * width)
+    filled = entries.reshape(len(ranks), len(used), width).cumsum(axis=2)[:, :, :width_px]
+    return used, _without_overlap(used, np.clip(filled, 0.0, 1.0, out=filled))
 
 
-def _without_overlap(filled: Floats) -> Floats:
+def _entries(store: TimelineStore, rank: int, pixel_ns: float) -> tuple[NDArray[Any], ...]:
+    """Give start, duration, busy share and category of what counts on a rank, no finer than the pixels."""
+    parts = []
+    # Device rows come first on a rank, exposed communication among the rows laid over it. Of device rows communication
+    # does not count: what of it is exposed stands in the rows above.
+    for lines, kind in ((store.ranks, "device"), (store.over, "exposed")):
+        line = lines.get(rank)
+        if line is None:
+            continue
+        level = line.level_for(pixel_ns)
+        last = int(level.offsets[sum(row.kind == kind for row in line.rows)])
+        start, rest = level.start[:last], level.rest[:last]
+        if kind == "device":
+            counts = np.isin(rest["category"], (COMPUTE, *COPIES))
+            start, rest = start[counts], rest[counts]
+        parts.append((start + line.shift_ns, rest["dur"], rest["coverage"] / 255.0, rest["category"].astype(np.int64)))
+    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+
+def _without_overlap(used: NDArray[np.int64], filled: Floats) -> Floats:
     """Keep of copies what lies beside compute and communication."""
-    others = np.delete(filled, COPIES, axis=1).sum(axis=1)
-    room = np.clip(1.0 - others, 0.0, 1.0)
-    for copies in COPIES:
-        filled[:, copies] = np.minimum(filled[:, copies], room)
-        room = room - filled[:, copies]
+    is_copy = np.isin(used, COPIES)
+    if not is_copy.any():
+        return filled
+    room = np.clip(1.0 - filled[:, ~is_copy].sum(axis=1), 0.0, 1.0)
+    for place in np.flatnonzero(is_copy):
+        filled[:, place] = np.minimum(filled[:, place], room)
+        room -= filled[:, place]
     return filled
 
 
-def shades(filled: Floats) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def shades(used: NDArray[np.int64], filled: Floats) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Give each pixel the number of its largest part plus one, 0 where it is idle, and how much of it is filled."""
     whole = np.minimum(filled.sum(axis=1), 1.0)
-    category = np.where(whole >= FAINT, filled.argmax(axis=1) + 1, 0)
+    largest = used[filled.argmax(axis=1)] if len(used) else np.zeros(whole.shape, np.int64)
+    category = np.where(whole >= FAINT, largest + 1, 0)
     return category.astype(np.uint8), (255 * whole).astype(np.uint8)

@@ -42,26 +42,25 @@ def store(tmp_path: Path) -> TimelineStore:
 
 
 def test_a_pixel_holds_each_parts_share_of_its_time(store: TimelineStore) -> None:
-    filled = time_in_pixels(store, [0, 7], 0, 400, 4)
-    assert filled[0, COMPUTE].tolist() == [0.25, 0.25, 0, 0]
-    assert filled[0, TP].tolist() == [0.75, 0.5, 0, 0]
-    assert filled[0, COPY].tolist() == [0, 0, 0, 1]
-    assert filled[1, COMPUTE].tolist() == [1, 1, 1, 1]
+    used, filled = time_in_pixels(store, [0, 7], 0, 400, 4)
+    slow, busy = (dict(zip(used.tolist(), rank.tolist(), strict=True)) for rank in filled)
+    assert slow == {COMPUTE: [0.25, 0.25, 0, 0], TP: [0.75, 0.5, 0, 0], COPY: [0, 0, 0, 1]}
+    assert busy[COMPUTE] == [1, 1, 1, 1]
 
 
 def test_shares_do_not_depend_on_where_pixels_lie(store: TimelineStore) -> None:
-    fine, coarse = (time_in_pixels(store, [0, 7], -37, 411, width).mean(axis=2) for width in (448, 7))
+    fine, coarse = (time_in_pixels(store, [0, 7], -37, 411, width)[1].mean(axis=2) for width in (448, 7))
     assert fine == pytest.approx(coarse)
 
 
 def test_the_largest_part_gives_the_colour_and_all_of_them_the_strength(store: TimelineStore) -> None:
-    category, coverage = shades(time_in_pixels(store, [0, 7], 0, 400, 4))
+    category, coverage = shades(*time_in_pixels(store, [0, 7], 0, 400, 4))
     assert category.tolist() == [[TP + 1, TP + 1, 0, COPY + 1], [COMPUTE + 1] * 4]
     assert coverage[0].tolist() == [255, int(0.75 * 255), 0, 255]
 
 
 def test_a_wall_is_a_tile_of_its_ranks(store: TimelineStore) -> None:
-    tile = encode_wall(store, 0, 400, 4)
+    tile = encode_wall(store, 4)
     (length,) = struct.unpack_from("<I", tile)
     head = json.loads(tile[4 : 4 + length])
     assert head["ranks"] == [0, 7]
