@@ -75,6 +75,7 @@ def test_folds_pins_range_and_the_picked_slice_are_in_the_link(window: Visit) ->
     window.check()
 
 
+@pytest.mark.full
 def test_two_windows_each_keep_their_view(window: Visit) -> None:
     window.go("timeline?folds=all")
     other = Visit(window.page.context.new_page(), window.address)
