@@ -170,7 +170,13 @@ def host(document: Document) -> str:
 
 def memory(document: Document) -> str:
     """Say how much memory is in use at the peak, on which rank."""
-    peaks = Figures(document.values).along("peak_memory", "rank")
+    figures = Figures(document.values)
+    peaks, taken = figures.along("peak_memory", "rank"), figures.whole("taken_memory")
+    if not peaks and taken is not None:
+        return (
+            f"A rank took {quantity(taken, Unit.BYTES)} at most after the profiler began. What it held before is not "
+            "known: on a CPU torch counts from there."
+        )
     if not peaks:
         return "How much memory was in use is not known: the traces hold no allocator events."
     rank = max(peaks, key=lambda each: peaks[each])

@@ -50,11 +50,16 @@ def test_the_whole_is_the_fullest_ranks_and_steps_can_be_chosen() -> None:
     assert "no_memory_events" in [note.code for note in memory.compute(table_set(trace())).notes]
 
 
-def test_a_cpu_run_is_measured_on_its_cpu() -> None:
+def test_of_a_cpu_is_known_what_was_taken_since_the_profiler_began_and_no_peak() -> None:
+    """Torch's totals of a CPU begin at 0 with the profiler: the weights of a run of 3 GB are not in its 300 bytes."""
     run = Trace(device="cpu").step(1, at=0, dur=10_000).op("aten::mm", at=900, dur=400)
     result = memory.compute(table_set(run.memory(1_000, 300, 300)))
-    assert values(result)["peak_memory", ""] == 300
-    assert ("memory_headroom", "") not in values(result)
+    found = values(result)
+    assert found["taken_memory", ""] == 300
+    assert not {"peak_memory", "memory_headroom", "fragmentation_fraction"} & {metric for metric, _ in found}
+    assert [note.code for note in result.notes] == ["memory_since_recording"]
+    assert result.listing()["taken_bytes"] == [300]
+    assert "peak_bytes" not in result.listing()
 
 
 def test_totals_that_contradict_each_other_give_no_figures() -> None:

@@ -1,6 +1,7 @@
 """How much memory is in use at worst, of what is it made, and how much is left?
 
-Peaks are the allocator's own totals, from the trace's events, else from a memory snapshot that was given beside it.
+Peaks are the allocator's own totals, from the trace's events, else from a memory snapshot that was given beside it. Of
+a CPU there is no such total: torch counts its memory from when the profiler began, without what was held before.
 What is alive at the peak is told by the phase in which it was taken; copies between host and device stand here too,
 with bytes over time as their bandwidth.
 """
@@ -53,6 +54,8 @@ class Peak:
     reserved: int
     reserved_peak: int
     live: dict[str, int]
+    since_recording: bool = False
+    """Whether the total counts from when the profiler began (CPUs), so that what was held before is not in it."""
 
     @property
     def contradicts_itself(self) -> bool:
@@ -60,11 +63,15 @@ class Peak:
         return 0 < self.reserved < self.allocated
 
 
+def has_device(tables: TableSet, rank: int) -> bool:
+    """Say whether a device other than the CPU did a rank's work."""
+    return len(tables.columns("kernels", rank)) > 0
+
+
 def device_rows(tables: TableSet, rank: int) -> Columns:
     """Keep the allocator's events of the device: of the GPU where it did the work, else of the CPU."""
     memory = tables.columns("memory", rank)
-    wanted = 1 if len(tables.columns("kernels", rank)) else 0
-    return memory.take(memory["device_type"] == wanted)
+    return memory.take(memory["device_type"] == int(has_device(tables, rank)))
 
 
 def peak(tables: TableSet, rank: int, rows: Columns, inside: NDArray[np.bool_]) -> Peak | None:
@@ -81,7 +88,14 @@ def peak(tables: TableSet, rank: int, rows: Columns, inside: NDArray[np.bool_]) 
         live[EARLIER] = allocated - known
     reserved = rows["reserved_bytes"]
     return Peak(
-        rank, int(rows["step"][place]), at, allocated, int(reserved[place]), int(reserved[inside].max(initial=0)), live
+        rank,
+        int(rows["step"][place]),
+        at,
+        allocated,
+        int(reserved[place]),
+        int(reserved[inside].max(initial=0)),
+        live,
+        since_recording=not has_device(tables, rank),
     )
 
 
@@ -134,6 +148,11 @@ PEAK_MEMORY = Metric(
     "peak_memory", Unit.BYTES, Better.LOWER, "Peak memory",
     "Most memory that tensors had at once, by rank; the whole is the largest rank's.", ("rank",),
 )  # fmt: skip
+TAKEN_MEMORY = Metric(
+    "taken_memory", Unit.BYTES, Better.LOWER, "Memory taken",
+    "Most memory at once that tensors took after the profiler began, by rank, where no allocator tells the whole "
+    "(CPUs); the whole is the largest rank's.", ("rank",),
+)  # fmt: skip
 PEAK_RESERVED = Metric(
     "peak_reserved_memory", Unit.BYTES, Better.LOWER, "Reserved memory",
     "Most memory that the allocator held at once, by rank; the whole is the largest rank's.", ("rank",),
@@ -160,7 +179,9 @@ COPY_BANDWIDTH = Metric(
     "copy_bandwidth", Unit.BYTES_PER_SECOND, Better.HIGHER, "Copy bandwidth",
     "Bytes over time of the copies of one direction.", ("direction",),
 )  # fmt: skip
-METRICS = (PEAK_MEMORY, PEAK_RESERVED, LIVE_AT_PEAK, FRAGMENTATION, HEADROOM, ALLOCATOR_CALLS, COPY_BANDWIDTH)
+METRICS = (
+    PEAK_MEMORY, TAKEN_MEMORY, PEAK_RESERVED, LIVE_AT_PEAK, FRAGMENTATION, HEADROOM, ALLOCATOR_CALLS, COPY_BANDWIDTH,
+)  # fmt: skip
 
 _DIRECTION = re.compile(r"Mem(?:cpy|set|ory copy)\s*\(?(?P<direction>\w+)?", re.IGNORECASE)
 _TAKES = re.compile(r"^(cuda|hip|cu)(Malloc|Free|MemAlloc|MemFree|MemCreate|MemMap)(Async)?(_v\d)?$")
@@ -198,7 +219,9 @@ class MemoryResult:
         return max(self.peaks, key=lambda peak: (peak.allocated, -peak.rank), default=None)
 
     def headroom(self, peak: Peak) -> float:
-        """Give the share of the device that was never held; NaN where its size is not known."""
+        """Give the share of the device that was never held; NaN where its size, or what was held, is not known."""
+        if peak.since_recording:
+            return float("nan")
         size = self.capacity.get(peak.rank, 0)
         held = max(peak.reserved_peak, peak.allocated)
         return (size - held) / size if size else float("nan")
@@ -218,6 +241,8 @@ class MemoryResult:
         return in_order(found)
 
     def _figures(self, peak: Peak) -> list[tuple[Metric, float]]:
+        if peak.since_recording:
+            return [(TAKEN_MEMORY, peak.allocated)]
         figures: list[tuple[Metric, float]] = [(PEAK_MEMORY, peak.allocated), (HEADROOM, self.headroom(peak))]
         if peak.reserved > 0:
             figures.append((PEAK_RESERVED, peak.reserved_peak))
@@ -244,10 +269,14 @@ class MemoryResult:
         """Give the ranks as plain columns."""
         phases = sorted({phase for peak in self.peaks for phase in peak.live})
         rows = self.peaks
+        since = [peak.since_recording for peak in rows]
+        taken = {"taken_bytes": [peak.allocated if peak.since_recording else -1 for peak in rows]}
+        whole = {"peak_bytes": [-1 if peak.since_recording else peak.allocated for peak in rows]}
         return {
             "rank": [peak.rank for peak in rows],
             "step": [peak.step for peak in rows],
-            "peak_bytes": [peak.allocated for peak in rows],
+            **({} if rows and all(since) else whole),
+            **(taken if any(since) else {}),
             "reserved_bytes": [peak.reserved_peak if peak.reserved_peak > 0 else -1 for peak in rows],
             "headroom_fraction": [HEADROOM.known(self.headroom(peak)) for peak in rows],
             **{f"{phase.replace(' ', '_')}_bytes": [peak.live.get(phase, 0) for peak in rows] for phase in phases},
@@ -312,6 +341,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult
     contradictory = [peak for peak in peaks if peak.contradicts_itself]
     peaks = sorted((peak for peak in peaks if not peak.contradicts_itself), key=lambda peak: peak.rank)
     notes = [_contradiction(peak) for peak in contradictory]
+    notes += [_SINCE_RECORDING] if any(peak.since_recording for peak in peaks) else []
     notes += [] if peaks or contradictory or not ranks else [_NOT_RECORDED]
     notes += [_of_no_rank(one) for one in snapshots if one.rank < 0]
     made = tuple(Copies(direction, *sums) for direction, sums in sorted(copies.items()))
@@ -343,6 +373,11 @@ def line_of(tables: TableSet, rank: int) -> dict[str, NDArray[np.int64]]:
     return {name: rows[name] for name in ("start_ns", "step", "bytes", "allocated_bytes", "reserved_bytes")}
 
 
+_SINCE_RECORDING = HealthRow(
+    "memory_since_recording",
+    Severity.INFO,
+    detail="of a CPU the profiler counts what was taken after it began: weights and optimizer state are not in it",
+)
 _NOT_RECORDED = HealthRow(
     "no_memory_events", Severity.INFO, detail="no allocator events: peak memory is not known; profile_memory=True"
 )

@@ -148,6 +148,8 @@ def _measured(tables: TableSet) -> dict[int, int]:
     manifest = tables.manifest
     found: dict[int, int] = {}
     for peak in measured_memory.compute(tables).peaks:
+        if peak.since_recording:
+            continue
         place = manifest.coordinates.get(str(peak.rank), {}).get("pp", 0) if manifest is not None else 0
         found[place] = max(found.get(place, 0), peak.allocated)
     return found

@@ -135,7 +135,10 @@ def host(figures: Figures) -> str:
 
 def memory(figures: Figures) -> str:
     """Give the fullest rank's peak."""
-    peak = figures.whole("peak_memory")
+    peak, taken = figures.whole("peak_memory"), figures.whole("taken_memory")
+    if peak is None and taken is not None:
+        most = quantity(taken, Unit.BYTES)
+        return f"A rank took {most} at most after the profiler began; what it held before is not known."
     if peak is None:
         return "Memory was not recorded: use `profile_memory=True` or give an allocator snapshot."
     text = f"The fullest rank holds {quantity(peak, Unit.BYTES)} at its peak"

@@ -95,6 +95,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     _rule("overlap_fraction[axis=*]", "3pp", "12pp"),
     _rule("kernel_efficiency", "2%", "15%"),
     _rule("peak_memory*", "2%", "6%", between="0.5%"),
+    _rule("taken_memory*", "2%", "6%", between="0.5%"),
 )
 """The default policy. Fractions of the step are in points, since a small share doubles for next to nothing."""
 

@@ -144,6 +144,7 @@ HEALTH_CODES: dict[str, str] = {
     "pipeline_clocks": "Clocks of pipeline ranks differ. The bubble over ranks is not known.",
     "no_cp_marks": "Context-parallel rounds are not marked. Their balance is not known.",
     "no_expert_loads": "Tokens per expert were not recorded. Use the recorder's moe mark.",
+    "memory_since_recording": "On a CPU torch counts memory from when the profiler began, so that no peak is known.",
     "no_memory_events": "Allocations were not recorded. Record with profile_memory=True.",
     "impossible_figure": "A figure is outside its possible range. It is not shown; the row names the input to doubt.",
     "impossible_memory": "Memory figures are impossible, such as more allocated than reserved. They are not shown.",

@@ -34,7 +34,7 @@ ALIKE = 0.005
 """Steps whose lengths differ by less are said to be alike."""
 IMPORTANT = (
     "job_step_time", "step_time", "tokens_per_second", "mfu", "exposed_comm_time", "idle_time", "bubble_fraction",
-    "job_slowdown", "straggler_cost", "peak_memory", "compute_time", "comm_time", "wait_time",
+    "job_slowdown", "straggler_cost", "peak_memory", "taken_memory", "compute_time", "comm_time", "wait_time",
 )  # fmt: skip
 """The metrics that one looks at first, in this order; after them those that changed most."""
 SMALL = 0.01

@@ -31,10 +31,12 @@ def build_memory(context: Context, title: str) -> Section | None:
         return None
     result = cast("MemoryResult", context.results["memory"])
     blocks: list[Block] = [*key_figures(result)]
-    tables = (("Peaks by rank", result.listing()), ("Copies", result.copy_listing()))
+    taken = any(peak.since_recording for peak in result.peaks)
+    since = "taken after the profiler began" if taken else "in use"
+    tables = ((f"Most memory {since}, by rank", result.listing()), ("Copies", result.copy_listing()))
     drawn = lines(context.tables, result)
     if drawn.lines:
-        blocks.append(Chart("Memory over time, of the fullest ranks", drawn))
+        blocks.append(Chart(f"Memory {since} over time, of the fullest ranks", drawn))
     blocks += [listed(listing, name, rows=64) for name, listing in tables if length(listing)]
     if result.snapshots:
         blocks += _snapshots(result)
