@@ -9,7 +9,7 @@ from ..engine import Basis, DataTable, Figures, Unit, causes_of, quantity, step_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..engine import Cause, Cell, Document, Finding
+    from ..engine import Cell, Document, Finding
 
 NOTABLE = 0.02
 """Less than 2 % of a step is not worth a sentence."""
@@ -22,10 +22,11 @@ def certain_gain(finding: Finding) -> float:
     return 0.0 if finding.basis is Basis.BOUND else max(finding.gain_fraction - finding.error_fraction, 0.0)
 
 
-def causes_by_gain(document: Document) -> list[Cause]:
-    """List the causes that were found, the largest certain gain first."""
-    causes = causes_of(document.findings).causes
-    return sorted(causes, key=lambda cause: (-certain_gain(cause.finding), -cause.finding.gain_fraction))
+def worth(finding: Finding) -> str:
+    """Say what a finding is worth: at least so much, or up to so much where only a bound is known."""
+    if finding.basis is Basis.BOUND:
+        return f"up to {quantity(finding.gain_fraction, Unit.FRACTION)}"
+    return f"at least {quantity(certain_gain(finding), Unit.FRACTION)}"
 
 
 def overview(document: Document) -> str:
@@ -35,11 +36,15 @@ def overview(document: Document) -> str:
     if length is None:
         return ""
     took = f"The {span} takes {quantity(length, Unit.NS)}"
-    causes = [cause for cause in causes_by_gain(document) if certain_gain(cause.finding) > NOTABLE]
-    if not causes:
+    found = [cause.finding for cause in causes_of(document.findings).causes]
+    notable = [each for each in found if max(certain_gain(each), _bound(each)) > NOTABLE]
+    if not notable:
         return f"{took}; nothing was found whose mending is certain to save {quantity(NOTABLE, Unit.FRACTION)} of it."
-    worst = causes[0].finding
-    return f"{took}, and at least {quantity(certain_gain(worst), Unit.FRACTION)} of it can be won: {worst.title}."
+    return f"{took}, and {worth(notable[0])} of it can be won: {notable[0].title}."
+
+
+def _bound(finding: Finding) -> float:
+    return finding.gain_fraction if finding.basis is Basis.BOUND else 0.0
 
 
 def ranks(document: Document) -> str:
@@ -185,7 +190,11 @@ def memory(document: Document) -> str:
 
 def suggestions(document: Document) -> str:
     """Say which one change is certain to gain most."""
-    causes = [cause for cause in causes_by_gain(document) if cause.finding.edit and certain_gain(cause.finding) > 0]
+    causes = [
+        cause
+        for cause in causes_of(document.findings).causes
+        if cause.finding.edit and certain_gain(cause.finding) > 0
+    ]
     if not causes:
         return "No change was found that is certain to make the step shorter."
     first = causes[0].finding

@@ -70,11 +70,11 @@ def draw() -> None:
 
 
 def _wrong(document: Document, view: View, *, dark: bool) -> None:
-    """List the causes by certain gain, and what was wrong with the traces."""
-    st.markdown("**What is wrong**, the largest certain gain first")
+    """List the causes in the report's order, and what was wrong with the traces."""
+    st.markdown("**What is wrong**, what is certain to gain most first")
     st.caption(GAIN)
     for found in _of(document.summary.blocks, Findings):
-        listed(replace(found, causes=tuple(verdicts.causes_by_gain(document)[: len(found.causes)])), view, brief=True)
+        listed(found, view, brief=True)
     suggestions = st.session_state.get("pages", {}).get("suggestions")
     if suggestions is not None and document.findings:
         st.page_link(suggestions, label="All of them, and what they give together")

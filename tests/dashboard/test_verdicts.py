@@ -56,11 +56,13 @@ def test_without_figures_nothing_is_claimed(slow_rank: Document) -> None:
     assert verdicts.pipeline(nothing) == verdicts.kernels(nothing) == verdicts.host(nothing) == ""
 
 
-def test_the_largest_certain_gain_comes_first(slow_rank: Document) -> None:
-    found = (finding("doubtful", 0.4, 0.35), finding("certain", 0.2, 0.01), finding("at most", 0.5, 0.0, Basis.BOUND))
-    document = replace(slow_rank, findings=found)
-    assert [cause.finding.title for cause in verdicts.causes_by_gain(document)] == ["certain", "doubtful", "at most"]
-    assert verdicts.overview(document).endswith("at least 19.0 % of it can be won: certain.")
+def test_the_first_cause_that_is_worth_it_is_told_in_the_reports_order(slow_rank: Document) -> None:
+    doubtful, certain = finding("doubtful", 0.4, 0.39), finding("certain", 0.2, 0.01)
+    said = verdicts.overview(replace(slow_rank, findings=(doubtful, certain)))
+    assert said.endswith("at least 19.0 % of it can be won: certain.")
+    bound = finding("cores are shared", 0.5, 0.0, Basis.BOUND)
+    said = verdicts.overview(replace(slow_rank, findings=(bound, certain)))
+    assert said.endswith("up to 50.0 % of it can be won: cores are shared.")
 
 
 def test_a_step_without_findings_is_said_to_have_none(slow_rank: Document) -> None:
