@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tiny import Trace, table_set
 
 from usp_prof.analyses import memory
-from usp_prof.analyses.memory import lifetimes
+from usp_prof.analyses.memory_peaks import lifetimes
 from usp_prof.analyses.result import impossible
 from usp_prof.model.selection import Selection
 

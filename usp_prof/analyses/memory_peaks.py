@@ -1,0 +1,125 @@
+"""The peak of a rank: what is alive at its moment of most memory in use, by the phase in which it was taken."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.intervals import Intervals, union
+from usp_prof.columns.rows import lookup
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.columns.table import Columns
+    from usp_prof.tables.table_set import TableSet
+
+    Ints = NDArray[np.int64]
+
+EARLIER = "before the recording"
+_OPTIMIZER = re.compile(r"^Optimizer\.step|^train::optimizer\b")
+_PHASES = ("optimizer", "backward", "forward")
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """One rank's moment of most memory in use, and what was alive then by the phase in which it was taken."""
+
+    rank: int
+    step: int
+    at_ns: int
+    allocated: int
+    reserved: int
+    reserved_peak: int
+    live: dict[str, int]
+    since_recording: bool = False
+    """Whether the total counts from when the profiler began (CPUs), so that what was held before is not in it."""
+
+    @property
+    def contradicts_itself(self) -> bool:
+        """Whether more is in use than the allocator holds: one of its totals is wrong, and nothing tells which."""
+        return 0 < self.reserved < self.allocated
+
+
+def has_device(tables: TableSet, rank: int) -> bool:
+    """Say whether a device other than the CPU did a rank's work."""
+    return len(tables.columns("kernels", rank)) > 0
+
+
+def device_rows(tables: TableSet, rank: int) -> Columns:
+    """Keep the allocator's events of the device: of the GPU where it did the work, else of the CPU."""
+    memory = tables.columns("memory", rank)
+    return memory.take(memory["device_type"] == int(has_device(tables, rank)))
+
+
+def peak(tables: TableSet, rank: int, rows: Columns, inside: NDArray[np.bool_]) -> Peak | None:
+    """Find the peak among the selected events; `None` when there are none, or no totals."""
+    total = np.where(inside, rows["allocated_bytes"], -1)
+    if not len(total) or total.max() < 0:
+        return None
+    place = int(np.argmax(total))
+    at = int(rows["start_ns"][place])
+    live = _live(tables, rank, rows, place)
+    known = sum(live.values())
+    allocated = int(total[place])
+    if allocated > known:
+        live[EARLIER] = allocated - known
+    reserved = rows["reserved_bytes"]
+    return Peak(
+        rank,
+        int(rows["step"][place]),
+        at,
+        allocated,
+        int(reserved[place]),
+        int(reserved[inside].max(initial=0)),
+        live,
+        since_recording=not has_device(tables, rank),
+    )
+
+
+def _live(tables: TableSet, rank: int, rows: Columns, place: int) -> dict[str, int]:
+    """Sum what was taken up to this event and not given back, by phase."""
+    taken = lifetimes(rows["address"], rows["bytes"])
+    order = np.arange(len(rows))
+    alive = (rows["bytes"] > 0) & (order <= place) & (taken > place)
+    found = {}
+    left = alive
+    for phase, when in _phases(tables, rank).items():
+        hit = left & when.holds(rows["start_ns"])
+        left = left & ~hit
+        if hit.any():
+            found[phase] = int(rows["bytes"][hit].sum())
+    if left.any():
+        found["other"] = int(rows["bytes"][left].sum())
+    return found
+
+
+def lifetimes(address: Ints, size: Ints) -> Ints:
+    """Give for each event that takes memory the place of the event that gives it back; past the end where none does.
+
+    Events are in order of time; the next event of the same address is the one that gives it back.
+    """
+    count = len(address)
+    order = np.lexsort((np.arange(count), address))
+    following = np.full(count, count, np.int64)
+    same = (address[order[1:]] == address[order[:-1]]) & (size[order[1:]] < 0)
+    following[order[:-1][same]] = order[1:][same]
+    return following
+
+
+def _phases(tables: TableSet, rank: int) -> dict[str, Intervals]:
+    """Give when each phase ran on the host; a moment counts for the first that holds it."""
+    ops, marks = tables.columns("ops", rank), tables.columns("annotations", rank)
+    found = {phase: _ranges(ops, ops.matches("phase", phase)) for phase in _PHASES}
+    codes, names = marks.codes("name")
+    stepping = lookup([_OPTIMIZER.search(name) is not None for name in names], codes, missing=False)
+    found["optimizer"] = found["optimizer"] | _ranges(marks, stepping)
+    return found
+
+
+def _ranges(columns: Columns, rows: NDArray[np.bool_]) -> Intervals:
+    start = columns["start_ns"][rows]
+    return union(start, start + columns["dur_ns"][rows])
