@@ -191,9 +191,7 @@ def memory(document: Document) -> str:
 def suggestions(document: Document) -> str:
     """Say which one change is certain to gain most."""
     causes = [
-        cause
-        for cause in causes_of(document.findings).causes
-        if cause.finding.edit and certain_gain(cause.finding) > 0
+        cause for cause in causes_of(document.findings).causes if cause.finding.edit and certain_gain(cause.finding) > 0
     ]
     if not causes:
         return "No change was found that is certain to make the step shorter."
