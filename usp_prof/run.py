@@ -20,7 +20,7 @@ from usp_prof.inputs.manifest import find_manifest, manifest_from, read_manifest
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.health import HealthRow, Severity, gathered, spans
 from usp_prof.store.cache import CacheUnwritableError, StoredTables
-from usp_prof.store.load import load
+from usp_prof.store.load import gather_late_health, load
 from usp_prof.store.places import open_cache
 from usp_prof.tables.assemble import assemble
 
@@ -192,6 +192,7 @@ def open_run(
     sources = {rank: one.source for rank, one in loaded.items()}
     health += [row for one in loaded.values() for row in one.health]
     tables = assemble(sources, manifest=manifest, health=health)
+    gather_late_health(loaded.values(), tables.health)
     return Run(found, discovery, loaded, tables, cache)
 
 

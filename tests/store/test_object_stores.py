@@ -18,6 +18,7 @@ from usp_prof.inputs import object_stores
 from usp_prof.inputs.object_stores import explained, filesystem_of
 from usp_prof.inputs.remote import RemotePath, location
 from usp_prof.model.errors import InputError, UsageError
+from usp_prof.store import remote_cache
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
 
@@ -100,6 +101,28 @@ def test_what_one_machine_read_into_the_store_another_opens_without_reading(
     run = open_run(REMOTE, cache_dir=store)
     assert run.ranks == tuple(range(RANKS))
     assert run.sql("SELECT count(*) FROM events").fetchall()[0][0] > 0
+
+
+@pytest.mark.parametrize("small", [1 << 20, 0], ids=["fetched with the entry", "asked for later"])
+def test_a_damaged_table_is_read_anew_and_put_right(
+    server: Server, small: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_cache, "_SMALL", small)
+    store = f"s3://{BUCKET}/damaged-{small}"
+    whole = open_run(REMOTE, cache_dir=store).sql("SELECT sum(dur_ns) FROM kernels").fetchall()
+    table = next(file for file in RemotePath(store).files() if file.name == "kernels.parquet")
+    server.put(table.url.removeprefix("s3://"), b"other contents")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
+    run = open_run(REMOTE, cache_dir=store)
+    assert run.sql("SELECT sum(dur_ns) FROM kernels").fetchall() == whole
+    rows = [row for row in run.health if row.code == "cache_damaged"]
+    assert ["kernels.parquet has other contents" in row.detail for row in rows] == [True]
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a third machine"))
+    again = open_run(REMOTE, cache_dir=store)
+    assert again.sql("SELECT sum(dur_ns) FROM kernels").fetchall() == whole
+    assert not [row for row in again.health if row.code == "cache_damaged"]
 
 
 def test_a_trace_that_is_written_anew_is_read_anew(server: Server, local_run: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,14 +22,16 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.store.cache import Cache, CacheUnwritableError
 from usp_prof.store.executors import local_executor
 from usp_prof.store.rank_jobs import RankJob, build, run_jobs
+from usp_prof.store.sealed import BrokenSealError
 from usp_prof.tables import catalogue
 from usp_prof.tables.table_set import MemorySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
 
     from usp_prof.columns.arrow import Parted
+    from usp_prof.columns.table import View
     from usp_prof.contract import Manifest
     from usp_prof.inputs.remote import Location
     from usp_prof.inputs.runs import TraceFile
@@ -56,6 +59,30 @@ class LoadedRank:
     health: tuple[HealthRow, ...]
     json_bytes: int
     key: str
+
+
+class MendingSource:
+    """The tables of an entry that is fetched table by table: where one is damaged, the rank's trace is read anew."""
+
+    def __init__(self, stored: StoredTables, read_anew: Callable[[str], tuple[Source, list[HealthRow]]]) -> None:
+        self._source: Source = stored
+        self._read_anew = read_anew
+        self.health: list[HealthRow] = []
+        """Where rows of health go that are found while tables are asked for."""
+
+    def table(self, name: str) -> pa.Table:
+        """Give one table of this rank."""
+        self.view(name)
+        return self._source.table(name)
+
+    def view(self, name: str) -> View:
+        """Give the same, not read before its columns are asked for."""
+        try:
+            return self._source.view(name)
+        except BrokenSealError as error:
+            self._source, rows = self._read_anew(str(error))
+            self.health += rows
+            return self._source.view(name)
 
 
 def rank_key(file: TraceFile, manifest: Manifest | None) -> str:
@@ -127,6 +154,7 @@ class _Loading:
         self._manifest, self._cache, self._progress = manifest, cache, progress
         self._total, self._done = sum(_size(file.path) for file in files), 0
         self._room = _AT_HAND
+        self._files = {file.rank: file for file in files}
 
     def from_cache(self, files: Sequence[TraceFile]) -> list[RankJob]:
         """Take what is in the cache; gives what is not as jobs."""
@@ -142,8 +170,7 @@ class _Loading:
                     jobs.append(job)
         for file, key in zip(files, keys, strict=True):
             if key in self._cache.damaged:
-                detail = f"its stored tables were damaged ({self._cache.damaged[key]}): it was read anew"
-                self.lost.append(HealthRow("cache_damaged", Severity.INFO, rank=file.rank, detail=detail))
+                self.lost.append(_damaged(file.rank, self._cache.damaged[key]))
         return jobs
 
     def by_executor(self, jobs: Sequence[RankJob], executor: Executor) -> list[RankJob]:
@@ -164,15 +191,32 @@ class _Loading:
         except UspProfError as error:
             self._lose(job, error.message)
             return
+        source, rows = self._stored(job, tables, note)
+        self.loaded[job.rank] = _loaded(job, source, note, *rows)
+        self._tell_done(job)
+
+    def _stored(
+        self, job: RankJob, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]
+    ) -> tuple[Source, list[HealthRow]]:
+        """Store the tables of a rank that was read here; where that fails they stay in memory."""
         try:
             stored = self._cache.store(job.key, tables, note)
             self._hold(stored, tables)
-            self.loaded[job.rank] = _loaded(job, stored, note)
-        except CacheUnwritableError as error:
-            detail = f"{error.message}: it is read anew each time"
-            row = HealthRow("not_cached", Severity.INFO, rank=job.rank, detail=detail)
-            self.loaded[job.rank] = _loaded(job, MemorySource(tables), note, row)
-        self._tell_done(job)
+        except (CacheUnwritableError, BrokenSealError) as error:
+            detail = f"{error}: it is read anew each time"
+            return MemorySource(tables), [HealthRow("not_cached", Severity.INFO, rank=job.rank, detail=detail)]
+        return self._mending(job, stored), []
+
+    def _mending(self, job: RankJob, stored: StoredTables) -> Source:
+        return stored if stored.is_local else MendingSource(stored, partial(self._anew, job))
+
+    def _anew(self, job: RankJob, why: str) -> tuple[Source, list[HealthRow]]:
+        """Read a rank again whose stored tables turned out to be damaged, and put them right in the store."""
+        tables, note = build(job.path, job.rank, self._manifest)
+        if rank_key(self._files[job.rank], self._manifest) != job.key:
+            raise InputError(f"{job.path} was changed since the run was opened", hint="open the run again")
+        source, rows = self._stored(job, tables, note)
+        return source, [_damaged(job.rank, why), *rows]
 
     def _hold(self, stored: StoredTables, tables: Mapping[str, pa.Table | Parted]) -> None:
         made = {name: table for name, table in tables.items() if isinstance(table, pa.Table)}
@@ -189,7 +233,7 @@ class _Loading:
         return stored is not None
 
     def _took(self, job: RankJob, stored: StoredTables) -> None:
-        self.loaded[job.rank] = _loaded(job, stored, stored.note)
+        self.loaded[job.rank] = _loaded(job, self._mending(job, stored), stored.note)
         self._tell_done(job)
 
     def _lose(self, job: RankJob, why: str) -> None:
@@ -205,6 +249,19 @@ class _Loading:
         """Say how far this has come, and with which file."""
         if self._progress is not None:
             self._progress(self._done, self._total, job.path.name)
+
+
+def gather_late_health(ranks: Iterable[LoadedRank], health: list[HealthRow]) -> None:
+    """Add what ranks found damaged since they were loaded, and have them add here what they find from now on."""
+    for rank in ranks:
+        if isinstance(rank.source, MendingSource):
+            health += rank.source.health
+            rank.source.health = health
+
+
+def _damaged(rank: int, why: str) -> HealthRow:
+    detail = f"its stored tables were damaged ({why}): it was read anew"
+    return HealthRow("cache_damaged", Severity.INFO, rank=rank, detail=detail)
 
 
 def _loaded(job: RankJob, source: Source, note: Mapping[str, Any], *more: HealthRow) -> LoadedRank:

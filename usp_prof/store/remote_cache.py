@@ -2,7 +2,8 @@
 
 An entry is a folder of objects, as in a local cache. Its `entry.json` is written last and names every other object with
 its hash: without it there is no entry, and two writers of one entry write the same bytes. Small tables are fetched with
-the entry, larger ones when they are asked for; both are kept in the local cache, within its bound.
+the entry, larger ones when they are asked for; both are kept in the local cache, within its bound. A table that is gone
+or has other contents raises `BrokenSealError`, when the entry is opened or when the table is asked for.
 """
 
 from __future__ import annotations
@@ -77,10 +78,12 @@ class RemoteCache(Cache):
 
         def fetch(folder: Path) -> None:
             for name in names:
-                (folder / name).write_bytes((entry / name).read_bytes())
+                try:
+                    (folder / name).write_bytes((entry / name).read_bytes())
+                except AbsentError:
+                    raise BrokenSealError(f"{name} is missing") from None
                 if hash_of(folder / name) != sealed.files[name][1]:
-                    hint = f"remove {entry} and read its rank again"
-                    raise InputError(f"the stored table {entry / name} is damaged: it has other contents", hint=hint)
+                    raise BrokenSealError(f"{name} has other contents")
 
         return self.derive(" ".join(["fetched", entry.url, *names]), fetch)
 
