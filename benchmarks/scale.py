@@ -53,7 +53,9 @@ def declaration(ranks: int, events: int) -> Declaration:
 def analyse(folder: Path, store: Path, report: Path) -> tuple[float, float, float, float]:
     """Analyse in a process of its own; gives CPU of head and workers in s, and their peaks in MB."""
     words = [str(folder), "--store", str(store), "--format", "json", "-o", str(report), "-q"]
-    done = subprocess.run([sys.executable, "-c", _MEASURED, *words], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", _MEASURED, *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"analyze of {folder} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     head, workers, peak, largest = json.loads(done.stdout)
     return head, workers, peak / 1024, largest / 1024
 
