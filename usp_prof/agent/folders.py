@@ -1,0 +1,97 @@
+"""Folders that a server was given: the only place from which it reads, whatever path an agent names.
+
+A path is made real first (links followed, `..` gone) and must then lie in one of the folders. What is refused is
+refused before it is looked at: whether a file lies elsewhere is not told.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from usp_prof.model.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/|file:", re.IGNORECASE)
+_LONGEST = 200
+"""Characters of a path that a refusal repeats."""
+_TRACES = (".json", ".json.gz", ".json.zst", ".trace", ".trace.gz")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFolder:
+    """A folder that holds files named like traces."""
+
+    path: Path
+    files: int
+    bytes: int
+
+
+class Folders:
+    """The folders from which a server reads."""
+
+    def __init__(self, given: Sequence[str]) -> None:
+        for text in given:
+            if _URL.match(text) or not Path(text).is_dir():
+                raise InputError(f"{text} is no folder of this machine", hint="usp-prof mcp FOLDER, such as traces/")
+        self.roots = tuple(Path(text).resolve() for text in given)
+
+    def place(self, text: str) -> Path:
+        """Give the real path of a file or folder below the folders; a relative one is looked up in each of them."""
+        if _URL.match(text):
+            raise self._refused(text, "is a URL")
+        try:
+            real = [(root / text).resolve() for root in self.roots]
+            inside = [path for path in real if self._holds(path)]
+            found = next((path for path in inside if path.exists()), None)
+        except (OSError, RuntimeError, ValueError):  # too long, a circle of links, a null byte
+            raise self._refused(text, "is no path") from None
+        if not text or not inside:
+            raise self._refused(text, "lies outside")
+        if found is None:
+            raise InputError(f"{text} does not exist", hint="open without a path lists what there is")
+        for link in _links_below(found):
+            if not self._holds(link.resolve()):
+                raise self._refused(str(link), "is a link that leads outside")
+        return found
+
+    def listed(self, most: int) -> list[TraceFolder]:
+        """List folders that hold files named like traces, in order of their paths; links to folders are not entered."""
+        found = []
+        for root in self.roots:
+            for folder, inner, names in os.walk(root):
+                inner.sort()
+                inner[:] = [name for name in inner if not name.startswith(".")]
+                traces = [Path(folder, name) for name in names if name.endswith(_TRACES) and name != "run.json"]
+                sizes = [path.stat().st_size for path in traces if path.is_file() and not path.is_symlink()]
+                if sizes:
+                    found.append(TraceFolder(Path(folder), len(sizes), sum(sizes)))
+                if len(found) == most:
+                    return found
+        return found
+
+    def _holds(self, path: Path) -> bool:
+        return any(path.is_relative_to(root) for root in self.roots)
+
+    def _refused(self, text: str, why: str) -> InputError:
+        return InputError(
+            f"{text[:_LONGEST]!r} {why}: this server reads under {', '.join(map(str, self.roots))} only",
+            hint="name a run as open lists it; other folders have to be given to usp-prof mcp by whoever starts it",
+        )
+
+
+def _links_below(top: Path) -> Iterator[Path]:
+    """Give every link below a folder, before anything behind it is entered; a folder seen before is not entered."""
+    seen = set()
+    for folder, inner, names in os.walk(top, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:
+            inner.clear()
+            continue
+        seen.add(real)
+        yield from (path for name in (*inner, *names) if (path := Path(folder, name)).is_symlink())
