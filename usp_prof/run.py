@@ -15,7 +15,7 @@ from weakref import finalize
 
 from usp_prof.api.progress import notebook_progress
 from usp_prof.api.questions import Questions
-from usp_prof.inputs.discovery import discover
+from usp_prof.inputs.discovery import Discovery, discover
 from usp_prof.inputs.manifest import find_manifest, manifest_from, read_manifest
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.health import HealthRow, Severity, gathered, spans
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from usp_prof.contract import Manifest
-    from usp_prof.inputs.discovery import Discovery, Skipped
+    from usp_prof.inputs.discovery import Skipped
     from usp_prof.inputs.remote import Location
     from usp_prof.inputs.runs import FoundRun, TraceFile
     from usp_prof.store.cache import Cache
@@ -155,7 +155,7 @@ class Run(Questions):
 
 
 def open_run(
-    path: str | Location,
+    path: str | Location | Discovery,
     *,
     run: str | None = None,
     ranks: Iterable[int] | None = None,
@@ -163,7 +163,7 @@ def open_run(
     progress: Callable[[int, int, str], None] | None = None,
     executor: Executor | None = None,
 ) -> Run:
-    """Open the run under a path (a file, a folder, a glob); of several the newest, or the one named `run`.
+    """Open the run under a path (a file, a folder, a glob, or their `Discovery`); the newest, or the one named `run`.
 
     `ranks` reads only these. Tables are kept in `cache_dir` (else `USP_PROF_CACHE`, else the user's cache folder).
     `progress` is called with bytes done, bytes in all and the file just begun or finished. `executor` reads the ranks
@@ -174,7 +174,7 @@ def open_run(
     workers at once; what was read until then is kept. `logging.getLogger("usp_prof")` is told what is read
     and what is lost.
     """
-    discovery = discover(path)
+    discovery = path if isinstance(path, Discovery) else discover(path)
     found = _chosen(discovery, run)
     files = _wanted(found, ranks)
     manifest, manifest_health = _manifest(found)

@@ -157,6 +157,12 @@ def test_a_stream_reads_what_was_written_from_any_position(server: Server) -> No
         assert stream.read() == content[-7:]
 
 
+@pytest.mark.full
+def test_a_run_is_followed_until_its_job_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "--follow", REMOTE, "--patience", "1", "--store", str(tmp_path)]) == 0
+    assert f"ranks 0-{RANKS - 1} of" in capsys.readouterr().err
+
+
 def test_a_pattern_and_a_folder_find_the_same_files() -> None:
     folder = {str(file) for file in location(REMOTE).files()}  # type: ignore[union-attr]
     pattern = {str(file) for file in location(f"{REMOTE}/*").matches()}  # type: ignore[union-attr]

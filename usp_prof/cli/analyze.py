@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof import conventions
 from usp_prof.analyses import NAMES
+from usp_prof.cli.follow import PATIENCE_SECONDS, follow
 from usp_prof.cli.opening import executor_option, note, open_from, output, parse_numbers, read_snapshots, write_out
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
@@ -33,6 +35,7 @@ EXAMPLES = """\
   usp-prof analyze traces/run-8r --format html -o report.html
   usp-prof analyze traces/run-8r --memory-snapshot 0=snapshot.pickle --section memory
   usp-prof analyze traces --run all --format json -o reports.json
+  usp-prof analyze --follow traces/run-8r
 """
 
 FORMATS = ("terminal", "json", "markdown", "html")
@@ -51,6 +54,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", metavar="A:B", default="", help="only these steps, both ends included, such as 3:7")
     parser.add_argument("--only", metavar="NAMES", default="", help=f"only these analyses: {', '.join(NAMES)}")
     executor_option(parser)
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="draw the report again whenever ranks or windows arrive, until the job has ended or Ctrl-C",
+    )
+    parser.add_argument(
+        "--patience",
+        metavar="SECONDS",
+        type=float,
+        default=PATIENCE_SECONDS,
+        help="with --follow: after this long without a change a job with all its ranks has ended, and a file that ends "
+        f"early is damaged (default: {PATIENCE_SECONDS:g})",
+    )
     told = parser.add_argument_group("what no trace tells")
     told.add_argument("--model", metavar="FILE", type=Path, help="the model: our JSON or a Hugging Face config.json")
     told.add_argument("--sequence", metavar="N", type=int, default=0, help="its sequence length, if the file has none")
@@ -90,8 +106,26 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "terminal" and args.output is not None:
         raise UsageError("the terminal's report goes to the screen", hint="add --format html, markdown or json to -o")
     unseen = _unseen(args.format, args.section)
+    if args.follow:
+        _check_follow(args)
+        return follow(args, lambda opened: _redraw(_document(opened, selection, only, assumptions, unseen), args))
     _write([_document(opened, selection, only, assumptions, unseen) for opened in _runs(args)], args)
     return 0
+
+
+def _check_follow(args: argparse.Namespace) -> None:
+    if args.format != "terminal":
+        raise UsageError("--follow draws on the terminal only", hint=f"leave out --format {args.format}")
+    if args.run == ALL:
+        raise UsageError("--follow draws one run", hint="leave out --run: the newest is drawn")
+    if not 0 < args.patience < math.inf:
+        raise UsageError(f"--patience {args.patience:g} is no time", hint="give seconds, such as --patience 30")
+
+
+def _redraw(document: Document, args: argparse.Namespace) -> None:
+    screen = output(args)
+    screen.clear()  # on a terminal only: a pipe gets one report after the other
+    _print([document], args)
 
 
 def _runs(args: argparse.Namespace) -> Iterator[Run]:

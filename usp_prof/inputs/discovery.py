@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from usp_prof.contract import MANIFEST_NAME
 from usp_prof.inputs.object_stores import HTTP
@@ -20,6 +20,9 @@ from usp_prof.inputs.remote import Location, RemotePath, location, parts_below
 from usp_prof.inputs.runs import FoundRun, TraceFile, is_made_name, split_runs
 from usp_prof.model.errors import InputError, unknown_name
 from usp_prof.model.health import HealthRow, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _ENDINGS = (".json", ".gz", ".zst", ".trace")
 _HINT = "give a trace file of torch.profiler, the folder of a run (or a glob); `usp-prof info` lists what is found"
@@ -43,14 +46,17 @@ class Discovery:
     health: tuple[HealthRow, ...]
 
 
-def discover(path: str | Location) -> Discovery:
-    """Look under a file, a folder, a glob, or a folder and the name of a run in it (`traces/step 9`)."""
+def discover(path: str | Location, *, without: Collection[Location] = ()) -> Discovery:
+    """Look under a file, a folder, a glob, or a folder and the name of a run in it (`traces/step 9`).
+
+    Files that are named in `without` count as absent: they are still written.
+    """
     if not str(path):  # Path("") is the current folder, which nobody meant
         raise InputError("the path is empty", hint=_HINT)
     root = location(path)
     if not root.exists() and is_made_name(root.name):
-        return _of_run(root)
-    found, skipped = _look(_listed(root))
+        return _of_run(root, without)
+    found, skipped = _look([file for file in listed(root) if file not in without])
     if not found:
         raise InputError(f"no trace in {root}" + _first_reasons(skipped), hint=_HINT)
     found, host_processes = _without_host_processes(found)
@@ -61,11 +67,11 @@ def discover(path: str | Location) -> Discovery:
     return Discovery(root, runs, tuple(skipped), (*health, *rank_health))
 
 
-def _of_run(path: Location) -> Discovery:
+def _of_run(path: Location, without: Collection[Location]) -> Discovery:
     """Look for a run by its name under the folder before it; that run comes before the others."""
     folder = next(parent for parent in path.parents if parent.is_dir())
     name = "/".join(parts_below(path, folder))
-    found = discover(folder)
+    found = discover(folder, without=without)
     named = {run.name: run for run in found.runs}
     if name not in named:
         raise unknown_name("run", name, named)
@@ -81,7 +87,8 @@ def paths_of_runs(path: str | Location) -> tuple[str, ...]:
     return tuple(str(location(path) / run.name) for run in found.runs)
 
 
-def _listed(root: Location) -> list[Location]:
+def listed(root: Location) -> list[Location]:
+    """List the files under a file, a folder or a glob, without hidden ones."""
     if isinstance(root, RemotePath):
         return _listed_remote(root)
     if root.is_dir():

@@ -1,0 +1,98 @@
+"""Following a run that is still recorded, in a real process: files arrive one by one, half-written ones wait."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import tiny
+
+from usp_prof.cli.app import Exit, main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DAMAGE = "ends early"
+RANKS = 2
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> list[bytes]:
+    """Give the bytes of each rank's file."""
+    made = {rank: tiny.Trace(rank, RANKS).step(1, at=0, dur=900).op("aten::mm", 10, 50) for rank in range(RANKS)}
+    folder = tiny.write(made, tmp_path / "made")
+    return [gzip.decompress((folder / f"rank{rank}.json.gz").read_bytes()) for rank in range(RANKS)]
+
+
+@contextmanager
+def following(folder: Path, patience: float) -> Iterator[subprocess.Popen[str]]:
+    """Follow a folder; the reports go to `report.txt` beside it."""
+    words = ["analyze", "--follow", folder, "--patience", patience, "--store", folder.parent / "store"]
+    program = [sys.executable, "-m", "usp_prof.cli.app", *map(str, words)]
+    with (
+        (folder.parent / "report.txt").open("w") as report,
+        subprocess.Popen(program, stdout=report, stderr=subprocess.PIPE, text=True, env=os.environ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_for(text: str, process: subprocess.Popen[str]) -> None:
+    """Read what is said until this is said."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if text in line:
+            return
+    pytest.fail(f"never said {text!r}: {said}")
+
+
+def test_ranks_are_drawn_as_they_arrive_and_a_half_written_one_waits(tmp_path: Path, traces: list[bytes]) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    half = len(traces[0]) // 2
+    (folder / "rank0.json").write_bytes(traces[0][:half])
+    with following(folder, patience=3600) as process:
+        wait_for("waiting: no trace", process)
+        (folder / "rank1.json.tmp").write_bytes(traces[1])
+        (folder / "rank1.json.tmp").rename(folder / "rank1.json")
+        wait_for("ranks 1 of", process)
+        with (folder / "rank0.json").open("ab") as file:
+            file.write(traces[0][half:])
+        wait_for("ranks 0-1 of", process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == Exit.INTERRUPTED
+    report = (tmp_path / "report.txt").read_text()
+    assert report.count("1 of 2 ranks have no trace") == 1
+    assert DAMAGE not in report
+
+
+def test_it_ends_with_the_job_and_says_what_stayed_half_written(tmp_path: Path, traces: list[bytes]) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "rank0.json").write_bytes(traces[0])
+    (folder / "rank1.json").write_bytes(traces[1][:-40])
+    with following(folder, patience=2) as process:
+        wait_for("the job has ended: all ranks are there, and nothing changed for 2 s", process)
+        assert process.wait() == 0
+    assert DAMAGE in (tmp_path / "report.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    "words", [("--format", "json"), ("--run", "all"), ("--patience", "-1"), ("--patience", "nan")], ids=" ".join
+)
+def test_what_cannot_be_followed_is_refused(
+    tmp_path: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", "--follow", str(tmp_path), *words]) == Exit.UNUSABLE
+    assert "hint:" in capsys.readouterr().err

@@ -1,0 +1,181 @@
+"""Following a run that is still recorded: its report is drawn anew whenever ranks or profiler windows have arrived.
+
+The files under the path are looked at again and again. One that changed a moment ago waits until it rests. One that
+rests and yet ends early, or is no trace yet, waits until it has rested for `patience` seconds; then it is damaged, and
+the report says so. The job has ended when all ranks of the newest run are there and nothing changed for as long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from typing import TYPE_CHECKING
+
+from usp_prof.cli.opening import note, open_from
+from usp_prof.contract import MANIFEST_NAME
+from usp_prof.inputs.discovery import Discovery, discover, listed
+from usp_prof.inputs.peek import FileKind
+from usp_prof.inputs.remote import Location, RemotePath, location
+from usp_prof.model.errors import InputError, UspProfError
+from usp_prof.model.health import spans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from usp_prof.run import Run
+
+    Stamp = tuple[int, int | str]
+    """Size, and when a file was last changed: of an object its ETag."""
+
+PATIENCE_SECONDS = 30.0
+_RESTS_SECONDS = 1.0
+_LOOKS_SECONDS = 0.5
+_OBJECT_STORE_LOOKS_SECONDS = 5.0
+"""Each look lists the folder; object stores charge for that."""
+_UNFINISHED_CODES = frozenset({"truncated", "corrupt_packing", "rank_unreadable"})
+_UNFINISHED_KINDS = frozenset({FileKind.EMPTY, FileKind.JSON, FileKind.OTHER})
+"""What the beginning of a trace may be taken for."""
+
+
+class Arrivals:
+    """The files under a path: how each was when it was last looked at, and since when it is so."""
+
+    def __init__(self, root: Location, patience: float) -> None:
+        self._root = root
+        self._patience = patience
+        self._stamps: dict[Location, Stamp] = {}
+        self._since: dict[Location, float] = {}
+        self._changed = 0.0
+        """When anything changed last; a file that was removed counts."""
+        self._unfinished: dict[Location, Stamp] = {}
+        """Files that were read and found unfinished, as they were then."""
+
+    def look(self, now: float) -> None:
+        """List the files again."""
+        stamps = _stamps(self._root)
+        if stamps != self._stamps:
+            self._changed = now
+        self._since = {
+            path: self._since[path] if self._stamps.get(path) == stamp else now for path, stamp in stamps.items()
+        }
+        self._stamps = stamps
+
+    def waiting(self, now: float) -> frozenset[Location]:
+        """Give the files that are not to be read yet."""
+        return frozenset(path for path, since in self._since.items() if now - since < self._wait_of(path))
+
+    def _wait_of(self, path: Location) -> float:
+        is_unfinished = self._unfinished.get(path) == self._stamps[path]
+        return self._patience if is_unfinished else min(_RESTS_SECONDS, self._patience)
+
+    def ready(self, waiting: Collection[Location]) -> frozenset[tuple[Location, Stamp]]:
+        """Give the files that can be read, as they are now."""
+        return frozenset((path, stamp) for path, stamp in self._stamps.items() if path not in waiting)
+
+    def set_aside(self, paths: Iterable[Location], now: float) -> bool:
+        """Have unfinished files wait for `patience`; False where all of them have."""
+        self._unfinished.update((path, self._stamps[path]) for path in paths if path in self._stamps)
+        return bool(self.waiting(now) & set(paths))
+
+    def is_quiet(self, now: float) -> bool:
+        """Say whether nothing has changed for as long as `patience`."""
+        return now - self._changed >= self._patience
+
+
+def follow(args: argparse.Namespace, draw: Callable[[Run], None]) -> int:
+    """Draw the report whenever files have arrived; returns when the job has ended."""
+    root = location(args.path)
+    looks_seconds = _OBJECT_STORE_LOOKS_SECONDS if isinstance(root, RemotePath) else _LOOKS_SECONDS
+    arrivals = Arrivals(root, args.patience)
+    tries = _Tries(args, draw)
+    while True:
+        now = time.monotonic()
+        arrivals.look(now)
+        waiting = arrivals.waiting(now)
+        ready = arrivals.ready(waiting)
+        if ready != tries.ready and not any(path.name == MANIFEST_NAME for path in waiting):
+            unfinished = tries.open(waiting)
+            if arrivals.set_aside(unfinished, now):
+                continue
+            tries.draw(ready, waiting)
+        if tries.has_all_ranks and not waiting and arrivals.is_quiet(now):
+            note(args, f"the job has ended: all ranks are there, and nothing changed for {args.patience:g} s")
+            return 0
+        time.sleep(looks_seconds)
+
+
+class _Tries:
+    """The last attempt to open the run and draw its report."""
+
+    def __init__(self, args: argparse.Namespace, draw: Callable[[Run], None]) -> None:
+        self._args = args
+        self._draw = draw
+        self._run: Run | None = None
+        self._said = ""
+        self.ready: frozenset[tuple[Location, Stamp]] | None = None
+        """The files of which the last report was drawn; None: nothing was tried yet."""
+        self.has_all_ranks = False
+
+    def open(self, waiting: frozenset[Location]) -> set[Location]:
+        """Open the run without the files that wait; gives the files that look unfinished."""
+        self._run, self.has_all_ranks = None, False
+        try:
+            found = discover(self._args.path, without=waiting)
+            unfinished = {
+                skipped.path
+                for skipped in found.skipped
+                if skipped.reason in _UNFINISHED_KINDS or skipped.reason not in set(FileKind)
+            }
+            self._run = open_from(argparse.Namespace(**{**vars(self._args), "path": found, "ranks": None}))
+        except UspProfError as error:
+            self._say(f"waiting: {error.message}")
+            return set()
+        files = {file.rank: file.path for run in found.runs if run.name == self._run.name for file in run.files}
+        damaged = {row.rank for row in self._run.tables.health if row.code in _UNFINISHED_CODES}
+        self.has_all_ranks = len(files) >= _world_size(self._run, found) > 0
+        return unfinished | {files[rank] for rank in damaged & files.keys()}
+
+    def draw(self, ready: frozenset[tuple[Location, Stamp]], waiting: Collection[Location]) -> None:
+        """Draw the report of the run that was opened, where one was."""
+        self.ready = ready
+        if self._run is None:
+            return
+        try:
+            self._draw(self._run)
+        except UspProfError as error:  # such as a rank that was asked for and is not there yet
+            self._say(f"waiting: {error.message}")
+            return
+        rest = f", {len(waiting)} files are still written" if waiting else ""
+        self._say(f"ranks {spans(self._run.ranks)} of {self._run.name}{rest}; Ctrl-C ends")
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            note(self._args, text)
+            self._said = text
+
+
+def _world_size(run: Run, found: Discovery) -> int:
+    """Give the number of ranks of the job; -1 where neither the manifest nor a trace tells it."""
+    if run.manifest is not None and run.manifest.mesh:
+        return math.prod(run.manifest.mesh.values())
+    return max((file.world_size for each in found.runs if each.name == run.name for file in each.files), default=-1)
+
+
+def _stamps(root: Location) -> dict[Location, Stamp]:
+    """Give size and time of each file; empty where nothing is there yet."""
+    try:
+        paths = listed(root)
+    except InputError:
+        return {}
+    stamps: dict[Location, Stamp] = {}
+    for path in paths:
+        if isinstance(path, RemotePath):
+            stamps[path] = (path.size, path.stamp)
+            continue
+        try:
+            stat = path.stat()
+        except FileNotFoundError:  # renamed since it was listed
+            continue
+        stamps[path] = (stat.st_size, stat.st_mtime_ns)
+    return stamps
