@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HEAVY = {"torch", "pandas", "bokeh", "streamlit", "duckdb", "pyarrow", "numpy"}
-PLUMBING = {"app", "opening", "plan_text"}
+PLUMBING = {"app", "follow", "opening", "plan_text"}
 """Modules of `usp_prof.cli` that are no commands."""
 
 
