@@ -23,6 +23,7 @@ EACH = Configuration(dp=4, tp=2, pp=2, zero=1, micro_batches=8, schedule="interl
         Configuration(dp=2, pp=4, micro_batches=8, schedule="interleaved", chunks=2, micro_batch=2),
         Configuration(dp=4, tp=2, zero=3, micro_batches=4, replicas=2, recompute=Recompute.FULL),
         Configuration(dp=8, ep=2, micro_batches=2),
+        Configuration(dp=4, tp=2, micro_batches=2, sequence_parallel=False),
     ],
 )
 def test_our_trainer_settles_on_the_planned_configuration(configuration: Configuration) -> None:
@@ -33,6 +34,7 @@ def test_our_trainer_settles_on_the_planned_configuration(configuration: Configu
     settled = rules.settle(options.parse(words[words.index("trainer/run.py") + 1 :]), configuration.devices)
     assert settled.micro_batch == configuration.micro_batch
     assert settled.options.batch == configuration.batch
+    assert settled.options.sequence_parallel == configuration.sequence_parallel
     assert (settled.shape.hidden, settled.shape.layers, settled.shape.sequence) == (64, 8, 64)
 
 
@@ -80,7 +82,6 @@ def test_megatrons_zero_3_is_its_own_fsdp_without_a_pipeline() -> None:
         ("torchtitan", Configuration(dp=8, zero=1, recompute=Recompute.SELECTIVE), "ZeRO-2"),
         ("torchtitan", Configuration(dp=8, zero=3), "recomputes selective"),
         ("torchtitan", Configuration(pp=2, micro_batches=4, schedule="zb-h1", recompute=Recompute.SELECTIVE), "zb-h1"),
-        ("usp-prof", Configuration(tp=2, sequence_parallel=False), "includes sequence parallelism"),
         ("usp-prof", Configuration(dtype="fp16"), "no fp16"),
     ],
 )
@@ -94,6 +95,9 @@ def test_what_a_trainer_cannot_run_is_refused_for_it(trainer: str, configuration
 def test_a_model_that_is_no_preset_of_ours_is_refused() -> None:
     with pytest.raises(UsageError, match="none of its presets"):
         command("usp-prof", EXPERTS, Configuration())
+    with pytest.raises(UsageError, match="experts with tp need sequence parallelism"):
+        of_tiny = replace(TINY, experts=4, experts_per_token=2, expert_ffn_hidden=128)
+        command("usp-prof", of_tiny, Configuration(tp=2, sequence_parallel=False))
 
 
 def test_an_unknown_trainer_is_refused() -> None:

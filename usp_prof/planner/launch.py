@@ -62,6 +62,7 @@ def _ours(model: ModelEntry, c: Configuration) -> list[str]:
         words += [f"--schedule {schedule}"]
         words += [f"--stages-per-rank {c.chunks}"] if schedule.traits.is_looped else []
     words += [f"--experts {model.experts} --top-k {model.experts_per_token} --ep {c.ep}"] if model.experts else []
+    words += ["--no-sequence-parallel"] if c.tp > 1 and not c.sequence_parallel else []
     words += [f"--dp-replicate {c.replicas}"] if c.replicas > 1 else []
     words += [f"--recompute {c.recompute}"] if c.recompute is not Recompute.NONE else []
     return words
@@ -76,7 +77,8 @@ def _preset(model: ModelEntry) -> str:
 def _rules_of_ours(model: ModelEntry, c: Configuration) -> Rules:
     yield not _preset(model), f"the model is none of its presets ({', '.join(PRESETS)}): give it a config.json"
     yield c.dtype not in ("fp32", "bf16", "fp8"), f"it has no {c.dtype}"
-    yield c.tp > 1 and not c.sequence_parallel, "its tensor parallelism includes sequence parallelism"
+    plain = c.tp > 1 and not c.sequence_parallel
+    yield plain and bool(model.experts), "experts with tp need sequence parallelism"
     yield not c.fused_attention, "its attention is always fused"
     yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
     yield c.etp > 1, "it does not divide experts by tp"
