@@ -95,8 +95,8 @@ def test_what_a_trainer_cannot_run_is_refused_for_it(trainer: str, configuration
 def test_a_model_that_is_no_preset_of_ours_is_refused() -> None:
     with pytest.raises(UsageError, match="none of its presets"):
         command("usp-prof", EXPERTS, Configuration())
+    of_tiny = replace(TINY, experts=4, experts_per_token=2, expert_ffn_hidden=128)
     with pytest.raises(UsageError, match="experts with tp need sequence parallelism"):
-        of_tiny = replace(TINY, experts=4, experts_per_token=2, expert_ffn_hidden=128)
         command("usp-prof", of_tiny, Configuration(tp=2, sequence_parallel=False))
 
 
