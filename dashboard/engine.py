@@ -21,15 +21,11 @@ from usp_prof.charts.inputs import (
     LaunchLine,
     LaunchLines,
     MemoryLines,
-    MemoryParts,
     Part,
     PipelineSchedule,
-    PlanGrid,
-    PlanPoints,
     RankBars,
     RankGrid,
     RooflinePoints,
-    Waterfall,
 )
 from usp_prof.charts.theme import DARK, LIGHT, PATTERNS, Theme, ink_on
 from usp_prof.checking import measured
@@ -40,9 +36,8 @@ from usp_prof.export.merged_trace import beginning as trace_beginning
 from usp_prof.export.merged_trace import export as export_trace
 from usp_prof.findings import causes
 from usp_prof.findings.causes import Cause, causes_of
-from usp_prof.gate.comparison import Comparison, Pair, direction
+from usp_prof.gate.comparison import Comparison, Pair
 from usp_prof.gate.comparison import compare as compare_runs
-from usp_prof.gate.judgement import Judgement, Scale
 from usp_prof.gate.measured import Measured
 from usp_prof.inputs.discovery import discover
 from usp_prof.model import finding, health, metric
@@ -58,15 +53,13 @@ from usp_prof.model.topology import PARALLEL_AXES, Topology
 from usp_prof.planner.calibration import Calibration, calibrate
 from usp_prof.planner.cluster import of_device as cluster_of_device
 from usp_prof.planner.launch import TRAINERS
-from usp_prof.planner.launch import command_or_reason as launch_command
 from usp_prof.planner.memory import of_ranks as memory_of_ranks
 from usp_prof.planner.models import known as known_models
 from usp_prof.planner.models import model_named
 from usp_prof.planner.predict import Prediction as Plan
 from usp_prof.planner.predict import predict as predict_plan
-from usp_prof.planner.profiles import DEFAULT_PROFILE, DEFAULT_TRAINER, PROFILES, Profile
+from usp_prof.planner.profiles import DEFAULT_PROFILE, DEFAULT_TRAINER, PROFILES
 from usp_prof.planner.search import GRID_AXES, Plans, Question
-from usp_prof.planner.search import grid as plan_grid
 from usp_prof.planner.search import search as search_plans
 from usp_prof.planner.sweep import runner as sweep_runner
 from usp_prof.planner.sweep.rows import Row as SweepRow
@@ -101,13 +94,10 @@ from usp_prof.report.document import (
 from usp_prof.report.figures import Figures
 from usp_prof.report.figures import parts as step_parts
 from usp_prof.report.format import column_scale, head_text, quantity, share
-from usp_prof.report.sections.pipeline import simulated_schedule
-from usp_prof.report.sections.timeline import slices_of
 from usp_prof.report.words import REST as REST_OF_FINDINGS
 from usp_prof.report.words import left_out
 from usp_prof.report.writers.webpage import write as write_webpage
 from usp_prof.schedule import Schedule
-from usp_prof.schedules.simulation import Timeline as SimulatedSchedule
 from usp_prof.tables.calls import of as calls_of
 from usp_prof.tables.catalogue import SCHEMAS as TABLE_SCHEMAS
 from usp_prof.tables.clock import of as clock_of
@@ -115,7 +105,6 @@ from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits import EDITS
 from usp_prof.whatif.predict import Prediction, predict, unedited
 from usp_prof.whatif.reordering.schedule import Rescheduled, reschedule
-from usp_prof.whatif.reordering.stages import footprints
 
 REPORT_MODULES = (causes, document, finding, health, inputs, metric)
 """The modules whose classes a report consists of."""

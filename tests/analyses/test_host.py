@@ -138,7 +138,7 @@ def test_cpu_time_is_by_op_less_what_is_inside() -> None:
         ("aten::addmm", 800, 800), ("aten::linear", 200, 1_000),
     ]  # fmt: skip
     assert ("launch_count",) not in values(result)
-    assert result.op_table().name.tolist() == ["aten::addmm", "aten::linear"]
+    assert [op.name for op in result.ops] == ["aten::addmm", "aten::linear"]
 
 
 def test_a_made_up_run_shows_its_pause_and_its_waiting(tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_a_made_up_run_shows_its_pause_and_its_waiting(tmp_path: Path) -> None:
     table = result.to_pandas().set_index("rank")
     assert table.gc_ns[1] == 2_000_000
     assert table.input_ns.tolist() == [300_000, 300_000]
-    assert set(result.sync_table().cause) == {"aten::_local_scalar_dense"}
-    assert set(result.call_table().name) == {
+    assert {sync.cause for sync in result.syncs} == {"aten::_local_scalar_dense"}
+    assert {call.name for call in result.calls} == {
         "cudaLaunchKernel",
         "cudaLaunchKernelExC",
         "cudaMemcpyAsync",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.columns.arrow import array_of, coded, index_of, numbers_of, scalar_of, texts_of
+from usp_prof.columns.arrow import array_of, coded, index_of, numbers_of, texts_of
 
 
 @given(st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"]))))
@@ -29,12 +29,6 @@ def test_arrays_keep_their_type(kind: type[np.generic], rows: int) -> None:
     assert made.to_pylist() == values.tolist()
     np.testing.assert_array_equal(numbers_of(made), values)
     assert numbers_of(made).dtype == values.dtype
-
-
-@pytest.mark.parametrize("value", ["", "ü", -1, 2**40, 0.5, True, False])
-def test_one_value_reaches_arrow_unchanged(value: float | str) -> None:
-    assert scalar_of(value).as_py() == value
-    assert scalar_of(value).type == pa.scalar(value).type
 
 
 def test_coded_texts_reach_arrow_unchanged() -> None:

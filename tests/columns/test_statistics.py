@@ -4,12 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from usp_prof.columns import statistics
-
-floats = st.floats(-1e6, 1e6)
 
 
 def test_mad_and_sigma_of_a_known_sample() -> None:
@@ -29,16 +25,3 @@ def test_outliers_need_to_be_far_in_both_senses() -> None:
     assert statistics.outliers(steps).tolist() == [False, False, False, False, True, False]
     assert not statistics.outliers([100.0, 100, 100, 101]).any()  # 1 % is a ripple, however still the rest
     assert not statistics.outliers([1.0, 900]).any()
-
-
-@given(st.lists(st.tuples(floats, st.integers(0, 5)), min_size=1, max_size=20), st.floats(0, 1))
-def test_weighted_quantile_is_that_of_the_repeated_sample(rows: list[tuple[float, int]], fraction: float) -> None:
-    repeated = sorted(v for v, w in rows for _ in range(w))
-    found = statistics.weighted_quantile([v for v, _ in rows], [w for _, w in rows], fraction)
-    if not repeated:
-        assert math.isnan(found)
-        return
-    below = sum(v <= found for v in repeated) / len(repeated)
-    smaller = sum(v < found for v in repeated) / len(repeated)
-    assert below >= fraction - 1e-9
-    assert smaller <= fraction + 1e-9

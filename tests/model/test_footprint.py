@@ -4,7 +4,7 @@ import pytest
 
 from usp_prof.contract import ModelEntry
 from usp_prof.model.configuration import Configuration, Recompute
-from usp_prof.model.footprint import Stage, footprint, layer_activation_bytes
+from usp_prof.model.footprint import Stage, footprint
 
 MODEL = ModelEntry(
     layers=4, hidden=1024, heads=8, kv_heads=8, head_dim=128, ffn_hidden=4096, vocab=1000, sequence=512, gated_ffn=False
@@ -27,11 +27,14 @@ def test_zero_shards_one_thing_more_at_each_stage(zero: int, bytes_each: float) 
 
 def test_a_plain_layer_keeps_thirty_two_bytes_a_token_and_unit() -> None:
     """Korthikanti's 34 less the two dropout masks of one byte that nobody trains with today."""
-    unit = 512 * 1024
-    assert layer_activation_bytes(MODEL, Configuration(), Recompute.NONE) == 32 * unit
-    assert layer_activation_bytes(MODEL, Configuration(tp=4, cp=2), Recompute.NONE) == 32 * unit / 8
-    assert layer_activation_bytes(MODEL, Configuration(), Recompute.SELECTIVE) == 30 * unit
-    assert layer_activation_bytes(MODEL, Configuration(), Recompute.FULL) == 2 * unit
+    layers_by_unit = 4 * 512 * 1024
+
+    def kept(configuration: Configuration) -> float:
+        return footprint(MODEL, configuration, ALL).activation_bytes / layers_by_unit
+
+    assert kept(Configuration()) == 32
+    assert kept(Configuration(tp=4, cp=2)) == 32 / 8
+    assert kept(Configuration(recompute=Recompute.SELECTIVE)) == 30
 
 
 def test_full_recomputation_unfolds_one_layer_at_a_time() -> None:

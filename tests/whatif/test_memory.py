@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from usp_prof.contract import ModelEntry
-from usp_prof.whatif.layout import Layout
-from usp_prof.whatif.memory import memory_of
+from usp_prof.whatif.layout import Layout, memory_of
 
 LLAMA_8B = ModelEntry(
     layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn_hidden=14336, vocab=128256, sequence=8192
@@ -19,16 +18,16 @@ PLAIN = Layout(dtype="bf16", zero=0, recompute="none", micro_batches=8, micro_ba
 def test_mixed_precision_takes_sixteen_bytes_a_parameter() -> None:
     memory = memory_of(PLAIN)
     assert memory is not None
-    states = memory.parameters + memory.gradients + memory.optimizer
+    states = memory.parameter_bytes + memory.gradient_bytes + memory.optimizer_bytes
     assert states == pytest.approx(16 * 8.03e9, rel=0.005)
-    assert memory.whole == states + memory.activations + memory.logits
+    assert memory.total_bytes == states + memory.activation_bytes + memory.logit_bytes
 
 
 def test_activations_of_a_layer_after_fujii() -> None:
     memory = memory_of(PLAIN)
     assert memory is not None
     layer = 8192 * 4096 * (12 + 4 * 8 / 32 + 8 * 14336 / 4096)
-    assert memory.activations == pytest.approx(32 * layer)
+    assert memory.activation_bytes == pytest.approx(32 * layer)
 
 
 @pytest.mark.parametrize(("stage", "factor"), [(1, (1, 1, 1 / 8)), (2, (1, 1 / 8, 1 / 8)), (3, (1 / 8, 1 / 8, 1 / 8))])
@@ -36,9 +35,9 @@ def test_zero_shards_what_its_stage_says(stage: int, factor: tuple[float, float,
     whole, sharded = memory_of(replace(PLAIN, dp=8)), memory_of(replace(PLAIN, dp=8, zero=stage))
     assert whole is not None
     assert sharded is not None
-    gathered = 2 * 2 * (2 * 4096**2 * 1.25 + 3 * 4096 * 14336 + 2 * 4096) if stage == 3 else 0
-    found = ((sharded.parameters - gathered) / whole.parameters, sharded.gradients / whole.gradients)
-    assert (*found, sharded.optimizer / whole.optimizer) == pytest.approx(factor)
+    assert sharded.gathered_bytes == (2 * 2 * (2 * 4096**2 * 1.25 + 3 * 4096 * 14336 + 2 * 4096) if stage == 3 else 0)
+    found = (sharded.parameter_bytes / whole.parameter_bytes, sharded.gradient_bytes / whole.gradient_bytes)
+    assert (*found, sharded.optimizer_bytes / whole.optimizer_bytes) == pytest.approx(factor)
 
 
 @pytest.mark.parametrize(
@@ -50,16 +49,16 @@ def test_a_stage_keeps_what_its_schedule_has_under_way(schedule: str, chunks: in
     pipelined = memory_of(replace(PLAIN, pp=4, schedule=schedule, chunks=chunks))
     assert one is not None
     assert pipelined is not None
-    assert pipelined.activations == pytest.approx(one.activations / 4 * kept)
+    assert pipelined.activation_bytes == pytest.approx(one.activation_bytes / 4 * kept)
 
 
 def test_fp32_training_and_what_is_split() -> None:
     narrow, wide = memory_of(replace(PLAIN, tp=2)), memory_of(replace(PLAIN, tp=2, dtype="fp32"))
     assert narrow is not None
     assert wide is not None
-    assert wide.parameters == 2 * narrow.parameters
-    assert wide.optimizer * 12 == narrow.optimizer * 8
-    assert wide.activations == 2 * narrow.activations
+    assert wide.parameter_bytes == 2 * narrow.parameter_bytes
+    assert wide.optimizer_bytes * 12 == narrow.optimizer_bytes * 8
+    assert wide.activation_bytes == 2 * narrow.activation_bytes
 
 
 def test_experts_are_divided_by_their_own_axis() -> None:
@@ -67,7 +66,7 @@ def test_experts_are_divided_by_their_own_axis() -> None:
     one, four = (memory_of(replace(PLAIN, model=model, dp=4, ep=ep)) for ep in (1, 4))
     assert one is not None
     assert four is not None
-    assert 3 < one.parameters / four.parameters < 4
+    assert 3 < one.parameter_bytes / four.parameter_bytes < 4
 
 
 def test_what_is_not_known_is_not_shown() -> None:

@@ -133,18 +133,6 @@ class HostResult:
         """Give the same as plain columns."""
         return _listing(self.ranks, RankHost)
 
-    def call_table(self) -> pd.DataFrame:
-        """Give one row for each rank and name of a runtime or driver call."""
-        return frame(_listing(self.calls, ranges.CallStat))
-
-    def sync_table(self) -> pd.DataFrame:
-        """Give one row for each rank, blocking call and its cause, longest first."""
-        return frame(_listing(self.syncs, ranges.SyncStat))
-
-    def op_table(self) -> pd.DataFrame:
-        """Give one row for each rank and CPU op, by its own time."""
-        return frame(_listing(self.ops, OpTime))
-
 
 _FIGURES: tuple[tuple[Metric, Callable[[RankHost], float]], ...] = (
     (LAUNCH_COUNT, lambda host: host.launches),

@@ -142,18 +142,6 @@ class MemoryResult:
         """Give one row for each rank, with what was alive at its peak by phase."""
         return frame(self.listing())
 
-    def snapshot_table(self) -> pd.DataFrame:
-        """Give one row for each device of each memory snapshot."""
-        return frame(self.snapshot_listing())
-
-    def site_table(self) -> pd.DataFrame:
-        """Give one row for each line that took memory which a snapshot found in use, most first."""
-        return frame(self.site_listing())
-
-    def copy_table(self) -> pd.DataFrame:
-        """Give one row for each direction of copies."""
-        return frame(self.copy_listing())
-
     def listing(self) -> Listing:
         """Give the ranks as plain columns."""
         phases = sorted({phase for peak in self.peaks for phase in peak.live})

@@ -191,10 +191,6 @@ class MfuResult:
         """Give one row for each convention."""
         return frame(self.listing())
 
-    def cross_check(self) -> pd.DataFrame:
-        """Give the model's FLOP and the trace's side by side, with what explains the difference."""
-        return frame(self.check_listing())
-
     def listing(self) -> Listing:
         """Give the conventions as plain columns."""
         names = list(self.flop_per_token)

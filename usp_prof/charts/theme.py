@@ -57,7 +57,6 @@ class Theme:
     fast: str
     greys: Mapping[str, str]
     font: str = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
-    mono: str = "ui-monospace, 'DejaVu Sans Mono', Menlo, monospace"
 
     def color(self, role: str) -> str:
         """Give a role's colour; a role without one of its own takes its family's (`comm:x` that of `comm`)."""

@@ -84,11 +84,6 @@ def texts_of(values: Sequence[str | None]) -> pa.Array:
     return pa.StringArray.from_buffers(len(told), pa.py_buffer(ends), pa.py_buffer(b"".join(told)), known)
 
 
-def scalar_of(value: str | float | bool) -> pa.Scalar:  # noqa: FBT001 - a value like others
-    """Give one value to Arrow, for what it computes with columns."""
-    return (texts_of([value]) if isinstance(value, str) else array_of(np.array([value])))[0]
-
-
 def coded(codes: NDArray[Any], texts: Sequence[str]) -> pa.DictionaryArray:
     """Give texts to Arrow by their codes."""
     return pa.DictionaryArray.from_arrays(codes_of(codes), texts_of(texts))

@@ -1,4 +1,4 @@
-"""Robust statistics: spread, outliers and weighted quantiles of samples."""
+"""Robust statistics: spread and outliers of samples."""
 
 from __future__ import annotations
 
@@ -35,14 +35,3 @@ def outliers(values: ArrayLike, *, sigmas: float = 5.0, floor_fraction: float = 
     middle = float(np.median(sample))
     bound = max(sigmas * robust_sigma(sample), floor_fraction * abs(middle))
     return np.asarray(np.abs(sample - middle) > bound)
-
-
-def weighted_quantile(values: ArrayLike, weights: ArrayLike, fraction: float) -> float:
-    """Give the smallest value at or below which at least `fraction` of the weight lies."""
-    sample, weight = np.asarray(values, float), np.asarray(weights, float)
-    if not len(sample) or weight.sum() <= 0:
-        return float("nan")
-    order = np.argsort(sample, kind="stable")
-    reached = np.cumsum(weight[order])
-    index = int(np.searchsorted(reached, fraction * reached[-1] * (1 - 1e-12), side="left"))
-    return float(sample[order][min(index, len(sample) - 1)])

@@ -57,7 +57,6 @@ class Sample:
     error: float
     freedom: float
     steps: int
-    effective_steps: float
     warm_up: tuple[int, ...] = ()
     odd: tuple[int, ...] = ()
 
@@ -86,7 +85,6 @@ def boil_down(samples: Sequence[float] | NDArray[np.float64], steps: Sequence[in
         error=spread * math.sqrt(_PSEUDO_MEDIAN_VARIANCE / effective) if n > 1 else math.inf,
         freedom=max(effective - 1, float(min(n - 1, 3))) if n > 1 else 0.0,
         steps=n,
-        effective_steps=effective,
         warm_up=tuple(int(step) for step in numbers[:first]),
         odd=tuple(int(step) for step in numbers[odd]),
     )

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from usp_prof.model.configuration import FULL, NONE, SELECTIVE, Configuration, Recompute, columns_of
+from usp_prof.model.configuration import FULL, NONE, SELECTIVE, Configuration, columns_of
 from usp_prof.model.shape import Column, shape_of
 
 if TYPE_CHECKING:
@@ -151,10 +151,3 @@ def layer_activations(shape: Shape, c: Columns, recompute: Column) -> Column:
     chosen = shape.mixed * shape.experts_per_token * (per_inner * shape.expert_width + 4.0 * shape.hidden) / c.tp
     whole = 2 * hidden + attention + dense + chosen + np.where(np.asarray(shape.mixed) > 0, shape.mixed * hidden, 0.0)
     return np.asarray(tokens * np.where(np.asarray(recompute) == FULL, hidden, whole) * c.width / 2)
-
-
-def layer_activation_bytes(model: ModelEntry, configuration: Configuration, recompute: Recompute) -> float:
-    """Give what one layer of a model keeps of one micro-batch."""
-    place = list(Recompute).index(recompute)
-    found = layer_activations(shape_of(model), columns_of([configuration]), np.asarray(place))
-    return float(np.ravel(found)[0])

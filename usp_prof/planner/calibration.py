@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.analyses import breakdown, memory, mfu, step_time
+from usp_prof.analyses import breakdown, mfu, step_time
 from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.errors import InputError
 from usp_prof.model.hardware import find
@@ -54,17 +54,11 @@ class Calibration:
     profile: Profile
     prediction: Prediction
     measured_step_ns: float
-    measured_memory_bytes: float
 
     @property
     def error_fraction(self) -> float:
         """How far the prediction of the recorded configuration is from the measured step."""
         return self.prediction.step_ns / self.measured_step_ns - 1
-
-    @property
-    def memory_error_fraction(self) -> float:
-        """How far the predicted peak is from the measured one; NaN when the trace holds no memory events."""
-        return self.prediction.footprint.total_bytes / self.measured_memory_bytes - 1
 
     @property
     def is_close(self) -> bool:
@@ -112,8 +106,7 @@ def calibrate(tables: TableSet) -> Calibration:
     profile = _with_compute(NEUTRAL, model, configuration, cluster, compute_ns)
     profile = _with_parts(profile, model, configuration, cluster, parts)
     prediction = predict(model, configuration, cluster, profile=profile)
-    peak = _whole(memory.compute(tables).values(), "peak_memory")
-    return Calibration(model, configuration, cluster, profile, prediction, step_ns, peak or float("nan"))
+    return Calibration(model, configuration, cluster, profile, prediction, step_ns)
 
 
 def recorded_configuration(manifest: Manifest, model: ModelEntry) -> Configuration:

@@ -1,4 +1,8 @@
-"""Layout of a job as far as edits change it: degrees, sharding, recomputation, schedule, types."""
+"""Layout of a job as far as edits change it: degrees, sharding, recomputation, schedule, types; and its memory.
+
+A layout is what a recording tells, so that any part of it may be unknown. A `Configuration` is whole: the formulas of
+memory take one, with the least assumption in place of what is unknown.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,19 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from usp_prof import conventions
+from usp_prof.model.configuration import Configuration, Recompute
+from usp_prof.model.hardware import Precision, precision
+from usp_prof.schedule import Schedule, named
+from usp_prof.whatif.reordering.stages import worst
+
 if TYPE_CHECKING:
     from usp_prof.contract import Manifest, ModelEntry
+    from usp_prof.model.footprint import Footprint
     from usp_prof.tables.table_set import TableSet
 
 AXES = ("dp", "tp", "pp", "cp", "ep")
+_WIDE = (Precision.FP32, Precision.TF32, Precision.FP64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +84,29 @@ def layout_of(tables: TableSet) -> Layout:
 
 def _chunks(manifest: Manifest) -> int:
     return max((len(stages) for stages in manifest.stages.values()), default=1)
+
+
+def memory_of(layout: Layout) -> Footprint | None:
+    """Give what the fullest rank of a layout needs; `None` where the description lacks what it takes."""
+    model = layout.model
+    if model is None or not layout.micro_batch_tokens or not conventions.total_parameters(model) or not model.hidden:
+        return None
+    return worst(replace(model, sequence=layout.micro_batch_tokens), configuration_of(layout))
+
+
+def configuration_of(layout: Layout) -> Configuration:
+    """Give the layout as a configuration whose micro-batch is one sequence of all of its tokens."""
+    schedule = named(layout.schedule) or Schedule.ONE_F_ONE_B
+    return Configuration(
+        dp=layout.dp,
+        tp=layout.tp,
+        cp=layout.cp,
+        pp=layout.pp,
+        ep=layout.ep,
+        zero=max(layout.zero, 0),
+        micro_batches=max(layout.micro_batches, 1),
+        schedule=str(schedule),
+        chunks=max(layout.chunks, 1) if schedule.traits.is_looped else 1,
+        recompute=Recompute(layout.recompute) if layout.recompute in list(Recompute) else Recompute.NONE,
+        dtype="fp32" if precision(layout.dtype) in _WIDE else "bf16",
+    )

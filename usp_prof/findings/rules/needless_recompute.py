@@ -10,8 +10,7 @@ from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.model.edit import Edit
 from usp_prof.replay import backward
-from usp_prof.whatif.layout import layout_of
-from usp_prof.whatif.memory import memory_of
+from usp_prof.whatif.layout import layout_of, memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,4 +97,4 @@ class NeedlessRecompute:
 def needed_bytes(layout: Layout) -> int:
     """Estimate what keeping all activations takes more than what is kept now, on the fullest rank."""
     now, kept = memory_of(layout), memory_of(replace(layout, recompute="none"))
-    return -1 if now is None or kept is None else round(kept.whole - now.whole)
+    return -1 if now is None or kept is None else kept.total_bytes - now.total_bytes

@@ -84,8 +84,6 @@ class DecodedArguments:
     """One value for each; `None` where a field is absent in all of them, as most are in most pieces."""
     texts: dict[str, Sequence[msgspec.Raw]]
     """JSON text for each; `ABSENT` where there is none."""
-    odd: bool = False
-    """Some were not written as the type declares."""
 
     def rows(self, names: Sequence[str]) -> Iterator[tuple[msgspec.Raw, ...]]:
         """Give some of the texts, row by row."""
@@ -109,9 +107,9 @@ class ArgumentDecoder:
         except (*DECODE_ERRORS, OverflowError):
             pass
         ends = np.append(0, np.cumsum(sizes)).tolist()
-        return self._by_field([self._plainly(joined[begin:end]) for begin, end in pairwise(ends)], odd=True)
+        return self._by_field([self._plainly(joined[begin:end]) for begin, end in pairwise(ends)])
 
-    def _by_field(self, decoded: Sequence[msgspec.Struct], *, odd: bool = False) -> DecodedArguments:
+    def _by_field(self, decoded: Sequence[msgspec.Struct]) -> DecodedArguments:
         """Put decoded arguments side by side."""
         names = self._type.__struct_fields__
         columns: Sequence[Sequence[Any]] = list(zip(*map(astuple, decoded), strict=True)) or [()] * len(names)
@@ -121,7 +119,7 @@ class ArgumentDecoder:
                 texts[field.name] = values
             else:
                 numbers[field.name] = _array(values, field.default, np.int64 if field.type is int else np.float64)
-        return DecodedArguments(numbers, texts, odd)
+        return DecodedArguments(numbers, texts)
 
     def _plainly(self, text: bytes | memoryview) -> msgspec.Struct:
         """Read one event's arguments however they are written; what is no JSON object says nothing."""

@@ -75,7 +75,6 @@ class Counts:
     finer_than_ns: int = 0
     unplaced: int = 0
     flows: int = 0
-    odd_links: int = 0
 
 
 @dataclass(slots=True)
@@ -194,9 +193,7 @@ class Columns:
         """Decode the arguments of the marked rows."""
         if not rows.all():
             args, sizes = list(compress(args, rows.tobytes())), sizes[rows]
-        decoded = decoder.decode(b"".join(args), sizes)
-        self.counts.odd_links += decoded.odd
-        return decoded
+        return decoder.decode(b"".join(args), sizes)
 
     def _add_link(self, column: NarrowNumbers, parts: Sequence[tuple[_Given, NDArray[np.bool_]]]) -> None:
         """Append one link: each part has the values of its own rows, the rows in no part are absent."""

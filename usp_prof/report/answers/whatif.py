@@ -13,7 +13,7 @@ from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.pipeline import simulated_schedule
-from usp_prof.whatif.memory import memory_of
+from usp_prof.whatif.layout import memory_of
 from usp_prof.whatif.predicted import predicted_tables
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from usp_prof.charts.inputs import PipelineSchedule
     from usp_prof.model.edit import Edit
     from usp_prof.model.finding import Finding
+    from usp_prof.model.footprint import Footprint
     from usp_prof.replay.replays import StepTimes
     from usp_prof.report.document import Cell
     from usp_prof.report.writers.json_text import ChangeJson, MemoryJson
     from usp_prof.schedules.simulation import Timeline as SimulatedSchedule
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.attribution import Slowdown
-    from usp_prof.whatif.memory import Memory
     from usp_prof.whatif.predict import Prediction
     from usp_prof.whatif.reordering.op_replay import JobSlowdown
     from usp_prof.whatif.reordering.schedule import Rescheduled
@@ -39,7 +39,6 @@ MISSING = "The step with all ranks alike is not known: {}."
 """What is said of a run whose ideal cannot be told."""
 NO_LOSS = "The ranks are alike: no rank, axis or stage makes this run lose time that exceeds the error."
 """What is said of a run that is at its ideal."""
-_MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "logits")
 _SHOWN_CODES = ("predicted_ranks", "predicted_calls", "rearranged")
 """Rows of health that say what a prediction rests on."""
 
@@ -124,15 +123,27 @@ def _row(name: str, before: float | None, after: float | None, unit: Unit) -> tu
     return name, quantity(before, unit), quantity(after, unit)
 
 
-def _memory_rows(before: Memory | None, after: Memory | None) -> list[tuple[Cell, ...]]:
+def _memory_rows(before: Footprint | None, after: Footprint | None) -> list[tuple[Cell, ...]]:
     """Give the memory of the fullest rank, and those of its parts that change."""
     if before is None or after is None:
         return []
-    changed = [part for part in _MEMORY_PARTS if getattr(before, part) != getattr(after, part)]
-    return [
-        _row("memory of the fullest rank *", before.whole, after.whole, Unit.BYTES),
-        *(_row(f"  {part}", getattr(before, part), getattr(after, part), Unit.BYTES) for part in changed),
-    ]
+    parts_after = _memory_parts(after)
+    rows = [_row("memory of the fullest rank *", before.total_bytes, after.total_bytes, Unit.BYTES)]
+    for part, size in _memory_parts(before).items():
+        if size != parts_after[part]:
+            rows.append(_row(f"  {part}", size, parts_after[part], Unit.BYTES))
+    return rows
+
+
+def _memory_parts(need: Footprint) -> dict[str, int]:
+    """Give the parts by name; parameters that are gathered for a layer count as parameters."""
+    return {
+        "parameters": need.parameter_bytes + need.gathered_bytes,
+        "gradients": need.gradient_bytes,
+        "optimizer": need.optimizer_bytes,
+        "activations": need.activation_bytes,
+        "logits": need.logit_bytes,
+    }
 
 
 def _parts_of_step(tables: TableSet, steps: Selection) -> dict[str, float]:
@@ -235,10 +246,10 @@ def _change(each: Prediction) -> ChangeJson:
     return ChangeJson(edits, each.before_ns, each.after_ns, each.gain_fraction, each.error_fraction, each.basis)
 
 
-def _memory(memory: Memory | None) -> MemoryJson | None:
+def _memory(need: Footprint | None) -> MemoryJson | None:
     from usp_prof.report.writers.json_text import MemoryJson  # noqa: PLC0415
 
-    return MemoryJson(*(getattr(memory, part) for part in _MEMORY_PARTS)) if memory is not None else None
+    return MemoryJson(*_memory_parts(need).values()) if need is not None else None
 
 
 def of_run(found: Slowdown, *, as_json: bool) -> str:
