@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from usp_prof.contract import GroupEntry
-from usp_prof.record import flight
-from usp_prof.record.enrichment import enrich
+from usp_prof.record.export import enrich
+from usp_prof.record.join import read_entries
 from usp_prof.record.trace_text import ENCODING, TextEvent, find_events
 
 pytestmark = pytest.mark.real
@@ -24,7 +24,7 @@ def restored(folder: Path, rank: int) -> tuple[float, list[TextEvent]]:
     with gzip.open(folder / f"rank{rank}.json.gz") as file:
         text = file.read().decode(ENCODING)
     with gzip.open(folder / f"fr{rank}.json.gz") as file:
-        entries = flight.read(json.load(file))
+        entries = read_entries(json.load(file))
     place = text.index('"distributedInfo"')
     declared = json.JSONDecoder().raw_decode(text, text.index("{", place))[0]["pg_config"]
     groups = [GroupEntry(one["pg_name"], one["ranks"], [], one["pg_desc"]) for one in declared]

@@ -9,7 +9,7 @@ import pytest
 
 from usp_prof.contract import Manifest, ModelEntry
 from usp_prof.conventions import attention_flop_per_token, flop_per_token
-from usp_prof.record.description import _ALIASES, _LAYER_BY_LAYER, describe_model
+from usp_prof.record.statement import _ALIASES, _LAYER_BY_LAYER, describe_model
 
 
 @dataclass

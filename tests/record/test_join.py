@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from usp_prof.record.flight import FlightEntry
-from usp_prof.record.join import family, join
+from usp_prof.record.join import FlightEntry, family, join
 from usp_prof.record.trace_text import TextEvent
 
 OPERATORS = {"gloo:all_reduce": "c10d::allreduce_", "gloo:all_gather": "c10d::_allgather_base_"}

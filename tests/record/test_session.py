@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from usp_prof import record
 from usp_prof.contract import Manifest
-from usp_prof.record import flight
-from usp_prof.record.enrichment import enrich
+from usp_prof.record.export import enrich
+from usp_prof.record.join import recorded_entries
 from usp_prof.record.topology import survey
 from usp_prof.record.trace_text import ENCODING
 
@@ -108,7 +108,7 @@ def test_no_event_changes_but_by_added_arguments(tmp_path: Path) -> None:
         torch.ones(2) + 1
     profiler.export_chrome_trace(str(tmp_path / "raw.json"))
     text = (tmp_path / "raw.json").read_text(ENCODING)
-    enriched = enrich(text, flight.recorded() or [], survey(None, None, None, 0, 1).groups, 0)
+    enriched = enrich(text, recorded_entries() or [], survey(None, None, None, 0, 1).groups, 0)
     assert (enriched.collectives, enriched.recognised, enriched.rate) == (2, 2, 1.0)
     before, after = json.loads(text), json.loads("".join(enriched.pieces))
     events = zip(before.pop("traceEvents"), after.pop("traceEvents"), strict=True)

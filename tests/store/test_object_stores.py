@@ -18,7 +18,7 @@ from usp_prof.inputs import object_stores
 from usp_prof.inputs.object_stores import explained, filesystem_of
 from usp_prof.inputs.remote import RemotePath, location
 from usp_prof.model.errors import InputError, UsageError
-from usp_prof.store import remote_cache
+from usp_prof.store import places
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
 
@@ -107,7 +107,7 @@ def test_what_one_machine_read_into_the_store_another_opens_without_reading(
 def test_a_damaged_table_is_read_anew_and_put_right(
     server: Server, small: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_cache, "_SMALL", small)
+    monkeypatch.setattr(places, "_SMALL", small)
     store = f"s3://{BUCKET}/damaged-{small}"
     whole = open_run(REMOTE, cache_dir=store).sql("SELECT sum(dur_ns) FROM kernels").fetchall()
     table = next(file for file in RemotePath(store).files() if file.name == "kernels.parquet")

@@ -16,7 +16,7 @@ from usp_prof.model.errors import InputError, UsageError, UspProfError
 from usp_prof.planner.calibration import calibrate
 from usp_prof.planner.sweep import published, rows, runner
 from usp_prof.planner.sweep.cells import MOST_PROCESSES, of_fixed, of_grid, of_list
-from usp_prof.planner.sweep.recording import recorded
+from usp_prof.planner.sweep.runner import recorded
 from usp_prof.planner.sweep.score import predicted, score, to_learn_from
 from usp_prof.report.answers import sweep as answer
 from usp_prof.run import open_run

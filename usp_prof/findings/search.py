@@ -20,8 +20,7 @@ from usp_prof.model.finding import Finding, Level
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.whatif.attribution import ideal_step
-from usp_prof.whatif.edited import as_recorded
-from usp_prof.whatif.predict import Gain, gain_of, gains
+from usp_prof.whatif.predict import Gain, as_recorded, gain_of, gains
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

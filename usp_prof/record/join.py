@@ -1,4 +1,4 @@
-"""Which gloo event is which collective of which process group? Flight-recorder entries matched to trace events.
+"""Join: gloo's events matched to the flight recorder's entries, which know group, sequence number, sizes and dtype.
 
 On gloo a trace shows that *some* group ran an all-reduce on a worker thread; the flight recorder knows the group, the
 sequence number and the moment of each call, but not when it ran. What ties them:
@@ -18,14 +18,62 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from math import prod
+from typing import TYPE_CHECKING, Any
 
-from usp_prof.record.flight import FlightEntry, elements
+from usp_prof.record import _torch_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from usp_prof.record.trace_text import TextEvent
+
+
+@dataclass(frozen=True, slots=True)
+class FlightEntry:
+    """One collective as it was called on this rank."""
+
+    group: str
+    description: str
+    sequence: int
+    name: str
+    created_ns: int
+    in_elements: int
+    out_elements: int
+    dtype: str
+
+
+def recorded_entries() -> list[FlightEntry] | None:
+    """Read what the flight recorder holds now, in order of calls; `None` where this torch has none."""
+    entries = _torch_private.flight_entries()
+    return None if entries is None else read_entries(entries)
+
+
+def read_entries(entries: Iterable[Mapping[str, Any]]) -> list[FlightEntry]:
+    """Turn the recorder's entries into ours; point-to-point ones are left out, their sequence is another."""
+    found = [_entry(entry) for entry in entries if not entry.get("is_p2p")]
+    return sorted(found, key=lambda entry: entry.created_ns)
+
+
+def elements(shapes: Sequence[Sequence[int]]) -> int:
+    """Count the elements of several tensors."""
+    return sum(prod(shape) for shape in shapes)
+
+
+def _entry(entry: Mapping[str, Any]) -> FlightEntry:
+    name, description = entry["process_group"]
+    dtypes = [*entry.get("input_dtypes", ()), *entry.get("output_dtypes", ())]
+    return FlightEntry(
+        group=str(name),
+        description=str(description),
+        sequence=int(entry["collective_seq_id"]),
+        name=str(entry["profiling_name"]),
+        created_ns=int(entry["time_created_ns"]),
+        in_elements=elements(entry.get("input_sizes", ())),
+        out_elements=elements(entry.get("output_sizes", ())),
+        dtype=str(dtypes[0]) if dtypes else "",
+    )
+
 
 Kind = tuple[str, int]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.contract import parse_mark
-from usp_prof.record.flight import elements
+from usp_prof.record.join import elements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,17 +8,19 @@ Outside of a window there is no profiler at all: a step costs a comparison.
 
 from __future__ import annotations
 
+import ctypes
+import os
 from typing import TYPE_CHECKING
 
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
 from usp_prof.record import _torch_private
-from usp_prof.record.forks import let_children_end
 from usp_prof.record.surroundings import uses_cuda
 
 if TYPE_CHECKING:
     from usp_prof.record.options import Content
+
 
 HOW_TO_HAVE_BOTH = (
     "to have both, let one end before the other begins: enter the session after the other profiler's `with` block,"
@@ -100,3 +102,21 @@ def refuse_others() -> None:
         raise OtherProfilerError("another profiler is recording")
     if _torch_private.profile_waits():
         raise OtherProfilerError("another torch.profiler.profile is open (or was stopped without leaving its block)")
+
+
+_guarded = False
+
+
+def let_children_end() -> None:
+    """Guard all children that this process forks from now on; call it before the first profile."""
+    global _guarded  # noqa: PLW0603 - a handler of forks is registered for good
+    if not _guarded and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_leave_early)
+        _guarded = True
+
+
+def _leave_early() -> None:
+    """Let the C library call `_exit` with the exit status, before the handlers that were registered until now."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "on_exit"):  # glibc
+        library.on_exit(library._exit, None)  # noqa: SLF001 - the function of C, no private name

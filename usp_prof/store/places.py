@@ -1,15 +1,44 @@
-"""Places of the store: the folder or URL that was named, else `USP_PROF_CACHE`, else the user's cache folder."""
+"""Places of the store: the folder or URL that was named, else `USP_PROF_CACHE`, else the user's cache folder.
+
+On an object store an entry is a folder of objects, as in a local cache. Its `entry.json` is written last and names
+every other object with its hash: without it there is no entry, and two writers of one entry write the same bytes. Small
+tables are fetched with the entry, larger ones when they are asked for; both are kept in the local cache, within its
+bound. A table that is gone or has other contents raises `BrokenSealError`, when the entry is opened or when the table
+is asked for.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
+from usp_prof.inputs.object_stores import AbsentError
 from usp_prof.inputs.remote import RemotePath, location
-from usp_prof.model.errors import UsageError
-from usp_prof.store.cache import DEFAULT_BYTES, FOLDER_VARIABLE, Cache
-from usp_prof.store.remote_cache import RemoteCache
+from usp_prof.model.errors import InputError, UsageError
+from usp_prof.store.cache import (
+    DEFAULT_BYTES,
+    FOLDER_VARIABLE,
+    Cache,
+    CacheSize,
+    CacheUnwritableError,
+    StoredTables,
+    fill,
+)
+from usp_prof.store.sealed import NAME, BrokenSealError, files_of, hash_of, read_seal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    import pyarrow as pa
+
+    from usp_prof.columns.arrow import Parted
+    from usp_prof.store.sealed import Sealed
+
 
 SIZE_VARIABLE = "USP_PROF_CACHE_SIZE"
 
@@ -37,3 +66,92 @@ def _user_folder() -> Path:
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "usp-prof" / "cache"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "usp-prof"
+
+
+_SMALL = 1 << 20
+"""Bytes of a table that is fetched with its entry: a request costs more than these bytes."""
+_AT_ONCE = 8
+"""Objects of one entry that are sent at once."""
+
+
+class RemoteCache(Cache):
+    """Entries on an object store; what is made of them, and what was fetched, lies in a local folder."""
+
+    def __init__(self, remote: RemotePath, local: Cache) -> None:
+        super().__init__(local.folder, local.limit_bytes)
+        self.remote = remote
+
+    @property
+    def place(self) -> str:
+        """The URL."""
+        return self.remote.url
+
+    def open(self, key: str) -> StoredTables | None:
+        """Give an entry, or `None` when there is none; a store that cannot be asked raises `InputError`."""
+        try:
+            sealed = read_seal((self.remote / key / NAME).read_bytes())
+            return RemoteTables(self, self.remote / key, sealed)
+        except AbsentError:
+            return None
+        except BrokenSealError as error:
+            self.damaged[key] = str(error)
+            return None
+
+    def store(self, key: str, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]) -> StoredTables:
+        """Write an entry: its tables side by side, then the `entry.json` that makes them one."""
+        with TemporaryDirectory(prefix="usp-prof-") as name:
+            folder = Path(name)
+            fill(folder, tables, note)
+            try:
+                with ThreadPoolExecutor(_AT_ONCE) as threads:
+                    list(threads.map(lambda file: (self.remote / key / file.name).write_from(file), files_of(folder)))
+                (self.remote / key / NAME).write_from(folder / NAME)
+            except InputError as error:
+                raise CacheUnwritableError(f"cannot write to the store: {error.message}", hint=error.hint) from None
+        stored = self.open(key)
+        if stored is None:
+            raise CacheUnwritableError(f"{self.remote} lost an entry as it was written", hint="try again")
+        return stored
+
+    def fetched(self, entry: RemotePath, sealed: Sealed, *names: str) -> Path:
+        """Give a local folder that holds these files of an entry, each checked against its hash."""
+
+        def fetch(folder: Path) -> None:
+            for name in names:
+                try:
+                    (folder / name).write_bytes((entry / name).read_bytes())
+                except AbsentError:
+                    raise BrokenSealError(f"{name} is missing") from None
+                if hash_of(folder / name) != sealed.files[name][1]:
+                    raise BrokenSealError(f"{name} has other contents")
+
+        return self.derive(" ".join(["fetched", entry.url, *names]), fetch)
+
+    def size(self) -> CacheSize:
+        """Measure the entries on the object store, which has no bound of ours."""
+        files = list(self.remote.files())
+        return CacheSize(sum(file.name == NAME for file in files), 0, sum(file.size for file in files), 0)
+
+    def clear(self) -> CacheSize:
+        """Refuse: others may use the store, and a bucket is emptied by its own rules."""
+        hint = "give the bucket a lifecycle rule, or remove the folder with the store's own tools"
+        raise UsageError(f"{self.remote} is not emptied from here", hint=hint)
+
+
+class RemoteTables(StoredTables):
+    """The tables of one entry on an object store."""
+
+    is_local = False
+
+    def __init__(self, cache: RemoteCache, entry: RemotePath, sealed: Sealed) -> None:
+        self._cache, self._entry, self._sealed = cache, entry, sealed
+        self._small = sorted(name for name, (size, _) in sealed.files.items() if size <= _SMALL)
+        folder = cache.fetched(entry, sealed, *self._small) if self._small else cache.folder
+        super().__init__(folder, sealed.note)
+
+    def path(self, name: str) -> Path:
+        """Fetch a table that was not fetched with its entry, and say where it lies."""
+        file = f"{name}.parquet"
+        return (
+            super().path(name) if file in self._small else self._cache.fetched(self._entry, self._sealed, file) / file
+        )

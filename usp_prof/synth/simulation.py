@@ -1,19 +1,157 @@
-"""Simulation: all ranks' programs run against each other, and the truth of every figure."""
+"""Simulation: all ranks' programs run against each other, and the truth of every figure.
+
+The truth of a step comes from one sweep over each rank: the step is cut wherever anything begins or ends, and every
+piece goes to one owner by what runs in it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from usp_prof.model.errors import UsageError
 from usp_prof.synth.program import Program, Setting
-from usp_prof.synth.sweep import StepTruth, partition
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from usp_prof.synth.history import Part, RankLog
+
+    Ints = NDArray[np.int64]
     from usp_prof.synth.declaration import Declaration, Fault
-    from usp_prof.synth.history import RankLog
+
+
+@dataclass(frozen=True, slots=True)
+class StepTruth:
+    """One rank's step on its device, in true time, with the parts that add up to it."""
+
+    rank: int
+    step: int
+    start_ns: int
+    end_ns: int
+    compute_ns: int
+    exposed_comm_ns: dict[str, int]
+    comm_ns: dict[str, int]
+    hidden_comm_ns: dict[str, int]
+    memcpy_ns: int
+    idle_ns: dict[str, int]
+
+
+class _Pieces:
+    """Elementary pieces of time: nothing begins or ends inside one."""
+
+    def __init__(self, log: RankLog) -> None:
+        self.log = log
+        starts = [block.start_ns for block in log.blocks]
+        self.compute = _merge(np.concatenate(starts), np.concatenate([b.start_ns + b.dur_ns for b in log.blocks]))
+        self.copies = [(copy.start_ns, copy.start_ns + copy.dur_ns) for copy in log.copies]
+        self.comm = [(part.call.group.axis, *_carrying(part, log)) for part in log.parts]
+        self.windows = _windows(log, self)
+        cuts = [edge for pair in (*self.compute, *self.copies, *self.windows) for edge in pair]
+        cuts += [edge for _, *edges in self.comm for edge in edges]
+        cuts += [edge for pair in (*log.inputs, *log.syncs) for edge in pair]
+        self.edges = np.unique(np.array(cuts, dtype=np.int64))
+        self.length = np.diff(self.edges)
+
+    def mask(self, pairs: list[tuple[int, int]]) -> NDArray[np.bool_]:
+        """Say which pieces lie inside any of the ranges."""
+        level = np.zeros(len(self.edges), dtype=np.int64)
+        if pairs:
+            array = np.array(pairs, dtype=np.int64)
+            np.add.at(level, np.searchsorted(self.edges, array[:, 0]), 1)
+            np.add.at(level, np.searchsorted(self.edges, array[:, 1]), -1)
+        return np.cumsum(level)[:-1] > 0
+
+
+def partition(log: RankLog) -> list[StepTruth]:
+    """Divide every step of one rank."""
+    pieces = _Pieces(log)
+    compute, copy = pieces.mask(pieces.compute), pieces.mask(pieces.copies)
+    axes = sorted({axis for axis, *_ in pieces.comm})
+    winner = _winner(pieces, axes)
+    inputs, syncs = pieces.mask(log.inputs), pieces.mask(log.syncs)
+    idle = ~compute & (winner == -1) & ~copy
+    waiting = idle & pieces.mask([(start, sent) for _, start, _, sent in pieces.comm])
+    rest = idle & ~waiting
+    causes = {
+        "bubble": waiting,
+        "input": rest & inputs,
+        "sync": rest & ~inputs & syncs,
+        "host": rest & ~inputs & ~syncs,
+    }
+    active = {axis: pieces.mask([(sent, b) for name, _, b, sent in pieces.comm if name == axis]) for axis in axes}
+    exposed = {axis: ~compute & (winner == number) for number, axis in enumerate(axes)}
+    truths = []
+    for (step, *_), window in zip(log.steps, pieces.windows, strict=True):
+        total = partial(_total, pieces.length, pieces.mask([window]))
+        truths.append(
+            StepTruth(
+                rank=log.rank,
+                step=step,
+                start_ns=window[0],
+                end_ns=window[1],
+                compute_ns=total(compute),
+                exposed_comm_ns={axis: total(mask) for axis, mask in exposed.items()},
+                comm_ns={axis: total(mask) for axis, mask in active.items()},
+                hidden_comm_ns={axis: total(mask & compute) for axis, mask in active.items()},
+                memcpy_ns=total(copy & ~compute & (winner == -1)),
+                idle_ns={cause: total(mask) for cause, mask in sorted(causes.items())},
+            )
+        )
+    return truths
+
+
+def _total(length: Ints, inside: NDArray[np.bool_], mask: NDArray[np.bool_]) -> int:
+    return int(length[mask & inside].sum())
+
+
+def _winner(pieces: _Pieces, axes: list[str]) -> Ints:
+    """Give each piece the axis of the communication that ends last; -1 where there is none."""
+    best = np.full(len(pieces.length), -1, dtype=np.int64)
+    latest = np.full(len(pieces.length), -1, dtype=np.int64)
+    for axis, _, end, sent in pieces.comm:
+        low, high = np.searchsorted(pieces.edges, (sent, end))
+        takes = latest[low:high] < end
+        best[low:high][takes] = axes.index(axis)
+        latest[low:high][takes] = end
+    return best
+
+
+def _carrying(part: Part, log: RankLog) -> tuple[int, int, int]:
+    """Give when a part begins, when it is over, and when it begins to carry anything.
+
+    A receive waits for a peer that has not sent: that is bubble. So does a send over gloo for one that has not asked;
+    there it is over when its receiver has it.
+    """
+    starts, ends, rank = part.call.start, part.call.end, log.rank
+    if part.direction == "recv" or (part.direction and not log.copies):
+        end = min(ends[rank], ends[part.call.members[1]]) if part.direction == "send" else ends[rank]
+        return starts[rank], end, min(max(starts.values()), end)
+    return starts[rank], ends[rank], starts[rank]
+
+
+def _windows(log: RankLog, pieces: _Pieces) -> list[tuple[int, int]]:
+    """Give the steps on the device: from the first activity launched inside a host mark to the first of the next."""
+    launched = [(copy.host_ns, copy.start_ns) for copy in log.copies]
+    launched += [(int(block.host_ns[0]), int(block.start_ns[0])) for block in log.blocks]
+    launched += [(part.host_ns, part.call.start[log.rank]) for part in log.parts]
+    if not log.copies:
+        return [(begin, end) for _, begin, end in log.steps]
+    begins = [min(start for host, start in launched if begin <= host < end) for _, begin, end in log.steps]
+    ends = [end for _, end in (*pieces.compute, *pieces.copies)] + [end for _, _, end, _ in pieces.comm]
+    return list(zip(begins, [*begins[1:], max(ends)], strict=True))
+
+
+def _merge(starts: Ints, ends: Ints) -> list[tuple[int, int]]:
+    """Merge sorted ranges that touch."""
+    order = np.argsort(starts, kind="stable")
+    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    fresh = np.concatenate(([True], starts[1:] > reach[:-1]))
+    last = np.concatenate((np.flatnonzero(fresh)[1:] - 1, [len(starts) - 1]))
+    return [(int(a), int(b)) for a, b in zip(starts[fresh], reach[last], strict=True)]
 
 
 class Simulation(Setting):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from usp_prof.analyses.formulas import attention, bandwidth, lists, products
+from usp_prof.analyses.formulas import bandwidth, lists, products
 from usp_prof.analyses.formulas.cost import Cost, Family, Formula, Shapes, parse
 
 __all__ = ["FORMULAS", "Cost", "Family", "Shapes", "cost", "parse"]
@@ -10,7 +10,6 @@ __all__ = ["FORMULAS", "Cost", "Family", "Shapes", "cost", "parse"]
 FORMULAS: dict[str, Formula] = {
     **bandwidth.FORMULAS,
     **lists.FORMULAS,
-    **attention.FORMULAS,
     **products.FORMULAS,
 }
 """The formula of each op that has one; fused Triton kernels and foreach ops are recognised by their prefix."""

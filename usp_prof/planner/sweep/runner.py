@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int, Outcome], None]
 
+
 FILE = "sweep.json"
 GRACE_SECONDS = 20
 """A trainer that was asked to end has this long before it is killed."""
@@ -212,3 +213,25 @@ def _outcome(cell: Cell, status: int, output: Path, errors: Path, *, timed_out: 
     if not figures:
         return replace(start, status=Status.CRASHED, reason="it ended without having printed a step")
     return replace(start, **figures)
+
+
+FOLDER = "recorded"
+
+
+def recorded(folder: Path, sweep: Sweep, cell: str, timeout: float) -> Path:
+    """Record a cell by name, unless its traces are there; gives their folder."""
+    chosen = next(each for each in sweep.cells if each.name == cell)
+    traces = folder / FOLDER / chosen.name
+    if (traces / "run.json").exists():
+        return traces
+    words = [*sweep.words(chosen), "--profile", "--output", str(traces)]
+    try:
+        ended = subprocess.run(  # noqa: S603 - the trainer
+            words, capture_output=True, text=True, timeout=timeout, check=False, env=environment()
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InputError(f"{cell} took longer than --timeout while it was recorded") from error
+    if ended.returncode or not (traces / "run.json").exists():
+        _, reason = outcomes.failure(ended.returncode, ended.stderr)
+        raise InputError(f"{cell} could not be recorded: {reason}")
+    return traces
