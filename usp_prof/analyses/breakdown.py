@@ -23,37 +23,25 @@ if TYPE_CHECKING:
 
 _LEVELS = "Per rank the mean over steps, as the whole the mean of the ranks' means."
 COMPUTE_TIME = Metric(
-    "compute_time",
-    Unit.NS,
-    Better.NEITHER,
-    "Compute",
+    "compute_time", Unit.NS, Better.NEITHER, "Compute",
     f"Time in which at least one kernel that is not communication runs. {_LEVELS}",
     ("rank", "step"),
-)
+)  # fmt: skip
 EXPOSED_COMM_TIME = Metric(
-    "exposed_comm_time",
-    Unit.NS,
-    Better.LOWER,
-    "Exposed communication",
+    "exposed_comm_time", Unit.NS, Better.LOWER, "Exposed communication",
     f"Time in which communication runs and no compute; per axis by which communication ends last. {_LEVELS}",
     ("rank", "step", "axis"),
-)
+)  # fmt: skip
 MEMCPY_TIME = Metric(
-    "memcpy_time",
-    Unit.NS,
-    Better.LOWER,
-    "Copies",
+    "memcpy_time", Unit.NS, Better.LOWER, "Copies",
     f"Time in which only copies or memsets run. {_LEVELS}",
     ("rank", "step"),
-)
+)  # fmt: skip
 IDLE_TIME = Metric(
-    "idle_time",
-    Unit.NS,
-    Better.LOWER,
-    "Idle",
+    "idle_time", Unit.NS, Better.LOWER, "Idle",
     "Time in which the device does nothing; by cause: bubble, host (late launches), input, sync, other. " + _LEVELS,
     ("rank", "step", "cause"),
-)
+)  # fmt: skip
 METRICS = (COMPUTE_TIME, EXPOSED_COMM_TIME, MEMCPY_TIME, IDLE_TIME)
 
 

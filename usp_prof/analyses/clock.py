@@ -21,39 +21,27 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 CLOCK_OFFSET = Metric(
-    "clock_offset",
-    Unit.NS,
-    Better.NEITHER,
-    "Clock offset",
+    "clock_offset", Unit.NS, Better.NEITHER, "Clock offset",
     "What is added to a rank's times to get the common clock; as the whole the largest difference of two ranks.",
     ("rank",),
     within=SIGNED,
-)
+)  # fmt: skip
 CLOCK_DRIFT = Metric(
-    "clock_drift",
-    Unit.RATIO,
-    Better.NEITHER,
-    "Clock drift",
+    "clock_drift", Unit.RATIO, Better.NEITHER, "Clock drift",
     "Seconds that a rank's clock is corrected by for each second of the trace; where the window is long enough.",
     ("rank",),
     within=SIGNED,
-)
+)  # fmt: skip
 CLOCK_RESIDUAL = Metric(
-    "clock_residual",
-    Unit.NS,
-    Better.LOWER,
-    "Clock residual",
+    "clock_residual", Unit.NS, Better.LOWER, "Clock residual",
     "Median disagreement of the ends of a rank's calls on the common clock; as the whole the median over ranks.",
     ("rank",),
-)
+)  # fmt: skip
 CLOCK_RESIDUAL_P99 = Metric(
-    "clock_residual_p99",
-    Unit.NS,
-    Better.LOWER,
-    "Clock residual, 99th percentile",
+    "clock_residual_p99", Unit.NS, Better.LOWER, "Clock residual, 99th percentile",
     "As clock_residual; as the whole the largest over ranks.",
     ("rank",),
-)
+)  # fmt: skip
 METRICS = (CLOCK_OFFSET, CLOCK_DRIFT, CLOCK_RESIDUAL, CLOCK_RESIDUAL_P99)
 
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from usp_prof.analyses.measures.arrivals import Waiting, waiting_of
 from usp_prof.analyses.measures.device_bounds import roof
 from usp_prof.analyses.measures.exchange import Exchange, Pair, exchanges, pairs
 from usp_prof.analyses.result import frame, in_order, spread
-from usp_prof.columns.rows import distinct, first_rows, group_codes, numbered
+from usp_prof.columns.rows import first_rows, group_codes
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import FROM_ONE, NO_DIMS, Better, Dims, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -26,79 +27,52 @@ if TYPE_CHECKING:
 
 _KIND = ("axis", "collective", "size")
 WAIT_TIME = Metric(
-    "wait_time",
-    Unit.NS,
-    Better.LOWER,
-    "Waiting for the last",
+    "wait_time", Unit.NS, Better.LOWER, "Waiting for the last",
     "Sum over a step's calls of the time until the last member arrived; calls whose members are all known.",
     ("rank", "step", "axis"),
-)
+)  # fmt: skip
 TRANSFER_TIME = Metric(
-    "transfer_time",
-    Unit.NS,
-    Better.LOWER,
-    "Transfer",
+    "transfer_time", Unit.NS, Better.LOWER, "Transfer",
     "Sum over a step's calls of the time after the last member arrived; calls whose members are all known.",
     ("rank", "step", "axis"),
-)
+)  # fmt: skip
 ALGBW = Metric(
-    "algbw",
-    Unit.BYTES_PER_SECOND,
-    Better.HIGHER,
-    "Algorithm bandwidth",
+    "algbw", Unit.BYTES_PER_SECOND, Better.HIGHER, "Algorithm bandwidth",
     "Bytes over transfer time, median over calls; by axis, collective and size class (its upper bound in bytes).",
     _KIND,
-)
+)  # fmt: skip
 BUSBW = Metric(
-    "busbw",
-    Unit.BYTES_PER_SECOND,
-    Better.HIGHER,
-    "Bus bandwidth",
+    "busbw", Unit.BYTES_PER_SECOND, Better.HIGHER, "Bus bandwidth",
     "Algorithm bandwidth times the nccl-tests factor: what each link carries; median over calls.",
     _KIND,
-)
+)  # fmt: skip
 LINK_FRACTION = Metric(
-    "link_fraction",
-    Unit.FRACTION,
-    Better.HIGHER,
-    "Share of the link's peak",
+    "link_fraction", Unit.FRACTION, Better.HIGHER, "Share of the link's peak",
     "Bus bandwidth over the peak of the device's link inside a node; calls that stay inside one.",
     _KIND,
     inputs="the calls' bytes or times, or the peak of another link than they ran on",
-)
+)  # fmt: skip
 SKEW = Metric(
-    "arrival_skew",
-    Unit.NS,
-    Better.LOWER,
-    "Skew of arrivals",
+    "arrival_skew", Unit.NS, Better.LOWER, "Skew of arrivals",
     "Last less first arrival of a call, median over calls.",
     ("axis", "collective"),
-)
+)  # fmt: skip
 CALLS = Metric(
-    "collective_calls",
-    Unit.COUNT,
-    Better.NEITHER,
-    "Calls",
+    "collective_calls", Unit.COUNT, Better.NEITHER, "Calls",
     "Number of calls, by axis, collective and size class.",
     _KIND,
-)
+)  # fmt: skip
 VOLUME = Metric(
-    "collective_bytes",
-    Unit.BYTES,
-    Better.NEITHER,
-    "Bytes",
+    "collective_bytes", Unit.BYTES, Better.NEITHER, "Bytes",
     "Sum over calls of the bytes of the operation.",
     _KIND,
-)
+)  # fmt: skip
 IMBALANCE = Metric(
-    "all_to_all_imbalance",
-    Unit.RATIO,
-    Better.LOWER,
-    "All-to-all imbalance",
+    "all_to_all_imbalance", Unit.RATIO, Better.LOWER, "All-to-all imbalance",
     "Largest over mean of what the members of an all-to-all received, mean over calls.",
     ("axis",),
     FROM_ONE,
-)
+)  # fmt: skip
 METRICS = (WAIT_TIME, TRANSFER_TIME, ALGBW, BUSBW, LINK_FRACTION, SKEW, CALLS, VOLUME, IMBALANCE)
 
 
@@ -132,17 +106,6 @@ class Points:
     op: NDArray[np.object_]
     inter_node: NDArray[np.bool_]
     group: NDArray[np.object_]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
-    """Per rank, step and axis the time of the parts of complete calls, until and after the last arrival."""
-
-    rank: NDArray[np.int64]
-    step: NDArray[np.int64]
-    axis: NDArray[np.object_]
-    wait_ns: NDArray[np.int64]
-    transfer_ns: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,11 +189,10 @@ def _measured(tables: TableSet, selection: Selection) -> CollectivesResult:
         kept["inter_node"][usable],
         kept["group"][usable],
     )
-    waiting = _waiting(tables, calls, parts, selection)
     return CollectivesResult(
         _kinds(kept, busbw, peak),
         points,
-        waiting,
+        waiting_of(tables, selection),
         pairs(tables, kept, parts),
         exchanges(tables, kept, parts),
         peak,
@@ -286,36 +248,6 @@ def _kinds(calls: Columns, busbw: NDArray[np.float64], peak: float) -> tuple[Kin
 
 def _median(figures: NDArray[Any]) -> float:
     return float(np.median(figures)) if len(figures) else float("nan")
-
-
-def _waiting(tables: TableSet, calls: Columns, parts: Columns, selection: Selection) -> Waiting:
-    """Add up the parts per rank, step and axis; steps without any such part count as zero."""
-    of_call = parts["call"]
-    step, axis = calls["step"][of_call], calls.codes("axis")[0][of_call]
-    rows = np.flatnonzero(calls["complete"][of_call] & (step >= 0) & (parts["wait_ns"] >= 0))
-    numbers, which = numbered(step[rows])
-    rows = rows[selection.takes_steps(numbers)[which]] if len(rows) else rows
-    if selection.ranks is not None:
-        rows = rows[np.isin(parts["rank"][rows], selection.ranks)]
-    cells = [
-        (rank, number)
-        for rank in tables.ranks
-        if selection.ranks is None or rank in selection.ranks
-        for number in tables.columns("steps", rank)["step"].tolist()
-        if selection.takes_step(number)
-    ]
-    names = calls.codes("axis")[1]
-    found = distinct(axis[rows]).tolist()
-    rank_of = np.array([rank for _ in found for rank, _ in cells], np.int64)
-    step_of = np.array([number for _ in found for _, number in cells], np.int64)
-    place = {cell: i for i, cell in enumerate(cells)}
-    (ranks, by_rank), (steps, by_step) = (numbered(c[rows]) for c in (parts["rank"], step))
-    spots = [[place.get((rank, number), -1) for number in steps.tolist()] for rank in ranks.tolist()]
-    own = np.array(spots, np.int64).reshape(len(ranks), len(steps))[by_rank, by_step]
-    inside, own = rows[own >= 0], own[own >= 0]
-    cell = np.searchsorted(found, axis[inside]) * len(cells) + own
-    sums = [np.bincount(cell, parts[n][inside], len(rank_of)).astype(np.int64) for n in ("wait_ns", "transfer_ns")]
-    return Waiting(rank_of, step_of, np.array([names[a] for a in found for _ in cells], object), *sums)
 
 
 def _waiting_values(waiting: Waiting) -> list[Value]:

@@ -118,30 +118,21 @@ def _sends(tables: TableSet, rank: Int, part: Int) -> NDArray[np.bool_]:
 
 
 PATH_TIME = Metric(
-    "critical_path_time",
-    Unit.NS,
-    Better.NEITHER,
-    "On the critical path",
+    "critical_path_time", Unit.NS, Better.NEITHER, "On the critical path",
     "Time of the way that bounds the run, by rank and by part (compute, comm:axis, memcpy, idle:cause), over the "
     "selected steps.",
     ("rank", "part"),
-)
+)  # fmt: skip
 PATH_FRACTION = Metric(
-    "critical_path_fraction",
-    Unit.FRACTION,
-    Better.NEITHER,
-    "Share of the critical path",
+    "critical_path_fraction", Unit.FRACTION, Better.NEITHER, "Share of the critical path",
     "The same as a share of the way.",
     ("rank", "part"),
-)
+)  # fmt: skip
 SLACK = Metric(
-    "slack",
-    Unit.NS,
-    Better.NEITHER,
-    "Slack",
+    "slack", Unit.NS, Better.NEITHER, "Slack",
     "Time in a rank's step in which it stands still for others: what it could take longer without being waited for.",
     ("rank", "step"),
-)
+)  # fmt: skip
 METRICS = (PATH_TIME, PATH_FRACTION, SLACK)
 _NAMES = 20
 

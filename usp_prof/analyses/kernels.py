@@ -26,13 +26,10 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 KERNEL_EFFICIENCY = Metric(
-    "kernel_efficiency",
-    Unit.FRACTION,
-    Better.HIGHER,
-    "Kernel efficiency",
+    "kernel_efficiency", Unit.FRACTION, Better.HIGHER, "Kernel efficiency",
     "Time that the roofline allows over time taken, of the ops with a formula; whole, by step and by family of op.",
     ("step", "family"),
-)
+)  # fmt: skip
 FORMULA_FRACTION = Metric(
     "formula_fraction", Unit.FRACTION, Better.NEITHER, "Covered by formulas",
     "Share of compute time whose ops have a formula and recorded shapes, or nothing to compute; without paced waits.",

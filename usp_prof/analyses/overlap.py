@@ -23,37 +23,25 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 COMM_TIME = Metric(
-    "comm_time",
-    Unit.NS,
-    Better.LOWER,
-    "Communication",
+    "comm_time", Unit.NS, Better.LOWER, "Communication",
     "Time in which communication runs (its union), hidden or not; per axis and per kind of collective.",
     ("rank", "step", "axis", "collective"),
-)
+)  # fmt: skip
 HIDDEN_COMM_TIME = Metric(
-    "hidden_comm_time",
-    Unit.NS,
-    Better.NEITHER,
-    "Hidden communication",
+    "hidden_comm_time", Unit.NS, Better.NEITHER, "Hidden communication",
     "Communication time less what of it is exposed.",
     ("rank", "step", "axis", "collective"),
-)
+)  # fmt: skip
 OVERLAP_FRACTION = Metric(
-    "overlap_fraction",
-    Unit.FRACTION,
-    Better.HIGHER,
-    "Overlap",
+    "overlap_fraction", Unit.FRACTION, Better.HIGHER, "Overlap",
     "Hidden communication over communication.",
     ("rank", "step", "axis", "collective"),
-)
+)  # fmt: skip
 HIDEABLE_COMM_TIME = Metric(
-    "hideable_comm_time",
-    Unit.NS,
-    Better.LOWER,
-    "Could be hidden",
+    "hideable_comm_time", Unit.NS, Better.LOWER, "Could be hidden",
     "Exposed communication that the step's own compute is long enough to hide, were nothing in its way: a bound.",
     ("rank", "step", "axis"),
-)
+)  # fmt: skip
 METRICS = (COMM_TIME, HIDDEN_COMM_TIME, OVERLAP_FRACTION, HIDEABLE_COMM_TIME)
 _HIDERS = 10
 

@@ -36,51 +36,33 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 BUBBLE = Metric(
-    "bubble_fraction",
-    Unit.FRACTION,
-    Better.LOWER,
-    "Bubble",
+    "bubble_fraction", Unit.FRACTION, Better.LOWER, "Bubble",
     "One less the time in pipeline actions over ranks times window (first action's start to last one's end over all "
     "stages of a step); the whole is the mean over steps.",
     ("rank", "step"),
-)
+)  # fmt: skip
 IDEAL = Metric(
-    "bubble_ideal_fraction",
-    Unit.FRACTION,
-    Better.LOWER,
-    "Ideal bubble",
+    "bubble_ideal_fraction", Unit.FRACTION, Better.LOWER, "Ideal bubble",
     "Bubble of the same order of actions, simulated with each stage's measured durations and nothing lost between.",
-)
+)  # fmt: skip
 BALANCED = Metric(
-    "bubble_balanced_fraction",
-    Unit.FRACTION,
-    Better.LOWER,
-    "Bubble of even stages",
+    "bubble_balanced_fraction", Unit.FRACTION, Better.LOWER, "Bubble of even stages",
     "As the ideal, with all stages as long as their mean: what the schedule costs apart from uneven stages.",
-)
+)  # fmt: skip
 TEXTBOOK = Metric(
-    "bubble_textbook_fraction",
-    Unit.FRACTION,
-    Better.LOWER,
-    "Textbook bubble",
+    "bubble_textbook_fraction", Unit.FRACTION, Better.LOWER, "Textbook bubble",
     "The textbooks' ratio for the schedule: (p-1)/(m+p-1) for GPipe and 1F1B, and so on.",
-)
+)  # fmt: skip
 STAGE_TIME = Metric(
-    "stage_time",
-    Unit.NS,
-    Better.LOWER,
-    "Stage's action",
+    "stage_time", Unit.NS, Better.LOWER, "Stage's action",
     "Median length of a stage's actions of one kind (F, B, I, W).",
     ("stage", "kind"),
-)
+)  # fmt: skip
 IMBALANCE = Metric(
-    "stage_imbalance",
-    Unit.RATIO,
-    Better.LOWER,
-    "Stage imbalance",
+    "stage_imbalance", Unit.RATIO, Better.LOWER, "Stage imbalance",
     "Largest over mean work of a micro-batch on the stages of a rank.",
     within=FROM_ONE,
-)
+)  # fmt: skip
 METRICS = (BUBBLE, IDEAL, BALANCED, TEXTBOOK, STAGE_TIME, IMBALANCE)
 
 

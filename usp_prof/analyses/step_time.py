@@ -23,44 +23,29 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 STEP_TIME = Metric(
-    "step_time",
-    Unit.NS,
-    Better.LOWER,
-    "A rank's step, mean",
+    "step_time", Unit.NS, Better.LOWER, "A rank's step, mean",
     "Length of a rank's step on its device; per rank the mean over steps, as the whole the mean of the ranks' means.",
     ("rank", "step"),
-)
+)  # fmt: skip
 JOB_STEP_TIME = Metric(
-    "job_step_time",
-    Unit.NS,
-    Better.LOWER,
-    "The job's step, median",
+    "job_step_time", Unit.NS, Better.LOWER, "The job's step, median",
     "First begin to last end of a step over ranks on aligned clocks; as the whole the median over ordinary steps.",
     ("step",),
-)
+)  # fmt: skip
 STEP_SPREAD = Metric(
-    "step_spread",
-    Unit.FRACTION,
-    Better.LOWER,
-    "Spread over ranks",
+    "step_spread", Unit.FRACTION, Better.LOWER, "Spread over ranks",
     "Longest less shortest rank's step over the job's step; the whole is the median over ordinary steps.",
     ("step",),
-)
+)  # fmt: skip
 TOKENS_PER_SECOND = Metric(
-    "tokens_per_second",
-    Unit.PER_SECOND,
-    Better.HIGHER,
-    "Tokens per second",
+    "tokens_per_second", Unit.PER_SECOND, Better.HIGHER, "Tokens per second",
     "Tokens of a step, as the manifest gives them, over the mean step time of ordinary steps.",
-)
+)  # fmt: skip
 WINDOW_TIME = Metric(
-    "window_time",
-    Unit.NS,
-    Better.NEITHER,
-    "A rank's recorded window, mean",
+    "window_time", Unit.NS, Better.NEITHER, "A rank's recorded window, mean",
     "Length of what was recorded on a rank whose steps are not known; as the whole the mean over those ranks.",
     ("rank", "step"),
-)
+)  # fmt: skip
 METRICS = (STEP_TIME, JOB_STEP_TIME, STEP_SPREAD, TOKENS_PER_SECOND, WINDOW_TIME)
 _SOURCES = {
     "mark": "steps are the recorder's marks",

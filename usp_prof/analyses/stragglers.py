@@ -12,19 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.analyses.measures import arrivals, partition
-from usp_prof.analyses.measures.lateness import (
-    Why,
-    describe,
-    excess,
-    excess_by_row,
-    own_time,
-    peer_medians,
-    peers_of,
-    slow_axis,
-    why,
-    work_ratio,
-)
+from usp_prof.analyses.measures import arrivals, lateness, partition
+from usp_prof.analyses.measures.lateness import Why
 from usp_prof.analyses.measures.partition import Cause
 from usp_prof.analyses.result import frame, in_order, spread
 from usp_prof.model.health import HealthRow, Severity
@@ -45,40 +34,28 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 SLOWDOWN = Metric(
-    "slowdown",
-    Unit.RATIO,
-    Better.LOWER,
-    "Compute slowdown",
+    "slowdown", Unit.RATIO, Better.LOWER, "Compute slowdown",
     "Compute of a rank's step over the median of its peers' (same stage); per rank the median over steps, as the "
     "whole the largest rank's.",
     ("rank", "step"),
-)
+)  # fmt: skip
 OWN_TIME_SLOWDOWN = Metric(
-    "own_time_slowdown",
-    Unit.RATIO,
-    Better.LOWER,
-    "Step over peers' own time",
+    "own_time_slowdown", Unit.RATIO, Better.LOWER, "Step over peers' own time",
     "Step over the mean own time of the peers (all that is not waiting for another rank) with their bubbles. Hosts "
     "stay as they are, so that it is no prediction: that is `job_slowdown`.",
     ("step",),
-)
+)  # fmt: skip
 LATE_FRACTION = Metric(
-    "late_fraction",
-    Unit.FRACTION,
-    Better.LOWER,
-    "Last to arrive",
+    "late_fraction", Unit.FRACTION, Better.LOWER, "Last to arrive",
     "Share of an axis' calls in which the rank arrives last; ties within the clocks' residual blame nobody. Without "
     "broadcasts and scatters, for whose data the others depend on one rank.",
     ("rank", "axis"),
-)
+)  # fmt: skip
 STRAGGLER_COST = Metric(
-    "straggler_cost",
-    Unit.NS,
-    Better.LOWER,
-    "Cost of being late",
+    "straggler_cost", Unit.NS, Better.LOWER, "Cost of being late",
     "Lateness of a rank that is its own doing, on the axis where it weighs most; as the whole the largest rank's mean.",
     ("rank", "step"),
-)
+)  # fmt: skip
 METRICS = (SLOWDOWN, OWN_TIME_SLOWDOWN, LATE_FRACTION, STRAGGLER_COST)
 
 _WORTH = 0.02  # of the step: less is noise to whoever reads the verdict
@@ -175,9 +152,9 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
     parts = partition.of_run(tables, steps_only)
     seen = arrivals.arrivals(tables)
     taken = np.isin(seen.step, parts.step)
-    own, peers = own_time(tables, parts), peers_of(tables)
+    own, peers = lateness.own_time(tables, parts), lateness.peers_of(tables)
     slow = _slowdown(parts, peers)
-    cost, weightiest = _cost(parts, seen, taken, excess_by_row(own, peers))
+    cost, weightiest = _cost(parts, seen, taken, lateness.excess_by_row(own, peers))
     shown = np.isin(parts.rank, tables.ranks if selection.ranks is None else selection.ranks)
     culprits = [
         found
@@ -198,7 +175,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
 
 
 def _slowdown(parts: Partition, peers: Mapping[int, tuple[int, ...]]) -> NDArray[np.float64]:
-    usual = peer_medians(parts, peers, parts.compute)
+    usual = lateness.peer_medians(parts, peers, parts.compute)
     known = usual > 0  # not where no peer is known, which is NaN
     return np.where(known, parts.compute / np.where(known, usual, 1.0), np.nan)
 
@@ -240,11 +217,11 @@ def _culprit(
     if not hit.any() or mean <= _WORTH * length:
         return None
     steps = parts.step[hit]
-    over = excess(own, rank, peers, steps)
+    over = lateness.excess(own, rank, peers, steps)
     slowdown = float(np.median(slow[hit]))
-    cause = why(over, float(cost[hit].mean()), slowdown, work_ratio(own, rank, peers, steps))
+    cause = lateness.why(over, float(cost[hit].mean()), slowdown, lateness.work_ratio(own, rank, peers, steps))
     axes = weightiest[hit].tolist()
-    axis = slow_axis(tables, rank, peers, steps) if cause is Why.SLOW_LINK else ""
+    axis = lateness.slow_axis(tables, rank, peers, steps) if cause is Why.SLOW_LINK else ""
     return Culprit(
         rank,
         axis or max(sorted(set(axes)), key=axes.count),
@@ -253,7 +230,7 @@ def _culprit(
         slowdown,
         tuple(steps.tolist()),
         bool(hit.sum() * 2 > mine.sum()),
-        describe(over),
+        lateness.describe(over),
     )
 
 

@@ -10,14 +10,11 @@ if TYPE_CHECKING:
     from usp_prof.model.finding import IdealStep
 
 JOB_SLOWDOWN = Metric(
-    "job_slowdown",
-    Unit.RATIO,
-    Better.LOWER,
-    "Job's slowdown",
+    "job_slowdown", Unit.RATIO, Better.LOWER, "Job's slowdown",
     "T / T_ideal: the mean step over its replay with all ranks alike (compute at the mean of peers, transfers and "
     "hosts at the median), as `whatif --ideal` gives it. Not given where ranks wait in calls that are not matched.",
     inputs="measured and replayed steps",
-)
+)  # fmt: skip
 METRICS = (JOB_SLOWDOWN,)
 
 

@@ -18,13 +18,14 @@ import numpy as np
 
 from usp_prof.analyses.measures import partition
 from usp_prof.columns.intervals import Intervals, union
-from usp_prof.columns.rows import per_code, rows_by_code
+from usp_prof.columns.rows import distinct, first_rows, group_codes, per_code, rows_by_code
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.model.selection import Selection
     from usp_prof.tables.table_set import TableSet
 
     Int = NDArray[np.int64]
@@ -135,3 +136,52 @@ def _margins(row: Int, arrival: Int, own: Int, calls: int) -> tuple[Int, Int]:
     best_arrival = per_code(row[others], arrival[others], np.maximum, calls)
     best_own = per_code(row[others], own[others], np.maximum, calls)
     return arrival[last] - best_arrival, own[last] - best_own
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """Per rank, step and axis the time of the parts of complete calls, until and after the last arrival."""
+
+    rank: Int
+    step: Int
+    axis: NDArray[np.object_]
+    wait_ns: Int
+    transfer_ns: Int
+
+
+def waiting_of(tables: TableSet, selection: Selection) -> Waiting:
+    """Add up the parts of complete calls per axis, rank and step; a step without any such part counts as zero."""
+    calls, parts = call_table.of(tables).columns(), call_table.of(tables).part_columns()
+    axis_codes, axis_names = calls.codes("axis")
+    # One entry a part, taken from its call.
+    step, axis, complete = calls["step"][parts["call"]], axis_codes[parts["call"]], calls["complete"][parts["call"]]
+    kept = complete & (step >= 0) & (parts["wait_ns"] >= 0) & selection.takes_steps(step)
+    if selection.ranks is not None:
+        kept &= np.isin(parts["rank"], selection.ranks)
+    # The result has a block of cells for each axis that occurs, and in each block a cell for each rank and step.
+    cells = [
+        (rank, number)
+        for rank in tables.ranks
+        if selection.ranks is None or rank in selection.ranks
+        for number in tables.columns("steps", rank)["step"].tolist()
+        if selection.takes_step(number)
+    ]
+    place_of_cell = {cell: place for place, cell in enumerate(cells)}
+    rows = np.flatnonzero(kept)
+    rank, number = parts["rank"][rows], step[rows]
+    pair = group_codes(rank, number)
+    first = first_rows(pair)
+    pairs = zip(rank[first].tolist(), number[first].tolist(), strict=True)
+    # Place of each pair of rank and step among the cells; -1: a step that the rank's own table does not have.
+    place = np.array([place_of_cell.get(each, -1) for each in pairs], np.int64)[pair]
+    rows, place = rows[place >= 0], place[place >= 0]
+    axes = distinct(axis[kept])
+    cell = np.searchsorted(axes, axis[rows]) * len(cells) + place
+    size = len(axes) * len(cells)
+    return Waiting(
+        rank=np.tile(np.array([rank for rank, _ in cells], np.int64), len(axes)),
+        step=np.tile(np.array([number for _, number in cells], np.int64), len(axes)),
+        axis=np.repeat(np.array([axis_names[code] for code in axes], object), len(cells)),
+        wait_ns=np.bincount(cell, parts["wait_ns"][rows], size).astype(np.int64),
+        transfer_ns=np.bincount(cell, parts["transfer_ns"][rows], size).astype(np.int64),
+    )

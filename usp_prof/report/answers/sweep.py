@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -31,19 +31,20 @@ if TYPE_CHECKING:
     from usp_prof.planner.sweep.score import Score
     from usp_prof.report.document import Block
 
+Key = TypeVar("Key")
+
 ROWS = 20
 """Configurations that are listed, fastest first."""
 MAPS = 6
 """Maps over two degrees that are drawn: those of the models and sizes with most measured rows."""
+
+
+def _degree(axis: str) -> Callable[[Row], int]:
+    return lambda row: int(getattr(row.configuration, axis)) if row.configuration else 0
+
+
 AXES: dict[str, Callable[[Row], int]] = {
-    "dp": lambda row: row.configuration.dp if row.configuration else 0,
-    "tp": lambda row: row.configuration.tp if row.configuration else 0,
-    "cp": lambda row: row.configuration.cp if row.configuration else 0,
-    "pp": lambda row: row.configuration.pp if row.configuration else 0,
-    "ep": lambda row: row.configuration.ep if row.configuration else 0,
-    "zero": lambda row: row.configuration.zero if row.configuration else 0,
-    "micro_batch": lambda row: row.configuration.micro_batch if row.configuration else 0,
-    "micro_batches": lambda row: row.configuration.micro_batches if row.configuration else 0,
+    axis: _degree(axis) for axis in ("dp", "tp", "cp", "pp", "ep", "zero", "micro_batch", "micro_batches")
 }
 """What a map may have on its sides."""
 
@@ -99,17 +100,10 @@ def summary(rows: Sequence[Row], notes: Sequence[str] = ()) -> Section:
             )
         )
     ]
-    blocks += [Text(sentence(best)) for best in _fastest_of_each_model(ok)]
+    fastest = _fastest(ok, lambda row: row.model)
+    blocks += [Text(sentence(fastest[model])) for model in sorted(fastest)]
     blocks += [Text(note, quiet=True) for note in notes]
     return Section("sweep", "Sweep", tuple(blocks))
-
-
-def _fastest_of_each_model(ok: Sequence[Row]) -> list[Row]:
-    fastest: dict[str, Row] = {}
-    for row in ok:
-        if row.model not in fastest or row.tokens_per_device > fastest[row.model].tokens_per_device:
-            fastest[row.model] = row
-    return [fastest[model] for model in sorted(fastest)]
 
 
 def sentence(row: Row) -> str:
@@ -177,8 +171,9 @@ def _tried(rows: Iterable[Row], axes: tuple[str, str], lines: Sequence[int]) -> 
     return {place: counts.most_common(1)[0][0] for place, counts in why.items()}
 
 
-def _fastest(rows: Iterable[Row], key: Callable[[Row], tuple[int, int]]) -> dict[tuple[int, int], Row]:
-    fastest: dict[tuple[int, int], Row] = {}
+def _fastest(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, Row]:
+    """Give the fastest measured row of each key, by tokens a second of one device."""
+    fastest: dict[Key, Row] = {}
     for row in rows:
         if row.is_ok and (key(row) not in fastest or row.tokens_per_device > fastest[key(row)].tokens_per_device):
             fastest[key(row)] = row
