@@ -1,4 +1,4 @@
-"""What fills memory: every pipeline rank of a configuration, predicted part by part, beside what a run measured."""
+"""Filled memory: every pipeline rank of a configuration, predicted part by part, beside what a run measured."""
 
 from __future__ import annotations
 

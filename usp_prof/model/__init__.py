@@ -1,1 +1,1 @@
-"""What words does the product speak? One noun a module: errors, schemas, metrics, axes, health, edits, findings."""
+"""Vocabulary: one noun a module (error, schema, metric, axis, health, edit, finding)."""

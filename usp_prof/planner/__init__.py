@@ -1,1 +1,1 @@
-"""What would a configuration need and give that was never run, and which is the best? One question a module."""
+"""Planner: memory and time of configurations that were never run, and the best of them."""

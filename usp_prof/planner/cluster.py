@@ -1,4 +1,4 @@
-"""What does the planner know of the machine? Peaks, memory and links, and how much of each training reaches."""
+"""Cluster: what the planner knows of the machine. Peaks, memory and links, and how much of each training reaches."""
 
 from __future__ import annotations
 

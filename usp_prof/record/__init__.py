@@ -1,4 +1,4 @@
-"""How is a training run recorded? Three lines around any PyTorch loop.
+"""Recorder: three lines around any PyTorch loop.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Which private parts of torch does the recorder use (2.11 to 2.13), and what does it do without each?
+"""Private parts of torch that the recorder uses (2.11 to 2.13), each with what is done without it.
 
 Everything that torch may change without notice stands here. Nothing here raises because a name is gone: the caller
 gets `None` or an empty answer, and the manifest says what is missing.

@@ -1,4 +1,4 @@
-"""How does rank 0 learn what the others know, without a collective that could hang or disturb a step?
+"""Gathering: rank 0 learns what the others know, without a collective that could hang or disturb a step.
 
 Each rank leaves its part in the key-value store that every process group already has. Rank 0 reads what is there; at
 the end it waits for the rest, never longer than a time limit, so a rank that died costs its part and nothing else.

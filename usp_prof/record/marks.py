@@ -1,4 +1,4 @@
-"""How does a training loop say in the trace what it is doing? Marks whose names carry the data.
+"""Marks: a training loop says in the trace what it is doing, by ranges whose names carry the data.
 
 Kineto drops the arguments of annotations, so a mark's *name* is its data (the grammar is in `usp_prof.contract`).
 Every helper is a context manager and a decorator alike, and costs about a microsecond while nothing is recorded.

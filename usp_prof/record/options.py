@@ -1,4 +1,4 @@
-"""What may a recording be told? Each option with its meaning; what is not given is found out or left out."""
+"""Options of a recording, each with its meaning; what is not given is found out or left out."""
 
 from __future__ import annotations
 

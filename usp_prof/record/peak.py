@@ -1,4 +1,4 @@
-"""How many FLOP per second can this machine do at best? Measured once per machine, for machines no table knows.
+"""Peak of this machine in FLOP per second: measured once a machine, for machines that no table knows.
 
 The peak is the fastest of a few square matrix products in the training dtype, on all cores that the process may use.
 Ranks that share a machine measure one after another, so the first measures undisturbed and the others read its figure.

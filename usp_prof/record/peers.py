@@ -1,4 +1,4 @@
-"""With which rank does a send or a receive on gloo talk?
+"""Peers: the rank with which a send or a receive on gloo talks.
 
 The operator says the rank within a group, the mark around it says which axis, and so which group.
 """

@@ -1,4 +1,4 @@
-"""On what does this rank run: rank, host, device, software?"""
+"""Surroundings of this process: rank, host, device, software."""
 
 from __future__ import annotations
 

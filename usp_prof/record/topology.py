@@ -1,4 +1,4 @@
-"""Where does this rank stand in the mesh, and which process group serves which axes?
+"""Topology: the place of this rank in the mesh, and the axes that each process group serves.
 
 Answers come from the actual group objects: a mesh dimension that spans the whole world *is* the default group, and two
 groups may hold the same ranks for different axes, so neither descriptions nor rank lists can tell.

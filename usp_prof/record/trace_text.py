@@ -1,4 +1,4 @@
-"""How are a few events of a big trace read and told more, without touching any other byte of the file?
+"""Trace text: read a few events of a big trace and add to them, without touching any other byte of the file.
 
 The text is decoded as latin-1, one character a byte, so positions are bytes and writing back is exact whatever is in
 the names. Only the events looked for are parsed; what is added goes in front of an event's arguments, as JSON.

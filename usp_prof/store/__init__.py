@@ -1,1 +1,1 @@
-"""Where the tables of a run are kept, and who reads its files: cache, jobs, executors."""
+"""Store: where the tables of a run are kept, and who reads its files (cache, jobs, executors)."""

@@ -1,1 +1,1 @@
-"""Which tables are derived from the events? One table a module: its schema and its `build`."""
+"""Tables made from the events, one a module: its schema and its `build`."""

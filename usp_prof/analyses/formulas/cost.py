@@ -1,4 +1,4 @@
-"""What does a formula get and give? Recorded shapes in, FLOP and bytes out."""
+"""Cost of an op: what a formula takes (recorded shapes) and gives (FLOP and bytes)."""
 
 from __future__ import annotations
 

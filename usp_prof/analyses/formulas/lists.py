@@ -1,4 +1,4 @@
-"""What must an op move that works on lists of tensors: fused and foreach optimizers, concatenation, FSDP's copies?
+"""Ops on lists of tensors, and the bytes that they move: fused and foreach optimizers, concatenation, FSDP's copies.
 
 Profilers record the dims of a list's tensors, not their type. It is taken from another input of the op that has one,
 from the kernel's name, or from the run where all numbers are of one type; where nothing says it there is no cost.

@@ -1,1 +1,1 @@
-"""What analyses are made of, measured once a run: the partition of steps, arrivals, what ops cost, pipeline actions."""
+"""Measures that several analyses share, once a run: partition of steps, arrivals, op work, pipeline actions."""

@@ -1,4 +1,4 @@
-"""Who kept whom waiting? For each collective call the last to arrive, and how much of its lateness is its own.
+"""Arrivals: the last rank at each collective call, how much of its lateness is its own, and the waiting of the others.
 
 A rank that is late because it waited for somebody else is a victim. So each member's way since its arrival at the
 group's call before is measured without the time in which it stood still for others (work done under a call that

@@ -1,4 +1,4 @@
-"""Who sends to whom, and how unevenly? Send/recv pairs with direction, all-to-alls by what each member receives."""
+"""Exchanges: traffic of sends and receives by direction, and how unevenly an all-to-all spreads over its members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do the work of ranks add up? By op and shape, and by kernel name, with true statistics over calls."""
+"""Kernel tally: the work of all ranks by op and shape and by kernel name, with true statistics over calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why is a rank late? Its own time, part by part, set beside its peers'; a cause only where that covers the cost."""
+"""Lateness of a rank: its own time, part by part, beside its peers', and the cause where a part covers the cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which op does each piece of device work carry out, and what must that op compute and move?
+"""Op work: the op that each piece of device work carries out, and what that op must compute and move.
 
 A kernel belongs to the innermost op around its launch; where that op has no formula, to the nearest one around it
 that has. An op's FLOP count once however many kernels it launched, and not at all where an op inside it counts them:

@@ -1,1 +1,1 @@
-"""Which training libraries have a ready hook? One module each, imported only by who uses that library."""
+"""Adapters: a ready hook for each training library, one a module, imported only by who uses that library."""

@@ -1,4 +1,4 @@
-"""What sections share: DataFrames as tables of a report, an analysis' whole figures, and what it could not know."""
+"""Plain parts of sections: DataFrames as tables of a report, an analysis' whole figures, what it could not know."""
 
 from __future__ import annotations
 
