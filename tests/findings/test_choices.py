@@ -1,0 +1,125 @@
+"""Rules on choices of a configuration: pipelines, recomputation, tensor parallelism over hosts, odd sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from made_faults import run_of
+from tiny import Trace, table_set
+
+from usp_prof.contract import Manifest, ModelEntry
+from usp_prof.findings.rules.kernels import WastedTiles
+from usp_prof.findings.rules.links import WideTensorParallel
+from usp_prof.findings.rules.needless_recompute import NeedlessRecompute, needed_bytes
+from usp_prof.findings.rules.pipelines import FewMicroBatches, PipelineSchedule
+from usp_prof.whatif.layout import Layout, memory_of
+
+if TYPE_CHECKING:
+    from usp_prof.tables.table_set import TableSet
+
+US = 1_000
+
+
+def pipeline_of(ranks: int, micro_batches: int) -> TableSet:
+    work = f'{{"micro_batches": {micro_batches}, "schedule": "1F1B"}}'
+    return run_of(f'{{"mesh": {{"pp": {ranks}}}, "work": {work}}}').tables
+
+
+def test_few_micro_batches_are_named_with_the_bubble_that_they_leave() -> None:
+    (draft,) = FewMicroBatches.look(pipeline_of(4, 4))
+    assert draft.evidence["textbook_bubble_fraction"] == pytest.approx(3 / 7)
+    assert str(draft.edit) == "schedule=1f1b,m=8"
+
+
+def test_four_micro_batches_for_each_rank_are_enough() -> None:
+    assert list(FewMicroBatches.look(pipeline_of(2, 8))) == []
+
+
+def test_pipeline_schedule_names_the_best_of_the_others() -> None:
+    (draft,) = PipelineSchedule.look(pipeline_of(4, 4))
+    assert draft.evidence["other_ns"] < draft.evidence["simulated_ns"]
+    assert draft.edit.name == "schedule"
+    assert draft.opportunity
+
+
+def test_without_a_pipeline_there_is_no_other_schedule() -> None:
+    assert list(PipelineSchedule.look(run_of('{"mesh": {"dp": 2, "pp": 1}}').tables)) == []
+
+
+MODEL = ModelEntry(
+    layers=8, hidden=1024, heads=8, kv_heads=8, head_dim=128, ffn_hidden=4096, vocab=32000, sequence=1024
+)
+
+
+def test_needless_recompute_says_what_keeping_the_activations_takes() -> None:
+    layout = Layout(recompute="full", micro_batches=1, micro_batch_tokens=1024, dtype="bf16", model=MODEL)
+    now, kept = memory_of(layout), memory_of(replace(layout, recompute="none"))
+    assert now is not None
+    assert kept is not None
+    assert needed_bytes(layout) == kept.activation_bytes - now.activation_bytes > 0
+    assert needed_bytes(replace(layout, model=None)) == -1
+
+
+def test_needless_recompute_asks_only_runs_that_recompute() -> None:
+    trace = Trace().step(0, 0, 1_000 * US).op("aten::mm", 10 * US, 20 * US).kernel("gemm", 40 * US, 900 * US)
+    said = Manifest(recompute="full", model=MODEL, micro_batch_tokens=1024)
+    (draft,) = NeedlessRecompute.look(table_set(trace, said))
+    assert str(draft.edit) == "recompute=none"
+    assert "not known" in str(draft.evidence["left_bytes"])
+    assert list(NeedlessRecompute.look(table_set(trace, replace(said, recompute="none")))) == []
+
+
+def on_hosts(*hosts: str) -> TableSet:
+    """Make two ranks whose tensor-parallel all-reduces move 64 MiB in 10 ms, 6.7 GB/s on the bus."""
+    said = Manifest(
+        device="NVIDIA H100 80GB HBM3", mesh={"tp": 2}, hosts={str(rank): host for rank, host in enumerate(hosts)}
+    )
+    traces = {rank: Trace(rank, 2).group("1", [0, 1], "mesh_tp") for rank in range(2)}
+    for trace in traces.values():
+        trace.metadata["deviceProperties"] = [{"id": 0, "name": said.device}]
+        trace.step(0, 0, 60_000 * US)
+        for number in range(4):
+            at = (1 + 12 * number) * 1_000 * US
+            trace.collective(
+                "all_reduce", at, 10_000 * US, launch_at=at - 100 * US, group="1", nelems=1 << 24, sequence=number
+            )
+    return table_set(traces, said)
+
+
+def test_wide_tensor_parallel_is_named_where_its_group_lies_on_two_hosts() -> None:
+    (draft,) = WideTensorParallel.look(on_hosts("one", "other"))
+    assert draft.where == {"axis": "tp"}
+    assert draft.evidence["bus_bytes_per_second"] == pytest.approx((1 << 26) / 0.01, rel=0.01)
+    assert draft.edit.name == "comm_faster"
+
+
+def test_tensor_parallelism_inside_a_host_is_not_wide() -> None:
+    assert list(WideTensorParallel.look(on_hosts("one", "one"))) == []
+
+
+def products(*sizes: int, wasted: float) -> TableSet:
+    """Make matrix products of 4096 x 4096 x size; those of odd sizes take `wasted` times as long as they could."""
+    trace, at = Trace(), 0
+    trace.metadata["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
+    for _ in range(4):
+        for size in sizes:
+            flop = 2 * 4096 * 4096 * size
+            length = round(flop / 5e14 * 1e9 * (wasted if size % 128 else 1))
+            types = ["c10::BFloat16"] * 2
+            trace.op("aten::mm", at, 20 * US, dims=[[4096, 4096], [4096, size]], types=types)
+            trace.kernel("gemm", at + 30 * US, length, launch_at=at + 5 * US)
+            at += length + 40 * US
+    return table_set(trace.step(0, 0, at))
+
+
+def test_wasted_tiles_names_the_size_and_what_to_pad_it_to() -> None:
+    (draft,) = WastedTiles.look(products(4096, 50257, wasted=2.0))
+    assert draft.where == {"size": 50257}
+    assert draft.advice == "pad 50257 to 50304"
+    assert float(draft.edit.value) == pytest.approx(2.0, rel=0.01)
+
+
+def test_an_odd_size_that_is_as_fast_wastes_nothing() -> None:
+    assert list(WastedTiles.look(products(4096, 50257, wasted=1.0))) == []
