@@ -88,7 +88,7 @@ def _joined(text: str, groups: list[GroupEntry], rank: int) -> tuple[Iterable[st
     return enriched.pieces, Outcome(enriched.rate, f"{said}: {_reason(entries)}")
 
 
-def _reason(entries: list[join.FlightEntry] | None) -> str:
+def _reason(entries: list[FlightEntry] | None) -> str:
     if entries is None:
         return "this torch has no flight recorder"
     if not entries:
