@@ -6,17 +6,21 @@ import csv
 import io
 import json
 import re
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from functools import reduce
+from pathlib import Path
 
 import pytest
 from tiny import Trace, write
 
+from usp_prof.agent.answers import Answers
+from usp_prof.agent.folders import Folders
+from usp_prof.cli.app import COMMANDS as NAMES
 from usp_prof.cli.app import main
 from usp_prof.contract import Manifest
 from usp_prof.model.printable import for_log, one_line, printable
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from usp_prof.planner.sweep.cells import Cell
+from usp_prof.planner.sweep.outcome import Outcome, Status
 
 EVIL = "\x1b[31mred\x07\x9b2J\u202e|<script>alert(1)</script>\n::error file=a::stolen\n##vso[task.setvariable]x"
 FORMULA = "=HYPERLINK(1)"
@@ -49,6 +53,31 @@ def baseline(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def files(run: Path, baseline: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Make what commands read beside a run, each with names as hostile as the run's own."""
+    folder = tmp_path_factory.mktemp("files")
+    history, cell = folder / "runs.parquet", Cell(1, (("tp", EVIL),))
+    words = ["check", str(run), "--baseline", str(baseline), "--history", str(history), "--commit", EVIL]
+    for _ in range(4):
+        assert main([*words, "--cache-dir", str(baseline.parent / "cache")]) in {0, 1, 2}
+    (folder / "model.json").write_text(json.dumps({
+        "name": EVIL, "layers": 2, "hidden": 64, "heads": 4, "ffn_hidden": 128, "vocab": 100, EVIL: EVIL,
+    }))  # fmt: skip
+    with (folder / "rows.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["model", "device", FORMULA], [EVIL, "H100", FORMULA], [FORMULA, EVIL, EVIL]])
+    outcome = Outcome(cell.name, 1, {"tp": EVIL}, Status.CRASHED, reason=f"{FORMULA} {EVIL}", model=EVIL)
+    place = folder / "sweep" / "cells" / cell.name
+    place.mkdir(parents=True)
+    (place / "cell.json").write_text(json.dumps(asdict(outcome)))
+    asked = {"fixed": {"dp": FORMULA}, "cells": [{"processes": 1, "options": {"tp": EVIL}}]}
+    (folder / "sweep" / "sweep.json").write_text(json.dumps(asked))
+    return {
+        "RUN": str(run), "BASELINE": str(baseline), "HISTORY": str(history), "MODEL": str(folder / "model.json"),
+        "ROWS": str(folder / "rows.csv"), "SWEEP": str(folder / "sweep"), "FOLDER": str(folder),
+    }  # fmt: skip
+
+
 COMMANDS = (
     ("info",),
     ("info", "--format", "json"),
@@ -67,6 +96,43 @@ COMMANDS = (
     ("analyze", "--run", EVIL),
     ("query", f"SELECT '{EVIL}'::INT"),
 )
+SHAPE = ("--sequence", "64", "--devices", "2", "--device", "H100", "--batch", "4")
+OTHER_COMMANDS = (
+    *(("trend", "HISTORY", "--format", form) for form in ("terminal", "json")),
+    ("trend", "HISTORY", "--metric", EVIL),
+    *(("compare", "RUN", "RUN", "--all", "--format", form) for form in ("markdown", "json")),
+    ("whatif", "RUN", "--edit", "comm_faster=2", "--format", "json"),
+    ("whatif", "RUN", "--edit", EVIL),
+    ("whatif", "RUN", "--edit", "comm_faster=2", "-o", "WRITTEN.json"),
+    ("export", "RUN", "-o", "WRITTEN.json"),
+    ("export", "RUN", "-o", f"FOLDER/{EVIL}/x.json"),
+    ("explain",),
+    ("explain", EVIL),
+    *(("memory", "RUN", "--format", form) for form in ("terminal", "json")),
+    *(("memory", "--model", "MODEL", "--sequence", "64", "--format", form) for form in ("terminal", "json")),
+    *(("plan", "--model", "MODEL", *SHAPE, "--format", form) for form in ("terminal", "json")),
+    ("plan", "RUN", "--devices", "2", "--batch", "4"),
+    ("plan", "--model", EVIL, *SHAPE),
+    ("plan", "--table", "ROWS"),
+    *(("sweep", "SWEEP", "--format", form) for form in ("terminal", "html", "csv")),
+    ("sweep", f"FOLDER/{EVIL}", "--grid", f"{EVIL}=1"),
+    ("learn",),
+    ("learn", EVIL),
+    ("mcp", f"FOLDER/{EVIL}"),
+    ("read", "RUN"),
+    ("read", "RUN", "--shard", EVIL),
+    ("tables", EVIL),
+    ("baseline", "save", "RUN", "-o", f"FOLDER/{EVIL}/x.json"),
+    ("check", "RUN", "--baseline", "MODEL"),
+    ("check", "RUN", "--min", f"{EVIL}=3"),
+    ("synth", f"FOLDER/{EVIL}", "--mesh", EVIL),
+    ("synth", f"FOLDER/{EVIL}", "--declaration", "MODEL"),
+    ("analyze", "RUN", "--model", "MODEL", "--device", EVIL),
+    ("analyze", f"FOLDER/{EVIL}"),
+    ("dashboard", "FOLDER/\x1b\x07\n::error::x"),
+    ("cache", "info"),
+)
+"""Words in capitals are the fixture's files; WRITTEN is looked at as if it had been printed."""
 
 
 def typed(words: tuple[str, ...], run: Path, baseline: Path) -> list[str]:
@@ -96,6 +162,56 @@ def test_no_command_lets_an_order_through(
         assert ORDER.search(text) is None, ORDER.search(text)
     if "html" in words:
         assert "<script>alert(1)" not in out
+
+
+@pytest.mark.parametrize("words", OTHER_COMMANDS, ids=lambda words: " ".join(words)[:40])
+def test_no_other_command_does_either(
+    files: dict[str, str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    written = tmp_path / "written.json"
+    places = {**files, "WRITTEN.json": str(written)}
+    typed = [reduce(lambda word, place: word.replace(place, places[place]), places, word) for word in words]
+    capsys.readouterr()
+    cache = Path(files["BASELINE"]).parent / f"cache{EVIL[:4] if words[0] == 'cache' else ''}"
+    status = main([*typed, "--cache-dir", str(cache)])
+    out, err = capsys.readouterr()
+    kept = written.read_text(encoding="utf-8") if written.exists() else ""
+    assert status in {0, 1, 2}
+    for text in filter(None, (kept, out if "json" in words else "")):
+        json.loads(text)
+    for text in (out, err, kept):
+        assert UNSHOWN.search(text) is None, UNSHOWN.search(text)
+        assert ORDER.search(text) is None, ORDER.search(text)
+    assert "html" not in words or "<script>alert(1)" not in out
+    if "csv" in words or "--table" in words:
+        cells = [cell for row in csv.reader(io.StringIO(out)) for cell in row]
+        assert [cell for cell in cells if cell.startswith(("=", "@", "\t"))] == []
+
+
+def test_every_command_is_typed_with_hostile_names() -> None:
+    assert {words[0] for words in (*COMMANDS, *OTHER_COMMANDS)} == {name for name, _ in NAMES}
+
+
+def test_an_agent_reads_no_order_either(run: Path, baseline: Path) -> None:
+    answers = Answers(Folders([str(run.parent)]), str(baseline.parent / "cache"))
+    replies = (
+        answers.open(), answers.open(run.name), answers.summary(run.name), answers.summary(run.name, "kernels"),
+        answers.findings(run.name), answers.sql(run.name, "SELECT DISTINCT name FROM annotations"),
+        answers.whatif(run.name, ["comm_faster=2"]), answers.compare(run.name, run.name),
+    )  # fmt: skip
+    for reply in replies:
+        for text in texts_in(json.loads(reply.json())):
+            assert UNSHOWN.search(text) is None, text
+            assert ORDER.search(text) is None, text
+
+
+def texts_in(data: object) -> list[str]:
+    """List all texts of JSON, keys among them."""
+    if isinstance(data, dict):
+        return [text for key, inner in data.items() for text in (key, *texts_in(inner))]
+    if isinstance(data, list):
+        return [text for inner in data for text in texts_in(inner)]
+    return [data] if isinstance(data, str) else []
 
 
 def test_a_spreadsheet_gets_no_formula(run: Path, baseline: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -224,14 +224,14 @@ def top_level(rng: random.Random, files: Files) -> None:
     """Put a hostile value anywhere beside the events."""
     trace = _trace(rng, files)
     rest = {key: value for key, value in trace.items() if key != "traceEvents"}
-    _anywhere(rng, rest)
+    anywhere(rng, rest)
     trace.update(rest)
 
 
 def manifest_value(rng: random.Random, files: Files) -> None:
     """Put a hostile value anywhere into the manifest."""
     if files.manifest is not None:
-        _anywhere(rng, files.manifest)
+        anywhere(rng, files.manifest)
 
 
 def damaged_bytes(rng: random.Random, files: Files) -> None:
@@ -266,7 +266,7 @@ def file_name(rng: random.Random, files: Files) -> None:
         files.bytes_of[other] = files.bytes_of.pop(name)
 
 
-def _anywhere(rng: random.Random, data: Any) -> None:
+def anywhere(rng: random.Random, data: Any) -> None:
     """Replace, take away or add one value, however deep."""
     places: list[tuple[Any, Any]] = []
     _collect(data, places)

@@ -12,19 +12,17 @@ import pytest
 from torture.trials import TRIALS
 
 KEPT = [line.split(" ", 2) for line in Path(__file__).with_name("kept.txt").read_text().splitlines()]
-SHORT = {"mutation": 20, "metamorphic": 4, "command-line": 25, "killed": 2, "damaged-cache": 4}
+SHORT = {"mutation": 20, "metamorphic": 4, "command-line": 25, "damaged-cache": 4, "description": 20, "fault": 3}
 TIMES = int(os.environ.get("USP_PROF_TORTURE", "1"))
 SEEDS = [(name, seed) for name, many in SHORT.items() for seed in range(many * TIMES)]
 
 
 @pytest.mark.parametrize(("name", "seed"), [(name, int(seed)) for name, seed, _ in KEPT])
 def test_what_failed_once_holds(tmp_path: Path, name: str, seed: int) -> None:
-    TRIALS[name](seed, tmp_path)
+    TRIALS[name].run(seed, tmp_path)
 
 
 @pytest.mark.fuzz
-@pytest.mark.parametrize(
-    ("name", "seed"), [(name, seed) for name, many in SHORT.items() for seed in range(many * TIMES)]
-)
+@pytest.mark.parametrize(("name", "seed"), SEEDS)
 def test_a_trial_holds(tmp_path: Path, name: str, seed: int) -> None:
-    TRIALS[name](seed, tmp_path)
+    TRIALS[name].run(seed, tmp_path)

@@ -9,22 +9,18 @@ import argparse
 import contextlib
 import gzip
 import io
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from torture.descriptions import description
+from torture.faults import fault
 from torture.mutations import Files, hostile, mutated, sample
+from torture.reports import report_of, values_of
 
 from usp_prof.cli.app import COMMANDS, Exit, build_parser, main
 from usp_prof.model.errors import UspProfError
-from usp_prof.report.build import analyse, build
-from usp_prof.report.writers import json_text, markdown
-from usp_prof.run import open_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +28,7 @@ if TYPE_CHECKING:
 
 SECONDS = 30
 """A trial that takes longer hangs."""
-VERDICTS = frozenset({"check", "plan"})
+VERDICTS = frozenset({"check", "plan", "memory"})
 """Commands that may exit with 1."""
 NOT_TRIED = frozenset({"dashboard", "cache"})
 """A server that waits, and what empties the user's own cache."""
@@ -78,24 +74,6 @@ def command_line(seed: int, folder: Path) -> None:
     assert time.process_time() - begun < SECONDS, f"{words} takes too long"
 
 
-def killed(seed: int, folder: Path) -> None:
-    """Kill a cold run at a random moment; the next one gives what a clean one gives."""
-    rng = random.Random(seed)  # noqa: S311 - a seed to repeat, no secret
-    run = sample(0).write(folder / "run")
-    words = [sys.executable, "-m", "usp_prof.cli.app", "analyze", run, "--format", "json", "-o", folder / "report.json"]
-    environment = {**os.environ, "USP_PROF_CACHE": str(folder / "cache")}
-    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(rng.uniform(0.3, 6))
-    if process.poll() is None:
-        process.send_signal(rng.choice((signal.SIGKILL, signal.SIGTERM)))
-    process.communicate()
-    if (folder / "report.json").exists():
-        json.loads((folder / "report.json").read_text())
-    after = report_of(run, folder / "cache")
-    assert values_of(after) == values_of(report_of(run, folder / "clean")), "a kill changed the next run's figures"
-
-
 def damaged_cache(seed: int, folder: Path) -> None:
     """Damage one stored file; the figures are those of the traces."""
     rng = random.Random(seed)  # noqa: S311 - a seed to repeat, no secret
@@ -115,20 +93,6 @@ def damaged_cache(seed: int, folder: Path) -> None:
     else:
         path.write_bytes(data)
     assert values_of(report_of(run, folder / "cache")) == expected, f"{path.name} was believed"
-
-
-def report_of(run: Path, cache: Path) -> dict[str, Any]:
-    """Read, analyse and write a run; gives the report as JSON."""
-    opened = open_run(run, cache_dir=cache)
-    document = build(opened.tables, analyse(opened.tables), name="run")
-    markdown.write(document)
-    report: dict[str, Any] = json.loads(json_text.write(document))
-    return report
-
-
-def values_of(report: dict[str, Any]) -> list[str]:
-    """Give the figures of a report, in an order of their own."""
-    return sorted(json.dumps(value, sort_keys=True) for value in report["metrics"])
 
 
 def _typed(rng: random.Random, folder: Path) -> list[str]:
@@ -180,10 +144,19 @@ def _word(rng: random.Random) -> str:
     return text.encode("utf-8", "replace").decode()[:2000]
 
 
-TRIALS: dict[str, Callable[[int, Path], None]] = {
-    "mutation": mutation,
-    "metamorphic": metamorphic,
-    "command-line": command_line,
-    "killed": killed,
-    "damaged-cache": damaged_cache,
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a seed does, and how often it is tried beside the others."""
+
+    run: Callable[[int, Path], None]
+    weight: int
+
+
+TRIALS = {
+    "mutation": Trial(mutation, 120),
+    "description": Trial(description, 12),
+    "metamorphic": Trial(metamorphic, 2),
+    "command-line": Trial(command_line, 4),
+    "damaged-cache": Trial(damaged_cache, 2),
+    "fault": Trial(fault, 2),
 }

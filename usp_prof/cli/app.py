@@ -77,6 +77,9 @@ def _failed(error: Exception) -> int:
         _say(str(error), "write the path without ~; USP_PROF_CACHE names a folder for the cache")
         return Exit.UNUSABLE
     _forget_output()
+    if isinstance(error, MemoryError):
+        _say("there is not enough memory", "read fewer ranks with --ranks, or run where more is free")
+        return Exit.FAILED
     _say(f"internal error: {type(error).__name__}: {error}", _details())
     return Exit.FAILED
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from usp_prof import checking
+from usp_prof.cli.opening import note
 from usp_prof.gate import measured as baselines
 from usp_prof.gate.facts import FactKind, differences
 from usp_prof.gate.verdict import unusable_input
@@ -38,9 +38,8 @@ def run(args: argparse.Namespace) -> int:
     _fit(runs)
     runs = (*(replace(each, work=()) for each in runs[:-1]), runs[-1])  # why a step grew is told against the last
     baselines.save(baselines.Baseline(runs), args.output)
-    if not args.quiet:
-        steps = ", ".join(str(max((len(s.steps) for s in each.series), default=0)) for each in runs)
-        sys.stderr.write(f"wrote {args.output}: {len(runs)} run{'s' if len(runs) > 1 else ''}, {steps} steps\n")
+    steps = ", ".join(str(max((len(s.steps) for s in each.series), default=0)) for each in runs)
+    note(args, f"wrote {args.output}: {len(runs)} run{'s' if len(runs) > 1 else ''}, {steps} steps")
     return 0
 
 

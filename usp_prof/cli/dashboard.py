@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from usp_prof.inputs.discovery import paths_of_runs
 from usp_prof.inputs.runs import is_made_name
 from usp_prof.model.errors import InputError, UsageError
+from usp_prof.model.printable import one_line
 from usp_prof.planner.sweep.runner import FILE as SWEEP_FILE
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     port = args.port or free_port(args.host)
     token = "" if args.host in LOOPBACK else secrets.token_urlsafe(16)
     link = f"http://{args.host}:{port}/" + (f"?token={token}" if token else "")
-    sys.stderr.write(f"usp-prof dashboard: {link}  (Ctrl-C ends it)\n")
+    sys.stderr.write(f"usp-prof dashboard: {one_line(link)}  (Ctrl-C ends it)\n")
     environment = os.environ | {"USP_PROF_DASHBOARD_PATHS": json.dumps(paths)}
     environment["USP_PROF_DASHBOARD_SWEEPS"] = json.dumps(sweeps)
     environment |= {"USP_PROF_DASHBOARD_HOSTS": args.host, "USP_PROF_DASHBOARD_TOKEN": token}
@@ -82,7 +83,9 @@ def _runs_under(path: str) -> tuple[str, ...]:
     except InputError:
         return (path,)
     if len(found) > MOST_RUNS:
-        sys.stderr.write(f"usp-prof dashboard: the newest {MOST_RUNS} of {len(found)} runs in {path} are offered\n")
+        sys.stderr.write(
+            f"usp-prof dashboard: the newest {MOST_RUNS} of {len(found)} runs in {one_line(path)} are offered\n"
+        )
     return found[:MOST_RUNS]
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from math import isfinite
 from typing import TYPE_CHECKING
 
 from usp_prof.api.filled import fill_of_model, fill_of_run
-from usp_prof.cli.opening import choice_options, open_from
+from usp_prof.cli.opening import choice_options, open_from, write_out
 from usp_prof.cli.plan_text import bar
 from usp_prof.model.configuration import Recompute
 from usp_prof.model.errors import UsageError
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     """Predict and print; 1 when the fullest rank does not fit the device."""
     device = args.device or ""
     filled = fill_of_run(open_from(args).tables, device) if args.path else _asked(args, device)
-    sys.stdout.write(_json(filled) if args.format == "json" else _text(filled))
+    write_out(_json(filled) if args.format == "json" else _text(filled))
     return 0 if filled.fits else 1
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +121,9 @@ def _table(args: argparse.Namespace) -> int:
         except OSError as error:
             raise InputError(f"{args.table} cannot be read: {error}") from error
     found = predict_table(rows, check_convention(args.convention))
-    write_rows(sys.stdout, columns, rows, found)
+    written = StringIO()
+    write_rows(written, columns, rows, found)
+    write_out(written.getvalue())
     refused = sum(isinstance(each, str) for each in found)
     if refused:
         sys.stderr.write(f"{refused} of {len(rows)} rows were refused: see their column error\n")

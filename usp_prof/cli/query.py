@@ -9,7 +9,7 @@ import pyarrow as pa
 from usp_prof.cli.opening import note, open_from, output, run_options, write_out
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import write
-from usp_prof.model.printable import printable
+from usp_prof.model.printable import FORMULA, printable
 
 if TYPE_CHECKING:
     import argparse
@@ -22,8 +22,6 @@ EXAMPLES = """\
 """
 FORMATS = ("table", "csv", "json", "parquet")
 _ROWS_SHOWN = 200
-_FORMULA = r"^[=+\-@\t\r]"
-"""How a text begins that a spreadsheet takes for a formula."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +100,7 @@ def _csv_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         column = pa.chunked_array([pa.array([text and printable(text) for text in column.to_pylist()], pa.string())])
         return pc.if_else(
-            pc.match_substring_regex(column, _FORMULA), pc.binary_join_element_wise("'", column, ""), column
+            pc.match_substring_regex(column, FORMULA), pc.binary_join_element_wise("'", column, ""), column
         )
     return column
 

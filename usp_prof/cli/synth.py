@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from usp_prof.cli.opening import note
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import read_json
 from usp_prof.synth.declaration import Declaration, FaultKind, Mesh, Style, with_events
@@ -48,8 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if args.events:
         declared = with_events(declared, args.events)
     files = write(declared, Path(args.folder), described=not args.bare)
-    if not args.quiet:
-        sys.stderr.write(f"wrote {len(files)} ranks and their truth to {args.folder}\n")
+    note(args, f"wrote {len(files)} ranks and their truth to {args.folder}")
     return 0
 
 

@@ -140,7 +140,7 @@ def _codes(events: pa.Table, name: str) -> tuple[list[str], Ints]:
 def _quoted(events: pa.Table, name: str) -> pa.Array:
     values, codes = _codes(events, name)
     # As they are: Perfetto shows some escaped signs as escaped.
-    return pa.array([json.dumps(value, ensure_ascii=False) for value in values], pa.string()).take(pa.array(codes))
+    return pa.array([json.dumps(value) for value in values], pa.string()).take(pa.array(codes))
 
 
 def _number(values: Ints) -> pa.Array:
@@ -158,7 +158,7 @@ def _duration(ns: Ints) -> pa.Array:
 
 
 def _metadata(kind: str, pid: int, tid: int, /, **args: Any) -> str:  # noqa: ANN401 - a name or a number
-    return json.dumps({"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": args}, ensure_ascii=False)
+    return json.dumps({"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": args})
 
 
 def joined(texts: Iterable[str]) -> str:

@@ -23,6 +23,7 @@ from usp_prof.gate.sample import boil_down, t_quantile
 from usp_prof.model.errors import NO_ROOM, InputError
 from usp_prof.model.files import read_bytes
 from usp_prof.model.metric import Better, Unit
+from usp_prof.model.plain_data import ERRORS
 from usp_prof.whole_files import one_writer, whole_file
 
 if TYPE_CHECKING:
@@ -271,7 +272,27 @@ def read(path: str | Path) -> pa.Table:
             table = table.append_column(name, pa.array([value] * len(table), pa.string()))
     if not set(SCHEMA.names) <= set(table.column_names):
         raise InputError(f"{path} is no history of runs", hint=hint)
-    return table.select(SCHEMA.names).cast(SCHEMA)
+    try:
+        table = table.select(SCHEMA.names).cast(SCHEMA)
+        _check(table)
+    except (pa.ArrowException, *ERRORS) as error:
+        raise InputError(f"{path} is no history of runs: {error}", hint=hint) from error
+    return table
+
+
+def _check(table: pa.Table) -> None:
+    """Raise where a value is missing, is no finite number, or no word that a history has."""
+    for name in SCHEMA.names:
+        if table.column(name).null_count:
+            raise ValueError(f"{name} is missing in a row")
+    if not np.isfinite(table.column("value").to_numpy()).all():
+        raise ValueError("value is no finite number in a row")
+    for unit in table.column("unit").unique().to_pylist():
+        Unit(unit)
+    for better in table.column("better").unique().to_pylist():
+        Better(better)
+    for text in table.column("facts").unique().to_pylist():
+        _facts(text)
 
 
 def trends(table: pa.Table, keys: Iterable[str] = ()) -> tuple[MetricTrend, ...]:

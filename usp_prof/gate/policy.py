@@ -23,6 +23,7 @@ from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.files import read_bytes
 from usp_prof.model.finding import Level
 from usp_prof.model.health import Severity
+from usp_prof.model.plain_data import ERRORS, checked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -145,7 +146,23 @@ def load_policy(path: str | Path) -> Policy:
 NO_FINDINGS = "none"
 """The word of a policy file for a gate that findings do not close."""
 
-_KEYS = ("defaults", "rule", "min", "false_alarm", "findings", "health", "across", "noise", "judge")
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A policy file as it is written."""
+
+    defaults: bool = True
+    rule: tuple[dict[str, str | int | float], ...] = ()
+    min: dict[str, float] = field(default_factory=dict)
+    false_alarm: float = 0.01
+    findings: str = Level.CRITICAL.value
+    health: str = Severity.DATA_LOSS.value
+    across: tuple[str, ...] = ()
+    noise: dict[str, dict[str, float]] = field(default_factory=dict)
+    judge: str = Judge.RUNS.value
+
+
+_KEYS = tuple(_Written.__dataclass_fields__)
 _NOISE_KEYS = ("share", "worth", "enough")
 _RULE_KEYS = ("match", "allowed", "resolve", "between", "family")
 
@@ -153,32 +170,36 @@ _RULE_KEYS = ("match", "allowed", "resolve", "between", "family")
 def policy_from(data: Mapping[str, Any]) -> Policy:
     """Make a policy of plain data."""
     _known("policy key", data, _KEYS)
+    try:
+        written = checked(_Written, data)
+    except ERRORS as error:
+        raise UsageError(f"this is no policy: {error}", hint="see docs/ci.md for an example") from error
     rules = []
-    for entry in data.get("rule", ()):
+    for entry in written.rule:
         _known("key of a rule", entry, _RULE_KEYS)
         if "match" not in entry or "allowed" not in entry:
             raise UsageError("a rule needs `match` and `allowed`", hint='match = "step_time", allowed = "1%"')
         rules.append(_rule(**{name: str(value) for name, value in entry.items()}))
-    false_alarm = float(data.get("false_alarm", 0.01))
+    false_alarm = written.false_alarm
     if not 0 < false_alarm < 0.5:
         raise UsageError(f"false_alarm is {false_alarm}", hint="a chance between 0 and 0.5, 0.01 by default")
     policy = Policy(
-        rules=tuple(rules) + (DEFAULT_RULES if data.get("defaults", True) else ()),
-        minimum=tuple(sorted((name, float(value)) for name, value in data.get("min", {}).items())),
+        rules=tuple(rules) + (DEFAULT_RULES if written.defaults else ()),
+        minimum=tuple(sorted(written.min.items())),
         false_alarm=false_alarm,
-        findings=_level(data.get("findings", Level.CRITICAL)),
-        health=_member(Severity, "severity of health", data.get("health", Severity.DATA_LOSS)),
-        across=tuple(_member(FactKind, "kind of fact", name) for name in data.get("across", ())),
-        noise={**PRIORS, **dict(_prior(name, said) for name, said in data.get("noise", {}).items())},
+        findings=_level(written.findings),
+        health=_member(Severity, "severity of health", written.health),
+        across=tuple(_member(FactKind, "kind of fact", name) for name in written.across),
+        noise={**PRIORS, **dict(_prior(name, said) for name, said in written.noise.items())},
     )
-    return policy.judging(_member(Judge, "way to judge", data.get("judge", Judge.RUNS)))
+    return policy.judging(_member(Judge, "way to judge", written.judge))
 
 
-def _prior(name: str, said: Mapping[str, Any]) -> tuple[Machine, Prior]:
+def _prior(name: str, said: Mapping[str, float]) -> tuple[Machine, Prior]:
     """Read what is assumed of one kind of machine; what is left out stays as it is."""
     machine: Machine = _member(Machine, "kind of machine", name)
     _known("key of noise", said, _NOISE_KEYS)
-    prior = replace(PRIORS[machine], **{key: float(value) for key, value in said.items()})
+    prior = replace(PRIORS[machine], **said)
     if prior.share < 0 or prior.worth <= 0 or prior.enough < 2:
         raise UsageError(f"noise.{name}: {prior}", hint="share >= 0, worth > 0, enough >= 2 baseline runs")
     return machine, prior

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from usp_prof import limits
 from usp_prof.columns.rows import group_codes
 from usp_prof.model.errors import InputError
 
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-COLUMNS = ("dp_rank", "stage", "step", "optype", "start_ts", "duration", "seq_id", "mc")
+SCHEMA = pa.schema([
+    ("dp_rank", pa.int64()), ("stage", pa.int64()), ("step", pa.int64()), ("optype", pa.string()),
+    ("start_ts", pa.float64()), ("duration", pa.float64()), ("seq_id", pa.int64()), ("mc", pa.int64()),
+])  # fmt: skip
+COLUMNS = tuple(SCHEMA.names)
+_RANGES = {"dp_rank": limits.RANK, "stage": limits.STAGE, "seq_id": limits.MICRO_BATCHES, "step": limits.NUMBER}
 _SECOND = 1e9
 
 
@@ -63,7 +69,7 @@ def read_op_table(path: Path) -> OpTable:
         raise InputError(
             f"{path.name} is no table of operations: {error}", hint=f"it needs the columns {', '.join(COLUMNS)}"
         ) from error
-    columns: dict[str, Any] = {name: table.column(name).to_numpy() for name in COLUMNS}
+    columns = _checked(table, path)
     if (columns["mc"] > 0).any():
         raise InputError(
             f"{path.name} has several model chunks on a stage", hint="only plain pipelines can be replayed"
@@ -73,6 +79,8 @@ def read_op_table(path: Path) -> OpTable:
     steps, step = np.unique(columns["step"], return_inverse=True)
     replicas = int(columns["dp_rank"].max()) + 1
     count = int(key.max()) + 1
+    if len(table) < count * replicas * len(steps):
+        raise InputError(f"{path.name} lacks operations of some ranks or steps", hint="leave incomplete steps out")
     start = np.full((count, replicas, len(steps)), np.nan)
     end = start.copy()
     begun = columns["start_ts"].astype(float)
@@ -86,3 +94,26 @@ def read_op_table(path: Path) -> OpTable:
     )
     whole = tuple(int(number) for number in steps.tolist())
     return OpTable(ops, whole, *(np.rint(t * _SECOND).astype(np.int64) for t in (start, end)))
+
+
+def _checked(table: pa.Table, path: Path) -> dict[str, NDArray[Any]]:
+    """Give the columns as arrays; one of another type, with gaps, or outside of its range is refused by its name."""
+    hint = f"it needs rows of numbers in the columns {', '.join(COLUMNS)}; optype is text"
+    if not len(table):
+        raise InputError(f"{path.name} has no operations", hint=hint)
+    columns: dict[str, NDArray[Any]] = {}
+    for field in SCHEMA:
+        try:
+            column = table.column(field.name).cast(field.type)
+        except pa.ArrowException as error:
+            raise InputError(f"{path.name} has no usable column {field.name}: {error}", hint=hint) from error
+        if column.null_count:
+            raise InputError(f"{path.name} has rows without {field.name}", hint=hint)
+        columns[field.name] = column.to_numpy()
+    for name, within in _RANGES.items():
+        if columns[name].min() < within.low or columns[name].max() > within.high:
+            raise InputError(f"{path.name} has a {name} outside of {within}", hint=hint)
+    for name in ("start_ts", "duration"):
+        if not (np.abs(columns[name]) * _SECOND <= limits.MAX_WINDOW_NS).all():  # NaN is not, either
+            raise InputError(f"{path.name} has a {name} of more than {limits.MAX_WINDOW_NS} ns", hint=hint)
+    return columns

@@ -5,7 +5,7 @@ A description is our own fields (a manifest's `model`), or a Hugging Face `confi
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from usp_prof import architecture, conventions
 from usp_prof.contract import ModelEntry, model_entry
 from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.files import read_json
+from usp_prof.model.plain_data import ERRORS, checked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +39,11 @@ def load(path: Path, sequence: int = 0) -> ModelEntry:
     if not isinstance(data, dict):
         raise InputError(f"{path} is no model description: no JSON object", hint=_HINT)
     inner = data.get("model")
-    entry = describe(inner if isinstance(inner, dict) else data)
+    try:
+        entry = describe(inner if isinstance(inner, dict) else data)
+        entry = checked(ModelEntry, asdict(entry))
+    except ERRORS as error:
+        raise InputError(f"{path} describes no model: {error}", hint=_HINT) from error
     if sequence:
         entry.sequence = sequence
     if not entry.flop_per_token and not (entry.layers and entry.hidden):

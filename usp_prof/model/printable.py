@@ -1,6 +1,7 @@
 """Printable text: names from a trace may hold anything, and none of it steers a terminal, a CI log or a page.
 
-One function for each door: `printable` for text of any kind, `for_log` for lines that a CI system may read.
+One function for each door: `printable` for text of any kind, `for_log` for lines that a CI system may read,
+`csv_cell` for spreadsheets.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ _SHOWN = {
 _COMMAND = re.compile(r"^(\s*)(::(?=[A-Za-z-]+(?:\s[^\n]*)?::)|##(?=\[|vso\[))", re.MULTILINE)
 """What GitHub and Azure take for an order at the begin of a line: `::error::text`, `##[group]`, `##vso[task...]`."""
 
+FORMULA = r"^[=+\-@\t\r]"
+"""How a text begins that a spreadsheet takes for a formula."""
+_NUMBER = re.compile(r"[+-]?[\d.]+([eE][+-]?\d+)?")
+
 
 def printable(text: str) -> str:
     """Show control characters instead of obeying them; tabs and line ends stay."""
@@ -28,6 +33,12 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """Show line ends too: for a name inside a line."""
     return printable(text).replace("\n", "␊").replace("\t", " ")
+
+
+def csv_cell(text: str) -> str:
+    """Make text fit for a spreadsheet, which would run it as a formula: a quote stands before; numbers stay."""
+    shown = printable(text)
+    return f"'{shown}" if re.match(FORMULA, shown) and not _NUMBER.fullmatch(shown) else shown
 
 
 def for_log(text: str) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from usp_prof.contract import ModelEntry
 from usp_prof.model.configuration import Configuration, Recompute, broken_rule
 from usp_prof.model.errors import UsageError, UspProfError
+from usp_prof.model.printable import csv_cell
 from usp_prof.model.shape import shape_of, stacked
 from usp_prof.planner.cases import cases_of, machine_of
 from usp_prof.planner.cluster import of_device
@@ -258,9 +259,9 @@ def write_rows(
     """Write the rows with the columns of `GIVEN` beside them; a column of that name in the input is replaced."""
     kept = [column for column in columns if column not in GIVEN]
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*kept, *GIVEN])
+    writer.writerow([csv_cell(column) for column in (*kept, *GIVEN)])
     for row, prediction in zip(rows, found, strict=True):
-        writer.writerow([*(row[column] for column in kept), *_values(prediction)])
+        writer.writerow([csv_cell(text) for text in (*(row[column] for column in kept), *_values(prediction))])
 
 
 def _values(p: Prediction | str) -> list[str]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - a field's type, which plain data is held against
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from usp_prof import limits
 from usp_prof.model.errors import UsageError, unknown_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from usp_prof.model.plain_data import ERRORS, checked
 
 
 class Style(StrEnum):
@@ -179,13 +178,15 @@ class Declaration:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Declaration:
         """Read a declaration; an unknown name is an error that suggests the nearest."""
-        values = dict(data)
-        for name, part in _PARTS.items():
-            if name in values:
-                values[name] = _build(part, values[name])
-        values["faults"] = tuple(_build(Fault, fault) for fault in values.get("faults", ()))
-        declared: Declaration = _build(cls, values)
-        return declared
+        try:
+            _check_names(cls, data)
+            for name, part in _PARTS.items():
+                _check_names(part, data.get(name, {}))
+            for fault in data.get("faults", ()):
+                _check_names(Fault, fault)
+            return checked(cls, dict(data))
+        except ERRORS as error:
+            raise UsageError(f"this declares no run: {error}", hint="usp-prof synth --help shows examples") from error
 
 
 _PARTS: dict[str, type] = {
@@ -194,20 +195,12 @@ _PARTS: dict[str, type] = {
 _BLOCKS, _OPS, _EVENTS_PER_OP = 6, 20, 5
 """Of one layer and micro-batch, forward and backward: blocks and ops; an op with its kernel is five events."""
 
-_TUPLES = ("order", "offset_ns", "drift_ppm")
 
-
-def _build(kind: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any of the dataclasses above
+def _check_names(kind: Any, values: Mapping[str, Any]) -> None:  # noqa: ANN401 - any of the dataclasses above
     known = kind.__dataclass_fields__
     for name in values:
         if name not in known:
             raise unknown_name(f"field of {kind.__name__.lower()}", name, known)
-    ready: dict[str, Any] = {name: tuple(value) if name in _TUPLES else value for name, value in values.items()}
-    if "kind" in ready:
-        ready["kind"] = FaultKind(ready["kind"])
-    if "style" in ready:
-        ready["style"] = Style(ready["style"])
-    return kind(**ready)
 
 
 def with_events(run: Declaration, events: int) -> Declaration:

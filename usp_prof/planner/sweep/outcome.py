@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping  # noqa: TC003 - a field's type, which a file is held against
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.model.errors import InputError
+from usp_prof.model.plain_data import ERRORS, checked
 from usp_prof.whole_files import whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 SETTLING = 2
@@ -119,8 +121,11 @@ def read(folder: Path) -> Outcome | None:
     if not path.exists():
         return None
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        known = {each.name for each in fields(Outcome)}
-        return Outcome(**{**{name: data[name] for name in data.keys() & known}, "status": Status(data["status"])})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        outcome = checked(Outcome, json.loads(path.read_text(encoding="utf-8")))
+        if outcome.name != folder.name:
+            raise ValueError(f"it names the cell {outcome.name!r}")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}", hint="check its rights") from error
+    except ERRORS as error:
         raise InputError(f"{path} is no outcome of a cell: {error}", hint="remove it to run the cell again") from error
+    return outcome

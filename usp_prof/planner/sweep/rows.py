@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
+from usp_prof.model.printable import csv_cell
 from usp_prof.planner.sweep.cells import configuration_of
 from usp_prof.planner.sweep.outcome import Status
 
@@ -112,7 +113,7 @@ def write(file: TextIO, rows: Sequence[Row]) -> None:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in rows:
-        writer.writerow([_text(value) for value in _values(row)])
+        writer.writerow([csv_cell(_text(value)) for value in _values(row)])
 
 
 def _values(row: Row) -> tuple[object, ...]:

@@ -64,6 +64,8 @@ def build_model(table: OpTable) -> Model:
         for op in mine:
             of_kind[op.kind].append(op)
         compute = [op for op in mine if op.kind in (FORWARD, BACKWARD)]
+        if not of_kind[FORWARD]:
+            raise InputError(f"stage {stage} has no {FORWARD}", hint="read all stages")
         model.chain(compute)
         for way, ahead in _AHEAD.items():
             _transfers(model, of_kind, way)

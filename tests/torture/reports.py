@@ -1,0 +1,27 @@
+"""A run's report as the trials compare it: read, analysed and written by the library, its figures sorted."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.report.build import analyse, build
+from usp_prof.report.writers import json_text, markdown
+from usp_prof.run import open_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def report_of(run: Path, cache: Path) -> dict[str, Any]:
+    """Read, analyse and write a run; gives the report as JSON."""
+    opened = open_run(run, cache_dir=cache)
+    document = build(opened.tables, analyse(opened.tables), name="run")
+    markdown.write(document)
+    report: dict[str, Any] = json.loads(json_text.write(document))
+    return report
+
+
+def values_of(report: dict[str, Any]) -> list[str]:
+    """Give the figures of a report, in an order of their own."""
+    return sorted(json.dumps(value, sort_keys=True) for value in report["metrics"])
