@@ -12,7 +12,7 @@ import pytest
 from torture.trials import TRIALS
 
 KEPT = [line.split(" ", 2) for line in Path(__file__).with_name("kept.txt").read_text().splitlines()]
-SHORT = {"mutation": 20, "metamorphic": 4, "command-line": 25, "damaged-cache": 4, "description": 20, "fault": 3}
+SHORT = {"mutation": 20, "metamorphic": 4, "command-line": 25, "damaged-cache": 4, "description": 20, "fault": 2}
 TIMES = int(os.environ.get("USP_PROF_TORTURE", "1"))
 SEEDS = [(name, seed) for name, many in SHORT.items() for seed in range(many * TIMES)]
 
@@ -20,6 +20,11 @@ SEEDS = [(name, seed) for name, many in SHORT.items() for seed in range(many * T
 @pytest.mark.parametrize(("name", "seed"), [(name, int(seed)) for name, seed, _ in KEPT])
 def test_what_failed_once_holds(tmp_path: Path, name: str, seed: int) -> None:
     TRIALS[name].run(seed, tmp_path)
+
+
+@pytest.mark.full
+def test_eight_processes_read_one_cold_run_at_once(tmp_path: Path) -> None:
+    TRIALS["crowd"].run(0, tmp_path)
 
 
 @pytest.mark.fuzz

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torture.descriptions import description
-from torture.faults import fault
+from torture.faults import crowd, fault
 from torture.mutations import Files, hostile, mutated, sample
 from torture.reports import report_of, values_of
 
@@ -149,7 +149,7 @@ class Trial:
     """What a seed does, and how often it is tried beside the others."""
 
     run: Callable[[int, Path], None]
-    weight: int
+    weight: float
 
 
 TRIALS = {
@@ -159,4 +159,5 @@ TRIALS = {
     "command-line": Trial(command_line, 4),
     "damaged-cache": Trial(damaged_cache, 2),
     "fault": Trial(fault, 2),
+    "crowd": Trial(crowd, 0.1),
 }

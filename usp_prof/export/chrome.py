@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from usp_prof.columns.lanes import nest, split_lanes
 from usp_prof.columns.rows import group_codes
+from usp_prof.model.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -139,8 +140,12 @@ def _codes(events: pa.Table, name: str) -> tuple[list[str], Ints]:
 
 def _quoted(events: pa.Table, name: str) -> pa.Array:
     values, codes = _codes(events, name)
-    # As they are: Perfetto shows some escaped signs as escaped.
-    return pa.array([json.dumps(value) for value in values], pa.string()).take(pa.array(codes))
+    return pa.array([_json_text(value) for value in values], pa.string()).take(pa.array(codes))
+
+
+def _json_text(value: object) -> str:
+    """Write letters as they are: Perfetto shows some escaped ones as escaped. What steers a terminal is shown."""
+    return printable(json.dumps(value, ensure_ascii=False))
 
 
 def _number(values: Ints) -> pa.Array:
@@ -158,7 +163,7 @@ def _duration(ns: Ints) -> pa.Array:
 
 
 def _metadata(kind: str, pid: int, tid: int, /, **args: Any) -> str:  # noqa: ANN401 - a name or a number
-    return json.dumps({"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": args})
+    return _json_text({"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": args})
 
 
 def joined(texts: Iterable[str]) -> str:
