@@ -57,7 +57,7 @@ def test_every_device_has_a_source_and_finds_itself() -> None:
     for device in hardware.DEVICES:
         assert device.source
         assert device.memory_rate > 0
-        assert max(device.fp16, device.bf16) > 0
+        assert max(device.peak(Precision.FP16), device.peak(Precision.BF16)) > 0
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_the_table_agrees_with_the_collected_figures() -> None:
         if device is None:
             continue
         compared += 1
-        for column, value in (("bf16_dense_tflops", device.bf16), ("fp8_dense_tflops", device.fp8)):
+        for column, kind in (("bf16_dense_tflops", Precision.BF16), ("fp8_dense_tflops", Precision.FP8)):
             if row[column]:
-                assert value == pytest.approx(float(row[column]) * 1e12), device.name
+                assert device.peak(kind) == pytest.approx(float(row[column]) * 1e12), device.name
     assert compared >= 15

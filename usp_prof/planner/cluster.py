@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from usp_prof.model.errors import UsageError
-from usp_prof.model.hardware import DEVICES, Device, find
+from usp_prof.model.hardware import DEVICES, Device, Precision, find
 
 DEVICES_PER_NODE = 8
 EFFICIENCY = 0.75
@@ -80,7 +80,7 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
         network_rate=NETWORK_OF_LINK.get(device.link, NETWORK_RATE),
         efficiency=_reached(device, dtype) / peak if _reached(device, dtype) else EFFICIENCY,
         basis="measured products" if _reached(device, dtype) else "assumed",
-        core_flops=device.bf16 or device.fp16 or peak,
+        core_flops=device.peak(Precision.BF16) or device.peak(Precision.FP16) or peak,
         devices_per_node=NODE_OF_DEVICE.get(device.name, DEVICES_PER_NODE),
     )
 
@@ -90,10 +90,6 @@ def _reached(device: Device, dtype: str) -> float:
 
 
 def _peak(device: Device, dtype: str) -> float:
-    return {
-        "bf16": device.bf16,
-        "fp16": device.fp16,
-        "fp8": device.fp8,
-        "fp4": device.fp4,
-        "fp32": device.tf32 or device.fp32,
-    }.get(dtype, 0.0)
+    if dtype == "fp32":  # products of training in float32 run in TF32 where there are matrix cores
+        return device.peak(Precision.TF32) or device.peak(Precision.FP32)
+    return device.peak(Precision(dtype)) if dtype in ("bf16", "fp16", "fp8", "fp4") else 0.0
