@@ -9,9 +9,12 @@ from usp_prof.learn.theory import (
     data_parallel_step,
     exposed_gradients,
     gradient_messages,
+    layers_of_a_rank,
     model_states,
     recomputed_step,
     ring_imbalance,
+    sent_activations,
+    sent_context,
     sent_gradients,
     textbook_bubble,
 )
@@ -77,3 +80,40 @@ def test_the_textbooks_bubble_is_that_of_the_schedule() -> None:
     stages = {str(rank): [rank] for rank in range(4)}
     run = manifest(mesh={"pp": 4}, schedule="1f1b", micro_batches=8, stages=stages)
     assert textbook_bubble(run, {}) == pytest.approx(3 / 11)
+
+
+def test_mixed_precision_keeps_more_states_than_fp32_and_tp_and_pp_divide_them() -> None:
+    assert model_states(manifest(dtype="bf16"), {}) == 18 * 1_000_000
+    assert model_states(manifest(dtype="bf16", zero_stage=1), {}) == (2 + 4 + 12 / 4) * 1_000_000
+    assert model_states(manifest(mesh={"tp": 2, "pp": 2}), {}) == 4 * 1_000_000
+
+
+@pytest.mark.parametrize(("dtype", "sent"), [("fp32", 20 * 3 / 4 * 4 * 800), ("bf16", 20 * 3 / 4 * 2 * 800)])
+def test_tensor_parallel_ranks_send_eight_shares_of_a_layers_activations(dtype: str, sent: float) -> None:
+    """Two layers, 100 tokens of 8 numbers; embedding and head are two blocks more."""
+    run = manifest(mesh={"tp": 4}, dtype=dtype, micro_batch_tokens=100)
+    run.model = ModelEntry(name="", layers=2, hidden=8, parameters=1_000_000)
+    assert sent_activations(run, {}) == pytest.approx(sent)
+
+
+@pytest.mark.parametrize(("method", "tokens_sent"), [("ring", 10 * 2 * 100), ("allgather", 2 * 3 * 2 * 100)])
+def test_context_ranks_send_keys_and_values(method: str, tokens_sent: float) -> None:
+    """Four ranks of 100 tokens each, one layer, 4 heads of 2 numbers: 32 bytes of keys a token."""
+    run = manifest(mesh={"cp": 4}, micro_batch_tokens=400)
+    run.model = ModelEntry(name="", layers=1, heads=4, kv_heads=4, head_dim=2, parameters=1_000_000)
+    run.options["cp_method"] = method
+    assert sent_context(run, {}) == pytest.approx(tokens_sent * 32 + 6e6)
+
+
+@pytest.mark.parametrize(("kv_heads", "heads_sent"), [(4, 4 + 4), (2, 4 + 4), (8, 4 + 8)])
+def test_ulysses_sends_a_share_of_heads_and_repeats_keys_where_they_are_too_few(kv_heads: int, heads_sent: int) -> None:
+    run = manifest(mesh={"cp": 4}, micro_batch_tokens=400)
+    run.model = ModelEntry(name="", layers=1, heads=4, kv_heads=kv_heads, head_dim=2, parameters=1_000_000)
+    run.options["cp_method"] = "ulysses"
+    sent = 2 * 2 * heads_sent * 3 / 4 * 100 * 8  # there and back, forward and backward
+    assert sent_context(run, {}) == pytest.approx(sent + 6e6)
+
+
+def test_a_rank_of_a_pipeline_computes_its_layers_for_each_micro_batch() -> None:
+    assert layers_of_a_rank(manifest(), {}) == pytest.approx(60 * MS)
+    assert layers_of_a_rank(manifest(mesh={"pp": 2}, micro_batches=4), {}) == pytest.approx(120 * MS)

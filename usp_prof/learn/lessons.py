@@ -26,10 +26,14 @@ LESSONS = (
     "zero",
     "prefetch",
     "recompute",
+    "precision",
+    "tensor",
     "ring",
+    "ulysses",
     "interleaved",
     "pipeline",
     "experts",
+    "configuration",
 )
 """The lessons in the order in which they are read, after the playbook's."""
 STEPS = "--profile --steps 5 --profile-skip 2 --profile-steps 2"

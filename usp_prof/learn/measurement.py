@@ -133,7 +133,11 @@ def _mean_in_step(run: Run, axis: str, *, in_bytes: bool) -> float:
 def _sent_bytes(calls: Columns) -> float:
     code, names = calls.codes("op")
     sizes = np.maximum(calls["group_size"], 1).tolist()
-    factors = (bus_factor(names[op], size) for op, size in zip(code.tolist(), sizes, strict=True))
+    # What a rank receives is sent by another.
+    factors = (
+        0.0 if names[op] == "recv" else bus_factor(names[op], size)
+        for op, size in zip(code.tolist(), sizes, strict=True)
+    )
     whole = np.maximum(calls["in_bytes"], calls["out_bytes"])  # of a gather what comes out, of a scatter what goes in
     return float(np.dot(whole, np.fromiter(factors, float, len(calls))))
 

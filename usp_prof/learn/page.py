@@ -31,11 +31,20 @@ Every figure was measured on the recorded runs, none is typed. Beside it stands 
 links and mesh. *Replayed* and *planned* are predictions of the step that saw only the first run's trace: by
 `usp-prof whatif` and by the planner calibrated on it.
 """
-_MISSING = """\
-Not yet lessons: tensor parallelism with and without sequence parallelism, Ulysses, mixed precision. Asynchronous tensor
-parallelism, fused optimizers and `torch.compile` change kernels of a GPU, which a pace has none of. How they look in a
-GPU's trace is said under [rules](../reference/rules.md); fused optimizers have the edit `fused_optimizer`. *Finding the
-best configuration* is [planning](../planning.md).
+_NOT_SHOWN = """\
+Some techniques change what happens inside a device. A pace has no kernels, so a picture of them recorded here would be
+wrong, and there is no lesson:
+
+- **Asynchronous tensor parallelism** cuts a product into pieces and overlaps each with a piece of its message. On a CPU
+  both compete for the same cores.
+- **Fused optimizers**: this trainer's optimizer is one fused call over a few flat buffers already. In a GPU's trace a
+  loop over tensors shows as thousands of tiny kernels; [`unfused-optimizer`](../reference/rules.md#unfused-optimizer)
+  names them, and the edit `fused_optimizer` says what one launch would save.
+- **Compiled layers** (`--compile`) fuse what lies between products into fewer kernels. A pace hides it.
+  [`host-bound`](../reference/rules.md#host-bound) names a device that waits for launches, and the edit
+  `no_launch_gaps` says what they cost.
+- **Mixed precision** has a lesson about bytes; how much faster matrix cores are, only a device shows. The edit
+  `matmul_dtype=bf16` answers it for a recorded GPU run.
 """
 
 
@@ -67,19 +76,22 @@ def page(lesson: Lesson, figures: LessonFigures) -> str:
 
 
 def index(known: Mapping[str, LessonFigures]) -> str:
-    """Write the course's first page, with the lessons that were recorded."""
-    chosen = [lesson for lesson in lessons() if lesson.name in known]
+    """Write the course's first page: lessons that were recorded lead to their page, others to their command."""
+    chosen = lessons()
     lines = ["# The playbook, live", MADE, _INTRODUCTION.strip()]
     for part, members in groupby(sorted(chosen, key=lambda each: _order(each, chosen)), key=lambda each: each.part):
-        listed = "\n".join(f"- [{each.title}]({each.name}.md)" for each in members)
+        listed = "\n".join(_entry(each, is_recorded=each.name in known) for each in members)
         lines += [f"## {part}", listed]
-    lines += ["## What is missing", _MISSING.strip()]
-    unrecorded = ", ".join(f"`{lesson.name}`" for lesson in lessons() if lesson.name not in known)
-    if unrecorded:
-        lines.append(f"These can be recorded with `usp-prof learn`, and have no page yet: {unrecorded}.")
-    toctree = "\n".join(lesson.name for lesson in chosen)
+    lines += ["## What a CPU cannot show", _NOT_SHOWN.strip()]
+    toctree = "\n".join(lesson.name for lesson in chosen if lesson.name in known)
     lines.append(f"```{{toctree}}\n:hidden:\n\n{toctree}\n```")
     return "\n\n".join(lines) + "\n"
+
+
+def _entry(lesson: Lesson, *, is_recorded: bool) -> str:
+    if is_recorded:
+        return f"- [{lesson.title}]({lesson.name}.md)"
+    return f"- {lesson.title}: no page yet, record it yourself with `usp-prof learn {lesson.name}`"
 
 
 def to_json(known: Mapping[str, LessonFigures]) -> str:

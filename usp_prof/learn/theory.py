@@ -76,14 +76,21 @@ def gradient_messages(manifest: Manifest, measured: Mapping[str, float]) -> floa
 
 
 def model_states(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Give the bytes of weights (4 a parameter), gradients (4) and Adam's moments (8) that ZeRO leaves on a rank."""
+    """Give the bytes of weights (4 a parameter), gradients (4) and Adam's moments (8) that the mesh leaves on a rank.
+
+    Weights in bf16 (2 a parameter) have fp32 masters beside them, which belong to the optimizer. ZeRO divides over dp;
+    tp and pp divide everything, evenly but for norms and the stages at the ends.
+    """
     del measured
-    weights, gradients, moments = 4.0, 4.0, 8.0
-    ranks, stage = manifest.mesh["dp"], manifest.zero_stage
+    is_mixed = manifest.dtype == "bf16"
+    weights = 2.0 if is_mixed else 4.0
+    gradients, optimizer = 4.0, 12.0 if is_mixed else 8.0
+    mesh = manifest.mesh
+    ranks, stage = mesh.get("dp", 1), manifest.zero_stage
     held = weights / (ranks if stage >= 3 else 1)
     held += gradients / (ranks if stage >= 2 else 1)
-    held += moments / (ranks if stage >= 1 else 1)
-    return held * _model(manifest).parameters
+    held += optimizer / (ranks if stage >= 1 else 1)
+    return held * _model(manifest).parameters / (mesh.get("tp", 1) * mesh.get("pp", 1))
 
 
 def sent_gradients(manifest: Manifest, measured: Mapping[str, float]) -> float:
@@ -95,6 +102,48 @@ def sent_gradients(manifest: Manifest, measured: Mapping[str, float]) -> float:
     ranks = manifest.mesh["dp"]
     times = 3 if manifest.zero_stage == 3 else 2
     return times * (ranks - 1) / ranks * _FP32 * _model(manifest).parameters
+
+
+def sent_activations(manifest: Manifest, measured: Mapping[str, float]) -> float:
+    """Give what a rank sends of activations under tensor parallelism: 8(n-1)/n of one tensor for each layer.
+
+    A layer has two blocks. Each is entered by a gather and left by a scatter, forward and backward, or by an all-reduce
+    in place of each pair: the bytes are the same. The embedding is left and the head is entered once: 4(n-1)/n.
+    """
+    del measured
+    ranks, model = manifest.mesh["tp"], _model(manifest)
+    tensor = manifest.micro_batch_tokens * model.hidden * _width(manifest)
+    return (8 * model.layers + 4) * (ranks - 1) / ranks * tensor
+
+
+def sent_context(manifest: Manifest, measured: Mapping[str, float]) -> float:
+    """Give what a rank sends for attention over a sequence that is cut, and of its gradients.
+
+    Ring: n-1 blocks of keys and values forward, the same in backward, and n blocks of their gradients. All-gather: all
+    keys and values, (n-1)/n of them, and their gradients back. Ulysses: queries, keys, values and outputs of a rank's
+    own tokens, (n-1)/n of them, and their gradients back.
+    """
+    del measured
+    ranks, model = manifest.mesh["cp"], _model(manifest)
+    method = manifest.options.get("cp_method", "ring")
+    token = _width(manifest) * model.head_dim  # bytes of one head of a token
+    own_tokens = manifest.micro_batch_tokens / ranks
+    keys_and_values = 2 * own_tokens * model.kv_heads * token
+    if method == "ring":
+        sent = (3 * ranks - 2) * keys_and_values
+    elif method == "allgather":
+        sent = 2 * (ranks - 1) * keys_and_values
+    else:
+        heads = model.heads if model.kv_heads % ranks else model.kv_heads
+        sent = 2 * (ranks - 1) / ranks * 2 * own_tokens * (model.heads + heads) * token
+    gradients = 2 * (ranks - 1) / ranks * _FP32 * model.parameters
+    return model.layers * sent + gradients
+
+
+def layers_of_a_rank(manifest: Manifest, measured: Mapping[str, float]) -> float:
+    """Give the paced compute of a rank's own layers, for each micro-batch."""
+    del measured
+    return layers_time(manifest) * max(1, manifest.micro_batches) / manifest.mesh.get("pp", 1)
 
 
 def recomputed_step(manifest: Manifest, measured: Mapping[str, float]) -> float:
@@ -131,6 +180,11 @@ def experts_step(manifest: Manifest, measured: Mapping[str, float]) -> float:
     return layers_time(manifest) + _model(manifest).layers * experts
 
 
+def _width(manifest: Manifest) -> int:
+    """Give the bytes of an element of an activation."""
+    return 2 if manifest.dtype == "bf16" else 4
+
+
 def _model(manifest: Manifest) -> ModelEntry:
     assert manifest.model is not None  # noqa: S101 - the trainer always tells it
     return manifest.model
@@ -143,9 +197,12 @@ THEORIES: dict[str, Callable[[Manifest, Mapping[str, float]], float]] = {
         exposed_gradients,
         experts_step,
         gradient_messages,
+        layers_of_a_rank,
         model_states,
         recomputed_step,
         ring_imbalance,
+        sent_activations,
+        sent_context,
         sent_gradients,
         textbook_bubble,
     )
