@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def _without_run() -> None:
-    """Draw what needs no run: plans for a model that is typed, and sweeps."""
+    """Draw what needs no run: plans for a model that is typed, sweeps, and the lessons."""
     offered = [page for page in PAGES if not page.needs_run]
     made = {
         page.path: st.Page(page.draw, title=page.title, url_path=page.path, default=place == 0)
@@ -134,7 +134,11 @@ def _without_run() -> None:
     }
     running = st.navigation(list(made.values()), position="hidden")
     _style(Room.PREDICT)
-    st.markdown("### usp-prof: plan")
+    st.markdown("### usp-prof")
+    with st.container(horizontal=True, gap="medium"):
+        for page in offered:
+            if not page.part_of:
+                st.page_link(made[page.path], label=page.title)
     try:
         running.run()
     except UspProfError as error:

@@ -38,6 +38,7 @@ class Room(StrEnum):
     TIMELINE = "Timeline"
     PREDICT = "Predict"
     COMPARE = "Compare"
+    LEARN = "Learn"
     ASIDE = "Query"
     """Beside the rooms, under the choice of run."""
 

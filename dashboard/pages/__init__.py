@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .compare import COMPARE
+from .learn import LEARN
 from .overview import OVERVIEW
 from .plan import PLAN, SWEEP
 from .query import QUERY
@@ -14,5 +15,5 @@ from .whatif import WHAT_IF
 
 PAGES = (
     OVERVIEW, RANKS, COMMUNICATION, PIPELINE, KERNELS, HOST, MEMORY,
-    TIMELINE, SUGGESTIONS, WHAT_IF, PLAN, SWEEP, COMPARE, QUERY,
+    TIMELINE, SUGGESTIONS, WHAT_IF, PLAN, SWEEP, COMPARE, LEARN, QUERY,
 )  # fmt: skip

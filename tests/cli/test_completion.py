@@ -33,6 +33,8 @@ def offered(line: str, folder: Path) -> set[str]:
         ("usp-prof analyze --sec", {"--section"}),
         ("usp-prof analyze --format ht", {"html"}),
         ("usp-prof whatif --id", {"--ideal"}),
+        ("usp-prof learn ov", {"overlap"}),
+        ("usp-prof explain slow-h", {"slow-host"}),
     ],
 )
 def test_a_shell_is_offered_what_could_follow(line: str, expected: set[str], tmp_path: Path) -> None:

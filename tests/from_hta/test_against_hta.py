@@ -5,6 +5,7 @@ Runs in the environment that `scripts/test` makes for HTA (it needs `pandas<3`, 
 
 from __future__ import annotations
 
+import inspect
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from hta_runs import write
 from pandas.testing import assert_frame_equal
 
 from usp_prof.hta import DeviceType, TraceAnalysis, TraceDiff
+from usp_prof.hta.trace_analysis import NOT_HERE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +44,16 @@ def same(theirs: pd.DataFrame, ours: pd.DataFrame, keys: list[str]) -> None:
         numbers = frame.select_dtypes("number").columns
         frame[numbers] = frame[numbers].astype(float)
     assert_frame_equal(*frames, check_dtype=False)
+
+
+def test_every_method_is_here_under_its_parameters_or_named_as_missing(pair: tuple[Any, TraceAnalysis]) -> None:
+    """Two parameters are not ours: another way to find stragglers, and shortened names in a difference of traces."""
+    theirs, ours = (type(each) for each in pair)
+    methods = {name for name, value in vars(theirs).items() if callable(value) and not name.startswith("_")}
+    assert methods - set(vars(ours)) == set(NOT_HERE)
+    for name in methods & set(vars(ours)):
+        parameters = [list(inspect.signature(getattr(each, name)).parameters) for each in (theirs, ours)]
+        assert [each for each in parameters[0] if each != "straggler_identification_impl"] == parameters[1], name
 
 
 def test_profiler_steps(pair: tuple[Any, TraceAnalysis]) -> None:

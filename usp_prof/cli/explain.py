@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.opening import write_out
+from usp_prof.cli.opening import completes, write_out
 from usp_prof.findings import all_rules
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.health import HEALTH_CODES
@@ -23,12 +23,13 @@ EXAMPLES = """\
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
+    code = parser.add_argument(
         "code",
         metavar="CODE",
         nargs="?",
         help="code of a finding, a row of health or an edit; without one, all are listed",
     )
+    completes(code, _pages)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,11 +50,15 @@ def run(args: argparse.Namespace) -> int:
 
 def page(code: str) -> str:
     """Give the page of any code that a report can print."""
-    rules = {each.CODE: inspect.cleandoc(each.__doc__ or "") for each in all_rules()}
-    pages = HEALTH_CODES | _edits() | rules
+    pages = _pages()
     if code not in pages:
         raise unknown_name("finding, row of health or edit", code, pages)
     return pages[code]
+
+
+def _pages() -> dict[str, str]:
+    rules = {each.CODE: inspect.cleandoc(each.__doc__ or "") for each in all_rules()}
+    return HEALTH_CODES | _edits() | rules
 
 
 def _edits() -> dict[str, str]:

@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.opening import note, output, write_out
+from usp_prof.cli.opening import completes, note, output, write_out
 from usp_prof.learn import lessons
 from usp_prof.learn.recording import path_of, record
 from usp_prof.model.errors import UsageError
@@ -27,7 +27,8 @@ EXAMPLES = """\
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("lesson", metavar="LESSON", nargs="?", help="which lesson; without one, all are listed")
+    chosen = parser.add_argument("lesson", metavar="LESSON", nargs="?", help="which one; without it, all are listed")
+    completes(chosen, lambda: lessons.LESSONS)
     parser.add_argument(
         "--output", metavar="DIR", default="traces/learn", help="where its runs are recorded (default: %(default)s)"
     )

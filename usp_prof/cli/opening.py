@@ -19,7 +19,7 @@ from usp_prof.store.executors import named_executor
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Executor
 
     from usp_prof.model.memory_snapshot import MemorySnapshot
@@ -108,6 +108,11 @@ def _console(args: argparse.Namespace, *, stderr: bool) -> SafeConsole:
 
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?\Z")
 _MOST = 1_000_000
+
+
+def completes(argument: argparse.Action, names: Callable[[], Iterable[str]]) -> None:
+    """Say which values a completing shell is offered; argcomplete reads them off this attribute."""
+    argument.completer = lambda **_: tuple(names())  # type: ignore[attr-defined]
 
 
 def run_options(parser: argparse.ArgumentParser) -> None:

@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 MAX_QUEUE = 1024
 """Launches that a CUDA stream holds before the host blocks, as HTA has it."""
+_EXPORT = "usp-prof export PATH -o merged.json.gz writes all ranks into one file for Perfetto"
+NOT_HERE = {
+    "generate_trace_with_counters": _EXPORT,
+    "get_cupti_counter_data_with_operators": "counters are not read; analyzer.run.to_hta() asks HTA itself",
+    "get_frequent_cuda_kernel_sequences": "analyzer.run.kernels() lists ops and their kernels",
+    "overlay_critical_path_analysis": _EXPORT,
+}
+"""Methods of HTA that are not here, and what there is in their place."""
 
 
 class TraceAnalysis:
@@ -35,12 +43,19 @@ class TraceAnalysis:
         self,
         trace_files: Mapping[int, str] | Sequence[str] | None = None,
         trace_dir: str | Path = "",
-        *,
         include_last_profiler_step: bool | None = False,
+        *,
         run: Run | None = None,
     ) -> None:
         self.run = run if run is not None else _opened(trace_files, trace_dir)
         self.window = Window(self.run.tables, with_last_step=bool(include_last_profiler_step))
+
+    if not TYPE_CHECKING:  # a type checker shall refuse unknown names
+
+        def __getattr__(self, name: str) -> object:
+            """Say of HTA's methods that are not here what to ask in their place."""
+            message = f"{type(self).__name__} has no {name}"
+            raise AttributeError(f"{message}: {NOT_HERE[name]}" if name in NOT_HERE else message)
 
     def get_profiler_steps(self) -> list[int]:
         """Give the steps that are looked at."""

@@ -50,7 +50,6 @@ wrong, and there is no lesson:
 
 def page(lesson: Lesson, figures: LessonFigures) -> str:
     """Write a lesson's page."""
-    commands = "\n".join(f"torchrun {' '.join(lesson.command(run, run.name)[1:])}" for run in lesson.runs)
     parts = [
         f"# {lesson.title}",
         MADE,
@@ -58,21 +57,34 @@ def page(lesson: Lesson, figures: LessonFigures) -> str:
         lesson.what.strip(),
         "## Record it",
         f"```sh\nusp-prof learn {lesson.name}\n```",
-        f"It runs, one after another:\n\n```text\n{commands}\n```",
+        f"It runs, one after another:\n\n```text\n{commands(lesson)}\n```",
         "## What it looks like",
         lesson.look.strip(),
         *(_picture(lesson, run.name, run.title) for run in lesson.runs),
         "All pictures have one time scale.",
         "## What it comes to",
-        _table(rows(lesson, figures), [run.name for run in lesson.runs]),
-        _claims(claims(lesson, figures)),
-        *_remarks(figures),
-        f"Recorded on {figures.recorded}: {figures.machine}. {figures.remark}".strip(),
+        comparison(lesson, figures),
         "## A question",
         f"{lesson.question.strip()}",
         f"<details>\n<summary>Answer</summary>\n\n{lesson.answer.strip()}\n\n</details>",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def commands(lesson: Lesson) -> str:
+    """Write the commands that record a lesson's runs, one a line."""
+    return "\n".join(f"torchrun {' '.join(lesson.command(run, run.name)[1:])}" for run in lesson.runs)
+
+
+def comparison(lesson: Lesson, figures: LessonFigures) -> str:
+    """Write what was measured of a lesson: the table, what it had to show, where it was recorded."""
+    parts = [
+        _table(rows(lesson, figures), [run.name for run in lesson.runs]),
+        _claims(claims(lesson, figures)),
+        *_remarks(figures),
+        f"Recorded on {figures.recorded}: {figures.machine}. {figures.remark}".strip(),
+    ]
+    return "\n\n".join(parts)
 
 
 def index(known: Mapping[str, LessonFigures]) -> str:

@@ -1,0 +1,89 @@
+"""The playbook, live: each lesson's text, pictures and figures, and its runs where they are open."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from .. import data, state
+from ..components.blocks import folded, verdict
+from ..engine import Lesson, all_lessons, commands_of_lesson, comparison_of_lesson, course, lesson_named
+from ..state import Page, Room
+
+
+def draw() -> None:
+    """Draw the choice of a lesson, and the lesson."""
+    lessons = all_lessons()
+    names = tuple(lesson.name for lesson in lessons)
+    titles = {lesson.name: f"{lesson.part}: {lesson.title}" for lesson in lessons}
+    wanted = state.word("lesson", (_first(lessons), *names))
+    name = st.selectbox("Lesson", names, names.index(wanted), format_func=titles.__getitem__)
+    state.keep("lesson", None if name == _first(lessons) else name)
+    _show(lesson_named(name))
+
+
+def _first(lessons: tuple[Lesson, ...]) -> str:
+    """Open on the lesson whose runs the dashboard was started with, else on the course's first."""
+    return next((lesson.name for lesson in lessons if len(_open_runs(lesson)) > 1), lessons[0].name)
+
+
+def _show(lesson: Lesson) -> None:
+    """Show one lesson from top to bottom."""
+    verdict(lesson.title)
+    st.caption(f"Read with the playbook's *{lesson.playbook}*.")
+    text, action = st.columns([3, 2], gap="large")
+    text.markdown(lesson.what)
+    with action:
+        _record(lesson)
+        _links(lesson)
+    st.markdown(f"**What it looks like.** {lesson.look}")
+    _pictures(lesson)
+    figures = course.recorded().get(lesson.name)
+    if figures is not None:
+        st.markdown("**What it comes to**")
+        st.markdown(comparison_of_lesson(lesson, figures))
+    st.markdown(f"**A question.** {lesson.question}")
+    folded("answer", "Answer", lambda: st.markdown(lesson.answer))
+
+
+def _record(lesson: Lesson) -> None:
+    st.markdown("**Record it**, on this machine, in about a minute a run")
+    st.code(f"usp-prof learn {lesson.name} --open", language="sh")
+    folded("commands", "What it runs", lambda: st.code(commands_of_lesson(lesson), language="sh", wrap_lines=True))
+
+
+def _links(lesson: Lesson) -> None:
+    """Lead to the pages that show the lesson's runs, where they are open; the first is what others are held against."""
+    runs = _open_runs(lesson)
+    pages = st.session_state.get("pages", {})
+    if not runs:
+        st.caption("None of its runs is open here: the command above records them and opens them.")
+        return
+    if not pages:
+        return
+    (first, number), *others = runs.items()
+    for other, after in others:
+        query = {"before": str(number), "after": str(after)}
+        st.page_link(pages["compare"], label=f"Compare {first} with {other}", query_params=query)
+    for run, number in runs.items():
+        query = {"run": str(number)} if number else {}
+        st.page_link(pages["timeline"], label=f"Timeline of {run}", query_params=query)
+
+
+def _open_runs(lesson: Lesson) -> dict[str, int]:
+    """Find the lesson's runs among those that are open, in the lesson's order."""
+    found = {course.run_of(lesson, run.path): number for number, run in enumerate(data.runs())}
+    return {run.name: found[run.name] for run in lesson.runs if run.name in found}
+
+
+def _pictures(lesson: Lesson) -> None:
+    """Show what was recorded for the course, two beside each other; all of a lesson have one time scale."""
+    drawn = {run.name: course.picture(lesson, run.name) for run in lesson.runs}
+    if not all(drawn.values()):
+        st.caption("No picture of it was recorded for the course yet.")
+        return
+    for start in range(0, len(lesson.runs), 2):
+        for place, run in zip(st.columns(2), lesson.runs[start : start + 2], strict=False):
+            place.image(drawn[run.name], caption=f"{run.name}: {run.title}", width="stretch")
+
+
+LEARN = Page("Learn", "learn", draw, Room.LEARN, needs_run=False)

@@ -1,0 +1,65 @@
+"""Are the lines for other trainers what their adapters take? Names and keywords of each block are looked up there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from usp_prof.record.options import Options
+
+ROOT = Path(__file__).parents[2]
+ADAPTERS = ROOT / "usp_prof" / "record" / "adapters"
+PAGES = ("other-trainers.md", "recording.md", "slurm.md")
+BLOCK = re.compile(r"^```python no-run\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def declared(adapter: str) -> dict[str, set[str]]:
+    """Give the functions and classes of an adapter with the keywords that each takes, options included."""
+    found = {}
+    for node in ast.parse((ADAPTERS / f"{adapter}.py").read_text()).body:
+        makers = [node] if isinstance(node, ast.FunctionDef) else getattr(node, "body", [])
+        takes = [each for each in makers if isinstance(each, ast.FunctionDef) and each.name in (node.name, "__init__")]
+        for maker in takes:
+            named = {argument.arg for argument in [*maker.args.args, *maker.args.kwonlyargs]}
+            found[node.name] = named | (set(Options.__annotations__) if maker.args.kwarg else set())
+    return found
+
+
+def calls(code: str) -> list[tuple[str, str, set[str]]]:
+    """List the calls of adapters in a block: the adapter, what is called, its keywords."""
+    tree = ast.parse(code)
+    modules, names = set(), {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "usp_prof.record.adapters":
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("usp_prof.record.adapters."):
+            names |= {alias.name: node.module.rpartition(".")[2] for alias in node.names}
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        keywords = {keyword.arg for keyword in node.keywords}
+        if isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") in modules:
+            found.append((node.func.value.id, node.func.attr, keywords))
+        elif isinstance(node.func, ast.Name) and node.func.id in names:
+            found.append((names[node.func.id], node.func.id, keywords))
+    return found
+
+
+BLOCKS = [(page, block) for page in PAGES for block in BLOCK.findall((ROOT / "docs" / page).read_text())]
+SHOWN = [(page, *call) for page, block in BLOCKS for call in calls(block)]
+
+
+def test_every_adapter_is_shown() -> None:
+    adapters = {path.stem for path in ADAPTERS.glob("*.py")} - {"__init__"}
+    assert {adapter for _, adapter, _, _ in SHOWN} == adapters
+
+
+@pytest.mark.parametrize(("page", "adapter", "name", "keywords"), SHOWN)
+def test_a_line_is_what_the_adapter_takes(page: str, adapter: str, name: str, keywords: set[str]) -> None:
+    taken = declared(adapter)
+    assert name in taken, page
+    assert keywords <= taken[name], page
