@@ -66,6 +66,7 @@ def test_the_table_has_a_row_for_each_axis() -> None:
     rows = table[["axis", "comm_ns", "exposed_ns", "hidden_ns"]].to_numpy().tolist()
     assert rows == [["dp", 23, 18, 5], ["tp", 30, 0, 30]]
     assert (table["exposed_ns"] + table["hidden_ns"] == table["comm_ns"]).all()
+    assert table["overlap_fraction"].tolist() == [5 / 23, 1.0]
 
 
 def test_without_communication_there_is_no_fraction() -> None:
@@ -73,7 +74,8 @@ def test_without_communication_there_is_no_fraction() -> None:
     result = overlap.compute(made.run({0: rows}))
     assert values(result, "overlap_fraction") == {}
     assert values(result, "comm_time")[()] == 0
-    assert list(result.to_pandas().columns) == ["rank", "step", "axis", "comm_ns", "exposed_ns", "hidden_ns"]
+    columns = ["rank", "step", "axis", "comm_ns", "exposed_ns", "hidden_ns", "overlap_fraction"]
+    assert list(result.to_pandas().columns) == columns
     assert len(result.to_pandas()) == 0
 
 

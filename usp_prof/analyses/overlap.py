@@ -99,6 +99,8 @@ class OverlapResult:
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each rank, step and axis."""
         p = self.parts
+        hidden = p.comm - p.exposed
+        overlap = hidden / np.where(p.comm > 0, p.comm, np.nan)  # NaN: there was no communication
         frames = [
             frame(
                 {
@@ -107,12 +109,13 @@ class OverlapResult:
                     "axis": axis,
                     "comm_ns": p.comm[:, i],
                     "exposed_ns": p.exposed[:, i],
-                    "hidden_ns": p.comm[:, i] - p.exposed[:, i],
+                    "hidden_ns": hidden[:, i],
+                    "overlap_fraction": overlap[:, i],
                 }
             )
             for i, axis in enumerate(p.axes)
         ]
-        columns = ["rank", "step", "axis", "comm_ns", "exposed_ns", "hidden_ns"]
+        columns = ["rank", "step", "axis", "comm_ns", "exposed_ns", "hidden_ns", "overlap_fraction"]
         return stacked(frames, columns)
 
 
