@@ -103,26 +103,37 @@ def find_repetition(
     kinds = np.zeros(0, np.int64) if recurring is None else np.searchsorted(symbols, recurring)
     rules = _Rules(needed, kinds, least)
     cuts = _cuts(codes, begin, shortest)
-    by_count: dict[int, _Cut] = {}
+    best = _steadiest(codes, cuts, rules)
+    if best is None:
+        return None
+    # Cuts of the same period differ in where a repeat begins: most readily first.
+    alike = [cut for cut in cuts if abs(cut.period - best.period) <= (REGULAR - 1) * best.period]
+    alike = sorted(alike, key=lambda cut: (-cut.begin, int(cut.places[0])))[:_TRIED]
+    judged = [cut for cut in [*(_judged(codes, cut, rules) for cut in alike), best] if cut.repeats is not None]
+    # Ragged ends may make one repeat more or less, by where a repeat begins; more than that is a worse cut.
+    most = max(map(len, judged))
+    ready = next(cut for cut in judged if len(cut) + 1 >= most)
+    from_start = [_judged(codes, cut, rules) for cut in _from_starts([*alike, best], len(codes))]
+    begun = max(from_start, key=lambda cut: cut.steady, default=best)
+    is_begun_better = (len(begun), begun.steady) > (len(ready), ready.steady)
+    return (begun if is_begun_better else ready).repeats
+
+
+def _steadiest(codes: Ints, cuts: Sequence[_Cut], rules: _Rules) -> _Cut | None:
+    """Give the cut of the shortest period among those that repeat about as steadily as any; `None` where none repeats.
+
+    Of cuts with equally many places only the most regular is tried, as it is and moved to the sequence's start.
+    """
+    most_regular: dict[int, _Cut] = {}
     for cut in sorted(cuts, key=lambda cut: (cut.ratio, int(cut.places[0]))):
-        by_count.setdefault(len(cut.places), cut)
-    regular = list(by_count.values())[:_TRIED]
-    from_start = [begun for cut in regular if (begun := _from_start(cut, len(codes))) is not None]
-    judged = [_judged(codes, cut, rules) for cut in [*regular, *from_start]]
+        most_regular.setdefault(len(cut.places), cut)
+    tried = list(most_regular.values())[:_TRIED]
+    judged = [_judged(codes, cut, rules) for cut in [*tried, *_from_starts(tried, len(codes))]]
     found = [cut for cut in judged if cut.repeats is not None]
     if not found:
         return None
     steadiest = max(cut.steady for cut in found)
-    best = min((cut for cut in found if cut.steady >= steadiest - _ABOUT), key=lambda cut: cut.period)
-    alike = [cut for cut in cuts if abs(cut.period - best.period) <= (REGULAR - 1) * best.period]
-    alike = sorted(alike, key=lambda cut: (-cut.begin, int(cut.places[0])))[:_TRIED]
-    judged = [cut for cut in [*(_judged(codes, cut, rules) for cut in alike), best] if cut.repeats is not None]
-    from_start = [begun for cut in [*alike, best] if (begun := _from_start(cut, len(codes))) is not None]
-    begun = max((_judged(codes, cut, rules) for cut in from_start), key=lambda cut: cut.steady, default=best)
-    most = max(map(len, judged))
-    # Ragged ends may make one repeat more or less, by where a repeat begins; more than that is a worse cut.
-    ready = next(cut for cut in judged if len(cut) + 1 >= most)
-    return (begun if (len(begun), begun.steady) > (len(ready), ready.steady) else ready).repeats
+    return min((cut for cut in found if cut.steady >= steadiest - _ABOUT), key=lambda cut: cut.period)
 
 
 def repetition_at(codes: Ints, places: Ints, needed: Sequence[Flags] = (), *, least: int = 2) -> Repetition | None:
@@ -135,47 +146,58 @@ def repetition_at(codes: Ints, places: Ints, needed: Sequence[Flags] = (), *, le
 
 
 def _cuts(codes: Ints, begin: NDArray[np.float64], shortest: int) -> list[_Cut]:
-    """List places before and behind windows at regular distances: the most regular, and the best beginnings."""
+    """List places before and behind windows at regular distances: the most regular, and the best beginnings.
+
+    Example: in  a b c a b d a b c  the window  a b  begins at 0, 3 and 6, always 3 apart. It may begin repeats at these
+    places, or end them: then repeats begin behind it, at 2, 5 and 8.
+    """
     found = []
     for keys in _windows(codes):
+        # Windows sorted by key and then by place: those of one key are a group.
         order = np.argsort(keys, kind="stable")
         ordered = keys[order]
         first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
         count = np.diff(np.r_[first, len(ordered)])
         last = first + count - 1
+        # Distance from each window to the next of its group; the last has none, and counts for neither extreme.
         gaps = np.r_[np.diff(order), 0]
         gaps[last] = 0
         longest = np.maximum.reduceat(gaps, first)
         gaps[last] = len(codes)
         least = np.minimum.reduceat(gaps, first)
         regular = (count >= 2) & (least >= shortest) & (longest <= REGULAR * least)
-        regular &= (len(codes) - order[last] <= REGULAR * longest) & (
-            order[first] <= (1 - COVERED) * len(codes) + longest
-        )
+        # Nothing as long as a repeat lies behind the last window, and not too much before the first.
+        regular &= len(codes) - order[last] <= REGULAR * longest
+        regular &= order[first] <= (1 - COVERED) * len(codes) + longest
         groups = np.flatnonzero(regular)
         ratio = longest[groups] / least[groups]
-        for behind in (0, len(codes) - len(keys) + 1):
+        width = len(codes) - len(keys) + 1
+        for behind in (0, width):
             place = order + behind
-            ready = np.where((place > 0) & (place < len(codes)), np.append(begin, np.zeros(behind + 1))[place], 0.0)
+            is_inside = (place > 0) & (place < len(codes))
+            ready = np.where(is_inside, np.append(begin, np.zeros(behind + 1))[place], 0.0)
             score = np.add.reduceat(ready, first)[groups] / count[groups]
             for chosen in _best_of_each(count[groups], ratio, score):
-                at = first[groups[chosen]]
-                places = place[at : at + count[groups[chosen]]]
+                group = groups[chosen]
+                places = place[first[group] : first[group] + count[group]]
                 places = places[places < len(codes)]
                 if len(places) > 1:
                     found.append(_Cut(places, float(ratio[chosen]), float(score[chosen])))
     return found
 
 
-def _from_start(cut: _Cut, length: int) -> _Cut | None:
-    """Move a cut to the sequence's start, where the sequence is a whole number of periods."""
-    count = round(length / cut.period)
-    if count < 2 or abs(length - count * cut.period) > FILLED * cut.period:
-        return None
-    places = cut.places - cut.places[0]
-    if cut.places[0] > (1 - FILLED) * cut.period:  # a whole period lies before the first place
-        places = np.r_[0, places + cut.places[0]]
-    return _Cut(places[:count], cut.ratio, cut.begin)
+def _from_starts(cuts: Sequence[_Cut], length: int) -> list[_Cut]:
+    """Move cuts to the sequence's start, those by whose period the sequence is a whole number of periods."""
+    found = []
+    for cut in cuts:
+        count = round(length / cut.period)
+        if count < 2 or abs(length - count * cut.period) > FILLED * cut.period:
+            continue
+        places = cut.places - cut.places[0]
+        if cut.places[0] > (1 - FILLED) * cut.period:  # a whole period lies before the first place
+            places = np.r_[0, places + cut.places[0]]
+        found.append(_Cut(places[:count], cut.ratio, cut.begin))
+    return found
 
 
 def _best_of_each(count: Ints, ratio: NDArray[np.float64], score: NDArray[np.float64]) -> list[int]:
@@ -202,32 +224,44 @@ def _windows(codes: Ints) -> Iterator[NDArray[np.uint64]]:
 
 
 def _judged(codes: Ints, cut: _Cut, rules: _Rules) -> _Cut:
-    """Say whether the segments between these places are repeats of one another."""
+    """Say whether the segments between these places are repeats of one another.
+
+    1. Count the symbols of each segment. The usual counts are the median over the segments between two places.
+    2. A segment is a whole repeat where it has nearly all of the usual symbols and little else, and what is needed.
+    3. All segments between two places have to be whole; what lies before and behind them may be cut short, but may not
+       be something else.
+    4. The repeats have to cover most of the sequence, and most kinds of symbols occur equally often in each.
+    """
     kinds, places = int(codes.max()) + 1, cut.places
     if (len(places) + 1) * kinds > _CELLS:
         return cut
+    # The first segment lies before the first place, the last one behind the last repeat.
     behind = int(places[-1] + cut.period)
     bounds = np.r_[0, places, [behind] if behind < len(codes) else [], len(codes)].astype(np.int64)
-    segment = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
-    counts = np.bincount(segment * kinds + codes, minlength=(len(bounds) - 1) * kinds).reshape(-1, kinds)
-    usual = np.median(counts[1 : len(places)], axis=0)
+    segments = len(bounds) - 1
+    segment = np.repeat(np.arange(segments), np.diff(bounds))
+    counts = np.bincount(segment * kinds + codes, minlength=segments * kinds).reshape(-1, kinds)
+    inner = slice(1, len(places))
+    usual = np.median(counts[inner], axis=0)
     common = np.minimum(counts, usual).sum(axis=1)
     size = counts.sum(axis=1)
     whole = common >= ALIKE * np.maximum(size, usual.sum())
-    told = [flags for flags in rules.needed if flags.any()]
     whole &= (counts[:, rules.recurring] > 0).all(axis=1)
-    for flags in told:
-        whole &= np.bincount(segment, flags, minlength=len(counts)) > 0
-    inner, rest_known = whole[1 : len(places)].all(), common[-1] >= ALIKE * size[-1]
-    if not told:  # what stands before the repeats may be the model's first layers, and the repeats the others
-        rest_known &= common[0] >= ALIKE * size[0]
+    needed = [flags for flags in rules.needed if flags.any()]
+    for flags in needed:
+        whole &= np.bincount(segment, flags, minlength=segments) > 0
+    is_rest_alike = common[-1] >= ALIKE * size[-1]
+    if not needed:  # what stands before the repeats may be the model's first layers, and the repeats the others
+        is_rest_alike &= common[0] >= ALIKE * size[0]
     repeats = np.flatnonzero(whole)
-    if not inner or not rest_known or len(repeats) < rules.least:
+    if not whole[inner].all() or not is_rest_alike or len(repeats) < rules.least:
         return cut
-    covered = (size[repeats].sum() + size[-1] * (not whole[-1]) + min(size[0], size[1]) * (not whole[0])) / len(codes)
+    # What is cut short at either end counts as covered, before the first place up to one repeat of it.
+    cut_short = size[-1] * (not whole[-1]) + min(size[0], size[1]) * (not whole[0])
+    covered = (size[repeats].sum() + cut_short) / len(codes)
     middle = np.median(counts[repeats], axis=0)
-    known = counts[1:].any(axis=0)
-    steady = float(((counts[repeats] == middle) & (middle > 0))[:, known].mean())
+    is_kind = counts[1:].any(axis=0)
+    steady = float(((counts[repeats] == middle) & (middle > 0))[:, is_kind].mean())
     if covered < COVERED or steady < STEADY:
         return cut
     return _Cut(places, cut.ratio, cut.begin, steady, Repetition(bounds[repeats], bounds[repeats + 1]))
