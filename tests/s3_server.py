@@ -1,6 +1,7 @@
 """An S3 server in a process of its own: moto behind a layer that fails, denies or delays as it is told.
 
 `PUT /_faults {"every": 3, "status": 500, "seconds": 0.1}`: every third request is answered so, and none reaches S3.
+`PUT /_expired {"key": "old", "after": 5, "status": 403}`: the sixth request signed with that key is refused, and so on.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Faulty:
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self.faults = {"every": 0, "status": 500, "seconds": 0}
+        self.expired: dict[str, Any] = {"key": "", "after": 0, "status": 403}
         self.asked = count(1)
 
     def __call__(self, request: dict[str, Any], answer: Any) -> Iterable[bytes]:
@@ -42,6 +44,16 @@ class Faulty:
             self.asked = count(1)
             answer("200 OK", [])
             return [b""]
+        if request["PATH_INFO"] == "/_expired":
+            self.expired = json.loads(request["wsgi.input"].read(int(request["CONTENT_LENGTH"])))
+            answer("200 OK", [])
+            return [b""]
+        if self.expired["key"] and f"={self.expired['key']}/" in request.get("HTTP_AUTHORIZATION", ""):
+            self.expired["after"] -= 1
+            if self.expired["after"] < 0:
+                status = self.expired["status"]
+                answer(f"{status} Refused", [("Content-Type", "application/xml")])
+                return [_BODY.format(code="ExpiredToken" if status == 400 else "AccessDenied").encode()]
         every = self.faults["every"]
         if not every or next(self.asked) % every:
             return self.inner(request, answer)
@@ -70,6 +82,15 @@ class Server:
             yield
         finally:
             self.put("_faults", json.dumps({"every": 0}).encode())
+
+    @contextmanager
+    def expiry(self, key: str, after: int, status: int) -> Iterator[None]:
+        """Refuse requests that are signed with a key, after so many that are not."""
+        self.put("_expired", json.dumps({"key": key, "after": after, "status": status}).encode())
+        try:
+            yield
+        finally:
+            self.put("_expired", json.dumps({"key": ""}).encode())
 
 
 @contextmanager

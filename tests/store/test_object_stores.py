@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from s3_server import BUCKET, Server, s3_server
 from usp_prof import open_run
 from usp_prof.cli.app import main
 from usp_prof.inputs import object_stores
+from usp_prof.inputs.discovery import discover
 from usp_prof.inputs.object_stores import explained, filesystem_of
 from usp_prof.inputs.remote import RemotePath, location
 from usp_prof.model.errors import InputError, UsageError
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("moto")
 RANKS = 2
+KEYS = "[default]\naws_access_key_id = {}\naws_secret_access_key = secret\n"
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +188,52 @@ def test_names_above_and_below_are_those_of_the_url() -> None:
     assert (path.name, path.suffix, path.parts) == ("rank0.json.gz", ".gz", ("bucket", "run", "rank0.json.gz"))
     assert [str(folder) for folder in path.parents] == ["s3://bucket/run", "s3://bucket"]
     assert path.parent / "run.json" == RemotePath("s3://bucket/run/run.json")
+
+
+class TestATokenThatExpires:
+    """What another program has written into the credentials' file since is used; else one line says it."""
+
+    @pytest.fixture
+    def credentials(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        pytest.importorskip("boto3")
+        file = tmp_path / "credentials"
+        file.write_text(KEYS.format("old"))
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+        return file
+
+    @pytest.mark.parametrize("status", [403, 400])
+    def test_one_that_was_renewed_is_used(
+        self, server: Server, credentials: Path, from_disk: str, status: int, tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        assert location(REMOTE).is_dir()  # the client has the old key by now
+        credentials.write_text(KEYS.format("new"))
+        with server.expiry("old", after=4, status=status):
+            assert report(REMOTE, tmp_path / "store", capsys) == from_disk
+
+    @pytest.mark.parametrize(("status", "words"), [(403, "denies this"), (400, "wrong or have expired")])
+    def test_one_that_was_not_is_said_in_a_line(
+        self, server: Server, credentials: Path, status: int, words: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert credentials.is_file()
+        with server.expiry("old", after=0, status=status):
+            assert main(["analyze", REMOTE, "-q"]) == 2
+        said = capsys.readouterr().err
+        assert words in said
+        assert "AWS_PROFILE" in said
+        assert len(said.splitlines()) <= 3
+
+    @pytest.mark.parametrize("with_executor", [False, True])
+    def test_one_that_expires_while_ranks_are_read_ends_the_reading(
+        self, server: Server, credentials: Path, with_executor: bool, tmp_path: Path
+    ) -> None:
+        found = discover(REMOTE)
+        assert credentials.is_file()
+        executor = ThreadPoolExecutor(1) if with_executor else None
+        with server.expiry("old", after=0, status=400), pytest.raises(InputError, match="have expired"):
+            open_run(found, cache_dir=tmp_path / "store", executor=executor)
 
 
 class TestErrors:

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from usp_prof.model.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
+
+T = TypeVar("T")
 
 S3, GOOGLE, AZURE, HTTP = ("s3", "s3a"), ("gs", "gcs"), ("az", "abfs", "abfss", "adl", "azure"), ("http", "https")
 _OBSTORE = (*S3, *GOOGLE, *AZURE, *HTTP)
@@ -27,8 +29,18 @@ _RETRIES = 6
 """With doubled pauses from 0.1 s these take about 10 s, which outlasts throttling and a server that is restarted."""
 
 
+_WRONG_CREDENTIALS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "401 Unauthorized")
+_DENIED = ("403 Forbidden", "AccessDenied")
+_RENEWING = Lock()
+"""Of several threads that are refused, one looks credentials up."""
+
+
 class _NeverError(Exception):
     """No client raises it: what an entry of `_MEANINGS` means is told by its signs alone."""
+
+
+class _ExpiryError(_NeverError):
+    """Stands for credentials that nothing can be read with."""
 
 
 _MEANINGS: tuple[tuple[type[Exception], tuple[str, ...], str, str], ...] = (
@@ -47,12 +59,12 @@ _MEANINGS: tuple[tuple[type[Exception], tuple[str, ...], str, str], ...] = (
     ),
     (FileNotFoundError, ("404 Not Found",), "nothing lies here", "check the URL"),
     (
-        _NeverError,
-        ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "401 Unauthorized"),
+        _ExpiryError,
+        _WRONG_CREDENTIALS,
         "the credentials are wrong or have expired",
         "",
     ),
-    (PermissionError, ("403 Forbidden", "AccessDenied"), "the server denies this to these credentials (403)", ""),
+    (PermissionError, _DENIED, "the server denies this to these credentials (403)", ""),
     (
         _NeverError,
         ("SlowDown", "429 Too Many", "503 Service"),
@@ -72,6 +84,10 @@ _SETUP = {
 
 class AbsentError(InputError):
     """Nothing lies at a URL."""
+
+
+class ExpiredError(InputError):
+    """The credentials are wrong or have expired: no other file can be read with them either."""
 
 
 def scheme_of(path: object) -> str:
@@ -130,15 +146,37 @@ def _credentials(scheme: str) -> dict[str, Any]:
     return {"credential_provider": Boto3CredentialProvider(session)} if session.get_credentials() else {}
 
 
-@contextmanager
-def asking(url: str) -> Iterator[None]:
-    """Turn what an object store's client raises into an `InputError` that says what to do."""
+def ask(url: str, question: Callable[[Any], T]) -> T:
+    """Ask the file system of a URL; what its client raises becomes an `InputError` that says what to do.
+
+    Where the server refuses the credentials, they are looked up once more: a token may have been renewed since.
+    """
+    scheme = scheme_of(url)
+    filesystem = filesystem_of(scheme)
     try:
-        yield
+        return question(filesystem)
     except (InputError, UsageError):
         raise
     except Exception as error:  # noqa: BLE001 - clients of many kinds have exceptions of many kinds
+        if scheme in HTTP or not _is_refused(error):
+            raise explained(url, error) from None
+    try:
+        return question(_renewed(scheme, filesystem))
+    except Exception as error:  # noqa: BLE001
         raise explained(url, error) from None
+
+
+def _renewed(scheme: str, refused: Any) -> Any:  # noqa: ANN401 - an fsspec file system
+    """Give a file system with credentials that were looked up after those of the refused one."""
+    with _RENEWING:
+        if filesystem_of(scheme) is refused:  # else another thread was quicker
+            filesystem_of.cache_clear()
+        return filesystem_of(scheme)
+
+
+def _is_refused(error: Exception) -> bool:
+    text = str(error)
+    return isinstance(error, PermissionError) or any(sign in text for sign in (*_WRONG_CREDENTIALS, *_DENIED))
 
 
 def explained(url: str, error: Exception) -> InputError:
@@ -146,7 +184,7 @@ def explained(url: str, error: Exception) -> InputError:
     text = " ".join(str(error).split())
     for kind, signs, what, hint in _MEANINGS:
         if isinstance(error, kind) or any(sign in text for sign in signs):
-            made = AbsentError if kind is FileNotFoundError else InputError
+            made = {FileNotFoundError: AbsentError, _ExpiryError: ExpiredError}.get(kind, InputError)
             return made(f"{url}: {what}", hint=hint or _setup(url))
     return InputError(f"{url} cannot be read: {_first_sentence(text)}", hint="check the endpoint and the network")
 

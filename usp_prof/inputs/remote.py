@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from usp_prof.inputs.object_stores import HTTP, asking, filesystem_of, scheme_of
+from usp_prof.inputs.object_stores import HTTP, ask, scheme_of
 from usp_prof.model.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ class RemotePath:
         """Give the file with its size and stamp; raises `InputError` where there is none, or it is denied."""
         if self.size >= 0:
             return self
-        with asking(self.url):
-            info = filesystem_of(self.scheme).info(self.url)
+        info = ask(self.url, lambda filesystem: filesystem.info(self.url))
         if info["type"] == "directory":
             raise InputError(f"{self.url} is a folder", hint="give a file")
         return replace(self, size=int(info["size"]), stamp=_stamp(info))
@@ -126,15 +125,12 @@ class RemotePath:
 
     def files(self) -> Iterator[RemotePath]:
         """List all files below, with sizes and stamps."""
-        with asking(self.url):
-            found = filesystem_of(self.scheme).find(self.url, detail=True)
-        yield from self._of_listing(found)
+        yield from self._of_listing(ask(self.url, lambda filesystem: filesystem.find(self.url, detail=True)))
 
     def matches(self) -> Iterator[RemotePath]:
         """List the files that this path matches as a pattern (`s3://bucket/run/*.json`)."""
-        with asking(self.url):
-            found = filesystem_of(self.scheme).glob(str(self._inner), detail=True)
-        yield from self._of_listing(found)
+        inner = str(self._inner)
+        yield from self._of_listing(ask(self.url, lambda filesystem: filesystem.glob(inner, detail=True)))
 
     def _of_listing(self, found: dict[str, dict[str, Any]]) -> Iterator[RemotePath]:
         for name, info in sorted(found.items()):
@@ -148,14 +144,12 @@ class RemotePath:
 
     def read_bytes(self) -> bytes:
         """Read it all."""
-        with asking(self.url):
-            content: bytes = filesystem_of(self.scheme).cat_file(self.url)
+        content: bytes = ask(self.url, lambda filesystem: filesystem.cat_file(self.url))
         return content
 
     def write_from(self, file: Path) -> None:
         """Write it whole from a file of this machine."""
-        with asking(self.url):
-            filesystem_of(self.scheme).put_file(str(file), self.url)
+        ask(self.url, lambda filesystem: filesystem.put_file(str(file), self.url))
 
 
 Location = Path | RemotePath
@@ -247,8 +241,8 @@ class RemoteStream(io.RawIOBase):
         return b""
 
     def _fetch(self, begin: int, end: int) -> bytes:
-        with asking(self._path.url):
-            content: bytes = filesystem_of(self._path.scheme).cat_file(self._path.url, start=begin, end=end)
+        url = self._path.url
+        content: bytes = ask(url, lambda filesystem: filesystem.cat_file(url, start=begin, end=end))
         if len(content) != end - begin:
             raise self._changed()
         return content

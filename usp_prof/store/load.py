@@ -16,6 +16,7 @@ import pyarrow as pa
 import xxhash
 
 from usp_prof._version import __version__, fingerprint
+from usp_prof.inputs.object_stores import ExpiredError
 from usp_prof.inputs.remote import RemotePath
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.model.health import HealthRow, Severity
@@ -188,6 +189,8 @@ class _Loading:
         self._tell(job)
         try:
             tables, note = build(job.path, job.rank, self._manifest)
+        except ExpiredError:
+            raise
         except UspProfError as error:
             self._lose(job, error.message)
             return

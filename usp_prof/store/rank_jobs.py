@@ -10,6 +10,7 @@ from usp_prof.contract import TRACE_METADATA_KEY
 from usp_prof.inputs.kineto.reader import read
 from usp_prof.inputs.manifest import manifest_from
 from usp_prof.inputs.memory import no_collection
+from usp_prof.inputs.object_stores import ExpiredError
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.health import Severity
 from usp_prof.store.cache import CacheUnwritableError
@@ -69,12 +70,17 @@ def _worse_than_info(table: pa.Table, known: Collection[str]) -> list[dict[str, 
 
 
 def run_job(job: RankJob, manifest: Manifest | None, cache_folder: str, limit_bytes: int) -> JobResult:
-    """Read one file and store its tables. All arguments and the result can be pickled: this is what workers run."""
+    """Read one file and store its tables. All arguments and the result can be pickled: this is what workers run.
+
+    Raises `ExpiredError` where nothing more can be read; whatever else is wrong with the file is its result.
+    """
     try:
         tables, note = build(job.path, job.rank, manifest)
         cache_at(cache_folder, limit_bytes).store(job.key, tables, note)
     except CacheUnwritableError:
         return JobResult(stored=False)
+    except ExpiredError:
+        raise
     except UspProfError as error:
         return JobResult(stored=False, error=error.message)
     return JobResult(stored=True)
@@ -125,6 +131,8 @@ def _run_once(
         for future in as_completed(futures):
             try:
                 yield futures[future], future.result()
+            except ExpiredError:
+                raise
             except (BrokenExecutor, CancelledError, OSError):
                 yield futures[future], NOT_DONE
             except Exception as error:  # noqa: BLE001 - an executor's own error for a worker that was killed
