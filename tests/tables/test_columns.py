@@ -62,9 +62,9 @@ def test_for_no_rows_nothing_is_read() -> None:
     assert rows_of(columns) == []
 
 
-@pytest.mark.parametrize("short", [0, 3])
-def test_a_stored_table_gives_what_was_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: int) -> None:
-    monkeypatch.setattr(stored_tables, "_SHORT", short)
+@pytest.mark.parametrize("small", [-1, 1 << 16], ids=["column by column", "all columns at once"])
+def test_a_stored_table_gives_what_was_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
+    monkeypatch.setattr(stored_tables, "_SMALL", small)
     made = table("x", "y", "x")
     write_parquet(made, tmp_path / "t.parquet")
     stored = StoredTable(tmp_path / "t.parquet")

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 from usp_prof import conventions
 from usp_prof.analyses import NAMES
 from usp_prof.cli.follow import PATIENCE_SECONDS, follow
-from usp_prof.cli.opening import executor_option, note, open_from, output, parse_numbers, read_snapshots, write_out
+from usp_prof.cli.opening import (
+    SAMPLINGS,
+    executor_option,
+    is_sampling,
+    note,
+    open_from,
+    output,
+    parse_numbers,
+    read_snapshots,
+    write_out,
+)
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
 from usp_prof.model.flops import load as load_model
@@ -31,6 +41,7 @@ EXAMPLES = """\
   usp-prof analyze traces/run-8r
   usp-prof analyze traces/run-8r --section kernels --section host
   usp-prof analyze traces/run-8r --steps 3:7 --ranks 0,4-7
+  usp-prof analyze traces/run-1024r --ranks outliers
   usp-prof analyze traces/run-8r --model config.json --sequence 4096 --convention causal
   usp-prof analyze traces/run-8r --format html -o report.html
   usp-prof analyze traces/run-8r --memory-snapshot 0=snapshot.pickle --section memory
@@ -50,7 +61,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run", metavar="NAME", help=f"which run, where several lie under PATH (default: the newest), or {ALL}"
     )
-    parser.add_argument("--ranks", metavar="LIST", help="show these ranks only, such as 0-3,7; all are read, as peers")
+    parser.add_argument(
+        "--ranks",
+        metavar="LIST",
+        help=f"show these ranks only, such as 0-3,7; all are read, as peers. Or analyse some only: {SAMPLINGS}",
+    )
     parser.add_argument("--steps", metavar="A:B", default="", help="only these steps, both ends included, such as 3:7")
     parser.add_argument("--only", metavar="NAMES", default="", help=f"only these analyses: {', '.join(NAMES)}")
     executor_option(parser)
@@ -100,8 +115,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Open, analyse, write."""
     only = _names(args.only)
-    ranks = parse_numbers(args.ranks, "--ranks") if args.ranks else None
-    selection = Selection(ranks, *_step_range(args.steps))
+    shown = parse_numbers(args.ranks, "--ranks") if args.ranks and not is_sampling(args.ranks) else None
+    selection = Selection(shown, *_step_range(args.steps))
     assumptions = _assumptions(args)
     if args.format == "terminal" and args.output is not None:
         raise UsageError("the terminal's report goes to the screen", hint="add --format html, markdown or json to -o")
@@ -116,6 +131,8 @@ def run(args: argparse.Namespace) -> int:
 def _check_follow(args: argparse.Namespace) -> None:
     if args.format != "terminal":
         raise UsageError("--follow draws on the terminal only", hint=f"leave out --format {args.format}")
+    if args.ranks and is_sampling(args.ranks):
+        raise UsageError("--follow reads all ranks as they arrive", hint=f"leave out --ranks {args.ranks}")
     if args.run == ALL:
         raise UsageError("--follow draws one run", hint="leave out --run: the newest is drawn")
     if not 0 < args.patience < math.inf:
@@ -140,8 +157,9 @@ def _runs(args: argparse.Namespace) -> Iterator[Run]:
 
 
 def _for_run(args: argparse.Namespace, name: str | None) -> argparse.Namespace:
-    """Choose a run, and read all its ranks: who waits for whom is not known of a few alone."""
-    return argparse.Namespace(**{**vars(args), "run": name, "ranks": None})
+    """Choose a run, and read all its ranks: who waits for whom is not known of a few alone. A sample is on purpose."""
+    sample = args.ranks if args.ranks and is_sampling(args.ranks) else None
+    return argparse.Namespace(**{**vars(args), "run": name, "ranks": sample})
 
 
 def _unseen(form: str, wanted: Sequence[str]) -> frozenset[str]:

@@ -108,6 +108,8 @@ def _console(args: argparse.Namespace, *, stderr: bool) -> SafeConsole:
 
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?\Z")
 _MOST = 1_000_000
+SAMPLINGS = "outliers, one-per-stage, sample:N (see docs/scale.md)"
+"""Choices of ranks by what they are, for help texts."""
 
 
 def completes(argument: argparse.Action, names: Callable[[], Iterable[str]]) -> None:
@@ -124,7 +126,7 @@ def run_options(parser: argparse.ArgumentParser) -> None:
 def choice_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options that choose among several runs and ranks."""
     parser.add_argument("--run", metavar="NAME", help="which run, where several lie under PATH (default: the newest)")
-    parser.add_argument("--ranks", metavar="LIST", help="read these ranks only, such as 0-3,7")
+    parser.add_argument("--ranks", metavar="LIST", help=f"read these ranks only, such as 0-3,7; or {SAMPLINGS}")
     executor_option(parser)
 
 
@@ -141,7 +143,7 @@ def open_from(args: argparse.Namespace) -> Run:
         return open_run(
             args.path,
             run=args.run,
-            ranks=parse_numbers(args.ranks, "--ranks") if args.ranks else None,
+            ranks=parse_ranks(args.ranks) if args.ranks else None,
             cache_dir=args.cache_dir,
             progress=progress,
             executor=executor,
@@ -156,6 +158,16 @@ def executor_from(args: argparse.Namespace) -> Iterator[Executor | None]:
         return
     with named_executor(args.executor) as executor:
         yield executor
+
+
+def parse_ranks(text: str) -> tuple[int, ...] | str:
+    """Read `--ranks`: a list of numbers, or the name of a choice, which is checked when the run is opened."""
+    return text if is_sampling(text) else parse_numbers(text, "--ranks")
+
+
+def is_sampling(text: str) -> bool:
+    """Say whether `--ranks` names a choice by what ranks are."""
+    return text[:1].isalpha()
 
 
 def parse_numbers(text: str, option: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import executor_from, note, parse_numbers, reading_progress, run_options
 from usp_prof.model.errors import UsageError
-from usp_prof.run import read_ranks
+from usp_prof.store.reading import read_ranks
 
 if TYPE_CHECKING:
     import argparse

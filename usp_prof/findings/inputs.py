@@ -33,8 +33,9 @@ class Input(StrEnum):
 
 DAMAGES: tuple[str, ...] = (
     "truncated", "broken_events", "broken_fields", "corrupt_packing", "no_events", "rank_unreadable", "missing_ranks",
+    "ranks_left_out",
 )  # fmt: skip
-"""Health that means that events of a rank are lost: it then seems to do less than its peers."""
+"""Health that means that events or ranks are not there: a rank then seems to do less than its peers, or has none."""
 
 
 def damage(tables: TableSet, wanted: Iterable[Input]) -> str:

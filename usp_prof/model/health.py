@@ -85,6 +85,7 @@ HEALTH_CODES: dict[str, str] = {
     # the run
     "rank_unreadable": "A rank's trace cannot be read. The other ranks are.",
     "missing_ranks": "Ranks of the job have no trace here. Figures are of those that were read.",
+    "ranks_left_out": "Ranks were left out by choice (--ranks). Figures are of the others alone.",
     "rank_unknown": "A file does not say which rank it is of. It got a free number.",
     "other_runs": "Another run lies in the same folder. Choose with --run NAME, or --run all.",
     "one_rank": "Only one rank was read. What others waited for is not known; record all ranks.",

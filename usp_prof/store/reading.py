@@ -1,0 +1,185 @@
+"""Reading a run: which of its files are read, as all ranks, some of them or a share; and what is said of the others."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from usp_prof.inputs.discovery import Discovery, discover
+from usp_prof.inputs.manifest import find_manifest, manifest_from, read_manifest
+from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.model.health import HealthRow, Severity, spans
+from usp_prof.store.load import load
+from usp_prof.store.places import open_cache
+from usp_prof.store.sampling import Sampling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from usp_prof.contract import Manifest
+    from usp_prof.inputs.remote import Location
+    from usp_prof.inputs.runs import FoundRun, TraceFile
+    from usp_prof.store.cache import Cache
+    from usp_prof.store.load import LoadedRank
+
+    Progress = Callable[[int, int, str], None]
+
+_log = logging.getLogger("usp_prof")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRead:
+    """The tables of a run's ranks, and what was found wrong or missing on the way."""
+
+    found: FoundRun
+    manifest: Manifest | None
+    loaded: Mapping[int, LoadedRank]
+    health: tuple[HealthRow, ...]
+
+
+def read_run(
+    discovery: Discovery,
+    name: str | None,
+    ranks: Iterable[int] | str | None,
+    cache: Cache,
+    progress: Progress | None,
+    executor: Executor | None,
+) -> RunRead:
+    """Read the run of a name (else the newest): all ranks, those named, or those that a choice finds."""
+    found = _chosen(discovery, name)
+    manifest, health_of_manifest = _manifest(found)
+    sampling = None
+    if isinstance(ranks, str):
+        sampling = Sampling.parse(ranks)
+        chosen = sampling.before_reading(sorted(file.rank for file in found.files), manifest)
+    else:
+        chosen = None if ranks is None else tuple(ranks)
+    files = _wanted(found, chosen)
+    begun = time.monotonic()
+    _log.info("reading %d ranks of %s", len(files), found.name)
+    loaded, lost = load(files, manifest, cache, progress, executor)
+    for row in lost:
+        _log.info("%s: rank %d: %s", row.code, row.rank, row.detail)
+    _log.info("read %d of %d ranks of %s in %.1f s", len(loaded), len(files), found.name, time.monotonic() - begun)
+    if manifest is None:
+        manifest, more = _manifest_inside(loaded)
+        health_of_manifest += more
+    if sampling is not None and chosen is None:
+        chosen = sampling.after_reading({rank: one.source for rank, one in loaded.items()}, manifest)
+        loaded = {rank: loaded[rank] for rank in chosen}
+        _log.info("chose %d ranks of %s: %s", len(loaded), found.name, sampling)
+    health = [*discovery.health, *_other_runs(discovery, found), *_missing(found, loaded), *lost, *health_of_manifest]
+    if chosen is not None:
+        health += _left_out(found, chosen, str(sampling) if sampling else "")
+    health += [row for one in loaded.values() for row in one.health]
+    return RunRead(found, manifest, loaded, tuple(health))
+
+
+@dataclass(frozen=True, slots=True)
+class RanksRead:
+    """A share of a run's ranks that was read into the store."""
+
+    ranks: tuple[int, ...]
+    wanted: int
+    """How many ranks the share has."""
+    health: tuple[HealthRow, ...]
+    store: str
+    """The folder or URL."""
+
+
+def read_ranks(
+    path: str | Location,
+    *,
+    run: str | None = None,
+    ranks: Iterable[int] | None = None,
+    shard: tuple[int, int] = (0, 1),
+    cache_dir: str | Path | None = None,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
+) -> RanksRead:
+    """Read every `shard[1]`-th rank of a run into the store, beginning with the `shard[0]`-th.
+
+    Shares are disjoint and cover the run, whoever reads them and when. `open_run` finds their tables afterwards.
+    """
+    found = _chosen(discover(path), run)
+    index, count = shard
+    files = sorted(_wanted(found, ranks), key=lambda file: file.rank)[index::count]
+    manifest, _ = _manifest(found)
+    cache = open_cache(cache_dir)
+    if not files:
+        return RanksRead((), 0, (), cache.place)
+    loaded, lost = load(files, manifest, cache, progress, executor)
+    rows = [row for row in lost if row.severity is Severity.DATA_LOSS]
+    rows += [row for one in loaded.values() for row in one.health if row.code == "not_cached"]
+    unstored = {row.rank for row in rows if row.code == "not_cached"}
+    stored = tuple(sorted(set(loaded) - unstored))
+    return RanksRead(stored, len(files), tuple(rows), cache.place)
+
+
+def _chosen(discovery: Discovery, name: str | None) -> FoundRun:
+    if name is None:
+        return discovery.runs[0]
+    named = {run.name: run for run in discovery.runs}
+    if name not in named:
+        raise unknown_name("run", name, named)
+    return named[name]
+
+
+def _wanted(found: FoundRun, ranks: Iterable[int] | None) -> list[TraceFile]:
+    if ranks is None:
+        return list(found.files)
+    wanted = set(ranks)
+    missing = sorted(wanted - {file.rank for file in found.files})
+    if missing or not wanted:
+        there = spans([file.rank for file in found.files])
+        raise UsageError(f"run {found.name} has no rank {spans(missing) or '(none was named)'}", hint=f"it has {there}")
+    return [file for file in found.files if file.rank in wanted]
+
+
+def _manifest(found: FoundRun) -> tuple[Manifest | None, tuple[HealthRow, ...]]:
+    path = find_manifest(found.folders)
+    return read_manifest(path) if path is not None else (None, ())
+
+
+def _manifest_inside(loaded: Mapping[int, LoadedRank]) -> tuple[Manifest | None, tuple[HealthRow, ...]]:
+    """Take the manifest that the recorder wrote into the traces themselves, when `run.json` was not copied along."""
+    for one in loaded.values():
+        said = one.metadata.get("usp_prof")
+        if said:
+            return manifest_from(said, "trace metadata")
+    return None, ()
+
+
+def _other_runs(discovery: Discovery, found: FoundRun) -> list[HealthRow]:
+    others = [run.name for run in discovery.runs if run is not found]
+    if not others:
+        return []
+    listed = ", ".join(others[:8]) + (" ..." if len(others) > 8 else "")
+    detail = f"several runs lie here; opened {found.name}, not {listed}"
+    return [HealthRow("other_runs", Severity.INFO, count=len(others), detail=detail)]
+
+
+def _missing(found: FoundRun, loaded: Mapping[int, LoadedRank]) -> list[HealthRow]:
+    world = max((file.world_size for file in found.files), default=-1)
+    missing = sorted(set(range(world)) - {file.rank for file in found.files})
+    if not missing or not loaded:
+        return []
+    detail = f"{len(missing)} of {world} ranks have no trace here ({spans(missing)}): what they did is not known"
+    return [HealthRow("missing_ranks", Severity.ERROR, count=len(missing), detail=detail)]
+
+
+def _left_out(found: FoundRun, chosen: Collection[int], sampling: str) -> list[HealthRow]:
+    """Name the ranks that have a trace and were left out on purpose."""
+    left = sorted({file.rank for file in found.files} - set(chosen))
+    if not left:
+        return []
+    how = f"ranks {sampling}" if sampling else "ranks chosen by number"
+    detail = (
+        f"{len(left)} of {len(found.files)} ranks are left out ({how}): figures are of ranks {spans(chosen)} alone, "
+        "and who waits for whom among all ranks is not known"
+    )
+    return [HealthRow("ranks_left_out", Severity.ERROR, count=len(left), detail=detail)]

@@ -1,0 +1,150 @@
+"""Sampling: some ranks of a run, chosen on purpose where all would be too many.
+
+    outliers        in each pipeline stage the ranks that stand out, and two more typical ones than that as their peers
+    one-per-stage   the first rank of each pipeline stage: together they are one pipeline
+    sample:N        N ranks, spread evenly over the run
+
+Which ranks stand out is seen in compute and communication per step: three columns of one table of every rank, so all
+traces are read into the store first. The other choices need no trace but the chosen, where `run.json` names the stages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.statistics import outliers
+from usp_prof.columns.table import Columns, table_of
+from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.model.topology import Axis
+from usp_prof.store.stored_table import StoredTable
+from usp_prof.tables.groups import seen
+from usp_prof.tables.parallelism.group_axes import world_size
+from usp_prof.tables.parallelism.mesh import Job, lay_out
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from usp_prof.contract import Manifest
+    from usp_prof.tables.table_set import Source
+
+
+class Kind(StrEnum):
+    """How ranks are chosen."""
+
+    OUTLIERS = "outliers"
+    ONE_PER_STAGE = "one-per-stage"
+    SAMPLE = "sample"
+
+
+_PEERS_BEYOND_OUTLIERS = 2
+"""Medians over peers stay those of typical ranks where these are more than the outliers, also without one of them."""
+_GOLDEN = (np.sqrt(5) - 1) / 2
+_NAMES = (str(Kind.OUTLIERS), str(Kind.ONE_PER_STAGE), f"{Kind.SAMPLE}:N")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """A choice of ranks by what they are, not by their numbers."""
+
+    kind: Kind
+    count: int = 0
+    """How many ranks; 0: as many as the choice finds."""
+
+    @classmethod
+    def parse(cls, text: str) -> Sampling:
+        """Read `outliers`, `one-per-stage` or `sample:N`."""
+        name, _, count = text.partition(":")
+        if name == Kind.SAMPLE:
+            if not (count.isdecimal() and int(count)):
+                raise UsageError(f"{text!r} does not say how many ranks", hint=f"write it like {Kind.SAMPLE}:16")
+            return cls(Kind.SAMPLE, int(count))
+        if text not in _NAMES:
+            raise unknown_name("choice of ranks", text, _NAMES)
+        return cls(Kind(text))
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.count}" if self.count else str(self.kind)
+
+    def before_reading(self, ranks: Sequence[int], manifest: Manifest | None) -> tuple[int, ...] | None:
+        """Choose from what is known before any trace is read; `None` where the tables of all ranks have to tell."""
+        if self.kind is Kind.SAMPLE:
+            return _spread(ranks, self.count)
+        if self.kind is Kind.ONE_PER_STAGE and manifest is not None and manifest.coordinates:
+            return _first_of_each(_stages_declared(ranks, manifest))
+        return None
+
+    def after_reading(self, sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[int, ...]:
+        """Choose by what the tables of all ranks say."""
+        stages = _stages(sources, manifest)
+        if self.kind is Kind.OUTLIERS:
+            return _outliers(sources, stages or dict.fromkeys(sources, 0))
+        if not stages:
+            raise UsageError(
+                "the pipeline stages of this run are not known",
+                hint=f"choose ranks by number, or {Kind.SAMPLE}:4; stages are known from the recorder's run.json",
+            )
+        return _first_of_each(stages)
+
+
+def _spread(ranks: Sequence[int], count: int) -> tuple[int, ...]:
+    """Choose ranks by multiples of the golden ratio: spread evenly, and not all at one place of a mesh."""
+    place = np.modf(np.arange(len(ranks)) * _GOLDEN)[0]
+    return tuple(sorted(ranks[row] for row in np.argsort(place, kind="stable")[:count].tolist()))
+
+
+def _first_of_each(stages: Mapping[int, int]) -> tuple[int, ...]:
+    first: dict[int, int] = {}
+    for rank in sorted(stages):
+        first.setdefault(stages[rank], rank)
+    return tuple(sorted(first.values()))
+
+
+def _stages_declared(ranks: Iterable[int], manifest: Manifest) -> dict[int, int]:
+    return {rank: manifest.coordinates.get(str(rank), {}).get(Axis.PP, 0) for rank in ranks}
+
+
+def _stages(sources: Mapping[int, Source], manifest: Manifest | None) -> dict[int, int]:
+    """Give each rank's place on the pipeline axis; nothing where neither the manifest nor the groups tell the mesh."""
+    if manifest is not None and manifest.coordinates:
+        return _stages_declared(sources, manifest)
+    topology, unknown = lay_out(seen(sources), Job(sorted(sources), world_size(sources)), manifest)
+    if unknown or not set(sources) <= topology.coordinates.keys():
+        return {}
+    return {rank: topology.coordinates[rank].get(Axis.PP, 0) for rank in sources}
+
+
+def _outliers(sources: Mapping[int, Source], stages: Mapping[int, int]) -> tuple[int, ...]:
+    """Choose in each stage the ranks whose compute or communication stands out, and the most typical others."""
+    ranks = np.array(sorted(sources), np.int64)
+    stage = np.array([stages[rank] for rank in ranks.tolist()], np.int64)
+    times = np.array([_times_of_step(sources[rank]) for rank in ranks.tolist()])
+    chosen = np.zeros(len(ranks), bool)
+    for rows in (np.flatnonzero(stage == each) for each in np.unique(stage)):
+        own = times[rows]
+        is_odd = outliers(own[:, 0]) | outliers(own[:, 1])
+        usual = np.median(own, axis=0)
+        distance = (np.abs(own - usual) / np.maximum(usual, 1.0)).sum(axis=1)
+        by_distance = np.lexsort((rows, distance, is_odd))  # those that stand out come last
+        peers = min(int(is_odd.sum()) + _PEERS_BEYOND_OUTLIERS, int((~is_odd).sum()))
+        chosen[rows[is_odd]] = True
+        chosen[rows[by_distance[:peers]]] = True
+    return tuple(ranks[chosen].tolist())
+
+
+def _times_of_step(source: Source) -> tuple[float, float]:
+    """Give a rank's compute and communication per step in ns, overlapping work counted as often as it is there."""
+    work = _columns(source, "activities", "kind", "dur_ns", "step")
+    inside = work["step"] >= 0
+    steps = max(1, len(np.unique(work["step"][inside])))
+    total = [int(work["dur_ns"][inside & work.matches("kind", kind)].sum()) for kind in ("compute", "communication")]
+    return total[0] / steps, total[1] / steps
+
+
+def _columns(source: Source, table: str, *names: str) -> Columns:
+    """Read some columns of a table, of which nothing is kept."""
+    view = source.view(table)
+    return Columns(view.only(names) if isinstance(view, StoredTable) else table_of(view).select(names))
