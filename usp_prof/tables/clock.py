@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from usp_prof.columns.rows import rows_by_code
 from usp_prof.model.schema import RANK, Schema, Scope, integer, real, text
 from usp_prof.tables.build import table
 from usp_prof.tables.matching import same_calls
@@ -156,9 +157,8 @@ def _domains(hosts: list[str], based: NDArray[np.bool_], *, together: bool) -> N
 def _clock(ranks: NDArray[np.int64], solved: Solution, ties: Ties) -> Clock:
     residual = solved.disagreement(ties)
     p50, p99 = (np.full(len(ranks), -1, np.int64) for _ in range(2))
-    for row in np.unique(ties.row).tolist():
-        mine = residual[ties.row == row]
-        p50[row], p99[row] = (int(q) for q in np.quantile(mine, [0.5, 0.99], method="higher"))
+    for row, members in rows_by_code(ties.row).items():
+        p50[row], p99[row] = (int(q) for q in np.quantile(residual[members], [0.5, 0.99], method="higher"))
     return Clock(
         ranks,
         solved.domain,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes, occurrence, per_code
+from usp_prof.columns.rows import group_codes, occurrence, per_code, rows_by_code
 from usp_prof.tables.matching import least_squares
 from usp_prof.tables.matching.least_squares import Fit, Observations
 
@@ -161,9 +161,8 @@ def _rough(domain: Int, ties: Ties) -> Int:
     one, other, difference = _pairs(domain, ties)
     pair = group_codes(one, other)
     edges: dict[int, list[tuple[int, int]]] = {}
-    for code in range(int(pair.max()) + 1):
-        rows = pair == code
-        a, b, sample = int(one[rows][0]), int(other[rows][0]), np.sort(difference[rows])
+    for rows in rows_by_code(pair).values():
+        a, b, sample = int(one[rows[0]]), int(other[rows[0]]), np.sort(difference[rows])
         if a != b:
             middle = int(sample[len(sample) // 2])
             edges.setdefault(a, []).append((b, middle))

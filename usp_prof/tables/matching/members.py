@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes, occurrence, per_code
+from usp_prof.columns.rows import group_codes, occurrence, per_code, rows_by_code
 from usp_prof.tables import clock
 from usp_prof.tables.communication.posts import asked_late
 from usp_prof.tables.matching.same_calls import MatchedBy
@@ -39,7 +39,7 @@ class Members:
     start: Int
     end: Int
     """Aligned times."""
-    by: Int
+    by: NDArray[np.int8]
     """How it was matched: its place in `MatchedBy`."""
 
 
@@ -155,8 +155,9 @@ def _of_call(members: Members, parts: NDArray[np.bool_]) -> NDArray[np.bool_]:
 def _asked_late(tables: TableSet, members: Members, receives: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Mark the posted receives that nobody waited for until later work was done."""
     late = np.zeros(len(members.call), dtype=bool)
-    for rank in np.unique(members.rank[receives]).tolist():
-        rows = np.flatnonzero(receives & (members.rank == rank))
+    receive_rows = np.flatnonzero(receives)
+    for rank, places in rows_by_code(members.rank[receive_rows]).items():
+        rows = receive_rows[places]
         collectives, activities = tables.columns("collectives", rank), tables.columns("activities", rank)
         part = members.part[rows]
         start, lasting = collectives["start_ns"][part], collectives["dur_ns"][part]

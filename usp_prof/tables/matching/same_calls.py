@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
     Ints = NDArray[np.int64]
+    Keys = tuple[Ints, ...]
+    """Columns that are alike in all parts of a call, and in no two calls."""
 
 
 UNMATCHED = -1
@@ -51,7 +53,7 @@ class Parts:
     start: NDArray[np.int64]
     end: NDArray[np.int64]
     call: NDArray[np.int64]
-    by: NDArray[np.int64]
+    by: NDArray[np.int8]
     """Position in `MatchedBy`; -1 when unmatched."""
     calls: int
 
@@ -82,9 +84,11 @@ def _match(columns: Columns) -> Parts:
     # An exchange of a known group without a peer is an all-to-all, which runs by the kernel of sends.
     exchange = named & columns.matches("op", "send_recv") & (columns["peer"] < 0)
     paired = columns.matches("op", *_PAIRED) & ~exchange
-    keys = np.full((len(columns), 7), 0, np.int64)
-    by = np.full(len(columns), UNMATCHED, np.int64)
     numbered = _numbered(columns, named & ~paired)
+    # By part: how it was matched, and its call. Calls are numbered kind by kind, and by their keys within each.
+    by = np.full(len(columns), UNMATCHED, np.int8)
+    call = np.full(len(columns), UNMATCHED, np.int64)
+    calls = 0
     for rows, how, key in (
         (numbered, MatchedBy.SEQUENCE, _by_sequence),
         (named & ~paired & ~numbered, MatchedBy.ORDER, _by_order),
@@ -94,14 +98,11 @@ def _match(columns: Columns) -> Parts:
         if not len(index):
             continue
         found, matched = key(columns.take(index))
-        keys[index, 1 : found.shape[1] + 1] = found
-        keys[index, 0] = list(MatchedBy).index(how)
-        by[index[matched]] = list(MatchedBy).index(how)
-    call = np.full(len(columns), UNMATCHED, np.int64)
-    known = by != UNMATCHED
-    call[known] = group_codes(*keys[known].T) if known.any() else call[known]
-    calls = int(call.max()) + 1 if len(call) else 0
-    return Parts(columns, rank, columns["part"], start, start + columns["dur_ns"], call, by, max(calls, 0))
+        index = index[matched]
+        by[index] = list(MatchedBy).index(how)
+        call[index] = calls + group_codes(*(each[matched] for each in found))
+        calls = int(call[index].max(initial=calls - 1)) + 1
+    return Parts(columns, rank, columns["part"], start, start + columns["dur_ns"], call, by, calls)
 
 
 def _numbered(columns: Columns, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -112,20 +113,20 @@ def _numbered(columns: Columns, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray(rows & ~bare[group])
 
 
-def _by_sequence(c: Columns) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _by_sequence(c: Columns) -> tuple[Keys, NDArray[np.bool_]]:
     """Key by group, operation and number; several parts of one number (coalesced) by their order."""
     group, op = c.codes("group")[0], c.codes("op")[0]
     again = occurrence(group_codes(c["rank"], group, op, c["sequence"]), c["start_ns"])
-    return np.stack([group, op, c["sequence"], again], axis=1), np.ones(len(c), bool)
+    return (group, op, c["sequence"], again), np.ones(len(c), bool)
 
 
-def _by_order(c: Columns) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _by_order(c: Columns) -> tuple[Keys, NDArray[np.bool_]]:
     group, op = c.codes("group")[0], c.codes("op")[0]
     size = np.where(c.matches("op", *_UNEVEN), 0, np.maximum(c["in_bytes"], c["out_bytes"]))
     return _ordered(c, group_codes(group, op, size))
 
 
-def _by_pair(c: Columns) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _by_pair(c: Columns) -> tuple[Keys, NDArray[np.bool_]]:
     """Key by direction; a batch that sends and receives stands for both, so its pair has no direction."""
     group, rank, peer = c.codes("group")[0], c["rank"], c["peer"]
     sends, both = c.matches("op", "send"), c.matches("op", "send_recv")
@@ -136,7 +137,7 @@ def _by_pair(c: Columns) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
 
 def _ordered(
     c: Columns, kind: NDArray[np.int64], side: NDArray[np.int64] | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+) -> tuple[Keys, NDArray[np.bool_]]:
     """Give the parts of a kind on each rank numbers: inside steps where these agree over ranks, else from the end."""
     member = c["rank"] if side is None else c["rank"] * 2 + side
     step = c["step"]
@@ -151,7 +152,7 @@ def _ordered(
     place = np.where(
         stepped, occurrence(in_step, c["start_ns"]), occurrence_from_end(group_codes(kind, member), c["start_ns"])
     )
-    return np.stack([kind, np.where(stepped, step, -2), place], axis=1), ~stepped | equal
+    return (kind, np.where(stepped, step, -2), place), ~stepped | equal
 
 
 _CLOSE = 0.25

@@ -1,0 +1,144 @@
+"""What does the cross-rank part cost alone: call matching, clock fit, waiting? Made-up tables whose truth is known.
+
+    python benchmarks/cross_rank.py                          256 and 1,024 ranks of 4,000 events
+    python benchmarks/cross_rank.py --ranks 16384
+
+Only what this part reads is made and stored: `collectives` and `ranks`, of a job of dp x tp x pp on hosts of 8 ranks.
+Each rank talks `events / 8` times, mostly on tp. Clocks of hosts are up to 40 ms apart; rank 5 comes late to each call
+of its tp group. Exits with 1 where a clock is more than 20 us off, a call misses a member, or another rank is the last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from usp_prof.store.cache import StoredTables, write_parquet
+from usp_prof.tables import calls, clock, collectives
+from usp_prof.tables import ranks as rank_table
+from usp_prof.tables.build import table
+from usp_prof.tables.table_set import TableSet
+
+TENSOR, PIPELINE, HOST = 8, 8, 8
+STEPS, DATA_CALLS, STAGE_CALLS = 3, 8, 2
+SLOW, SLOW_NS = 5, 400_000
+OFFSET_NS = 20_000
+BASE_NS = 1_700_000_000_000_000_000
+
+
+def offset_of(rank: int) -> int:
+    """Give how far a rank's clock is ahead."""
+    return (rank // HOST) * 7_919_317 % 40_000_000
+
+
+def arrivals(ranks: np.ndarray, calls_of_kind: int, kind: int) -> np.ndarray:
+    """Give how late each rank (row) comes to each of its calls (column): up to 50 us, decided by rank and call."""
+    number = np.arange(calls_of_kind, dtype=np.uint64)
+    mixed = (
+        ranks[:, None].astype(np.uint64) * 2_654_435_761 + number * 40_503 + kind * 97
+    ) * 11_400_714_819_323_198_485
+    late = (mixed >> np.uint64(40)).astype(np.int64) % 50_000
+    return late + np.where(ranks[:, None] == SLOW, SLOW_NS * (kind == 0), 0)
+
+
+def parts_of(rank: int, world: int, talks: int) -> dict[str, np.ndarray | list[str]]:
+    """Make the rows of a rank's `collectives`: calls on tp, on dp, then on pp (tied weights), in each step."""
+    replica = TENSOR * PIPELINE
+    tensor = np.arange(TENSOR) + rank // TENSOR * TENSOR
+    data = np.arange(rank % replica, world, replica)
+    stages = np.arange(PIPELINE) * TENSOR + rank // replica * replica + rank % TENSOR
+    columns: dict[str, list[np.ndarray]] = {"start_ns": [], "dur_ns": [], "step": [], "sequence": []}
+    groups: list[str] = []
+    counts = (max(1, talks // STEPS - DATA_CALLS) * STEPS, DATA_CALLS * STEPS, STAGE_CALLS * STEPS)
+    kinds = zip((tensor, data, stages), ("tp", "dp", "pp"), counts, strict=True)
+    for kind, (members, name, count) in enumerate(kinds):
+        number = np.arange(count)
+        step = number // (count // STEPS)
+        scheduled = BASE_NS + step * 1_000_000_000 + kind * 300_000_000 + number % (count // STEPS) * 1_000_000
+        late = arrivals(members, count, kind)
+        own = late[np.searchsorted(members, rank)]
+        columns["start_ns"].append(scheduled + own + offset_of(rank))
+        columns["dur_ns"].append(late.max(axis=0) + 200_000 - own)
+        columns["step"].append(step)
+        columns["sequence"].append(number)
+        groups += [f"{name}@{','.join(map(str, members.tolist()))}"] * count
+    joined = {name: np.concatenate(values) for name, values in columns.items()}
+    order = np.argsort(joined["start_ns"], kind="stable")
+    made: dict[str, np.ndarray | list[str]] = {name: values[order] for name, values in joined.items()}
+    named = np.array(groups, object)[order]
+    made["group"] = named
+    made["axis"] = np.array([name.partition("@")[0] for name in named.tolist()], object)
+    made["group_size"] = np.where(made["axis"] == "dp", len(data), np.where(made["axis"] == "tp", TENSOR, PIPELINE))
+    made["part"] = np.arange(len(order))
+    return made
+
+
+def write(folder: Path, world: int, talks: int) -> None:
+    """Store the tables of all ranks."""
+    for rank in range(world):
+        place = folder / str(rank)
+        place.mkdir()
+        columns = {"rank": rank, "op": "all_reduce", "library": "nccl", **parts_of(rank, world, talks)}
+        write_parquet(table(collectives.SCHEMA, columns, len(columns["part"])), place / "collectives.parquet")
+        row = {"rank": rank, "world_size": world, "host": f"host{rank // HOST}", "base_ns": BASE_NS}
+        write_parquet(table(rank_table.SCHEMA, row, 1), place / "ranks.parquet")
+
+
+def measure(folder: Path, world: int) -> str:
+    """Join the ranks; gives a row of the table."""
+    tables = TableSet({rank: StoredTables(folder / str(rank), {"tables": []}) for rank in range(world)})
+    before = os.times()
+    joined, clocks = calls.of(tables), clock.of(tables)
+    spent = os.times()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    error = clocks.offset_ns + np.array([offset_of(rank) for rank in range(world)])
+    error -= int(np.median(error))
+    found = joined.columns()
+    of_slow = np.isin(found["call"], joined.part_columns()["call"][joined.rows_of(SLOW)]) & (found["axis"] == "tp")
+    wrong = [
+        text
+        for text, is_wrong in (
+            (f"a clock is {np.abs(error).max() / 1000:.0f} us off", np.abs(error).max() > OFFSET_NS),
+            ("calls miss members", not found["complete"].all()),
+            ("another rank is the last", not (found["late_rank"][of_slow] == SLOW).all()),
+        )
+        if is_wrong
+    ]
+    cpu = spent.user + spent.system - before.user - before.system
+    said = ", ".join(wrong) or "yes"
+    return f"| {world} | {len(joined.part_columns())} | {cpu:.1f} s | {peak:.0f} MB | {said} |"
+
+
+def main() -> int:
+    """Measure each number of ranks in a process of its own, print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", default="256,1024", metavar="LIST")
+    parser.add_argument("--events", type=int, default=4_000)
+    parser.add_argument("--measure", nargs=2, metavar=("FOLDER", "RANKS"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.measure:
+        print(measure(Path(args.measure[0]), int(args.measure[1])))
+        return 0
+    print(f"{args.events} events a rank, load {os.getloadavg()[0]:.0f}")
+    print("| ranks | parts | CPU | peak | right |")
+    print("|---|---|---|---|---|")
+    wrong = 0
+    for world in map(int, args.ranks.split(",")):
+        with tempfile.TemporaryDirectory(prefix="usp-prof-cross-rank-") as name:
+            write(Path(name), world, args.events // 8)
+            command = [sys.executable, __file__, "--measure", name, str(world)]
+            row = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        wrong += not row.endswith("| yes |")
+        print(row, flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
