@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from usp_prof.columns.intervals import EMPTY, Intervals, union, union_of
+from usp_prof.columns.rows import lookup
 from usp_prof.hta.window import KINDS
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ def kernels(
         names, texts = work.codes("name")
         frame = pd.DataFrame(
             {
-                "name": np.asarray([*texts, ""], object)[names],
+                "name": lookup(texts, names, missing=""),
                 "dur": work["dur_ns"] / 1000,
-                "kernel_type": np.asarray([*(KINDS.get(kind, "OTHER") for kind in kind_names), ""], object)[kinds],
+                "kernel_type": lookup([KINDS.get(kind, "OTHER") for kind in kind_names], kinds, missing=""),
             }
         )
         for kind in types:
@@ -133,7 +134,7 @@ def _by_type(window: Window, rank: int) -> dict[str, Intervals]:
     work = window.work(rank)
     start, end = work["start_ns"], work["start_ns"] + work["dur_ns"]
     codes, names = work.codes("kind")
-    kinds = np.asarray([*(KINDS.get(name, "OTHER") for name in names), ""], object)[codes]
+    kinds = lookup([KINDS.get(name, "OTHER") for name in names], codes, missing="")
     return {kind: union(start[kinds == kind], end[kinds == kind]) for kind in _TYPES if (kinds == kind).any()}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from usp_prof.columns.rows import lookup
 from usp_prof.hta.trace_analysis import TraceAnalysis
 from usp_prof.model.errors import UsageError
 from usp_prof.tables.events.frame import DEVICE_WORK
@@ -121,4 +122,4 @@ def _events(window: Window, rank: int, wanted: list[int], device: DeviceType) ->
         kept &= on_device if device is DeviceType.GPU else ~on_device
     chosen = events.take(np.flatnonzero(kept))
     codes, names = chosen.codes("name")
-    return pd.DataFrame({"name": np.asarray([*names, ""], object)[codes], "dur": chosen["dur_ns"] / 1000})
+    return pd.DataFrame({"name": lookup(names, codes, missing=""), "dur": chosen["dur_ns"] / 1000})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from usp_prof.columns.rows import lookup
 from usp_prof.hta.breakdowns import summed
 
 if TYPE_CHECKING:
@@ -103,8 +104,8 @@ def _annotations(window: Window, rank: int, *, on_device: bool) -> pd.DataFrame:
     threads, labels = marks.codes("thread")
     return pd.DataFrame(
         {
-            "name": np.asarray([*texts, ""], object)[names],
-            "thread": np.asarray([*labels, ""], object)[threads],
+            "name": lookup(texts, names, missing=""),
+            "thread": lookup(labels, threads, missing=""),
             "ts": start,
             "dur": marks["dur_ns"] / 1000,
             "end": start + marks["dur_ns"] / 1000,

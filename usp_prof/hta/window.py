@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Window:
         kept = np.flatnonzero(self.keeps(rank, kernels["step"], kernels["start_ns"]))
         kernels = kernels.take(kept[np.argsort(kernels["start_ns"][kept], kind="stable")])
         launches = self.tables.columns("launches", rank)
-        place = _places(launches["event"], kernels["launch_event"])
+        launch = rows_of(launches["event"], kernels["launch_event"])  # -1: not launched in the window
         kinds, kind_names = kernels.codes("kind")
         names, texts = kernels.codes("name")
         process, thread = self._device_threads(rank, kernels["event"])
@@ -91,8 +92,8 @@ class Window:
         return pd.DataFrame(
             {
                 "event": kernels["event"],
-                "name": np.asarray([*texts, ""], object)[names],
-                "kernel_type": np.asarray([*(KINDS.get(kind, "OTHER") for kind in kind_names), ""], object)[kinds],
+                "name": lookup(texts, names, missing=""),
+                "kernel_type": lookup([KINDS.get(kind, "OTHER") for kind in kind_names], kinds, missing=""),
                 "pid": process,
                 "tid": thread,
                 "stream": kernels["stream"],
@@ -101,12 +102,10 @@ class Window:
                 "dur": kernels["dur_ns"] / 1000,
                 "end": start + kernels["dur_ns"] / 1000,
                 "bytes": kernels["bytes"],
-                "launch_ts": _taken(self.micros(rank, launches["start_ns"]), place),
-                "launch_dur": _taken(launches["dur_ns"] / 1000, place),
+                "launch_ts": lookup(self.micros(rank, launches["start_ns"]), launch, missing=np.nan),
+                "launch_dur": lookup(launches["dur_ns"] / 1000, launch, missing=np.nan),
                 "launch_event": kernels["launch_event"],
-                "launch_kind": np.asarray([*launch_names, ""], object)[
-                    np.where(place >= 0, np.append(launch_kinds, -1)[place], -1)
-                ],
+                "launch_kind": lookup(launch_names, lookup(launch_kinds, launch, missing=-1), missing=""),
                 "op_event": kernels["op_event"],
             }
         )
@@ -128,23 +127,10 @@ class Window:
     def _device_threads(self, rank: int, event: Ints) -> tuple[list[Any], list[Any]]:
         """Give the trace's own process and thread of each kernel."""
         events = self.tables.columns("events", rank)
-        place = _places(events["event"], event)
+        place = rows_of(events["event"], event)
         columns = []
         for name in ("process", "thread"):
             codes, texts = events.codes(name)
             values = [int(text) if text.lstrip("-").isdigit() else text for text in texts]
             columns.append([values[code] for code in codes[place].tolist()])
         return columns[0], columns[1]
-
-
-def _places(key: Ints, wanted: Ints) -> Ints:
-    """Find each wanted key's row; -1 where there is none."""
-    order = np.argsort(key, kind="stable")
-    if not len(key):
-        return np.full(len(wanted), -1, np.int64)
-    place = order[np.minimum(np.searchsorted(key[order], wanted), len(key) - 1)]
-    return np.where(key[place] == wanted, place, -1)
-
-
-def _taken(values: NDArray[np.float64], place: Ints) -> NDArray[np.float64]:
-    return np.where(place >= 0, np.append(values, np.nan)[place], np.nan)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes, numbered
+from usp_prof.columns.rows import group_codes, lookup, numbered
 from usp_prof.replay.graph import NodeKind
 from usp_prof.tables import calls
 
@@ -164,6 +164,7 @@ def as_peers(graph: Graph, tables: TableSet, wanted: str) -> Ints:
     """Give the transfers with the named group (or every slower one) as fast as the others."""
     rows, group, ratio = ratios(tables)
     texts = rows.codes("group")[1] if len(rows) else []
-    named = np.array([wanted in ("all", "", group_word(text)) for text in texts] + [False])
-    factor = np.append(np.where(named[group], np.maximum(ratio, 1.0), 1.0), 1.0)
+    is_wanted = lookup([wanted in ("all", "", group_word(text)) for text in texts], group, missing=False)
+    # One factor a call; the last entry is for nodes of no call (-1).
+    factor = np.append(np.where(is_wanted, np.maximum(ratio, 1.0), 1.0), 1.0)
     return np.asarray(np.rint(graph.transfer / factor[graph.nodes.call]), np.int64)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes, per_code
+from usp_prof.columns.rows import group_codes, lookup, per_code, rows_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -138,12 +138,8 @@ def _split(text: str) -> list[int]:
 
 
 def _chosen(calls: Columns, parts: Columns, wanted: NDArray[np.bool_]) -> _Parts:
-    numbers = calls["call"]
-    row = np.minimum(np.searchsorted(numbers, parts["call"]), max(len(numbers) - 1, 0))
-    if not len(numbers):
-        nothing = np.zeros(0, np.int64)
-        return _Parts(nothing, nothing, nothing, nothing, nothing, nothing)
-    kept = (numbers[row] == parts["call"]) & wanted[row]
+    row = rows_of(calls["call"], parts["call"])  # -1: a call that is not among these
+    kept = lookup(wanted, row, missing=False)
     return _Parts(
         parts["call"][kept],
         parts["rank"][kept],

@@ -11,7 +11,7 @@ import numpy as np
 from usp_prof.analyses.measures import arrivals, op_work, partition
 from usp_prof.analyses.measures.partition import CAUSES
 from usp_prof.analyses.measures.partition import Cause as Idle
-from usp_prof.columns.rows import first_rows, numbered, rows_of
+from usp_prof.columns.rows import first_rows, lookup, numbered, rows_of
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.tables import calls as call_table
 
@@ -85,11 +85,12 @@ def _flop(tables: TableSet, parts: Partition) -> NDArray[np.float64]:
         done = op_work.of_rank(tables, rank, EVERYTHING)
         first = first_rows(done.owner)
         first = first[(done.owner[first] >= 0) & (done.kind[first] >= 0)]
-        cost = np.array([kind.cost.flop if kind.cost is not None else 0.0 for kind in done.kinds] + [0.0])
+        flop_of_kind = [kind.cost.flop if kind.cost is not None else 0.0 for kind in done.kinds]
         steps, place = numbered(parts.step[mine])
         step = rows_of(steps, done.step[first])
         inside = step >= 0
-        found[mine] = np.bincount(step[inside], cost[done.kind[first[inside]]], len(steps))[place]
+        flop = lookup(flop_of_kind, done.kind[first[inside]], missing=0.0)
+        found[mine] = np.bincount(step[inside], flop, len(steps))[place]
     return found
 
 

@@ -90,8 +90,8 @@ _FULL = ("fp32", "float32")
 
 def _tell_lists(kinds: list[OpKind], kind: Ints, name: Ints, names: list[str]) -> None:
     """Cost ops on lists of tensors by the type that their kernels' names tell, where nothing else told it."""
-    open_ = np.array([k.cost is None and LIST in k.types for k in kinds] + [False])
-    for place in distinct(kind[open_[kind]]).tolist():
+    has_no_cost = lookup([each.cost is None and LIST in each.types for each in kinds], kind, missing=False)
+    for place in distinct(kind[has_no_cost]).tolist():
         told = next(filter(None, (element_type(names[code]) for code in distinct(name[kind == place]).tolist())), "")
         if told:
             kinds[place] = replace(kinds[place], cost=_cost(kinds[place], told))

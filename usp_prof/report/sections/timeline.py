@@ -8,6 +8,7 @@ import numpy as np
 
 from usp_prof.charts.inputs import TimelineSlices
 from usp_prof.charts.levels import Slices, levels
+from usp_prof.columns.rows import lookup
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Section, Stack, StackPart, TableColumn, Text
 from usp_prof.report.figures import axes_in_order, label_of
@@ -110,8 +111,9 @@ def _row_keys(columns: Columns) -> tuple[NDArray[np.int64], list[str]]:
     talks = columns.matches("kind", _COMMUNICATION)
     present = {axes[code] or "unknown" for code in np.unique(codes[talks]).tolist()}
     order = ["", *(str(axis) for axis in axes_in_order(dict.fromkeys(present, 0)))]
-    place = np.array([order.index(axis or "unknown") if (axis or "unknown") in order else 0 for axis in axes] + [0])
-    return np.where(talks, place[codes], 0).astype(np.int64), order
+    place_of_axis = {axis: place for place, axis in enumerate(order)}
+    place = lookup([place_of_axis.get(axis or "unknown", 0) for axis in axes], codes, missing=0)
+    return np.where(talks, place, 0).astype(np.int64), order
 
 
 def _merged(codes: NDArray[np.int64], names: list[str]) -> tuple[NDArray[np.int64], list[str]]:

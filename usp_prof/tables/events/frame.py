@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from usp_prof.columns.arrow import coded
 from usp_prof.columns.lanes import Tracks, nest
+from usp_prof.columns.rows import lookup
 from usp_prof.columns.table import Columns
 from usp_prof.inputs.kineto import combinations
 from usp_prof.model.schema import Kind
@@ -116,8 +117,7 @@ class EventFrame:
             wanted = [code for code, value in enumerate(values) if value == name]
             hits = np.isin(codes, wanted) if len(wanted) != 1 else codes == wanted[0]
             if name != "cpu_instant_event":
-                complete = np.array([text == "X" for text in phases] + [False])
-                hits = hits & complete[phase]
+                hits = hits & lookup([text == "X" for text in phases], phase, missing=False)
             self._categories[name] = np.flatnonzero(hits)
         return self._categories[name]
 
@@ -140,7 +140,7 @@ class EventFrame:
     def texts(self, name: str, rows: Ints) -> NDArray[Any]:
         """Give a text column of some rows as str objects."""
         codes, values = self.codes(name)
-        return np.asarray([*values, ""], dtype=object)[codes[rows]]
+        return lookup(values, codes[rows], missing="")
 
     def arguments(self, rows: Ints, fields: Iterable[Field]) -> dict[str, Any]:
         """Read fields out of the arguments of some rows: integers and floats as NumPy arrays, texts as Arrow arrays."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes, lookup, per_code
+from usp_prof.columns.rows import group_codes, lookup, per_code, rows_of
 from usp_prof.columns.table import Columns
 from usp_prof.contract import parse_mark
 from usp_prof.model.topology import Axis
@@ -177,15 +177,8 @@ def _posted(source: Source, activities: Columns) -> Ints:
     ops = Columns(source.view("ops"))
     if len(Columns(source.view("launches"))) or not len(ops):
         return begun
-    place, hit = _places(ops["event"], activities["op_event"])
-    return np.where(hit, ops["start_ns"][place], begun)
-
-
-def _places(events: Ints, wanted: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """Find rows by their event; the second says which were found."""
-    order = np.argsort(events, kind="stable")
-    place = order[np.minimum(np.searchsorted(events[order], wanted), len(order) - 1)]
-    return place, events[place] == wanted
+    op = rows_of(ops["event"], activities["op_event"])  # -1: no op is known
+    return np.where(op >= 0, ops["start_ns"][op], begun)
 
 
 def _host_times(source: Source, activities: Columns) -> tuple[Ints, Ints]:
@@ -194,9 +187,9 @@ def _host_times(source: Source, activities: Columns) -> tuple[Ints, Ints]:
     start = activities["start_ns"]
     if not len(launches):
         return start, start + activities["dur_ns"]
-    place, hit = _places(launches["event"], activities["launch_event"])
-    begun = np.where(hit, launches["start_ns"][place], start)
-    return begun, np.where(hit, begun + launches["dur_ns"][place], begun)
+    launch = rows_of(launches["event"], activities["launch_event"])  # -1: not launched in the window
+    begun = np.where(launch >= 0, launches["start_ns"][launch], start)
+    return begun, np.where(launch >= 0, begun + launches["dur_ns"][launch], begun)
 
 
 def _kinds(source: Source, activities: Columns, compute: NDArray[np.bool_]) -> Ints:
@@ -204,10 +197,9 @@ def _kinds(source: Source, activities: Columns, compute: NDArray[np.bool_]) -> I
     ops = Columns(source.view("ops"))
     found = np.full(len(activities), _UNKNOWN, np.int64)
     if len(ops):
-        place, hit = _places(ops["event"], activities["op_event"])
         codes, phases = ops.codes("phase")
-        meaning = np.array([_PHASES.get(phase, _UNKNOWN) for phase in phases] + [_UNKNOWN])
-        found = np.where(hit, meaning[codes][place], found)
+        kind_of_op = lookup([_PHASES.get(phase, _UNKNOWN) for phase in phases], codes, missing=_UNKNOWN)
+        found = lookup(kind_of_op, rows_of(ops["event"], activities["op_event"]), missing=_UNKNOWN)
     codes, names = activities.codes("name")
     paced = lookup([_paced(name) for name in names], codes, missing=_UNKNOWN)
     return np.where(compute & (paced != _UNKNOWN), paced, found)

@@ -38,8 +38,7 @@ def compute_faster(graph: Graph, request: Request) -> Graph:
         stage = np.append(work_of(request.tables).stage, np.full(graph.added, -1))
         rows &= stage == int(edit.number("stage"))
     if edit.place("name"):
-        named = np.array([edit.place("name") in name for name in graph.names] + [False])
-        rows &= named[graph.nodes.name]
+        rows &= lookup([edit.place("name") in name for name in graph.names], graph.nodes.name, missing=False)
     return graph.with_changes(duration=scaled(graph.duration, rows, factor))
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.rows import lookup
 from usp_prof.model.errors import UsageError
 from usp_prof.replay import backward
 from usp_prof.replay.graph import NodeKind
@@ -88,8 +89,8 @@ def _part(graph: Graph, work: Work, which: str, layout: Layout) -> Flags:
 
 def _on_other_axes(graph: Graph) -> Flags:
     """Mark communication that recomputation does not repeat: between stages, and of gradients and weights."""
-    kept = np.array([axis in ("tp", "cp", "ep") for axis in graph.axes] + [False])
-    return np.asarray((graph.nodes.kind == NodeKind.COMMUNICATION) & ~kept[graph.nodes.axis])
+    kept = lookup([axis in ("tp", "cp", "ep") for axis in graph.axes], graph.nodes.axis, missing=False)
+    return np.asarray((graph.nodes.kind == NodeKind.COMMUNICATION) & ~kept)
 
 
 def _with_backward(graph: Graph, work: Work, again: np.ndarray) -> Graph:
