@@ -79,6 +79,10 @@ class Case:
     trainer: str
 
 
+MAX_WHOLE = 1 << 31
+"""Of one whole number in a table: sequences, degrees and sizes of a model, whose products are counted in 64 bits."""
+
+
 def predict_table(rows: Sequence[Mapping[str, str]], convention: str = "palm") -> list[Prediction | str]:
     """Predict every row; a row that is refused gives the sentence that says why."""
     found: list[Prediction | str] = []
@@ -240,6 +244,8 @@ def _whole(given: Mapping[str, str], name: str, default: int) -> int:
     value = float(text) if text is not None else _number(given, name, default)
     if value != int(value):
         raise UsageError(f"{name} is a whole number, not {given[name]!r}")
+    if value > MAX_WHOLE:
+        raise UsageError(f"{name} is at most {MAX_WHOLE}, not {given[name][:24]}")
     return int(value)
 
 
