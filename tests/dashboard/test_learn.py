@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drawn import drawn, naming
+from streamlit.testing.v1 import AppTest
 
 from dashboard import data
 from dashboard.pages import learn
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TRACES = Path(__file__).parents[2] / "traces"
+SCRIPT = Path(learn.__file__).parents[1] / "script" / "main.py"
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +61,10 @@ def test_the_page_needs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with naming([], tmp_path, monkeypatch):
         assert data.run_count() == 0
         assert drawn("learn").selectbox[0].value == LESSONS[0]
+
+
+def test_without_a_run_the_lessons_are_led_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with naming([], tmp_path, monkeypatch):
+        app = AppTest.from_file(str(SCRIPT), default_timeout=120).run()
+        assert not app.exception
+        assert [link.proto.label for link in app.get("page_link")] == ["Plan", "Learn"]
