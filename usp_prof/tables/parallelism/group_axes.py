@@ -33,7 +33,15 @@ _NAMES = {"fsdp": Axis.DP_SHARD, "efsdp": Axis.DP_SHARD, "sp": Axis.TP, "etp": A
 
 
 def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[Layout, list[HealthRow]]:
-    """Settle every group's axis from what all ranks say together."""
+    """Settle every group's axis from what all ranks say together.
+
+    The first of these that says something decides:
+      description  PyTorch's name of the group, such as mesh_tp
+      manifest     the recorder's entry for these ranks
+      ranks        the one axis of the declared mesh along which the members differ
+      mark         ranges around the group's traffic, such as pp::F
+      inference    what the traffic carries and when; where two axes fit, the axis stays unknown
+    """
     parts = {rank: Columns(source.view("collectives")) for rank, source in sources.items()}
     groups = {group.key: group for group in seen(sources)}
     world = world_size(sources)
@@ -42,6 +50,7 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[L
     whole = job_group(parts, groups.values(), world, hosts_of(sources))
     if whole is not None:
         groups.setdefault(whole.key, whole)
+    # Traffic and guesses by group; "" stands for traffic of no known group, which the job's group takes over.
     traffic = traffic_of(parts)
     guesses = inferred(traffic, groups.values())
     ungrouped = guesses.get("", Inferred())
@@ -51,16 +60,16 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[L
     allowed: dict[str, tuple[str, ...]] = {}
     settled = []
     divided = _divided(groups.values(), world)
-    for key in sorted(groups):
-        entry = _entry(groups[key], manifest)
+    for key, group in sorted(groups.items()):
+        entry = _entry(group, manifest)
         if entry and len(entry.axes) > 1:
             allowed[key] = tuple(_axis_named(name).value for name in entry.axes)
-        by_name = _by_name(groups[key], entry, manifest)
-        spans = divided and len(groups[key].ranks) == world
-        settled.append(by_name or _by_traffic(groups[key], traffic.get(key), guesses.get(key), spans=spans))
+        spans = divided and len(group.ranks) == world
+        by_name = _by_name(group, entry, manifest)
+        settled.append(by_name or _by_traffic(group, traffic.get(key), guesses.get(key), spans=spans))
     settled = [_of_one_axis(group, settled) for group in settled]
-    own_pipelines = any(group.axis == Axis.PP and group.axis_source not in TRUSTED for group in settled)
-    job = Job(sorted(sources), world, talking(parts) if own_pipelines else ())
+    has_own_pipeline = any(group.axis == Axis.PP and group.axis_source not in TRUSTED for group in settled)
+    job = Job(sorted(sources), world, talking(parts) if has_own_pipeline else ())
     topology, no_mesh = lay_out(settled, job, manifest)
     health = axis_health(settled, traffic, parts, ungrouped if whole is None else Inferred())
     if no_mesh:
@@ -80,20 +89,20 @@ def hosts_of(sources: Mapping[int, Source]) -> dict[int, str]:
 
 def _of_one_axis(group: Group, groups: Iterable[Group]) -> Group:
     """Give a product group the one of its axes whose group has the same ranks: the others have size 1 there."""
-    product = described(group.description).product
     if group.axis != Axis.UNKNOWN or len(group.ranks) < 2:
         return group
-    spanning = [other for other in groups if other.ranks == group.ranks and described(other.description).sizes]
-    same = {other.axis for other in spanning if other.axis in product}
-    return _with(group, Axis(same.pop()), AxisSource.RANKS) if len(same) == 1 else group
+    product = described(group.description).product
+    namesakes = [other for other in groups if other.ranks == group.ranks and described(other.description).sizes]
+    axes = {other.axis for other in namesakes if other.axis in product}
+    return _with(group, Axis(axes.pop()), AxisSource.RANKS) if len(axes) == 1 else group
 
 
 def _entry(group: Group, manifest: Manifest | None) -> GroupEntry | None:
     """Find the manifest's entry of a group: the same ranks, and the same name where both have one."""
     if manifest is None:
         return None
-    same = [e for e in manifest.groups if tuple(e.ranks) == group.ranks]
-    named = [e for e in same if e.name == group.name]
+    same = [entry for entry in manifest.groups if tuple(entry.ranks) == group.ranks]
+    named = [entry for entry in same if entry.name == group.name]
     if named:
         return named[0]
     return same[0] if len(same) == 1 and (not group.name or not same[0].name) else None
@@ -145,9 +154,10 @@ def _axis_of_ranks(ranks: tuple[int, ...], manifest: Manifest | None) -> Axis | 
     if any(place is None for place in places):
         return None
     known = [place for place in places if place is not None]
-    axes = [axis for axis in known[0] if axis in [*Axis] and len({place.get(axis) for place in known}) > 1]
+    differing = [name for name in known[0] if len({place.get(name) for place in known}) > 1]
+    axes = [name for name in differing if name in [*Axis]]
     # An expert axis borrows ranks from the others, so its coordinate varies along with theirs.
-    axes = [axis for axis in axes if axis != Axis.EP] or axes
+    axes = [name for name in axes if name != Axis.EP] or axes
     if len(axes) != 1 or len(ranks) != manifest.mesh.get(axes[0], len(ranks)):
         return None
     return Axis(axes[0])
@@ -155,5 +165,7 @@ def _axis_of_ranks(ranks: tuple[int, ...], manifest: Manifest | None) -> Axis | 
 
 def _axis_of_namesakes(ranks: tuple[int, ...], manifest: Manifest | None) -> Axis | None:
     """Find the one axis that the manifest's groups of these very ranks serve: trainers make a second group of them."""
-    told = {name for entry in manifest.groups if tuple(entry.ranks) == ranks for name in entry.axes} if manifest else ()
-    return _axis_named(*told) if len(told) == 1 else None
+    if manifest is None:
+        return None
+    names = {name for entry in manifest.groups if tuple(entry.ranks) == ranks for name in entry.axes}
+    return _axis_named(*names) if len(names) == 1 else None

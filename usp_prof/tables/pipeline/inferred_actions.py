@@ -1,7 +1,7 @@
 """Inferred actions: pipeline actions of ranks that mark none, from what they computed between sends and receives.
 
 The ranks of a pipeline follow from who first sends to whom. Each rank's stretches of forward and backward work
-(`work_between`) are set beside the orders of all named schedules: one that has the same turns and sends on every rank
+(`stretches`) are set beside the orders of all named schedules: one that has the same turns and sends on every rank
 tells stage and micro-batch of each action. A plain pipeline in another order counts its micro-batches through, as
 messages keep their order. Else only the kinds are known. What marks leave out (`Forward 3` names no stage) is filled
 in from the pipeline's order as well.
@@ -73,17 +73,18 @@ def completed(sources: Mapping[int, Source]) -> dict[int, Source]:
 
 
 def _complete(sources: Mapping[int, Source]) -> dict[int, pa.Table]:
+    """Give every rank's actions: without any marks inferred, with marks that name no stage completed."""
     found = {rank: source.table(actions.SCHEMA.name) for rank, source in sources.items()}
-    marked = any(len(made) for made in found.values())
-    if marked and not any(_lacks_stages(made) for made in found.values()):
+    is_marked = any(len(made) for made in found.values())
+    if is_marked and not any(_lacks_stages(made) for made in found.values()):
         return found
     passed = {rank: stretches.messages(source) for rank, source in sources.items()}
     for chain in chains(sources, passed):
-        if not marked:
+        if is_marked:
+            for stage, rank in enumerate(chain):
+                found[rank] = _with_stage(found[rank], stage)
+        else:
             found |= _inferred(sources, passed, chain)
-            continue
-        for stage, rank in enumerate(chain):
-            found[rank] = _with_stage(found[rank], stage)
     return found
 
 
@@ -95,9 +96,13 @@ def _with_stage(made: pa.Table, stage: int) -> pa.Table:
     """Fill in the stage where marks leave it out; a rank that does a micro-batch twice in a step has several stages."""
     columns = Columns(made)
     without = columns["stage"] < 0
+    if not without.any():
+        return made
     kinds = columns.codes("kind")[0]
-    keys = np.stack([columns["step"], kinds, columns["micro_batch"]])[:, without & (columns["step"] >= 0)]
-    if not without.any() or len(np.unique(keys, axis=1).T) < keys.shape[1]:
+    in_step = without & (columns["step"] >= 0)
+    # Step, kind and micro-batch of each action without a stage, one column each: no two are alike on a single stage.
+    keys = np.stack([columns["step"], kinds, columns["micro_batch"]])[:, in_step]
+    if np.unique(keys, axis=1).shape[1] < keys.shape[1]:
         return made
     place = made.column_names.index("stage")
     return made.set_column(place, made.schema.field(place), [np.where(without, stage, columns["stage"])])
@@ -139,15 +144,20 @@ def _group(source: Source, rank: int) -> set[int]:
 
 
 def _in_order(members: set[int], passed: Mapping[int, Messages]) -> tuple[int, ...]:
-    firsts = [rank for rank in sorted(members) if passed[rank].sends[0]]
-    chain = firsts[:1]
-    while len(firsts) == 1 and len(chain) < len(members):
-        sent = passed[chain[-1]].peer[passed[chain[-1]].sends]
-        following = int(sent[0]) if len(sent) else -1
+    """Sort the ranks of a pipeline by stage, following who first sends to whom.
+
+    Stage 0 is the one rank whose first message is a send. It sends to stage 1, whose first send goes to stage 2, and so
+    on. Where peers are unknown, or several ranks send first, the order of the ranks is taken.
+    """
+    sending_first = [rank for rank in sorted(members) if passed[rank].sends[0]]
+    chain = sending_first[:1]
+    while len(sending_first) == 1 and len(chain) < len(members):
+        last = passed[chain[-1]]
+        peers = last.peer[last.sends]
+        following = int(peers[0]) if len(peers) else -1
         if following not in members or following in chain:
             break
         chain.append(following)
-    # Without known peers the group's order is the stages'.
     return tuple(chain) if len(chain) == len(members) else tuple(sorted(members))
 
 
@@ -155,53 +165,55 @@ def _inferred(
     sources: Mapping[int, Source], passed: Mapping[int, Messages], chain: tuple[int, ...]
 ) -> dict[int, pa.Table]:
     """Infer the actions of the ranks of one pipeline, step by step."""
+    # All three have one entry a rank of the chain.
     found = [stretches.stretches(sources[rank], passed[rank]) for rank in chain]
     messages = [passed[rank] for rank in chain]
     labelled: list[list[Labelled]] = [[] for _ in chain]
-    for step in sorted({number for one in found for number in one.step.tolist()}):
-        for place, of_rank in enumerate(_labelled_step(found, messages, step)):
-            labelled[place] += of_rank
-    made = zip(chain, found, labelled, messages, strict=True)
-    return {rank: _table(rank, of_rank, labels, own) for rank, of_rank, labels, own in made}
+    for step in sorted({number for of_rank in found for number in of_rank.step.tolist()}):
+        for place, labels in enumerate(_labelled_step(found, messages, step)):
+            labelled[place] += labels
+    return {rank: _table(rank, found[place], labelled[place], messages[place]) for place, rank in enumerate(chain)}
 
 
 def _labelled_step(found: Sequence[Stretches], passed: Sequence[Messages], step: int) -> list[list[Labelled]]:
     """Leave out as little light work as makes the rest fit an order; all but the lightest where none fits."""
     tried = [[_turns(*one, step, share) for one in zip(found, passed, strict=True)] for share in _LIGHT]
-    fits = (labels for turns in tried if (labels := by_named_order(turns)))
-    return next(fits, None) or counted(tried[0])
+    for turns in tried:
+        if labels := by_named_order(turns):
+            return labels
+    return counted(tried[0])
 
 
 def _turns(found: Stretches, passed: Messages, step: int, share: float) -> list[tuple[int, Turn]]:
+    """List the stretches of a rank in one step with their kinds, and whether something was sent after each."""
     rows = found.heavy(share)
-    sends = found.sends(rows, passed)
-    mine = found.step[rows] == step
-    return [
-        (row, Turn(kind, sent))
-        for row, kind, sent in zip(
-            rows[mine].tolist(), found.kind[rows][mine].tolist(), sends[mine].tolist(), strict=True
-        )
-    ]
+    kinds, sends = found.kind[rows], found.sends(rows, passed)
+    chosen = np.flatnonzero(found.step[rows] == step)
+    return [(int(rows[place]), Turn(int(kinds[place]), bool(sends[place]))) for place in chosen.tolist()]
 
 
 def _table(rank: int, found: Stretches, labelled: Sequence[Labelled], passed: Messages) -> pa.Table:
+    """Make the actions of a rank from its labelled stretches: a stretch of several actions is cut into as many."""
     work, arrived = found.work, passed.ended[~passed.sends]
-    said = [action for one in labelled for action in one.actions]
-    ranges = [piece for one in labelled for piece in found.pieces(list(one.rows), len(one.actions))]
-    ranges = [(found.after_receiving(low, high, arrived), high) for low, high in ranges]
-    low = np.array([first for first, _ in ranges], np.int64)
-    start = np.array([work.begun[a:b].min() for a, b in ranges], np.int64)
+    named = [action for label in labelled for action in label.actions]  # kind, stage and micro-batch
+    # Work of each action, from `low` to before `high`; what ran before its receive arrived is left out.
+    ranges = []
+    for label in labelled:
+        for low, high in found.pieces(list(label.rows), len(label.actions)):
+            ranges.append((found.after_receiving(low, high, arrived), high))
+    first = np.array([low for low, _ in ranges], np.int64)
+    start = np.array([work.begun[low:high].min() for low, high in ranges], np.int64)
     columns = {
         "rank": rank,
-        "event": work.event[low],
-        "kind": [kind for kind, _, _ in said],
-        "stage": np.array([stage for _, stage, _ in said], np.int64),
-        "micro_batch": np.array([number for _, _, number in said], np.int64),
+        "event": work.event[first],
+        "kind": [kind for kind, _, _ in named],
+        "stage": np.array([stage for _, stage, _ in named], np.int64),
+        "micro_batch": np.array([number for _, _, number in named], np.int64),
         "start_ns": start,
-        "dur_ns": np.array([work.ended[a:b].max() for a, b in ranges], np.int64) - start,
-        "device_start_ns": np.array([work.start[a:b].min() for a, b in ranges], np.int64),
-        "device_end_ns": np.array([work.end[a:b].max() for a, b in ranges], np.int64),
+        "dur_ns": np.array([work.ended[low:high].max() for low, high in ranges], np.int64) - start,
+        "device_start_ns": np.array([work.start[low:high].min() for low, high in ranges], np.int64),
+        "device_end_ns": np.array([work.end[low:high].max() for low, high in ranges], np.int64),
         "source": INFERRED,
-        "step": found.step[np.searchsorted(found.first, low, side="right") - 1],
+        "step": found.step[np.searchsorted(found.first, first, side="right") - 1],
     }
     return table(actions.SCHEMA, columns, len(ranges))
