@@ -1,16 +1,20 @@
-"""How does a test get the tables of a declared run? Written by `usp_prof.synth`, read the way any run is."""
+"""Declared runs, written by `usp_prof.synth` and read the way any run is, and the metrics that analyses declare."""
 
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from usp_prof.analyses import NAMES
+from usp_prof.findings import slowdown
 from usp_prof.run import open_run
 from usp_prof.synth.write import TRUTH_NAME, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from usp_prof.model.metric import Metric
     from usp_prof.synth.declaration import Declaration
     from usp_prof.tables.table_set import TableSet
 
@@ -20,3 +24,10 @@ def read(run: Declaration, folder: Path) -> tuple[TableSet, dict[str, Any]]:
     write(run, folder / "run")
     truth = json.loads((folder / "run" / TRUTH_NAME).read_text())
     return open_run(folder / "run", cache_dir=folder / "cache").tables, truth
+
+
+def declared_metrics() -> dict[str, Metric]:
+    """Give the metrics that the analyses declare, and what findings bring, by id."""
+    modules = [import_module(f"usp_prof.analyses.{name}") for name in NAMES]
+    declared = [metric for module in modules for metric in module.METRICS]
+    return {metric.id: metric for metric in (*declared, *slowdown.METRICS)}

@@ -3,11 +3,11 @@ from __future__ import annotations
 from math import inf, nan
 
 import pytest
+from declared import declared_metrics
 
 from usp_prof.analyses.result import impossible
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import FROM_ONE, SIGNED, Better, Metric, Range, Unit, Value, sound
-from usp_prof.report.build import declared_metrics
 
 SHARE = Metric("a_fraction", Unit.FRACTION, Better.LOWER, "A", "A.", ("rank",), inputs="two totals")
 TIME = Metric("a_time", Unit.NS, Better.LOWER, "A", "A.", ("rank",))

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from usp_prof.analyses.result import Result
     from usp_prof.model.finding import Finding
-    from usp_prof.model.metric import Metric
     from usp_prof.tables.table_set import TableSet
 
 
@@ -47,14 +46,6 @@ def analyse(
     return results
 
 
-def declared_metrics(names: Iterable[str] = NAMES) -> dict[str, Metric]:
-    """Give the metrics that the analyses declare, and what findings bring, by id."""
-    modules = (import_module(f"usp_prof.analyses.{name}") for name in names)
-    declared = [metric for module in modules for metric in module.METRICS]
-    return {metric.id: metric for metric in (*declared, *slowdown.METRICS)}
-
-
-@no_collection()
 def build(
     tables: TableSet,
     results: Mapping[str, Result],
