@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.cli import dashboard
 from usp_prof.cli.app import main
 from usp_prof.learn.lessons import LESSONS
 
@@ -37,3 +38,10 @@ def test_an_unknown_lesson_is_a_usage_error(capsys: pytest.CaptureFixture[str]) 
 def test_opening_needs_a_lesson(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["learn", "--open"]) == 2
     assert "usp-prof learn" in capsys.readouterr().err
+
+
+def test_the_dashboard_opens_on_the_lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    links: list[str] = []
+    monkeypatch.setattr(dashboard, "serve", lambda _words, _environment, link: links.append(link) or 0)
+    assert main(["learn", "ring", "--open", "--output", str(tmp_path), "--cache-dir", str(tmp_path / "cache")]) == 0
+    assert [link.rpartition("/")[2] for link in links] == ["learn"]

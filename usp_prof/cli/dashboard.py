@@ -52,6 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, metavar="N", help=f"port (default: the first free from {FIRST_PORT})")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
+    parser.set_defaults(page="")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     paths = [path for name in named for path in _runs_under(name)]
     port = args.port or free_port(args.host)
     token = "" if args.host in LOOPBACK else secrets.token_urlsafe(16)
-    link = f"http://{args.host}:{port}/" + (f"?token={token}" if token else "")
+    link = link_to(args.host, port, page=args.page, token=token)
     sys.stderr.write(f"usp-prof dashboard: {one_line(link)}  (Ctrl-C ends it)\n")
     environment = os.environ | {"USP_PROF_DASHBOARD_PATHS": json.dumps(paths)}
     environment["USP_PROF_DASHBOARD_SWEEPS"] = json.dumps(sweeps)
@@ -72,6 +73,11 @@ def run(args: argparse.Namespace) -> int:
     if args.cache_dir:
         environment["USP_PROF_CACHE"] = args.cache_dir
     return serve(command(dashboard_package, args.host, port), environment, "" if args.no_browser else link)
+
+
+def link_to(host: str, port: int, *, page: str = "", token: str = "") -> str:
+    """Give the address of a page (its path; empty: where a visitor lands), with the token that it needs."""
+    return f"http://{host}:{port}/{page}" + (f"?token={token}" if token else "")
 
 
 def _runs_under(path: str) -> tuple[str, ...]:

@@ -55,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
     from usp_prof.cli import dashboard  # noqa: PLC0415 - only to open it
 
     paths = [str(path_of(each, folder)) for each in chosen.runs]
-    served = {"port": None, "host": dashboard.LOOPBACK[0], "no_browser": False, "cache_dir": args.cache_dir}
+    served = {
+        "port": None, "host": dashboard.LOOPBACK[0], "page": "learn", "no_browser": False, "cache_dir": args.cache_dir,
+    }  # fmt: skip
     return dashboard.run(Namespace(paths=paths, **served))
 
 
