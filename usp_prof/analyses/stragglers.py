@@ -1,7 +1,7 @@
 """Who keeps the others waiting, why, and what does it cost the job?
 
 HTA names the rank with the most communication time: that is a victim. The straggler of a call arrives last, so it
-waits least. What a rank costs is the lateness that is its own doing (see `_arrivals`), on the axis where it weighs
+waits least. What a rank costs is the lateness that is its own doing (see `arrivals.py`), on the axis where it weighs
 most; two ranks that are equally slow cost nothing each, as mending one alone gains nothing.
 """
 

@@ -10,6 +10,7 @@ from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UsageError
 from usp_prof.model.flops import load as load_model
 from usp_prof.model.selection import Assumptions
+from usp_prof.report.answers import slowdown as slowdown_answer
 from usp_prof.report.answers import whatif as answer
 from usp_prof.report.writers import terminal
 from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
@@ -123,9 +124,9 @@ def _ideal(args: argparse.Namespace, edits: Sequence[Edit]) -> int:
         from usp_prof.whatif.reordering.op_replay import job_slowdown  # noqa: PLC0415
 
         found = job_slowdown(read_op_table(Path(args.path)))
-        write_out(answer.of_job(found, as_json=args.format == "json"))
+        write_out(slowdown_answer.of_job(found, as_json=args.format == "json"))
         return 0
     from usp_prof.whatif.attribution import slowdown  # noqa: PLC0415
 
-    write_out(answer.of_run(slowdown(open_from(args).tables), as_json=args.format == "json"))
+    write_out(slowdown_answer.of_run(slowdown(open_from(args).tables), as_json=args.format == "json"))
     return 0

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from usp_prof.gate.history import find_trend
+from usp_prof.gate.change_points import find_trend
 
 
 def test_slow_drift_is_found() -> None:
