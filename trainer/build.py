@@ -33,11 +33,11 @@ def wanted_groups(settled: Settled) -> set[str]:
 def build(settled: Settled, mesh: Mesh, device: torch.device, faults: Faults) -> Update:
     """Make this rank's stages, its data parallelism and its update."""
     chunks = {stage: build_stage(settled, mesh, device, faults, stage) for stage in settled.held(mesh.place["pp"])}
-    return Update(settled, mesh, chunks, build_data(settled, mesh, chunks, faults), faults)
+    return Update(settled, mesh, chunks, build_data(settled, mesh, device, chunks, faults), faults)
 
 
 def build_stage(settled: Settled, mesh: Mesh, device: torch.device, faults: Faults, stage: int) -> Decoder:
-    """Make one stage of the decoder."""
+    """Make one stage of the decoder; its weights are on paper until data parallelism creates what the rank keeps."""
     options, shape, layout = settled.options, settled.shape, settled.layout
     drag, documents = faults.drag(stage), faults.documents()
     here = settled.micro_batch / (layout.cp * layout.tp)
@@ -71,8 +71,10 @@ def build_stage(settled: Settled, mesh: Mesh, device: torch.device, faults: Faul
     return decoder
 
 
-def build_data(settled: Settled, mesh: Mesh, chunks: dict[int, Decoder], faults: Faults) -> DataParallel:
-    """Choose who sums gradients and who keeps the optimizer's state."""
+def build_data(
+    settled: Settled, mesh: Mesh, device: torch.device, chunks: dict[int, Decoder], faults: Faults
+) -> DataParallel:
+    """Choose who sums gradients and who keeps the optimizer's state; brings the weights into memory."""
     options = settled.options
     if options.zero >= 2:
         free = options.zero == 3
@@ -82,4 +84,4 @@ def build_data(settled: Settled, mesh: Mesh, chunks: dict[int, Decoder], faults:
     if faults.of_kind("unbucketed"):
         limit = 0
     overlap = not faults.of_kind("unoverlapped")
-    return Buckets(chunks, mesh, limit, sharded=options.zero == 1, overlap=overlap)
+    return Buckets(chunks, mesh, device, limit, sharded=options.zero == 1, overlap=overlap)

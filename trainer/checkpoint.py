@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint import metadata, planner, planner_helpers
 
-from trainer.options import OptionError, Options, flag_of, refuse
+from trainer.options import OptionError, Options, default, flag_of, refuse
 from trainer.settled import Settled
 from trainer.step import Update
 
@@ -31,7 +31,7 @@ FORMAT = 2
 """Of what this file writes; format 1 named weights by rank, which only the very same layout could read."""
 MODEL_FLAGS = {"layers": "--layers", "experts": "--experts", "top_k": "--top-k"}
 """Sizes of a model that have an option of their own."""
-CURVE = ("seed", "data", "batch", "sequence", "dtype", "lr", "warmup", "steps", "clip", "weight_decay")
+CURVE = ("seed", "data", "batch", "sequence", "capacity", "dtype", "lr", "warmup", "steps", "clip", "weight_decay")
 """Options that may change between two runs, but then the losses are no longer those of one uninterrupted run."""
 
 
@@ -176,9 +176,9 @@ def changes(folder: Path, settled: Settled) -> list[str]:
     """Name the options, beside the layout, that the checkpoint was written with other values of."""
     written, now = json.loads((newest(folder) / IDENTITY).read_text())["curve"], _identity(settled)["curve"]
     return [
-        f"{flag_of(item)} {now[item.name]} (was {written.get(item.name)})"
+        f"{flag_of(item)} {now[item.name]} (was {before})"
         for item in fields(Options)
-        if item.name in now and written.get(item.name) != now[item.name]
+        if item.name in now and (before := written.get(item.name, default(item))) != now[item.name]
     ]
 
 

@@ -65,6 +65,7 @@ class Options:
     ep_layout: str = option("outer", "borrow ranks far apart (dp first) or neighbours", choices=("outer", "inner"))
     experts: int = option(0, "routed experts in each layer; 0 is a dense model")
     top_k: int = option(0, "experts for each token (default: the model's, else 2)")
+    capacity: float = option(0.0, "most that an expert takes, in even shares; more is dropped (default: no limit)")
     recompute: str = option("none", "activations computed again in backward", choices=("none", "selective", "full"))
     accumulate: int = option(0, "passes before an update (default: what --batch and --micro-batch ask for, else one)")
     micro_batch: int = option(0, "sequences in a micro-batch (default: what --batch leaves)")

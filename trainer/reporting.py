@@ -45,7 +45,8 @@ class Reporter:
         """Read a step's outcome and print it."""
         load = outcome.load if outcome.load.numel() else outcome.loss.new_ones(1, 1)
         fullest = (load.amax(1) / load.mean(1)).nan_to_num().max()  # layers without experts have no load
-        loss, norm, most = torch.stack([outcome.loss, outcome.norm, fullest]).tolist()
+        dropped = outcome.dropped / load.sum()
+        loss, norm, most, lost = torch.stack([outcome.loss, outcome.norm, fullest, dropped]).tolist()
         seconds, options = time.perf_counter() - began, self.settled.options
         speed = self.settled.tokens / seconds
         line = {
@@ -62,6 +63,8 @@ class Reporter:
             "input_fraction": waited / seconds,
             # The fullest expert of any layer over the mean.
             "expert_load_max": most if outcome.load.numel() else None,
+            # Of all pairs of a token and an expert.
+            "dropped_fraction": lost if options.capacity else None,
         }
         if self.bar is None:
             print(json.dumps(line), flush=True)
@@ -84,6 +87,7 @@ def text(line: dict[str, Any], *, paced: bool) -> str:
         "paced" if paced else "",
         f"{line['memory_bytes'] / 2**20:.0f} MiB  input {line['input_fraction']:.1%}",
         f"fullest expert {line['expert_load_max']:.2f} x mean" if line["expert_load_max"] is not None else "",
+        f"dropped {line['dropped_fraction']:.1%}" if line["dropped_fraction"] is not None else "",
     ]
     return "  ".join(filter(None, parts))
 

@@ -89,7 +89,8 @@ def connect(settled: Settled, rank: int, world: int, device: torch.device) -> in
     backend = "nccl" if gpus == world else "gloo"  # NCCL wants a GPU each
     if backend == "nccl":
         check_links(settled)
-    dist.init_process_group(backend, rank=rank, world_size=world, timeout=timeout, store=store)
+    bound = device if backend == "nccl" else None  # NCCL then connects the groups as they are opened
+    dist.init_process_group(backend, rank=rank, world_size=world, timeout=timeout, store=store, device_id=bound)
     return gpus
 
 

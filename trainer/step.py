@@ -6,10 +6,11 @@ Nothing here waits for the device: loss and norm stay on it until they are logge
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
-from torch.nn.utils import clip_grads_with_norm_
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from trainer.injection import Faults
 from trainer.model.decoder import Decoder
@@ -34,6 +35,8 @@ class Outcome:
     norm: torch.Tensor
     load: torch.Tensor
     """Tokens sent to each expert, ``[layers, experts]``; empty in a dense model."""
+    dropped: torch.Tensor
+    """How many of these were beyond an expert's capacity."""
     rate: float
 
 
@@ -128,17 +131,28 @@ class Update:
         """Sum over the world, in one message: squares of gradients, losses, loads of experts."""
         shape = self.settled.shape
         accurate = torch.float64 if self.settled.options.dtype == "fp64" else torch.float32
-        squares = [part.tensor.grad.to(accurate).square().sum() / part.copies for part in self.slices]
         load = torch.zeros(shape.layers, shape.experts, dtype=accurate, device=loss.device)
+        dropped = load.new_zeros(())
         for layer, experts in self.experts.items():
             load[layer] = experts.load
             experts.load.zero_()
+            dropped += experts.dropped
+            experts.dropped.zero_()
         # All tensor-parallel ranks of the last stage know the same loss.
         message = torch.cat(
-            [torch.stack([torch.stack(squares).sum(), loss.to(accurate) / self.mesh["tp"].size]), load.flatten()]
+            [torch.stack([self._squares(accurate), loss.to(accurate) / self.mesh["tp"].size, dropped]), load.flatten()]
         )
         all_reduce(message, self.mesh["log"])
-        return Outcome(message[1], message[0].sqrt(), message[2:].view_as(load), rate(self.settled, step))
+        squares, loss, dropped = message[:3].unbind()
+        return Outcome(loss, squares.sqrt(), message[3:].view_as(load), dropped, rate(self.settled, step))
+
+    def _squares(self, accurate: torch.dtype) -> torch.Tensor:
+        """Sum the squares of this rank's gradients; one kernel reads those of which as many ranks hold copies."""
+        gradients: dict[int, list[torch.Tensor]] = defaultdict(list)
+        for part in self.slices:
+            gradients[part.copies].append(part.tensor.grad)
+        norms = {copies: get_total_norm(several).to(accurate) for copies, several in gradients.items()}
+        return torch.stack([norm.square() / copies for copies, norm in norms.items()]).sum()
 
     def _clip(self, norm: torch.Tensor) -> None:
         limit = self.settled.options.clip

@@ -38,6 +38,46 @@ def gather_asynchronously(module: torch.nn.Module) -> bool:
     return True
 
 
+def has_flash_attention(x: torch.Tensor) -> bool:
+    """Whether the kernel behind `scaled_dot_product_attention` can be called for its log-sum-exp here."""
+    if x.is_cuda:
+        able = x.dtype in {torch.bfloat16, torch.float16} and x.shape[-1] % 8 == 0 and x.shape[-1] <= 256
+        return able and hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention")
+    return hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu")
+
+
+def flash_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,  # noqa: FBT001 - as the kernel has it
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend by one fused kernel; gives the result and the log-sum-exp, which the public function drops."""
+    aten = torch.ops.aten
+    kernel = aten._scaled_dot_product_flash_attention if q.is_cuda else aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
+    out, lse, *_ = kernel(q, k, v, 0.0, causal)
+    return out, lse
+
+
+def flash_attention_backward(
+    grad: torch.Tensor,
+    tile: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    causal: bool,  # noqa: FBT001 - as the kernel has it
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Give the gradients of queries, keys and values; torch's own ring attention calls the kernel as we do."""
+    q, k, v = tile
+    aten = torch.ops.aten
+    if not q.is_cuda:
+        kernel = aten._scaled_dot_product_flash_attention_for_cpu_backward  # noqa: SLF001
+        return kernel(grad, q, k, v, out, lse, 0.0, causal)  # type: ignore[no-any-return]
+    dropout_state = torch.empty(2, dtype=torch.uint64, device=q.device)  # without dropout nobody reads it
+    kernel = aten._scaled_dot_product_flash_attention_backward  # noqa: SLF001
+    lengths = (None, None, q.shape[2], k.shape[2])
+    return kernel(grad, q, k, v, out, lse, *lengths, 0.0, causal, dropout_state, dropout_state)  # type: ignore[no-any-return]
+
+
 def default_store() -> dist.Store | None:
     """Give the key-value store through which the processes found each other; `None` where torch hides it."""
     getter: Any = getattr(dist.distributed_c10d, "_get_default_store", None)

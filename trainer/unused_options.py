@@ -39,6 +39,7 @@ def rows(settled: Settled) -> Iterator[tuple[str, bool, str]]:
     yield "schedule", layout.pp > 1, "orders the work of a pipeline, and --pp is 1"
     yield "stages_per_rank", settled.traits.is_looped, "is for the interleaved schedules"
     yield "top_k", shape.experts > 0, "chooses among experts, and the model has none"
+    yield "capacity", shape.experts > 0, "limits what experts take, and the model has none"
     yield "bucket_mb", options.zero < 2 and summed, "sizes gradient buckets, which take ZeRO-0 or -1 and dp or cp"
     yield "sequence_parallel", layout.tp > 1, "is about tensor parallelism, and --tp is 1"
     yield "prefetch", options.zero >= 2, "is about gathered weights, which ZeRO-2 and -3 have"

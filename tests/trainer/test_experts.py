@@ -7,12 +7,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from trainer_fleet import COMMON
 
-from trainer.build import build_stage, wanted_groups
+from trainer.batches import Batches
+from trainer.build import build, wanted_groups
 from trainer.device import multiplies_groups
 from trainer.injection import Faults
 from trainer.model.experts import one_by_one
 from trainer.options import parse
-from trainer.parallel.mesh import Mesh
+from trainer.parallel.capacity import Slots
+from trainer.parallel.mesh import Group, Mesh
 from trainer.rules import settle
 
 
@@ -45,8 +47,40 @@ def test_an_expert_without_tokens_has_no_gradient() -> None:
 def test_tokens_are_counted_once_however_often_forward_runs(recompute: str) -> None:
     settled = settle(parse([*COMMON.split(), "--experts", "4", "--recompute", recompute]), 1)
     mesh = Mesh.build(settled.layout, 0, wanted_groups(settled) - {"log"})
-    stage = build_stage(settled, mesh, torch.device("cpu"), Faults(settled, 0), 0)
+    stage = build(settled, mesh, torch.device("cpu"), Faults(settled, 0)).chunks[0]
     tokens = torch.zeros(2, settled.shape.sequence, dtype=torch.int64)
     stage(tokens).sum().backward()
     for layer in stage.layers.values():
         assert layer.ffn.load.sum() == tokens.numel() * settled.shape.top_k
+
+
+def slots_of(chosen: list[int], experts: int, size: int) -> Slots:
+    expert = torch.tensor(chosen).unsqueeze(1)
+    load = torch.bincount(expert.flatten(), minlength=experts)
+    return Slots.plan(expert, load, size, Group("ep", (), (0,), 0, None))
+
+
+def test_pairs_beyond_the_capacity_are_dropped_and_give_zeros() -> None:
+    slots = slots_of([0, 1, 0, 0, 1], experts=2, size=2)
+    assert slots.slot.tolist() == [0, 2, 1, 4, 3]
+    tokens = torch.arange(1.0, 6).unsqueeze(1).requires_grad_()
+    arrived = slots.dispatch(tokens, 1)
+    assert arrived.squeeze(2).tolist() == [[1, 3], [2, 5]]
+    returned = slots.combine(arrived * 10)
+    assert returned.flatten().tolist() == [10, 20, 30, 0, 50]
+    returned.sum().backward()
+    assert tokens.grad.flatten().tolist() == [10, 10, 10, 0, 10]
+
+
+def test_slots_that_nobody_takes_are_empty() -> None:
+    assert slots_of([1, 1], experts=3, size=1).dispatch(torch.ones(2, 1), 1).flatten().tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(("options", "dropped"), [("--capacity 2", 0), ("--capacity 0.5", 0.5)])
+def test_what_was_dropped_is_counted_once(options: str, dropped: float) -> None:
+    settled = settle(parse([*COMMON.split(), *f"--experts 4 --recompute full {options}".split()]), 1)
+    mesh = Mesh.build(settled.layout, 0, wanted_groups(settled) - {"log"})
+    update = build(settled, mesh, torch.device("cpu"), Faults(settled, 0))
+    outcome = update(0, Batches(settled, mesh.place, torch.device("cpu")).update(0))
+    share = float(outcome.dropped / outcome.load.sum())
+    assert share == 0 if dropped == 0 else dropped <= share < dropped + 0.1

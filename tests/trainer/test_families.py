@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from trainer.build import build_stage, wanted_groups
+from trainer.build import build, wanted_groups
 from trainer.injection import Faults
 from trainer.model.load import load_shape, unread
 from trainer.options import OptionError, parse
@@ -127,7 +127,7 @@ def translated(theirs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def decoder_of(file: Path, options: str = "") -> Any:
     settled = settle(parse(["--model", str(file), "--dtype", "fp64", "--device", "cpu", *options.split()]), 1)
     mesh = Mesh.build(settled.layout, 0, wanted_groups(settled) - {"log"})
-    return build_stage(settled, mesh, torch.device("cpu"), Faults(settled, 0), 0), settled.shape
+    return build(settled, mesh, torch.device("cpu"), Faults(settled, 0)).chunks[0], settled.shape
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -45,6 +45,7 @@ TWO = (
     f"--dp 2 --zero 1 {EXPERTS}",
     f"--tp 2 --ep 2 {EXPERTS}",
     f"--cp 2 --ep 2 --zero 1 {EXPERTS}",
+    f"--dp 2 --ep 2 --capacity 2 {EXPERTS}",  # of two choices among four experts: room for every token
     f"--pp 2 --schedule zbv {EXPERTS}",
     f"--pp 2 --schedule 1f1b --recompute full {EXPERTS}",
     f"--pp 2 --schedule interleaved-zb --recompute selective {EXPERTS}",
@@ -74,6 +75,7 @@ FOUR = (
     "--cp 2 --tp 2 --cp-method ulysses",
     "--cp 4",
     f"--dp 2 --tp 2 --ep 4 --zero 3 {EXPERTS}",
+    f"--pp 2 --tp 2 --ep 2 --schedule zbv --recompute full --capacity 2 {EXPERTS}",
     f"--pp 2 --dp 2 --ep 2 --schedule interleaved {EXPERTS}",
     f"--cp 2 --dp 2 --ep 2 --ep-layout inner --zero 1 {EXPERTS}",
     f"--cp 2 --tp 2 --ep 4 {EXPERTS}",

@@ -13,10 +13,10 @@ from trainer.model.experts import Experts
 from trainer.model.layers import FeedForward, HeadNorm, Norm, PositionEmbedding, SharedExperts
 from trainer.model.rope import rotary_table, rotate
 from trainer.parallel.context import positions
-from trainer.parallel.placement import tie
 from trainer.parallel.stage import Plan, Stage
 from trainer.parallel.tensor import BlockEdges, RowLinear, SplitLinear, VocabEmbedding
 from trainer.parallel.weight_gradients import LINEAR, multiply
+from trainer.parallel.weights import tie
 
 again_later = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 """Computes its result again in backward instead of keeping what led to it; nothing here draws random numbers."""
@@ -86,7 +86,7 @@ class Block(nn.Module):
         else:
             out, load = self._run(x, rotary)
         if isinstance(self.ffn, Experts):
-            self.ffn.load += load
+            self.ffn.count(load)
         return out
 
     def _run(self, x: torch.Tensor, rotary: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -15,25 +15,15 @@ from torch import nn
 
 from trainer.device import multiplies_groups
 from trainer.model.layers import ACTIVATIONS
+from trainer.parallel.capacity import EACH, Slots, capacity
 from trainer.parallel.expert import Route, combine, dispatch
-from trainer.parallel.placement import place
 from trainer.parallel.stage import Plan
-from trainer.parallel.tensor import kept, replicated, weight
 from trainer.parallel.weight_gradients import Product, multiply
-from usp_prof.record import expert_load
+from trainer.parallel.weights import normal, of_experts, replicated
+from usp_prof.record import expert_load, mark
 
 ROW_BYTES = 16
 """Of what the kernel that multiplies groups wants rows to be multiples."""
-
-
-def expert_weight(plan: Plan, name: str, rows: int, columns: int) -> nn.Parameter:
-    """Draw this rank's experts' matrices, ``[local experts, rows, columns]``."""
-    group = plan.mesh["ep"]
-    local = plan.settled.shape.experts // group.size
-    mine = range(group.rank * local, (group.rank + 1) * local)
-    parameter = kept(plan, torch.stack([weight(plan, f"{name}.{index}", (rows, columns)) for index in mine]))
-    parameter.expert = True  # type: ignore[attr-defined] # read by parallel.data
-    return place(parameter, (plan.settled.shape.experts, rows, columns), (mine.start, 0, 0))
 
 
 class ExpertWeights(nn.Module):
@@ -44,19 +34,23 @@ class ExpertWeights(nn.Module):
         shape, dtype = plan.settled.shape, plan.settled.compute
         hidden, ffn = shape.hidden, shape.expert_width
         self.activation = ACTIVATIONS[shape.activation]
-        self.gate = expert_weight(plan, f"{name}.gate", hidden, ffn)
-        self.up = expert_weight(plan, f"{name}.up", hidden, ffn)
-        self.down = expert_weight(plan, f"{name}.down", ffn, hidden)
+        self.gate = of_experts(plan, f"{name}.gate", hidden, ffn)
+        self.up = of_experts(plan, f"{name}.up", hidden, ffn)
+        self.down = of_experts(plan, f"{name}.down", ffn, hidden)
         self.postponed = plan.postponed
         rows_fit = not any(size * dtype.itemsize % ROW_BYTES for size in (hidden, ffn))
         self.in_one_kernel = rows_fit and multiplies_groups(plan.device, dtype)
 
-    def forward(self, x: torch.Tensor, route: Route) -> torch.Tensor:
-        """Apply each expert to its run of rows."""
-        in_one_kernel = self.in_one_kernel and len(x) > 0
-        product = grouped(route.counts.cumsum(0).to(torch.int32)) if in_one_kernel else one_each(route.experts)
+    def forward(self, x: torch.Tensor, route: Route | None) -> torch.Tensor:
+        """Apply each expert to its run of rows, or without a route, to its matrix of slots."""
+        product = EACH if route is None else self._of_runs(x, route)
         times = partial(multiply, product=product, postponed=self.postponed)
         return times(self.activation(times(x, self.gate)) * times(x, self.up), self.down)
+
+    def _of_runs(self, x: torch.Tensor, route: Route) -> Product:
+        if self.in_one_kernel and len(x) > 0:
+            return grouped(route.counts.cumsum(0).to(torch.int32))
+        return one_each(route.experts)
 
 
 def grouped(ends: torch.Tensor) -> Product:
@@ -93,18 +87,23 @@ class Experts(nn.Module):
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
         self.shape = shape = plan.settled.shape
-        self.group, self.top_k, self.count = plan.mesh["ep"], shape.top_k, shape.experts
-        self.router = replicated(plan, weight(plan, f"{name}.router", (shape.experts, shape.hidden)))
+        self.group, self.top_k = plan.mesh["ep"], shape.top_k
+        self.router = replicated(plan, normal(plan, f"{name}.router"), (shape.experts, shape.hidden))
         self.weights = ExpertWeights(plan, name)
         self.register_buffer("bias", torch.zeros(shape.experts, device=plan.device))
         self.register_buffer("load", torch.zeros_like(self.bias, dtype=torch.int64), persistent=False)
+        self.register_buffer("dropped", torch.zeros((), dtype=torch.int64, device=plan.device), persistent=False)
         self.crowd, self.pace = plan.crowd, plan.pace
+        layout, settled = plan.mesh.layout, plan.settled
+        pairs = settled.micro_batch * shape.sequence // (layout.cp * layout.tp) * shape.top_k
+        self.capacity = capacity(settled.options.capacity, pairs, shape.experts)
+        """Pairs that an expert takes from each rank in a micro-batch; 0: all."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Route, compute and bring back; gives the result, and how many tokens chose each expert.
 
         Every rank routes its own slice of the sequence. Nothing is counted up here, because recomputation runs this
-        again: the layer adds the load to `self.load`, once.
+        again: the layer calls `count` once.
         """
         tokens = x.flatten(0, 1)
         accurate = torch.promote_types(x.dtype, torch.float32)
@@ -113,16 +112,40 @@ class Experts(nn.Module):
         with torch.no_grad():
             chosen = (scores + self.bias + self.crowd).topk(self.top_k, -1).indices
             flat = chosen.flatten()
-            load = self.load.new_zeros(self.count).scatter_add_(0, flat, torch.ones_like(flat))  # bincount would wait
+            load = torch.zeros_like(self.load).scatter_add_(0, flat, torch.ones_like(flat))  # bincount would wait
         gates = scores.gather(-1, chosen)
         if self.shape.renormalize:
             gates = gates / gates.sum(-1, keepdim=True)
         gates = (gates * self.shape.routed_scale).to(x.dtype)
+        returned = (self._in_slots if self.capacity else self._in_runs)(tokens, chosen, load)
+        return (returned.unflatten(0, (-1, self.top_k)) * gates.unsqueeze(-1)).sum(1).view_as(x), load
+
+    def count(self, load: torch.Tensor) -> None:
+        """Count a micro-batch's pairs, and those beyond the capacity."""
+        self.load += load
+        if self.capacity:
+            self.dropped += (load - self.capacity).clamp(min=0).sum()
+
+    def _in_runs(self, tokens: torch.Tensor, chosen: torch.Tensor, load: torch.Tensor) -> torch.Tensor:
+        """Give each pair's result; nothing is dropped, and the host waits for the lengths of the runs."""
         route = Route.plan(chosen, load, self.group)
         arrived = dispatch(tokens, self.top_k, route, self.group)
         with expert_load(arrived.shape[0], route.experts):
             results = self.weights(arrived[route.by_expert], route)[route.by_expert.argsort()]
-            if self.pace is not None and self.pace.experts:
-                results = self.pace.work(results, self.pace.experts * arrived.shape[0] / chosen.numel())
-        returned = combine(results, route, self.group)
-        return (returned.unflatten(0, (-1, self.top_k)) * gates.unsqueeze(-1)).sum(1).view_as(x), load
+            results = self._paced(results, arrived.shape[0] / chosen.numel())
+        return combine(results, route, self.group)
+
+    def _in_slots(self, tokens: torch.Tensor, chosen: torch.Tensor, load: torch.Tensor) -> torch.Tensor:
+        """Give each pair's result, zeros beyond the capacity; the host waits for nothing."""
+        slots = Slots.plan(chosen, load, self.capacity, self.group)
+        arrived = slots.dispatch(tokens, self.top_k)
+        rows = arrived.shape[0] * arrived.shape[1]
+        with mark("moe", "slots", slots=rows):  # how many of them are taken, only the device knows
+            results = self._paced(self.weights(arrived, None), rows / chosen.numel())
+        return slots.combine(results)
+
+    def _paced(self, results: torch.Tensor, share: float) -> torch.Tensor:
+        """Let a paced layer take as long as its share of the experts' work."""
+        if self.pace is None or not self.pace.experts:
+            return results
+        return self.pace.work(results, self.pace.experts * share)

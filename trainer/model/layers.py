@@ -13,7 +13,8 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import nn
 
 from trainer.parallel.stage import Plan
-from trainer.parallel.tensor import BlockEdges, RowLinear, SplitLinear, replicated, weight
+from trainer.parallel.tensor import BlockEdges, RowLinear, SplitLinear
+from trainer.parallel.weights import Constant, normal, replicated
 
 ACTIVATIONS = {
     "silu": F.silu,
@@ -29,8 +30,8 @@ class Norm(nn.Module):
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         shape = plan.settled.shape
-        self.weight = replicated(plan, torch.ones(shape.hidden))
-        self.bias = replicated(plan, torch.zeros(shape.hidden)) if shape.norm == "layer" else None
+        self.weight = replicated(plan, Constant(1), (shape.hidden,))
+        self.bias = replicated(plan, Constant(0), (shape.hidden,)) if shape.norm == "layer" else None
         self.eps = shape.norm_eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -45,7 +46,7 @@ class HeadNorm(nn.Module):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        self.weight = replicated(plan, torch.ones(plan.settled.shape.head_dim), sees_part=True)
+        self.weight = replicated(plan, Constant(1), (plan.settled.shape.head_dim,), sees_part=True)
         self.eps = plan.settled.shape.norm_eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -77,8 +78,8 @@ class SharedExperts(FeedForward):
     def __init__(self, plan: Plan, name: str) -> None:
         shape = plan.settled.shape
         super().__init__(plan, name, shape.shared_ffn)
-        gated = shape.shared_gate
-        self.share = replicated(plan, weight(plan, f"{name}.share", (1, shape.hidden))) if gated else None
+        share = normal(plan, f"{name}.share")
+        self.share = replicated(plan, share, (1, shape.hidden)) if shape.shared_gate else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the network, and take each token's share of it."""
@@ -93,7 +94,7 @@ class PositionEmbedding(nn.Module):
         """`where` gives the positions of this context-parallel rank's tokens."""
         super().__init__()
         shape = plan.settled.shape
-        self.weight = replicated(plan, weight(plan, "positions", (shape.learned_positions, shape.hidden)))
+        self.weight = replicated(plan, normal(plan, "positions"), (shape.learned_positions, shape.hidden))
         self.where = BlockEdges(plan).held(where).to(plan.device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

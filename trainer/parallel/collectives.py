@@ -49,6 +49,16 @@ def all_reduce(x: torch.Tensor, group: Group, operation: Any = dist.ReduceOp.SUM
         dist.all_reduce(x, operation, group=group.handle)
 
 
+def all_reduce_together(tensors: list[torch.Tensor], group: Group) -> None:
+    """Add each of several tensors over the group, in place, in one message."""
+    if group.size == 1 or not tensors:
+        return
+    message = torch.cat([tensor.flatten() for tensor in tensors])
+    all_reduce(message, group)
+    for tensor, total in zip(tensors, message.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(total.view_as(tensor))
+
+
 def summed(x: torch.Tensor, group: Group) -> torch.Tensor:
     """Give the sum of the group's tensors; the tensor itself stays as it is."""
     total = x.clone(memory_format=torch.contiguous_format)

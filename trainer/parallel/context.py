@@ -47,9 +47,7 @@ class ContextAttention:
         """The position of each token once all ranks' tokens stand one after another."""
         self.in_order = self.gathered.argsort()
         if self.method == "ring":
-            self.ring = Ring(
-                group, [runs(sequence, group.size, rank, layout) for rank in range(group.size)], device, pace
-            )
+            self.ring = Ring(group, [runs(sequence, group.size, rank, layout) for rank in range(group.size)], pace)
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attend from this rank's queries to the whole sequence before them."""

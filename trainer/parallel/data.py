@@ -11,20 +11,20 @@ Loss is normalised by the tokens of all ranks, so gradients are summed, never av
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
-from math import prod
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainer.parallel.collectives import all_reduce
+from trainer.parallel.collectives import all_reduce, all_reduce_together
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.placement import Box, boxes_of_run, is_tied, placement_of, stored_here
+from trainer.parallel.placement import Box, boxes_of_run
+from trainer.parallel.weights import create, fill, note_of
 from trainer.torch_private import all_gather_single, reduce_scatter_single
 from usp_prof.record import mark
 
@@ -63,66 +63,66 @@ class DataParallel(Protocol):
         """Make the optimizer's update visible to the model, and drop gradients."""
 
 
-def kind(parameter: nn.Parameter) -> str:
-    """Say over whom a parameter's gradient must be summed: `expert`, `partial` (over tp too), `dense` or `tied`.
-
-    `copied` is as `dense`, with the same weight on each tensor-parallel rank: a norm of all gradients counts it once.
-    A tied embedding has a bucket of its own, so that both of its stages cut it alike; `update` adds the two gradients.
-    """
-    if getattr(parameter, "expert", False):
-        return "expert"
-    if is_tied(parameter):
-        return "tied"
-    over_tp: str = getattr(parameter, "over_tp", "dense")
-    return over_tp
-
-
 class Bucket:
-    """Some parameters of one kind laid out in one flat buffer, with a flat gradient beside it."""
+    """Some weights of one kind in one flat buffer, with a flat gradient beside it; it creates them there."""
 
-    def __init__(self, parameters: dict[nn.Parameter, str], mesh: Mesh, *, sharded: bool) -> None:
-        """`parameters` come with their names."""
-        self.names, first = parameters, next(iter(parameters))
-        shard, everybody = ("efsdp", "edata") if kind(first) == "expert" else ("fsdp", "data")
+    def __init__(self, chunk: nn.Module, names: list[str], mesh: Mesh, device: torch.device, *, sharded: bool) -> None:
+        """`names` are those of the weights in the chunk, still on paper."""
+        papers = [chunk.get_parameter(name) for name in names]
+        self.notes = {name: note_of(paper) for name, paper in zip(names, papers, strict=True)}
+        kind, dtype = self.notes[names[0]].kind, papers[0].dtype
+        shard, everybody = ("efsdp", "edata") if kind == "expert" else ("fsdp", "data")
         self.group = group = mesh[shard if sharded else everybody]
         self.sharded = sharded and group.size > 1
-        # What is summed beside the bucket's own group: replicas of the shards, and slices of the sequence.
-        others = {"dp_replicate": sharded, "tp": kind(first) == "partial"}
-        self.others = [mesh[name] for name, summed in others.items() if summed]
-        self.tied = kind(first) == "tied"
-        in_stage = prod([1 if self.sharded else group.size, *(other.size for other in self.others)])
-        copied = mesh["tp"].size if kind(first) == "copied" else 1
-        self.copies = in_stage * copied * (2 if self.tied else 1)
-        accurate = torch.promote_types(first.dtype, torch.float32)
-        length = sum(parameter.numel() for parameter in parameters)
+        self.replicas = mesh["dp_replicate"] if sharded else None
+        """Who else holds this shard."""
+        self.is_partial = kind == "partial"
+        self.tied = kind == "tied"
+        alike = group.size if not self.sharded else 1
+        alike *= self.replicas.size if self.replicas is not None else 1
+        alike *= mesh["tp"].size if kind in {"partial", "copied"} else 1
+        self.copies = alike * (2 if self.tied else 1)
+        length = sum(paper.numel() for paper in papers)
         length += -length % group.size
-        self.flat = torch.zeros(length, dtype=first.dtype, device=first.device)
-        self.grad = torch.zeros(length, dtype=accurate, device=first.device)
+        self.flat = torch.zeros(length, dtype=dtype, device=device)
         self.places: dict[nn.Parameter, slice] = {}
+        self.names: dict[nn.Parameter, str] = {}
         start = 0
-        for parameter in parameters:
-            place = self.places[parameter] = slice(start, start + parameter.numel())
-            self.flat[place] = parameter.data.flatten()
-            parameter.data = self.flat[place].view_as(parameter)
+        for name, paper in zip(names, papers, strict=True):
+            place = slice(start, start + paper.numel())
+            parameter = create(chunk, name, self.flat[place].view(paper.shape))
+            self.places[parameter], self.names[parameter] = place, name
             start = place.stop
-        self.local = self.flat.chunk(group.size)[group.rank] if self.sharded else self.flat
-        self.master = self.local if first.dtype == accurate else self.local.to(accurate)
+        fill(self.flat, self._boxes(range(length)), self.notes)
+        accurate = torch.promote_types(dtype, torch.float32)
+        part = length // group.size
+        self.run = range(part * group.rank, part * (group.rank + 1)) if self.sharded else range(length)
+        """What this rank updates of the flat buffer: all of it, or its part."""
+        self.local = self.flat[self.run.start : self.run.stop]
+        self.master = self.local
+        if dtype != accurate:
+            self.master = torch.empty_like(self.local, dtype=accurate)
+            fill(self.master, self._boxes(self.run), self.notes)
+        self.grad = torch.zeros(length, dtype=accurate, device=device)
         self.reduced = torch.empty_like(self.master) if self.sharded else self.grad
         self.missing: set[nn.Parameter] = set()
         self.work: dist.Work | None = None
         self.launched = False
 
     def slice(self) -> Slice:
-        """Give what this rank updates: all of the bucket, or its part."""
-        first = self.local.numel() * self.group.rank if self.sharded else 0
+        """Give what this rank updates."""
+        stored = all(note.stored for note in self.notes.values())
+        return Slice(self.master, self.copies, self._boxes(self.run), self.tied, stored)
+
+    def _boxes(self, run: range) -> list[Box]:
+        """Give the boxes of weights in a run of the flat buffer."""
         boxes = []
         for parameter, place in self.places.items():
-            start, stop = max(place.start, first), min(place.stop, first + self.local.numel())
-            run = range(start - place.start, stop - place.start)
-            placement = placement_of(parameter)
-            boxes += boxes_of_run(self.names[parameter], placement, tuple(parameter.shape), run, start - first)
-        written = all(stored_here(parameter) for parameter in self.places)
-        return Slice(self.master, self.copies, boxes, self.tied, written)
+            start, stop = max(place.start, run.start), min(place.stop, run.stop)
+            inside = range(start - place.start, stop - place.start)
+            name, part = self.names[parameter], tuple(parameter.shape)
+            boxes += boxes_of_run(name, self.notes[name].placement, part, inside, start - run.start)
+        return boxes
 
     def take(self, parameter: nn.Parameter) -> None:
         """Move a parameter's fresh gradient into the flat one."""
@@ -145,11 +145,11 @@ class Bucket:
                 self.work = dist.all_reduce(self.grad, group=self.group.handle, async_op=True)
 
     def finish(self) -> None:
-        """Wait for the sum; add what replicas and tensor-parallel ranks have."""
+        """Wait for the sum; add what replicas have."""
         if self.work is not None:
             self.work.wait()
-        for group in self.others:
-            all_reduce(self.reduced, group)
+        if self.replicas is not None:
+            all_reduce(self.reduced, self.replicas)
         self.master.grad = self.reduced
         self.work, self.launched = None, False
 
@@ -170,16 +170,22 @@ class Buckets:
     """ZeRO-0 and ZeRO-1 over the model chunks of this rank."""
 
     def __init__(
-        self, chunks: dict[int, nn.Module], mesh: Mesh, limit: int, *, sharded: bool, overlap: bool = True
+        self,
+        chunks: dict[int, nn.Module],
+        mesh: Mesh,
+        device: torch.device,
+        limit: int,
+        *,
+        sharded: bool,
+        overlap: bool = True,
     ) -> None:
-        self.overlap = overlap
+        self.overlap, self.tp = overlap, mesh["tp"]
         self.armed: set[int] = set()
         self.buckets: dict[int, list[Bucket]] = {}
         for chunk, module in chunks.items():
-            names = {parameter: name for name, parameter in module.named_parameters()}
-            runs = _fill(reversed(list(names)), limit)
+            last_first = dict(reversed(list(module.named_parameters())))
             self.buckets[chunk] = [
-                Bucket({parameter: names[parameter] for parameter in run}, mesh, sharded=sharded) for run in runs
+                Bucket(module, names, mesh, device, sharded=sharded) for names in _fill(last_first, limit)
             ]
             for bucket in self.buckets[chunk]:
                 for parameter in bucket.places:
@@ -222,6 +228,8 @@ class Buckets:
                 bucket.launch()
         for bucket in self:
             bucket.finish()
+        # Weights that see a slice of the sequence (norms) on each tensor-parallel rank: one message for all of them.
+        all_reduce_together([bucket.reduced for bucket in self if bucket.is_partial], self.tp)
 
     def publish(self) -> None:
         """Gather updated weights."""
@@ -230,14 +238,15 @@ class Buckets:
                 work.wait()
 
 
-def _fill(parameters: Iterable[nn.Parameter], limit: int) -> list[list[nn.Parameter]]:
+def _fill(parameters: dict[str, nn.Parameter], limit: int) -> list[list[str]]:
     """Fill buckets in the order in which gradients come, one open bucket for each kind, up to `limit` bytes."""
-    full: list[list[nn.Parameter]] = []
-    filling: dict[str, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        bucket = filling.setdefault(kind(parameter), [])
-        if bucket and sum(held.nbytes for held in bucket) + parameter.nbytes > limit:
+    full: list[list[str]] = []
+    filling: dict[str, list[str]] = {}
+    for name, parameter in parameters.items():
+        kind = note_of(parameter).kind
+        bucket = filling.setdefault(kind, [])
+        if bucket and sum(parameters[held].nbytes for held in bucket) + parameter.nbytes > limit:
             full.append(bucket)
-            bucket = filling[kind(parameter)] = []
-        bucket.append(parameter)
+            bucket = filling[kind] = []
+        bucket.append(name)
     return full + list(filling.values())

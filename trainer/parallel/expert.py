@@ -6,7 +6,8 @@ Each rank holds some of the experts. For every layer and micro-batch:
     3                 each rank multiplies with its own experts (`model/experts`)
     4  `combine`      results travel back (the same all-to-all, the other way round)
 The counts must reach the host, because the lengths of an uneven all-to-all are host integers: this is the one wait for
-the device that a step of a mixture of experts has. In the trace: `ep::` marks around each of the messages.
+the device that a step of a mixture of experts has; `capacity` drops tokens and does without it. In the trace: `ep::`
+marks around each of the messages.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from math import prod
 
 import torch
-from torch import nn
 
 Sizes = tuple[int, ...]
 
@@ -43,33 +42,6 @@ class Box:
     def view(self, memory: torch.Tensor) -> torch.Tensor:
         """Give the box in a tensor laid out as the slice is: its weights, or one of their moments."""
         return memory.view(-1)[self.start : self.start + prod(self.sizes)].view(self.sizes)
-
-
-def place(parameter: nn.Parameter, whole: Sizes, offsets: Sizes) -> nn.Parameter:
-    """Say which box of the whole weight a parameter is."""
-    parameter.placement = Placement(whole, offsets)  # type: ignore[attr-defined] # read by `placement_of`
-    return parameter
-
-
-def placement_of(parameter: nn.Parameter) -> Placement:
-    """Give the placement of a parameter; one that was never cut is the whole."""
-    found: Placement | None = getattr(parameter, "placement", None)
-    return found or Placement(tuple(parameter.shape), (0,) * parameter.ndim)
-
-
-def tie(parameter: nn.Parameter, *, stored: bool) -> None:
-    """Note that another pipeline stage has a copy of a weight, and whether checkpoints take it from this stage."""
-    parameter.stored_here = stored  # type: ignore[attr-defined]
-
-
-def is_tied(parameter: nn.Parameter) -> bool:
-    """Whether another pipeline stage has a copy of a weight."""
-    return hasattr(parameter, "stored_here")
-
-
-def stored_here(parameter: nn.Parameter) -> bool:
-    """Whether checkpoints take a weight from this stage."""
-    return getattr(parameter, "stored_here", True)
 
 
 def boxes_of_rows(name: str, placement: Placement, part: Sizes, rows: range) -> list[Box]:

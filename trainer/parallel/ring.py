@@ -1,14 +1,13 @@
 """Ring attention: keys and values travel from rank to rank, and each block is folded into an exact softmax.
 
-While a block is computed the next one is on its way. A running log-sum-exp keeps the softmax exact. Blocks are cut
-into tiles that the causal mask shows wholly, partly or not at all, and the last kind costs nothing: that is what makes
-the contiguous layout unbalanced and zigzag balanced. On the way back a block's gradient travels with it and ends at
-its owner.
+While a block is computed the next one is on its way. Blocks are cut into tiles that the causal mask shows wholly,
+along the diagonal or not at all, and the last kind costs nothing: that is what makes the contiguous layout unbalanced
+and zigzag balanced. Each tile is one fused kernel that also gives a log-sum-exp, by which tiles are merged
+(`tile_attention`). On the way back a block's gradient travels with it and ends at its owner.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,22 +17,24 @@ import torch.distributed as dist
 
 from trainer.pacing import Pace
 from trainer.parallel.mesh import Group
+from trainer.parallel.tile_attention import attend, attend_backward
 from usp_prof.record import ring_step, ring_wait
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A run of my queries against a run of the block's keys; `mask` where only some are visible."""
+    """A run of my queries against a run of the block's keys."""
 
     rows: slice
     columns: slice
-    mask: torch.Tensor | None
+    causal: bool
+    """Whether both are the same run of the sequence, so that a query sees the keys up to its own alone."""
 
     @property
     def area(self) -> float:
         """How many pairs of a query and a key it computes with, about."""
         pairs = (self.rows.stop - self.rows.start) * (self.columns.stop - self.columns.start)
-        return pairs / 2 if self.mask is not None else pairs
+        return pairs / 2 if self.causal else pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,11 @@ class Passage:
 class Ring:
     """The ranks that pass blocks on, and the tiles of each rank's block that this rank's queries see."""
 
-    def __init__(self, group: Group, runs: Sequence[Sequence[range]], device: torch.device, pace: Pace | None) -> None:
+    def __init__(self, group: Group, runs: Sequence[Sequence[range]], pace: Pace | None) -> None:
         self.group, self.pace = group, pace
         self.next = group.ranks[(group.rank + 1) % group.size]
         self.previous = group.ranks[(group.rank - 1) % group.size]
-        self.tiles = [_tiles(runs[group.rank], source, device) for source in runs]
+        self.tiles = [_tiles(runs[group.rank], source) for source in runs]
         held = sum(len(run) for run in runs[group.rank])
         self.shares = [sum(tile.area for tile in tiles) / (held * held * group.size / 2) for tiles in self.tiles]
         """What each rank's block costs me, in shares of what a rank computes when all compute alike."""
@@ -95,23 +96,18 @@ class Ring:
                 block = passage.arrived(step)
 
 
-def _tiles(mine: Sequence[range], theirs: Sequence[range], device: torch.device) -> list[Tile]:
+def _tiles(mine: Sequence[range], theirs: Sequence[range]) -> list[Tile]:
+    """Cut a block into tiles; runs are of one length, and two of them are the same or do not overlap."""
     tiles = []
     row = 0
     for queries in mine:
         column = 0
         for keys in theirs:
-            if keys[0] <= queries[-1]:
-                mask = None if keys[-1] <= queries[0] else _visible(queries, keys, device)
-                tiles.append(Tile(slice(row, row + len(queries)), slice(column, column + len(keys)), mask))
+            if keys[0] <= queries[0]:
+                tiles.append(Tile(slice(row, row + len(queries)), slice(column, column + len(keys)), keys == queries))
             column += len(keys)
         row += len(queries)
     return tiles
-
-
-def _visible(queries: range, keys: range, device: torch.device) -> torch.Tensor:
-    rows, columns = (torch.arange(run.start, run.stop, device=device) for run in (queries, keys))
-    return columns.unsqueeze(0) <= rows.unsqueeze(1)
 
 
 def expand(x: torch.Tensor, heads: int) -> torch.Tensor:
@@ -133,20 +129,16 @@ class _RingAttention(torch.autograd.Function):
         ring: Ring,
     ) -> torch.Tensor:
         accurate = torch.promote_types(q.dtype, torch.float32)
-        scale = 1 / math.sqrt(q.shape[-1])
         out = torch.zeros(q.shape, dtype=accurate, device=q.device)
         lse = torch.full(q.shape[:-1], -torch.inf, dtype=accurate, device=q.device)
         for step, block, tiles in ring.rounds(torch.stack([k, v])):
             for tile in tiles:
                 keys, values = (expand(x[:, :, tile.columns], q.shape[1]) for x in block)
-                scores = (q[:, :, tile.rows] @ keys.mT).to(accurate) * scale
-                if tile.mask is not None:
-                    scores = scores.masked_fill(~tile.mask, -torch.inf)
+                part, part_lse = attend(q[:, :, tile.rows], keys, values, causal=tile.causal)
                 before = lse[:, :, tile.rows]
-                after = torch.logaddexp(before, scores.logsumexp(-1))
-                shares = (scores - after.unsqueeze(-1)).exp().to(q.dtype)
+                after = torch.logaddexp(before, part_lse)
                 kept = out[:, :, tile.rows] * (before - after).exp().unsqueeze(-1)
-                out[:, :, tile.rows] = kept + (shares @ values).to(accurate)
+                out[:, :, tile.rows] = kept + part * (part_lse - after).exp().unsqueeze(-1)
                 lse[:, :, tile.rows] = after
             ring.stand(step, "fwd", 1)
         out = out.to(q.dtype)
@@ -158,13 +150,12 @@ class _RingAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
         q, k, v, out, lse = ctx.saved_tensors
         ring: Ring = ctx.ring
-        delta = (grad * out).to(lse.dtype).sum(-1, keepdim=True)
         dq = torch.zeros_like(q, dtype=lse.dtype)
         travelling: Passage | None = None
         for step, block, tiles in ring.rounds(torch.stack([k, v])):
             own = torch.zeros(block.shape, dtype=lse.dtype, device=q.device)
             for tile in tiles:
-                _tile_backward(tile, block, own, (q, lse, grad, delta, dq))
+                _tile_backward(tile, block, own, (q, out, lse, grad, dq))
             ring.stand(step, "dgrad", 2)
             if travelling is not None:
                 own += travelling.arrived(step)
@@ -175,15 +166,10 @@ class _RingAttention(torch.autograd.Function):
 
 def _tile_backward(tile: Tile, block: torch.Tensor, own: torch.Tensor, saved: tuple[torch.Tensor, ...]) -> None:
     """Add one tile's share to the gradients of queries (`dq`) and of the block (`own`)."""
-    q, lse, grad, delta, dq = saved
-    heads, scale = block.shape[2], 1 / math.sqrt(q.shape[-1])
+    q, out, lse, grad, dq = saved
     keys, values = (expand(x[:, :, tile.columns], q.shape[1]) for x in block)
-    queries, out_grad = q[:, :, tile.rows], grad[:, :, tile.rows]
-    shares = ((queries @ keys.mT).to(lse.dtype) * scale - lse[:, :, tile.rows].unsqueeze(-1)).exp()
-    if tile.mask is not None:
-        shares = shares.masked_fill(~tile.mask, 0)
-    d_shares = (out_grad @ values.mT).to(lse.dtype)
-    d_scores = (shares * (d_shares - delta[:, :, tile.rows]) * scale).to(q.dtype)
-    dq[:, :, tile.rows] += (d_scores @ keys).to(lse.dtype)
-    own[0][:, :, tile.columns] += _fold((d_scores.mT @ queries).to(lse.dtype), heads)
-    own[1][:, :, tile.columns] += _fold((shares.to(q.dtype).mT @ out_grad).to(lse.dtype), heads)
+    queries, of_queries, merged, merged_lse = (x[:, :, tile.rows] for x in (q, grad, out, lse))
+    d_q, d_k, d_v = attend_backward(of_queries, (queries, keys, values), merged, merged_lse, causal=tile.causal)
+    dq[:, :, tile.rows] += d_q
+    own[0][:, :, tile.columns] += _fold(d_k.to(own.dtype), block.shape[2])
+    own[1][:, :, tile.columns] += _fold(d_v.to(own.dtype), block.shape[2])

@@ -7,6 +7,7 @@ backward. With prefetch a layer's gather is issued while the one before it compu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -17,12 +18,26 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from trainer.parallel.collectives import all_reduce
-from trainer.parallel.data import Slice, kind
+from trainer.parallel.collectives import all_reduce_together
+from trainer.parallel.data import Slice
 from trainer.parallel.mesh import Group, Mesh
-from trainer.parallel.placement import Box, boxes_of_rows, placement_of, stored_here
+from trainer.parallel.placement import Box, Sizes, boxes_of_rows
 from trainer.parallel.stage import Stage
+from trainer.parallel.weights import Note, fill, note_of
 from trainer.torch_private import all_gather_single, gather_asynchronously, reduce_gradients, reduce_scatter_single
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """This rank's rows of a parameter, as FSDP2 cuts it."""
+
+    parameter: nn.Parameter
+    """A DTensor."""
+    note: Note
+    boxes: list[Box]
+    """None, or one: the last ranks may have no rows left."""
+    local: torch.Tensor
+    """The rows: a plain tensor that shares the parameter's memory."""
 
 
 class Sharded:
@@ -32,22 +47,14 @@ class Sharded:
         self, chunks: dict[int, Stage], mesh: Mesh, compute: torch.dtype, *, free_after_forward: bool, prefetch: bool
     ) -> None:
         self.mesh, self.chunks, self.free_after_forward = mesh, chunks, free_after_forward
-        self.parameters: list[tuple[nn.Parameter, str]] = []
-        """Each with its kind."""
-        self.written: list[bool] = []
-        self.boxes: list[list[Box]] = []
-        """Of which rows of a weight each parameter is this rank's shard."""
         policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.promote_types(compute, torch.float32))
         shard = partial(fully_shard, mp_policy=policy, reshard_after_forward=free_after_forward)
-        device = next(iter(chunks.values())).rotary.device.type
-        meshes = {name: _device_mesh(mesh, mesh[name], device) for name in ("fsdp", "efsdp") if mesh[name].handle}
+        device = next(iter(chunks.values())).rotary.device
+        meshes = {name: _device_mesh(mesh, mesh[name], device.type) for name in ("fsdp", "efsdp") if mesh[name].handle}
+        self.shards: list[Shard] = []
         for module in chunks.values():
             # FSDP2 replaces the parameters and knows nothing of what is noted on them.
-            named = dict(module.named_parameters())
-            kinds = {name: kind(parameter) for name, parameter in named.items()}
-            parts = {name: (placement_of(parameter), tuple(parameter.shape)) for name, parameter in named.items()}
-            self.written += [stored_here(parameter) for parameter in named.values()]
-            del named
+            papers = {name: (note_of(paper), tuple(paper.shape)) for name, paper in module.named_parameters()}
             experts = _expert_modules(module)
             for layer in module.layers.values():
                 for inner in layer.modules():
@@ -64,23 +71,33 @@ class Sharded:
                     unit.set_custom_reduce_scatter(SlowMessage(group))
             if prefetch:
                 _prefetch(module)
+            module.to_empty(device=device)  # so far everything was on paper; this allocates this rank's shards
+            for buffer in module.buffers():
+                buffer.zero_()
             for name, parameter in module.named_parameters():
-                self.parameters.append((parameter, kinds[name]))
-                group = mesh["efsdp" if kinds[name] == "expert" else "fsdp"]
-                placement, part = parts[name]
-                rows = shard_rows(part[0], group.size, group.rank)
-                self.boxes.append(boxes_of_rows(name, placement, part, rows))
-        self.local = [parameter.to_local().detach() for parameter, _ in self.parameters]
+                self.shards.append(self._shard(name, parameter, *papers[name]))
+
+    def _shard(self, name: str, parameter: nn.Parameter, note: Note, part: Sizes) -> Shard:
+        """Find this rank's rows of a parameter, and let them begin as its note says."""
+        group = self.mesh["efsdp" if note.kind == "expert" else "fsdp"]
+        boxes = boxes_of_rows(name, note.placement, part, shard_rows(part[0], group.size, group.rank))
+        local = parameter.to_local().detach()  # type: ignore[operator] # a DTensor
+        fill(local, boxes, {name: note})
+        return Shard(parameter, note, boxes, local)
 
     def slices(self) -> list[Slice]:
         """Give this rank's shards as plain tensors that share their memory."""
         replicas, tp = self.mesh.layout.dp_replicate, self.mesh["tp"].size
         copies = {"partial": replicas * tp, "copied": replicas * tp, "tied": replicas * 2}
         return [
-            Slice(local, copies.get(summed, replicas), boxes, summed == "tied", written)
-            for (_, summed), local, boxes, written in zip(
-                self.parameters, self.local, self.boxes, self.written, strict=True
+            Slice(
+                shard.local,
+                copies.get(shard.note.kind, replicas),
+                shard.boxes,
+                shard.note.kind == "tied",
+                shard.note.stored,
             )
+            for shard in self.shards
         ]
 
     def begin(self, chunk: int, *, last: bool) -> None:
@@ -97,22 +114,15 @@ class Sharded:
 
     def finish(self) -> None:
         """Add what tensor-parallel ranks have of the weights that see slices of the sequence, in one message."""
-        partial_gradients = []
-        for (parameter, summed), local in zip(self.parameters, self.local, strict=True):
-            local.grad = parameter.grad.to_local()
-            if summed == "partial" and local.numel():
-                partial_gradients.append(local.grad)
-        if partial_gradients and self.mesh["tp"].size > 1:
-            message = torch.cat([gradient.flatten() for gradient in partial_gradients])
-            all_reduce(message, self.mesh["tp"])
-            parts = message.split([gradient.numel() for gradient in partial_gradients])
-            for gradient, total in zip(partial_gradients, parts, strict=True):
-                gradient.copy_(total.view_as(gradient))
+        for shard in self.shards:
+            shard.local.grad = shard.parameter.grad.to_local()  # type: ignore[union-attr] # a DTensor
+        partial_gradients = [shard.local.grad for shard in self.shards if shard.note.kind == "partial" and shard.boxes]
+        all_reduce_together(partial_gradients, self.mesh["tp"])
 
     def publish(self) -> None:
         """Drop gradients; FSDP2 gathers from the updated shards when it needs them."""
-        for (parameter, _), local in zip(self.parameters, self.local, strict=True):
-            parameter.grad = local.grad = None
+        for shard in self.shards:
+            shard.parameter.grad = shard.local.grad = None
 
 
 class SlowMessage:
@@ -145,7 +155,9 @@ def shard_rows(rows: int, size: int, rank: int) -> range:
 
 def _expert_modules(module: nn.Module) -> set[nn.Module]:
     """Find the modules that hold nothing but routed experts: these are sharded over fewer ranks than the rest."""
-    kinds = {part: {kind(parameter) for parameter in part.parameters(recurse=False)} for part in module.modules()}
+    kinds = {
+        part: {note_of(parameter).kind for parameter in part.parameters(recurse=False)} for part in module.modules()
+    }
     return {part for part, kinds_of_part in kinds.items() if kinds_of_part == {"expert"}}
 
 

@@ -7,7 +7,6 @@ likewise, and the loss is taken without ever building the whole row of logits (l
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import torch
@@ -17,40 +16,9 @@ from torch import nn
 
 from trainer.parallel.collectives import all_reduce, gather, reduce_scatter, sum_backward, sum_forward
 from trainer.parallel.mesh import Group
-from trainer.parallel.placement import place
 from trainer.parallel.stage import Plan
 from trainer.parallel.weight_gradients import multiply
-
-
-def weight(plan: Plan, name: str, shape: tuple[int, ...], std: float = 0.02) -> torch.Tensor:
-    """Draw a whole weight from its own name and the seed, so that every layout starts from the same model."""
-    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + 1_000_003 * plan.settled.options.seed)
-    return torch.randn(shape, generator=generator) * std
-
-
-def kept(plan: Plan, part: torch.Tensor) -> nn.Parameter:
-    """Keep a part of a weight on this rank's device, in the weights' type; its gradient is complete on this rank."""
-    return nn.Parameter(part.to(plan.device, plan.dtype, copy=True, memory_format=torch.contiguous_format))
-
-
-def sharded(plan: Plan, full: torch.Tensor, dim: int) -> nn.Parameter:
-    """Keep this tensor-parallel rank's part of a weight along `dim`."""
-    group = plan.mesh["tp"]
-    part = full.chunk(group.size, dim)[group.rank]
-    offsets = tuple(group.rank * part.shape[dim] if axis == dim else 0 for axis in range(full.ndim))
-    return place(kept(plan, part), tuple(full.shape), offsets)
-
-
-def replicated(plan: Plan, full: torch.Tensor, *, sees_part: bool = False) -> nn.Parameter:
-    """Keep a whole weight on each tensor-parallel rank.
-
-    Where it sees a slice of the sequence only (sequence parallelism), or some of the heads (`sees_part`), its gradient
-    is partial, to be summed over tp. Otherwise every rank has the whole gradient.
-    """
-    parameter = kept(plan, full)
-    over_tp = "partial" if sees_part or plan.settled.options.sequence_parallel else "copied"
-    parameter.over_tp = over_tp  # type: ignore[attr-defined] # read by parallel.data
-    return parameter
+from trainer.parallel.weights import Constant, normal, replicated, sharded
 
 
 class BlockEdges:
@@ -85,8 +53,8 @@ class SplitLinear(nn.Module):
 
     def __init__(self, plan: Plan, name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
         super().__init__()
-        self.weight = sharded(plan, weight(plan, name, (outputs, inputs)), 0)
-        self.bias = sharded(plan, torch.zeros(outputs), 0) if bias else None
+        self.weight = sharded(plan, normal(plan, name), (outputs, inputs), 0)
+        self.bias = sharded(plan, Constant(0), (outputs,), 0) if bias else None
         self.product, self.postponed = plan.product, plan.postponed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -100,8 +68,8 @@ class RowLinear(nn.Module):
 
     def __init__(self, plan: Plan, name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
         super().__init__()
-        self.weight = sharded(plan, weight(plan, name, (outputs, inputs)), 1)
-        self.bias = replicated(plan, torch.zeros(outputs)) if bias else None
+        self.weight = sharded(plan, normal(plan, name), (outputs, inputs), 1)
+        self.bias = replicated(plan, Constant(0), (outputs,)) if bias else None
         self.product, self.postponed, self.edges = plan.product, plan.postponed, BlockEdges(plan)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -116,7 +84,7 @@ class VocabEmbedding(nn.Module):
     def __init__(self, plan: Plan, name: str, vocab: int, hidden: int) -> None:
         super().__init__()
         self.group, self.edges = plan.mesh["tp"], BlockEdges(plan)
-        self.weight = sharded(plan, weight(plan, name, (vocab, hidden)), 0)
+        self.weight = sharded(plan, normal(plan, name), (vocab, hidden), 0)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Look up ``[sequence, batch]`` tokens; rows of other ranks count as zero before the sum."""

@@ -116,6 +116,7 @@ HEALTH_CODES: dict[str, str] = {
     "duplicate_correlation": "Several host calls have one correlation number. The nearest is taken.",
     "overrunning_durations": "Device work outlasts what ran after it on its stream. It is cut at the next start.",
     "no_device_activity": "The trace holds no device work, so none is shown. Record with activities=[CPU, CUDA].",
+    "light_mode": "Recorded in light mode: no ops, shapes, host work or memory. Record a window with level='full'.",
     "no_shapes": "Ops have no shapes. Record with record_shapes=True.",
     "kernels_without_op": "Kernels belong to no op. Their efficiency is not known.",
     "bound_beaten": "Ops are faster than the device's peaks allow. Their efficiency is not shown.",

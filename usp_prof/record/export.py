@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 from usp_prof.contract import AREAS, TRACE_METADATA_KEY, format_mark
 from usp_prof.record.join import Joined, elements, family, join, recorded_entries
 from usp_prof.record.peers import GLOO_SEND, group_arguments, peers
-from usp_prof.record.trace_text import ENCODING, TextEvent, edited, find_events, with_metadata
+from usp_prof.record.trace_text import (
+    ENCODING,
+    TextEvent,
+    base_ns,
+    edited,
+    find_events,
+    with_events,
+    with_metadata,
+)
 from usp_prof.whole_files import whole_gzip_file
 
 if TYPE_CHECKING:
@@ -26,6 +34,7 @@ if TYPE_CHECKING:
 
     from usp_prof.contract import GroupEntry, Manifest
     from usp_prof.record.join import FlightEntry
+    from usp_prof.record.light import Notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +63,20 @@ def export(
     rank: int,
     *,
     cut_steps: Iterable[int] = (),
+    notes: Notes | None = None,
 ) -> Outcome:
     """Write the recorded window to `path`; either the whole trace stands there afterwards or nothing.
 
     A step that an error cut short keeps its events but not its name, for it is no step: ``train::cut step=N``.
+    `notes` are the steps and marks of light mode, which the profiler has not.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".recording-", dir=path.parent) as folder:
         raw = Path(folder) / "raw.json"
         profiler.export_chrome_trace(str(raw))
         text = raw.read_text(ENCODING)
+    if notes is not None:
+        text = with_events(text, notes.events(base_ns(text)))
     for step in cut_steps:
         text = text.replace(f'"ProfilerStep#{step}"', f'"{format_mark("train", "cut", step=step)}"')
     pieces, outcome = _joined(text, groups, rank)

@@ -13,10 +13,13 @@ import torch
 
 from usp_prof.contract import AREAS, PIPELINE_KINDS, format_mark
 from usp_prof.record._torch_private import profiler_enabled
+from usp_prof.record.light import annotation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
+
+    from usp_prof.record.light import Annotation
 
 TRANSFERS = ("send_f", "recv_f", "send_b", "recv_b")
 """Activation (f) and gradient (b) transfers between pipeline stages."""
@@ -31,15 +34,15 @@ class Mark(ContextDecorator):
         self._area = area
         self._what = what
         self._values = values
-        self._open: torch.profiler.record_function | None = None
+        self._open: Annotation | torch.profiler.record_function | None = None
 
     def _recreate_cm(self) -> Mark:
         return Mark(self._area, self._what, self._values)
 
     def __enter__(self) -> Self:
         if not torch.compiler.is_compiling() and profiler_enabled():  # a compiled region stays one graph
-            self._open = torch.profiler.record_function(format_mark(self._area, self._what, **self._values))
-            self._open.__enter__()  # type: ignore[no-untyped-call]
+            self._open = annotation(format_mark(self._area, self._what, **self._values))
+            self._open.__enter__()
         return self
 
     def __exit__(

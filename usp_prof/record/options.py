@@ -27,6 +27,7 @@ class Options(TypedDict, total=False):
     warmup: int
     active: int
     repeat: int
+    level: str
     shapes: bool
     memory: bool
     stack: bool
@@ -90,13 +91,26 @@ class Window:
         return Phase.RECORD, start + cycle
 
 
+class Level(StrEnum):
+    """How much is recorded: host and device, or device activity alone with the recorder's own steps and marks."""
+
+    FULL = "full"
+    LIGHT = "light"
+
+
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What each event carries: operand shapes, allocations, Python stacks (heavy)."""
+    """How much is recorded, and what each event carries: operand shapes, allocations, Python stacks (heavy)."""
 
+    level: str = Level.FULL
     shapes: bool = True
     memory: bool = True
     stack: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a level that there is not."""
+        if self.level not in set(Level):
+            raise ValueError(f"level is {' or '.join(Level)}, not {self.level!r}")
 
 
 @dataclass(frozen=True, slots=True)

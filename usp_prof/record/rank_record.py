@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
+    from usp_prof.record.light import Notes
     from usp_prof.record.options import Settings
     from usp_prof.record.topology import GroupsLike, MeshLike
 
@@ -64,12 +65,12 @@ class RankRecord:
         """Whether there is neither a window nor a note of why there is none."""
         return not self._windows and not self._part.notes
 
-    def save(self, profile: torch.profiler.profile, cut_steps: AbstractSet[int]) -> None:
-        """Write the trace of a window; `cut_steps` are those that an error ended."""
+    def save(self, profile: torch.profiler.profile, cut_steps: AbstractSet[int], notes: Notes | None = None) -> None:
+        """Write the trace of a window; `cut_steps` are those that an error ended, `notes` those of light mode."""
         with self.surviving("writing the trace"):
             path = self._window_folder() / export.trace_name(self._place.rank)
             outcome = export.export(
-                profile, path, self.manifest, self._topology.groups, self._place.rank, cut_steps=cut_steps
+                profile, path, self.manifest, self._topology.groups, self._place.rank, cut_steps=cut_steps, notes=notes
             )
             self._part.join_rate = min(outcome.join_rate, 1.0 if self._part.join_rate is None else self._part.join_rate)
             if outcome.note:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from usp_prof.record import export
 from usp_prof.record.options import Options, Phase, settle
 from usp_prof.record.rank_record import RankRecord
-from usp_prof.record.windows import HOW_TO_HAVE_BOTH, OtherProfilerError, WindowProfiler
+from usp_prof.record.windows import HOW_TO_HAVE_BOTH, NoDeviceError, OtherProfilerError, WindowProfiler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,7 +185,7 @@ class Session:
         profiler, self._profiler = self._profiler, None
         with self._standing_back():
             if profiler is not None:
-                self._record.save(profiler.stop(), self._cut_steps)
+                self._record.save(profiler.stop(), self._cut_steps, profiler.notes)
         self._whole_steps = 0
         self._cut_steps.clear()
 
@@ -202,6 +202,9 @@ class Session:
         """Give a window up where another profiler is there, or where anything else fails."""
         try:
             yield
+        except NoDeviceError as error:
+            self._phase, self._next_turn = Phase.IDLE, -1
+            self._record.note(f"nothing is recorded: {error}")
         except OtherProfilerError as other:
             profiler, self._profiler = self._profiler, None
             if profiler is not None:

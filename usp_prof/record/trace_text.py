@@ -18,6 +18,8 @@ ENCODING = "latin-1"
 
 _DECODER = json.JSONDecoder()
 _ARGUMENTS = re.compile(r'"args"\s*:\s*\{')
+_EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
+_END_OF_LIST = re.compile(r"\s*\]")
 _BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*(\d+)')
 
 
@@ -77,6 +79,16 @@ def with_metadata(text: str, key: str, value: str) -> str:
         return text
     _, end = _DECODER.raw_decode(text, place.end())
     return text[: place.end()] + value + text[end:]
+
+
+def with_events(text: str, events: Iterable[str]) -> str:
+    """Put events, each as JSON, in front of those that the trace has; without a list of events nothing changes."""
+    place = _EVENTS.search(text)
+    added = ",\n".join(events)
+    if place is None or not added:
+        return text
+    between = "" if _END_OF_LIST.match(text, place.end()) else ","
+    return text[: place.end()] + added + between + text[place.end() :]
 
 
 def _events_place(text: str) -> int:

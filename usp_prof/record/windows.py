@@ -4,6 +4,7 @@ Kineto serves one profiler at a time. One that is prepared or started while anot
 whoever then stops the cancelled one crashes the process. So every move here first asks whether another profiler is
 there, and a window that another took over is forgotten without a call.
 Outside of a window there is no profiler at all: a step costs a comparison.
+In light mode the profiler records device activity alone, and steps and marks are noted by the recorder (`light`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
-from usp_prof.record import _torch_private
+from usp_prof.record import _torch_private, light
+from usp_prof.record.options import Level
 from usp_prof.record.surroundings import uses_cuda
 
 if TYPE_CHECKING:
@@ -28,6 +30,16 @@ HOW_TO_HAVE_BOTH = (
 )
 
 
+NO_DEVICE = (
+    "level='light' records device activity alone, and this process computes on no GPU;"
+    " leave `level` out to record what the host does"
+)
+
+
+class NoDeviceError(Exception):
+    """There is no device whose activity could be recorded alone."""
+
+
 class OtherProfilerError(Exception):
     """Another profiler is running or waiting, or took the window over; the message says which."""
 
@@ -35,18 +47,24 @@ class OtherProfilerError(Exception):
 class WindowProfiler:
     """The profiler of one window: prepared while the warm-up steps run, then recording step by step."""
 
-    __slots__ = ("_profile", "_step")
+    __slots__ = ("_is_light", "_profile", "_step", "notes")
 
     def __init__(self, content: Content, metadata: tuple[str, str]) -> None:
+        self._is_light = content.level == Level.LIGHT
+        if self._is_light and not uses_cuda():
+            raise NoDeviceError(NO_DEVICE)
         refuse_others()
         let_children_end()
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if uses_cuda() else [])]
-        self._step: record_function | None = None
+        host, device = [ProfilerActivity.CPU], [ProfilerActivity.CUDA] if uses_cuda() else []
+        activities = device if self._is_light else host + device
+        self.notes: light.Notes | None = None
+        """Steps and marks of a window in light mode."""
+        self._step: light.Annotation | record_function | None = None
         self._profile = torch.profiler.profile(
             activities=activities,
-            record_shapes=content.shapes,
-            profile_memory=content.memory,
-            with_stack=content.stack,
+            record_shapes=content.shapes and not self._is_light,
+            profile_memory=content.memory and not self._is_light,
+            with_stack=content.stack and not self._is_light,
             acc_events=True,  # costs nothing as long as nobody asks for events, and spares a warning at each repeat
         )
         _torch_private.forget_profile()  # so that a profile that is there is another's
@@ -58,6 +76,8 @@ class WindowProfiler:
         refuse_others()
         self._profile.start_trace()
         _torch_private.claim_profiler()
+        if self._is_light:
+            self.notes = light.begin()
         self._open(step)
 
     def next_step(self, step: int) -> None:
@@ -72,6 +92,7 @@ class WindowProfiler:
         """End the last step and the recording; gives the profile, ready to export."""
         self._refuse_takeover()
         self._close()
+        light.end()
         self._profile.stop_trace()
         return self._profile
 
@@ -79,16 +100,18 @@ class WindowProfiler:
         """End the recording if it is still this one's; one that another profiler took over must not be touched."""
         if self._step is not None and _torch_private.profiler_is_ours():
             self._close()
+            light.end()
             self._profile.stop_trace()
 
     def _refuse_takeover(self) -> None:
         if not _torch_private.profiler_is_ours():
             self._step = None
+            light.end()
             raise OtherProfilerError("another profiler began during this window")
 
     def _open(self, step: int) -> None:
-        self._step = record_function(f"ProfilerStep#{step}")
-        self._step.__enter__()  # type: ignore[no-untyped-call]
+        self._step = light.annotation(f"ProfilerStep#{step}")
+        self._step.__enter__()
 
     def _close(self) -> None:
         if self._step is not None:

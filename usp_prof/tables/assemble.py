@@ -73,7 +73,7 @@ def assemble(
     """Join ranks to a run; `health` is what is known of the run beside the ranks' own tables."""
     sources = regrouped(sources, seen(sources))
     layout, found = group_axes.resolve(sources, manifest)
-    known = sorted({*health, *found, *_of_ranks(sources), *_without_device_work(sources)})
+    known = sorted({*health, *found, *_of_ranks(sources), *_without_device_work(sources), *_in_light_mode(manifest)})
     cut = job_steps.cut(apply(sources, layout), known)
     cut_sources, of_exchanges = peers.grouped(cut.sources, group_axes.world_size(sources))
     tables = TableSet(
@@ -107,3 +107,15 @@ def _without_device_work(sources: Mapping[int, Source]) -> list[HealthRow]:
         for rank, source in sources.items()
         if (own := Columns(source.view("ranks"))).matches("device_kind", UNRECORDED).any()
     ]
+
+
+def _in_light_mode(manifest: Manifest | None) -> list[HealthRow]:
+    """Say what a run that the recorder took in light mode cannot tell."""
+    recorded = manifest.options.get("recorded") if manifest else None
+    if not isinstance(recorded, dict) or recorded.get("level") != "light":
+        return []
+    detail = (
+        "recorded in light mode: steps, marks, kernels, communication and launches are here; ops, their shapes and "
+        "FLOP, what the host did, memory and Python functions are not; record a window with level='full' for those"
+    )
+    return [HealthRow("light_mode", Severity.INFO, detail=detail)]

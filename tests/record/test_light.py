@@ -1,0 +1,113 @@
+"""What does light mode leave: a trace of device activity with the recorder's own steps and marks, and where not?"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from stripped import DEVICE, device_only, lengths, sources
+
+from usp_prof import record
+from usp_prof.contract import Manifest
+from usp_prof.record import export, light
+from usp_prof.record.trace_text import ENCODING, base_ns, with_events
+from usp_prof.run import open_run
+from usp_prof.synth.declaration import Declaration
+from usp_prof.synth.write import write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LAUNCHES = {"cuda_runtime", "cuda_driver"}
+"""What Kineto records beside the device's own activity when CPU activity is off."""
+
+
+def train(session: record.Session, steps: int) -> None:
+    with session:
+        for _ in range(steps):
+            with session.step(), record.phase("forward"):
+                torch.mm(torch.ones(8, 8), torch.ones(8, 8))
+
+
+def test_without_a_device_nothing_is_recorded_and_a_hint_says_why(tmp_path: Path) -> None:
+    with pytest.warns(record.RecordingWarning, match="leave `level` out") as warned:
+        train(record.session(tmp_path, level="light", peak_flops=1.0, wait=0, repeat=3), steps=12)
+    assert len(warned) == 1
+    manifest = Manifest.from_dict(json.loads((tmp_path / "run.json").read_text()))
+    assert ["computes on no GPU" in note for note in manifest.notes] == [True]
+    assert manifest.options["recorded"]["level"] == "light"
+    assert not list(tmp_path.glob("*.gz"))
+
+
+def test_a_level_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="level is full or light, not 'lite'"):
+        record.session(tmp_path, level="lite")
+
+
+def test_own_marks_stand_in_the_trace_at_the_profilers_own_times(
+    tmp_path: Path, read_trace: Callable[[Path], dict[str, Any]]
+) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profile:
+        notes = light.begin()
+        try:
+            with light.annotation("ProfilerStep#7"), record.phase("forward"):
+                time.sleep(0.005)
+                torch.mm(torch.ones(8, 8), torch.ones(8, 8))
+                time.sleep(0.005)
+        finally:
+            light.end()
+        with record.phase("backward"):  # no longer ours
+            pass
+    export.export(profile, tmp_path / "rank0.json.gz", Manifest(), [], 0, notes=notes)
+    events = {event["name"]: event for event in read_trace(tmp_path / "rank0.json.gz")["traceEvents"]}
+    step, mark, product = events["ProfilerStep#7"], events["train::forward"], events["aten::mm"]
+    assert step["ts"] <= mark["ts"] < product["ts"] < mark["ts"] + mark["dur"] <= step["ts"] + step["dur"] + 1
+    assert 4e3 < product["ts"] - mark["ts"] < mark["dur"] - 4e3
+    assert mark["tid"] == product["tid"]
+    assert mark["cat"] == events["train::backward"]["cat"]
+
+
+def lightly(run: Path, folder: Path, keep: set[str]) -> Path:
+    """Record a made-up run in light mode: events of some categories, steps and marks as the recorder notes them."""
+    device_only(run, folder / "device", keep=keep)
+    for path in (folder / "device").glob("rank*.json"):
+        full = json.loads(gzip.decompress((run / f"{path.name}.gz").read_bytes()))
+        text = path.read_text(ENCODING)
+        base, notes = base_ns(text), light.Notes()
+        for event in full["traceEvents"]:
+            if event.get("cat") == "user_annotation":
+                begin = base + round(event["ts"] * 1000)
+                notes.add(event["name"], event["tid"], begin, begin + round(event["dur"] * 1000))
+        path.write_text(with_events(text, notes.events(base)), ENCODING)
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["options"] = {"recorded": {"level": "light"}}
+    (folder / "device" / "run.json").write_text(json.dumps(manifest))
+    return folder / "device"
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    described = {"shape": {"layers": 2}, "mesh": {"dp": 2}, "work": {"steps": 4, "micro_batches": 2}, "seed": 5}
+    write(Declaration.from_dict(described), folder)
+    return folder
+
+
+@pytest.mark.parametrize("keep", [DEVICE | LAUNCHES, DEVICE], ids=["with launches", "device alone"])
+def test_analyze_finds_the_steps_of_a_light_trace(full: Path, tmp_path: Path, keep: set[str]) -> None:
+    truth = open_run(full, cache_dir=tmp_path / "full-cache")
+    found = open_run(lightly(full, tmp_path, keep), cache_dir=tmp_path / "cache")
+    assert sources(found) == {"profiler_step"}
+    for rank, expected in lengths(truth).items():
+        # Without launches the last step ends with the host's mark: nothing tells which device work is its own.
+        known = len(expected) if keep & LAUNCHES else -1
+        assert lengths(found)[rank][:known] == expected[:known]
+    said = {row.code: row.detail for row in found.health}
+    assert "ops, their shapes and FLOP, what the host did, memory and Python functions are not" in said["light_mode"]
+    assert ("steps_by_host" in said) == (not keep & LAUNCHES)
+    assert "light_mode" not in {row.code for row in truth.health}
