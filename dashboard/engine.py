@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from usp_prof import Run, UspProfError, __version__, open_run
 from usp_prof._version import fingerprint as findings_code
+from usp_prof.analyses.collectives import bus_bandwidth
 from usp_prof.analyses.critical_path import Piece
 from usp_prof.analyses.critical_path import compute as critical_path_of
+from usp_prof.analyses.measures.op_work import of_rank as op_work_of
 from usp_prof.analyses.measures.partition import sets_of as time_sets_of
+from usp_prof.analyses.measures.ranges import launched_at
+from usp_prof.analyses.memory import line_of as memory_line_of
 from usp_prof.charts import inputs
 from usp_prof.charts.as_json import as_json, height_of
 from usp_prof.charts.inputs import (
@@ -26,7 +30,9 @@ from usp_prof.charts.inputs import (
     RankBars,
     RankGrid,
     RooflinePoints,
+    TimelineSlices,
 )
+from usp_prof.charts.svg import as_svg
 from usp_prof.charts.theme import DARK, LIGHT, PATTERNS, Theme, ink_on
 from usp_prof.checking import measured
 from usp_prof.columns.rows import lookup
@@ -102,6 +108,7 @@ from usp_prof.report.figures import parts as step_parts
 from usp_prof.report.format import column_scale, head_text, quantity, share
 from usp_prof.report.words import REST as REST_OF_FINDINGS
 from usp_prof.report.words import left_out
+from usp_prof.report.writers.markdown import sections_text as write_markdown
 from usp_prof.report.writers.webpage import write as write_webpage
 from usp_prof.schedule import Schedule
 from usp_prof.tables.calls import of as calls_of

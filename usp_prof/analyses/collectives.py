@@ -178,7 +178,7 @@ def _measured(tables: TableSet, selection: Selection) -> CollectivesResult:
         chosen &= np.isin(calls["call"], touched)
     name, peak = _link(tables)
     kept = calls.take(chosen)
-    busbw = _busbw(kept)
+    busbw = bus_bandwidth(kept)
     usable = kept["complete"] & (kept["bytes"] > 0) & (kept["transfer_ns"] > 0)
     points = Points(
         kept["bytes"][usable],
@@ -201,7 +201,7 @@ def _measured(tables: TableSet, selection: Selection) -> CollectivesResult:
     )
 
 
-def _busbw(calls: Columns) -> NDArray[np.float64]:
+def bus_bandwidth(calls: Columns) -> NDArray[np.float64]:
     """Give each call's bus bandwidth; NaN where size or transfer are not known."""
     op, names = calls.codes("op")
     sizes = calls["group_size"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bokeh.models import AdaptiveTicker, CustomJSTickFormatter, HoverTool
+from bokeh.models import AdaptiveTicker, CustomJSTickFormatter, HoverTool, TapTool
 from bokeh.plotting import figure as bokeh_figure
 
 if TYPE_CHECKING:
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from usp_prof.charts.theme import Theme
 
 WIDTH = 1080
+PICKED = "picked"
+"""The name of a column source whose marks a click picks; its column `label` says which mark is which."""
 _MOST_A_ROW = 9
 """Parts of a legend that stand beside each other; more are set in rows of equal length."""
 _NEAR = 4
@@ -109,6 +111,14 @@ def hover(plot: Figure, tips: list[tuple[str, str]], renderers: list[Any] | None
     if renderers is not None:
         tool.renderers = renderers
     plot.add_tools(tool)
+
+
+def picked_by_click(plot: Figure, marks: Any, theme: Theme) -> None:  # noqa: ANN401 - a renderer of any glyph
+    """Let a click pick a mark, which gets a rim; a page that shows the figure reads which one it is."""
+    marks.data_source.name = PICKED
+    marks.nonselection_glyph = None
+    marks.selection_glyph = marks.glyph.clone(line_color=theme.ink, line_width=2.5)
+    plot.add_tools(TapTool(renderers=[marks], mode="replace"))
 
 
 def time_ticks() -> CustomJSTickFormatter:

@@ -111,6 +111,8 @@ class TimelineSlices:
     level_start: tuple[int, ...]
     until_ns: int = 0
     """Where the drawing ends at the earliest: charts to be compared share one scale."""
+    frame_ns: tuple[int, int] | None = None
+    """A range to frame over all rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bokeh.models import ColumnDataSource, Label
 
-from usp_prof.charts.frame import base, hover, legend, size_ticks, time_ticks
+from usp_prof.charts.frame import base, hover, legend, size_ticker, size_ticks, time_ticks
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
@@ -49,6 +49,7 @@ def figure(data: MemoryLines, theme: Theme) -> Figure:
     plot.y_range.end = 1.1 * max(most, default=1.0)
     plot.xaxis.formatter = time_ticks()
     plot.yaxis.formatter = size_ticks()
+    plot.yaxis.ticker = size_ticker()
     plot.xaxis.axis_label = "since each rank's first allocator event"
     hover(plot, [("", "@what"), ("memory", "@gigabytes{0.000} GB")], lines)
     legend(plot, theme)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from bokeh.models import ColumnDataSource, FactorRange, NumeralTickFormatter, Range1d
 
-from usp_prof.charts.frame import base, hover, time_ticks
+from usp_prof.charts.frame import base, hover, picked_by_click, time_ticks
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
@@ -39,6 +39,7 @@ def figure(data: RankBars, theme: Theme) -> Figure:
     plot = base(theme, height, y_range=FactorRange(*reversed(data.labels)), tools="reset")
     fill = theme.color(data.role)
     bars = plot.hbar("label", left=0, right="value", height=0.7, source=source, fill_color=fill, line_color=None)
+    picked_by_click(plot, bars, theme)
     for color, width in ((theme.background, 5), (theme.ink, 2)):  # with a rim, to be seen on bars of any colour
         plot.segment("even", "below", "even", "above", source=source, line_color=color, line_width=width)
     plot.x_range = Range1d(0, 1.05 * max(float(values.max(initial=0.0)), float(even.max(initial=0.0))) or 1.0)

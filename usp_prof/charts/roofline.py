@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from bokeh.models import ColumnDataSource, Label, NumeralTickFormatter
 
-from usp_prof.charts.frame import base, hover, rate_ticks
+from usp_prof.charts.frame import base, hover, picked_by_click, rate_ticks
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
@@ -33,7 +33,7 @@ def figure(data: RooflinePoints, theme: Theme) -> Figure:
             "label": [label for label, keep in zip(data.label, drawable, strict=True) if keep],
         }
     )
-    plot.scatter(
+    marks = plot.scatter(
         "intensity",
         "rate",
         source=source,
@@ -43,6 +43,7 @@ def figure(data: RooflinePoints, theme: Theme) -> Figure:
         line_color=theme.ink,
         line_width=0.5,
     )
+    picked_by_click(plot, marks, theme)
     _draw_roof(plot, data, theme, intensity)
     plot.xaxis.axis_label = "arithmetic intensity, FLOP per byte"
     plot.yaxis.axis_label = "achieved rate"
@@ -74,13 +75,13 @@ def _draw_roof(plot: Figure, data: RooflinePoints, theme: Theme, intensity: np.n
     )
     plot.add_layout(
         Label(
-            x=ridge,
+            x=high,
             y=data.peak_flops,
+            text_align="right",  # at the roof's right end: from the ridge on, a long name would leave the chart
             text=f"{data.device}: {data.peak_flops / 1e12:,.4g} TFLOP/s, {data.peak_bandwidth / 1e9:,.4g} GB/s",
             text_color=color,
             text_font=theme.font,
             text_font_size="11px",
-            x_offset=6,
             y_offset=4,
         )
     )

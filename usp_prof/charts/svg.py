@@ -54,6 +54,7 @@ class _Boxes:
     legend: tuple[tuple[str, str], ...]
     write: Callable[[float], str]
     until: float = 0
+    frame: tuple[float, float] | None = None
 
 
 @singledispatch
@@ -140,7 +141,7 @@ def _timeline(data: inputs.TimelineSlices, theme: Theme = LIGHT) -> str:
     )  # fmt: skip
     legend = tuple((role.removeprefix("comm:"), role) for role in data.roles)
     end = max(data.until_ns, int(data.end_ns.max(initial=1)))
-    return _drawn(_Boxes(data.rows, boxes, legend, _time, float(end)), theme)
+    return _drawn(_Boxes(data.rows, boxes, legend, _time, float(end), data.frame_ns), theme)
 
 
 def _drawn(data: _Boxes, theme: Theme) -> str:
@@ -158,6 +159,10 @@ def _drawn(data: _Boxes, theme: Theme) -> str:
         parts.append(_text(left - 8, _TOP + _ROW * (row + 0.5) + 4, short, theme.muted, "end"))
     shown = (box for box in data.boxes if box.row < len(rows) and box.end > box.start)
     parts += [_box(box, left, scale, theme) for box in shown]
+    if data.frame is not None:
+        x, width = left + data.frame[0] * scale, (data.frame[1] - data.frame[0]) * scale
+        size = f'width="{width:.1f}" height="{bottom - _TOP}"'
+        parts.append(f'<rect x="{x:.1f}" y="{_TOP}" {size} fill="none" stroke="{theme.ink}" stroke-width="2"/>')
     if len(data.rows) > len(rows):
         more = f"and {len(data.rows) - len(rows)} more rows"
         parts.append(_text(left, bottom + _BOTTOM + 8, more, theme.muted, "start"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from bokeh.models import ColumnDataSource, CustomJS, FactorRange, Range1d
+from bokeh.models import BoxAnnotation, ColumnDataSource, CustomJS, FactorRange, Range1d
 
 from usp_prof.charts.frame import base, hover, legend, time_ticks
 
@@ -54,7 +54,7 @@ def figure(data: TimelineSlices, theme: Theme) -> Figure:
     colors = [theme.color(role) for role in data.roles]
     begin = data.level_start[0]
     coarse = slice(begin, data.level_start[1])
-    end = float(data.end_ns.max(initial=1))
+    end = float(max(data.until_ns, data.end_ns.max(initial=1)))
     plot = base(
         theme,
         int(min(1400, 100 + _ROW_HEIGHT * max(4, len(data.rows)))),
@@ -103,6 +103,10 @@ def figure(data: TimelineSlices, theme: Theme) -> Figure:
     for role, color in zip(data.roles, colors, strict=True):
         # The slices' colours are data, so the legend has marks of its own, of which none is drawn.
         plot.hbar([data.rows[0]], left=[np.nan], right=[np.nan], color=color, legend_label=role.removeprefix("comm:"))
+    if data.frame_ns is not None:
+        left, right = data.frame_ns
+        frame = BoxAnnotation(left=left, right=right, fill_color=None, line_color=theme.ink, line_width=2)
+        plot.add_layout(frame)
     legend(plot, theme)
     for box in plot.legend:
         box.click_policy = "none"

@@ -46,6 +46,8 @@ class RankWork:
 
     names: list[str]
     name: Ints
+    event: Ints
+    start_ns: Ints
     dur_ns: Ints
     kinds: list[OpKind]
     kind: Ints
@@ -70,7 +72,8 @@ def _tied(tables: TableSet, rank: int, selection: Selection) -> RankWork:
     owner = _owners(ops, chosen["op_event"], _counts(ops, kinds, kind_of))
     kind = np.where(owner >= 0, lookup(kind_of, owner, missing=-1), -1)
     on_gpu = len(tables.columns("kernels", rank)) > 0
-    return RankWork(names, name, chosen["dur_ns"], kinds, kind, owner, chosen["step"], on_gpu)
+    event, start, dur = (chosen[column] for column in ("event", "start_ns", "dur_ns"))
+    return RankWork(names, name, event, start, dur, kinds, kind, owner, chosen["step"], on_gpu)
 
 
 def _inside(step: Ints, selection: Selection) -> NDArray[np.bool_]:

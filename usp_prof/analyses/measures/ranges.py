@@ -88,7 +88,7 @@ def empty_queue(tables: TableSet, rank: int, launches: Columns) -> tuple[int, in
     if not len(starting) or not len(kernels):
         return 0, 0
     # Work counts from its launch (where that is known) to its end: a call finds the queue empty when none is open.
-    open_from = np.sort(_begun(tables, rank))
+    open_from = np.sort(launched_at(tables, rank))
     ends = np.sort(kernels["start_ns"] + kernels["dur_ns"])
     at = starting["start_ns"]
     pending = np.searchsorted(open_from, at, side="left") - np.searchsorted(ends, at, side="right")
@@ -98,7 +98,7 @@ def empty_queue(tables: TableSet, rank: int, launches: Columns) -> tuple[int, in
 def queue_depth(tables: TableSet, rank: int, limit: int) -> list[tuple[int, int, int]]:
     """Give for each stream the deepest queue of launched and unfinished work, and how long it held `limit` or more."""
     kernels = tables.columns("kernels", rank)
-    begun = _begun(tables, rank)
+    begun = launched_at(tables, rank)
     queued = np.flatnonzero(begun < kernels["start_ns"])
     queued = queued[np.argsort(kernels["stream"][queued], kind="stable")]
     borders = np.flatnonzero(np.diff(kernels["stream"][queued])) + 1
@@ -115,7 +115,7 @@ def queue_depth(tables: TableSet, rank: int, limit: int) -> list[tuple[int, int,
     return found
 
 
-def _begun(tables: TableSet, rank: int) -> Ints:
+def launched_at(tables: TableSet, rank: int) -> Ints:
     """Give when each kernel was launched, looked up once; its own start where the launch is not in the trace."""
     return tables.memo(("begun", rank), lambda: _launched(tables, rank))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import singledispatch
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from usp_prof.model.printable import printable
@@ -12,11 +13,12 @@ from usp_prof.report.format import cells, column_texts, fills, head_text, is_num
 from usp_prof.report.words import REST, cause_lines, finding_lines, health_lines, left_out, run_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from usp_prof.model.finding import Finding
     from usp_prof.report.document import Block, Document, Section
 
+NO_PICTURES: Mapping[str, str] = MappingProxyType({})
 _BAR = 60
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
 
@@ -33,11 +35,16 @@ def write(document: Document) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def sections_text(title: str, sections: Sequence[Section]) -> str:
-    """Write an answer that is no run's report: its title, and its sections one after the other."""
+def sections_text(title: str, sections: Sequence[Section], pictures: Mapping[str, str] = NO_PICTURES) -> str:
+    """Write an answer that is no run's report: its title, and its sections one after the other.
+
+    `pictures` names the file that shows a section's chart, by the section's id.
+    """
     parts = [f"## {_escape(title)}"]
     for section in sections:
         parts += [f"### {_escape(section.title)}", *_blocks(section)]
+        if section.id in pictures:
+            parts.append(f"![{_escape(section.title)}]({pictures[section.id]})")
     return "\n\n".join(parts) + "\n"
 
 

@@ -7,6 +7,7 @@ button. A chart is stored once: `patch` says what differs in the dark theme.
 from __future__ import annotations
 
 import json
+import re
 from functools import singledispatch
 from html import escape as html_escape
 from importlib.resources import files
@@ -29,6 +30,8 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data:"
 )
+_ADDRESS = re.compile(r"https?://[!-~]+")
+"""A text that is an address and nothing else becomes a link."""
 _SHORT = 24
 _LONG = 110
 """Names beyond this are C++ templates: two lines of them, the whole under the pointer."""
@@ -177,7 +180,9 @@ def _cell(text: str, mark: str, prose: bool) -> str:  # noqa: FBT001 - from a co
 @_set.register(doc.Text)
 def _text(block: doc.Text, numbered: _Numbered) -> str:
     del numbered
-    return f"<p{' class=quiet' if block.quiet else ''}>{escape(block.text)}</p>"
+    text = escape(block.text)
+    said = f'<a href="{text}">{text}</a>' if _ADDRESS.fullmatch(block.text) else text
+    return f"<p{' class=quiet' if block.quiet else ''}>{said}</p>"
 
 
 @_set.register(doc.Findings)
