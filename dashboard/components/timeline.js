@@ -6,7 +6,7 @@
 // timeline_hand.js follows mouse and keys, timeline_address.js keeps the link, timeline_play.js morphs
 // from recorded to predicted; all are one script in the browser.
 
-const GUTTER = 180, AXIS = 48, MAP = 10, ROW = { device: 18, host: 13, exposed: 12, actions: 16, path: 12 }, GAP = 6, LABEL_PX = 36, SETTLE_MS = 12, MARGIN = 0.3;
+const GUTTER = 180, AXIS = 48, MAP = 10, ROW = { device: 18, host: 13, exposed: 12, actions: 16, path: 12, counters: 26 }, GAP = 6, LABEL_PX = 36, SETTLE_MS = 12, MARGIN = 0.3;
 
 export default function (component) {
   const { data, parentElement, setStateValue } = component;
@@ -21,6 +21,7 @@ export default function (component) {
 
 class Timeline {
   constructor(root, data, report) {
+    this.page = window.location.pathname;
     this.root = root; this.source = data.source; this.report = report; this.data = data;
     this.tile = null; this.scrollY = 0; this.hover = null; this.box = null; this.picked = data.picked || null; this.members = [];
     this.pinned = new Set(data.pinned || []); this.folded = new Set(data.compact ? ["all"] : data.folded || []); this.pattern = null; this.alive = true;
@@ -59,15 +60,19 @@ class Timeline {
     this.lines = Object.entries(this.head.rows).flatMap(([rank, rows]) => rows.map(([track, kind, depth, lane], index) => (
       { rank: Number(rank), index, track: depth ? "" : track, base: track, depth, lane, kind, label: `${rank}.${index}`, rank_label: (this.head.labels || {})[rank] || `rank ${rank}` })));
     this.recall();
-    if (this.picked) this.report("picked", { rank: this.picked.rank, event: this.picked.event });
+    // What the link names is known already. Asking for another run while one goes back in the history would make
+    // Streamlit take it for a step forward, and drop the pages that lay ahead.
+    const { picked } = this, linked = this.data.picked;
+    if (picked && !(linked && linked.rank === picked.rank && linked.event === picked.event)) this.report("picked", { rank: picked.rank, event: picked.event });
     this.update(this.data, this.report);
   }
 
   update(data, report) {
-    const jumps = data.jump && JSON.stringify(data.jump) !== JSON.stringify(this.data.jump);
+    const changed = (name) => data[name] && JSON.stringify(data[name]) !== JSON.stringify(this.data[name]);
+    const jump = changed("jump") ? data.jump : changed("at") ? data.at : null;
     this.data = data; this.report = report;
     if (!this.head) return;
-    if (jumps) { this.start = data.jump[0]; this.end = data.jump[1]; this.remember(); }
+    if (jump) { [this.start, this.end] = jump; this.remember(); }
     const focuses = data.focus && JSON.stringify(data.focus) !== this.focused;
     this.setMatched(data.matched || []);
     this.members = data.members || [];
@@ -95,7 +100,7 @@ class Timeline {
     const wanted = this.data.ranks ? new Set(this.data.ranks) : null, shown = new Set(["device", ...(this.data.kinds || [])]);
     const rows = this.lines.filter((row) => (!wanted || wanted.has(row.rank)) && shown.has(row.kind) && !this.isFolded(row));
     const order = new Map((this.data.ranks || []).map((rank, i) => [rank, i]));
-    const key = (row) => [this.pinned.has(row.label) ? 0 : 1, order.get(row.rank) ?? row.rank, row.kind === "device" ? 1 : row.kind === "host" ? 2 : 0];
+    const key = (row) => [this.pinned.has(row.label) ? 0 : 1, order.get(row.rank) ?? row.rank, { device: 1, host: 2, counters: 3 }[row.kind] || 0];
     rows.sort((a, b) => { const x = key(a), y = key(b); return x[0] - y[0] || x[1] - y[1] || x[2] - y[2] || a.index - b.index; });
     let y = GAP, last = null;
     this.band = 0; // pinned rows stay in a band at the top while the others scroll beneath it

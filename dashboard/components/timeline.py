@@ -25,7 +25,8 @@ _HOST = {
     False: {"op": "#A9C6DD", "annotation": "#D3D3D3", "runtime": "#C6B8DE"},
     True: {"op": "#3F5F7D", "annotation": "#55555E", "runtime": "#5B4D75"},
 }
-_ROLES = {"compute": "compute", "memcpy": "memcpy", "memset": "memcpy", **{kind: f"action:{kind}" for kind in "FBIW"}}
+_ROLES = {"compute": "compute", "memcpy": "memcpy", "memset": "memcpy", "counter": "counter"}
+_ROLES |= {kind: f"action:{kind}" for kind in "FBIW"}
 
 
 def category_colors(*, dark: bool) -> list[str]:
@@ -98,11 +99,11 @@ def timeline(source: str, *, key: str, dark: bool, **options: Any) -> Any:  # no
     """Show the timeline of the run that the query string `source` names; gives what was picked and selected.
 
     Options go to the canvas as they are: `ranks` (shown, in order), `kinds` (of rows beside those of the device),
-    `range` and `jump` ([start, end] in ns from the run's origin), `focus` (a rank and row to scroll to), `matched`
-    (numbers of names; others are dimmed), `members` and `flows` (where arrows go), `labels` (of ranks), `notes`,
-    `compact` (ranks are folded), `height`. What a link opens with, and the canvas writes into the address from then on:
-    `pinned` (rows as `rank.row`), `folded` (ranks, or "all") and `picked` (a slice). `play` (a query) shows a step
-    morphing from recorded to predicted; with `still` only as recorded.
+    `range`, `at` and `jump` ([start, end] in ns from the run's origin; another `at` or `jump` than before moves there),
+    `focus` (a rank and row to scroll to), `matched` (numbers of names; others are dimmed), `members` and `flows` (where
+    arrows go), `labels` (of ranks), `notes`, `compact` (ranks are folded), `height`. What a link opens with, and the
+    canvas writes into the address from then on: `pinned` (rows as `rank.row`), `folded` (ranks, or "all") and `picked`
+    (a slice). `play` (a query) shows a step morphing from recorded to predicted; with `still` only as recorded.
     """
     data = {"source": source, "colors": category_colors(dark=dark), "inks": category_inks(dark=dark), **options}
     return _renderer()(

@@ -27,8 +27,12 @@ const ADDRESS = {
   remember(delay = 250) {
     if (!this.owns() || !this.head) return;
     clearTimeout(this.addressTimer);
-    this.addressTimer = setTimeout(() => this.alive && this.writeAddress(), delay);
+    if (!delay) { this.writeAddress(); return; } // the server reads it in the run that is asked for next
+    this.addressTimer = setTimeout(() => this.alive && this.isItsPage() && this.writeAddress(), delay);
   },
+
+  // A slow server leaves the canvas standing for a while after the reader went on: the address is another page's then.
+  isItsPage() { return window.location.pathname === this.page; },
 
   writeAddress() {
     KEPT.set(this.source, { opened: this.linkOpened(), start: this.start, end: this.end, pinned: [...this.pinned], folded: [...this.folded], picked: this.picked });

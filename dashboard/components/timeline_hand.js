@@ -96,10 +96,9 @@ const HAND = {
       PageUp: () => this.scroll(-(this.viewHeight - AXIS) * 0.8), PageDown: () => this.scroll((this.viewHeight - AXIS) * 0.8),
       Home: () => this.scroll(-this.height), End: () => this.scroll(this.height),
       c: () => { if (this.folded.has("all")) this.folded.clear(); else this.folded.add("all"); this.layout(); this.resize(); this.remember(); },
-      "/": () => { const box = document.querySelector("input[aria-label='Search']"); if (box) box.focus(); },
       f: () => { this.start = 0; this.end = this.head.span_ns; this.moved(); },
       z: () => { if (this.selection) this.show(this.selection); },
-      Escape: () => { this.box = this.selection = this.picked = this.area = this.framed = null; this.report("selected_range", null); this.report("picked", null); this.remember(0); this.draw(); },
+      Escape: () => { this.box = this.selection = this.picked = this.area = this.framed = null; this.remember(0); this.report("selected_range", null); this.report("picked", null); this.draw(); },
     };
     const act = acts[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (act && !event.ctrlKey && !event.metaKey) { event.preventDefault(); event.stopPropagation(); act(); }
@@ -123,7 +122,7 @@ const HAND = {
       if (px >= tile.start[i] - slack && px <= tile.start[i] + tile.dur[i] + slack) { best = i; if (slack === 0) break; }
     }
     if (best < 0) return null;
-    return { rank: row.rank, rank_label: row.rank_label, lane: row.lane, index: row.index, event: tile.event[best], name: this.names[tile.name[best]], category: tile.category[best],
+    return { rank: row.rank, rank_label: row.rank_label, lane: row.lane, kind: row.kind, index: row.index, event: tile.event[best], name: this.names[tile.name[best]], category: tile.category[best],
       start_ns: tile.start_ns + tile.start[best] * scale, dur_ns: tile.dur[best] * scale, coverage: tile.coverage[best] };
   },
 
@@ -136,6 +135,7 @@ const HAND = {
       if (raster) { this.tip.textContent = "zoom in for names"; this.placeTip(event); }
       return;
     }
+    if (hit.kind === "counters") { this.tip.textContent = heightOf(hit); this.tip.style.display = "block"; this.placeTip(event); return; }
     this.tip.textContent = `${hit.name}\n${duration(hit.dur_ns)} at ${duration(hit.start_ns)} · ${hit.rank_label} · ${this.head.categories[hit.category]}${hit.lane ? ` · ${hit.lane}` : ""}` +
       (hit.coverage < 255 ? `\nlongest of several, ${Math.round((hit.coverage / 255) * 100)} % busy` : "");
     this.tip.style.display = "block";

@@ -25,6 +25,7 @@ const PAINTING = {
       this.paintOverlays(c, ink);
       if (this.tile) { if (this.tile.raster) this.paintRaster(c, part); else this.paintSlices(c, part); }
       this.paintMembers(c, part, ink);
+      this.paintTops(c, part, ink, paper);
       c.restore();
       this.paintGutter(c, part, ink);
       if (pinned) { c.globalAlpha = 0.4; c.fillStyle = ink; c.fillRect(0, top + height - 1, this.width, 1); c.globalAlpha = 1; }
@@ -51,6 +52,7 @@ const PAINTING = {
       for (let i = tile.first[place]; i < tile.first[place + 1]; i++) {
         const x = left + tile.start[i] * scale, w = Math.max(tile.dur[i] * scale, 0.7);
         if (x + w < GUTTER || x > this.width) continue;
+        if (row.kind === "counters") { this.paintHeight(c, row, x, w, tile.coverage[i], tile.category[i]); continue; }
         c.globalAlpha = (dim && !dim[tile.name[i]] ? 0.18 : 1) * (0.35 + (0.65 * tile.coverage[i]) / 255);
         c.fillStyle = colors[tile.category[i]];
         c.fillRect(x, y, w > 3 ? w - 0.5 : w, h);
@@ -58,6 +60,22 @@ const PAINTING = {
       }
     }
     c.globalAlpha = 1;
+  },
+
+  // A counter stands as high in its row as its share of the row's top.
+  paintHeight(c, row, x, width, share, category) {
+    const height = Math.max(((row.height - 3) * share) / 255, 1);
+    c.globalAlpha = 1; c.fillStyle = this.data.colors[category];
+    c.fillRect(x, this.rowY(row) + row.height - 1 - height, width + 0.4, height); // neighbours touch, without a seam
+  },
+
+  paintTops(c, rows, ink, paper) { // what the top of a counter's row stands for
+    for (const row of rows) {
+      if (row.kind !== "counters") continue;
+      const y = this.rowY(row) + 7, width = c.measureText(row.lane).width;
+      c.globalAlpha = 0.7; c.fillStyle = paper; c.fillRect(GUTTER, y - 6, width + 6, 12);
+      c.globalAlpha = 1; c.fillStyle = ink; c.fillText(row.lane, GUTTER + 3, y);
+    }
   },
 
   label(c, text, x, y, room, category, kind) {
@@ -79,7 +97,10 @@ const PAINTING = {
     const x0 = this.toX(tile.start_ns), x1 = this.toX(tile.end_ns);
     for (const row of rows) {
       const place = tile.places.get(row.label);
-      if (place !== undefined) c.drawImage(this.strip, 0, place, tile.width, 1, x0, this.rowY(row), x1 - x0, row.height - 1);
+      if (place === undefined) continue;
+      if (row.kind !== "counters") { c.drawImage(this.strip, 0, place, tile.width, 1, x0, this.rowY(row), x1 - x0, row.height - 1); continue; }
+      const { category, coverage } = tile.raster, wide = (x1 - x0) / tile.width;
+      for (let i = 0, cell = place * tile.width; i < tile.width; i++, cell++) if (category[cell]) this.paintHeight(c, row, x0 + i * wide, wide + 0.5, coverage[cell], category[cell] - 1);
     }
   },
 

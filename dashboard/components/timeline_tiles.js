@@ -55,6 +55,14 @@ function tick(t, step) {
   return `${(t / unit).toFixed(Math.max(0, -Math.floor(Math.log10(step / unit) + 1e-9)))} ${name}`;
 }
 
+// The value at which a counter stands: its share of the row's top, such as "512 MiB" or "26.1 GB/s or more".
+function heightOf(hit) {
+  const [top, unit] = hit.lane.split(" ");
+  const share = hit.coverage / 255, value = share * Number(top.replaceAll(",", ""));
+  const text = share === 1 ? hit.lane : `about ${unit === "kernels" ? Math.round(value) : Number(value.toPrecision(3))} ${unit}`;
+  return `${hit.name}: ${text}\ntop of the row: ${hit.lane} · ${hit.rank_label} · ${duration(hit.dur_ns)} at ${duration(hit.start_ns)}`;
+}
+
 // A kernel's arguments and its library's prefix tell nothing that its row and colour do not.
 function plainName(text) {
   return text.replace(/^void /, "").replace(/[(<].*$/s, "").replace(/^(ncclDevKernel_|ncclKernel_|nccl:|gloo:|aten::)/, "") || text;

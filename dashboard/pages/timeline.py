@@ -17,7 +17,7 @@ from ..components.timeline import chips, legend, timeline
 from ..components.timeline_links import linked_folds, linked_range, linked_rows, linked_slice, notes
 from ..engine import EVERYTHING, Unit, quantity
 from ..state import Page, Room, View
-from ..timeline.queries import Place, by_kind, contents, matching, neighbours, search
+from ..timeline.queries import MOST_PATTERN, Place, by_kind, contents, matching, neighbours, search
 from ..timeline.rows import CATEGORIES
 from ..work import wait
 
@@ -33,14 +33,15 @@ WALLED = 8
 """From so many ranks on, all of them stand beside the timeline as a wall."""
 KINDS = {
     "host": "Host threads", "exposed": "Exposed communication", "actions": "Pipeline actions", "path": "Critical path",
+    "counters": "Counters",
 }  # fmt: skip
 """Rows that can be shown beside those of the device."""
 ACTION = re.compile(r"[FBIW]\d* stage -?\d+")
 ACTIONS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 HELP = (
     "wheel, W S: zoom · drag, A D: pan · ↑ ↓ PgUp PgDn: scroll · shift-drag: select an area · alt-drag: zoom into a "
-    "box · Z: zoom to the selection · F: all · C: fold all ranks · /: search · double-click: fit a slice · click a "
-    "rank: fold it · click a row's name: pin it · strip on top: the whole run"
+    "box · Z: zoom to the selection · F: all · C: fold all ranks · / or Ctrl-K: go to a rank, name, finding or page · "
+    "double-click: fit a slice · click a rank: fold it · click a row's name: pin it · strip on top: the whole run"
 )
 BY_RANK = "rank"
 
@@ -51,7 +52,10 @@ def draw() -> None:
     store = wait(data.ask_timeline(view.run))
     left, middle, right = st.columns([3, 4, 1.2], vertical_alignment="bottom")
     pattern = left.text_input(
-        "Search", st.query_params.get("find", ""), placeholder="a regular expression: nccl.*AllReduce", max_chars=120
+        "Search",
+        st.query_params.get("find", ""),
+        placeholder="a regular expression: nccl.*AllReduce",
+        max_chars=MOST_PATTERN,
     )
     state.keep("find", pattern)
     kinds = _kinds(middle, {row.kind for rank in store.ranks for row in store.rows(rank)})
@@ -62,10 +66,11 @@ def draw() -> None:
     matched = (matching(store, pattern) or ()) if pattern else ()
     before = st.session_state.get("timeline")
     linked = linked_slice(store)
-    picked = before.get("picked") if before else linked
+    picked = (before or {}).get("picked") or linked
     around = neighbours(store, data.open_numbered(view.run).tables, picked)
     found = picked_slice.chosen_member(picked, around.members) or found
     focus = {"rank": found.rank, "row": found.row} if found else _focus(store)
+    asked = about(store, view)
     place = st.container()
     if len(store.ranks) >= WALLED:
         beside, place = st.columns([1, 5], gap="small")
@@ -74,15 +79,16 @@ def draw() -> None:
     with place:
         answer = timeline(
             f"run={view.run}", key="timeline", dark=state.is_dark(), ranks=list(shown), kinds=list(kinds),
-            range=linked_range(store.span_ns) or about(store, view), jump=found and framed(found), focus=focus,
+            range=linked_range(store.span_ns) or asked, at=asked, jump=found and framed(found), focus=focus,
             labels=labels, matched=sorted(matched), height=620, tall=True,
             members=[each.plain() for each in around.members],
             flows=[[each.plain() for each in flow] for flow in around.flows], notes=notes(),
             pinned=linked_rows(store), folded=linked_folds(), picked=linked,
         )  # fmt: skip
     st.caption(HELP)
-    if answer.picked:
-        picked_slice.show(view.run, int(answer.picked["rank"]), int(answer.picked["event"]))
+    picked = answer.picked or linked
+    if picked:
+        picked_slice.show(view.run, int(picked["rank"]), int(picked["event"]))
     if answer.selected_range:
         _contents(view.run, shown, kinds, answer.selected_range)
 
@@ -193,6 +199,8 @@ def _legend(axes: set[str], actions: set[str], kinds: tuple[str, ...]) -> None:
         groups["actions"] = {kind: name for kind, name in ACTIONS.items() if kind in actions}
     if "path" in kinds:
         groups[""] |= {"path": "critical path"}
+    if "counters" in kinds:
+        groups[""] |= {"counter": "counter"}
     legend("".join(chips(named, title) for title, named in groups.items()))
 
 
@@ -225,7 +233,7 @@ def _contents(index: int, ranks: tuple[int, ...], kinds: tuple[str, ...], picked
     if end <= start:
         return
     store = data.timeline_store(index)
-    shown = {"device", *kinds}
+    shown = {"device", *kinds} - {"counters"}  # they are heights, nothing that ran
     rows = {rank: [number for number, row in enumerate(store.ranks[rank].rows) if row.kind in shown] for rank in ranks}
     where = "on the ranks shown"
     if len(picked) > 2:

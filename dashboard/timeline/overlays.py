@@ -1,4 +1,4 @@
-"""Rows laid over the timeline (exposed communication, pipeline actions, critical path), and rows of calls.
+"""Rows laid over the timeline (exposed communication, actions, critical path, counters), and rows of calls.
 
 They are rows of their own, in the same levels of detail as the slices, so that they cost no more than any other row.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..engine import Unit, calls_of, clock_of, critical_path_of, quantity, spans, time_sets_of
+from .counters import counters_of
 from .rows import Row, Slices, category_number, depths
 from .store import load, write
 
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from .store import TimelineStore
 
 
-FORM = "overlays-2"
+FORM = "overlays-3"
 """What is kept, and the version of its form."""
-KINDS = {"exposed": "exposed", "actions": "actions", "path": "critical path"}
-"""The kinds of rows, and what they are called beside the timeline."""
+KINDS = {"exposed": "exposed", "actions": "actions", "path": "critical path", "counters": ""}
+"""The kinds of rows, and what they are called beside the timeline; each counter has a name of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,16 @@ class _Spans:
     event: NDArray[np.int64]
     name: tuple[str, ...]
     category: tuple[str, ...]
+    track: str = ""
+    lane: str = ""
+    level: NDArray[np.uint8] | None = None
 
 
 def prepare(tables: TableSet, folder: Path, progress: Callable[[int, int], None] | None = None) -> None:
     """Build and write the rows laid over every rank."""
     pieces = critical_path_of(tables).pieces
     for done, rank in enumerate(tables.ranks):
-        spans = [_path(pieces, rank), _actions(tables, rank), *_exposed(tables, rank)]
+        spans = [_path(pieces, rank), _actions(tables, rank), *_exposed(tables, rank), *_counters(tables, rank)]
         write(_assemble(rank, [span for span in spans if len(span.start_ns)]), folder / f"rank{rank}")
         if progress is not None:
             progress(done + 1, len(tables.ranks))
@@ -86,29 +90,45 @@ def _exposed(tables: TableSet, rank: int) -> Iterator[_Spans]:
         yield _Spans("exposed", start, end - start, np.full(count, -1), (f"exposed {axis}",) * count, (axis,) * count)
 
 
+def _counters(tables: TableSet, rank: int) -> Iterator[_Spans]:
+    for counter in counters_of(tables, rank):
+        count = len(counter.start_ns)
+        yield _Spans(
+            "counters", counter.start_ns, counter.dur_ns, np.full(count, -1), (counter.name,) * count,
+            ("counter",) * count, counter.track, counter.top, counter.level,
+        )  # fmt: skip
+
+
 def _assemble(rank: int, spans: list[_Spans]) -> Slices:
     """Sort the spans into rows, one kind after the other."""
     rows: list[Row] = []
     offsets, order = [0], [np.zeros(0, np.int64)]
-    kind = np.repeat([span.kind for span in spans], [len(span.start_ns) for span in spans])
+    lengths = [len(span.start_ns) for span in spans]
+    # Spans of one track share rows, of which there are as many as overlap; each counter is a track of its own.
+    track_of_span = [(span.kind, span.track or KINDS[span.kind], span.lane) for span in spans]
+    tracks = sorted(dict.fromkeys(track_of_span), key=lambda track: list(KINDS).index(track[0]))
+    track = np.repeat(np.array([tracks.index(each) for each in track_of_span], np.int64), lengths)
     start, dur, event = (_joined([getattr(span, name) for span in spans]) for name in ("start_ns", "dur_ns", "event"))
     labels = [name for span in spans for name in span.name]
     names = tuple(dict.fromkeys(labels))
-    number = {name: place for place, name in enumerate(names)}
-    name = np.array([number[label] for label in labels], np.int64)
+    number_of = {name: place for place, name in enumerate(names)}
+    name = np.array([number_of[label] for label in labels], np.int64)
     category = np.array([category_number(word) for span in spans for word in span.category], np.uint8)
-    for each, title in KINDS.items():
-        mine = np.flatnonzero(kind == each)
+    heights = [np.full(len(span.start_ns), 255, np.uint8) if span.level is None else span.level for span in spans]
+    height = np.concatenate([np.zeros(0, np.uint8), *heights])
+    for number, (kind, title, lane) in enumerate(tracks):
+        mine = np.flatnonzero(track == number)
         depth = depths(start[mine], dur[mine])
         for level in range(int(depth.max(initial=-1)) + 1):
             chosen = mine[depth == level]
             order.append(chosen[np.argsort(start[chosen], kind="stable")])
-            rows.append(Row(rank, title, each, level))
+            rows.append(Row(rank, title, kind, level, lane))
             offsets.append(offsets[-1] + len(chosen))
     at = np.concatenate(order)
     return Slices(
-        tuple(rows), np.array(offsets, np.int64), start[at], dur[at], event[at], name[at], category[at], names
-    )
+        tuple(rows), np.array(offsets, np.int64), start[at], dur[at], event[at], name[at], category[at], names,
+        height[at],
+    )  # fmt: skip
 
 
 def _joined(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:

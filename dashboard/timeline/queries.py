@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -144,6 +145,10 @@ def neighbours(store: TimelineStore, tables: TableSet, picked: Mapping[str, int]
 # Search: every slice of the ranks shown whose name matches, by start.
 
 
+MOST_PATTERN = 120
+"""Letters of what may be searched for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Matches:
     """All matching slices: rank, row, start and duration, by start."""
@@ -175,6 +180,12 @@ def matching(store: TimelineStore, pattern: str) -> frozenset[int] | None:
     except pa.ArrowInvalid:
         return None
     return frozenset(np.flatnonzero(hits.to_numpy(zero_copy_only=False)).tolist())
+
+
+def literal(name: str) -> str:
+    """Write the pattern that finds a name and no other; of a very long one it takes the beginning."""
+    pattern = re.sub(r"([][\\.^$*+?(){}|])", r"\\\1", name)
+    return f"^{pattern}$" if len(pattern) < MOST_PATTERN - 1 else f"^{pattern[: MOST_PATTERN - 2].rstrip(chr(92))}"
 
 
 def search(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CATEGORIES = (
     "compute", "memcpy", "memset", "op", "annotation", "runtime",
     "dp", "dp_replicate", "dp_shard", "tp", "cp", "pp", "ep", "world", "unknown",
-    "F", "B", "I", "W", "path",
+    "F", "B", "I", "W", "path", "counter",
 )  # fmt: skip
 """What a slice is coloured by: its kind, for communication its parallel axis, in rows laid over what they mark."""
 
@@ -36,7 +36,10 @@ MAX_DEPTH = 24
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: its rank, its track as people call it, its depth within, and the stream or thread behind the track."""
+    """One row: its rank, its track as people call it, its depth within, and the stream or thread behind the track.
+
+    Behind a counter stands the value of its top.
+    """
 
     rank: int
     track: str
@@ -57,6 +60,8 @@ class Slices:
     name: NDArray[np.int64]
     category: NDArray[np.uint8]
     names: tuple[str, ...]
+    level: NDArray[np.uint8] | None = None
+    """How high each stands in its row, 255: all of it; None where all do, which is so of all but counters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .rows import category_number
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -67,7 +69,7 @@ def _ground(slices: Slices, origin_ns: int) -> Level:
     rest["event"] = slices.event
     rest["name"] = slices.name
     rest["category"] = slices.category
-    rest["coverage"] = 255
+    rest["coverage"] = 255 if slices.level is None else slices.level
     rest["count"] = 1
     return Level(0, slices.offsets, slices.start_ns - origin_ns, rest)
 
@@ -115,6 +117,7 @@ def longest_of_groups(dur: NDArray[np.float64], first: NDArray[np.int64]) -> NDA
 
 
 LARGEST_PX = 1e7
+COUNTER = category_number("counter")
 MOST_SLICES = 30_000
 """More slices than this are painted here, not in the browser."""
 
@@ -143,6 +146,8 @@ def _raster(view: View, left: NDArray[Any], scale: float, width_px: int) -> tupl
     coverage = np.zeros_like(category)
     shade = np.minimum(view.rest["coverage"] * np.minimum(length, 1.0) + 24, 255).astype(np.uint8)
     value = view.rest["category"] + np.uint8(1)
+    is_counter = view.rest["category"] == COUNTER  # a height, which does not depend on how wide a span is
+    shade[is_counter] = view.rest["coverage"][is_counter]
     narrow = first == last
     category[row[narrow], first[narrow]] = value[narrow]
     np.maximum.at(coverage, (row[narrow], first[narrow]), shade[narrow])

@@ -1,0 +1,121 @@
+"""Counters of a rank over time: memory in use, work launched and unfinished, bus bandwidth of its communication.
+
+A counter is a row of spans; each holds how high the counter stands as a share of the row's top, 1..255, and there is no
+span where it stands at nothing. The top is written beside the row, so that a reader can tell a height's value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..engine import Unit, bus_bandwidth, calls_of, clock_of, launched_at, memory_line_of, quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from ..engine import TableSet
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+MOST_SPANS = 131_072
+"""A counter that changes more often is kept as the means of so many equal stretches: 3 MB a row."""
+TOP_SHARE = 0.001
+"""Bandwidth's top is reached for this share of the transfers' time; a call of nanoseconds would flatten all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """One row: what it counts, the height that its top stands for, and its spans in common time."""
+
+    track: str
+    name: str
+    """What it counts, in words; `track` has room for one or two."""
+    top: str
+    start_ns: Ints
+    dur_ns: Ints
+    level: NDArray[np.uint8]
+
+
+def counters_of(tables: TableSet, rank: int) -> Iterator[Counter]:
+    """Give the counters that a rank's trace tells."""
+    made = (_memory(tables, rank), _queue(tables, rank), _bandwidth(tables, rank))
+    yield from (counter for counter in made if counter is not None)
+
+
+def _memory(tables: TableSet, rank: int) -> Counter | None:
+    line = memory_line_of(tables, rank)
+    known = line["allocated_bytes"] >= 0
+    time = np.asarray(clock_of(tables).align(rank, line["start_ns"][known]))
+    in_use = line["allocated_bytes"][known].astype(np.float64)
+    if not len(time) or not in_use.max():
+        return None
+    # The last value holds until an unknown moment: it is not drawn.
+    top = float(in_use.max())
+    return _counter("memory", "memory in use", quantity(top, Unit.BYTES), time, in_use, top)
+
+
+def _queue(tables: TableSet, rank: int) -> Counter | None:
+    """Count what was launched and has not ended, on all streams together: +1 at the launch, -1 at the end."""
+    kernels, launched = tables.columns("kernels", rank), launched_at(tables, rank)
+    queued = launched < kernels["start_ns"]  # of work whose launch is not in the trace nobody knows
+    if not queued.any():
+        return None
+    end = kernels["start_ns"][queued] + kernels["dur_ns"][queued]
+    time, depth = _running_sum(launched[queued], end, np.ones(len(end)))
+    top = float(depth.max())
+    aligned = np.asarray(clock_of(tables).align(rank, time))
+    return _counter("queue", "launched and not finished", f"{top:.0f} kernels", aligned, depth, top)
+
+
+def _bandwidth(tables: TableSet, rank: int) -> Counter | None:
+    """Add up the bus bandwidth of the calls that transfer, from the last member's arrival to the end."""
+    matched = calls_of(tables)
+    calls, parts = matched.columns(), matched.part_columns()
+    mine = np.isin(calls["call"], parts["call"][parts["rank"] == rank])
+    rate = bus_bandwidth(calls)
+    rows = np.flatnonzero(mine & ~np.isnan(rate))
+    if not len(rows):
+        return None
+    start, dur, rate = calls["last_ns"][rows], calls["transfer_ns"][rows], rate[rows]
+    time, total = _running_sum(start, start + dur, rate)
+    fastest_first = np.argsort(-rate, kind="stable")
+    lasted = np.cumsum(dur[fastest_first])
+    top = float(rate[fastest_first][int(np.searchsorted(lasted, TOP_SHARE * lasted[-1]))])
+    highest = f"{quantity(top, Unit.BYTES_PER_SECOND)} or more"
+    return _counter("bandwidth", "bus bandwidth while it transfers", highest, time, total, top)
+
+
+def _running_sum(start: Ints, end: Ints, height: Floats) -> tuple[Ints, Floats]:
+    """Give the moments when a sum over spans changes, and the sum from each on: + at a start, - at an end."""
+    moment = np.concatenate([start, end])
+    change = np.concatenate([height, -height])
+    time, place = np.unique(moment, return_inverse=True)
+    value = np.cumsum(np.bincount(place, change, len(time)))
+    value[np.abs(value) < 1e-6 * np.abs(height).max(initial=0.0)] = 0.0  # what is left of a sum of floats
+    return time, np.maximum(value, 0.0)
+
+
+def _counter(track: str, name: str, top: str, time: Ints, value: Floats, highest: float) -> Counter:
+    """Make spans of a value that holds from each moment to the next; `time` is sorted, the last value has no end."""
+    if len(time) > MOST_SPANS:
+        time, value = _means(time, value)
+    level = np.clip(np.ceil(255 * value[:-1] / highest), 0, 255).astype(np.uint8)
+    changes = np.flatnonzero(np.diff(level, prepend=np.int16(-1)) != 0)  # the first entry always begins a span
+    start = time[:-1][changes]
+    end = np.append(start[1:], time[-1])
+    stands = (level[changes] > 0) & (end > start)
+    return Counter(track, name, top, start[stands], (end - start)[stands], level[changes][stands])
+
+
+def _means(time: Ints, value: Floats) -> tuple[Ints, Floats]:
+    """Give the mean of each of `MOST_SPANS` equal stretches: the difference of the running integral at its borders."""
+    integral = np.concatenate([[0.0], np.cumsum(value[:-1] * np.diff(time))])
+    border = np.linspace(time[0], time[-1], MOST_SPANS + 1)
+    mean = np.diff(np.interp(border, time, integral)) / np.diff(border)
+    return border.astype(np.int64), np.append(mean, 0.0)
