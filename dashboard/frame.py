@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from . import data, report, state
+from .components.palette import palette
 from .engine import EVERYTHING, UspProfError
 from .pages import PAGES
 from .report import kept
@@ -60,6 +61,7 @@ def _navigation(chosen: Page, made: Mapping[str, StreamlitPage], document: Docum
             with st.container(key=f"room-{room.name.lower()}", width="content"):
                 why = lacks[first.path]
                 st.page_link(made[first.path], label=str(room), disabled=bool(why), help=why or None)
+        palette(made, [(page.path, page.title) for page in listed if not lacks[page.path]], document)
     pages = [page for page in listed if page.room is chosen.room]
     if len(pages) == 1:
         return

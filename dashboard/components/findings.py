@@ -96,12 +96,16 @@ def shown_at(finding: Finding, view: View, ranks: Sequence[int]) -> dict[str, st
     first, named = _ranks_of(finding, ranks)
     if named:
         # The members of a group say it all; one rank is seen best beside others.
-        shown = named if len(named) > 1 else named | set([rank for rank in ranks if rank not in named][:_BESIDE])
-        query["ranks"] = ",".join(str(each) for each in sorted(shown))
+        query["ranks"] = ",".join(str(each) for each in (sorted(named) if len(named) > 1 else beside(named, ranks)))
     if first is not None:
         query["focus"] = str(first)
     query["show"] = _rows_of(finding)
     return query
+
+
+def beside(named: set[int], ranks: Sequence[int]) -> tuple[int, ...]:
+    """Add a few other ranks to those that are named, in order."""
+    return tuple(sorted(named | set([rank for rank in ranks if rank not in named][:_BESIDE])))
 
 
 def _ranks_of(finding: Finding, known: Sequence[int]) -> tuple[int | None, set[int]]:

@@ -1,0 +1,94 @@
+"""The command palette: a button on every page, `/` or Ctrl-K, that goes to a page, a rank, a finding or a name."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import streamlit as st
+
+from .. import data, state
+from ..engine import causes_of
+from ..timeline.queries import MOST_PATTERN, literal
+from .findings import beside, shown_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from streamlit.navigation.page import StreamlitPage
+
+    from ..engine import Document, Finding
+
+MOST_FINDINGS = 20
+TIMELINE = "timeline"
+HTML = """<div class="usp-palette"><button type="button">Go to … <kbd>Ctrl K</kbd></button>
+<dialog><input type="text" aria-label="Go to" placeholder="a page, a rank, a finding, the name of a kernel or an op">
+<ul role="listbox"></ul></dialog></div>"""
+CSS = """
+.usp-palette button { font: 13px var(--st-font), sans-serif; color: var(--st-text-color); cursor: pointer;
+  white-space: nowrap; padding: 3px 10px; border-radius: 6px; border: 1px solid var(--st-border-color);
+  background: var(--st-secondary-background-color); }
+.usp-palette kbd { font: inherit; opacity: .6; margin-left: 4px; }
+.usp-palette dialog { width: min(640px, 92vw); margin-top: 12vh; padding: 12px; border-radius: 8px;
+  color: var(--st-text-color); background: var(--st-background-color); border: 1px solid var(--st-border-color); }
+.usp-palette dialog::backdrop { background: rgba(0, 0, 0, .35); }
+.usp-palette input { box-sizing: border-box; width: 100%; padding: 8px 10px; font: 15px var(--st-font), sans-serif;
+  color: inherit; background: var(--st-secondary-background-color); border: 1px solid var(--st-border-color);
+  border-radius: 6px; }
+.usp-palette ul { list-style: none; margin: 8px 0 0; padding: 0; }
+.usp-palette li { display: flex; justify-content: space-between; gap: 16px; padding: 5px 8px; border-radius: 4px;
+  font: 14px var(--st-font), sans-serif; cursor: pointer; }
+.usp-palette li span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.usp-palette li small { flex: none; opacity: .65; }
+.usp-palette li:hover, .usp-palette li[aria-selected="true"] { background: var(--st-secondary-background-color); }
+"""
+
+
+@cache
+def _renderer() -> Callable[..., Any]:
+    script = Path(__file__).with_name("palette.js").read_text(encoding="utf-8")
+    return st.components.v2.component("usp_palette", html=HTML, css=CSS, js=script)
+
+
+def palette(made: Mapping[str, StreamlitPage], offered: Sequence[tuple[str, str]], document: Document | None) -> None:
+    """Offer pages (path and title), ranks, findings and names; goes where the reader chose."""
+    view = state.current()
+    ranks = data.open_numbered(view.run).tables.ranks
+    causes = causes_of(document.findings).causes[:MOST_FINDINGS] if document is not None else ()
+    findings = [cause.finding for cause in causes]
+    chosen = _renderer()(
+        data={
+            "source": f"run={view.run}", "pages": list(offered), "ranks": list(ranks),
+            "findings": [finding.title for finding in findings],
+        },
+        key="palette", width="content", on_chosen_change=lambda: None,
+    ).chosen  # fmt: skip
+    target = aim(chosen, findings, ranks, [path for path, _ in offered], view) if chosen else None
+    if target is not None:
+        page, query = target
+        shared = {name: value for name in state.SHARED if (value := st.query_params.get(name))}
+        st.switch_page(made[page], query_params=shared | query)
+
+
+def aim(
+    chosen: Mapping[str, object],
+    findings: Sequence[Finding],
+    ranks: Sequence[int],
+    paths: Sequence[str],
+    view: state.View,
+) -> tuple[str, dict[str, str]] | None:
+    """Give the page and the address that were meant; None for what there is not."""
+    kind, value = chosen.get("kind"), chosen.get("value")
+    match kind, value:
+        case "page", str(path) if path in paths:
+            return path, {}
+        case "rank", int(rank) if rank in ranks:
+            return TIMELINE, {"ranks": state.format_ranks(beside({rank}, ranks)), "focus": str(rank)}
+        case "finding", int(place) if 0 <= place < len(findings):
+            return TIMELINE, shown_at(findings[place], view, ranks)
+        case "name", str(name):
+            return TIMELINE, {"find": literal(name), "show": "host,exposed"}
+        case "search", str(pattern):
+            return TIMELINE, {"find": pattern[:MOST_PATTERN], "show": "host,exposed"}
+    return None

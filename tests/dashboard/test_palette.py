@@ -1,0 +1,46 @@
+"""Where does the command palette lead? What it is told comes from a browser and is checked like an address."""
+
+from __future__ import annotations
+
+import pytest
+
+from dashboard.components.palette import aim
+from dashboard.state import View
+from usp_prof.model.finding import Finding
+
+FINDING = Finding("slow-rank", "rank 5 is slow", {"rank": 5}, {"start_ns": 10, "end_ns": 20})
+RANKS = tuple(range(8))
+VIEW = View(0, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("page", "kernels", ("kernels", {})),
+        ("rank", 5, ("timeline", {"ranks": "0-2,5", "focus": "5"})),
+        ("finding", 0, ("timeline", {"at": "10-20", "ranks": "0,1,2,5", "focus": "5", "show": "exposed,path"})),
+        ("name", "gemm<float>", ("timeline", {"find": "^gemm<float>$", "show": "host,exposed"})),
+        ("name", "a.b(c)", ("timeline", {"find": r"^a\.b\(c\)$", "show": "host,exposed"})),
+        ("search", "gemm.*", ("timeline", {"find": "gemm.*", "show": "host,exposed"})),
+    ],
+)
+def test_each_choice_has_its_place(kind: str, value: object, expected: tuple[str, dict[str, str]]) -> None:
+    assert aim({"kind": kind, "value": value}, [FINDING], RANKS, ["kernels"], VIEW) == expected
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {}, {"kind": "page", "value": "../etc"}, {"kind": "page", "value": 3}, {"kind": "rank", "value": 99},
+        {"kind": "finding", "value": -1}, {"kind": "finding", "value": 7}, {"kind": "<b>", "value": "x"},
+        {"kind": "name", "value": ["x"]},
+    ],
+)  # fmt: skip
+def test_what_there_is_not_leads_nowhere(chosen: dict[str, object]) -> None:
+    assert aim(chosen, [FINDING], RANKS, ["kernels"], VIEW) is None
+
+
+def test_a_very_long_name_is_searched_by_its_beginning() -> None:
+    found = aim({"kind": "name", "value": "a" * 300}, [], RANKS, [], VIEW)
+    assert found is not None
+    assert found[1]["find"] == "^" + "a" * 118

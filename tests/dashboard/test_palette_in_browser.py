@@ -1,0 +1,84 @@
+"""The command palette, ops that are clicked, and counters in a real browser."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from dashboard_visit import Visit
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+MADE_UP = "run=3"
+DOT = """() => {
+  const host = document.querySelector('.usp-figure[data-ready]'), view = host && host.views.roots[0];
+  const source = view && view.model.document.get_model_by_name('picked');
+  if (!source) return null;
+  const place = view.frame.bbox, box = view.canvas_view.el.getBoundingClientRect(), data = source.data;
+  const [x, y] = data.intensity ? [data.intensity[0], data.rate[0]] : [data.value[0] / 2, data.label[0]];
+  return [data.label[0], box.left + view.frame.x_scale.compute(x), box.top + view.frame.y_scale.compute(y)];
+}"""
+"""The first mark that can be clicked: its label and its place."""
+
+
+def test_the_palette_goes_to_pages_and_ranks_by_keys_alone(visit: Visit) -> None:
+    visit.go(f"kernels?{MADE_UP}")
+    keyboard = visit.page.keyboard
+    keyboard.press("Control+k")
+    keyboard.type("memo")
+    keyboard.press("Enter")
+    visit.page.wait_for_url(re.compile(f"/memory.*{MADE_UP}"))
+    visit.settle()
+    keyboard.press("/")
+    keyboard.type("rank 5")
+    keyboard.press("Enter")
+    visit.page.wait_for_url(re.compile(r"/timeline\?.*focus=5"))
+    visit.settle()
+    assert 5 in visit.on_timeline("line.rows.map((row) => row.rank)")
+    visit.on_timeline("(line.canvas.focus(), 1)")
+    keyboard.press("/")
+    keyboard.type("allreduce")
+    visit.page.wait_for_selector("[role=option] small:text-is('on the timeline')")
+    keyboard.press("Escape")
+    visit.page.wait_for_function("() => !document.querySelector('dialog[open]')")
+    visit.check()
+
+
+def test_a_slash_that_is_typed_into_a_field_opens_nothing(visit: Visit) -> None:
+    visit.go("query")
+    visit.page.click("textarea")
+    visit.page.keyboard.type("/")
+    assert visit.page.locator("dialog[open]").count() == 0
+    assert "/" in visit.page.input_value("textarea")
+
+
+@pytest.mark.parametrize("run", ["run=0", MADE_UP])
+def test_an_op_that_is_clicked_leads_to_its_calls(visit: Visit, run: str) -> None:
+    visit.go(f"kernels?{run}")
+    label, x, y = visit.page.wait_for_function(DOT).json_value()
+    visit.page.mouse.click(x, y)
+    visit.page.wait_for_selector("[class*='st-key-picked-op'] a:has-text('Rank')")
+    visit.settle()
+    assert label.split(" ")[0] in visit.page.inner_text(".st-key-picked-op").replace("\u00ad", "")
+    visit.page.locator(".st-key-picked-op a:has-text('Rank')").first.click()
+    visit.page.wait_for_url(re.compile(r"/timeline\?.*picked="))
+    visit.settle()
+    assert visit.on_timeline("line.picked && line.picked.event >= 0")
+    visit.page.wait_for_selector("text=/Rank \\d+, event/")
+    visit.check()
+
+
+def test_counters_stand_under_their_rank_and_tell_their_value(visit: Visit) -> None:
+    visit.go(f"timeline?{MADE_UP}&ranks=0-1&show=counters")
+    kinds = visit.on_timeline("line.rows.filter((row) => row.rank === 0).map((row) => row.kind)")
+    assert kinds.index("counters") > kinds.index("device")
+    row = "line.rows.find((row) => row.base === 'queue')"
+    busy = f"""(() => {{ const place = line.tile.places.get({row}.label), at = line.tile.first[place] + 3;
+      const scale = (line.tile.end_ns - line.tile.start_ns) / line.tile.width;
+      return [line.toX(line.tile.start_ns + (line.tile.start[at] + line.tile.dur[at] / 2) * scale),
+        line.rowY({row}) + {row}.height - 4]; }})()"""
+    visit.page.mouse.move(*visit.point(busy))
+    visit.until_timeline("/kernels\\ntop of the row/.test(line.tip.textContent)")
+    visit.check()
