@@ -9,7 +9,7 @@ from ..engine import Basis, DataTable, Figures, Unit, causes_of, quantity, step_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..engine import Cell, Document, Finding
+    from ..engine import Cause, Cell, Document, Finding
 
 NOTABLE = 0.02
 """Less than 2 % of a step is not worth a sentence."""
@@ -36,11 +36,16 @@ def overview(document: Document) -> str:
     if length is None:
         return ""
     took = f"The {span} takes {quantity(length, Unit.NS)}"
-    found = [cause.finding for cause in causes_of(document.findings).causes]
-    notable = [each for each in found if max(certain_gain(each), _bound(each)) > NOTABLE]
-    if not notable:
+    first = first_notable(document)
+    if first is None:
         return f"{took}; nothing was found whose mending is certain to save {quantity(NOTABLE, Unit.FRACTION)} of it."
-    return f"{took}, and {worth(notable[0])} of it can be won: {notable[0].title}."
+    return f"{took}, and {worth(first.finding)} of it can be won: {first.finding.title}."
+
+
+def first_notable(document: Document) -> Cause | None:
+    """Give the most important cause, if its mending saves a share of the step that is worth a sentence."""
+    causes = causes_of(document.findings).causes
+    return next((each for each in causes if max(certain_gain(each.finding), _bound(each.finding)) > NOTABLE), None)
 
 
 def _bound(finding: Finding) -> float:
@@ -174,7 +179,7 @@ def host(document: Document) -> str:
 
 
 def memory(document: Document) -> str:
-    """Say how much memory is in use at the peak, on which rank."""
+    """Say whether it fits where the device is known: how much is in use at the peak, on which rank, what is left."""
     figures = Figures(document.values)
     peaks, taken = figures.along("peak_memory", "rank"), figures.whole("taken_memory")
     if not peaks and taken is not None:
@@ -185,7 +190,11 @@ def memory(document: Document) -> str:
     if not peaks:
         return "How much memory was in use is not known: the traces hold no allocator events."
     rank = max(peaks, key=lambda each: peaks[each])
-    return f"Rank {rank} is the fullest: {quantity(peaks[rank], Unit.BYTES)} are in use at its peak."
+    peak, headroom = quantity(peaks[rank], Unit.BYTES), figures.at("memory_headroom", rank=rank)
+    if headroom is None:
+        return f"Rank {rank} is the fullest: {peak} are in use at its peak."
+    left = quantity(headroom, Unit.FRACTION)
+    return f"It fits: rank {rank} is the fullest with {peak} in use at its peak; {left} of its device were never held."
 
 
 def suggestions(document: Document) -> str:

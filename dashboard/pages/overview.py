@@ -13,6 +13,7 @@ from ..answers import verdicts
 from ..components import findings
 from ..components.blocks import folded, section, show, verdict
 from ..components.findings import listed
+from ..components.incident import offer_incident
 from ..components.timeline import timeline
 from ..engine import (
     BreakdownRows,
@@ -78,6 +79,7 @@ def _wrong(document: Document, view: View, *, dark: bool) -> None:
     suggestions = st.session_state.get("pages", {}).get("suggestions")
     if suggestions is not None and document.findings:
         st.page_link(suggestions, label="All of them, and what they give together")
+    offer_incident(document, view)
     for doubt in _of(document.summary.blocks, Health):
         show(doubt, "health", dark)
 
