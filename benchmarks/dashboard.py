@@ -381,7 +381,7 @@ def many(folder: Path, browser: Browser) -> None:
         page.wait_for_selector("[data-testid='stMetricValue']", timeout=600_000)
         say(
             f"Ranks of {MANY} ranks, from a click (bar 3 s)",
-            page.evaluate(SWITCH, {"name": "Ranks", "text": PLACES["Ranks"]}) / 1e3,
+            page.evaluate(SWITCH, {"name": "Ranks", "path": "ranks"}) / 1e3,
             "s",
         )
         page.context.close()
@@ -416,8 +416,8 @@ def _round(page: PlainPage, look: float) -> None:
     page.click(900, 400)
     time.sleep(1.5)  # a click on a page's name in the same moment would be lost
     page.until("() => Boolean(document.querySelector(\"[data-test-script-state='notRunning']\"))")
-    for name, text in [*_tour(), ("Timeline", "wheel: zoom")]:
-        page.evaluate(SWITCH, {"name": name, "text": text})
+    for name, path in [*_tour(), ("Timeline", "timeline")]:
+        page.evaluate(SWITCH, {"name": name, "path": path})
         time.sleep(look)
     page.until(SHARP)
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _SIGNS = {Severity.INFO: "○", Severity.ERROR: "▲", Severity.DATA_LOSS: "■"}
 _WIDE = 6
+NO_BREAK = "\N{NO-BREAK SPACE}"
 _LINE = "#7D8691 0 1px,transparent 1px 5px"
 _HATCHES = {
     "/": f"repeating-linear-gradient(135deg,{_LINE}),",
@@ -74,8 +75,25 @@ def _renderer() -> Callable[..., Any]:
 
 def figure(drawing: Drawing, *, key: str) -> None:
     """Show a drawing; the same one is drawn once in the browser, whatever reruns."""
-    data = {"item": drawing.item, "stamp": drawing.stamp, "height": drawing.height, "library": LIBRARY}
-    _renderer()(data=data, key=key)
+    _renderer()(data=_as_data(drawing), key=key)
+
+
+def picking_figure(block: Chart, *, key: str, dark: bool, on_pick: Callable[[str], None]) -> None:
+    """Show a chart whose marks a click picks; `on_pick` is told the label of the mark."""
+
+    def told() -> None:
+        label = st.session_state.get(key, {}).get("picked")
+        if label:
+            on_pick(str(label))
+
+    if block.title:
+        st.markdown(f"**{state.plain(block.title)}**")
+    drawing = data.drawings.of(block.data, theme(dark=dark))
+    _renderer()(data=_as_data(drawing) | {"picks": True}, key=key, default={"picked": None}, on_picked_change=told)
+
+
+def _as_data(drawing: Drawing) -> dict[str, object]:
+    return {"item": drawing.item, "stamp": drawing.stamp, "height": drawing.height, "library": LIBRARY}
 
 
 @singledispatch
@@ -90,7 +108,7 @@ def _(block: KeyFigures, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 
         value = "n/a" if item.value is None else quantity(item.value, item.unit)
         place.metric(item.label, value)
         if item.second:
-            place.caption(state.plain(item.second).replace(" %", "\N{NO-BREAK SPACE}%"))
+            place.caption(state.plain(item.second).replace(" %", f"{NO_BREAK}%"))
 
 
 @show.register
@@ -151,7 +169,7 @@ def _(block: Chart, key: str, dark: bool) -> None:  # noqa: FBT001 - one signatu
 def verdict(text: str) -> None:
     """Open a page with the sentence that answers its question."""
     if text:
-        st.html(f"<h1 class='usp-verdict'>{html.escape(text)}</h1>")
+        st.html(f"<h1 class='usp-verdict'>{html.escape(text.replace(' %', NO_BREAK + '%'))}</h1>")
 
 
 def now_and_predicted(together: Prediction | None, changes: str) -> None:

@@ -1,4 +1,6 @@
 // Shows one Bokeh figure: BokehJS comes from this server, and what was drawn before is disposed of.
+//
+// A page that asks for it (`data.picks`) is told the label of the mark that was clicked.
 
 let loading = null, drawn = null, leaving = 0;
 
@@ -52,8 +54,20 @@ function collect() {
   try { new ArrayBuffer(128 << 20).transfer?.(0); } catch { /* no room for it: the browser collects by itself */ }
 }
 
-export default function ({ data, parentElement }) {
+// The source of the marks that a click picks goes by this name (PICKED in usp_prof/charts/frame.py).
+function tellPicked(host) {
+  const source = host.documents.map((document_) => document_.get_model_by_name("picked")).find(Boolean);
+  if (!source) return;
+  const { selected } = source;
+  selected.on_change(selected.properties.indices, () => {
+    const [index] = selected.indices;
+    if (index !== undefined) host.report("picked", source.data.label[index]);
+  });
+}
+
+export default function ({ data, parentElement, setStateValue }) {
   const host = parentElement.querySelector(".usp-figure");
+  host.report = setStateValue;
   if (host.stamp === data.stamp) return () => { if (!host.isConnected) dispose(host); };
   host.stamp = data.stamp;
   host.style.minHeight = `${data.height || 0}px`;
@@ -66,7 +80,9 @@ export default function ({ data, parentElement }) {
     try {
       host.views = await listening(host.gone.signal, () => Bokeh.embed.embed_item(JSON.parse(data.item), host));
     } finally { host.documents = Bokeh.documents.filter((made) => !before.has(made)); }
-    if (host.stamp === data.stamp) host.dataset.ready = data.stamp; else dispose(host);
+    if (host.stamp !== data.stamp) { dispose(host); return; }
+    if (data.picks) tellPicked(host);
+    host.dataset.ready = data.stamp;
   }).catch((error) => { dispose(host); host.textContent = `the chart could not be drawn: ${error.message}`; });
   return () => { if (!host.isConnected) { dispose(host); host.stamp = null; } };
 }

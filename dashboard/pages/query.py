@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 
 import pandas as pd
 import pyarrow as pa
@@ -44,6 +45,7 @@ MOST_BYTES = 64 << 20
 MOST_SECONDS = 30.0
 """A question is ended then, and says so."""
 MOST_POINTS = 5000
+SCHEMA_PX = 320
 LISTED = 200
 """Rows of an answer that a report lists."""
 KINDS = ("none", "bars", "line", "points")
@@ -54,27 +56,35 @@ def draw() -> None:
     view = state.current()
     st.caption("SELECT over every table of every rank, read-only. Ctrl-Enter runs it.")
     text = _question()
-    wrong = False
     if text.strip():
         try:
             frame = ask(view.run, text[:MOST_LETTERS])
         except UspProfError as error:
-            wrong = True
-            st.error(state.plain(error.message))
-            st.info(state.plain(error.hint or "the tables and their columns are below"))
+            _wrong(text, error)
         else:
             if len(frame) == MOST_ROWS:
                 st.caption(f"Cut off after {MOST_ROWS:,} rows; `usp-prof query` writes all of them.")
             _chart(frame)
             table(frame, "query")
             offer(QUERY, view.run, text, lambda: (answered(text, frame),))
-    with st.expander("Tables and columns", expanded=wrong):
+    with st.expander("Tables and columns"):
         for schema in TABLE_SCHEMAS:
             st.markdown(f"**{schema.name}**: {schema.doc}")
             st.dataframe(
                 [{"column": c.name, "type": str(c.kind), "unit": c.unit, "meaning": c.doc} for c in schema.columns],
                 hide_index=True,
             )
+
+
+def _wrong(text: str, error: UspProfError) -> None:
+    """Say what is wrong with a question, and beside it what could be asked for."""
+    left, right = st.columns([3, 2], gap="medium")
+    left.error(state.plain(error.message))
+    beside = "The tables and columns that there are stand beside this; what each means, below."
+    left.info(beside if not error.hint or "usp-prof tables" in error.hint else state.plain(error.hint))
+    named = [schema for schema in TABLE_SCHEMAS if re.search(rf"\b{schema.name}\b", text)] or TABLE_SCHEMAS
+    rows = [{"table": each.name, "column": c.name, "unit": c.unit} for each in named for c in each.columns]
+    right.dataframe(rows, hide_index=True, height=SCHEMA_PX, key="schema-beside")
 
 
 def _question() -> str:

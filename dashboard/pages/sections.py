@@ -12,7 +12,8 @@ import streamlit as st
 
 from .. import data, state
 from ..answers import pictures, verdicts
-from ..components.blocks import fold_sections, folded, show, verdict
+from ..components.blocks import fold_sections, folded, picking_figure, show, verdict
+from ..components.picked_op import keep_picked, picked_op
 from ..components.timeline import timeline
 from ..engine import (
     AxisCommunication,
@@ -249,10 +250,13 @@ MEMORY = Page("Memory", "memory", draw_memory, Room.DIAGNOSE, _no_memory)
 
 
 def draw_kernels() -> None:
-    """Draw how well the device is used, by op."""
+    """Draw how well the device is used, by op; a click on one leads to its calls."""
     view, document = _opened(KERNELS)
     _figures(document, "kernels")
-    _picture("kernels", view, lambda: pictures.of_kernels(document))
+    chart = wait(data.ask_picture("kernels", view.run, view.selection, lambda: pictures.of_kernels(document)))
+    if chart is not None:
+        picking_figure(chart, key="picture-kernels", dark=state.is_dark(), on_pick=keep_picked)
+        picked_op(view, document, chart)
     _folds(document, KERNELS_SECTIONS, pictures.chart_of(document, RooflinePoints))
 
 

@@ -6,7 +6,6 @@ import importlib
 import json
 import pkgutil
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,6 +29,7 @@ from usp_prof.report.document import DataTable, TableColumn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 HEALTH = """from dashboard.components.blocks import show
 from usp_prof.model.health import HealthRow, Severity
@@ -46,7 +46,6 @@ from dashboard.pages import timeline
 st.code(json.dumps(timeline.about(data.timeline_store(0), state.current())))
 """
 """A page that says which range the timeline would open."""
-SCRIPT = Path(dashboard.pages.__file__).parents[1] / "script" / "main.py"
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +89,16 @@ def test_a_run_is_not_compared_with_itself() -> None:
     assert [info.value for info in app.info] == ["Choose two different runs."]
 
 
-def test_what_is_no_sql_is_an_error_with_a_hint() -> None:
-    app = AppTest.from_file(str(SCRIPT), default_timeout=120)
-    app.query_params["sql"] = "SELEC"
-    app.run()
-    assert not app.exception
+def test_what_is_no_sql_is_an_error_with_all_tables_beside_it() -> None:
+    app = drawn("query", sql="SELEC")
+    assert len(app.error) == 1
+    assert {"events", "kernels", "calls"} <= set(app.dataframe[0].value["table"])
+
+
+def test_a_wrong_column_is_an_error_with_the_columns_of_its_table_beside_it() -> None:
+    app = drawn("query", sql="SELECT nme FROM kernels")
+    assert set(app.dataframe[0].value["table"]) == {"kernels"}
+    assert "name" in set(app.dataframe[0].value["column"])
 
 
 @pytest.mark.parametrize(
