@@ -100,7 +100,8 @@ TOO_WIDE = """(width) => [...document.querySelectorAll('main *')]
 
 
 IMAGE = re.compile(
-    rb"/Subtype /Image\s*/Width (\d+)\s*/Height (\d+)\s*/ColorSpace /DeviceRGB.*?/Length (\d+)>> stream\n", re.DOTALL
+    rb"/Subtype /Image\s*/Width (\d+)\s*/Height (\d+)\s*/ColorSpace (?:/DeviceRGB|\[/ICCBased [^]]*\])"
+    rb"[^>]*?/Length (\d+)>> stream\n"
 )
 
 
@@ -127,6 +128,7 @@ def test_a_report_prints_with_its_charts_within_the_sheet(browser: Any, tmp_path
     path = tmp_path / "report.html"
     path.write_text(webpage.write([document(sections=(*charts, Section("wide", "Wide", (table,))))]), encoding="utf-8")
     page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.set_default_timeout(120_000)
     page.goto(path.as_uri())
     page.wait_for_function(f"{DRAWN} === {len(SAMPLES)}")  # without anybody scrolling
     printed = pictures(page.pdf(format=paper, prefer_css_page_size=False))
