@@ -1,8 +1,9 @@
-"""What a planner has to beat: a plain roofline of six constants fitted to the same rows, and a rule of thumb.
+"""What a planner has to beat: a plain roofline of six constants fitted to the same rows, and rules of thumb.
 
 The roofline knows the model's FLOP, the bytes of tensor and data parallelism over the link that they cross, a launch a
-layer and micro-batch, and the bubble (p-1)/m. The rule of thumb: no pipeline if it can be, then the least tensor
-parallelism, then the largest micro-batch.
+layer and micro-batch, and the bubble (p-1)/m. The rule of thumb for the choice: no pipeline if it can be, then the
+least tensor parallelism, then the largest micro-batch. The textbook's formula for memory: weights, gradients and Adam
+of one rank, 34 bytes of activations for each token and hidden value of a layer, and the micro-batches in flight.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from planner_fit import SLOW, least_squares
+
+from usp_prof.model.configuration import FULL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,6 +62,33 @@ def roofline(rows: Measured, keep: NDArray[np.bool_]) -> NDArray[np.float64]:
         predicted = seconds(parts, fitted)
         used = keep & (measured - np.log(predicted) < np.log(SLOW))
     return predicted
+
+
+def roofline_of_sources(sources: dict[str, Measured], judged: Measured) -> NDArray[np.float64]:
+    """Fit the roofline to several sources, a source of many rows weighing as 60 of them, and predict other rows."""
+    parts = [
+        (features(rows.columns()), np.log(rows.seconds), min(1.0, (60 / len(rows.cases)) ** 0.5))
+        for rows in sources.values()
+    ]
+    fitted = least_squares(
+        lambda x: np.concatenate([(np.log(seconds(part, x)) - target) * weight for part, target, weight in parts]),
+        START,
+        0.05,
+    )
+    return seconds(features(judged.columns()), fitted)
+
+
+def textbook_memory(c: Cases) -> NDArray[np.float64]:
+    """Give the peak of the first pipeline rank by the formulas of the Ultra-Scale Playbook (full recomputation: 2)."""
+    s = c.shape
+    held = (s.layers / c.pp * (s.shared_parameters + s.routed_parameters / c.ep) + s.vocabulary * s.hidden) / c.tp
+    shards = c.dp * c.cp
+    state = held * (2 + c.gradient_bytes + 12 / np.where(c.zero > 0, shards, 1))
+    each = np.where(
+        c.recompute == FULL, 2, 34 / c.tp + np.where(c.fused_attention, 0, 5 * s.heads * s.sequence / s.hidden / c.tp)
+    )
+    layers = s.layers / c.pp * np.minimum(c.micro_batches, c.pp)
+    return np.asarray(state + layers * c.tokens * s.hidden * each, float)
 
 
 def rule_of_thumb(rows: pd.DataFrame) -> NDArray[np.float64]:

@@ -3,7 +3,8 @@
     python benchmarks/planner_fit.py [REFERENCE]      prints the constants that belong into planner/profiles.py
 
 Every constant is fitted as its logarithm and held near its start by a weak prior, so that what the rows do not tell
-stays where physics put it. Slow rows (see `normal`) are left out and the fit is repeated until they no longer change.
+stays where physics put it. Rows that are far off (they stalled and were not expected to, or the other way round) are
+left out, the chances of a stall are counted, and the fit is repeated.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from planner_rows import Measured, playbook, published, vtrain
 
+from usp_prof.planner import stalls
 from usp_prof.planner.profiles import PROFILES, Profile
-from usp_prof.planner.step import step
+from usp_prof.planner.stages import stages_of
+from usp_prof.planner.step import Step, step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,8 +33,8 @@ if TYPE_CHECKING:
 
 SWEEP_CONSTANTS = (
     "gemm_share", "rest_scale", "core_share", "host_layer", "host_tensor", "tensor_latency", "tensor_exposed",
-    "network_share", "pipeline_hop", "bucket_bytes", "data_share", "gather_exposed", "optimizer_scale", "fixed",
-    "jitter",
+    "network_share", "pipeline_hop", "host_pipeline", "host_pipeline_tensor", "stall", "bucket_bytes", "data_share",
+    "gather_exposed", "optimizer_scale", "fixed", "jitter",
 )  # fmt: skip
 """What the playbook's sweep tells of nanotron."""
 PUBLISHED_CONSTANTS = (
@@ -40,12 +43,15 @@ PUBLISHED_CONSTANTS = (
     "data_overlap", "gather_overlap", "gather_exposed", "expert_exposed", "optimizer_scale", "fixed", "jitter",
 )  # fmt: skip
 """What published speeds tell of all other trainers together."""
-START = Profile(data_share=0.9)
+START = Profile(data_share=0.9, host_pipeline=5e-3, host_pipeline_tensor=0.5e-3, stall=1.0)
+START_CHANCES = {"stall_of_link": 1e-3, "stall_of_whole_gradients": 3e-2}
 SHARES = ("gemm_share", "core_share", "network_share", "data_share", "data_overlap", "gather_overlap")
 """Constants of which more than 1 is not physical: nothing sends, computes or hides more than all of it."""
 SOURCES = ("dgxc.csv", "megatron_bridge.csv", "nemo_history.csv", "llm_foundry.csv", "torchtitan.csv", "vtrain")
 SLOW = 1.6
-"""Rows this many times slower than fitted are of the sweep's slow regime: stalled sends, no property of them."""
+"""Rows this many times slower than a step that does not stall have stalled."""
+ROOMY = 0.1
+"""Chance of full memory below which a stall is put down to a link."""
 ROUNDS = 4
 PRIOR = 0.5
 """Weight of the start beside published rows, so that what one source alone tells stays near physics: with a tenth of
@@ -55,10 +61,14 @@ ROBUST = 0.1
 
 
 def least_squares(
-    residuals: Residuals, start: NDArray[np.float64], prior: float, robust: float = ROBUST
+    residuals: Residuals,
+    start: NDArray[np.float64],
+    prior: float,
+    robust: float = ROBUST,
+    first: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    """Minimise robust squares by Levenberg and Marquardt, `prior` pulling each parameter to its start."""
-    found, damping = start.copy(), 1e-2
+    """Minimise robust squares by Levenberg and Marquardt, `prior` pulling to the start; `first` is where it begins."""
+    found, damping = (start if first is None else first).copy(), 1e-2
 
     def cost(values: NDArray[np.float64], at: NDArray[np.float64]) -> float:
         huber = 2 * robust**2 * (np.sqrt(1 + (values / robust) ** 2) - 1)
@@ -99,43 +109,70 @@ def constants_of(names: Sequence[str], logarithms: NDArray[np.float64]) -> dict[
     return {name: min(value, 1.0) if name in SHARES else value for name, value in zip(names, values, strict=True)}
 
 
-def fit_sweep(rows: Measured, keep: NDArray[np.bool_]) -> tuple[dict[str, float], NDArray[np.float64]]:
-    """Fit nanotron's constants to the rows kept; give them, and the predicted seconds of all rows."""
+def fit_sweep(rows: Measured, keep: NDArray[np.bool_]) -> tuple[dict[str, float], Step]:
+    """Fit nanotron's constants to the rows kept; give them, and the predicted step of all rows."""
     # Habits (uneven stages, its network's latency) are the profile's; all that is fitted starts from physics.
-    start = replace(PROFILES["nanotron"], **{name: getattr(START, name) for name in SWEEP_CONSTANTS})
+    start = replace(PROFILES["nanotron"], **{name: getattr(START, name) for name in SWEEP_CONSTANTS}, **START_CHANCES)
     logarithms = np.log([getattr(start, name) for name in SWEEP_CONSTANTS])
-    everything = rows.columns(start)
     measured = np.log(rows.seconds)
-    used = keep.copy()
+    used, chances, fitted = keep.copy(), START_CHANCES, logarithms
     for _ in range(ROUNDS):
+        start = replace(start, **chances)
         part = rows.where(used)
-        cases, target = part.columns(start), np.log(part.seconds)
-        fitted = least_squares(
-            lambda x: np.log(step(with_constants(cases, SWEEP_CONSTANTS, x)).seconds) - target,  # noqa: B023 - used at once
-            logarithms,
-            prior=0.05,
-        )
-        predicted = np.log(step(with_constants(everything, SWEEP_CONSTANTS, fitted)).seconds)
-        used = keep & (measured - predicted < np.log(SLOW))
-    return constants_of(SWEEP_CONSTANTS, fitted), np.exp(predicted)
+        fitted = least_squares(_residuals(part, SWEEP_CONSTANTS, start), logarithms, prior=0.05, first=fitted)
+        everything = with_constants(rows.columns(start), SWEEP_CONSTANTS, fitted)
+        predicted = step(everything)
+        stalled = measured - np.log(predicted.running) > np.log(SLOW)
+        chances = count_stalls(everything, stalled, keep)
+        used = keep & (np.abs(measured - np.log(predicted.seconds)) < np.log(SLOW))
+    constants = constants_of(SWEEP_CONSTANTS, fitted) | chances
+    everything = rows.columns(replace(start, **constants))
+    return constants, step(everything)
+
+
+def _residuals(rows: Measured, names: Sequence[str], profile: Profile | None = None, weight: float = 1.0) -> Residuals:
+    """Give the weighted error of predicted steps as a function of the constants' logarithms.
+
+    Stages and chances of a stall depend on none of them, and are worked out once.
+    """
+    cases, target = rows.columns(profile), np.log(rows.seconds)
+    stages = stages_of(cases)
+    chance = stalls.chance(cases, stages)
+
+    def errors(logarithms: NDArray[np.float64]) -> NDArray[np.float64]:
+        predicted = step(with_constants(cases, names, logarithms), stages, chance).seconds
+        return (np.log(predicted) - target) * weight
+
+    return errors
+
+
+def count_stalls(c: Cases, stalled: NDArray[np.bool_], keep: NDArray[np.bool_]) -> dict[str, float]:
+    """Give the chances of one link with which as many of the rows kept are expected to stall as did.
+
+    Rows whose memory may be full tell nothing of links.
+    """
+    has_room = np.asarray(stalls.chance_of_full_memory(c, stages_of(c))) < ROOMY
+    across = keep & has_room & np.asarray(stalls.crosses_nodes(c))
+    whole = np.asarray(stalls.reduces_whole_gradients(c))
+    groups = {"stall_of_link": across & ~whole, "stall_of_whole_gradients": across & whole}
+    candidates = np.geomspace(1e-5, 0.5, 1000)
+    found = {}
+    for name, group in groups.items():
+        expected = (1 - (1 - candidates[:, None]) ** stalls.links(c)[group]).sum(axis=1)
+        found[name] = float(candidates[np.abs(expected - stalled[group].sum()).argmin()])
+    return found
 
 
 def fit_published(sources: dict[str, Measured]) -> dict[str, float]:
     """Fit the constants that all other trainers share; a source of many rows weighs as 60 of them."""
     logarithms = np.log([getattr(START, name) for name in PUBLISHED_CONSTANTS])
     parts = [
-        (rows.columns(), np.log(rows.seconds), min(1.0, (60 / len(rows.cases)) ** 0.5)) for rows in sources.values()
+        _residuals(rows, PUBLISHED_CONSTANTS, weight=min(1.0, (60 / len(rows.cases)) ** 0.5))
+        for rows in sources.values()
     ]
-
-    def residuals(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.concatenate(
-            [
-                (np.log(step(with_constants(cases, PUBLISHED_CONSTANTS, x)).seconds) - target) * weight
-                for cases, target, weight in parts
-            ]
-        )
-
-    fitted = least_squares(residuals, logarithms, prior=PRIOR, robust=0.12)
+    fitted = least_squares(
+        lambda x: np.concatenate([residuals(x) for residuals in parts]), logarithms, prior=PRIOR, robust=0.12
+    )
     return constants_of(PUBLISHED_CONSTANTS, fitted)
 
 
@@ -150,8 +187,8 @@ def main() -> int:
     rows = playbook(folder)
     rows = rows.where(np.isfinite(rows.seconds))
     constants, predicted = fit_sweep(rows, np.ones(len(rows.cases), bool))
-    error = np.log(predicted / rows.seconds)
-    sys.stdout.write(f"nanotron, {np.sum(error > -np.log(SLOW))} of {len(error)} rows\n")
+    far = np.abs(np.log(predicted.seconds / rows.seconds)) > np.log(SLOW)
+    sys.stdout.write(f"nanotron, {np.sum(~far)} of {len(far)} rows\n")
     _write(constants)
     sys.stdout.write("megatron, torchtitan, fsdp, usp-prof\n")
     _write(fit_published(read_sources(folder)))

@@ -1,10 +1,15 @@
 """Are the bytes of a rank those that the formulas of the papers give?"""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from usp_prof.contract import ModelEntry
-from usp_prof.model.configuration import Configuration, Recompute
-from usp_prof.model.footprint import Stage, footprint
+from usp_prof.model.configuration import NONE, Configuration, Recompute, columns_of
+from usp_prof.model.footprint import Stage, footprint, layer_activations
+from usp_prof.model.shape import shape_of
+from usp_prof.planner.models import model_named
 
 MODEL = ModelEntry(
     layers=4, hidden=1024, heads=8, kv_heads=8, head_dim=128, ffn_hidden=4096, vocab=1000, sequence=512, gated_ffn=False
@@ -35,6 +40,21 @@ def test_a_plain_layer_keeps_thirty_two_bytes_a_token_and_unit() -> None:
     assert kept(Configuration()) == 32
     assert kept(Configuration(tp=4, cp=2)) == 32 / 8
     assert kept(Configuration(recompute=Recompute.SELECTIVE)) == 30
+
+
+def test_latent_attention_keeps_its_latents_and_what_they_are_projected_to() -> None:
+    """DeepSeek-V3's attention, by hand: 128 heads of 192 (queries, keys) and 128 (values), latents of 1536 and 512."""
+    model = model_named("DeepSeek-V3", 4096)
+    query, key_value, output, latents = 128 * 192, 128 * (192 + 128), 128 * 128, 1536 + 512
+    shape = shape_of(model)
+    assert (shape.query, shape.key_value, shape.core_out, shape.latent) == (query, key_value, output, latents)
+    wider = replace(shape, latent=0.0)
+    plain, latent = (
+        float(layer_activations(each, columns_of([Configuration(tp=8, sequence_parallel=False)]), np.asarray(NONE))[0])
+        for each in (wider, shape)
+    )
+    # Before and after their norms, two bytes each, on every rank of tp.
+    assert latent - plain == 4096 * 4 * latents
 
 
 def test_full_recomputation_unfolds_one_layer_at_a_time() -> None:

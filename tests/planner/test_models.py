@@ -87,6 +87,36 @@ def test_models_that_torchtitan_registers(name: str) -> None:
     assert (found.layers, found.hidden, found.heads, found.kv_heads, found.vocab) == TORCHTITAN[name]
 
 
+COUNTED_BY_TRANSFORMERS = {
+    "Llama-2-13B": "llama", "Llama-2-70B": "llama", "Nemotron-4-15B": "nemotron", "Nemotron-4-340B": "nemotron",
+    "Mixtral-8x22B": "mixtral", "Qwen2.5-32B": "qwen2", "Qwen2.5-72B": "qwen2",
+}  # fmt: skip
+"""Models of which transformers has the class; GPT-3 has none (GPT-2 has other embeddings), nor has Grok-1."""
+
+
+@pytest.mark.parametrize("name", COUNTED_BY_TRANSFORMERS)
+def test_models_that_transformers_builds_have_as_many_parameters(name: str) -> None:
+    """One and two layers without storage: their difference is a layer, the rest the vocabulary's matrices."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    model = model_named(name, 4096)
+    sizes = {
+        "hidden_size": model.hidden, "num_attention_heads": model.heads, "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head_dim, "intermediate_size": model.ffn_hidden, "vocab_size": model.vocab,
+        "tie_word_embeddings": model.tied_embeddings,
+    }  # fmt: skip
+    if model.experts:
+        sizes |= {"num_local_experts": model.experts, "num_experts_per_tok": model.experts_per_token}
+    counts = []
+    for layers in (1, 2):
+        config = transformers.CONFIG_MAPPING[COUNTED_BY_TRANSFORMERS[name]](num_hidden_layers=layers, **sizes)
+        with torch.device("meta"):
+            built = transformers.AutoModelForCausalLM.from_config(config)
+        counts.append(sum(parameter.numel() for parameter in built.parameters()))
+    layer = counts[1] - counts[0]
+    # Norms and the biases of Qwen's queries, keys and values are what our count may leave out.
+    assert billions(model) == pytest.approx((counts[0] + (model.layers - 1) * layer) / 1e9, rel=1e-3)
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_models_whose_size_is_published(name: str) -> None:
     assert billions(model_named(name, 4096)) == pytest.approx(PUBLISHED[name], rel=0.01)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from usp_prof.model.metric import Unit
 from usp_prof.planner.choice import runners_up
 from usp_prof.planner.launch import command_or_reason
+from usp_prof.planner.stalls import LIKELY
 from usp_prof.report.format import quantity
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def _one(plan: Prediction, trainer: str, question: Question) -> list[str]:
     parts = {"compute": plan.compute_ns, **{f"exposed {axis}": time for axis, time in plan.exposed_ns.items()}}
     parts |= {"pipeline waits": plan.bubble_ns, "optimizer": plan.optimizer_ns, "fixed": plan.fixed_ns}
     lines += [bar(name, time, plan.step_ns, Unit.NS) for name, time in parts.items() if time > 0]
+    lines += [stalls(plan)] if plan.stall_fraction >= LEAST_STALLS else []
     room = quantity(device.memory_bytes, Unit.BYTES)
     lines.append(
         f"memory {quantity(plan.footprint.total_bytes, Unit.BYTES)} (80 %: {lean} to {full})"
@@ -99,7 +101,14 @@ def _one(plan: Prediction, trainer: str, question: Question) -> list[str]:
     return [*lines, "", f"start it: {command_or_reason(trainer, question.model, plan.configuration)}"]
 
 
+def stalls(plan: Prediction) -> str:
+    """Say how many of such runs stall."""
+    share = f"  {plan.stall_fraction:.0%} of such runs stalled on sends between nodes"
+    return f"{share}: this step holds the stall" if plan.stall_fraction > LIKELY else f"{share}; this one does not"
+
+
 BAR = 40
+LEAST_STALLS = 0.01
 MOST_BARRED, MOST_LEANER = 4, 3
 """Lines of an explanation."""
 
@@ -157,6 +166,8 @@ def _plain(plan: Prediction, plans: Plans, trainer: str) -> dict[str, Any]:
         "memory_low_bytes": round(plan.memory_low_bytes),
         "memory_high_bytes": round(plan.memory_high_bytes),
         "fit_probability": plan.fit_probability,
+        "stall_fraction": plan.stall_fraction,
+        "expected_step_ns": round(plan.expected_step_ns),
         "trainer": plans.question.profile.name,
         "tokens_per_second": plan.tokens_per_second,
         "mfu": plan.mfu,

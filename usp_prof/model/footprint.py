@@ -1,12 +1,14 @@
 """Footprint: the bytes that one pipeline rank needs at the peak of a step, part by part.
 
 The same formulas serve one configuration and columns of a million. What backward keeps of one layer, in bytes for each
-token in half precision (h hidden, q width of all queries, k of keys and values, f inner width, s sequence, a heads):
+token in half precision (h hidden, q width of all queries, k of keys and values, o of what attention gives, l of the
+latents that MLA projects queries, keys and values up from, f inner width, s sequence, a heads):
 
 ================  ======================================  ==================================================
 norms             2 x 2h                                  over tp with sequence parallelism only
 inputs            2 x 2h of attention and feed-forward    over tp with sequence parallelism only
-attention         2q + 2k, output 2q                      over tp
+attention         2q + 2k, output 2o                      over tp
+latents           2 x 2l, before and after their norms    over tp with sequence parallelism only
 score matrix      5 a s: softmax, dropout's mask, result  over tp; only without a fused kernel
 feed-forward      8f with a gate, 4f without              over tp
 mixture           the chosen experts' share of the above, and each token's copies (2 x 2h) beside
@@ -143,9 +145,10 @@ def layer_activations(shape: Shape, c: Columns, recompute: Column) -> Column:
     tokens = c.micro_batch * shape.sequence / c.cp
     hidden = 2.0 * shape.hidden / c.spread
     again = np.asarray(recompute) == SELECTIVE
-    core = np.where(again, 0.0, 2.0 * shape.query / c.tp)
+    core = np.where(again, 0.0, 2.0 * shape.core_out / c.tp)
     scores = np.where(c.fused_attention | again, 0.0, 5.0 * shape.heads * shape.sequence / c.tp)
-    attention = hidden + 2.0 * (shape.query + shape.key_value) / c.tp + core + scores
+    latents = 2 * 2.0 * shape.latent / c.spread
+    attention = hidden + latents + 2.0 * (shape.query + shape.key_value) / c.tp + core + scores
     per_inner = np.where(np.asarray(shape.matrices) == 3, 8.0, 4.0)
     dense = np.where(np.asarray(shape.dense_width) > 0, hidden + per_inner * shape.dense_width / c.tp, 0.0)
     chosen = shape.mixed * shape.experts_per_token * (per_inner * shape.expert_width + 4.0 * shape.hidden) / c.tp

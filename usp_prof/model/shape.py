@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Column = float | NDArray[Any]
 """One number, or an array with one entry a case."""
 T = TypeVar("T")
+LATENT_FORMS = ("latent", "sparse")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,10 @@ class Shape:
     """Width of all queries: heads x head dimension."""
     key_value: Column
     """Width of all keys and values together, as attention sees them."""
-    kept_key_value: Column
-    """Width of what stands for keys and values between layers: the latent of MLA, else as `key_value`."""
+    core_out: Column
+    """Width of what attention's core gives: heads x size of a value."""
+    latent: Column
+    """Width of what queries, keys and values are projected up from (MLA); 0: they come from the layer's input."""
     sequence: Column
     attention_in: Column
     """Weights of a layer before attention's core, and after it."""
@@ -73,7 +76,8 @@ def shape_of(model: ModelEntry) -> Shape:
     expert = model.expert_ffn_hidden or model.ffn_hidden
     matrices = 3 if model.gated_ffn else 2
     width, kv_heads = conventions.attention_width(model), model.kv_heads or model.heads
-    query, key_value, kept = float(width), 2.0 * width * kv_heads / max(model.heads, 1), 0.0
+    query, key_value = float(width), 2.0 * width * kv_heads / max(model.heads, 1)
+    core_out, latent = query, 0.0
     attention = float(conventions.attention_parameters(model))
     out = float(model.hidden * width)
     blocks = [block for place in model.layer_order for block in model.layer_kinds[place].blocks]
@@ -85,7 +89,11 @@ def shape_of(model: ModelEntry) -> Shape:
         out = out or attention / 3
         query = sum(block.heads * block.qk_size for block in cores) / model.layers
         key_value = sum(block.kv_heads * (block.qk_size + block.v_size) for block in cores) / model.layers
-    kept = key_value
+        core_out = sum(block.heads * block.v_size for block in cores) / model.layers
+        # A latent has a norm with one weight a channel, and these are all that such a block has beside its products
+        # (but for biases, which no published model with latents has).
+        compressed = [block for block in cores if block.form in LATENT_FORMS]
+        latent = sum(block.active_parameters - block.multiplying_parameters for block in compressed) / model.layers
     dense = mean.multiplying - attention - sparse * matrices * model.hidden * expert * model.experts_per_token
     core = conventions.attention_flop_per_token(model, conventions.CAUSAL) or 0.0
     core += conventions.recurrence_flop_per_token(model)
@@ -95,7 +103,8 @@ def shape_of(model: ModelEntry) -> Shape:
         heads=max(model.heads, 1),
         query=query,
         key_value=key_value,
-        kept_key_value=kept,
+        core_out=core_out,
+        latent=latent,
         sequence=model.sequence,
         attention_in=max(attention - out, 0.0),
         attention_out=out,

@@ -1,7 +1,7 @@
 """Choice: why the first plan is the first: what rules others out, who runs close behind, what would turn the order.
 
-A step is the sum of its parts. Where the first spends more on a part than a runner-up does, there is a factor on that
-part at which both take equally long:
+A step is the sum of its parts; where some runs stall, it is that of the speed to be expected. Where the first spends
+more on a part than a runner-up does, there is a factor on that part at which both take equally long:
 
     step_1 + (f - 1) part_1 = step_2 + (f - 1) part_2      f = 1 + (step_2 - step_1) / (part_1 - part_2)
 """
@@ -96,7 +96,7 @@ def parts(plan: Prediction) -> dict[str, float]:
 
 
 def _compared(first: Prediction, other: Prediction) -> RunnerUp:
-    gap, theirs = other.step_ns - first.step_ns, parts(other)
+    gap, theirs = other.expected_step_ns - first.expected_step_ns, parts(other)
     turns = {
         name: 1 + gap / (time - theirs.get(name, 0.0))
         for name, time in parts(first).items()

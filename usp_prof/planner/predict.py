@@ -10,7 +10,7 @@ import numpy as np
 from usp_prof.model import flops
 from usp_prof.model.footprint import Footprint
 from usp_prof.model.shape import shape_of
-from usp_prof.planner import memory
+from usp_prof.planner import memory, stalls
 from usp_prof.planner.cases import cases_of, machine_of
 from usp_prof.planner.profiles import DEFAULT_PROFILE
 from usp_prof.planner.step import step
@@ -50,11 +50,20 @@ class Prediction:
     memory_low_bytes: float
     memory_high_bytes: float
     fit_probability: float
+    stall_fraction: float = 0.0
+    """How many of such runs stall on their pipeline's sends, where it was measured."""
+    stall_ns: float = 0.0
+    """What a step takes longer then; it is in `step_ns` where more runs stall than not."""
 
     @property
     def tokens_per_device(self) -> float:
         """Tokens per second of one device."""
         return self.tokens_per_second / self.configuration.devices
+
+    @property
+    def expected_step_ns(self) -> float:
+        """The step of the speed to be expected, of runs that stall and of those that do not; plans are ranked by it."""
+        return float(stalls.expected(self.step_ns, self.stall_ns, self.stall_fraction))
 
     @property
     def bubble_fraction(self) -> float:
@@ -108,6 +117,7 @@ def records(
     parts = {part: column(value) for part, value in need.items()}
     exposed = {axis: column(value) for axis, value in times.exposed.items()}
     peak = column(c.machine.peak)
+    stall_chance, stall = column(times.stall_chance), column(times.stall)
     found = []
     for place, each in enumerate(configurations):
         seconds, memory_bytes = float(times.seconds[place]), float(total[place])
@@ -131,6 +141,8 @@ def records(
                 memory_low_bytes=memory_bytes * float(np.exp(-memory_spread[place])),
                 memory_high_bytes=memory_bytes * float(np.exp(memory_spread[place])),
                 fit_probability=fits[place],
+                stall_fraction=stall_chance[place],
+                stall_ns=stall[place] * 1e9,
             )
         )
     return found

@@ -62,6 +62,14 @@ class Profile:
     256 MB over 16 to 512 H100 take their bytes over the cards' rate and 40 microseconds a member."""
     pipeline_hop: Column = 1e-4
     """Handing a micro-batch to the next stage, beyond its bytes."""
+    host_pipeline: Column = 0.0
+    """Launching a layer where the pipeline's sends cross nodes: at least this, and `host_pipeline_tensor` x tp^1.5."""
+    host_pipeline_tensor: Column = 0.0
+    stall: Column = 0.0
+    """Of a micro-batch where those sends stall (`stalls.py`); then how likely one link does, and how likely where whole
+    gradients are reduced after many micro-batches."""
+    stall_of_link: Column = 0.0
+    stall_of_whole_gradients: Column = 0.0
     bucket_bytes: Column = 100e6
     data_share: Column = 0.7
     """Of the rings' rate that gradients reach; `data_overlap` is the share of backward that hides them."""
@@ -87,17 +95,19 @@ class Profile:
 # fmt: off
 NANOTRON = Profile(
     "nanotron", gradient_bytes=5.0, sent_gradient_bytes=2.0, uneven=1, activation_scale=1.31, logit_bytes=16.4,
-    overhead_bytes=0.5e9, buffer_fraction=0.05, gemm_share=0.747, rest_scale=1.29, core_share=0.331,
-    host_layer=1.61e-3, host_tensor=1.5e-3, tensor_latency=60.3e-6, tensor_exposed=0.829, network_share=0.396,
-    network_hop=4.0, pipeline_hop=0.12e-3, bucket_bytes=160e6, data_share=1.0, data_overlap=1.0, gather_exposed=1.29,
-    optimizer_scale=2.64, fixed=43e-3, jitter=0.0158, time_spread=0.17, memory_spread=0.22,
+    overhead_bytes=0.5e9, buffer_fraction=0.05, gemm_share=0.782, rest_scale=1.59, core_share=0.391,
+    host_layer=0.879e-3, host_tensor=2.54e-3, tensor_latency=14.6e-6, tensor_exposed=0.875, network_share=0.544,
+    network_hop=4.0, pipeline_hop=84.0e-6, host_pipeline=5.98e-3, host_pipeline_tensor=0.607e-3, stall=1.3,
+    stall_of_link=1.44e-3, stall_of_whole_gradients=0.0514, bucket_bytes=305e6, data_share=0.676, data_overlap=1.0,
+    gather_exposed=1.72, optimizer_scale=5.65, fixed=16.2e-3, jitter=0.0103, time_spread=0.17, memory_spread=0.22,
 )
-"""Fitted to 675 rows of the Ultra-Scale Playbook's sweep (1B to 8B, 8 to 128 H100 with EFA, normal regime)."""
+"""Fitted to 1,060 rows of the Ultra-Scale Playbook's sweep (1B to 8B, 8 to 128 H100 with EFA), those that stalled
+included where a stall was to be expected."""
 PUBLISHED = Profile(
-    gemm_share=0.93, rest_scale=1.04, unfused_scale=1.45, core_share=0.355, host_layer=0.501e-3, host_unfused=2.81e-3,
-    host_tensor=0.457e-3, host_experts=1.01e-3, imbalance=1.18, tensor_latency=14.5e-6, tensor_exposed=0.562,
-    network_share=1.0, pipeline_hop=95.8e-6, data_share=1.0, data_overlap=0.565, gather_overlap=0.8,
-    gather_exposed=0.745, expert_exposed=0.807, optimizer_scale=1.45, fixed=17.6e-3, jitter=0.0075, time_spread=0.34,
+    gemm_share=0.954, rest_scale=1.05, unfused_scale=1.48, core_share=0.353, host_layer=0.501e-3, host_unfused=2.81e-3,
+    host_tensor=0.456e-3, host_experts=1.01e-3, imbalance=1.21, tensor_latency=14.5e-6, tensor_exposed=0.58,
+    network_share=0.999, pipeline_hop=96.2e-6, data_share=1.0, data_overlap=0.609, gather_overlap=0.8,
+    gather_exposed=0.749, expert_exposed=0.802, optimizer_scale=1.46, fixed=17.5e-3, jitter=0.0073, time_spread=0.34,
     memory_spread=0.23,
 )
 """Fitted to published speeds of DGXC, Megatron-Bridge, NeMo, llm-foundry, torchtitan and vTrain (1,982 rows)."""

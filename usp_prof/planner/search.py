@@ -110,7 +110,7 @@ def search(question: Question, progress: Callable[[int, int], None] | None = Non
     chosen = np.flatnonzero(fits)
     best: list[Prediction] = []
     if chosen.size:
-        seconds = step(_rows(cases, chosen)).seconds
+        seconds = step(_rows(cases, chosen)).expected
         picked = chosen[_shown(seconds, need[chosen], columns, chosen)]
         configurations = [_configuration(columns, row, question.dtype) for row in picked.tolist()]
         subset = cases_of(cases.shape, cases.machine, cases.profile, configurations)
@@ -154,10 +154,10 @@ def _shown(
 
 
 def _rank(plan: Prediction) -> tuple[int, int, int, float, str]:
-    """Order by speed; within half a percent, which nothing here can tell apart, the simpler, then the leaner first."""
+    """Order by the speed to be expected; within half a percent, which nothing tells apart, the simpler, then leaner."""
     c = plan.configuration
     axes = sum(degree > 1 for degree in c.degrees().values())
-    return round(log(plan.step_ns) / log(EQUAL)), axes, c.devices // c.dp, plan.footprint.total_bytes, str(c)
+    return round(log(plan.expected_step_ns) / log(EQUAL)), axes, c.devices // c.dp, plan.footprint.total_bytes, str(c)
 
 
 def configurations(question: Question) -> list[Configuration]:

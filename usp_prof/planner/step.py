@@ -1,7 +1,7 @@
 """Step: the seconds of a training step, part by part, of many configurations at once.
 
 1. one micro-batch on one rank: layers (compute.py), their exposed messages, the head
-2. the pipeline: bottleneck rank times micro-batches, and what filling and draining adds
+2. the pipeline: bottleneck rank times micro-batches, what filling and draining adds, and stalled sends (stalls.py)
 3. gradients that the last backward does not hide, ZeRO's gather of weights, the optimizer, a fixed rest
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.model.configuration import FULL, SCHEDULES
-from usp_prof.planner import compute, network
+from usp_prof.planner import compute, network, stalls
 from usp_prof.planner.stages import stages_of
 from usp_prof.schedule import Schedule
 
@@ -55,29 +55,47 @@ class Step:
     bubble: NDArray[np.float64]
     optimizer: NDArray[np.float64]
     fixed: NDArray[np.float64]
+    stall_chance: NDArray[np.float64]
+    stall: NDArray[np.float64]
+    """What a step takes longer where it stalls; it is in `seconds` where that is more likely than not."""
+
+    @property
+    def running(self) -> NDArray[np.float64]:
+        """Give the step where nothing stalls."""
+        return np.asarray(stalls.running(self.seconds, self.stall, self.stall_chance))
+
+    @property
+    def expected(self) -> NDArray[np.float64]:
+        """Give the step of the speed to be expected, of runs that stall and of those that do not."""
+        return np.asarray(stalls.expected(self.seconds, self.stall, self.stall_chance))
 
 
-def step(c: Cases) -> Step:
-    """Predict the step of each case."""
-    stages = stages_of(c)
+def step(c: Cases, stages: Stages | None = None, stall_chance: Column | None = None) -> Step:
+    """Predict the step of each case; `stages` and `stall_chance` where they are known, such as in a fit."""
+    stages = stages or stages_of(c)
+    stall_chance = stalls.chance(c, stages) if stall_chance is None else stall_chance
     device = _scaled(c, compute.layer(c))
     times = compute.with_host(c, device)
     head = _scaled(c, compute.head(c))
-    messages = _layer_messages(c, device)
+    messages = _layer_messages(c, times)
     work = times.forward + times.backward
     layer = work + sum(messages.values())
+    held_up = stalls.held_up(c, layer)
+    layer = layer + held_up
     rank_time = stages.layers * layer + np.where(stages.head, head.forward + head.backward, 0.0)
     busiest = rank_time.argmax(axis=0)
     held = np.take_along_axis(stages.layers, busiest[None], 0)[0]
     most = rank_time.max(axis=0)
     whole = c.shape.layers * layer + head.forward + head.backward
-    busy = most * c.micro_batches
-    window = busy + _waiting(c, most, whole)
+    busy = (most - held * held_up) * c.micro_batches
+    stall = stalls.seconds(c)
+    window = most * c.micro_batches + _waiting(c, most, whole)
+    window = window + np.where(stall_chance > stalls.LIKELY, stall, 0.0)
     beside = held * times.backward
-    gradients = _gradients(c, stages, beside) * c.profile.data_exposed
     exposed = {axis: value * held * c.micro_batches for axis, value in messages.items()}
+    gradients = _gradients(c, stages, beside, exposed["dp"])
     compute_time = busy - sum(exposed.values())
-    exposed["dp"] = exposed.get("dp", 0.0) + gradients
+    exposed["dp"] = exposed["dp"] + gradients
     optimizer = _optimizer(c, stages)
     slower = 1 + c.profile.jitter * np.log2(np.maximum(c.devices / 8, 1))
     fixed = np.broadcast_to(np.asarray(c.profile.fixed, float), window.shape)
@@ -90,6 +108,8 @@ def step(c: Cases) -> Step:
         bubble=parts[1] * slower,
         optimizer=parts[2] * slower,
         fixed=parts[3] * slower,
+        stall_chance=np.broadcast_to(stall_chance, window.shape),
+        stall=np.broadcast_to(stall, window.shape) * slower,
     )
 
 
@@ -97,7 +117,7 @@ def _scaled(c: Cases, times: compute.Direction) -> compute.Direction:
     return compute.Direction(times.forward * c.profile.work_scale, times.backward * c.profile.work_scale)
 
 
-def _layer_messages(c: Cases, device: compute.Direction) -> dict[str, Column]:
+def _layer_messages(c: Cases, times: compute.Direction) -> dict[str, Column]:
     """Give what of a layer's messages stays exposed, forward and backward of one micro-batch together."""
     s, p = c.shape, c.profile
     passes = np.where(c.recompute == FULL, 3.0, 2.0)
@@ -109,13 +129,13 @@ def _layer_messages(c: Cases, device: compute.Direction) -> dict[str, Column]:
     tensor = np.where(c.tp > 1, passes * tensor * p.tensor_exposed, 0.0)
     experts = 2 * passes * s.mixed * network.dispatch(c, size / c.tp) * p.expert_exposed
     ring = _ring(c)
-    gathers = _gathers(c, device)
+    gathers = _gathers(c, times)
     return {"tp": tensor, "ep": experts, "cp": ring, "dp": gathers}
 
 
 def _ring(c: Cases) -> Column:
     """Keys and values go round beside attention's core; backward, with their gradients, twice as much."""
-    values = c.tokens * c.shape.kept_key_value / c.tp * c.width
+    values = c.tokens * c.shape.key_value / c.tp * c.width
     one = network.send(c, "cp", values)
     core = compute.core_time(c) / c.cp
     forward = np.maximum(one - core, LEAST_EXPOSED * one)
@@ -123,14 +143,14 @@ def _ring(c: Cases) -> Column:
     return np.where(c.cp > 1, (c.cp - 1) * (forward + backward) * c.profile.context_exposed, 0.0)
 
 
-def _gathers(c: Cases, device: compute.Direction) -> Column:
+def _gathers(c: Cases, times: compute.Direction) -> Column:
     """ZeRO-3 gathers a layer's weights before forward and backward, beside the layer before."""
     s = c.shape
     weights = s.shared_parameters / c.tp * c.width
     once = network.all_gather(c, "shards", weights) / c.profile.data_share
     hidden_by = c.profile.gather_overlap
-    forward = np.maximum(once - hidden_by * device.forward, LEAST_EXPOSED * once)
-    backward = np.maximum(2 * once - hidden_by * device.backward, LEAST_EXPOSED * 2 * once)
+    forward = np.maximum(once - hidden_by * times.forward, LEAST_EXPOSED * once)
+    backward = np.maximum(2 * once - hidden_by * times.backward, LEAST_EXPOSED * 2 * once)
     return np.where((c.zero == 3) & (c.shards > 1), (forward + backward) * c.profile.data_exposed, 0.0)
 
 
@@ -146,8 +166,12 @@ def _waiting(c: Cases, most: Column, whole: Column) -> Column:
     return np.where(c.pp > 1, fill + travel + steady, 0.0)
 
 
-def _gradients(c: Cases, stages: Stages, backward: Column) -> Column:
-    """Give what stays exposed of reducing gradients, and of gathering the weights that ZeRO's optimizer made."""
+def _gradients(c: Cases, stages: Stages, backward: Column, gathers: Column) -> Column:
+    """Give what stays exposed of reducing gradients, and of gathering the weights that ZeRO's optimizer made.
+
+    ZeRO-3 gathers layer by layer instead (`gathers`, of the whole step), and reduces so: what is left is the last
+    bucket. It sends all that ZeRO-1 does and more, so that together they never show less than ZeRO-1 would.
+    """
     p, s = c.profile, c.shape
     held = stages.layers.max(axis=0)
     vocabulary = s.vocabulary * s.hidden
@@ -161,8 +185,9 @@ def _gradients(c: Cases, stages: Stages, backward: Column) -> Column:
     gathered = buckets * network.all_gather(c, "shards", weight_size / buckets) / p.data_share
     sent = np.where(c.zero == 0, reduced, scattered)
     left = np.maximum(sent - np.minimum(p.data_overlap, 1.0) * backward, sent / buckets)
-    sharded = np.where(c.zero == 3, scattered / buckets, left + np.where(c.zero > 0, gathered * p.gather_exposed, 0.0))
-    return np.where(c.shards > 1, sharded, 0.0)
+    after = (left + np.where(c.zero > 0, gathered * p.gather_exposed, 0.0)) * p.data_exposed
+    by_layer = np.maximum(scattered / buckets * p.data_exposed, after - gathers)
+    return np.where(c.shards > 1, np.where(c.zero == 3, by_layer, after), 0.0)
 
 
 def _optimizer(c: Cases, stages: Stages) -> Column:

@@ -64,7 +64,7 @@ GIVEN = (
     "step_ns", "step_low_ns", "step_high_ns", "tokens_per_second", "tokens_per_second_low", "tokens_per_second_high",
     "tokens_per_second_device", "mfu_fraction", "memory_bytes", "memory_low_bytes", "memory_high_bytes", "fits",
     "fit_probability", "compute_ns", "exposed_tp_ns", "exposed_dp_ns", "exposed_cp_ns", "exposed_ep_ns", "bubble_ns",
-    "optimizer_ns", "fixed_ns", "error",
+    "optimizer_ns", "fixed_ns", "stall_fraction", "expected_step_ns", "error",
 )  # fmt: skip
 """Columns that a prediction adds."""
 
@@ -288,5 +288,7 @@ def _values(p: Prediction | str) -> list[str]:
         str(int(p.fit_probability >= 0.5)),
         f"{p.fit_probability:.3f}",
         *(f"{value:.0f}" for value in rest),
+        f"{p.stall_fraction:.3f}",
+        f"{p.expected_step_ns:.0f}",
         "",
     ]

@@ -1,0 +1,108 @@
+"""The planner's memory: peaks of the playbook's sweep and of Megatron's tests, and who fits.
+
+Beside each stands the textbook's formula (`planner_baselines.py`) with one factor fitted to the same rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import numpy as np
+from planner_bars import Line, folds_of, median_error
+from planner_baselines import textbook_memory
+from planner_fit import least_squares
+
+from usp_prof.planner import memory
+from usp_prof.planner.profiles import PROFILES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from planner_bars import Mask, Numbers
+    from planner_rows import Measured
+
+OF_SWEEP = ("activation_scale", "logit_bytes", "gradient_bytes", "overhead_bytes", "buffer_fraction")
+OF_MEGATRON = ("activation_scale", "logit_bytes", "overhead_bytes")
+ROOM = 0.8 * 80e9
+"""What is called fitting: the share of an H100 that a plan may fill."""
+CRASH = 60 * 2**30
+"""Failures below are crashes of another kind (a quarter of them in this sweep)."""
+PRIOR = 0.05
+
+
+def sweep(rows: Measured) -> list[Line]:
+    """Judge the sweep: the first rank's peak by five folds, and who fits."""
+    good = np.isfinite(rows.memory_bytes)
+    fold = folds_of(len(rows.cases))
+    first, fullest, textbook = (np.empty(len(fold)) for _ in range(3))
+    for number in range(fold.max() + 1):
+        held = fold == number
+        fitted = _fit(rows.where(good & ~held), "nanotron", OF_SWEEP, of_first=True)
+        first[held] = _peaks(rows.where(held), "nanotron", OF_SWEEP, fitted, of_first=True)
+        fullest[held] = _peaks(rows.where(held), "nanotron", OF_SWEEP, fitted)
+        textbook[held] = _textbook(rows, good & ~held)[held]
+    measured = rows.memory_bytes[good]
+    beside = f"textbook {median_error(textbook[good], measured):.1%}"
+    lines = [Line("memory, sweep", int(good.sum()), median_error(first[good], measured), most=0.1, beside=beside)]
+    crash = ~good & (fullest < CRASH)
+    fails = ~good[~crash]
+    lines.append(
+        Line(
+            f"fits against fails, AUC without {crash.sum()} crashes", len(fails), _auc(fullest[~crash], fails),
+            least=0.97, beside=f"textbook {_auc(textbook[~crash], fails):.1%}",
+        )
+    )  # fmt: skip
+    called, called_by_textbook = fullest < ROOM, textbook < ROOM
+    for what, failed, most in (("without crashes", ~good & ~crash, 0.03), ("with crashes", ~good, np.inf)):
+        beside = f"textbook {_share(failed, called_by_textbook):.1%}"
+        name = f"called fitting and failed, {what}"
+        lines.append(Line(name, int(called.sum()), _share(failed, called), most=most, beside=beside))
+    inside = np.abs(np.log(measured / first[good])) < float(PROFILES["nanotron"].memory_spread)
+    return [*lines, Line("80 % intervals of memory hold", int(good.sum()), float(inside.mean()), 0.75, 0.88)]
+
+
+def megatron(rows: Measured) -> Line:
+    """Judge Megatron's tests by halves: all rows of one case (on several devices and images) lie in the same half."""
+    half = np.array([crc32(case.encode()) % 2 for case in rows.rows.case])
+    predicted, textbook = np.empty(len(half)), np.empty(len(half))
+    for number in range(2):
+        held = half == number
+        fitted = _fit(rows.where(~held), "megatron", OF_MEGATRON)
+        predicted[held] = _peaks(rows.where(held), "megatron", OF_MEGATRON, fitted)
+        textbook[held] = _textbook(rows, ~held)[held]
+    measured = rows.memory_bytes
+    beside = f"textbook {median_error(textbook, measured):.1%}"
+    return Line("memory, Megatron's tests", len(half), median_error(predicted, measured), most=0.15, beside=beside)
+
+
+def _fit(rows: Measured, trainer: str, names: Sequence[str], *, of_first: bool = False) -> Numbers:
+    target = np.log(rows.memory_bytes)
+    start = np.log([getattr(PROFILES[trainer], name) for name in names])
+    return least_squares(lambda x: np.log(_peaks(rows, trainer, names, x, of_first=of_first)) - target, start, PRIOR)
+
+
+def _peaks(
+    rows: Measured, trainer: str, names: Sequence[str], logarithms: Numbers, *, of_first: bool = False
+) -> Numbers:
+    """Give the peak of the first rank, or of the fullest."""
+    constants = dict(zip(names, np.exp(logarithms).tolist(), strict=True))
+    stages = memory.of_stages(rows.columns(replace(PROFILES[trainer], **constants)))
+    return memory.total(stages[0] if of_first else memory.fullest(stages))
+
+
+def _textbook(rows: Measured, used: Mask) -> Numbers:
+    """Scale the textbook's formula to the rows used."""
+    plain = textbook_memory(rows.columns())
+    return plain * float(np.exp(np.median(np.log(rows.memory_bytes[used] / plain[used]))))
+
+
+def _auc(peaks: Numbers, fails: Mask) -> float:
+    """Give how often a run that failed has a higher predicted peak than one that did not."""
+    ranks = np.argsort(np.argsort(peaks))
+    return float((ranks[fails].sum() - fails.sum() * (fails.sum() - 1) / 2) / (fails.sum() * (~fails).sum()))
+
+
+def _share(failed: Mask, called: Mask) -> float:
+    return float((called & failed).sum() / max(called.sum(), 1))

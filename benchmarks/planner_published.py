@@ -1,0 +1,68 @@
+"""The planner on published speeds: each source left out in turn, and vTrain by five folds beside the other sources."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from planner_bars import Line, folds_of, median_error, roofline_reaches
+from planner_baselines import roofline_of_sources
+from planner_fit import fit_published
+
+from usp_prof.planner.profiles import PROFILES
+from usp_prof.planner.step import step
+
+if TYPE_CHECKING:
+    from planner_bars import Numbers
+    from planner_rows import Measured
+
+VTRAIN = "vtrain"
+
+
+def judge(sources: dict[str, Measured]) -> list[Line]:
+    """Judge all sources."""
+    lines, ratios, plain_ratios, mixtures = [], [], [], []
+    for name, rows in sources.items():
+        if name == VTRAIN:
+            continue
+        others = {other: part for other, part in sources.items() if other != name}
+        predicted, plain = _seconds(rows, fit_published(others)), roofline_of_sources(others, rows)
+        what = f"published, {name.removesuffix('.csv')} left out"
+        beside = roofline_reaches(plain, rows.seconds)
+        lines.append(Line(what, len(plain), median_error(predicted, rows.seconds), most=0.2, beside=beside))
+        ratios.append(predicted / rows.seconds)
+        plain_ratios.append(plain / rows.seconds)
+        mixtures.append(np.array([bool(case.model.experts) for case in rows.cases]))
+    whole, plain, is_mixture = (np.concatenate(parts) for parts in (ratios, plain_ratios, mixtures))
+    one = np.ones(len(whole))
+    for what, rows_of, most in (
+        ("published, all sources left out in turn", one > 0, 0.2), ("of them mixtures of experts", is_mixture, 0.25),
+    ):  # fmt: skip
+        beside = roofline_reaches(plain[rows_of], one[rows_of])
+        lines.append(
+            Line(what, int(rows_of.sum()), median_error(whole[rows_of], one[rows_of]), most=most, beside=beside)
+        )
+    inside = np.abs(np.log(whole)) < float(PROFILES["megatron"].time_spread)
+    lines.append(Line("80 % intervals of published speed hold", len(whole), float(inside.mean()), 0.75, 0.88))
+    return [*lines, _vtrain(sources)]
+
+
+def _vtrain(sources: dict[str, Measured]) -> Line:
+    rows = sources[VTRAIN]
+    fold = folds_of(len(rows.cases))
+    predicted, plain = np.empty(len(fold)), np.empty(len(fold))
+    for number in range(fold.max() + 1):
+        held = fold == number
+        used = {**sources, VTRAIN: rows.where(~held)}
+        predicted[held] = _seconds(rows.where(held), fit_published(used))
+        # The roofline is fitted to these rows alone: it has no constants that sources share.
+        plain[held] = roofline_of_sources({VTRAIN: rows.where(~held)}, rows.where(held))
+    beside = roofline_reaches(plain, rows.seconds)
+    error = median_error(predicted, rows.seconds)
+    return Line("vTrain, single node, five folds", len(fold), error, most=0.08, beside=beside)
+
+
+def _seconds(rows: Measured, constants: dict[str, float]) -> Numbers:
+    cases = rows.columns()
+    return step(replace(cases, profile=replace(cases.profile, **constants))).seconds

@@ -1,0 +1,113 @@
+"""The planner on the playbook's sweep: speed, the first choice and the sign of one knob, each split fitted anew.
+
+Three classes of rows: `single stage`, which need no label; `normal`, within 1.6 of a plain roofline fitted to all rows
+(a label that leans on nothing of the planner); and all, whatever stalled. The choice is made as `usp-prof plan` makes
+it, by the speed to be expected.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from planner_bars import Line, folds_of, median_error, roofline_reaches
+from planner_baselines import roofline, rule_of_thumb
+from planner_fit import SLOW, fit_sweep
+
+from usp_prof.planner.profiles import PROFILES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+    from planner_bars import Mask, Numbers
+    from planner_rows import Measured
+
+KNOBS = {"zero": (), "mbs": ("grad_acc",), "tp": ("dp", "grad_acc"), "pp": ("dp", "grad_acc")}
+"""A knob, and what changes with it where devices and batch stay."""
+OF_A_ROW = ("model", "nodes", "dp", "pp", "tp", "zero", "mbs", "grad_acc")
+MOST_REGRET, MOST_REGRET_OF_FIVE, LEAST_SIGNS = 0.05, 0.02, 0.92
+MOST_ERROR = {"five folds": 0.09, "up to 8 nodes for 16": 0.15}
+MOST_ERROR_LEFT_OUT = 0.12
+
+
+def judge(rows: Measured) -> list[Line]:
+    """Judge all of it."""
+    everything = np.ones(len(rows.cases), bool)
+    normal = rows.seconds / roofline(rows, everything) < SLOW
+    seconds, expected, plain = (np.empty(len(rows.cases)) for _ in range(3))
+    fold = folds_of(len(rows.cases))
+    for number in range(fold.max() + 1):
+        held = fold == number
+        _, found = fit_sweep(rows, ~held)
+        seconds[held], expected[held] = found.seconds[held], found.expected[held]
+        plain[held] = roofline(rows, ~held)[held]
+    lines = list(_speed(rows, "five folds", everything, normal, seconds, plain))
+    for what, held in _left_out(rows):
+        _, found = fit_sweep(rows, ~held)
+        lines += _speed(rows, what, held, normal, found.seconds, roofline(rows, ~held))
+    inside = np.abs(np.log(rows.seconds / seconds)) < float(PROFILES["nanotron"].time_spread)
+    lines.append(Line("80 % intervals of speed hold", int(normal.sum()), float(inside[normal].mean()), 0.75, 0.88))
+    return [*lines, *_choices(rows, expected, seconds, plain, normal)]
+
+
+def _left_out(rows: Measured) -> Iterator[tuple[str, Mask]]:
+    """Give what is judged by the rest: each model, and the largest runs."""
+    frame = rows.rows
+    for model in sorted(frame.model.unique()):
+        yield f"{model} left out", (frame.model == model).to_numpy()
+    yield "up to 8 nodes for 16", (frame.nodes == 16).to_numpy()
+
+
+def _speed(rows: Measured, what: str, held: Mask, normal: Mask, predicted: Numbers, plain: Numbers) -> Iterator[Line]:
+    alone = (rows.rows.pp == 1).to_numpy()
+    bar = MOST_ERROR.get(what, MOST_ERROR_LEFT_OUT)
+    for which, judged, most in (
+        ("single stage", held & alone, bar), ("normal", held & normal, bar), ("all", held, np.inf),
+    ):  # fmt: skip
+        measured = rows.seconds[judged]
+        error, beside = median_error(predicted[judged], measured), roofline_reaches(plain[judged], measured)
+        yield Line(f"speed, {what}, {which}", int(judged.sum()), error, most=most, beside=beside)
+
+
+def _choices(rows: Measured, expected: Numbers, seconds: Numbers, plain: Numbers, normal: Mask) -> Iterator[Line]:
+    """Judge the first choice among the measured rows of each model and node count, and the order of neighbours."""
+    frame = rows.rows.assign(
+        measured=1 / rows.seconds, ours=1 / expected, order=1 / seconds, plain=1 / plain, rule=rule_of_thumb(rows.rows)
+    )
+    for name, part in (("all", frame), ("single stage", frame[frame.pp == 1]), ("normal", frame[normal])):
+        groups = [group for _, group in part.groupby(["model", "nodes"])]
+        ours, thumb, roof = (
+            float(np.mean([regret(group[score].to_numpy(), group.measured.to_numpy()) for group in groups]))
+            for score in ("ours", "rule", "plain")
+        )
+        five = float(np.mean([regret_of_five(group.ours.to_numpy(), group.measured.to_numpy()) for group in groups]))
+        beside = f"rule of thumb {thumb:.1%}, roofline {roof:.1%}"
+        most = min(MOST_REGRET, thumb, roof)
+        yield Line(f"regret of the first choice, {name}", len(groups), ours, most=most, beside=beside)
+        yield Line(f"regret of the best of five, {name}", len(groups), five, most=MOST_REGRET_OF_FIVE)
+    yield _signs(frame[normal])
+
+
+def regret(score: Numbers, measured: Numbers) -> float:
+    """Give the speed that the first choice loses; where several are first, their mean: a table's order is no rule."""
+    first = score == score.max()
+    return float(1 - measured[first].mean() / measured.max())
+
+
+def regret_of_five(score: Numbers, measured: Numbers) -> float:
+    """Give the speed that the best of the first five loses."""
+    return float(1 - measured[np.argsort(-score)[:5]].max() / measured.max())
+
+
+def _signs(frame: pd.DataFrame) -> Line:
+    """Count for pairs that differ in one knob, by more than a tenth in speed, how often the faster is foreseen."""
+    right, pairs = 0, 0
+    for knob, follow in KNOBS.items():
+        rest = [name for name in OF_A_ROW if name not in (knob, *follow)]
+        for _, group in frame.groupby(rest):
+            measured, predicted = np.log(group.measured.to_numpy()), np.log(group.order.to_numpy())
+            told = measured[:, None] - measured[None] > np.log(1.1)
+            pairs += int(told.sum())
+            right += int((told & (predicted[:, None] > predicted[None])).sum())
+    return Line("sign of one knob, normal", pairs, right / max(pairs, 1), least=LEAST_SIGNS)

@@ -1,0 +1,148 @@
+"""Does a prediction move the way it must when one thing changes? Random configurations, no figure by hand."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN, cases
+
+from usp_prof.model.configuration import Configuration, Recompute, broken_rule
+from usp_prof.planner import memory
+from usp_prof.planner.cluster import Cluster
+from usp_prof.planner.profiles import PROFILES
+from usp_prof.planner.step import Step, step
+
+RATES = ("link_rate", "network_rate", "memory_rate")
+LATENCIES = ("node_latency_ns", "network_latency_ns")
+FASTER = [(name, 2.0) for name in RATES] + [(name, 0.5) for name in LATENCIES]
+DEGREES = st.sampled_from([1, 2, 4, 8])
+TRAINER = st.sampled_from(sorted(PROFILES))
+MODELS = {"plain": PLAIN, "Llama-3-8B": LLAMA_8B, "experts": EXPERTS}
+MODEL = st.sampled_from(sorted(MODELS))
+
+
+@st.composite
+def configurations(draw: st.DrawFn, **fixed: object) -> Configuration:
+    """Draw a configuration, legal or not."""
+    knobs: dict[str, object] = {
+        "dp": draw(st.sampled_from([1, 2, 8, 64])), "tp": draw(DEGREES), "cp": draw(st.sampled_from([1, 2])),
+        "pp": draw(st.sampled_from([1, 2, 4])), "zero": draw(st.sampled_from([0, 1, 2, 3])),
+        "micro_batch": draw(st.sampled_from([1, 4])), "micro_batches": draw(st.sampled_from([4, 8, 32])),
+        "recompute": draw(st.sampled_from(list(Recompute))), "sequence_parallel": draw(st.booleans()),
+    }  # fmt: skip
+    return Configuration(**(knobs | fixed))  # type: ignore[arg-type]
+
+
+def legal(model: str, *configurations: Configuration) -> None:
+    """Leave out what breaks a rule."""
+    assume(not any(broken_rule(MODELS[model], each) for each in configurations))
+
+
+def steps(model: str, trainer: str, *each: Configuration, cluster: Cluster = MACHINE) -> Step:
+    """Predict the steps of several configurations."""
+    return step(cases(*each, model=MODELS[model], cluster=cluster, profile=PROFILES[trainer]))
+
+
+def longer_or_equal(first: float, second: float) -> bool:
+    """Compare with room for rounding."""
+    return first >= second * (1 - 1e-9)
+
+
+@settings(max_examples=50)
+@given(MODEL, TRAINER, configurations(), st.sampled_from(FASTER))
+def test_a_faster_part_of_the_machine_is_never_slower(
+    model: str, trainer: str, each: Configuration, change: tuple[str, float]
+) -> None:
+    legal(model, each)
+    name, factor = change
+    faster = replace(MACHINE, **{name: getattr(MACHINE, name) * factor})
+    before, after = (steps(model, trainer, each, cluster=cluster).seconds[0] for cluster in (MACHINE, faster))
+    # What is faster hides a little less of what runs beside it.
+    assert longer_or_equal(before, after * 0.999)
+
+
+@settings(max_examples=50)
+@given(MODEL, TRAINER, configurations())
+def test_more_ranks_of_dp_never_communicate_less(model: str, trainer: str, each: Configuration) -> None:
+    """Each rank keeps its work: the batch grows with dp."""
+    more = replace(each, dp=2 * each.dp)
+    legal(model, each, more)
+    exposed = steps(model, trainer, each, more).exposed["dp"]
+    assert longer_or_equal(exposed[1], exposed[0])
+
+
+@settings(max_examples=50)
+@given(MODEL, TRAINER, configurations(zero=1))
+def test_zero_3_never_communicates_less_than_zero_1(model: str, trainer: str, each: Configuration) -> None:
+    """It sends all that ZeRO-1 does, and gathers weights in every micro-batch."""
+    sharded = replace(each, zero=3)
+    legal(model, each, sharded)
+    exposed = steps(model, trainer, each, sharded).exposed["dp"]
+    assert longer_or_equal(exposed[1], exposed[0])
+
+
+@settings(max_examples=50)
+@given(MODEL, configurations())
+def test_sharding_more_never_needs_more_memory_but_for_what_is_gathered(model: str, each: Configuration) -> None:
+    stages = [replace(each, zero=zero) for zero in (0, 1, 2, 3)]
+    legal(model, *stages)
+    parts = memory.fullest(memory.of_stages(cases(*stages, model=MODELS[model])))
+    needs = memory.total(parts) - parts["gathered_bytes"]
+    assert (np.diff(needs) <= 1).all()
+
+
+@settings(max_examples=50)
+@given(TRAINER, configurations(cp=1, pp=1))
+def test_context_parallelism_costs_what_data_parallelism_does_not(trainer: str, each: Configuration) -> None:
+    """Half of dp's ranks become ranks of cp that share each sequence; the batch stays."""
+    assume(each.dp > 1)
+    ring = replace(each, dp=each.dp // 2, cp=2, micro_batches=2 * each.micro_batches)
+    legal("Llama-3-8B", each, ring)
+    found = steps("Llama-3-8B", trainer, each, ring)
+    assert longer_or_equal(found.seconds[1], found.seconds[0])
+
+
+@settings(max_examples=50)
+@given(MODEL, TRAINER, configurations())
+def test_tensor_parallelism_across_nodes_exposes_more_than_inside(
+    model: str, trainer: str, each: Configuration
+) -> None:
+    assume(each.tp > 1)
+    legal(model, each)
+    inside, across = (
+        steps(model, trainer, each, cluster=replace(MACHINE, devices_per_node=node)).exposed["tp"][0]
+        for node in (each.tp, 1)
+    )
+    assert across > inside
+
+
+@settings(max_examples=50)
+@given(MODEL, TRAINER, configurations(recompute=Recompute.NONE))
+def test_recomputation_costs_time_and_saves_memory(model: str, trainer: str, each: Configuration) -> None:
+    # A stalled send outweighs all of it, and full memory is what makes it likely.
+    calm = replace(PROFILES[trainer], stall=0.0)
+    kinds = [replace(each, recompute=kind) for kind in (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)]
+    legal(model, *kinds)
+    c = cases(*kinds, model=MODELS[model], profile=calm)
+    activations = memory.fullest(memory.of_stages(c))["activation_bytes"]
+    seconds = step(c).seconds
+    # A longer backward hides more of the gradients, which may outweigh the little that selective recomputation costs.
+    assert (seconds[1:] >= seconds[:-1] * 0.995).all()
+    assert longer_or_equal(activations[0], activations[1])
+
+
+@settings(max_examples=50)
+@given(MODEL, TRAINER, configurations())
+def test_every_part_is_finite_and_none_is_negative(model: str, trainer: str, each: Configuration) -> None:
+    legal(model, each)
+    found = steps(model, trainer, each)
+    parts = [found.compute, found.bubble, found.optimizer, found.fixed, *found.exposed.values()]
+    assert all(np.isfinite(part).all() and (part >= 0).all() for part in parts)
+    assert sum(float(part[0]) for part in parts) == pytest.approx(float(found.seconds[0]))
+
+
+def test_a_step_has_no_part_that_is_not_checked_above() -> None:
+    known = {"seconds", "compute", "exposed", "bubble", "optimizer", "fixed", "stall_chance", "stall"}
+    assert {field.name for field in fields(Step)} == known

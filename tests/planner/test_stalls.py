@@ -1,0 +1,90 @@
+"""Does a pipeline between nodes cost what the sweep of nanotron shows, and only there?"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from planned import LLAMA_8B, MACHINE, PLAIN, cases
+
+from usp_prof.contract import ModelEntry
+from usp_prof.model.configuration import Configuration
+from usp_prof.planner.cluster import Cluster
+from usp_prof.planner.predict import predict
+from usp_prof.planner.profiles import NANOTRON, PROFILES, Profile
+from usp_prof.planner.search import Question, search
+from usp_prof.planner.step import step
+
+H100 = replace(MACHINE, memory_bytes=80e9)
+MANY = {"micro_batches": 64, "zero": 1}
+
+
+def seconds_of(
+    *configurations: Configuration, model: ModelEntry = PLAIN, cluster: Cluster = H100, profile: Profile = NANOTRON
+) -> list[float]:
+    """Predict steps with nanotron's habits."""
+    return step(cases(*configurations, model=model, cluster=cluster, profile=profile)).seconds.tolist()
+
+
+def test_a_layer_is_held_up_where_the_pipeline_crosses_nodes() -> None:
+    one_node, two_nodes = Configuration(tp=2, pp=4, **MANY), Configuration(dp=2, tp=2, pp=4, **MANY)
+    inside, across = seconds_of(one_node, two_nodes)
+    assert across > 1.5 * inside
+
+
+def test_a_held_up_layer_takes_longer_with_more_ranks_of_tp() -> None:
+    """8 layers in 2 stages and 64 micro-batches: about 24 ms each with tp 8, whatever the model (sweep: 22 to 29)."""
+    found = seconds_of(*(Configuration(dp=16 // tp, tp=tp, pp=2, **MANY) for tp in (2, 4, 8)))
+    assert found == sorted(found)
+    assert 20e-3 < found[-1] / (64 + 1) / 4 < 30e-3
+
+
+def test_a_layer_longer_than_its_launches_is_not_held_up() -> None:
+    long = Configuration(dp=8, pp=2, micro_batch=32, **MANY)
+    free = replace(NANOTRON, host_pipeline=0.0, host_pipeline_tensor=0.0)
+    held, unheld = seconds_of(long, model=LLAMA_8B), seconds_of(long, model=LLAMA_8B, profile=free)
+    assert held[0] == pytest.approx(unheld[0], rel=0.01)
+
+
+@pytest.mark.parametrize("trainer", sorted({*PROFILES} - {"nanotron"}))
+def test_nothing_stalls_where_nobody_measured_that_it_can(trainer: str) -> None:
+    found = predict(PLAIN, Configuration(dp=16, pp=8, zero=0, micro_batches=64), H100, profile=PROFILES[trainer])
+    assert found.stall_fraction == 0
+    assert found.expected_step_ns == pytest.approx(found.step_ns)
+
+
+def test_one_of_many_links_is_enough() -> None:
+    few, many = Configuration(dp=8, pp=2, zero=1, micro_batches=8), Configuration(dp=64, pp=2, zero=1, micro_batches=8)
+    chances = step(cases(few, many, cluster=H100, profile=NANOTRON)).stall_chance
+    assert 0 < chances[0] < chances[1] < 0.5
+
+
+def test_a_stall_that_is_likely_is_in_the_step() -> None:
+    likely, unlikely = (Configuration(dp=16, pp=4, zero=zero, micro_batches=16) for zero in (0, 1))
+    found = step(cases(likely, unlikely, cluster=H100, profile=NANOTRON))
+    assert found.seconds[0] - found.running[0] == pytest.approx(found.stall[0])
+    assert found.seconds[1] == found.running[1]
+    assert found.seconds[1] < found.expected[1] < found.seconds[1] + found.stall[1]
+
+
+def test_full_memory_stalls_pipelines() -> None:
+    each = Configuration(dp=8, pp=2, zero=1, micro_batches=8)
+    roomy, full = (
+        step(cases(each, model=LLAMA_8B, cluster=replace(H100, memory_bytes=size), profile=NANOTRON)).stall_chance
+        for size in (1e12, 1e10)
+    )
+    assert float(roomy[0]) < 0.5 < float(full[0])
+
+
+def test_the_parts_still_add_up() -> None:
+    for zero in (0, 1):
+        each = Configuration(dp=16, tp=2, pp=4, zero=zero, micro_batches=16)
+        found = predict(PLAIN, each, H100, profile=NANOTRON)
+        parts = (found.compute_ns, found.bubble_ns, found.optimizer_ns, found.fixed_ns, *found.exposed_ns.values())
+        assert sum(parts) == pytest.approx(found.step_ns)
+
+
+def test_the_choice_weighs_the_chance() -> None:
+    """Ranked by the speed to be expected: a plan that stalls one time in three is worth that much less."""
+    plans = search(Question(LLAMA_8B, H100, devices=16, batch=64, profile=NANOTRON)).best
+    expected = np.array([plan.expected_step_ns for plan in plans])
+    assert (expected[1:] >= expected[:-1] * 0.99).all()
