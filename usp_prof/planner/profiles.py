@@ -99,7 +99,7 @@ NANOTRON = Profile(
     host_layer=0.879e-3, host_tensor=2.54e-3, tensor_latency=14.6e-6, tensor_exposed=0.875, network_share=0.544,
     network_hop=4.0, pipeline_hop=84.0e-6, host_pipeline=5.98e-3, host_pipeline_tensor=0.607e-3, stall=1.3,
     stall_of_link=1.44e-3, stall_of_whole_gradients=0.0514, bucket_bytes=305e6, data_share=0.676, data_overlap=1.0,
-    gather_exposed=1.72, optimizer_scale=5.65, fixed=16.2e-3, jitter=0.0103, time_spread=0.17, memory_spread=0.22,
+    gather_exposed=1.72, optimizer_scale=5.65, fixed=16.2e-3, jitter=0.0103, time_spread=0.15, memory_spread=0.22,
 )
 """Fitted to 1,060 rows of the Ultra-Scale Playbook's sweep (1B to 8B, 8 to 128 H100 with EFA), those that stalled
 included where a stall was to be expected."""
