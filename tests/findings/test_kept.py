@@ -20,7 +20,7 @@ from made_faults import run_with
 from usp_prof.findings import engine, find_all
 from usp_prof.findings.search import search
 from usp_prof.model.errors import UspProfError
-from usp_prof.model.finding import EMPTY, Basis, Finding, Level
+from usp_prof.model.finding import EMPTY, Basis, Finding, Found, Level
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.memory_snapshot import MemorySnapshot
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -67,7 +67,7 @@ def opened(folder: Path, cache: str = "cache") -> Run:
 
 @given(st.lists(findings, max_size=3), st.lists(rows, max_size=3))
 def test_what_is_kept_is_read_back(found: list[Finding], skipped: list[HealthRow]) -> None:
-    whole = engine.Found(tuple(found), tuple(skipped))
+    whole = Found(tuple(found), tuple(skipped))
     with TemporaryDirectory() as folder:
         engine.write_kept(whole, Path(folder))
         assert engine.read_kept(Path(folder)) == whole
@@ -75,13 +75,13 @@ def test_what_is_kept_is_read_back(found: list[Finding], skipped: list[HealthRow
 
 def test_numbers_of_arrays_are_kept_as_numbers(tmp_path: Path) -> None:
     evidence = {"count": np.int64(3), "share": np.float64(0.1)}
-    engine.write_kept(engine.Found((Finding("code", "title", EMPTY, evidence),), ()), tmp_path)
+    engine.write_kept(Found((Finding("code", "title", EMPTY, evidence),), ()), tmp_path)
     assert engine.read_kept(tmp_path).findings[0].evidence == {"count": 3, "share": 0.1}
 
 
 def test_anything_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotImplementedError, match="object"):
-        engine.write_kept(engine.Found((Finding("code", "title", EMPTY, {"what": object()}),), ()), tmp_path)  # type: ignore[dict-item]
+        engine.write_kept(Found((Finding("code", "title", EMPTY, {"what": object()}),), ()), tmp_path)  # type: ignore[dict-item]
 
 
 def test_the_second_time_they_are_read(copied: Path) -> None:

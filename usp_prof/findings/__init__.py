@@ -1,6 +1,7 @@
 """Findings: what is wrong, where, and what it is worth. Rules name an edit; the engine replays and ranks them."""
 
 from usp_prof.findings.draft import all_rules, rule
-from usp_prof.findings.engine import Found, find, find_all
+from usp_prof.findings.engine import find, find_all
+from usp_prof.model.finding import Found
 
 __all__ = ["Found", "all_rules", "find", "find_all", "rule"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -20,32 +19,16 @@ import numpy as np
 from usp_prof._version import fingerprint
 from usp_prof.findings.draft import others
 from usp_prof.model.errors import UspProfError
-from usp_prof.model.finding import (
-    Finding,
-    IdealStep,  # noqa: TC001
-)
-from usp_prof.model.health import HealthRow  # noqa: TC001
+from usp_prof.model.finding import Found
 from usp_prof.model.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from usp_prof.model.finding import Finding
-    from usp_prof.model.selection import Selection
     from usp_prof.tables.table_set import TableSet
 
-
 FILE = "findings.msgpack"
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The findings, most important first, which rules could not be asked, and the step with all ranks alike."""
-
-    findings: tuple[Finding, ...]
-    skipped: tuple[HealthRow, ...]
-    ideal: IdealStep | None = None
-    """`None` of one rank alone, which is nobody's equal."""
 
 
 def kept_form(tables: TableSet, selection: Selection) -> str:
@@ -76,11 +59,6 @@ def _plain(value: Any) -> object:  # noqa: ANN401 - whatever stands in evidence
     if isinstance(value, np.generic):
         return value.item()
     raise NotImplementedError(f"{type(value).__name__} cannot be kept in a finding")
-
-
-# What is wrong with a run, and what is each thing worth? As it was found before, else by a search.
-#
-# The search, with all rules and the replay, is loaded only when it is needed.
 
 
 def find_all(tables: TableSet, selection: Selection = EVERYTHING) -> Found:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from usp_prof.findings import inputs
 from usp_prof.findings.causes import same_place, with_causes
 from usp_prof.findings.draft import all_rules
-from usp_prof.findings.engine import Found
 from usp_prof.findings.inputs import damage
 from usp_prof.model.errors import UspProfError
-from usp_prof.model.finding import Finding, Level
+from usp_prof.model.finding import Finding, Found, Level
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.whatif.attribution import ideal_step

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
+from usp_prof.model.health import HealthRow  # noqa: TC001 - msgspec reads the fields' types
+
 Plain = str | int | float | bool | None
 PlainMap = Mapping[str, Plain]
 EMPTY: PlainMap = MappingProxyType({})
@@ -88,3 +90,13 @@ class IdealStep:
         """Whether the step loses more than the prediction's error."""
         lost = self.step_ns - self.ideal_ns
         return not self.unknown and lost > max(LEAST_LOSS, self.error_fraction) * self.step_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The findings, most important first, which rules could not be asked, and the step with all ranks alike."""
+
+    findings: tuple[Finding, ...]
+    skipped: tuple[HealthRow, ...]
+    ideal: IdealStep | None = None
+    """`None` of one rank alone, which is nobody's equal."""
