@@ -86,6 +86,14 @@ def test_a_closed_output_is_a_failure(run: Path, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_page_without_its_extra_says_what_to_install(run: Path, tmp_path: Path) -> None:
+    code = "import sys; sys.modules['bokeh'] = None; from usp_prof.cli.app import main; sys.exit(main(sys.argv[1:]))"
+    words = [sys.executable, "-c", code, "analyze", str(run), "--format", "html", "--cache-dir", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (Exit.UNUSABLE, "")
+    assert done.stderr.endswith("hint: pip install 'usp-prof[report]'\n")
+
+
 def test_our_own_failure_says_where_its_details_are(capsys: pytest.CaptureFixture[str]) -> None:
     def broken() -> int:
         raise ZeroDivisionError("by nothing")

@@ -72,7 +72,17 @@ def _failed_system_call(error: OSError) -> int:
     return _failed(error)
 
 
+EXTRAS = {
+    "bokeh": "report", "streamlit": "dashboard", "uvicorn": "dashboard", "mcp": "agent", "distributed": "cluster",
+    "fsspec": "cloud", "obstore": "cloud", "torch": "trainer", "viztracer": "perfetto", "hta": "hta",
+}  # fmt: skip
+"""Packages that the base install lacks, and the extra that brings each."""
+
+
 def _failed(error: Exception) -> int:
+    if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
+        _say(f"this needs {error.name}, which is not installed", f"pip install 'usp-prof[{extra}]'")
+        return Exit.UNUSABLE
     if isinstance(error, RuntimeError) and "home directory" in str(error):  # `~nobody/x`, or no HOME
         _say(str(error), "write the path without ~; USP_PROF_CACHE names a folder for the cache")
         return Exit.UNUSABLE

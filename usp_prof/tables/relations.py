@@ -60,7 +60,7 @@ class Relations:
 
     def answer(self, sql: str, *, rows: int | None = None, seconds: float = math.inf) -> pa.Table:
         """Answer one SELECT within bounds: its first rows, or an error when time is up. Several may ask at once."""
-        explains = self._check(sql) is duckdb.StatementType.EXPLAIN
+        explains = self._check(sql) == duckdb.StatementType.EXPLAIN
         cursor = self._connection.cursor()  # what is asked on one connection at a time only
         ended = threading.Event()
 
@@ -88,9 +88,9 @@ class Relations:
         """Refuse what is neither one SELECT nor an EXPLAIN of one; gives its kind."""
         kind = inner = self._kind(sql)
         # EXPLAIN ANALYZE runs what it explains, which may well be a DROP or a CREATE.
-        if kind is duckdb.StatementType.EXPLAIN and (prefix := _EXPLAIN.match(sql)):
+        if kind == duckdb.StatementType.EXPLAIN and (prefix := _EXPLAIN.match(sql)):
             inner = self._kind(sql[prefix.end() :])
-        if inner is not duckdb.StatementType.SELECT:
+        if inner != duckdb.StatementType.SELECT:
             raise UsageError("only one SELECT can be asked at a time; the tables cannot be changed", hint=_HINT)
         return kind
 
