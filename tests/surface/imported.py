@@ -1,4 +1,4 @@
-"""Imports every module of an installed usp-prof; run by scripts/test-wheels with `-W error` and the extra that is there.
+"""Imports every module of an installed usp-prof; scripts/test-wheels runs it with `-W error` and the name of an extra.
 
 A module may be missing only a package that another extra brings.
 """
