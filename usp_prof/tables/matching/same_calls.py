@@ -121,38 +121,51 @@ def _by_sequence(c: Columns) -> tuple[Keys, NDArray[np.bool_]]:
 
 
 def _by_order(c: Columns) -> tuple[Keys, NDArray[np.bool_]]:
+    """Key by group, operation and size, in order; members of some operations carry different sizes."""
     group, op = c.codes("group")[0], c.codes("op")[0]
     size = np.where(c.matches("op", *_UNEVEN), 0, np.maximum(c["in_bytes"], c["out_bytes"]))
-    return _ordered(c, group_codes(group, op, size))
+    return _ordered(c, group_codes(group, op, size), c["rank"])
 
 
 def _by_pair(c: Columns) -> tuple[Keys, NDArray[np.bool_]]:
-    """Key by direction; a batch that sends and receives stands for both, so its pair has no direction."""
+    """Key by direction, in order; a batch that sends and receives stands for both, so its pair has no direction."""
     group, rank, peer = c.codes("group")[0], c["rank"], c["peer"]
-    sends, both = c.matches("op", "send"), c.matches("op", "send_recv")
-    source = np.where(both, np.minimum(rank, peer), np.where(sends, rank, peer))
-    target = np.where(both, np.maximum(rank, peer), np.where(sends, peer, rank))
-    return _ordered(c, group_codes(group, both.astype(np.int64), source, target), side=sends.astype(np.int64))
+    is_send, is_both = c.matches("op", "send"), c.matches("op", "send_recv")
+    low, high = np.minimum(rank, peer), np.maximum(rank, peer)
+    source = np.where(is_both, low, np.where(is_send, rank, peer))
+    target = np.where(is_both, high, np.where(is_send, peer, rank))
+    kind = group_codes(group, is_both.astype(np.int64), source, target)
+    # Each end of a pair counts its own: a rank's sends apart from its receives.
+    return _ordered(c, kind, c["rank"] * 2 + is_send)
 
 
-def _ordered(
-    c: Columns, kind: NDArray[np.int64], side: NDArray[np.int64] | None = None
-) -> tuple[Keys, NDArray[np.bool_]]:
-    """Give the parts of a kind on each rank numbers: inside steps where these agree over ranks, else from the end."""
-    member = c["rank"] if side is None else c["rank"] * 2 + side
+def _ordered(c: Columns, kind: Ints, member: Ints) -> tuple[Keys, NDArray[np.bool_]]:
+    """Key the parts of a kind by their places in order, and say which of them have a place that can be trusted.
+
+    Places count from 0 inside a step where all members have equally many parts of the kind in every step:
+
+        rank 0   step 3: a b   step 4: a b        keys (3, 0) (3, 1) (4, 0) (4, 1)
+        rank 1   step 3: a b   step 4: a b        the same
+
+    Else they count from the end of the recording, with -2 for the step: ranks begin to record at different moments more
+    often than they end. Parts outside of all steps can be trusted only where members have as many of them.
+    """
     step = c["step"]
+    # Parts of each kind, step and member; then, whether all members have as many in that step.
     in_step = group_codes(kind, step, member)
     tally = np.bincount(in_step)[in_step]
     cell = group_codes(kind, step)
     cells = int(cell.max()) + 1
-    equal = (per_code(cell, tally, np.maximum, cells) == per_code(cell, tally, np.minimum, cells))[cell]
+    fewest, most = (per_code(cell, tally, how, cells) for how in (np.minimum, np.maximum))
+    is_equal = (fewest == most)[cell]
     kinds = int(kind.max()) + 1
-    agree = per_code(kind, equal | (step < 0), np.minimum, kinds) & per_code(kind, step >= 0, np.maximum, kinds)
-    stepped = agree[kind].astype(bool)
-    place = np.where(
-        stepped, occurrence(in_step, c["start_ns"]), occurrence_from_end(group_codes(kind, member), c["start_ns"])
-    )
-    return (kind, np.where(stepped, step, -2), place), ~stepped | equal
+    agrees = per_code(kind, is_equal | (step < 0), np.minimum, kinds)
+    has_steps = per_code(kind, step >= 0, np.maximum, kinds)
+    by_step = (agrees & has_steps)[kind].astype(bool)
+    from_start = occurrence(in_step, c["start_ns"])
+    from_end = occurrence_from_end(group_codes(kind, member), c["start_ns"])
+    place = np.where(by_step, from_start, from_end)
+    return (kind, np.where(by_step, step, -2), place), ~by_step | is_equal
 
 
 _CLOSE = 0.25
