@@ -59,29 +59,27 @@ def cut(sources: Mapping[int, Source], health: Iterable[HealthRow]) -> Stepped:
     guessed = [rank for rank, source in sources.items() if _is_guessed(own[rank]) and _has_device_work(source)]
     if not guessed:
         return Stepped(sources, rows)
-    job = _Job(sources, own, guessed)
-    cuts = job.cuts()
-    if not cuts:
-        return _uncut(sources, own, guessed, rows)
-    common = sorted(set.intersection(*(set(cut.number.tolist()) for cut in cuts.values())))
+    cuts = _Job(sources, own, guessed).cuts()
+    # Steps that are whole on every rank that could be cut.
+    common = sorted(set.intersection(*(set(found.number.tolist()) for found in cuts.values()))) if cuts else []
     if not common:
         return _uncut(sources, own, guessed, rows)
-    lost = sorted(set(guessed) - set(cuts))
     wrapped = dict(sources)
     for rank, found in cuts.items():
+        kept = np.isin(found.number, common)
         if rank in guessed:
-            kept = np.isin(found.number, common)
             start, end = found.at_ns[:-1][kept], found.at_ns[1:][kept]
-            wrapped[rank] = Recut(
-                sources[rank], rank, with_host(sources[rank], found.number[kept], start, end, found.source)
-            )
-        elif len(common) < len(found.number):
-            wrapped[rank] = Recut(sources[rank], rank, some_of(own[rank], np.isin(own[rank]["step"], common)))
+            steps = with_host(sources[rank], found.number[kept], start, end, found.source)
+            wrapped[rank] = Recut(sources[rank], rank, steps)
+        elif not kept.all():
+            steps = some_of(own[rank], np.isin(own[rank]["step"], common))
+            wrapped[rank] = Recut(sources[rank], rank, steps)
+    lost = sorted(set(guessed) - set(cuts))
     nothing = np.zeros(0, np.int64)
     for rank in lost:
         wrapped[rank] = Recut(sources[rank], rank, with_host(sources[rank], nothing, nothing, nothing, CALLS))
-    recut = {*cuts, *lost}
-    rows = [row for row in rows if row.rank not in recut or row.code not in _REPLACED]
+    is_recut = {*cuts, *lost}
+    rows = [row for row in rows if row.rank not in is_recut or row.code not in _REPLACED]
     return Stepped(wrapped, rows + _told(cuts, guessed, lost, len(common)))
 
 
@@ -133,22 +131,28 @@ class _Job:
     def _first(self) -> dict[int, Cut]:
         """Find the first cut, on the ranks with most device work: by what the host says, else by what repeats."""
         ranks = sorted(self._guessed, key=lambda rank: (-self._sources[rank].view("activities").num_rows, rank))
-        single = len(self._sources) == 1
         for rank in ranks:
-            if self._sources[rank].view("ops").num_rows and self._own[rank].matches("source", PATTERN).all():
+            if self._has_host(rank) and self._own[rank].matches("source", PATTERN).all():
                 return {rank: self._own_cut(rank)}
-        best: dict[int, Cut] = {}
-        for rank in ranks[:_TRIED]:
-            if self._sources[rank].view("ops").num_rows:
-                continue  # its host was recorded, and showed nothing that repeats
-            work = self.work(rank)
-            periods = whole_periods(work)
-            if periods is not None:
-                place = np.r_[periods.start, periods.end[-1:]]
-                at = np.where(place == 0, work.first_ns, np.append(work.start_ns, work.last_ns)[place])
-                if not best or len(at) > len(next(iter(best.values())).at_ns):
-                    best = {rank: Cut(np.arange(len(periods)), at, PATTERN if single else CALLS)}
-        return best
+        # A rank whose host was recorded, and showed nothing that repeats, is not searched again.
+        found = {rank: self._periods(rank) for rank in ranks[:_TRIED] if not self._has_host(rank)}
+        cuts = {rank: cut for rank, cut in found.items() if cut is not None}
+        most = max(cuts, key=lambda rank: len(cuts[rank].at_ns), default=None)
+        return {} if most is None else {most: cuts[most]}
+
+    def _has_host(self, rank: int) -> bool:
+        return self._sources[rank].view("ops").num_rows > 0
+
+    def _periods(self, rank: int) -> Cut | None:
+        """Cut a rank at the whole periods of its device work; `None` where nothing repeats."""
+        work = self.work(rank)
+        periods = whole_periods(work)
+        if periods is None:
+            return None
+        # Boundaries are places in the sequence of work: each is the begin of the work there, the last the end of all.
+        place = np.r_[periods.start, periods.end[-1:]]
+        at = np.where(place == 0, work.first_ns, np.append(work.start_ns, work.last_ns)[place])
+        return Cut(np.arange(len(periods)), at, PATTERN if len(self._sources) == 1 else CALLS)
 
     def work(self, rank: int) -> DeviceWork:
         """Give a rank's device work, read once."""
@@ -158,19 +162,18 @@ class _Job:
 
     def _alike(self, rank: int, cuts: Mapping[int, Cut]) -> Cut | None:
         """Cut a rank as the rank with which it shares most calls is cut."""
-        best: tuple[int, Ints, Ints] | None = None
+        nearest, theirs, mine = -1, np.zeros(0, np.int64), np.zeros(0, np.int64)  # rows of the calls they share
         for other, cut in cuts.items():
             period = int(np.median(np.diff(cut.at_ns)))
-            theirs, mine = shared_calls(self._parts[other], other, self._parts[rank], rank, period)
-            if len(mine) and (best is None or len(mine) > len(best[1])):
-                best = other, mine, theirs
-            if best is not None and len(best[1]) == len(self._parts[rank]):
+            rows, own_rows = shared_calls(self._parts[other], other, self._parts[rank], rank, period)
+            if len(own_rows) > len(mine):
+                nearest, theirs, mine = other, rows, own_rows
+            if len(mine) and len(mine) == len(self._parts[rank]):
                 break
-        if best is None or not len(self.work(rank)):
+        if nearest < 0 or not len(self.work(rank)):
             return None
-        other, mine, theirs = best
-        their_start, start = self._parts[other]["start_ns"][theirs], self._parts[rank]["start_ns"][mine]
-        return cut_like(cuts[other], self.work(other), their_start, self.work(rank), start)
+        their_start, start = self._parts[nearest]["start_ns"][theirs], self._parts[rank]["start_ns"][mine]
+        return cut_like(cuts[nearest], self.work(nearest), their_start, self.work(rank), start)
 
 
 def _uncut(
@@ -185,16 +188,13 @@ def _uncut(
         begin = work["start_ns"]
         start, end = np.array([begin.min()], np.int64), np.array([(begin + work["dur_ns"]).max()], np.int64)
         wrapped[rank] = Recut(sources[rank], rank, with_host(sources[rank], np.zeros(1, np.int64), start, end, WINDOW))
+    if len(sources) == 1 or _hold_the_same(sources, own, guessed):
+        return Stepped(wrapped, rows)
     doubt = (
-        ""
-        if len(sources) == 1 or _hold_the_same(sources, own, guessed)
-        else (
-            f"steps are not known on {len(guessed)} of {len(sources)} ranks, and what was recorded does not hold the "
-            f"same calls on all of them; {RECORD_MARKS}"
-        )
+        f"steps are not known on {len(guessed)} of {len(sources)} ranks, and what was recorded does not hold the "
+        f"same calls on all of them; {RECORD_MARKS}"
     )
-    if doubt:
-        rows = [*rows, HealthRow("steps_not_comparable", Severity.ERROR, count=len(guessed), detail=doubt)]
+    rows = [*rows, HealthRow("steps_not_comparable", Severity.ERROR, count=len(guessed), detail=doubt)]
     return Stepped(wrapped, rows, doubt)
 
 
