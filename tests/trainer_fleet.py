@@ -18,14 +18,14 @@ import torch.distributed as dist
 from trainer import checkpoint
 from trainer.batches import Batches
 from trainer.build import build, wanted_groups
-from trainer.injection import Faults
+from trainer.configuration.options import parse
 from trainer.model.decoder import Block
-from trainer.options import parse
 from trainer.parallel.mesh import Mesh
 from trainer.rules import settle
+from trainer.synthetic.injection import Faults
 
 if TYPE_CHECKING:
-    from trainer.settled import Settled
+    from trainer.configuration.settled import Settled
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMON = "--dtype fp64 --batch 16 --layers 4 --steps 5 --device cpu"

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from trainer.options import OptionError, refuse
+from trainer.configuration.options import OptionError, refuse
+from trainer.configuration.settled import Settled
 from trainer.parallel.context import runs
-from trainer.settled import Settled
 
 NOISE = 0.1
 """Share of synthetic tokens that follow no rule."""

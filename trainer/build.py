@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 
 from trainer import fp8
-from trainer.injection import Faults
+from trainer.configuration.load import load_shape
+from trainer.configuration.settled import Settled
+from trainer.foundation.weight_gradients import LINEAR, Postponed
 from trainer.model.decoder import Decoder
-from trainer.model.load import load_shape
-from trainer.pacing import Brake, Pace
 from trainer.parallel.context import ContextAttention
 from trainer.parallel.data import Buckets, DataParallel
 from trainer.parallel.mesh import SERVED, Mesh
 from trainer.parallel.sharding import Sharded
 from trainer.parallel.stage import Plan
-from trainer.parallel.weight_gradients import LINEAR, Postponed
-from trainer.settled import Settled
 from trainer.step import Update
+from trainer.synthetic.injection import Faults
+from trainer.synthetic.pacing import Brake, Pace
 
 
 def wanted_groups(settled: Settled) -> set[str]:

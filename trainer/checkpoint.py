@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint import metadata, planner, planner_helpers
 
-from trainer.options import OptionError, Options, default, flag_of, refuse
-from trainer.settled import Settled
+from trainer.configuration.options import OptionError, Options, default, flag_of, refuse
+from trainer.configuration.settled import Settled
 from trainer.step import Update
 
 IDENTITY = "identity.json"

@@ -14,7 +14,7 @@ from usp_prof import record
 from usp_prof.model import hardware
 
 if TYPE_CHECKING:
-    from trainer.settled import Settled
+    from trainer.configuration.settled import Settled
 
 
 def take(kind: str) -> torch.device:
@@ -37,13 +37,6 @@ def count_gpus(store: dist.Store, rank: int, world: int, device: torch.device) -
 def multiplies_in_fp8() -> bool:
     """Whether this GPU has products in 8 bits (Ada, Hopper or later)."""
     return torch.cuda.get_device_capability() >= (8, 9)
-
-
-def multiplies_groups(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether torch multiplies runs of rows by a matrix each in one kernel; its way round that waits for a GPU."""
-    if device.type == "cpu":
-        return dtype != torch.float64
-    return dtype == torch.bfloat16 and torch.cuda.get_device_capability(device)[0] in {9, 10}
 
 
 def peak(settled: Settled, device: torch.device, gpus: int) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from trainer.parallel.weight_gradients import LINEAR, Product
+from trainer.foundation.weight_gradients import LINEAR, Product
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
 UNIT = 16

@@ -18,11 +18,11 @@ import torch.distributed as dist
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from trainer.configuration.settled import Settled
 from trainer.device import memory
-from trainer.injection import Faults
 from trainer.parallel.mesh import Mesh
-from trainer.settled import Settled
 from trainer.step import Outcome
+from trainer.synthetic.injection import Faults
 from usp_prof import record
 
 

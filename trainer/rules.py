@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import replace
 from math import gcd
 
+from trainer.configuration.faults import KINDS, Fault, parse_fault
+from trainer.configuration.layout import Layout
+from trainer.configuration.load import load_shape
+from trainer.configuration.options import Options, refuse
+from trainer.configuration.settled import Settled, stages_per_rank
 from trainer.device import multiplies_in_fp8
-from trainer.faults import KINDS, Fault, parse_fault
-from trainer.injection import struck
-from trainer.model.load import load_shape
-from trainer.options import Options, refuse
-from trainer.pacing import Pace
-from trainer.parallel.mesh import Layout
-from trainer.settled import Settled, stages_per_rank
-from trainer.slow_link import LONGEST_MS
+from trainer.synthetic.injection import struck
+from trainer.synthetic.pacing import Pace
+from trainer.synthetic.slow_link import LONGEST_MS
 from trainer.unused_options import check_effects, check_folders, check_numbers
 from usp_prof.schedule import Schedule
 

@@ -26,15 +26,15 @@ import torch.distributed as dist
 from trainer import checkpoint
 from trainer.batches import Batches
 from trainer.build import build, wanted_groups
+from trainer.configuration.load import unread
+from trainer.configuration.options import OptionError, parse
+from trainer.configuration.settled import Settled
 from trainer.device import count_gpus, peak, take
-from trainer.injection import Faults
-from trainer.model.load import unread
-from trainer.options import OptionError, parse
 from trainer.parallel.mesh import Mesh
 from trainer.reporting import Reporter, open_session, tell_torchrun
 from trainer.rules import check_links, check_sharing, settle
-from trainer.settled import Settled
 from trainer.step import Update
+from trainer.synthetic.injection import Faults
 from trainer.watchdog import was_interrupted, watched
 from usp_prof import record
 

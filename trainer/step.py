@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from trainer.injection import Faults
+from trainer.configuration.settled import Settled
 from trainer.model.decoder import Decoder
 from trainer.model.experts import Experts
 from trainer.parallel.collectives import all_reduce
@@ -20,7 +20,7 @@ from trainer.parallel.data import DataParallel
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.pipeline import Pipeline
 from trainer.parallel.tensor import cross_entropy
-from trainer.settled import Settled
+from trainer.synthetic.injection import Faults
 from usp_prof import record
 
 BIAS_STEP = 1e-3

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from trainer.options import OptionError, Options, default, flag_of, refuse
-from trainer.pacing import ACHIEVED
-from trainer.settled import Settled
+from trainer.configuration.options import OptionError, Options, default, flag_of, refuse
+from trainer.configuration.settled import Settled
+from trainer.synthetic.pacing import ACHIEVED
 
 AT_LEAST_ONE = ("steps", "timeout", "profile_steps")
 WARMUP = 1

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trainer.torch_private import default_store
+from trainer.foundation.torch_private import default_store
 
 BEAT_SECONDS = 1.0
 GRACE_SECONDS = 5.0

@@ -6,8 +6,8 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from trainer.faults import KINDS
-from trainer.options import Options, default, parse, parser
+from trainer.configuration.faults import KINDS
+from trainer.configuration.options import Options, default, parse, parser
 from trainer.rules import DEFAULT_MESHES, settle
 from usp_prof.findings.draft import all_rules
 

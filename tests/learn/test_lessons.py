@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from course_pages import COURSE, IMAGES, known
 
-from trainer.options import parse
+from trainer.configuration.options import parse
 from trainer.rules import settle
 from usp_prof.learn.comparison import claims
 from usp_prof.learn.lessons import LESSONS, Lesson, lesson, lessons

@@ -28,7 +28,7 @@ EACH = Configuration(dp=4, tp=2, pp=2, zero=1, micro_batches=8, schedule="interl
     ],
 )
 def test_our_trainer_settles_on_the_planned_configuration(configuration: Configuration) -> None:
-    options = pytest.importorskip("trainer.options")
+    options = pytest.importorskip("trainer.configuration.options")
     rules = pytest.importorskip("trainer.rules")
     model = replace(TINY, experts=4, experts_per_token=2, expert_ffn_hidden=128) if configuration.ep > 1 else TINY
     words = shlex.split(command("usp-prof", model, replace(configuration, dtype="fp32")))
@@ -40,7 +40,7 @@ def test_our_trainer_settles_on_the_planned_configuration(configuration: Configu
 
 
 def test_our_trainers_models_are_those_it_has() -> None:
-    shape = pytest.importorskip("trainer.model.shape")
+    shape = pytest.importorskip("trainer.configuration.shape")
     found = {name: (s.hidden, s.heads, s.kv_heads, s.ffn, s.vocab) for name, s in shape.PRESETS.items()}
     assert found == PRESETS
 

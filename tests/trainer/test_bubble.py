@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from trainer_fleet import finish, start, torchrun
 
-from trainer.options import SCHEDULES
+from trainer.configuration.options import SCHEDULES
 from usp_prof import open_run
 from usp_prof.analyses import pipeline
 

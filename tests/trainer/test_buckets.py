@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import torch
 
+from trainer.configuration.layout import Layout
 from trainer.parallel.data import Buckets
-from trainer.parallel.mesh import Layout, Mesh
+from trainer.parallel.mesh import Mesh
+from trainer.parallel.placement import Placement
+from trainer.parallel.weights import Constant, Note
+
+CPU = torch.device("cpu")
+
+
+def layer_on_paper() -> torch.nn.Linear:
+    layer = torch.nn.Linear(2, 2, bias=False, device="meta")
+    layer.weight.note = Note(Constant(1), Placement((2, 2), (0, 0)))
+    return layer
 
 
 def test_a_bucket_waits_for_those_before_it() -> None:
-    early, late = torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False)
+    early, late = layer_on_paper(), layer_on_paper()
     mesh = Mesh.build(Layout(), 0, set())
-    buckets = Buckets({0: torch.nn.ModuleList([early, late])}, mesh, 0, sharded=False)
+    buckets = Buckets({0: torch.nn.ModuleList([early, late])}, mesh, CPU, 0, sharded=False)
     first, second = buckets  # in the order in which backward usually comes by
     buckets.begin(0, last=True)
     early(torch.ones(2)).sum().backward()  # this rank's gradients come the other way round
@@ -25,8 +36,8 @@ def test_a_bucket_waits_for_those_before_it() -> None:
 
 
 def test_gradients_of_several_passes_add_up_before_anything_starts() -> None:
-    layer = torch.nn.Linear(2, 2, bias=False)
-    buckets = Buckets({0: layer}, Mesh.build(Layout(), 0, set()), 0, sharded=False)
+    layer = layer_on_paper()
+    buckets = Buckets({0: layer}, Mesh.build(Layout(), 0, set()), CPU, 0, sharded=False)
     (bucket,) = buckets
     for last in (False, True):
         assert not bucket.launched

@@ -16,11 +16,11 @@ import torch.distributed as dist
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the backend
 
 from trainer.build import build, wanted_groups
-from trainer.injection import Faults
-from trainer.options import parse
+from trainer.configuration.options import parse
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.weights import Normal
 from trainer.rules import settle
+from trainer.synthetic.injection import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trainer.batches import NOISE, Batches
-from trainer.options import OptionError, parse
+from trainer.configuration.options import OptionError, parse
 from trainer.rules import settle
 
 if TYPE_CHECKING:

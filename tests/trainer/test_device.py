@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 
 from trainer import device as devices
-from trainer.options import parse
+from trainer.configuration.options import parse
+from trainer.model.experts import multiplies_groups
 from trainer.rules import settle
 
 GPU = torch.device("cuda", 0)
@@ -67,4 +68,4 @@ def test_groups_are_multiplied_in_one_kernel_where_that_waits_for_nothing(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dtype: torch.dtype, grouped: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
-    assert devices.multiplies_groups(GPU, dtype) == grouped
+    assert multiplies_groups(GPU, dtype) == grouped

@@ -9,13 +9,12 @@ from trainer_fleet import COMMON
 
 from trainer.batches import Batches
 from trainer.build import build, wanted_groups
-from trainer.device import multiplies_groups
-from trainer.injection import Faults
-from trainer.model.experts import one_by_one
-from trainer.options import parse
+from trainer.configuration.options import parse
+from trainer.model.experts import multiplies_groups, one_by_one
 from trainer.parallel.capacity import Slots
 from trainer.parallel.mesh import Group, Mesh
 from trainer.rules import settle
+from trainer.synthetic.injection import Faults
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -9,14 +9,14 @@ import time
 import pytest
 import torch
 
-from trainer.faults import parse_fault
-from trainer.injection import Drag, Faults
-from trainer.model.load import load_shape
-from trainer.options import parse
-from trainer.pacing import ACHIEVED, Brake, Pace
-from trainer.parallel.weight_gradients import Postponed
+from trainer.configuration.faults import parse_fault
+from trainer.configuration.load import load_shape
+from trainer.configuration.options import parse
+from trainer.foundation.weight_gradients import Postponed
 from trainer.rules import settle
-from trainer.slow_link import SO_MAX_PACING_RATE
+from trainer.synthetic.injection import Drag, Faults
+from trainer.synthetic.pacing import ACHIEVED, Brake, Pace
+from trainer.synthetic.slow_link import SO_MAX_PACING_RATE
 
 
 def faults(text: str, rank: int = 0) -> Faults:

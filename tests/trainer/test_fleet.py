@@ -13,7 +13,7 @@ from functools import cache
 import pytest
 from trainer_fleet import launch
 
-from trainer.options import SCHEDULES, OptionError, parse
+from trainer.configuration.options import SCHEDULES, OptionError, parse
 from trainer.rules import settle
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(3600)]

@@ -11,10 +11,10 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch.distributed.pipelining import schedules
 
 from trainer import fp8
+from trainer.configuration.options import SCHEDULES
+from trainer.foundation.weight_gradients import LINEAR, Postponed, Product, multiply
 from trainer.model.experts import grouped, one_each
-from trainer.options import SCHEDULES
 from trainer.parallel.pipeline import Transfer, with_transfers
-from trainer.parallel.weight_gradients import LINEAR, Postponed, Product, multiply
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.schedules.orders import Action, Kind, order, stage_ranks
 

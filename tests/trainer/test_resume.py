@@ -15,7 +15,7 @@ from torch.distributed.checkpoint import FileSystemReader
 from trainer_fleet import launch
 
 from trainer import checkpoint
-from trainer.options import OptionError, parse
+from trainer.configuration.options import OptionError, parse
 from trainer.parallel.placement import Placement, boxes_of_run
 from trainer.rules import settle
 

@@ -9,8 +9,9 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from trainer.options import OptionError, parse
-from trainer.parallel.mesh import ORDER, SERVED, Layout
+from trainer.configuration.layout import ORDER, Layout
+from trainer.configuration.options import OptionError, parse
+from trainer.parallel.mesh import SERVED
 from trainer.rules import check_sharing, settle
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from trainer.build import build, wanted_groups
-from trainer.injection import Faults
-from trainer.model.load import load_shape
-from trainer.options import OptionError, parse
+from trainer.configuration.load import load_shape
+from trainer.configuration.options import OptionError, parse
 from trainer.parallel.mesh import Mesh
 from trainer.rules import settle
+from trainer.synthetic.injection import Faults
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from trainer import torch_private, watchdog
+from trainer import watchdog
+from trainer.foundation import torch_private
 
 FILE = Path(torch_private.__file__)
 

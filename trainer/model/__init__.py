@@ -1,1 +1,1 @@
-"""The decoder that is trained: its shape, its layers and its mixture of experts."""
+"""The decoder that is trained: its layers and its mixture of experts."""

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
+from trainer.foundation.weight_gradients import LINEAR, multiply
 from trainer.model.experts import Experts
 from trainer.model.layers import FeedForward, HeadNorm, Norm, PositionEmbedding, SharedExperts
 from trainer.model.rope import rotary_table, rotate
 from trainer.parallel.context import positions
 from trainer.parallel.stage import Plan, Stage
 from trainer.parallel.tensor import BlockEdges, RowLinear, SplitLinear, VocabEmbedding
-from trainer.parallel.weight_gradients import LINEAR, multiply
 from trainer.parallel.weights import tie
 
 again_later = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)

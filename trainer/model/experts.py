@@ -13,17 +13,23 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import nn
 
-from trainer.device import multiplies_groups
+from trainer.foundation.weight_gradients import Product, multiply
 from trainer.model.layers import ACTIVATIONS
 from trainer.parallel.capacity import EACH, Slots, capacity
 from trainer.parallel.expert import Route, combine, dispatch
 from trainer.parallel.stage import Plan
-from trainer.parallel.weight_gradients import Product, multiply
 from trainer.parallel.weights import normal, of_experts, replicated
 from usp_prof.record import expert_load, mark
 
 ROW_BYTES = 16
 """Of what the kernel that multiplies groups wants rows to be multiples."""
+
+
+def multiplies_groups(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether torch multiplies runs of rows by a matrix each in one kernel; its way round that waits for a GPU."""
+    if device.type == "cpu":
+        return dtype != torch.float64
+    return dtype == torch.bfloat16 and torch.cuda.get_device_capability(device)[0] in {9, 10}
 
 
 class ExpertWeights(nn.Module):

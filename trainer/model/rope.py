@@ -10,31 +10,12 @@ Pair i of a head of width d turns by `position * theta ** (-2i / d)`. Three publ
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
-    from trainer.model.shape import ModelShape
-
-
-@dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """How a configuration stretches its rotary positions; which fields count depends on `kind`."""
-
-    kind: str
-    factor: float
-    original: int = 0
-    """Longest sequence before the stretching."""
-    low: float = 1.0
-    """llama3: turns within `original` below which a pair is slowed fully; yarn calls it `beta_slow`."""
-    high: float = 4.0
-    """llama3: turns above which it is left alone; yarn calls it `beta_fast`."""
-    attention_factor: float = 1.0
-    """What yarn multiplies cosines and sines by."""
-    truncate: bool = True
-    """Whether yarn's ramp begins and ends at whole pairs."""
+    from trainer.configuration.shape import ModelShape
 
 
 def frequencies(shape: ModelShape, dtype: torch.dtype) -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""The parallel axes, one module each; `mesh` says which rank stands where."""
+"""The parallel axes, one technique a module; `mesh` holds the groups that a rank talks in."""

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer.autograd_hooks import pass_on, transform
+from trainer.foundation.autograd_hooks import pass_on, transform
+from trainer.foundation.torch_private import all_gather_single, reduce_scatter_single
 from trainer.parallel.mesh import Group
-from trainer.torch_private import all_gather_single, reduce_scatter_single
 
 
 def gather_rows(x: torch.Tensor, group: Group) -> torch.Tensor:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from trainer.pacing import Pace
+from trainer.configuration.settled import Settled
 from trainer.parallel.collectives import exchange, gather
 from trainer.parallel.mesh import Group
 from trainer.parallel.ring import Ring, expand
-from trainer.settled import Settled
+from trainer.synthetic.pacing import Pace
 from usp_prof.record import mark
 
 

@@ -21,11 +21,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from trainer.foundation.torch_private import all_gather_single, reduce_scatter_single
 from trainer.parallel.collectives import all_reduce, all_reduce_together
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.placement import Box, boxes_of_run
 from trainer.parallel.weights import create, fill, note_of
-from trainer.torch_private import all_gather_single, reduce_scatter_single
 from usp_prof.record import mark
 
 

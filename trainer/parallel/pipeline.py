@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from trainer.configuration.settled import Settled
+from trainer.foundation.weight_gradients import Job
 from trainer.parallel.data import DataParallel
 from trainer.parallel.mesh import Group
 from trainer.parallel.stage import Stage
-from trainer.parallel.weight_gradients import Job
-from trainer.settled import Settled
 from usp_prof import record
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.schedules.orders import Action, Kind, Order, order, stage_ranks

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer.pacing import Pace
 from trainer.parallel.mesh import Group
 from trainer.parallel.tile_attention import attend, attend_backward
+from trainer.synthetic.pacing import Pace
 from usp_prof.record import ring_step, ring_wait
 
 

@@ -18,13 +18,18 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from trainer.foundation.torch_private import (
+    all_gather_single,
+    gather_asynchronously,
+    reduce_gradients,
+    reduce_scatter_single,
+)
 from trainer.parallel.collectives import all_reduce_together
 from trainer.parallel.data import Slice
 from trainer.parallel.mesh import Group, Mesh
 from trainer.parallel.placement import Box, Sizes, boxes_of_rows
 from trainer.parallel.stage import Stage
 from trainer.parallel.weights import Note, fill, note_of
-from trainer.torch_private import all_gather_single, gather_asynchronously, reduce_gradients, reduce_scatter_single
 
 
 @dataclass(frozen=True, slots=True)

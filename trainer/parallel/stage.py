@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from trainer.pacing import Brake, Pace
+from trainer.configuration.settled import Settled
+from trainer.foundation.weight_gradients import Postponed, Product
 from trainer.parallel.context import ContextAttention
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.weight_gradients import Postponed, Product
-from trainer.settled import Settled
+from trainer.synthetic.pacing import Brake, Pace
 
 
 class Stage(nn.Module):

@@ -14,10 +14,10 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import nn
 
+from trainer.foundation.weight_gradients import multiply
 from trainer.parallel.collectives import all_reduce, gather, reduce_scatter, sum_backward, sum_forward
 from trainer.parallel.mesh import Group
 from trainer.parallel.stage import Plan
-from trainer.parallel.weight_gradients import multiply
 from trainer.parallel.weights import Constant, normal, replicated, sharded
 
 

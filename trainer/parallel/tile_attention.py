@@ -16,7 +16,7 @@ import math
 
 import torch
 
-from trainer.torch_private import flash_attention, flash_attention_backward, has_flash_attention
+from trainer.foundation.torch_private import flash_attention, flash_attention_backward, has_flash_attention
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:

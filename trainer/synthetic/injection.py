@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from trainer.faults import KINDS, Fault
-from trainer.settled import Settled
-from trainer.slow_link import SlowLink, connections, open_sockets
+from trainer.configuration.faults import KINDS, Fault
+from trainer.configuration.settled import Settled
+from trainer.synthetic.slow_link import SlowLink, connections, open_sockets
 from usp_prof import record
 
 

@@ -8,11 +8,11 @@ from functools import partial
 
 import torch
 
-from trainer.autograd_hooks import observe
-from trainer.injection import Drag
-from trainer.model.shape import ModelShape
-from trainer.options import OptionError
-from trainer.parallel.weight_gradients import Postponed
+from trainer.configuration.options import OptionError
+from trainer.configuration.shape import ModelShape
+from trainer.foundation.autograd_hooks import observe
+from trainer.foundation.weight_gradients import Postponed
+from trainer.synthetic.injection import Drag
 from usp_prof import record
 
 

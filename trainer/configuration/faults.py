@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.options import OptionError, refuse
+from trainer.configuration.options import OptionError, refuse
 
 ALWAYS: dict[str, Any] = {"steps": "", "probability": 1.0}
 KINDS: dict[str, dict[str, Any]] = {

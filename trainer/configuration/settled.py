@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.faults import Fault
-from trainer.model.shape import ModelShape
-from trainer.options import Options
-from trainer.parallel.mesh import Layout
+from trainer.configuration.faults import Fault
+from trainer.configuration.layout import Layout
+from trainer.configuration.options import Options
+from trainer.configuration.shape import ModelShape
 from usp_prof.schedule import Schedule, Traits
 
 COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp64": torch.float64}

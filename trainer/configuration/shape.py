@@ -4,9 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.model.rope import RopeScaling
 from usp_prof.contract import ModelEntry
 from usp_prof.conventions import complete
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How a configuration stretches its rotary positions; which fields count depends on `kind`."""
+
+    kind: str
+    factor: float
+    original: int = 0
+    """Longest sequence before the stretching."""
+    low: float = 1.0
+    """llama3: turns within `original` below which a pair is slowed fully; yarn calls it `beta_slow`."""
+    high: float = 4.0
+    """llama3: turns above which it is left alone; yarn calls it `beta_fast`."""
+    attention_factor: float = 1.0
+    """What yarn multiplies cosines and sines by."""
+    truncate: bool = True
+    """Whether yarn's ramp begins and ends at whole pairs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainer.model.families import ACTIVATIONS, DERIVED, FAMILIES, FIELDS, OFF, REFUSED, SILENT
-from trainer.model.rope import RopeScaling
-from trainer.model.shape import PRESETS, ModelShape
-from trainer.options import OptionError, refuse
+from trainer.configuration.families import ACTIVATIONS, DERIVED, FAMILIES, FIELDS, OFF, REFUSED, SILENT
+from trainer.configuration.options import OptionError, refuse
+from trainer.configuration.shape import PRESETS, ModelShape, RopeScaling
 
 LONGEST = 4096
 """Tokens of a sequence where a file allows more; `--sequence` asks for more."""

@@ -1,0 +1,1 @@
+"""Synthetic: what makes a run other than it would be: paced compute and injected faults."""
