@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..engine import NodeKind, events_of
+from ..engine import events_of
 from .rows import CATEGORIES, category_number
 from .tiles import longest_of_groups, pack
 
@@ -83,7 +83,7 @@ def _node_of_event(prediction: Prediction, rank: int, event: NDArray[np.int32]) 
     """Find the node of each event of a rank; -1 where the graph holds none."""
     graph = prediction.graph
     rows = graph.nodes.of_rank(rank)
-    work = ~np.isin(graph.nodes.kind[rows], (NodeKind.HOST, NodeKind.RETURN))
+    work = ~graph.nodes.of_host[rows]
     rows = rows[work & (rows < len(graph.nodes) - graph.added)]
     events = events_of(graph)[rows]
     order = np.argsort(events, kind="stable")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from usp_prof.replay import backward
@@ -15,6 +17,34 @@ if TYPE_CHECKING:
 torch = pytest.importorskip("torch")
 
 from checkpointed import LAYERS, STEPS, Program, recorded  # noqa: E402 - after the skip
+
+
+class Waits(torch.autograd.Function):
+    """Waits in forward as a paced layer of the trainer does: the wait is marked, and is no op."""
+
+    @staticmethod
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        """Wait."""
+        with torch.profiler.record_function("pace::fwd"):
+            time.sleep(0.002)
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: object, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
+        """Keep nothing."""
+
+    @staticmethod
+    def backward(_ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
+        """Hand the gradient on."""
+        return gradients[0]
+
+
+class WaitingProgram(Program):
+    """A program whose layers wait."""
+
+    def layer(self, index: int, x: torch.Tensor) -> torch.Tensor:
+        """Wait, then compute: a checkpoint runs again no further than what backward needs."""
+        return super().layer(index, Waits.apply(x))
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # torch's own, of the first of two runs
@@ -38,3 +68,13 @@ def test_compiled_code_does_not_tell(tmp_path: Path) -> None:
     program = Program(around_each=True, around_both=False, reentrant=False)
     program.layer = torch.compile(program.layer, backend="aot_eager")  # type: ignore[method-assign]
     assert backward.measured(recorded(tmp_path, program)) is None
+
+
+def test_a_wait_in_place_of_compute_runs_again_with_the_op_around_it(tmp_path: Path) -> None:
+    program = WaitingProgram(around_each=True, around_both=False, reentrant=False)
+    tables = recorded(tmp_path, program)
+    graph = graph_of(tables)
+    waits = np.flatnonzero(graph.nodes.name == graph.names.index("pace::fwd"))
+    again = backward.nodes_run_again(tables, graph.nodes)
+    assert len(waits) >= 2 * LAYERS
+    assert again[waits].sum() == len(waits) / 2, "one in forward, one in backward"

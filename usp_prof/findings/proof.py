@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.model.finding import EMPTY, PlainMap
-from usp_prof.replay.graph import NodeKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,7 +59,6 @@ def slowest_step(graph: Graph, rows: Flags) -> PlainMap:
 
 MOST = 10
 """Rows that prove a finding; a reader asks for more himself."""
-_HOST_KINDS = (NodeKind.HOST, NodeKind.RETURN)
 
 
 def heaviest(graph: Graph, rows: Flags, weight: NDArray[np.int64] | None = None) -> str:
@@ -70,7 +68,7 @@ def heaviest(graph: Graph, rows: Flags, weight: NDArray[np.int64] | None = None)
     if not len(place) or graph.nodes.event is None:
         return ""
     place = place[np.argsort(-weights[place], kind="stable")]
-    of_host = np.isin(graph.nodes.kind[place], _HOST_KINDS)
+    of_host = graph.nodes.of_host[place]
     # Nodes lie in two tables: those of the sort that the heaviest belongs to are shown.
     place = place[of_host == of_host[0]][:MOST]
     pairs = zip(graph.nodes.rank[place].tolist(), graph.nodes.event[place].tolist(), strict=True)

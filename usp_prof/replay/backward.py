@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.intervals import union
 from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.replay.node_work import Family, Shape, shape_of
 from usp_prof.tables.events.phases import ENGINE
@@ -83,8 +84,14 @@ def nodes_run_again(tables: TableSet, nodes: Nodes) -> Flags:
     found = np.zeros(len(nodes), dtype=bool)
     for rank in tables.ranks:
         ops, work = tables.columns("ops", rank), tables.columns("activities", rank)
-        runs_again = np.append(ops_run_again(ops), False)
-        work_again = runs_again[rows_of(ops["event"], work["op_event"])]
+        runs_again = ops_run_again(ops)
+        op_row = rows_of(ops["event"], work["op_event"])
+        work_again = np.append(runs_again, False)[op_row]
+        if not (work["launch_event"] >= 0).any():
+            # On a host, work that is no op itself (a timed wait in its place) runs again with the ops around it.
+            begin, end = ops["start_ns"][runs_again], (ops["start_ns"] + ops["dur_ns"])[runs_again]
+            computes = work.matches("kind", "compute") & (op_row < 0)
+            work_again |= computes & union(begin, end).holds(work["start_ns"])
         rows = nodes.of_rank(rank)
         event = nodes.event[rows] if nodes.event is not None else rows
         launched = np.isin(event, work["launch_event"][work_again])

@@ -9,7 +9,8 @@ import numpy as np
 
 from usp_prof.columns.rows import lookup, numbered, sorted_within
 from usp_prof.replay.dependencies import RankWaits, waits_of
-from usp_prof.replay.graph import NEVER, Edges, Graph, NodeKind, Nodes
+from usp_prof.replay.full_queue import usual_launch_ns, waited_for_room
+from usp_prof.replay.graph import HOST_KINDS, NEVER, Edges, Graph, NodeKind, Nodes
 from usp_prof.replay.hidden_waits import with_asked_posts
 from usp_prof.tables import calls, clock
 
@@ -53,6 +54,11 @@ class RankNodes:
     def __post_init__(self) -> None:
         """Work out the ends, which are asked for again and again."""
         object.__setattr__(self, "end", self.start + self.duration)
+
+    @property
+    def of_device(self) -> Flags:
+        """Mark what the device did; on ranks without one, all nodes."""
+        return np.isin(self.kind, HOST_KINDS, invert=True)
 
     @property
     def first_of_lane(self) -> Flags:
@@ -112,10 +118,11 @@ def _lanes(work: Columns, kind: Ints) -> Ints:
 
 
 def _host_calls(launches: Columns, work: Columns) -> Ints:
-    """Give the host's calls that start device work or wait for it; one that waits also comes back (`RETURN`).
+    """Give the host's calls that start device work or wait for it; one that waits also comes back.
 
-    A thread that never starts device work (NCCL's watchdog, a loader that pins memory) is not the host: what it waits
-    for holds nothing up. Rows: event, start, duration, kind, step.
+    Its second node is a `RETURN`, or `ADMITTED` for a launch that stood before a full queue. A thread that never starts
+    device work (NCCL's watchdog, a loader that pins memory) is not the host: what it waits for holds nothing up. Rows:
+    event, start, duration, kind, step.
     """
     starts_work = launches["kernels"] > 0
     thread = launches.codes("thread")[0]
@@ -124,14 +131,19 @@ def _host_calls(launches: Columns, work: Columns) -> Ints:
     is_host[thread[starts_work]] = True
     waits = launches.matches("kind", "sync") | launches["blocking"] | _outlasts_copy(launches, work)
     waits &= is_host[thread]
+    queued = waited_for_room(launches, work) & ~waits
     rows = np.flatnonzero(waits | starts_work)
-    waits = waits[rows]
+    waits, queued = waits[rows], queued[rows]
     event, start, length, step = (launches[name][rows] for name in ("event", "start_ns", "dur_ns", "step"))
     none = np.zeros(len(rows), np.int64)
-    # A call that waits takes no time itself: its return ends when what it waited for has ended.
-    call = np.stack([event, start, np.where(waits, 0, length), none + int(NodeKind.HOST), step])
-    back = np.stack([event, start + length, none, none + int(NodeKind.RETURN), step])
-    return np.concatenate([call, back[:, waits]], axis=1)
+    # A call that waits takes no time itself: its return ends when what it waited for has ended. One that waited for
+    # room in the queue takes what a launch usually takes, before it waits.
+    usual = usual_launch_ns(length[~waits & ~queued])
+    own = np.where(waits, 0, np.where(queued, np.minimum(usual, length), length))
+    call = np.stack([event, start, own, none + int(NodeKind.HOST), step])
+    kind = none + np.where(queued, int(NodeKind.ADMITTED), int(NodeKind.RETURN))
+    back = np.stack([event, start + length, none, kind, step])
+    return np.concatenate([call, back[:, waits | queued]], axis=1)
 
 
 def _outlasts_copy(launches: Columns, work: Columns) -> Flags:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import lookup, rows_of
+from usp_prof.replay.full_queue import freed_by
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
 from usp_prof.replay.hidden_waits import hidden_waits
 
@@ -31,6 +32,8 @@ RESUMED_NS = 100_000
 """A host that waited for the device goes on so soon after the awaited work ended."""
 UNTRACED_WAIT_NS = 1_000_000
 """A shorter gap of the host is ordinary work, also where it happens to end when some work of the device does."""
+MOST_LATENCY_NS = 100_000
+"""A launch reaches a device that stands idle within some ten microseconds."""
 FULL_QUEUE = 512
 """With so many launches pending, a launch can block: the driver's queue holds about 1,000."""
 HOST_WAIT_NS = 20_000
@@ -112,6 +115,9 @@ def waits_of(tables: TableSet, n: RankNodes) -> RankWaits:
     edges.add(talks, behind, np.zeros(len(talks), np.int64), EdgeKind.WAIT)
     _boundaries(n, edges)
     _returns(n, edges, gap, launched_at)
+    freeing, admitted = freed_by(n)
+    edges.add(freeing, admitted, n.start[admitted] - n.end[freeing], EdgeKind.QUEUE)
+    gap[admitted] = np.minimum(gap[admitted], 0)
     _untraced_waits(n, edges, gap, launched_at)
     is_given = is_first & (launch_source < 0) & (issue_source < 0) & (wait_source < 0)
     source, at_end, target, lag, kind = (np.concatenate(column) for column in zip(*edges.columns, strict=True))
@@ -129,7 +135,8 @@ def _launches(n: RankNodes) -> tuple[Ints, Ints]:
     source[known] = host[place[known]]
     delay = (n.start - n.start[source])[known]
     # Where the device's clock runs before the host's, work seems to begin before its launch: nothing tells the least.
-    least = max(0, int(delay.min())) if len(delay) else 0
+    # Nor where the queue was never empty: the least delay is then that of a queue, up to a whole step.
+    least = min(max(0, int(delay.min())), MOST_LATENCY_NS) if len(delay) else 0
     lag = np.zeros(len(n.lane), np.int64)
     lag[known] = np.minimum(least, delay)
     return source, lag
@@ -191,10 +198,9 @@ def _before_post(n: RankNodes, compute: Ints, posted: Ints) -> Ints:
 def _other_lane(n: RankNodes, explained_at: Ints, unexplained_ns: Ints) -> Ints:
     """Find for each node that starts later than is explained what ended on another lane just before it; else -1."""
     source = np.full(len(n.lane), -1, np.int64)
-    device = (n.kind != NodeKind.HOST) & (n.kind != NodeKind.RETURN)
     if n.on_device:
-        ended = np.flatnonzero(device)
-        seeking = np.flatnonzero(device & (unexplained_ns > UNEXPLAINED_NS))
+        ended = np.flatnonzero(n.of_device)
+        seeking = np.flatnonzero(n.of_device & (unexplained_ns > UNEXPLAINED_NS))
     else:
         ended = np.flatnonzero(n.kind == NodeKind.COMMUNICATION)
         seeking = np.flatnonzero((n.kind == NodeKind.COMPUTE) & (unexplained_ns > HOST_WAIT_NS))
@@ -213,7 +219,7 @@ def _other_lane(n: RankNodes, explained_at: Ints, unexplained_ns: Ints) -> Ints:
 
 def _boundaries(n: RankNodes, edges: _Edges) -> None:
     """Let a step's first compute wait for all that the step before ran and had ended by then."""
-    device = np.flatnonzero((n.kind != NodeKind.HOST) & (n.kind != NodeKind.RETURN) & (n.step >= 0))
+    device = np.flatnonzero(n.of_device & (n.step >= 0))
     if not len(device):
         return
     compute = device[n.kind[device] == NodeKind.COMPUTE]
@@ -235,7 +241,7 @@ def _returns(n: RankNodes, edges: _Edges, gap: Ints, launched_at: Ints) -> None:
     Where the clocks of host and device differ, work seems to end before its launch: no call before that waited for it.
     """
     back = np.flatnonzero(n.kind == NodeKind.RETURN)
-    device = np.flatnonzero((n.kind != NodeKind.HOST) & (n.kind != NodeKind.RETURN))
+    device = np.flatnonzero(n.of_device)
     if not len(back) or not len(device):
         return
     ended = device[np.argsort(n.end[device], kind="stable")]
@@ -264,7 +270,7 @@ def _untraced_waits(n: RankNodes, edges: _Edges, gap: Ints, launched_at: Ints) -
     Without the third, any pause beside a busy device would seem to be a wait.
     """
     host = np.flatnonzero((n.kind == NodeKind.HOST) & (gap > UNTRACED_WAIT_NS))
-    device = np.flatnonzero((n.kind != NodeKind.HOST) & (n.kind != NodeKind.RETURN))
+    device = np.flatnonzero(n.of_device)
     if not len(host) or not len(device):
         return
     stopped, resumed = n.start[host] - gap[host], n.start[host]

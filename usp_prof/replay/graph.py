@@ -38,6 +38,12 @@ class NodeKind(IntEnum):
     HOST = 3
     RETURN = 4
     """A host call that waits for the device comes back."""
+    ADMITTED = 5
+    """A launch comes back that had to wait until its stream's queue had room."""
+
+
+HOST_KINDS = (NodeKind.HOST, NodeKind.RETURN, NodeKind.ADMITTED)
+"""What the host of a rank with a device does: its calls, and their coming back."""
 
 
 class EdgeKind(IntEnum):
@@ -52,6 +58,8 @@ class EdgeKind(IntEnum):
     """The host waits for the device."""
     BOUNDARY = 4
     """The next step begins after everything of the last one."""
+    QUEUE = 5
+    """A launch waits until the device has taken earlier work from a full queue."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +102,7 @@ class Nodes:
     @property
     def of_host(self) -> Flags:
         """Mark what the hosts of ranks with a device do: their calls, and their coming back."""
-        return self.memo("of host", lambda: (self.kind == NodeKind.HOST) | (self.kind == NodeKind.RETURN))
+        return self.memo("of host", lambda: np.isin(self.kind, HOST_KINDS))
 
     @property
     def first_of_lane(self) -> Flags:

@@ -14,7 +14,6 @@ import numpy as np
 
 from usp_prof.columns.rows import rows_by_code
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.longest_path import replay
 from usp_prof.replay.plan import Plan, make_plan
 from usp_prof.tables import clock
@@ -86,7 +85,7 @@ def _bounds_of(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored
 
 def _bounds(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, Anchored]]:
     clocks = clock.of(tables)
-    device = (graph.nodes.kind != NodeKind.HOST) & (graph.nodes.kind != NodeKind.RETURN) & graph.measured
+    device = ~graph.nodes.of_host & graph.measured
     work = rows_by_code(np.where(device, graph.nodes.rank, -1))
     found = []
     for rank in tables.ranks:

@@ -50,7 +50,7 @@ class _Moves:
         rows = graph.nodes.of_rank(rank)
         self._rows = rows[rows < len(graph.nodes) - graph.added]
         kind = graph.nodes.kind[self._rows]
-        self._device: Flags = (kind != NodeKind.HOST) & (kind != NodeKind.RETURN)
+        self._device: Flags = ~graph.nodes.of_host[self._rows]
         self.is_host = bool(self._device.all())
         """Whether the rank has no device: the host does its work."""
         self._on_host = kind == NodeKind.COMPUTE if self.is_host else ~self._device

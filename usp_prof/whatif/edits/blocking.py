@@ -86,7 +86,7 @@ def blocks(graph: Graph, tables: TableSet, *, copies_only: bool) -> Flags:
 def _copying(graph: Graph, tables: TableSet) -> Flags:
     """Mark the host's calls that copy, or wait for a copy inside the op that made it."""
     events, found = events_of(graph), np.zeros(len(graph.nodes), dtype=bool)
-    host = np.isin(graph.nodes.kind, (NodeKind.HOST, NodeKind.RETURN))
+    host = graph.nodes.of_host
     for rank in tables.ranks:
         launches = tables.columns("launches", rank)
         mine = graph.nodes.of_rank(rank)
@@ -163,7 +163,7 @@ def no_allocator_calls(graph: Graph, request: Request) -> Graph:
     for rank in request.tables.ranks:
         begin, end = (clocks.align(rank, when) for when in allocating(request.tables.columns("launches", rank)))
         rows = graph.nodes.of_rank(rank)
-        rows = rows[np.isin(graph.nodes.kind[rows], (NodeKind.HOST, NodeKind.RETURN))]
+        rows = rows[graph.nodes.of_host[rows]]
         covered = overlap(begin, end, before[rows], graph.nodes.start[rows])
         gap[rows] -= np.minimum(covered, np.maximum(gap[rows], 0))
     return graph.with_changes(gap=gap)

@@ -1,0 +1,79 @@
+"""A launch that stood before a full queue waits for the device: faster kernels let it go on sooner."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from tiny import Trace, table_set
+
+from usp_prof.model.edit import parse_edit
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import EdgeKind
+from usp_prof.whatif.predict import predict
+
+US = 1_000
+KERNEL, LAUNCH, THINK, LATENCY = 100 * US, 4 * US, 5 * US, 8 * US
+STEPS, KERNELS, PLACES = 4, 150, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A made-up trace, and how long all its steps take."""
+
+    trace: Trace
+    total_ns: int
+
+
+def run(kernel_ns: int, *, from_step: int = 0, places: int = PLACES) -> Made:
+    """Launch ahead of the device until `places` launches are pending: each launch then waits until one has begun.
+
+    What the host did before `from_step` is not in the trace: the queue is full from its first event on.
+    """
+    host, device, begun, launches = 0, 0, [], []
+    for number in range(STEPS * KERNELS):
+        host += THINK
+        called = host
+        if number >= places:
+            host = max(host, begun[number - places] + 2 * US)
+        host += LAUNCH
+        begun.append(max(device, called + LATENCY))
+        device = begun[-1] + kernel_ns
+        launches.append((called, host - called))
+    trace, cut = Trace(), launches[from_step * KERNELS][0]
+    bounds = [launches[number * KERNELS][0] for number in range(from_step, STEPS)] + [device]
+    for step, (low, high) in enumerate(itertools.pairwise(bounds)):
+        trace.step(step, low, high - low)
+    for number, ((called, took), at) in enumerate(zip(launches, begun, strict=True), start=1):
+        if called >= cut:
+            trace.launch(number, called, took).kernel("gemm", at, kernel_ns, correlation=number)
+        elif at >= cut:
+            trace.kernel("gemm", at, kernel_ns)
+    return Made(trace, device)
+
+
+@pytest.mark.parametrize("from_step", [0, 2])
+def test_faster_kernels_let_a_full_queue_drain(from_step: int) -> None:
+    now, faster = run(KERNEL, from_step=from_step), run(KERNEL // 2)
+    found = predict(table_set({0: now.trace}), [parse_edit("compute_faster=2")])
+    assert found.gain_fraction == pytest.approx(1 - faster.total_ns / now.total_ns, abs=0.03)
+
+
+def test_a_full_queue_is_no_blocking_call() -> None:
+    found = predict(table_set({0: run(KERNEL).trace}), [parse_edit("no_blocking")])
+    assert found.gain_fraction == pytest.approx(0, abs=0.01)
+
+
+def test_launches_that_are_only_slow_wait_for_nothing() -> None:
+    trace = Trace()
+    at, generator = 0, np.random.default_rng(5)
+    for step in range(STEPS):
+        trace.step(step, at, KERNELS * 200 * US)
+        for number in range(step * KERNELS, (step + 1) * KERNELS):
+            slow = int(generator.integers(20, 150)) * US
+            trace.launch(number, at, slow).kernel("gemm", at + slow + 8 * US, 20 * US, correlation=number)
+            at += 200 * US
+    graph = graph_of(table_set({0: trace}))
+    assert not (graph.edges.kind == EdgeKind.QUEUE).any()
