@@ -1,7 +1,7 @@
 """Is the command that a plan gives one that the trainer takes, and is what it cannot run refused?"""
 
 import shlex
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from planned import EXPERTS, LLAMA_8B
@@ -137,3 +137,55 @@ def test_torchtitans_words_are_options_of_its_parser(configuration: Configuratio
     if configuration.pp > 1:
         schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
         assert schedules.get_schedule_class(after[after.index("--parallelism.pipeline_parallel_schedule") + 1])
+
+
+OF_MEGATRONS_DATACLASSES = {
+    "--attention-backend", "--bf16", "--context-parallel-size", "--data-parallel-sharding-strategy",
+    "--expert-model-parallel-size", "--expert-tensor-parallel-size", "--ffn-hidden-size", "--fp16", "--hidden-size",
+    "--kv-channels", "--lr", "--moe-ffn-hidden-size", "--moe-grouped-gemm", "--moe-router-topk",
+    "--moe-shared-expert-intermediate-size", "--moe-token-dispatcher-type", "--normalization", "--num-attention-heads",
+    "--num-layers", "--num-query-groups", "--overlap-grad-reduce", "--overlap-param-gather",
+    "--pipeline-model-parallel-size", "--recompute-granularity", "--recompute-method", "--recompute-num-layers",
+    "--sequence-parallel", "--tensor-model-parallel-size", "--use-distributed-optimizer", "--use-megatron-fsdp",
+}  # fmt: skip
+"""Options that are fields of dataclasses in megatron-core 0.16.0."""
+OF_MEGATRONS_PARSER = {
+    "--ckpt-format", "--disable-bias-linear", "--fp4-format", "--fp8-format", "--global-batch-size",
+    "--group-query-attention", "--max-position-embeddings", "--micro-batch-size", "--mock-data",
+    "--no-gradient-accumulation-fusion", "--num-experts", "--num-virtual-stages-per-pipeline-rank",
+    "--position-embedding-type", "--seq-length", "--swiglu", "--tokenizer-type", "--train-iters",
+    "--untie-embeddings-and-output-weights", "--vocab-size",
+}  # fmt: skip
+"""Options of megatron/training/arguments.py alone, which no package of the registry holds: checked by reading."""
+
+
+@pytest.mark.parametrize(
+    ("model", "configuration"),
+    [
+        (LLAMA_8B, Configuration(dp=8)),
+        (LLAMA_8B, Configuration(dp=8, zero=3)),
+        (LLAMA_8B, Configuration(dp=8, zero=2, dtype="fp8")),
+        (LLAMA_8B, Configuration(tp=2, dtype="fp16", sequence_parallel=False, fused_attention=False)),
+        (EXPERTS, replace(EACH, recompute=Recompute.FULL)),
+        (EXPERTS, replace(EACH, recompute=Recompute.SELECTIVE, dtype="fp4")),
+    ],
+)
+def test_megatrons_words_are_its_options(model: ModelEntry, configuration: Configuration) -> None:
+    words = shlex.split(command("megatron", model, configuration))
+    options = {word for word in words[words.index("pretrain_gpt.py") :] if word.startswith("--")}
+    assert options <= OF_MEGATRONS_DATACLASSES | OF_MEGATRONS_PARSER
+
+
+def test_megatrons_dataclasses_have_those_fields() -> None:
+    """Where megatron-core is installed: it holds the dataclasses, but not the parser that is made of them."""
+    configurations = [
+        ("megatron.core.transformer.transformer_config", "TransformerConfig"),
+        ("megatron.core.distributed.distributed_data_parallel_config", "DistributedDataParallelConfig"),
+        ("megatron.core.optimizer.optimizer_config", "OptimizerConfig"),
+    ]
+    names = {
+        f"--{field.name.replace('_', '-')}"
+        for module, name in configurations
+        for field in fields(getattr(pytest.importorskip(module), name))
+    }
+    assert names >= OF_MEGATRONS_DATACLASSES
