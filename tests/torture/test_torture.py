@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
+from torture.fuzz_reader import read_bytes
 from torture.trials import TRIALS
 
 KEPT = [line.split(" ", 2) for line in Path(__file__).with_name("kept.txt").read_text().splitlines()]
@@ -20,6 +21,11 @@ SEEDS = [(name, seed) for name, many in SHORT.items() for seed in range(many * T
 @pytest.mark.parametrize(("name", "seed"), [(name, int(seed)) for name, seed, _ in KEPT])
 def test_what_failed_once_holds(tmp_path: Path, name: str, seed: int) -> None:
     TRIALS[name].run(seed, tmp_path)
+
+
+@pytest.mark.parametrize("entry", sorted(Path(__file__).with_name("corpus").iterdir()), ids=lambda path: path.name)
+def test_the_fuzzers_corpus_is_read(entry: Path) -> None:
+    read_bytes(entry.read_bytes())
 
 
 @pytest.mark.full
