@@ -208,6 +208,20 @@ def test_lower_bounds(level: float, verdict: Verdict) -> None:
     assert check(None, run, policy).verdict is verdict
 
 
+def mfu_of(*samples: float) -> Measured:
+    return measured(series("mfu", samples, unit=Unit.FRACTION, better=Better.HIGHER))
+
+
+def test_two_steps_below_a_bound_are_no_pass_where_they_do_not_tell_their_own_noise() -> None:
+    policy = Policy().with_options(minimum={"mfu": 0.4}, max_regression={})
+    report = check(None, mfu_of(0.20, 0.23), policy)
+    assert (report.verdict, report.exit_code) == (Verdict.INCONCLUSIVE, 2)
+    assert "2 steps" in report.unanswered[0]
+    assert check(None, mfu_of(0.200, 0.201), policy).exit_code == 1
+    assert check(None, mfu_of(0.45, 0.48), policy).exit_code == 0
+    assert check(None, mfu_of(0.39, 0.41, 0.38, 0.40, 0.399), policy).exit_code == 0, "noise alone warns"
+
+
 def test_a_bound_on_what_was_not_measured_is_inconclusive() -> None:
     policy = Policy().with_options(minimum={"mfu": 0.4}, max_regression={})
     report = check(None, _run(2), policy)

@@ -244,6 +244,10 @@ SIGN = " >= "
 """Stands in the key of a bound's judgement, between the metric and the bound."""
 
 
+FEWEST_STEPS = 3
+"""Of fewer, the interval is so wide (32 standard errors for two) that a bound missed by half would be left open."""
+
+
 def judge_bounds(after: Measured, policy: Policy) -> tuple[Judgement, ...]:
     """Judge each bound of the policy."""
     news = after.by_key()
@@ -266,13 +270,16 @@ def _judged(series: Series, floor: float, false_alarm: float) -> Judgement:
     verdict = Verdict.PASS if sample.centre >= floor else Verdict.INCONCLUSIVE
     if high < floor:
         verdict = Verdict.REGRESSED
+    reason = "" if verdict is Verdict.PASS else f"{sample.centre:.4g} is below the bound"
+    if verdict is Verdict.INCONCLUSIVE and sample.steps < FEWEST_STEPS:
+        reason += f", and {sample.steps} steps do not tell how much steps differ: record {FEWEST_STEPS} or more"
     return Judgement(
         f"{series.key}{SIGN}{floor:g}",
         f"{series.title}, lower bound",
         series.unit,
         Better.HIGHER,
         verdict,
-        "" if verdict is Verdict.PASS else f"{sample.centre:.4g} is below the bound",
+        reason,
         before=floor,
         after=sample.centre,
         change=sample.centre - floor,

@@ -9,7 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from usp_prof.gate.facts import Difference, FactKind, barred, differences
-from usp_prof.gate.judge import SIGN, judge, judge_bounds
+from usp_prof.gate.judge import FEWEST_STEPS, SIGN, judge, judge_bounds
 from usp_prof.gate.judgement import Judgement, Verdict
 from usp_prof.gate.policy import STEP_FAMILY, Policy, fits
 from usp_prof.gate.sample import noise_of
@@ -223,6 +223,11 @@ def _unanswered(judgements: Sequence[Judgement], policy: Policy, no_steps: str) 
     ]
     found += [f"{STEP_TIME}: {no_steps}"] if no_steps else []
     found += [f"{each.key}: {each.reason}" for each in open_ones if SIGN in each.key]
+    found += [
+        f"{each.key}: {each.reason}"
+        for each in judgements
+        if SIGN in each.key and each.verdict is Verdict.INCONCLUSIVE and 0 < each.steps < FEWEST_STEPS
+    ]
     for name in policy.asked:
         if not any(fits(name, key) for key in answered):
             reason = next((each.reason for each in open_ones if fits(name, each.key)), "no such value in either run")
