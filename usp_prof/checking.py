@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 from usp_prof.findings import find
 from usp_prof.findings.engine import found_in
 from usp_prof.gate import measured as baselines
+from usp_prof.gate.guarded_metrics import analyses_for, asks_for_slowdown, check_names
 from usp_prof.gate.judgement import Verdict
 from usp_prof.gate.measured import measure, seen
-from usp_prof.gate.policy import Judge, Policy, analyses_for, asks_for_slowdown, check_names, load_policy
+from usp_prof.gate.policy import Judge, Policy, load_policy
 from usp_prof.gate.verdict import Inconclusive, Report, check
 from usp_prof.model.errors import UsageError
 from usp_prof.report.answers.check import as_annotations, as_json, as_junit, as_markdown, as_terminal

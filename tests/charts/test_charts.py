@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bokeh.models import ColumnDataSource
 
 FOLDER = Path(charts.__file__).parent
-SHARED = {"__init__", "as_json", "inputs", "theme", "frame", "levels", "svg"}
+SHARED = {"__init__", "as_json", "inputs", "theme", "frame", "levels", "svg", "svg_marks"}
 
 
 def sources(plot: Any) -> list[ColumnDataSource]:

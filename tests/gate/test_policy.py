@@ -6,8 +6,9 @@ import pytest
 from gate_runs import series
 
 from usp_prof.gate.facts import FactKind
+from usp_prof.gate.guarded_metrics import check_names
 from usp_prof.gate.judgement import Scale
-from usp_prof.gate.policy import Policy, check_names, load_policy, parse_pairs, policy_from
+from usp_prof.gate.policy import Policy, load_policy, parse_pairs, policy_from
 from usp_prof.gate.sample import PRIORS, Machine, Prior
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.finding import Level

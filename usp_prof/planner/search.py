@@ -282,20 +282,15 @@ def _configuration(c: Columns, row: int, dtype: str) -> Configuration:
 
 
 def grid(plans: Plans, rows: str, columns: str) -> dict[tuple[int, int], Prediction]:
-    """Give the fastest plan for each pair of degrees, such as rows `tp` and columns `pp`."""
+    """Give the fastest plan for each pair of `GRID_AXES`, such as rows `tp` and columns `pp`."""
     found: dict[tuple[int, int], Prediction] = {}
     for plan in plans.best:
-        degrees = {**plan.configuration.degrees(), **_counts(plan.configuration)}
-        found.setdefault((degrees[rows], degrees[columns]), plan)
+        found.setdefault((getattr(plan.configuration, rows), getattr(plan.configuration, columns)), plan)
     return found
 
 
 GRID_AXES = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch")
 """What a grid may have on its sides."""
-
-
-def _counts(configuration: Configuration) -> dict[str, int]:
-    return {"zero": configuration.zero, "micro_batch": configuration.micro_batch}
 
 
 def _divisors(number: int) -> tuple[int, ...]:

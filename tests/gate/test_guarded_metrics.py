@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING
 
 from usp_prof.analyses import NAMES
 from usp_prof.checking import Demand, check_run, measured
+from usp_prof.gate.guarded_metrics import analyses_for
 from usp_prof.gate.judgement import Verdict
 from usp_prof.gate.measured import Baseline, save
-from usp_prof.gate.policy import Policy, analyses_for, policy_from
+from usp_prof.gate.policy import Policy, policy_from
 from usp_prof.run import open_run
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
