@@ -20,7 +20,7 @@ MADE = "<!-- Made by tools/make_course from usp_prof/learn/lessons and recorded 
 _INTRODUCTION = """\
 The [Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook) explains the techniques of
 large-scale training. Here each of them is recorded, on a laptop, and can be recorded anew: `usp-prof learn` lists the
-lessons, `usp-prof learn overlap` records one and shows it, `--open` opens its runs in the dashboard.
+lessons, `usp-prof learn overlap` records one and shows it, `--open` opens the lesson and its runs in the dashboard.
 
 Runs are *paced*: in place of its arithmetic a layer waits for as long as a device would compute. A waiting process uses
 no core, so several ranks on two cores give the picture of a cluster. Communication is real, over gloo, on links that
