@@ -33,6 +33,7 @@ LESSONS = (
     "interleaved",
     "pipeline",
     "experts",
+    "compile",
     "configuration",
 )
 """The lessons in the order in which they are read, after the playbook's."""

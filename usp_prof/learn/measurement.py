@@ -37,11 +37,15 @@ SENT = Metric(
     "sent_bytes", Unit.BYTES, Better.LOWER, "Bytes that a rank sends in a step",
     "Bytes of an axis' collectives, times what a ring sends of them: 2(n-1)/n of an all-reduce, (n-1)/n of its halves.",
 )  # fmt: skip
+OPS = Metric(
+    "ops_per_step", Unit.COUNT, Better.LOWER, "Operations in a step",
+    "Pieces of compute of a rank: kernels on a device, ops on a CPU, where what is fused is one.",
+)  # fmt: skip
 STATES = Metric(
     "model_states", Unit.BYTES, Better.LOWER, "Weights, gradients, optimizer's state on a rank",
     "By theory alone: a CPU's trace tells what was allocated since recording began, and these lie there before.",
 )  # fmt: skip
-DERIVED = (CALLS, SENT, STATES)
+DERIVED = (CALLS, SENT, OPS, STATES)
 """Figures of lessons that no analysis gives."""
 
 
@@ -105,6 +109,8 @@ def value_of(run: Run, figure: Figure) -> float:
     """Measure one figure; NaN where the trace does not tell."""
     if figure.metric in (CALLS.id, SENT.id):
         return _mean_in_step(run, figure.dims["axis"], in_bytes=figure.metric == SENT.id)
+    if figure.metric == OPS.id:
+        return _computations_in_step(run)
     if figure.metric == STATES.id:
         return float("nan")
     analysis, _ = metrics()[figure.metric]
@@ -127,6 +133,17 @@ def _mean_in_step(run: Run, axis: str, *, in_bytes: bool) -> float:
         chosen = columns.matches("axis", axis) & (columns["step"] >= 0)
         steps += len(np.unique(columns["step"][chosen]))
         found += _sent_bytes(columns.take(chosen)) if in_bytes else np.count_nonzero(chosen)
+    return found / steps if steps else 0.0
+
+
+def _computations_in_step(run: Run) -> float:
+    """Count one rank's pieces of compute in a step; mean over ranks and steps."""
+    found = steps = 0
+    for rank in run.ranks:
+        activities = run.tables.columns("activities", rank)
+        computes = activities.matches("kind", "compute") & (activities["step"] >= 0)
+        steps += len(np.unique(activities["step"][computes]))
+        found += int(np.count_nonzero(computes))
     return found / steps if steps else 0.0
 
 

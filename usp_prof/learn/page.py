@@ -22,10 +22,10 @@ The [Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-pla
 large-scale training. Here each of them is recorded, on a laptop, and can be recorded anew: `usp-prof learn` lists the
 lessons, `usp-prof learn overlap` records one and shows it, `--open` opens the lesson and its runs in the dashboard.
 
-Runs are *paced*: in place of its arithmetic a layer waits for as long as a device would compute. A waiting process uses
-no core, so several ranks on two cores give the picture of a cluster. Communication is real, over gloo, on links that
-are slowed down where the lesson says so. Nothing here measures a GPU; what is shown is what a technique does to the
-order of things, to memory, and to messages.
+Nearly all runs are *paced*: in place of its arithmetic a layer waits for as long as a device would compute. A waiting
+process uses no core, so several ranks on two cores give the picture of a cluster. Communication is real, over gloo, on
+links that are slowed down where the lesson says so. Nothing here measures a GPU; what is shown is what a technique does
+to the order of things, to memory, and to messages.
 
 Every figure was measured on the recorded runs, none is typed. Beside it stands what theory makes of the declared pace,
 links and mesh. *Replayed* and *planned* are predictions of the step that saw only the first run's trace: by
@@ -33,14 +33,14 @@ links and mesh. *Replayed* and *planned* are predictions of the step that saw on
 """
 _NOT_SHOWN = """\
 Some techniques change what happens inside a device. A pace has no kernels, so a picture of them recorded here would be
-wrong, and there is no lesson:
+wrong: there is no lesson, or one that leaves out their speed and says so.
 
 - **Asynchronous tensor parallelism** cuts a product into pieces and overlaps each with a piece of its message. On a CPU
   both compete for the same cores.
 - **Fused optimizers**: this trainer's optimizer is one fused call over a few flat buffers already. In a GPU's trace a
   loop over tensors shows as thousands of tiny kernels; [`unfused-optimizer`](../reference/rules.md#unfused-optimizer)
   names them, and the edit `fused_optimizer` says what one launch would save.
-- **Compiled layers** (`--compile`) fuse what lies between products into fewer kernels. A pace hides it.
+- **Compiled layers** have a lesson about the number of operations; what fewer kernels are worth, only a device shows.
   [`host-bound`](../reference/rules.md#host-bound) names a device that waits for launches, and the edit
   `no_launch_gaps` says what they cost.
 - **Mixed precision** has a lesson about bytes; how much faster matrix cores are, only a device shows. The edit
