@@ -63,7 +63,8 @@ class Sampling:
                 raise UsageError(f"{text!r} does not say how many ranks", hint=f"write it like {Kind.SAMPLE}:16")
             return cls(Kind.SAMPLE, int(count))
         if text not in _NAMES:
-            raise unknown_name("choice of ranks", text, _NAMES)
+            nearest = unknown_name("choice of ranks", text, _NAMES).hint
+            raise UsageError(f"ranks {text!r} is no list of numbers and no choice of ranks", hint=nearest)
         return cls(Kind(text))
 
     def __str__(self) -> str:
