@@ -101,6 +101,19 @@ def test_the_key_tells_content_rank_and_manifest_apart(tmp_path: Path) -> None:
     assert load.rank_key(one, None) in keys
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["read here", "from the cache"])
+def test_what_all_files_say_alike_is_kept_once(tmp_path: Path, again: bool) -> None:
+    manifest = {"mesh": {"dp": 3}, "coordinates": {str(rank): {"dp": rank} for rank in range(3)}}
+    traces = {rank: tiny.Trace(rank, 3).meta(usp_prof=manifest).op("aten::op", 10, 5) for rank in range(3)}
+    files = list(discover(tiny.write(traces, tmp_path / "run")).runs[0].files)
+    for _ in range(1 + again):
+        loaded, _ = load.load(files, None, Cache(tmp_path / "cache"))
+    first, *others = (loaded[rank].metadata for rank in range(3))
+    assert first["usp_prof"] == manifest
+    assert all(other["usp_prof"] is first["usp_prof"] for other in others)
+    assert [loaded[rank].metadata["distributedInfo"]["rank"] for rank in range(3)] == [0, 1, 2]
+
+
 def test_one_bad_rank_never_costs_the_others(tmp_path: Path) -> None:
     files = run_of(tmp_path / "run")
     files[1].path.write_bytes(b"")

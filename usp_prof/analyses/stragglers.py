@@ -16,6 +16,7 @@ from usp_prof.analyses.measures import arrivals, lateness, partition
 from usp_prof.analyses.measures.lateness import Why
 from usp_prof.analyses.measures.partition import Cause
 from usp_prof.analyses.result import frame, in_order, spread
+from usp_prof.columns.rows import numbered
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -237,14 +238,20 @@ def _culprit(
 def _lateness(seen: Arrivals, taken: NDArray[np.bool_]) -> list[Lateness]:
     row, rank = seen.members
     taken = taken & ~seen.is_from_one_rank
+    ranks, place = numbered(rank)
     found = []
     for axis in sorted(set(seen.axis[taken].tolist())):
         calls = taken & (seen.axis == axis)
-        members = rank[calls[row]]
-        for r in np.unique(members).tolist():
-            late = calls & (seen.late_rank == r)
-            sums = (int(seen.late_by_ns[late].sum()), int(seen.own_ns[late].sum()))
-            found.append(Lateness(r, axis, int((members == r).sum()), int(late.sum()), *sums))
+        # By place among `ranks`: calls that it is a member of, those that it is the last in, and sums over these.
+        member_of = np.bincount(place[calls[row]], minlength=len(ranks))
+        blamed = np.flatnonzero(calls & (seen.late_rank >= 0))
+        last = np.searchsorted(ranks, seen.late_rank[blamed])
+        late, late_by, own = (np.zeros(len(ranks), np.int64) for _ in range(3))
+        np.add.at(late, last, 1)
+        np.add.at(late_by, last, seen.late_by_ns[blamed])
+        np.add.at(own, last, seen.own_ns[blamed])
+        rows = zip(ranks.tolist(), member_of.tolist(), late.tolist(), late_by.tolist(), own.tolist(), strict=True)
+        found += [Lateness(r, axis, count, *sums) for r, count, *sums in rows if count]
     return sorted(found, key=lambda late: (late.axis, -late.own_ns, late.rank))
 
 

@@ -88,8 +88,15 @@ class MendingSource:
 
 def rank_key(file: TraceFile, manifest: Manifest | None) -> str:
     """Make the cache key of a rank's tables: the file's content, the rank, the manifest, and the code that reads."""
-    told = msgspec.json.encode(manifest.to_dict() if manifest else None, order="sorted")
-    return content_key(file.path, file.path.name, file.rank, told.decode(), __version__, fingerprint(*catalogue.ROOMS))
+    return _rank_key(file, _text_of(manifest))
+
+
+def _text_of(manifest: Manifest | None) -> str:
+    return msgspec.json.encode(manifest.to_dict() if manifest else None, order="sorted").decode()
+
+
+def _rank_key(file: TraceFile, manifest_text: str) -> str:
+    return content_key(file.path, file.path.name, file.rank, manifest_text, __version__, fingerprint(*catalogue.ROOMS))
 
 
 def content_key(path: Location, *parts: object) -> str:
@@ -156,13 +163,16 @@ class _Loading:
         self._total, self._done = sum(_size(file.path) for file in files), 0
         self._room = _AT_HAND
         self._files = {file.rank: file for file in files}
+        self._common: dict[str, Any] = {}
+        """By its name, what the files say beside their events, as the first said it."""
 
     def from_cache(self, files: Sequence[TraceFile]) -> list[RankJob]:
         """Take what is in the cache; gives what is not as jobs."""
         jobs = []
+        manifest_text = _text_of(self._manifest)  # once: it names every rank
         with ThreadPoolExecutor(_OPENED_AT_ONCE) as threads:
-            keys = list(threads.map(lambda file: rank_key(file, self._manifest), files))
-            entries = threads.map(self._cache.open, keys)
+            keys = list(threads.map(lambda file: _rank_key(file, manifest_text), files))
+            entries = threads.map(self._opened, keys)
             for file, key, stored in zip(files, keys, entries, strict=True):
                 job = RankJob(file.path, file.rank, key)
                 if stored is not None:
@@ -195,6 +205,7 @@ class _Loading:
             self._lose(job, error.message)
             return
         source, rows = self._stored(job, tables, note)
+        self._share(note["metadata"])
         self.loaded[job.rank] = _loaded(job, source, note, *rows)
         self._tell_done(job)
 
@@ -229,9 +240,21 @@ class _Loading:
             for name, table in made.items():
                 stored.view(name).hold(table)
 
-    def _take(self, job: RankJob) -> bool:
-        stored = self._cache.open(job.key)
+    def _opened(self, key: str) -> StoredTables | None:
+        stored = self._cache.open(key)
         if stored is not None:
+            self._share(stored.note["metadata"])
+        return stored
+
+    def _share(self, metadata: dict[str, Any]) -> None:
+        """Keep once what several files say alike: a manifest inside each names all ranks, as lists of groups do."""
+        for name, value in metadata.items():
+            common = self._common.setdefault(name, value)
+            if common == value and type(common) is type(value):
+                metadata[name] = common
+
+    def _take(self, job: RankJob) -> bool:
+        if stored := self._opened(job.key):
             self._took(job, stored)
         return stored is not None
 

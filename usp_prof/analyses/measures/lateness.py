@@ -103,7 +103,10 @@ def peers_of(tables: TableSet) -> dict[int, tuple[int, ...]]:
             keys[rank] = tuple(place.get(axis, 0) for axis in ("pp", "cp"))
         else:
             keys[rank] = tuple(np.unique(tables.columns("actions", rank)["stage"]).tolist())
-    return {r: tuple(other for other in tables.ranks if other != r and keys[other] == keys[r]) for r in tables.ranks}
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for rank in tables.ranks:
+        alike.setdefault(keys[rank], []).append(rank)
+    return {rank: tuple(other for other in alike[keys[rank]] if other != rank) for rank in tables.ranks}
 
 
 def excess_by_row(own: OwnTime, peers: Mapping[int, tuple[int, ...]]) -> NDArray[np.int64]:
