@@ -37,9 +37,7 @@ from .engine import (
     plan_answer,
     predict,
     reschedule,
-    rows_of_sweep,
     search_plans,
-    sweep_runner,
     unedited,
 )
 from .timeline import overlays, store
@@ -49,11 +47,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from .engine import Document, Edit, Measured, Selection, SweepRow
+    from .engine import Document, Edit, Measured, Selection
     from .timeline.store import TimelineStore
 
 PATHS_VARIABLE = "USP_PROF_DASHBOARD_PATHS"
-SWEEPS_VARIABLE = "USP_PROF_DASHBOARD_SWEEPS"
 drawings = Drawings()
 
 
@@ -89,25 +86,6 @@ def _runs(named: tuple[str, ...]) -> tuple[NamedRun, ...]:
         several = [NamedRun(path, run, f"{folder}: {run}") for run in there] if len(there) > 1 else []
         found += several or [NamedRun(path, None, folder)]
     return tuple(found)
-
-
-def sweeps() -> tuple[str, ...]:
-    """Give the folders of sweeps that were named at the start."""
-    return tuple(json.loads(os.environ.get(SWEEPS_VARIABLE, "[]")))
-
-
-def name_of_sweep(index: int) -> str:
-    """Give the name that a sweep goes by."""
-    return Path(sweeps()[index]).name
-
-
-def sweep_rows(index: int) -> tuple[tuple[SweepRow, ...], int]:
-    """Give the cells of a sweep that have ended by now, and how many there will be."""
-    folder = Path(sweeps()[index])
-    sweep = sweep_runner.read(folder)
-    if sweep is None:
-        raise UspProfError(f"{folder.name} holds no sweep", hint="usp-prof sweep FOLDER --grid tp=1,2")
-    return rows_of_sweep(sweep, sweep_runner.finished(folder, sweep)), len(sweep.cells)
 
 
 def run_count() -> int:

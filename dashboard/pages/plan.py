@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from .. import data, state
+from .. import data, state, sweeps
 from ..components.blocks import folded, show, verdict
 from ..components.configuration import draw_configuration
 from ..components.download import data_table
@@ -49,7 +49,7 @@ def draw_sweep() -> None:
 
 
 def _draw(first: str) -> None:
-    tabs = (BEST, ONE, SWEEP_TAB, *([RAN] if data.sweeps() else []))
+    tabs = (BEST, ONE, SWEEP_TAB, *([RAN] if sweeps.folders() else []))
     tabs = (first, *(tab for tab in tabs if tab != first))
     tab = st.segmented_control("View", tabs, default=state.word("view", tabs), label_visibility="collapsed") or first
     state.keep("view", None if tab == first else tab)
@@ -176,12 +176,12 @@ SWEEP = Page("Sweep", "sweep", draw_sweep, Room.PREDICT, _no_plan, part_of=PLAN.
 
 def _ran() -> None:
     """Show the cells that have ended of a sweep that was named at the start."""
-    folders = data.sweeps()
-    names = [data.name_of_sweep(place) for place in range(len(folders))]
+    folders = sweeps.folders()
+    names = [sweeps.name(place) for place in range(len(folders))]
     wanted = state.number("folder", 0, len(folders) - 1) or 0
     place = st.selectbox("Sweep", range(len(names)), wanted, names.__getitem__) if len(names) > 1 else 0
     state.keep("folder", place or None)
-    rows, cells = data.sweep_rows(place)
+    rows, cells = sweeps.rows(place)
     said = (f"{len(rows)} of {cells} cells have ended.",)
     for part in sweep_answer.sections(rows, None, said, drawn=True):
         st.subheader(state.plain(part.title), anchor=part.id)
