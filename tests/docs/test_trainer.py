@@ -11,7 +11,13 @@ from trainer.configuration.options import Options, default, parse, parser
 from trainer.rules import DEFAULT_MESHES, settle
 from usp_prof.findings.draft import all_rules
 
-PAGE = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "trainer.md").read_text()
+MAP = [
+    [cell.strip() for cell in re.split(r"(?<!\\\\)\|", line)[1:5]]
+    for line in PAGE.split("| technique | option |")[1].split("\n\n")[0].splitlines()[2:]
+]
+"""Technique, options, files, and what to look for."""
 
 
 def test_every_option_is_listed_with_its_default() -> None:
@@ -67,3 +73,26 @@ def test_commands_on_the_page_can_be_trained() -> None:
         words = command.split()
         world = int(words[words.index("--nproc-per-node") + 1]) if "--nproc-per-node" in words else 1
         settle(parse(words[words.index("trainer/run.py") + 1 :]), world)
+
+
+def test_every_file_of_the_axes_is_in_the_map_and_there() -> None:
+    told = {name for _, _, files, _ in MAP for name in re.findall(r"`([\w/]+\.py)`", files)}
+    assert [name for name in told if not (ROOT / "trainer" / name).is_file()] == []
+    there = {f"parallel/{path.name}" for path in (ROOT / "trainer" / "parallel").glob("[!_]*.py")}
+    assert there - told == {"parallel/mesh.py"}  # which the text before the map names
+
+
+def test_every_technique_can_be_asked_for() -> None:
+    for technique, options, _, _ in MAP:
+        words = re.search(r"`(--[^`]*)`", options)[1].split()
+        axes = [int(words[words.index(flag) + 1]) for flag in ("--dp", "--tp", "--cp", "--pp", "--ep") if flag in words]
+        world = max(axes, default=2 if "rank=1" in words[-1] else 1)
+        assert settle(parse(words), world).layout.world == world, technique
+
+
+def test_every_mark_of_the_map_is_made_somewhere() -> None:
+    sources = [*(ROOT / "trainer").rglob("*.py"), ROOT / "usp_prof" / "record" / "marks.py"]
+    text = "".join(path.read_text() for path in sources)
+    marks = {mark for *_, look in MAP for mark in re.findall(r"`(?:train|dp|pp|cp|ep|moe|pace)::(\w+)`", look)}
+    assert len(marks) > 25
+    assert [mark for mark in marks if f'"{mark}"' not in text] == []
