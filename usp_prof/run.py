@@ -14,6 +14,7 @@ from usp_prof.api.progress import notebook_progress
 from usp_prof.api.questions import Questions
 from usp_prof.inputs.discovery import Discovery, discover
 from usp_prof.model.health import gathered
+from usp_prof.model.printable import readable
 from usp_prof.store.cache import CacheUnwritableError, StoredTables
 from usp_prof.store.load import gather_late_health
 from usp_prof.store.places import open_cache
@@ -80,10 +81,10 @@ class Run(Questions):
         tables: TableSet,
         cache: Cache,
     ) -> None:
-        self.name = found.name
+        self.name = readable(found.name)
         self.path = discovery.path
         self.files = tuple(file for file in found.files if file.rank in loaded)
-        self.others = tuple(run.name for run in discovery.runs if run is not found)
+        self.others = tuple(readable(run.name) for run in discovery.runs if run is not found)
         self.skipped = discovery.skipped
         self.tables = tables
         self.metadata = {rank: one.metadata for rank, one in sorted(loaded.items())}

@@ -80,6 +80,24 @@ def test_a_bad_path_is_unusable_input(tmp_path: Path, path: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("info",), ("analyze", "--format", "json"), ("analyze", "--format", "html"), ("export", "-o", "out.json"),
+        ("baseline save", "-o", "b.json"), ("check", "--min", "step_time=0"),
+    ],
+)  # fmt: skip
+def test_names_that_are_no_utf_8_are_read(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """The files of a run, and its folder, as another system named them."""
+    folder = tmp_path / os.fsdecode(b"r\xffn")
+    trace = tiny.Trace(0, 1).step(1, at=0, dur=900).op("aten::mm", 10, 50)
+    tiny.write({0: trace}, folder)
+    (written,) = folder.glob("*.json*")
+    written.rename(folder / os.fsdecode(b"\xferank0.json"))
+    done = command(*words[0].split(), folder, *words[1:], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_closed_output_is_a_failure(run: Path, tmp_path: Path) -> None:
     done = command("info", run, "-q", cwd=tmp_path, preexec_fn=lambda: os.close(1))
     assert done.returncode == Exit.FAILED

@@ -26,6 +26,7 @@ from usp_prof.model.errors import InputError
 from usp_prof.model.files import read_bytes, write
 from usp_prof.model.finding import Level  # noqa: TC001
 from usp_prof.model.health import Severity  # noqa: TC001
+from usp_prof.model.printable import readable
 from usp_prof.model.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ def measure(
         health += impossible(measured)
     manifest = tables.manifest
     return Measured(
-        label=label,
+        label=readable(label),
         profiler=__version__,
         created=manifest.created if manifest else "",
         facts=facts_of(tables),

@@ -30,6 +30,11 @@ def printable(text: str) -> str:
     return text.translate(_SHOWN)
 
 
+def readable(name: str) -> str:
+    """Give a file's name as text that can be written: bytes that are no UTF-8 are shown as U+FFFD."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def one_line(text: str) -> str:
     """Show line ends too: for a name inside a line."""
     return printable(text).replace("\n", "␊").replace("\t", " ")

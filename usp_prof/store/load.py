@@ -20,6 +20,7 @@ from usp_prof.inputs.object_stores import ExpiredError
 from usp_prof.inputs.remote import RemotePath
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.printable import readable
 from usp_prof.store.cache import Cache, CacheUnwritableError
 from usp_prof.store.executors import local_executor
 from usp_prof.store.rank_jobs import RankJob, build, run_jobs
@@ -121,7 +122,7 @@ def content_key(path: Location, *parts: object) -> str:
 
 
 def _key(content: bytes, parts: tuple[object, ...]) -> str:
-    told = b"\0".join((content, *(str(part).encode() for part in parts)))
+    told = b"\0".join((content, *(str(part).encode("utf-8", "surrogateescape") for part in parts)))
     return hashlib.blake2b(told, digest_size=20).hexdigest()
 
 
@@ -263,7 +264,7 @@ class _Loading:
         self._tell_done(job)
 
     def _lose(self, job: RankJob, why: str) -> None:
-        row = HealthRow("rank_unreadable", Severity.DATA_LOSS, rank=job.rank, detail=why, file=job.path.name)
+        row = HealthRow("rank_unreadable", Severity.DATA_LOSS, rank=job.rank, detail=why, file=readable(job.path.name))
         self.lost.append(row)
         self._tell_done(job)
 

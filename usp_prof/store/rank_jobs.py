@@ -13,6 +13,7 @@ from usp_prof.inputs.memory import no_collection
 from usp_prof.inputs.object_stores import ExpiredError
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.health import Severity
+from usp_prof.model.printable import readable
 from usp_prof.store.cache import CacheUnwritableError
 from usp_prof.store.places import cache_at
 from usp_prof.tables.assemble import build_rank
@@ -51,9 +52,9 @@ def build(path: Location, rank: int, manifest: Manifest | None) -> tuple[dict[st
     with no_collection():
         raw = read(path)
         if manifest is None and TRACE_METADATA_KEY in raw.metadata:
-            manifest, _ = manifest_from(raw.metadata[TRACE_METADATA_KEY], path.name)
-        health = tuple(replace(row, rank=rank, file=path.name) for row in raw.health)
-        raw = replace(raw, health=health, file=path.name)
+            manifest, _ = manifest_from(raw.metadata[TRACE_METADATA_KEY], readable(path.name))
+        health = tuple(replace(row, rank=rank, file=readable(path.name)) for row in raw.health)
+        raw = replace(raw, health=health, file=readable(path.name))
         tables = build_rank(raw, rank, manifest)
     note = {
         "metadata": dict(raw.metadata),
