@@ -60,3 +60,7 @@ def test_a_healthy_socket_is_none() -> None:
 def test_small_messages_may_take_the_latency_that_the_other_groups_have() -> None:
     assert whole_axes(run(9_000, latency_us=200, floats=100))
     assert whole_axes(run(9_000, latency_us=8_000, floats=100)) == []  # the machine is slow, not this axis
+
+
+def test_small_messages_that_wait_for_their_turn_on_a_busy_host_are_none() -> None:
+    assert whole_axes(run(15_000, latency_us=6_000, floats=4_000)) == []
