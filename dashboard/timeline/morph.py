@@ -83,8 +83,7 @@ def _node_of_event(prediction: Prediction, rank: int, event: NDArray[np.int32]) 
     """Find the node of each event of a rank; -1 where the graph holds none."""
     graph = prediction.graph
     rows = graph.nodes.of_rank(rank)
-    work = ~graph.nodes.of_host[rows]
-    rows = rows[work & (rows < len(graph.nodes) - graph.added)]
+    rows = rows[~graph.nodes.of_host[rows] & graph.placed[rows]]
     events = events_of(graph)[rows]
     order = np.argsort(events, kind="stable")
     if not len(order):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import usp_prof
 from usp_prof.model.edit import parse_edit
 from usp_prof.run import open_run
 from usp_prof.whatif.predict import predict, unedited
@@ -35,3 +36,11 @@ def test_a_recorded_run_replays_to_its_measured_steps(name: str, tmp_path: Path)
     assert len(times.error) > 0
     assert np.median(times.error) <= 0.01
     assert times.error.max() <= 0.03
+
+
+@pytest.mark.skipif(not (TRACES / "recorded-zero3-prefetch").is_dir(), reason="the recorded runs are not here")
+def test_gathers_that_are_asked_for_earlier_still_take_their_time(tmp_path: Path) -> None:
+    run = usp_prof.open_run(TRACES / "recorded-zero3-no-prefetch", cache_dir=tmp_path)
+    before, after = (each.communication().df for each in (run, run.whatif("prefetch=on")))
+    taken = [float(table[table["op"] == "all_gather"]["transfer_ns"].median()) for table in (before, after)]
+    assert taken[1] == pytest.approx(taken[0], rel=0.5)

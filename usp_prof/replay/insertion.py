@@ -30,6 +30,8 @@ class Added:
     before: Ints
     axis: str
     name: str
+    stands_for: Ints | None = None
+    """The measured node that each entry takes the place of, and whose event it becomes; without, all are new."""
 
 
 def with_calls(graph: Graph, added: Added) -> Graph:
@@ -45,18 +47,24 @@ def with_calls(graph: Graph, added: Added) -> Graph:
     axes, axis = _code(graph.axes, added.axis)
     names, name = _code(graph.names, added.name)
     start = np.where(added.at_start[order], nodes.start[anchor], nodes.end[anchor])
+    # What stands for a measured node was measured there, and has its event; the node itself has none any longer.
+    event = None if nodes.event is None else np.append(nodes.event, np.full(count, -1))
+    replaced = None if added.stands_for is None else added.stands_for[order]
+    if replaced is not None and event is not None:
+        event[len(nodes) :] = nodes.event[replaced]
+        event[replaced] = -1
     first_call = int(nodes.call.max(initial=-1)) + 1
     new = Nodes(
         np.append(nodes.rank, rank),
         np.append(nodes.lane, lane),
         np.append(nodes.kind, np.full(count, int(NodeKind.COMMUNICATION))),
-        np.append(nodes.start, start),
-        np.append(nodes.duration, np.zeros(count, np.int64)),
+        np.append(nodes.start, start if replaced is None else nodes.start[replaced]),
+        np.append(nodes.duration, np.zeros(count, np.int64) if replaced is None else nodes.duration[replaced]),
         np.append(nodes.step, nodes.step[anchor]),
         np.append(nodes.axis, np.full(count, axis)),
         np.append(nodes.name, np.full(count, name)),
         np.append(nodes.call, first_call + added.call[order]),
-        None if nodes.event is None else np.append(nodes.event, np.full(count, -1)),
+        event,
     )
     own = len(nodes) + np.arange(count)
     opens = np.append(True, lane[1:] != lane[:-1])

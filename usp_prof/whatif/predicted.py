@@ -103,9 +103,10 @@ def _told(tables: TableSet, prediction: Prediction) -> list[HealthRow]:
     if before.ranks != after.ranks:
         detail = f"of its {after.ranks} ranks the {len(tables.ranks)} that were recorded are shown"
         rows.append(HealthRow("predicted_ranks", Severity.INFO, detail=detail))
-    if prediction.graph.added:
+    absent = int((~prediction.graph.placed & ~prediction.graph.measured).sum())
+    if absent:
         detail = "communication that the changes add has its effect on the times, but is not in the tables itself"
-        rows.append(HealthRow("predicted_calls", Severity.INFO, count=prediction.graph.added, detail=detail))
+        rows.append(HealthRow("predicted_calls", Severity.INFO, count=absent, detail=detail))
     return rows
 
 

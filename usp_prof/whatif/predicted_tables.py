@@ -14,7 +14,7 @@ import numpy as np
 
 from usp_prof.columns.arrow import index_of
 from usp_prof.columns.table import Replaced, table_of
-from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.graph import NodeKind, events_of
 from usp_prof.replay.replays import moved
 from usp_prof.tables import clock
 from usp_prof.tables.table_set import TableSet
@@ -48,9 +48,10 @@ class _Moves:
         self.rank = rank
         self._tables, self._graph, self._timeline = tables, graph, timeline
         rows = graph.nodes.of_rank(rank)
-        self._rows = rows[rows < len(graph.nodes) - graph.added]
+        self._rows = rows[(graph.measured | graph.placed)[rows]]
         kind = graph.nodes.kind[self._rows]
         self._device: Flags = ~graph.nodes.of_host[self._rows]
+        self._placed: Flags = graph.placed[self._rows]
         self.is_host = bool(self._device.all())
         """Whether the rank has no device: the host does its work."""
         self._on_host = kind == NodeKind.COMPUTE if self.is_host else ~self._device
@@ -59,7 +60,7 @@ class _Moves:
     def steps(self) -> dict[str, tuple[Ints, Ints]]:
         """Where the steps' bounds were, and where they are now."""
         steps, clocks = self._tables.columns("steps", self.rank), clock.of(self._tables)
-        work = self._rows[self._device]
+        work = self._rows[self._device & self._graph.measured[self._rows]]
         found = {}
         for name in ("start_ns", "end_ns"):
             aligned = clocks.align(self.rank, steps[name])
@@ -95,9 +96,8 @@ class _Moves:
     def _node_of_event(self) -> Ints:
         """Give each event's node; -1 for what is no activity."""
         found = np.full(len(self._tables.columns("events", self.rank)), -1, np.int64)
-        rows = self._rows[self._device]
-        if self._graph.nodes.event is not None:
-            found[self._graph.nodes.event[rows]] = rows
+        rows = self._rows[self._device & self._placed]
+        found[events_of(self._graph)[rows]] = rows
         return found
 
     @cached_property
@@ -111,7 +111,7 @@ class _Moves:
 
     @cached_property
     def _work_anchors(self) -> tuple[Ints, Ints]:
-        return _in_order(*self._moments(self._device))
+        return _in_order(*self._moments(self._device & self._placed))
 
     def _moments(self, chosen: Flags) -> tuple[Ints, Ints]:
         """Give the begins and ends of some of the rank's nodes, as they were and as they are now."""

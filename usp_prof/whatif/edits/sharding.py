@@ -209,6 +209,7 @@ def prefetch(graph: Graph, request: Request) -> Graph:
         consumer[later],
         "dp",
         "all_gather",
+        stands_for=moved,
     )
     gone = np.zeros(len(graph.nodes), dtype=bool)
     gone[moved] = True
