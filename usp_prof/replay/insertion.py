@@ -51,7 +51,7 @@ def with_calls(graph: Graph, added: Added) -> Graph:
     event = None if nodes.event is None else np.append(nodes.event, np.full(count, -1))
     replaced = None if added.stands_for is None else added.stands_for[order]
     if replaced is not None and event is not None:
-        event[len(nodes) :] = nodes.event[replaced]
+        event[len(nodes) :] = event[replaced]
         event[replaced] = -1
     first_call = int(nodes.call.max(initial=-1)) + 1
     new = Nodes(
