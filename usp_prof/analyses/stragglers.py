@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.analyses.measures.arrivals import Arrivals
-    from usp_prof.analyses.measures.lateness import OwnTime
     from usp_prof.analyses.measures.partition import Partition
     from usp_prof.analyses.result import Listing
     from usp_prof.tables.table_set import TableSet
@@ -204,7 +203,7 @@ def _cost(
 def _culprit(
     tables: TableSet,
     rank: int,
-    own: OwnTime,
+    own: lateness.OwnTime,
     peers: tuple[int, ...],
     slow: NDArray[np.float64],
     cost: NDArray[np.int64],
@@ -255,7 +254,7 @@ def _lateness(seen: Arrivals, taken: NDArray[np.bool_]) -> list[Lateness]:
     return sorted(found, key=lambda late: (late.axis, -late.own_ns, late.rank))
 
 
-def _own_time_slowdown(own: OwnTime, peers: Mapping[int, tuple[int, ...]]) -> dict[int, float]:
+def _own_time_slowdown(own: lateness.OwnTime, peers: Mapping[int, tuple[int, ...]]) -> dict[int, float]:
     """Set each step beside the slowest stage's mean own time and mean bubble."""
     parts = own.parts
     bubble = np.take(parts.idle, partition.CAUSES.index(Cause.BUBBLE), axis=1)
