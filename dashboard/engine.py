@@ -10,6 +10,7 @@ from usp_prof._version import fingerprint as findings_code
 from usp_prof.analyses.collectives import bus_bandwidth
 from usp_prof.analyses.critical_path import Piece
 from usp_prof.analyses.critical_path import compute as critical_path_of
+from usp_prof.analyses.kernels import compute as kernels_of
 from usp_prof.analyses.measures.op_work import of_rank as op_work_of
 from usp_prof.analyses.measures.partition import sets_of as time_sets_of
 from usp_prof.analyses.measures.ranges import launched_at

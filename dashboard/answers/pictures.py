@@ -9,7 +9,6 @@ import numpy as np
 
 from ..engine import (
     Chart,
-    DataTable,
     Figures,
     Ground,
     LaunchLine,
@@ -20,11 +19,12 @@ from ..engine import (
     RooflinePoints,
     Unit,
     clock_of,
+    kernels_of,
     quantity,
 )
 
 if TYPE_CHECKING:
-    from ..engine import Block, Calibration, Document, TableSet
+    from ..engine import Block, Calibration, Document, Selection, TableSet
 
 ChartKind = TypeVar("ChartKind")
 A_ROW = 16
@@ -65,34 +65,19 @@ def _in_rows(ranks: list[int]) -> RankGrid:
     return RankGrid("", ("",) * cells.shape[1], rows, cells, np.full(cells.shape, np.nan))
 
 
-def of_kernels(document: Document) -> Chart | None:
+def of_kernels(document: Document, tables: TableSet, selection: Selection) -> Chart | None:
     """Give the roofline; where the device's roof is not known, the ops that take most of its time."""
     roof = chart_of(document, RooflinePoints)
     if roof is not None:
         return Chart("The roofline: each op beneath what the device can do at its intensity", roof.data)
-    for part in document.sections:
-        for block in part.blocks:
-            if part.id == "kernels" and isinstance(block, DataTable) and block.rows:
-                return _longest(block)
-    return None
-
-
-def _longest(table: DataTable) -> Chart | None:
-    """Draw the first op column of a table over its first column of time."""
-    time = next((place for place, column in enumerate(table.columns) if column.unit is Unit.NS), None)
-    if time is None:
+    total: dict[str, int] = {}  # an op has an entry for each of its shapes, of which the report lists the longest
+    for op in kernels_of(tables, selection).ops:
+        total[op.name] = total.get(op.name, 0) + op.time_ns
+    names = sorted(total, key=lambda name: (-total[name], name))[:MOST_BARS]
+    if not names:
         return None
-    total: dict[str, float] = {}
-    for row in table.rows:
-        value = row[time]
-        if isinstance(value, int | float):
-            total[str(row[0])] = total.get(str(row[0]), 0.0) + value
-    names = sorted(total, key=lambda name: -total[name])[:MOST_BARS]
-    values = tuple(total[name] for name in names)
-    mean = sum(total.values()) / len(total) if total else 0.0
-    bars = RankBars(
-        "device time of all ranks and steps", tuple(names), values, (mean,) * len(names), "compute", is_time=True
-    )
+    values = tuple(float(total[name]) for name in names)
+    bars = RankBars("device time of all ranks and steps", tuple(names), values, (), "compute", is_time=True)
     return Chart("The ops that take most of the device's time", bars)
 
 

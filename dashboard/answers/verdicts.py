@@ -125,7 +125,7 @@ def pipeline(document: Document) -> str:
 
 
 def kernels(document: Document) -> str:
-    """Say how near the kernels come to the device, and which op takes most of its time."""
+    """Say how near the kernels come to the device, and how much of its time the largest op takes."""
     figures = Figures(document.values)
     said = []
     mfu, efficiency = figures.whole("mfu"), figures.whole("kernel_efficiency")
@@ -147,13 +147,16 @@ def _largest_op(document: Document) -> str:
             if part.id == "kernels" and isinstance(block, DataTable) and block.rows:
                 heads = [column.head for column in block.columns]
                 if {"op", "share"} <= set(heads):
-                    share = {
-                        str(row[heads.index("op")]): value
-                        for row in reversed(block.rows)
-                        if isinstance(value := row[heads.index("share")], int | float)
-                    }
-                    name = max(share, key=lambda each: share[each], default="")
-                    return f"{name} takes most device time, {quantity(share[name], Unit.FRACTION)}" if name else ""
+                    op, share = heads.index("op"), heads.index("share")
+                    shares: dict[str, float] = {}  # an op has a row for each of its shapes
+                    for row in block.rows:
+                        value = row[share]
+                        if isinstance(value, int | float):
+                            shares[str(row[op])] = shares.get(str(row[op]), 0.0) + value
+                    name = max(shares, key=lambda each: shares[each], default="")
+                    least = "at least " if block.more else ""  # rows beyond the table's may be of this op too
+                    taken = quantity(shares[name], Unit.FRACTION) if name else ""
+                    return f"{name} takes {least}{taken} of device time" if name else ""
     return ""
 
 

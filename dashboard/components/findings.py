@@ -43,9 +43,10 @@ def listed(block: Findings, view: View, *, brief: bool = False) -> None:
 
 
 def sure(finding: Finding) -> str:
-    """Say how sure the gain is; a bound without an error of its own is what it is worth at most."""
-    if finding.basis is Basis.BOUND and not finding.error_fraction:
-        return "at most, a bound"
+    """Say how sure the gain is; a bound is what it is worth at most."""
+    if finding.basis is Basis.BOUND:
+        error = f" (± {quantity(finding.error_fraction, Unit.FRACTION)})" if finding.error_fraction else ""
+        return f"at most, a bound{error}"
     return f"± {quantity(finding.error_fraction, Unit.FRACTION)}, {finding.basis}"
 
 

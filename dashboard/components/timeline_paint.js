@@ -83,7 +83,8 @@ const PAINTING = {
     if (letters < 3) return;
     c.globalAlpha = 1; c.fillStyle = this.data.inks[category];
     // What tells kernels apart stands at the end of their names (AllReduce of ncclDevKernel_AllReduce), of axes too.
-    const front = kind === "device" || kind === "exposed", short = kind === "device" ? plainName(text) : text;
+    const front = kind === "device" || kind === "exposed", short = kind === "device" ? plainName(text) : text.replace(/^exposed /, "");
+    if (front && short.length > letters && letters < 6) return; // "…uce" tells nothing
     const cut = front ? `…${short.slice(1 - letters)}` : `${short.slice(0, letters - 1)}…`;
     c.fillText(short.length > letters ? cut : short, x + 3, y);
   },
@@ -180,7 +181,9 @@ const PAINTING = {
     for (let t = Math.ceil((this.start - zero) / step) * step; t < this.end - zero; t += step) {
       const x = this.toX(t + zero);
       if (x < GUTTER) continue;
-      c.globalAlpha = 0.25; c.fillRect(x, AXIS - 6, 1, 6); c.globalAlpha = 0.8; c.fillText(tick(t, step), x + 3, AXIS - 28);
+      c.globalAlpha = 0.25; c.fillRect(x, AXIS - 6, 1, 6); c.globalAlpha = 0.8;
+      const text = tick(t, step);
+      if (x + 3 + c.measureText(text).width <= this.width) c.fillText(text, x + 3, AXIS - 28);
     }
     for (const s of this.head.steps) {
       const x = Math.max(this.toX(s.start_ns), GUTTER);

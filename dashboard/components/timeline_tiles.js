@@ -63,9 +63,11 @@ function heightOf(hit) {
   return `${hit.name}: ${text}\ntop of the row: ${hit.lane} · ${hit.rank_label} · ${duration(hit.dur_ns)} at ${duration(hit.start_ns)}`;
 }
 
-// A kernel's arguments and its library's prefix tell nothing that its row and colour do not.
+// A kernel's arguments, its library's prefix, and NCCL's algorithm and protocol tell nothing that one looks for; that a
+// call waits is told by its grey.
 function plainName(text) {
-  return text.replace(/^void /, "").replace(/[(<].*$/s, "").replace(/^(ncclDevKernel_|ncclKernel_|nccl:|gloo:|aten::)/, "") || text;
+  const name = text.replace(/^void /, "").replace(/[(<].*$/s, "").replace(/^(ncclDevKernel_|ncclKernel_|nccl:|gloo:|aten::|waiting for )/, "");
+  return name.replace(/^(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)_.*$/, "$1") || text;
 }
 
 function arrow(c, from, to) {

@@ -6,6 +6,7 @@ another schedule, memory what the planner predicts.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import streamlit as st
@@ -253,7 +254,9 @@ def draw_kernels() -> None:
     """Draw how well the device is used, by op; a click on one leads to its calls."""
     view, document = _opened(KERNELS)
     _figures(document, "kernels")
-    chart = wait(data.ask_picture("kernels", view.run, view.selection, lambda: pictures.of_kernels(document)))
+    tables = data.open_numbered(view.run).tables
+    build = partial(pictures.of_kernels, document, tables, view.selection)
+    chart = wait(data.ask_picture("kernels", view.run, view.selection, build))
     if chart is not None:
         picking_figure(chart, key="picture-kernels", dark=state.is_dark(), on_pick=keep_picked)
         picked_op(view, document, chart)

@@ -32,7 +32,7 @@ FIRST_RANKS = 16
 WALLED = 8
 """From so many ranks on, all of them stand beside the timeline as a wall."""
 KINDS = {
-    "host": "Host threads", "exposed": "Exposed communication", "actions": "Pipeline actions", "path": "Critical path",
+    "host": "Host threads", "exposed": "Exposed", "actions": "Actions", "path": "Critical path",
     "counters": "Counters",
 }  # fmt: skip
 """Rows that can be shown beside those of the device."""
@@ -50,7 +50,7 @@ def draw() -> None:
     """Draw the page."""
     view = state.current()
     store = wait(data.ask_timeline(view.run))
-    left, middle, right = st.columns([3, 4, 1.2], vertical_alignment="bottom")
+    left, middle, right = st.columns([2.2, 5.2, 1.2], vertical_alignment="bottom")
     pattern = left.text_input(
         "Search",
         st.query_params.get("find", ""),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .rows import category_number
+from .rows import CATEGORIES, category_number
 from .tiles import pack
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ AT_ONCE = 64
 """Ranks that are summed together: all parts of 64 ranks at 1,400 pixels are 14 MB."""
 COMPUTE = category_number("compute")
 COPIES = (category_number("memcpy"), category_number("memset"))
+COUNTS = np.isin(np.arange(len(CATEGORIES)), (COMPUTE, *COPIES))
+"""Of each category, whether its slices on device rows count."""
 FAINT = 0.02
 """A pixel that is filled to less than 2 % is shown as idle."""
 
@@ -57,7 +59,8 @@ def time_in_pixels(
     place = np.repeat(np.arange(len(ranks)), [len(entries[0]) for entries in found])
     left = (start - start_ns) / pixel_ns
     right = left + dur / pixel_ns
-    used, code = np.unique(category, return_inverse=True)
+    used = np.flatnonzero(np.bincount(category))
+    code = np.searchsorted(used, category)
     width = width_px + 2  # a ramp has an entry after its own pixel, which may be the last
     line = (place * len(used) + code) * width
     index: list[NDArray[np.int64]] = []
@@ -86,7 +89,7 @@ def _entries(store: TimelineStore, rank: int, pixel_ns: float) -> tuple[NDArray[
         last = int(level.offsets[sum(row.kind == kind for row in line.rows)])
         start, rest = level.start[:last], level.rest[:last]
         if kind == "device":
-            counts = np.isin(rest["category"], (COMPUTE, *COPIES))
+            counts = COUNTS[rest["category"]]
             start, rest = start[counts], rest[counts]
         parts.append((start + line.shift_ns, rest["dur"], rest["coverage"] / 255.0, rest["category"].astype(np.int64)))
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dashboard.answers.op_calls import calls_of_op
+from dashboard.answers.pictures import of_kernels
 from usp_prof import open_run
 from usp_prof.analyses import kernels
+from usp_prof.charts.inputs import RankBars
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.report.build import build
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,3 +54,12 @@ def test_only_selected_ranks_count(tables: TableSet) -> None:
 
 def test_what_is_no_op_has_no_calls(tables: TableSet) -> None:
     assert calls_of_op(tables, EVERYTHING, "no such op") is None
+
+
+def test_a_bar_is_as_long_as_all_calls_of_its_op(tables: TableSet) -> None:
+    chart = of_kernels(build(tables, {}, name="run"), tables, EVERYTHING)
+    assert chart is not None
+    assert isinstance(chart.data, RankBars)
+    calls = calls_of_op(tables, EVERYTHING, chart.data.labels[0])
+    assert calls is not None
+    assert sum(int(row[2] or 0) for row in calls.kernels.rows) == chart.data.values[0]

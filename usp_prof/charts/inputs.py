@@ -159,7 +159,10 @@ class RankGrid:
 
 @dataclass(frozen=True, slots=True)
 class RankBars:
-    """One amount for each rank, expert, ..., and what an even share of its group would be; times in nanoseconds."""
+    """One amount for each rank, expert, ..., and what an even share of its group would be; times in nanoseconds.
+
+    `even` is empty where an even share means nothing, as for ops.
+    """
 
     what: str
     labels: tuple[str, ...]

@@ -23,7 +23,8 @@ _NAMED = 40
 
 def figure(data: RankBars, theme: Theme) -> Figure:
     """Draw the bars top down, each with a mark at the mean of its group."""
-    values, even = np.asarray(data.values, float), np.asarray(data.even, float)
+    values = np.asarray(data.values, float)
+    even = np.asarray(data.even or (0.0,) * len(values), float)
     source = ColumnDataSource(
         {
             "label": list(data.labels),
@@ -40,15 +41,17 @@ def figure(data: RankBars, theme: Theme) -> Figure:
     fill = theme.color(data.role)
     bars = plot.hbar("label", left=0, right="value", height=0.7, source=source, fill_color=fill, line_color=None)
     picked_by_click(plot, bars, theme)
-    for color, width in ((theme.background, 5), (theme.ink, 2)):  # with a rim, to be seen on bars of any colour
+    marks = ((theme.background, 5), (theme.ink, 2)) if data.even else ()
+    for color, width in marks:  # with a rim, to be seen on bars of any colour
         plot.segment("even", "below", "even", "above", source=source, line_color=color, line_width=width)
     plot.x_range = Range1d(0, 1.05 * max(float(values.max(initial=0.0)), float(even.max(initial=0.0))) or 1.0)
     plot.xaxis.formatter = time_ticks() if data.is_time else NumeralTickFormatter(format="0,0")
-    plot.xaxis.axis_label = f"{data.what}; the mark is the mean of the group"
+    plot.xaxis.axis_label = f"{data.what}; the mark is the mean of the group" if data.even else data.what
     plot.ygrid.grid_line_color = None
     if len(values) > _NAMED:
         plot.yaxis.major_label_text_font_size = "0px"
         plot.yaxis.major_tick_line_color = None
     number = "@shown{0,0.000} ms" if data.is_time else "@shown{0,0.[0]}"
-    hover(plot, [("", "@label"), (data.what, number), ("over the mean", "@ratio{0.00} x")], [bars])
+    over = [("over the mean", "@ratio{0.00} x")] if data.even else []
+    hover(plot, [("", "@label"), (data.what, number), *over], [bars])
     return plot

@@ -91,9 +91,10 @@ def _axes(data: inputs.AxisCommunication, theme: Theme = LIGHT) -> str:
 @as_svg.register(inputs.RankBars)
 def _rank_bars(data: inputs.RankBars, theme: Theme = LIGHT) -> str:
     write = marks.time_text if data.is_time else marks.number_text
+    means = [f", mean {write(even)}" for even in data.even] or [""] * len(data.values)
     boxes = tuple(
-        _Box(row, 0, value, data.role, f"{label}: {write(value)}, mean {write(even)}")
-        for row, (label, value, even) in enumerate(zip(data.labels, data.values, data.even, strict=True))
+        _Box(row, 0, value, data.role, f"{label}: {write(value)}{mean}")
+        for row, (label, value, mean) in enumerate(zip(data.labels, data.values, means, strict=True))
     )
     return _drawn(_Boxes(data.labels, boxes, ((data.what, data.role),), write), theme)
 
