@@ -11,8 +11,11 @@ US = 1_000
 CALLS = 12
 
 
-def _trace(rank: int, per_byte: int = 1) -> Trace:
-    """Twelve reductions behind backward: 90 us of latency each, and so many nanoseconds for each byte."""
+def _trace(rank: int, per_byte: int = 1, uneven: tuple[int, ...] = (0,)) -> Trace:
+    """Twelve reductions behind backward: 90 us of latency each, and so many nanoseconds for each byte.
+
+    Every call is longer or shorter by what `uneven` says in its turn, in microseconds.
+    """
     trace = Trace(rank=rank, world=2).group("1", [0, 1], "mesh_dp")
     step = 4_000 * US
     for number in range(2):
@@ -22,7 +25,7 @@ def _trace(rank: int, per_byte: int = 1) -> Trace:
         now = at + 420 * US
         for i in range(CALLS):
             nelems = 250 * (1, 20)[i % 2]
-            took = 90 * US + 4 * nelems * per_byte
+            took = (90 + uneven[i % len(uneven)]) * US + 4 * nelems * per_byte
             trace.collective("all_reduce", at=now, dur=took, group="1", nelems=nelems, launch_at=at + 11 * US + i * US)
             now += took
         trace.launch(90_000 + number, at + 30 * US, now - at, name="cudaDeviceSynchronize")
@@ -43,3 +46,12 @@ def test_a_bucket_pays_one_latency() -> None:
 def test_messages_whose_time_grows_with_their_size_pay_no_latency() -> None:
     found = predict(table_set({rank: _trace(rank, 10) for rank in range(2)}), [parse_edit("bucketed=1000000,axis=dp")])
     assert found.after_ns == found.before_ns
+
+
+def test_what_messages_take_more_or_less_by_chance_is_latency_too() -> None:
+    uneven = (-60, 30, 0, -50, 60, 20, 40)
+    found = predict(
+        table_set({rank: _trace(rank, 0, uneven) for rank in range(2)}), [parse_edit("bucketed=1000000,axis=dp")]
+    )
+    whole = sum(90 + uneven[i % len(uneven)] for i in range(CALLS)) * US
+    assert abs(found.before_ns - found.after_ns - (whole - 90 * US)) <= 60 * US
