@@ -11,6 +11,7 @@ from tiny import Trace
 
 from usp_prof.inputs.discovery import discover
 from usp_prof.inputs.kineto.reader import read
+from usp_prof.model.health import Severity
 from usp_prof.run import open_run
 
 if TYPE_CHECKING:
@@ -23,6 +24,16 @@ def trace(rank: int = 0, world: int = 1) -> Trace:
 
 def names(path: Path) -> list[str]:
     return sorted(read(path).events.column("name").to_pylist())
+
+
+def test_a_second_list_as_long_as_the_first_is_read(tmp_path: Path) -> None:
+    event = b'{"ph":"X","cat":"cpu_op","name":"mm","pid":1,"tid":1,"dur":1,"ts":'
+    lists = [b",".join(event + b"%d}" % at for at in range(first, first + 20_000)) for first in (0, 20_000)]
+    text = b'{"schemaVersion":1,"traceEvents":[' + b'],"traceEvents":['.join(lists) + b'],"traceName":"x"}'
+    (tmp_path / "rank0.json").write_bytes(text)
+    raw = read(tmp_path / "rank0.json")
+    assert raw.events.num_rows == 40_000
+    assert [row.code for row in raw.health if row.severity is Severity.DATA_LOSS] == []
 
 
 def test_a_second_list_of_events_is_read(tmp_path: Path) -> None:

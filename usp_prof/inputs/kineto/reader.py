@@ -6,6 +6,7 @@ event by event. Peak memory grows with the piece and the columns, never with the
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _CARRY_LIMIT = 4 << 20
 """Bytes of text that is no JSON, beyond which no end is waited for."""
+_NEXT_LIST = re.compile(rb'\s*,\s*"traceEvents"\s*:\s*\[')
 _UNCOMMON = 8
 """Pieces one after another that were not as nearly all are, after which this is expected of no more."""
 
@@ -65,6 +67,8 @@ class _Reading:
         self.metadata.update(self._fields(head, parse_head(head)))
         while not self.closed and (self.feed.buffer or not self.feed.ended):
             self._piece(self.feed.piece())
+            if self.closed:
+                self._open_next_list()
         self._tail()
         self._second_list()
         self.damage.fault = self.source.fault
@@ -158,6 +162,14 @@ class _Reading:
             self.feed.buffer = rest + self.feed.buffer
         elif rest:
             self.feed.give_back(rest)
+
+    def _open_next_list(self) -> None:
+        """Go on with a list of the same name that follows at once: it may be as long as the first."""
+        self.feed.fill(HEAD_LIMIT)
+        opening = _NEXT_LIST.match(self.feed.buffer)
+        if opening is not None:
+            self.feed.buffer = self.feed.buffer[opening.end() :]
+            self.closed = False
 
     def _tail(self) -> None:
         """Read what follows the list when a careful reading met its end."""
