@@ -67,8 +67,7 @@ class _Reading:
         self.metadata.update(self._fields(head, parse_head(head)))
         while not self.closed and (self.feed.buffer or not self.feed.ended):
             self._piece(self.feed.piece())
-            if self.closed:
-                self._open_next_list()
+            self._open_next_list()
         self._tail()
         self._second_list()
         self.damage.fault = self.source.fault
@@ -165,6 +164,8 @@ class _Reading:
 
     def _open_next_list(self) -> None:
         """Go on with a list of the same name that follows at once: it may be as long as the first."""
+        if not self.closed:
+            return
         self.feed.fill(HEAD_LIMIT)
         opening = _NEXT_LIST.match(self.feed.buffer)
         if opening is not None:
