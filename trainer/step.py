@@ -6,11 +6,10 @@ Nothing here waits for the device: loss and norm stay on it until they are logge
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grads_with_norm_
 
 from trainer.configuration.settled import Settled
 from trainer.model.decoder import Decoder
@@ -147,12 +146,12 @@ class Update:
         return Outcome(loss, squares.sqrt(), message[3:].view_as(load), dropped, rate(self.settled, step))
 
     def _squares(self, accurate: torch.dtype) -> torch.Tensor:
-        """Sum the squares of this rank's gradients; one kernel reads those of which as many ranks hold copies."""
-        gradients: dict[int, list[torch.Tensor]] = defaultdict(list)
-        for part in self.slices:
-            gradients[part.copies].append(part.tensor.grad)
-        norms = {copies: get_total_norm(several).to(accurate) for copies, several in gradients.items()}
-        return torch.stack([norm.square() / copies for copies, norm in norms.items()]).sum()
+        """Sum the squares of this rank's gradients, each slice by its share of the ranks that hold it.
+
+        `get_total_norm` would be one kernel, but adds up 5e5 squares in fp32 with an error of 1e-5 on a CPU.
+        """
+        squares = [part.tensor.grad.to(accurate).square().sum() / part.copies for part in self.slices]
+        return torch.stack(squares).sum()
 
     def _clip(self, norm: torch.Tensor) -> None:
         limit = self.settled.options.clip
