@@ -217,7 +217,7 @@ KINDS: dict[str, Kind] = {
         "exposed-gathers",
         settings("work", {"zero_stage": 3, "overlap_dp": False}, {"zero_stage": 3, "overlap_dp": True}, **_LINK),
     ),
-    "recompute": Kind("needless-recompute", settings("work", {"recompute": "full"}, {})),
+    "recompute": Kind("needless-recompute", settings("work", {"recompute": 1}, {})),
     "low_bandwidth": Kind("low-bandwidth", slow_bandwidth),
     "odd_vocabulary": Kind("wasted-tiles", odd_vocabulary),
 }
