@@ -7,7 +7,9 @@ import json
 import numpy as np
 import pytest
 from made_faults import run_of
+from tiny import Trace, table_set
 
+from usp_prof.contract import Manifest
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.node_work import Family, shape_of
 from usp_prof.whatif.fitted_times import (
@@ -45,6 +47,23 @@ def test_two_sizes_tell_latency_from_bandwidth() -> None:
     assert not found.guessed.all() or found.latency_ns.max() <= USUAL_LATENCY_NS
     assert (found.latency(graph) <= np.maximum(graph.transfer, 0)).all()
     assert found.spread(graph, found.latency_ns, 7.0)[graph.nodes.call < 0].tolist().count(7.0) > 0
+
+
+def test_a_small_message_that_waits_for_a_large_one_tells_no_latency() -> None:
+    traces = {}
+    for rank in range(2):
+        trace = traces[rank] = Trace(rank, 2, device="cpu").group("1", [0, 1], "mesh_dp")
+        for step in range(4):
+            at = step * 200_000_000
+            trace.step(step, at, 200_000_000).op("aten::mm", at, 1_000_000)
+            sent = {"group": "1", "posted_at": at + 1_900_000}
+            trace.gloo("all_reduce", at + 2_000_000, 90_000_000, dims=(500_000,), sequence=3 * step, **sent)
+            # Behind it on the same link, and once more when the link is free.
+            trace.gloo("all_reduce", at + 2_100_000, 90_500_000, dims=(64,), sequence=3 * step + 1, thread=201, **sent)
+            sent["posted_at"] = at + 120_000_000
+            trace.gloo("all_reduce", at + 120_100_000, 400_000, dims=(64,), sequence=3 * step + 2, **sent)
+    found = network_of(table_set(traces, Manifest(device="cpu")))
+    assert found.latency_ns.max() == pytest.approx(400_000, rel=0.05)
 
 
 def test_kernels_scale_along_the_line() -> None:

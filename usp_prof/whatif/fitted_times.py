@@ -174,7 +174,8 @@ def _fit_network(tables: TableSet) -> Network:
     op, ops = rows.codes("op")
     axis = rows.codes("axis")[0]
     size, transfer = rows["bytes"], rows["transfer_ns"].astype(np.float64)
-    timed = (rows["transfer_ns"] > 0) & (size >= 0)
+    # What shares its link with another message waits for it: such a small one may take as long as a large one.
+    timed = (rows["transfer_ns"] > 0) & (size >= 0) & _alone(rows.codes("group")[0], rows["last_ns"], rows["end_ns"])
     small = timed & (size <= SMALL_BYTES)
     usual = float(np.median(transfer[small])) if small.any() else float(USUAL_LATENCY_NS)
     latency = np.minimum(np.full(len(rows), usual), np.maximum(transfer, 0.0))
@@ -185,6 +186,20 @@ def _fit_network(tables: TableSet) -> Network:
         if found is not None:
             latency[kind], guessed[kind] = found, False
     return Network(tuple(ops), op, rows["group_size"], size, latency, rows["inter_node"], guessed)
+
+
+def _alone(group: Ints, begin: Ints, end: Ints) -> Flags:
+    """Mark the calls during whose transfer no other call of their group moves data."""
+    alone = np.ones(len(group), dtype=bool)
+    order = np.lexsort((begin, group))
+    group, begin, end = group[order], begin[order], end[order]
+    for each in np.unique(group).tolist():
+        mine = np.flatnonzero(group == each)
+        # By call, in the order of their begins: when all before it are over, and when the next begins.
+        over = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(end[mine])[:-1])
+        following = np.append(begin[mine][1:], np.iinfo(np.int64).max)
+        alone[order[mine]] = (over <= begin[mine]) & (following >= end[mine])
+    return alone
 
 
 def _intercept(size: Ints, time: Floats) -> float | None:

@@ -158,8 +158,8 @@ class LowBandwidth:
             )
 
 
-AXES = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD, Axis.EP)
-"""Tensor and context parallelism need each message before the next can be made: there is nothing to bucket."""
+AXES = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD)
+"""The other axes need each message before the next can be made: there is nothing to bucket."""
 SMALL_BYTES = 1_000_000
 FEWEST_SMALL = 10
 
@@ -168,23 +168,22 @@ class SmallMessages:
     """Many small collectives pay for latency instead of bandwidth.
 
     What it finds
-        An axis of data or expert parallelism with at least ten collectives of less than 1 MB in a step whose transfer
-        takes so much longer than their bytes at the bandwidth of the axis' large collectives (without such, than one
-        latency for all) that bucketing them would shorten the step by 2 % or more.
+        An axis of data parallelism with at least ten collectives of less than 1 MB in a step whose transfer takes so
+        much longer than their bytes at the bandwidth of the axis' large collectives (without such, than one message
+        for all) that bucketing them would shorten the step by 2 % or more.
 
     Why it costs time
         Below about a megabyte the time of a collective hardly depends on its size: it is launches, hops and handshakes.
 
     What to do
         Put them together: larger DDP buckets (`bucket_cap_mb`), FSDP units of whole blocks, DeepSpeed
-        `reduce_bucket_size` and `allgather_bucket_size`, Megatron-LM `--ddp-bucket-size`; send metadata with the data.
-        torchtitan: wrap whole blocks (its default), nanotron: its accumulator holds one bucket; our trainer: `--bucket-
-        mb`.
+        `reduce_bucket_size` and `allgather_bucket_size`, Megatron-LM `--ddp-bucket-size`; torchtitan: wrap whole blocks
+        (its default), nanotron: its accumulator holds one bucket; our trainer: `--bucket-mb`.
 
     How the gain is predicted
         The run is replayed with each small transfer at the median bandwidth of the axis' large ones (`bucketed`):
         modelled, since no trace holds the bucketed call. Where an axis has no large ones but messages of very different
-        sizes take alike, the calls of a megabyte together pay one latency.
+        sizes take alike, the calls of a megabyte together take what one takes.
 
     When it is wrong
         When each small collective is needed right away and no other is ready to go along.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.intervals import union
 from usp_prof.columns.rows import lookup
 from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import EdgeKind, NodeKind
@@ -61,8 +62,20 @@ def reductions(graph: Graph, request: Request) -> Reductions:
         np.asarray(rows),
         {rank: int(groups[np.flatnonzero(mine[rank])[0]]) for rank in ranks},
         latency * (SLOWER if request.cautious else 1.0),
-        {rank: float(only[mine[rank]].sum()) / steps * (SLOWER if request.cautious else 1.0) for rank in ranks},
+        {
+            rank: float(only[rows].sum()) * _apart(graph, rows) / steps * (SLOWER if request.cautious else 1.0)
+            for rank, rows in mine.items()
+        },
     )
+
+
+def _apart(graph: Graph, rows: Flags) -> float:
+    """Give the time in which any of these calls moves data, as a share of the sum of all: 1 where none overlap.
+
+    Messages that share a link take longer each, not together.
+    """
+    end, transfer = graph.nodes.end[rows], graph.transfer[rows]
+    return union(end - transfer, end).length / max(1, int(transfer.sum()))
 
 
 def gathers_of_weights(graph: Graph, request: Request, whole: Reductions) -> Added:
