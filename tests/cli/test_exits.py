@@ -104,6 +104,29 @@ def test_a_closed_output_is_a_failure(run: Path, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+INTERRUPTED_IMPORT = """
+import sys
+from importlib.abc import MetaPathFinder
+from usp_prof.cli.app import main
+
+class Interrupt(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "usp_prof.cli.analyze":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+sys.exit(main(["analyze", "."]))
+"""
+
+
+def test_ctrl_c_while_a_command_is_imported_shows_no_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT], text=True, stderr=subprocess.PIPE, check=False, timeout=120
+    )
+    assert done.returncode == Exit.INTERRUPTED
+    assert done.stderr == "stopped\n"
+
+
 def test_a_page_without_its_extra_says_what_to_install(run: Path, tmp_path: Path) -> None:
     code = "import sys; sys.modules['bokeh'] = None; from usp_prof.cli.app import main; sys.exit(main(sys.argv[1:]))"
     words = [sys.executable, "-c", code, "analyze", str(run), "--format", "html", "--cache-dir", str(tmp_path)]

@@ -32,7 +32,13 @@ HANG_SECONDS = 120
 EXITS = {0, 2, 3}
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-COMMAND = "import sys; from usp_prof.cli.app import main; sys.exit(main(sys.argv[1:]))"
+COMMAND = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # until our own code runs, Ctrl-C is the interpreter's affair
+from usp_prof.cli.app import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main(sys.argv[1:]))
+"""
 LIMITED = """
 import resource, sys
 import pyarrow.parquet, usp_prof.cli.analyze, usp_prof.report.build, usp_prof.store.load

@@ -47,8 +47,7 @@ def run_to_exit(command: Callable[[], int], *, show_tracebacks: bool) -> int:
         _forget_output()
         return Exit.CLOSED_PIPE
     except KeyboardInterrupt:
-        sys.stderr.write("stopped\n")
-        return Exit.INTERRUPTED
+        return _stopped()
     except OSError as error:
         if show_tracebacks:
             raise
@@ -58,6 +57,11 @@ def run_to_exit(command: Callable[[], int], *, show_tracebacks: bool) -> int:
             raise
         return _failed(error)
     return status
+
+
+def _stopped() -> int:
+    sys.stderr.write("stopped\n")
+    return Exit.INTERRUPTED
 
 
 def _failed_system_call(error: OSError) -> int:
@@ -217,7 +221,13 @@ def _complete(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; give the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:  # while the command's modules were still being imported
+        return _stopped()
+
+
+def _run(words: list[str]) -> int:
     line = os.environ.get("COMP_LINE", "") if "_ARGCOMPLETE" in os.environ else ""
     if line:  # a shell asks for what could follow: the words are in the environment
         words = line.split()[1:]
