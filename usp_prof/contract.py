@@ -228,6 +228,8 @@ def model_entry(data: Mapping[str, Any]) -> ModelEntry:
     known["layer_kinds"] = [_layer_entry(kind) for kind in known.get("layer_kinds", [])]
     mtp_kind = known.get("mtp_kind")
     known["mtp_kind"] = _layer_entry(mtp_kind) if mtp_kind else None
+    if not all(0 <= place < len(known["layer_kinds"]) for place in known.get("layer_order", [])):
+        raise ValueError("layer_order names a kind of layer that is not described")
     return ModelEntry(**known)
 
 

@@ -26,6 +26,7 @@ from usp_prof.model.errors import InputError
 from usp_prof.model.files import read_bytes, write
 from usp_prof.model.finding import Level  # noqa: TC001
 from usp_prof.model.health import Severity  # noqa: TC001
+from usp_prof.model.plain_data import ERRORS, checked
 from usp_prof.model.printable import readable
 from usp_prof.model.selection import EVERYTHING, Selection
 
@@ -143,8 +144,8 @@ def load(path: str | Path) -> Baseline:
     hint = "make one with: usp-prof baseline save RUN -o baseline.json"
     data = read_bytes(path, "baseline", hint)
     try:
-        baseline = msgspec.json.decode(data, type=Baseline)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        baseline = checked(Baseline, msgspec.json.decode(data))
+    except (*ERRORS, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is no baseline: {error}", hint=hint) from error
     if baseline.format != FORMAT or not baseline.runs:
         raise InputError(f"{path} is no baseline", hint=hint)

@@ -85,7 +85,7 @@ def _transfers(model: Model, of_kind: dict[str, list[Op]], way: str) -> None:
     for transfers in (sends, receives):
         if transfers and len(transfers) != len(compute):
             raise InputError(
-                f"stage {compute[0].stage} has {len(transfers)} {transfers[0].kind} to {len(compute)} computations",
+                f"stage {transfers[0].stage} has {len(transfers)} {transfers[0].kind} to {len(compute)} computations",
                 hint="only plain pipelines can be replayed",
             )
         model.chain(transfers)
