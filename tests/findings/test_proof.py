@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from made_faults import run_of, run_with
-from made_pairs import EXPERTS, PAIRS, PLAIN
+from made_pairs import PAIRS, PLAIN
 from tiny import Trace, table_set
 
 from usp_prof.findings import all_rules, rule
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 HEAVY_HEAD = {"speed": {"head_ns": 800_000}}
-MANY_SMALL = EXPERTS | {"shape": {"layers": 12, "hidden": 64, "sequence": 64}}
+MANY_SMALL = {"mesh": {"dp": 4}, "work": {"zero_stage": 3}, "shape": {"layers": 12, "hidden": 32, "sequence": 64}}
 
 
 def launched_one_by_one() -> TableSet:
