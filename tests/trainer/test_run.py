@@ -67,8 +67,9 @@ def test_a_slow_link_delays_each_message_on_its_way(tmp_path: Path) -> None:
     messages = [event for event in events if event.get("args", {}).get("Process Group Description") == "mesh_dp"]
     assert len(marks) == len(messages) >= 6  # FSDP2 has a gather and a sum for each layer and for what is around them
     # A message that gloo's two threads begin late has spent the delay in their queue.
-    assert sorted(event["dur"] for event in messages)[len(messages) // 2] >= 4500
-    assert sorted(event["dur"] for event in marks)[len(marks) // 2] < 2500  # nobody waits before it is posted
+    taken, before = (sorted(event["dur"] for event in each)[len(each) // 2] for each in (messages, marks))
+    assert taken >= 4500
+    assert before < taken / 2, "nobody waits before it is posted"
 
 
 def test_one_process_as_typed(tmp_path: Path) -> None:
