@@ -20,10 +20,12 @@ DOT = """() => {
   const source = view && view.model.document.get_model_by_name('picked');
   if (!source) return null;
   const place = view.frame.bbox, box = view.canvas_view.el.getBoundingClientRect(), data = source.data;
-  const [x, y] = data.intensity ? [data.intensity[0], data.rate[0]] : [data.value[0] / 2, data.label[0]];
-  return [data.label[0], box.left + view.frame.x_scale.compute(x), box.top + view.frame.y_scale.compute(y)];
+  // A paced run's waits stand in place of ops, and no kernel is tied to them.
+  const i = Array.from(data.label).findIndex((label) => !label.startsWith("("));
+  const [x, y] = data.intensity ? [data.intensity[i], data.rate[i]] : [data.value[i] / 2, data.label[i]];
+  return [data.label[i], box.left + view.frame.x_scale.compute(x), box.top + view.frame.y_scale.compute(y)];
 }"""
-"""The first mark that can be clicked: its label and its place."""
+"""The first mark of an op: its label and its place."""
 
 
 def test_the_palette_goes_to_pages_and_ranks_by_keys_alone(visit: Visit) -> None:
