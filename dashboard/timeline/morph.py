@@ -83,8 +83,9 @@ def _node_of_event(prediction: Prediction, rank: int, event: NDArray[np.int32]) 
     """Find the node of each event of a rank; -1 where the graph holds none."""
     graph = prediction.graph
     rows = graph.nodes.of_rank(rank)
-    rows = rows[~graph.nodes.of_host[rows] & graph.placed[rows]]
+    rows = rows[~graph.nodes.of_host[rows]]
     events = events_of(graph)[rows]
+    rows, events = rows[events >= 0], events[events >= 0]
     order = np.argsort(events, kind="stable")
     if not len(order):
         return np.full(len(event), -1)

@@ -29,6 +29,7 @@ def command(*words: object, cwd: Path, **options: object) -> subprocess.Complete
         text=True,
         stderr=subprocess.PIPE,
         env=environment,
+        cwd=cwd,
         check=False,
         timeout=120,
         **options,  # type: ignore[call-overload]

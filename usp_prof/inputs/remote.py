@@ -251,8 +251,8 @@ class RemoteStream(io.RawIOBase):
         return InputError(f"{self._path.url} was changed while it was read", hint="read it again")
 
     def close(self) -> None:
-        """Ask for nothing more."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Ask for nothing more, and wait for what was asked: no request goes on behind a closed file."""
+        self._threads.shutdown(cancel_futures=True)
         super().close()
 
 

@@ -50,15 +50,13 @@ class RankNodes:
     lanes: int
     end: Ints = field(init=False)
     """Ends on the rank's own clock."""
+    of_device: Flags = field(init=False)
+    """What the device did; on ranks without one, all nodes."""
 
     def __post_init__(self) -> None:
-        """Work out the ends, which are asked for again and again."""
+        """Work out what is asked for again and again."""
         object.__setattr__(self, "end", self.start + self.duration)
-
-    @property
-    def of_device(self) -> Flags:
-        """Mark what the device did; on ranks without one, all nodes."""
-        return np.isin(self.kind, HOST_KINDS, invert=True)
+        object.__setattr__(self, "of_device", np.isin(self.kind, HOST_KINDS, invert=True))
 
     @property
     def first_of_lane(self) -> Flags:

@@ -33,7 +33,7 @@ RESUMED_NS = 100_000
 UNTRACED_WAIT_NS = 1_000_000
 """A shorter gap of the host is ordinary work, also where it happens to end when some work of the device does."""
 MOST_LATENCY_NS = 100_000
-"""A launch reaches a device that stands idle within some ten microseconds."""
+"""A launch reaches an idle device within some ten microseconds; what goes beyond this was spent in a queue."""
 FULL_QUEUE = 512
 """With so many launches pending, a launch can block: the driver's queue holds about 1,000."""
 HOST_WAIT_NS = 20_000
@@ -115,9 +115,7 @@ def waits_of(tables: TableSet, n: RankNodes) -> RankWaits:
     edges.add(talks, behind, np.zeros(len(talks), np.int64), EdgeKind.WAIT)
     _boundaries(n, edges)
     _returns(n, edges, gap, launched_at)
-    freeing, admitted = freed_by(n)
-    edges.add(freeing, admitted, n.start[admitted] - n.end[freeing], EdgeKind.QUEUE)
-    gap[admitted] = np.minimum(gap[admitted], 0)
+    _admissions(n, edges, gap)
     _untraced_waits(n, edges, gap, launched_at)
     is_given = is_first & (launch_source < 0) & (issue_source < 0) & (wait_source < 0)
     source, at_end, target, lag, kind = (np.concatenate(column) for column in zip(*edges.columns, strict=True))
@@ -257,6 +255,13 @@ def _returns(n: RankNodes, edges: _Edges, gap: Ints, launched_at: Ints) -> None:
     rows, source = back[good], before[good]
     edges.add(source, rows, n.start[rows] - n.end[source], EdgeKind.SYNC)
     gap[rows] = np.minimum(gap[rows], 0)
+
+
+def _admissions(n: RankNodes, edges: _Edges, gap: Ints) -> None:
+    """Let a launch that stood before a full queue come back when work of its stream has ended."""
+    freeing, admitted = freed_by(n)
+    edges.add(freeing, admitted, n.start[admitted] - n.end[freeing], EdgeKind.QUEUE)
+    gap[admitted] = np.minimum(gap[admitted], 0)
 
 
 def _untraced_waits(n: RankNodes, edges: _Edges, gap: Ints, launched_at: Ints) -> None:

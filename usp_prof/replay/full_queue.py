@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import lookup
+from usp_prof.columns.rows import lookup, rows_by_code, rows_of
 from usp_prof.replay.graph import NodeKind
 
 if TYPE_CHECKING:
@@ -39,37 +39,30 @@ def waited_for_room(launches: Columns, work: Columns) -> Flags:
       3. of the calls made then, those count that are long and come back right after work of the stream has ended.
     """
     marked = np.zeros(len(launches), dtype=bool)
-    starts_work = launches["kernels"] > 0
-    if not starts_work.any():
+    if not (launches["kernels"] > 0).any():
         return marked
-    # By event number of a call: its row in launches.
-    row_of = np.full(int(max(launches["event"].max(), work["launch_event"].max(initial=-1))) + 2, -1)
-    row_of[launches["event"]] = np.arange(len(launches))
-    lane, linked = work.codes("lane")[0], np.flatnonzero(work["launch_event"] >= 0)
-    for each in np.unique(lane[linked]).tolist():
-        mine = linked[lane[linked] == each]
-        rows = np.unique(row_of[work["launch_event"][mine]])
-        rows = rows[rows >= 0]
-        called = launches["start_ns"][rows]
-        order = np.argsort(called, kind="stable")
-        rows, called = rows[order], called[order]
-        # A graph's launch starts many kernels: its first tells when it was taken from the queue.
-        by_launch = mine[np.lexsort((work["start_ns"][mine], work["launch_event"][mine]))]
-        is_first = np.append(True, np.diff(work["launch_event"][by_launch]) != 0)
-        begun = np.sort(work["start_ns"][by_launch[is_first]])
-        # What was launched before the recording began, and was still in the queue then.
-        earlier = np.sort(work["start_ns"][(lane == each) & (work["launch_event"] < 0) & (work["start_ns"] < begun[0])])
-        pending = np.arange(len(rows)) - np.searchsorted(begun, called)
-        pending += len(earlier) - np.searchsorted(earlier, called)
-        if pending.max(initial=0) < LEAST_DEPTH:
+    launch = rows_of(launches["event"], work["launch_event"])  # by work: its row in launches; -1: not in the trace
+    for unordered in rows_by_code(work.codes("lane")[0]).values():
+        of_stream = unordered[np.argsort(work["start_ns"][unordered], kind="stable")]
+        # By call of this stream: its row in launches, and the first work that it started (a graph's starts many).
+        rows, first = np.unique(launch[of_stream], return_index=True)
+        rows, first = rows[rows >= 0], first[rows >= 0]
+        if len(rows) < FEWEST:
             continue
-        came_back = called + launches["dur_ns"][rows]
-        ended = np.sort((work["start_ns"] + work["dur_ns"])[lane == each])
-        place = np.searchsorted(ended, came_back, side="right") - 1
-        last_end = np.where(place >= 0, ended[np.maximum(place, 0)], called)
-        is_soon = (last_end > called) & (came_back - last_end <= RESUMED_NS)
+        begun = np.sort(work["start_ns"][of_stream[first]])
+        before = of_stream[: int(first.min())]  # launched before the recording began, and still in the queue then
+        rows = rows[np.argsort(launches["start_ns"][rows], kind="stable")]
+        called, taken = launches["start_ns"][rows], launches["dur_ns"][rows]
+        pending = np.arange(len(rows)) - np.searchsorted(begun, called)
+        pending += len(before) - np.searchsorted(work["start_ns"][before], called)
+        if pending.max() < LEAST_DEPTH:
+            continue
+        ended = np.sort(work["start_ns"][of_stream] + work["dur_ns"][of_stream])
+        place = np.searchsorted(ended, called + taken, side="right") - 1
+        last_end = lookup(ended, place, missing=-1)
+        is_soon = (last_end > called) & (called + taken - last_end <= RESUMED_NS)
         is_deep = pending >= DEEP_SHARE * pending.max()
-        waited = is_soon & is_deep & (launches["dur_ns"][rows] > LONG_NS)
+        waited = is_soon & is_deep & (taken > LONG_NS)
         if waited.sum() >= FEWEST:
             marked[rows[waited]] = True
     return marked
@@ -87,15 +80,16 @@ def freed_by(n: RankNodes) -> tuple[Ints, Ints]:
     device = np.flatnonzero(n.of_device)
     if not len(admitted):
         return admitted, admitted
-    # By event number of a call: the lane of what it launched.
+    # By event number of a call: the lane of what it launched. Work without a call (-1) writes into the last place.
     lane_of = np.full(int(max(n.event[admitted].max(), n.launch.max())) + 2, -1)
     lane_of[n.launch[device]] = n.lane[device]
-    lane = lane_of[n.event[admitted]]
+    of_lane = rows_by_code(n.lane[device])
     source = np.full(len(admitted), -1)
-    for each in np.unique(lane).tolist():
-        ended = device[n.lane[device] == each]
+    for lane, mine in rows_by_code(lane_of[n.event[admitted]]).items():
+        if lane not in of_lane:
+            continue
+        ended = device[of_lane[lane]]
         ended = ended[np.argsort(n.end[ended], kind="stable")]
-        mine = np.flatnonzero(lane == each)
         place = np.searchsorted(n.end[ended], n.start[admitted[mine]], side="right") - 1
         source[mine] = lookup(ended, place, missing=-1)
     known = source >= 0

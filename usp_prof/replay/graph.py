@@ -172,11 +172,6 @@ class Graph:
         """Mark the nodes that the trace holds."""
         return np.arange(len(self.nodes)) < len(self.nodes) - self.added
 
-    @property
-    def placed(self) -> Flags:
-        """Mark the nodes that say where an event of the trace lies: a node that stands for another has its event."""
-        return np.asarray(events_of(self) >= 0)
-
     def waits_as(self, other: Graph) -> bool:
         """Say whether nothing waits here for what it does not wait for there, so that one plan serves both."""
         return self.nodes is other.nodes and not self.rewired

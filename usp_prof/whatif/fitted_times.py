@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import lookup
+from usp_prof.columns.rows import lookup, rows_by_code
 from usp_prof.model.errors import UsageError
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NodeKind
@@ -191,14 +191,12 @@ def _fit_network(tables: TableSet) -> Network:
 def _alone(group: Ints, begin: Ints, end: Ints) -> Flags:
     """Mark the calls during whose transfer no other call of their group moves data."""
     alone = np.ones(len(group), dtype=bool)
-    order = np.lexsort((begin, group))
-    group, begin, end = group[order], begin[order], end[order]
-    for each in np.unique(group).tolist():
-        mine = np.flatnonzero(group == each)
-        # By call, in the order of their begins: when all before it are over, and when the next begins.
-        over = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(end[mine])[:-1])
-        following = np.append(begin[mine][1:], np.iinfo(np.int64).max)
-        alone[order[mine]] = (over <= begin[mine]) & (following >= end[mine])
+    for rows in rows_by_code(group).values():
+        mine = rows[np.argsort(begin[rows], kind="stable")]
+        # In the order of begins: a call is alone where all before it are over, and the next begins after its end.
+        all_over = np.maximum.accumulate(end[mine])
+        alone[mine[1:]] &= all_over[:-1] <= begin[mine[1:]]
+        alone[mine[:-1]] &= begin[mine[1:]] >= end[mine[:-1]]
     return alone
 
 

@@ -13,6 +13,7 @@ from usp_prof.contract import MANIFEST_NAME, TRACE_METADATA_KEY
 from usp_prof.export.merged_trace import write_rank
 from usp_prof.model.errors import UsageError
 from usp_prof.model.health import HealthRow, Severity
+from usp_prof.replay.graph import events_of
 from usp_prof.tables import clock
 from usp_prof.tables.table_set import MemorySource, TableSet
 from usp_prof.whatif.layout import AXES
@@ -103,7 +104,7 @@ def _told(tables: TableSet, prediction: Prediction) -> list[HealthRow]:
     if before.ranks != after.ranks:
         detail = f"of its {after.ranks} ranks the {len(tables.ranks)} that were recorded are shown"
         rows.append(HealthRow("predicted_ranks", Severity.INFO, detail=detail))
-    absent = int((~prediction.graph.placed & ~prediction.graph.measured).sum())
+    absent = int((events_of(prediction.graph)[~prediction.graph.measured] < 0).sum())
     if absent:
         detail = "communication that the changes add has its effect on the times, but is not in the tables itself"
         rows.append(HealthRow("predicted_calls", Severity.INFO, count=absent, detail=detail))

@@ -48,10 +48,15 @@ class _Moves:
         self.rank = rank
         self._tables, self._graph, self._timeline = tables, graph, timeline
         rows = graph.nodes.of_rank(rank)
-        self._rows = rows[(graph.measured | graph.placed)[rows]]
+        is_measured = rows < len(graph.nodes) - graph.added
+        # A node that an edit put in may stand for a measured one: then it has that one's event, which has none.
+        has_event = events_of(graph)[rows] >= 0
+        kept = is_measured | has_event
+        self._rows = rows[kept]
+        self._measured: Flags = is_measured[kept]
+        self._placed: Flags = has_event[kept]
         kind = graph.nodes.kind[self._rows]
         self._device: Flags = ~graph.nodes.of_host[self._rows]
-        self._placed: Flags = graph.placed[self._rows]
         self.is_host = bool(self._device.all())
         """Whether the rank has no device: the host does its work."""
         self._on_host = kind == NodeKind.COMPUTE if self.is_host else ~self._device
@@ -60,7 +65,7 @@ class _Moves:
     def steps(self) -> dict[str, tuple[Ints, Ints]]:
         """Where the steps' bounds were, and where they are now."""
         steps, clocks = self._tables.columns("steps", self.rank), clock.of(self._tables)
-        work = self._rows[self._device & self._graph.measured[self._rows]]
+        work = self._rows[self._device & self._measured]
         found = {}
         for name in ("start_ns", "end_ns"):
             aligned = clocks.align(self.rank, steps[name])
