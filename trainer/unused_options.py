@@ -1,6 +1,11 @@
 """Unused options: an option that would change nothing in this run is refused, with what it would need.
 
-An option at its default asks for nothing. Each row of `rows` is an option, whether it acts in this run, and why not.
+    torchrun --nproc-per-node 2 trainer/run.py --schedule zbv
+    error: --schedule zbv orders the work of a pipeline, and --pp is 1
+    hint: leave --schedule out
+
+`conditions` lists the options that act only beside others. An option at its default asks for nothing, so it is never
+refused. Beside them: numbers that are none, times of work that the run has not, and folders that cannot be written.
 """
 
 from __future__ import annotations
@@ -8,16 +13,31 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from trainer.configuration.options import OptionError, Options, default, flag_of, refuse
 from trainer.configuration.settled import Settled
 from trainer.synthetic.pacing import ACHIEVED
 
 AT_LEAST_ONE = ("steps", "timeout", "profile_steps")
+"""Counts of which zero would leave nothing to do."""
 WARMUP = 1
 """Steps between the skipped and the recorded ones, in which the profiler warms up."""
+ON_BY_DEFAULT = ("prefetch", "profile_memory", "sequence_parallel")
+"""Switches of which `--no-...` is what a user asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """An option that acts only beside others."""
+
+    name: str
+    acts: bool
+    """Whether it changes anything in this run."""
+    need: str
+    """What it is about and what the run lacks: the rest of a sentence that begins with the option."""
 
 
 def check_numbers(options: Options) -> None:
@@ -32,58 +52,84 @@ def check_numbers(options: Options) -> None:
         refuse(item.name in AT_LEAST_ONE and value == 0, f"{flag} 0 leaves nothing to do", f"{flag} 1")
 
 
-def rows(settled: Settled) -> Iterator[tuple[str, bool, str]]:
+def conditions(settled: Settled) -> Iterator[Condition]:
     """Name each option that acts only beside others, whether it acts, and what it would need."""
-    options, layout, shape = settled.options, settled.layout, settled.shape
-    summed = layout.dp * layout.cp > 1
-    yield "schedule", layout.pp > 1, "orders the work of a pipeline, and --pp is 1"
-    yield "stages_per_rank", settled.traits.is_looped, "is for the interleaved schedules"
-    yield "top_k", shape.experts > 0, "chooses among experts, and the model has none"
-    yield "capacity", shape.experts > 0, "limits what experts take, and the model has none"
-    yield "bucket_mb", options.zero < 2 and summed, "sizes gradient buckets, which take ZeRO-0 or -1 and dp or cp"
-    yield "sequence_parallel", layout.tp > 1, "is about tensor parallelism, and --tp is 1"
-    yield "prefetch", options.zero >= 2, "is about gathered weights, which ZeRO-2 and -3 have"
-    yield "cp_method", layout.cp > 1, "is how context ranks attend, and --cp is 1"
-    yield "cp_layout", layout.cp > 1, "is how context ranks share a sequence, and --cp is 1"
-    yield "ep_layout", layout.ep > 1, "is which ranks experts borrow, and --ep is 1"
-    yield "checkpoint_every", bool(options.checkpoint), "needs the folder of the checkpoints: --checkpoint"
-    yield "resume", bool(options.checkpoint), "needs the folder of the checkpoints: --checkpoint"
-    for recorded in ("output", "profile_skip", "profile_steps", "profile_memory"):
-        yield recorded, options.profile, "is about traces, which --profile records"
-    yield "pace_model", options.pace in ACHIEVED, "is what a named device computes: --pace h100, a100 or b200"
-    yield "flop_convention", not options.pace, "is of the MFU, which a paced run has not"
+    options, layout = settled.options, settled.layout
+    has_experts = settled.shape.experts > 0
+    sums_gradients = layout.dp * layout.cp > 1
+
+    in_buckets = options.zero < 2 and sums_gradients
+    yield Condition("bucket_mb", in_buckets, "sizes gradient buckets, which take ZeRO-0 or -1 and dp or cp")
+    yield Condition("prefetch", options.zero >= 2, "is about gathered weights, which ZeRO-2 and -3 have")
+
+    yield Condition("sequence_parallel", layout.tp > 1, "is about tensor parallelism, and --tp is 1")
+    yield Condition("cp_method", layout.cp > 1, "is how context ranks attend, and --cp is 1")
+    yield Condition("cp_layout", layout.cp > 1, "is how context ranks share a sequence, and --cp is 1")
+
+    yield Condition("schedule", layout.pp > 1, "orders the work of a pipeline, and --pp is 1")
+    yield Condition("stages_per_rank", settled.traits.is_looped, "is for the interleaved schedules")
+
+    yield Condition("top_k", has_experts, "chooses among experts, and the model has none")
+    yield Condition("capacity", has_experts, "limits what experts take, and the model has none")
+    yield Condition("ep_layout", layout.ep > 1, "is which ranks experts borrow, and --ep is 1")
+
+    for name in ("checkpoint_every", "resume"):
+        yield Condition(name, bool(options.checkpoint), "needs the folder of the checkpoints: --checkpoint")
+    for name in ("output", "profile_skip", "profile_steps", "profile_memory"):
+        yield Condition(name, options.profile, "is about traces, which --profile records")
+
+    names_device = options.pace in ACHIEVED
+    yield Condition("pace_model", names_device, "is what a named device computes: --pace h100, a100 or b200")
+    yield Condition("flop_convention", not options.pace, "is of the MFU, which a paced run has not")
 
 
 def check_effects(settled: Settled) -> None:
     """Refuse options that would change nothing."""
     options = settled.options
     items = {item.name: item for item in fields(Options)}
-    for name, acts, need in rows(settled):
-        item, value = items[name], getattr(options, name)
-        asked = value not in {default(item), 0, ""}
-        typed = flag_of(item) if isinstance(value, bool) else f"{flag_of(item)} {value}"
-        if name in {"prefetch", "profile_memory", "sequence_parallel"}:
-            asked, typed = not value, flag_of(item).replace("--", "--no-", 1)
-        refuse(asked and not acts, f"{typed} {need}", f"leave {typed.split()[0]} out")
-    needed = options.profile_skip + WARMUP + options.profile_steps
-    rule = f"--profile records steps {needed - options.profile_steps} to {needed - 1}, and --steps is {options.steps}"
-    refuse(options.profile and options.steps < needed, rule, f"--steps {needed}")
+    for condition in conditions(settled):
+        typed = _typed(items[condition.name], options)
+        if typed and not condition.acts:
+            raise OptionError(f"{typed} {condition.need}", hint=f"leave {typed.split()[0]} out")
+    _check_recorded_steps(options)
     _check_pace(settled)
+
+
+def _typed(item: Field[Any], options: Options) -> str:
+    """Give an option as it was typed; nothing where it is at its default and asks for nothing."""
+    value, flag = getattr(options, item.name), flag_of(item)
+    if item.name in ON_BY_DEFAULT:
+        return "" if value else flag.replace("--", "--no-", 1)
+    if value in {default(item), 0, ""}:
+        return ""
+    return flag if value is True else f"{flag} {value}"
+
+
+def _check_recorded_steps(options: Options) -> None:
+    """Refuse a run that ends before what it should record."""
+    needed = options.profile_skip + WARMUP + options.profile_steps
+    first, last = needed - options.profile_steps, needed - 1
+    rule = f"--profile records steps {first} to {last}, and --steps is {options.steps}"
+    refuse(options.profile and options.steps < needed, rule, f"--steps {needed}")
 
 
 def _check_pace(settled: Settled) -> None:
     """Refuse times that are none, and those of work that this run has not."""
-    if not settled.options.pace or settled.options.pace in ACHIEVED:
+    pace = settled.options.pace
+    if not pace or pace in ACHIEVED:
         return
-    times = [float(part) for part in settled.options.pace.split(",")]
+    times = [float(part) for part in pace.split(",")]
     wrong = any(not math.isfinite(time) or time < 0 for time in times)
-    refuse(wrong, f"--pace {settled.options.pace}: times are milliseconds from zero up", "--pace 20,20,20")
-    ring = settled.layout.cp > 1 and settled.options.cp_method == "ring"
-    for index, acts, what in ((4, settled.shape.experts > 0, "routed experts"), (3, ring, "ring attention")):
-        vain = len(times) > index and times[index] > 0 and not acts
-        kept = [*times[:index], *(0.0 for _ in times[index : index + 1]), *times[index + 1 :]]
-        fitting = ",".join(f"{time:g}" for time in kept)
-        refuse(vain, f"--pace {settled.options.pace}: this run has no {what} to wait for", f"--pace {fitting}")
+    refuse(wrong, f"--pace {pace}: times are milliseconds from zero up", "--pace 20,20,20")
+
+    # Places in F,I,W,A,E: the fourth time is ring attention's, the fifth the routed experts'.
+    has_ring = settled.layout.cp > 1 and settled.options.cp_method == "ring"
+    has_experts = settled.shape.experts > 0
+    for place, present, work in ((4, has_experts, "routed experts"), (3, has_ring, "ring attention")):
+        if len(times) > place and times[place] > 0 and not present:
+            times[place] = 0.0
+            fitting = ",".join(f"{time:g}" for time in times)
+            raise OptionError(f"--pace {pace}: this run has no {work} to wait for", hint=f"--pace {fitting}")
 
 
 def check_folders(options: Options) -> None:
@@ -91,6 +137,7 @@ def check_folders(options: Options) -> None:
     for flag, path in (("--checkpoint", options.checkpoint), ("--output", options.output)):
         if not path:
             continue
+        # The folder itself is made later; what must take a new file now is the nearest one above that exists.
         place = Path(path).absolute()
         while not place.exists() and place != place.parent:
             place = place.parent
@@ -98,4 +145,5 @@ def check_folders(options: Options) -> None:
             with tempfile.TemporaryFile(dir=place):
                 pass
         except OSError as error:
-            raise OptionError(f"{flag} {path} cannot be written: {error.strerror}", f"{flag} /tmp/run") from error
+            rule = f"{flag} {path} cannot be written: {error.strerror}"
+            raise OptionError(rule, hint=f"{flag} /tmp/run") from error

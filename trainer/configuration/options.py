@@ -1,6 +1,10 @@
 """Options: everything that a user can ask of the trainer, and how it is read.
 
-`Options` is the whole list: the command line, a TOML file (``--config``) and the documentation are made from it.
+`Options` is the whole list: one field an option, with its default and its line of help. Three things are made from it:
+    the command line      `--tp 2` sets `tp`
+    a TOML file           `--config run.toml` reads lines such as `tp = 2`, checked as if they were typed
+    the documentation     the table of options in docs/trainer.md
+Whether options fit together is another question, which `rules.py` answers.
 """
 
 from __future__ import annotations
@@ -47,41 +51,58 @@ def option(default: Any, text: str, *, choices: tuple[Any, ...] = (), metavar: s
 class Options:
     """Every option with its default; zero for a size means: choose one."""
 
+    # Data parallelism, and what its ranks shard.
     dp: int = option(0, "data-parallel ranks (default: what the other axes leave)")
     dp_replicate: int = option(1, "replicas among them: hybrid sharding over dp / dp-replicate ranks")
     zero: int = option(0, "ZeRO stage: what data-parallel ranks shard", choices=(0, 1, 2, 3))
     prefetch: bool = option(default=True, text="ZeRO-2 and -3: gather the next layer's weights while this one computes")
     bucket_mb: float = option(0.0, "ZeRO-0 and -1: size of a gradient bucket (default: 25 MB, at least four buckets)")
+
+    # Tensor and sequence parallelism.
     tp: int = option(0, "tensor-parallel ranks")
     sequence_parallel: bool = option(default=True, text="tensor ranks hold a slice of the sequence between blocks")
+
+    # Context parallelism.
     cp: int = option(0, "context-parallel ranks")
     cp_method: str = option("ring", "how attention sees the whole sequence", choices=("ring", "ulysses", "allgather"))
     cp_layout: str = option("zigzag", "which tokens a context rank holds", choices=("contiguous", "zigzag"))
+
+    # Pipeline parallelism.
     pp: int = option(0, "pipeline stages' ranks")
     schedule: str = option("1f1b", "order of the pipeline's work", choices=SCHEDULES)
     stages_per_rank: int = option(2, "stages on each rank under the interleaved schedules")
     micro_batches: int = option(0, "micro-batches of a pipeline pass (default: twice --pp)")
+
+    # Expert parallelism, and the mixture of experts.
     ep: int = option(0, "expert-parallel ranks, borrowed from dp, cp and tp")
     ep_layout: str = option("outer", "borrow ranks far apart (dp first) or neighbours", choices=("outer", "inner"))
     experts: int = option(0, "routed experts in each layer; 0 is a dense model")
     top_k: int = option(0, "experts for each token (default: the model's, else 2)")
     capacity: float = option(0.0, "most that an expert takes, in even shares; more is dropped (default: no limit)")
+
+    # The batch, and how a layer computes.
     recompute: str = option("none", "activations computed again in backward", choices=("none", "selective", "full"))
     accumulate: int = option(0, "passes before an update (default: what --batch and --micro-batch ask for, else one)")
     micro_batch: int = option(0, "sequences in a micro-batch (default: what --batch leaves)")
     batch: int = option(0, "sequences in an update over all ranks (default: two in each micro-batch)")
     dtype: str = option("fp32", "arithmetic; masters stay fp32", choices=("fp32", "bf16", "fp8", "fp64"))
     compile: bool = option(default=False, text="compile the layers with torch.compile")
+
+    # The model and its data.
     model: str = option("tiny", "tiny, small, 100m, 1b, 8b or a config.json", metavar="NAME|FILE")
     layers: int = option(0, "override the model's layers")
     sequence: int = option(0, "override the model's sequence length")
     data: str = option("", "a text file to learn, byte by byte (default: synthetic tokens)", metavar="FILE")
+
+    # Updates.
     steps: int = option(5, "updates to make")
     lr: float = option(3e-3, "peak learning rate")
     warmup: int = option(2, "updates of linear warm-up; a cosine follows")
     clip: float = option(1.0, "largest gradient norm over the mesh; 0 for none")
     weight_decay: float = option(0.1, "AdamW's weight decay")
     seed: int = option(0, "of weights and data")
+
+    # Where it runs, and what it records and tells.
     device: str = option("", "where to compute (default: cuda where there is one)", choices=("cpu", "cuda"))
     output: str = option("", "folder of the run (default: traces/<time>-<mesh>)", metavar="FOLDER")
     profile: bool = option(default=False, text="record a trace of every rank")
@@ -90,9 +111,13 @@ class Options:
     profile_memory: bool = option(default=True, text="record allocations too")
     metrics: str = option("text", "form of the live metrics; also --log", choices=("text", "json"))
     flop_convention: str = option("palm", "of the MFU shown", choices=("palm", "matmul", "causal"))
+
+    # Checkpoints.
     checkpoint: str = option("", "folder of checkpoints", metavar="FOLDER")
     checkpoint_every: int = option(0, "updates between checkpoints (default: at the end)")
     resume: bool = option(default=False, text="continue from the newest checkpoint in --checkpoint")
+
+    # Paced compute and injected faults.
     pace: str = option("", "replace compute by the waits of a device: h100, a100, b200, or F,I,W[,A[,E]] ms of a layer")
     pace_model: str = option("8b", "model whose layers the paced device computes", metavar="NAME|FILE")
     fault: list[str] = option([], "inject a fault, e.g. slow-rank:rank=2,factor=1.8 (several)", metavar="FAULT")  # noqa: RUF009 - makes a field with a factory
@@ -100,7 +125,8 @@ class Options:
 
     def changed(self) -> dict[str, Any]:
         """Give what differs from the defaults, for the manifest."""
-        return {item.name: value for item in fields(self) if (value := getattr(self, item.name)) != default(item)}
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {item.name: values[item.name] for item in fields(self) if values[item.name] != default(item)}
 
 
 def default(item: Field[Any]) -> Any:  # noqa: ANN401 - an option's own type
@@ -121,8 +147,11 @@ def flags_of(item: Field[Any]) -> list[str]:
 def described(item: Field[Any]) -> str:
     """Say what an option is for, and its default where that says anything."""
     text, value = item.metadata["help"], default(item)
-    silent = "default:" in text or value in ("", [], False) if not item.metadata["choices"] else value == ""
-    return text if silent else f"{text} (default: {value})"
+    if item.metadata["choices"]:
+        empty, named = ("",), False
+    else:
+        empty, named = ("", [], False), "default:" in text
+    return text if named or value in empty else f"{text} (default: {value})"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -142,28 +171,33 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("--config", metavar="FILE", help="a TOML file of options; the command line wins")
-    hints = get_type_hints(Options)
+    types = get_type_hints(Options)
     for item in fields(Options):
-        settings: dict[str, Any] = {"help": described(item)}
-        if hints[item.name] is bool:
-            made.add_argument(flag_of(item), action=argparse.BooleanOptionalAction, **settings)
-            continue
-        if item.metadata["choices"]:
-            settings["choices"] = item.metadata["choices"]
-        else:
-            settings["metavar"] = item.metadata["metavar"] or {int: "N", float: "X"}.get(hints[item.name], "TEXT")
-        several = bool(get_args(hints[item.name]))
-        settings |= {"action": "append"} if several else {"type": hints[item.name]}
-        made.add_argument(*flags_of(item), **settings)
+        made.add_argument(*flags_of(item), help=described(item), **_reading(item, types[item.name]))
     return made
+
+
+def _reading(item: Field[Any], kind: type) -> dict[str, Any]:
+    """Say to argparse how an option's text becomes a value of its type."""
+    if kind is bool:
+        return {"action": argparse.BooleanOptionalAction}  # --profile and --no-profile
+    reading: dict[str, Any] = {"type": kind}
+    if get_args(kind):  # list[str]: the option may be given several times
+        reading = {"action": "append"}
+    if choices := item.metadata["choices"]:
+        return reading | {"choices": choices}
+    placeholder = {int: "N", float: "X"}.get(kind, "TEXT")
+    return reading | {"metavar": item.metadata["metavar"] or placeholder}
 
 
 def parse(arguments: Sequence[str]) -> Options:
     """Read the command line, over a TOML file if one is given, over the defaults."""
     given = vars(parser().parse_args(arguments))
     path = given.pop("config", None)
-    written = vars(parser().parse_args(list(_typed(Path(path))))) if path else {}
-    return Options(**{**written, **given})
+    if not path:
+        return Options(**given)
+    from_file = vars(parser().parse_args(list(_typed(Path(path)))))
+    return Options(**{**from_file, **given})
 
 
 def _typed(path: Path) -> Iterator[str]:
@@ -174,11 +208,13 @@ def _typed(path: Path) -> Iterator[str]:
         raise OptionError(f"--config {path}: {error}", hint="a TOML file of lines such as: tp = 2") from error
     for key, value in data.items():
         flag = "--" + key.replace("_", "-")
-        refuse(flag not in _flags(), f"--config {path}: no option {key!r}", _nearest(flag).removeprefix("--"))
+        nearest = _nearest(flag).removeprefix("--")  # as it is written in a file
+        refuse(flag not in _flags(), f"--config {path}: no option {key!r}", nearest)
         if isinstance(value, bool):
             yield flag if value else flag.replace("--", "--no-", 1)
-        else:
-            yield from (f"{flag}={each}" for each in (value if isinstance(value, list) else [value]))
+            continue
+        for each in value if isinstance(value, list) else [value]:
+            yield f"{flag}={each}"
 
 
 def _flags() -> list[str]:

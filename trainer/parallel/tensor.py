@@ -1,8 +1,16 @@
 """Tensor parallelism: layers split by columns and by rows, with or without sequence parallelism between them.
 
-Inside a block (attention, feed-forward network) weights are split by columns, then by rows, so that each rank ends with
-partial sums of all outputs. What happens at a block's two edges is what `BlockEdges` says. The vocabulary is split
-likewise, and the loss is taken without ever building the whole row of logits (loss parallelism).
+A block (attention, feed-forward network) is y = f(x A) B. With n ranks, rank r holds columns A_r and rows B_r:
+
+    h_r = f(x A_r)        a part of the inner width: some of the heads, some of the network's neurons
+    y   = sum of h_r B_r  each rank has a partial sum of all outputs, so one collective a block adds them up
+
+So nothing travels inside a block; what travels at its two edges is what `BlockEdges` says. The vocabulary is split
+likewise: rows of the embedding, columns of the head. Of the logits a rank has its columns alone, and the loss is taken
+without ever bringing a whole row together (loss parallelism).
+
+Activations are ``[sequence, batch, width]``. In the comments S is the sequence of this context-parallel rank, B the
+batch, H the hidden width, V the vocabulary, n the tensor-parallel ranks.
 """
 
 from __future__ import annotations
@@ -28,37 +36,45 @@ class BlockEdges:
         sequence parallelism       all-gather (reduce-scatter)    reduce-scatter (all-gather)
         --no-sequence-parallel     nothing (all-reduce)           all-reduce (nothing)
 
-    With it each rank holds a slice of the sequence between the blocks, so that norms and residuals cost each rank a
-    part of the time and memory. The bytes are the same: an all-reduce is a reduce-scatter and an all-gather.
+    In brackets: what the gradient does at the same edge. With sequence parallelism each rank holds a slice of the
+    sequence between the blocks, so that norms and residuals cost each rank a part of the time and memory. The bytes are
+    the same: an all-reduce is a reduce-scatter and an all-gather.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.group, self.sequence_parallel = plan.mesh["tp"], plan.settled.options.sequence_parallel
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:
-        """Give a block the whole sequence."""
-        return gather(x, self.group) if self.sequence_parallel else sum_backward(x, self.group)
+        """Give a block the whole sequence: ``[S, B, H]`` from ``[S/n, B, H]``, or as it is."""
+        if self.sequence_parallel:
+            return gather(x, self.group)
+        return sum_backward(x, self.group)
 
     def leave(self, partial_sums: torch.Tensor) -> torch.Tensor:
-        """Add up what the ranks have of a block's output; each keeps its slice, or all of it."""
-        return (reduce_scatter if self.sequence_parallel else sum_forward)(partial_sums, self.group)
+        """Add up the ranks' ``[S, B, H]``, of which each keeps its slice ``[S/n, B, H]``, or all."""
+        if self.sequence_parallel:
+            return reduce_scatter(partial_sums, self.group)
+        return sum_forward(partial_sums, self.group)
 
     def held(self, positions: torch.Tensor) -> torch.Tensor:
-        """Give the positions that this rank holds between the blocks."""
-        return positions.chunk(self.group.size)[self.group.rank] if self.sequence_parallel else positions
+        """Give the positions that this rank holds between the blocks: S/n of S, or all."""
+        if self.sequence_parallel:
+            return positions.chunk(self.group.size)[self.group.rank]
+        return positions
 
 
 class SplitLinear(nn.Module):
-    """A linear layer split over the group by outputs: each rank computes some of them."""
+    """A linear layer split over the group by outputs: each rank computes some of them, and nothing is communicated."""
 
     def __init__(self, plan: Plan, name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
         super().__init__()
+        # Weights are [outputs, inputs], as torch keeps them: this rank has some of the rows.
         self.weight = sharded(plan, normal(plan, name), (outputs, inputs), 0)
         self.bias = sharded(plan, Constant(0), (outputs,), 0) if bias else None
         self.product, self.postponed = plan.product, plan.postponed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Multiply by this rank's part, in the layers' precision."""
+        """Multiply by this rank's part, in the layers' precision: ``[S, B, outputs/n]`` from ``[S, B, inputs]``."""
         out = multiply(x, self.weight, self.product, self.postponed)
         return out if self.bias is None else out + self.bias
 
@@ -68,13 +84,15 @@ class RowLinear(nn.Module):
 
     def __init__(self, plan: Plan, name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
         super().__init__()
+        # This rank has some of the columns. The bias is whole: it is added once, behind the sum.
         self.weight = sharded(plan, normal(plan, name), (outputs, inputs), 1)
         self.bias = replicated(plan, Constant(0), (outputs,)) if bias else None
         self.product, self.postponed, self.edges = plan.product, plan.postponed, BlockEdges(plan)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Multiply by this rank's part and add up."""
-        out = self.edges.leave(multiply(x, self.weight, self.product, self.postponed))
+        """Multiply ``[S, B, inputs/n]`` by this rank's part, and add up over the group."""
+        partial_sums = multiply(x, self.weight, self.product, self.postponed)
+        out = self.edges.leave(partial_sums)
         return out if self.bias is None else out + self.bias
 
 
@@ -87,42 +105,58 @@ class VocabEmbedding(nn.Module):
         self.weight = sharded(plan, normal(plan, name), (vocab, hidden), 0)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Look up ``[sequence, batch]`` tokens; rows of other ranks count as zero before the sum."""
+        """Look up ``[S, B]`` tokens; a row that another rank holds counts as zero before the sum."""
         if self.group.size == 1:
             return F.embedding(tokens, self.weight)
-        index, mine = _own(tokens, self.weight.shape[0], self.group)
-        return self.edges.leave(F.embedding(index, self.weight) * mine.unsqueeze(-1))
+        row, is_own = _own_rows(tokens, self.weight.shape[0], self.group)
+        partial_sums = F.embedding(row, self.weight) * is_own.unsqueeze(-1)
+        return self.edges.leave(partial_sums)
 
 
-def _own(tokens: torch.Tensor, rows: int, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
-    """Give the row of each token among this rank's, any row for those of other ranks, and which are this rank's."""
-    local = tokens - group.rank * rows
-    return local.clamp(0, rows - 1), (local >= 0) & (local < rows)
+def _own_rows(tokens: torch.Tensor, rows: int, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
+    """Give each token's row among this rank's, and whether it is one of them; where not, the row is any that exists."""
+    row = tokens - group.rank * rows
+    is_own = (row >= 0) & (row < rows)
+    return row.clamp(0, rows - 1), is_own
 
 
 class _VocabCrossEntropy(torch.autograd.Function):
+    """Cross-entropy over a vocabulary that is split over the group.
+
+    A token's loss is log(sum of exp(logit)) - logit of its target, both after the largest logit is taken off.
+    Forward:  1  largest logit of each token                      all-reduce (max) of [S, B]
+              2  sum of exp, and the target's logit if it is ours all-reduce (sum) of [2, S, B]
+    Backward: softmax - 1 at the target, for this rank's columns; nothing travels.
+    """
+
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor, group: Group) -> torch.Tensor:  # noqa: ANN401
-        top = logits.amax(-1, keepdim=True)
-        all_reduce(top, group, dist.ReduceOp.MAX)
-        exponents = (logits - top).exp()
-        index, mine = _own(targets, logits.shape[-1], group)
-        index = index.unsqueeze(-1)
-        picked = (logits - top).gather(-1, index).squeeze(-1) * mine
-        sums = torch.stack([exponents.sum(-1), picked])
-        all_reduce(sums, group)
-        ctx.save_for_backward(exponents / sums[0].unsqueeze(-1), index, mine)
-        return sums[0].log() - sums[1]
+        # Logits are [S, B, V/n]: the columns of this rank. Targets are [S, B], the same on all ranks.
+        largest = logits.amax(-1, keepdim=True)
+        all_reduce(largest, group, dist.ReduceOp.MAX)
+        shifted = logits - largest
+        exponents = shifted.exp()
+        column, is_own = _own_rows(targets, logits.shape[-1], group)
+        column = column.unsqueeze(-1)
+        # Zero but on the one rank that has the target's column, so that the sum over ranks is the target's logit.
+        target_logit = shifted.gather(-1, column).squeeze(-1) * is_own
+        message = torch.stack([exponents.sum(-1), target_logit])
+        all_reduce(message, group)
+        sum_of_exponents, target_logit = message
+        softmax = exponents / sum_of_exponents.unsqueeze(-1)
+        ctx.save_for_backward(softmax, column, is_own)
+        return sum_of_exponents.log() - target_logit
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # noqa: ANN401
-        shares, index, mine = ctx.saved_tensors
-        picked = torch.zeros_like(shares).scatter_(-1, index, mine.unsqueeze(-1).to(shares.dtype))
-        return (shares - picked) * grad.unsqueeze(-1), None, None
+        softmax, column, is_own = ctx.saved_tensors
+        is_target = torch.zeros_like(softmax)
+        is_target.scatter_(-1, column, is_own.unsqueeze(-1).to(softmax.dtype))
+        return (softmax - is_target) * grad.unsqueeze(-1), None, None
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, group: Group) -> torch.Tensor:
-    """Take each token's loss from logits whose vocabulary is split over the group; the same value on all its ranks."""
+    """Take each token's loss, ``[S, B]``, from logits ``[S, B, V/n]``; the same value on all ranks of the group."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
     if group.size == 1:
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
