@@ -141,6 +141,26 @@ class TestWhatIsLeftOutIsSaid:
         assert f"of {RANKS} ranks" in said
         assert "ranks_left_out" in said
 
+    def test_over_the_mean_step_in_the_terminal_and_on_the_page(
+        self, folder: Path, store: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for form in ("terminal", "html"):
+            command = ["analyze", str(folder), "--ranks", "sample:4", "--store", str(store), "-q", "--format", form]
+            assert main(command) == 0
+            said = capsys.readouterr().out
+            assert "mean of these 4 ranks" in said
+            assert "mean of all ranks" not in said
+
+    def test_of_all_ranks_the_mean_is_of_all(self, folder: Path, store: Path) -> None:
+        report = open_run(folder, cache_dir=store).report()
+        assert "mean of all ranks' steps" in report.text()
+        assert "only" not in report.summary.sentence
+
+    def test_before_an_answer_in_python(self, folder: Path, store: Path) -> None:
+        run = open_run(folder, ranks="sample:4", cache_dir=store)
+        assert run.breakdown().sentence.startswith("4 of 16 ranks (")
+        assert run.breakdown(ranks=[run.ranks[0]]).sentence.startswith("1 of 16 ranks (")
+
 
 class TestWrongWords:
     """Each is refused with what to write."""

@@ -155,7 +155,7 @@ class Questions:
         result, figures = results[analysis], Figures(document.values)
         return Answer(
             question,
-            getattr(sentences, name)(figures),
+            sentences.of_ranks(document.run, getattr(sentences, name)(figures)),
             tuple(result.values()),
             tuple(sorted(result.notes)),
             pictures.picture(analysis, section, result, figures),

@@ -7,16 +7,22 @@ from typing import TYPE_CHECKING
 from usp_prof.model.metric import Unit
 from usp_prof.report.figures import axes_in_order, label_of, parts
 from usp_prof.report.format import quantity, share
+from usp_prof.report.words import ranks_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from usp_prof.model.finding import Finding
-    from usp_prof.report.document import Document
+    from usp_prof.report.document import Document, RunFacts
     from usp_prof.report.figures import Figures, Key, Number
 
 _LEAST = 0.005
 """Parts of less than half a per cent of the step are not worth a word."""
+
+
+def of_ranks(run: RunFacts, sentence: str) -> str:
+    """Put before a sentence which ranks it is of, where the job has more."""
+    return f"{ranks_phrase(run)} only: {sentence}" if run.is_part else sentence
 
 
 def breakdown(figures: Figures) -> str:

@@ -45,7 +45,7 @@ class Report:
         document = self.document
         return Answer(
             "Where does the step go, and what should be done about it?",
-            sentences.summary(document, Figures(document.values)),
+            sentences.of_ranks(document.run, sentences.summary(document, Figures(document.values))),
             document.values,
             document.health,
             pictures.stack_of(document.summary.blocks),

@@ -26,10 +26,10 @@ from usp_prof.cli.opening import (
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
 from usp_prof.model.flops import load as load_model
+from usp_prof.model.health import spans
 from usp_prof.model.selection import Assumptions, Selection
 from usp_prof.report.build import analyse, build
 from usp_prof.report.sections import SECTIONS
-from usp_prof.report.words import spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -49,6 +49,8 @@ class RunFacts:
     paced: bool = False
     others: tuple[str, ...] = ()
     """Names of other runs in the same place, newest first."""
+    is_part: bool = False
+    """Whether the job has more ranks than these: some were left out, have no trace, or are not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,14 @@ def run_facts(tables: TableSet, selection: Selection, name: str, others: Sequenc
         model=manifest.model.name if manifest and manifest.model else "",
         paced=bool(manifest and manifest.paced),
         others=tuple(others),
+        is_part=_is_part(tables, ranks),
     )
+
+
+def _is_part(tables: TableSet, ranks: list[int]) -> bool:
+    """Say whether these ranks are fewer than the job has, as far as the traces tell."""
+    unread = any(row.code in {"ranks_left_out", "missing_ranks"} for row in tables.health)
+    return unread or len(ranks) < max(len(tables.ranks), _world_size(tables, ranks) or 0)
 
 
 def _world_size(tables: TableSet, ranks: list[int]) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
 
@@ -41,15 +42,11 @@ def ranks_phrase(run: RunFacts) -> str:
     return f"{read} rank{'s' if read != 1 else ''}"
 
 
-def spans(numbers: Iterable[int]) -> str:
-    """Write ascending numbers as spans: 0-3, 7."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+def ranks_of_mean(run: RunFacts) -> str:
+    """Say whose steps a mean is of: all ranks', or those of these few where the job has more."""
+    if not run.is_part:
+        return "all ranks'"
+    return f"these {len(run.ranks)} ranks'" if len(run.ranks) != 1 else f"rank {run.ranks[0]}'s"
 
 
 def finding_lines(finding: Finding, *, proof: bool = False) -> list[str]:

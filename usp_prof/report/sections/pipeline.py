@@ -12,7 +12,7 @@ from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.plain import key_figures, listed, notes
-from usp_prof.report.words import spans
+from usp_prof.model.health import spans
 
 if TYPE_CHECKING:
     from usp_prof.analyses.pipeline import PipelineResult

@@ -13,7 +13,7 @@ from usp_prof.report.document import Chart, DataTable, Section, TableColumn
 from usp_prof.report.figures import parts
 from usp_prof.report.sections.plain import key_figures, listed, notes
 from usp_prof.report.sections.summary import where_the_step_goes
-from usp_prof.report.words import spans
+from usp_prof.model.health import spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -98,7 +98,7 @@ def build_breakdown(context: Context, title: str) -> Section | None:
     if result is None:
         return None
     blocks: list[Block] = []
-    mean = where_the_step_goes(context.figures)
+    mean = where_the_step_goes(context.figures, context.run)
     if mean is not None:
         blocks.append(mean)
     rows = by_rank(context.figures)

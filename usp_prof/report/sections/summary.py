@@ -1,4 +1,4 @@
-"""What does one need to know first? The first screen: time, use, where the step goes, who is late, what to do."""
+"""First screen of a report: step time, MFU, where the step goes, which ranks are late, what to do."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from usp_prof.report.document import (
 )
 from usp_prof.report.figures import axes_in_order, parts
 from usp_prof.report.format import quantity
+from usp_prof.report.words import ranks_of_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from usp_prof.model.finding import IdealStep
     from usp_prof.model.health import HealthRow
-    from usp_prof.report.document import Block
+    from usp_prof.report.document import Block, RunFacts
     from usp_prof.report.figures import Context, Figures
 
 _TOP_HEALTH = 4
@@ -42,7 +43,7 @@ def build(context: Context) -> Section:
     """Put the first screen together of what is known."""
     candidates: list[Block | None] = [
         _key_figures(context),
-        where_the_step_goes(context.figures),
+        where_the_step_goes(context.figures, context.run),
         communication(context.figures),
         _worst_ranks(context.figures),
         _findings(context),
@@ -51,15 +52,15 @@ def build(context: Context) -> Section:
     return Section("summary", "Summary", tuple(block for block in candidates if block is not None))
 
 
-def where_the_step_goes(figures: Figures) -> Stack | None:
-    """Set the partition of the mean rank as one bar."""
+def where_the_step_goes(figures: Figures, run: RunFacts) -> Stack | None:
+    """Set the partition of the mean rank as one bar; the title says of which ranks it is the mean."""
     found = parts(figures)
     if not found:
         return None
     total = sum(value for _, _, value in found)
     stack = tuple(StackPart(label, role, value) for label, role, value in found)
     span = "window" if _is_window(figures) else "step"
-    return Stack(f"Where the {span} goes, mean of all ranks' {span}s", total, Unit.NS, stack)
+    return Stack(f"Where the {span} goes, mean of {ranks_of_mean(run)} {span}s", total, Unit.NS, stack)
 
 
 def _is_window(figures: Figures) -> bool:
