@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from usp_prof.charts.inputs import PipelineSchedule
+from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.plain import key_figures, listed, notes
-from usp_prof.model.health import spans
 
 if TYPE_CHECKING:
     from usp_prof.analyses.pipeline import PipelineResult

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from usp_prof.charts.inputs import BreakdownRows, HeatMap, Part, RankGrid
+from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn
 from usp_prof.report.figures import parts
 from usp_prof.report.sections.plain import key_figures, listed, notes
 from usp_prof.report.sections.summary import where_the_step_goes
-from usp_prof.model.health import spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
