@@ -30,8 +30,10 @@ _TOLD: dict[str, dict[str, Any]] = {
     "glm4_moe": {"head_dim": 128, "use_qk_norm": True},
     "granitemoehybrid": {"layer_types": (["mamba"] * 3 + ["attention"]) * 8},
     "granitemoeshared": {"shared_intermediate_size": 512},
+    "hunyuan_v1_dense": {"head_dim": 128},
     "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
+    "nemotron": {"num_key_value_heads": 8},
 }
 
 
@@ -166,7 +168,7 @@ def test_multi_token_prediction_is_said_and_counted_where_the_run_trains_it() ->
 
 
 def test_a_type_that_is_not_known_is_counted_by_its_fields_and_said() -> None:
-    entry = flops.describe({**LLAMA, "model_type": "llama_of_tomorrow", "flavour": "sweet"})
+    entry = flops.describe({**LLAMA, "model_type": "llama_of_tomorrow", "hidden_act": "silu", "flavour": "sweet"})
     entry.sequence = 4096
     known = flops.describe(LLAMA)
     known.sequence = 4096
@@ -182,6 +184,10 @@ def test_a_type_that_is_not_known_is_counted_by_its_fields_and_said() -> None:
         ({"layer_types": ["full_attention"] * 3}, "3 of 32"),
         ({"model_type": "new", "memory_slots": 4096}, "memory_slots"),
         ({"model_type": "new", "block_window": 64}, "block_window"),
+        ({"model_type": "new", "local_attention": 128}, "local_attention"),
+        ({"model_type": "new", "kv_channels": 64}, "kv_channels"),
+        ({"model_type": "new", "hidden_act": "gelu"}, "gelu.*two matrices, or three"),
+        ({"model_type": "new"}, "None.*two matrices, or three"),
         ({"model_type": "minimax"}, "attention"),
         ({"model_type": "qwen3_moe", "num_experts": 8}, "num_experts_per_tok"),
         ({"is_encoder_decoder": True}, "encoder"),

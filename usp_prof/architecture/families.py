@@ -125,8 +125,11 @@ FAMILIES: Mapping[str, Family] = MappingProxyType({
         **_TIED, "num_key_value_heads": 4, "moe_num_experts": 64, "moe_num_shared_experts": 2,
         "moe_layer_start_index": 1}),
     "exaone4": replace(_LLAMA, qk_norm=HEAD, full_every=4, defaults={"sliding_window": 4096}),
+    "exaone_moe": replace(_LLAMA, qk_norm=HEAD, full_every=4, expert_width=True, defaults={
+        "sliding_window": 4096, "num_experts": 64, "num_shared_experts": 1, "first_k_dense_replace": 1}),
     "falcon_h1": replace(_LLAMA, linear="mamba2", parallel=True, defaults={
         **_MAMBA2, "mamba_rms_norm": False, "num_key_value_heads": 8, "mamba_d_ssm": 1024, "mamba_d_head": "auto"}),
+    "flex_olmo": replace(_OLMO2, defaults={"num_experts": 7}),
     "gemma": replace(_LLAMA, defaults=_GEMMA),
     "gemma2": replace(_LLAMA, norms=4, full_every=2, defaults={
         **_GEMMA, "sliding_window": 4096, "num_key_value_heads": 4}),
@@ -153,6 +156,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType({
     "granitemoe": _GRANITE_MIXTURE,
     "granitemoehybrid": _GRANITE_HYBRID,
     "granitemoeshared": _GRANITE_MIXTURE,
+    "hunyuan_v1_dense": replace(_LLAMA, qk_norm=HEAD),
+    "jais2": replace(_LLAMA, matrices=2, norm_values=2, qkv_bias=True, mlp_bias=True),
     "jamba": replace(_LLAMA, linear="mamba", defaults={
         "attn_layer_period": 8, "attn_layer_offset": 4, "expert_layer_period": 2, "expert_layer_offset": 1,
         "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_conv_bias": True, "num_experts": 16,
@@ -165,13 +170,18 @@ FAMILIES: Mapping[str, Family] = MappingProxyType({
     "llama": _LLAMA,
     "llama4": _LLAMA4,
     "llama4_text": _LLAMA4,
+    "minicpm3": replace(_LLAMA, defaults={**_TIED, **_LATENT, "q_lora_rank": 768, "kv_lora_rank": 256,
+                                          "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64}),
     "minimax": _MINIMAX,
     "minimax_m1": _MINIMAX,
     "minimax_m2": replace(_LLAMA, qk_norm=WIDTH, defaults={
         "head_dim": 128, "num_key_value_heads": 8, "num_local_experts": 256}),
     "minimax_text_01": _MINIMAX,
+    "ministral3": replace(_LLAMA, defaults={"head_dim": 128, "num_key_value_heads": 8}),
     "mistral": replace(_LLAMA, defaults={"sliding_window": 4096, "num_key_value_heads": 8}),
     "mixtral": replace(_LLAMA, defaults={"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2}),
+    "nanochat": replace(_LLAMA, matrices=2, norm_values=0),
+    "nemotron": replace(_LLAMA, matrices=2, norm_values=2),
     "nemotron_h": replace(_LLAMA, expert_width=True, matrices=2, norms=1, linear="mamba2", defaults={
                           "mamba_rms_norm": True,
                           "head_dim": 128, "use_conv_bias": True, "mamba_num_heads": 128, "mamba_head_dim": 64,
@@ -205,7 +215,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType({
     "qwen3_vl_text": replace(_QWEN3, defaults={"head_dim": 128}),
     "seed_oss": replace(_LLAMA, qkv_bias=True, out_bias=False, defaults={"head_dim": 128, "num_key_value_heads": 8}),
     "smollm3": replace(_LLAMA, defaults={**_TIED, "use_sliding_window": False, "num_key_value_heads": 4}),
+    "stablelm": replace(_LLAMA, norm_values=2),
     "starcoder2": replace(_BIASED, defaults={**_TIED, "num_key_value_heads": 2}),
+    "vaultgemma": replace(_LLAMA, full_every=2, defaults={**_GEMMA, "sliding_window": 4096, "num_key_value_heads": 4}),
 })  # fmt: skip
 """Model types by their name in `config.json`."""
 

@@ -88,7 +88,7 @@ _WITHOUT_WORK = re.compile(
     r"|floor_scale|attention_multiplier|scale_attn.*|attention_value_scale|clip_qkv|quantization_config|summary_.*"
     r"|task_specific_params|swiglu_.*|.*(alpha|beta)_factor|time_step_.*|.*chunk_size|residual_in_fp32|num_logits_to_keep"
     r"|rescale_prenorm_residual|use_mamba_kernels|use_mambapy|use_associative_scan|mamba_ssm_cache_dtype|mamba_norm.*"
-    r"|reorder_and_upcast_attn|gradient_checkpointing|moe_norm_min|moe_shared_expert_overlap|unsloth.*|chat_template.*"
+    r"|scale_emb.*|scale_depth|dim_model_base|embedding_multiplier|reorder_and_upcast_attn|gradient_checkpointing|moe_norm_min|moe_shared_expert_overlap|unsloth.*|chat_template.*"
     r"|is_decoder|is_encoder_decoder|add_cross_attention|cross_attention_hidden_size|tie_encoder_decoder|mup_.*"
     r"|nextn.*mode|pad_.*|bos_.*|eos_.*|sep_.*|layer_norm_elementwise_affine|use_expert_bias|scoring.*|fused_.*"
     r"|use_parallel_residual|do_layer_norm_before|mtp_layers_block_type|router_.*|moe_router_.*|rms_norm.*|layernorm_.*|.*_dtype|mlp_hidden_act|block_size|no_rope_layer.*"

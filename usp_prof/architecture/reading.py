@@ -32,8 +32,12 @@ _LAYER_COUNTS = (
 # Names of fields that size something: in a type that is not listed, one that nobody asked for may change the count.
 _SIZING = re.compile(
     r".*(window|chunk|mamba|ssm|state|conv|linear|lora|rank|expert|moe|types|pattern|interval|period|_dim|_size|_d_"
-    r"|heads|layers|shared|per_layer|index|swa|global|latent|memory|recurren|rnn|topk|width|depth|loop).*"
+    r"|heads|layers|shared|per_layer|index|swa|global|latent|memory|recurren|rnn|topk|top_k|width|depth|loop|local"
+    r"|attention|attn|ffn|query|channels|sparse|stride|compress|cross|reuse|repeat|ngram|gate).*"
 )
+_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation")
+_OF_A_GATE = ("silu", "swish", "swiglu", "geglu", "reglu", "glu")
+"""Activations of feed-forward blocks with three matrices; gelu and relu are met with a gate and without one."""
 
 
 def is_configuration(data: Mapping[str, Any]) -> bool:
@@ -151,6 +155,12 @@ def _say_what_was_not_understood(f: Fields, model_type: str, notes: list[str]) -
     if sizing and not listed:
         raise ArchitectureError(
             f"model type {model_type!r} is not known, and neither is what {', '.join(sizing)} does to its work"
+        )
+    activation = f.get(*_ACTIVATIONS)
+    if activation not in _OF_A_GATE and not listed:
+        raise ArchitectureError(
+            f"model type {model_type!r} is not known, and its activation ({activation}) does not say whether its"
+            " feed-forward blocks have a gate: two matrices, or three"
         )
     if not listed:
         notes.append(f"model type {model_type!r} is not known: counted by its fields as a plain decoder")
