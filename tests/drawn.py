@@ -33,13 +33,21 @@ except UspProfError as error:
 @contextmanager
 def naming(runs: Sequence[Path], cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Name runs to a dashboard that has kept nothing yet, and let it forget them afterwards."""
-    data.paths.cache_clear()
-    data.worker.forget()
+    _forget()
     monkeypatch.setenv(data.PATHS_VARIABLE, json.dumps([str(run) for run in runs]))
     monkeypatch.setenv("USP_PROF_CACHE", str(cache))
     yield
-    data.paths.cache_clear()
+    _forget()
+
+
+def _forget() -> None:
+    """Let the worker end what nobody waited for: it would go on in the next test, and ask for that one's runs."""
+    for answer in list(data.worker._kept.values()):
+        answer.cancel()
     data.worker.forget()
+    data.worker.ask("nothing is left", lambda: None).result()
+    data.worker.forget()
+    data.paths.cache_clear()
 
 
 def drawn(page: str, **address: str) -> AppTest:

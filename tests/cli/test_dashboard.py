@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -139,6 +140,7 @@ def test_who_ends_the_command_ends_the_server(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", code]) as command:
         while not (told.exists() and told.read_text()):
             assert command.poll() is None
+            time.sleep(0.05)
         command.terminate()
         command.wait(60)
     with pytest.raises(ProcessLookupError):

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from random import SystemRandom
 from typing import TYPE_CHECKING
 
 import pytest
@@ -65,9 +66,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractC
 
     @contextmanager
     def serve(*runs: Path, code: Path = ROOT) -> Iterator[str]:
-        with closing(socket.socket()) as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = _free_port()
         log = tmp_path_factory.mktemp("server") / "log"
         command = [sys.executable, "-m", "usp_prof.cli.app", "dashboard", *map(str, runs), "--port", str(port)]
         environment = os.environ | {"USP_PROF_CACHE": str(tmp_path_factory.mktemp("cache")), "PYTHONPATH": str(code)}
@@ -115,6 +114,16 @@ def visit(browser: Browser, server: str) -> Iterator[Visit]:
     context = browser.new_context(viewport={"width": 1440, "height": 1000}, accept_downloads=True)
     yield Visit(context.new_page(), server)
     context.close()
+
+
+def _free_port() -> int:
+    """Find a port below those that the system gives away, from 32768 on: the server takes seconds to listen there."""
+    drawn = SystemRandom()
+    while True:
+        port = drawn.randrange(10_000, 32_000)
+        with closing(socket.socket()) as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -105,11 +105,9 @@ def test_the_list_of_peers_leads_to_each(window: Visit) -> None:
     window.page.mouse.click(*window.point(LONGEST.replace("NAME", "gloo:all_reduce")))
     window.page.wait_for_selector("text=The same call on 4 ranks")
     window.until_timeline("line.members.length === 4")
+    window.settle()
     grid = window.page.locator("[data-testid='stDataFrame']").last
-    grid.scroll_into_view_if_needed()
-    box = grid.bounding_box()
-    assert box
-    window.page.mouse.click(box["x"] + 16, box["y"] + 35 * 2 + 17)  # the box before the second row
+    grid.locator("canvas").first.click(position={"x": 16, "y": 35 * 2 + 17})  # the box before the second row
     window.until_timeline("line.framed")
     peers = window.on_timeline("[...line.members].sort((a, b) => a.start_ns - b.start_ns)")
     assert window.on_timeline("line.framed") == f"{peers[1]['rank']}.{peers[1]['row']}"

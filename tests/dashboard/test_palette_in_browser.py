@@ -27,23 +27,36 @@ DOT = """() => {
 }"""
 """The first mark of an op: its label and its place."""
 
+LISTENS = """() => {
+  const find = (root) => [...root.querySelectorAll('*')].some((e) =>
+    e.matches('.usp-palette') ? e.palette && e.palette.data : e.shadowRoot && find(e.shadowRoot));
+  return find(document); }"""
+"""Whether the palette's script runs: its text is there before."""
+
+
+def open_palette(visit: Visit, key: str) -> None:
+    """Press its key once it listens, and wait until it can be typed into."""
+    visit.page.wait_for_function(LISTENS)
+    visit.page.keyboard.press(key)
+    visit.page.locator(".usp-palette dialog[open] input").wait_for()
+
 
 def test_the_palette_goes_to_pages_and_ranks_by_keys_alone(visit: Visit) -> None:
     visit.go(f"kernels?{MADE_UP}")
     keyboard = visit.page.keyboard
-    keyboard.press("Control+k")
+    open_palette(visit, "Control+k")
     keyboard.type("memo")
     keyboard.press("Enter")
     visit.page.wait_for_url(re.compile(f"/memory.*{MADE_UP}"))
     visit.settle()
-    keyboard.press("/")
+    open_palette(visit, "/")
     keyboard.type("rank 5")
     keyboard.press("Enter")
     visit.page.wait_for_url(re.compile(r"/timeline\?.*focus=5"))
     visit.settle()
     assert 5 in visit.on_timeline("line.rows.map((row) => row.rank)")
     visit.on_timeline("(line.canvas.focus(), 1)")
-    keyboard.press("/")
+    open_palette(visit, "/")
     keyboard.type("allreduce")
     visit.page.wait_for_selector("[role=option] small:text-is('on the timeline')")
     keyboard.press("Escape")

@@ -128,6 +128,11 @@ def limited(rng: random.Random, run: Path, folder: Path) -> None:
         ("RLIMIT_NOFILE", rng.randrange(5, 40)),
         ("RLIMIT_DATA", rng.randrange(1 << 20, 400 << 20)),
     ))  # fmt: skip
+    under_limit(kind, number, words, written, folder)
+
+
+def under_limit(kind: str, number: int, words: Sequence[Any], written: Path, folder: Path) -> None:
+    """Run a command under one of the system's limits."""
     begun = time.monotonic()
     process = _start([sys.executable, "-c", LIMITED, kind, number, *words], folder)
     err = _ended(process, begun, words)

@@ -9,11 +9,14 @@ import os
 from pathlib import Path
 
 import pytest
+from torture.faults import clean_values, outputs, under_limit
 from torture.fuzz_reader import read_bytes
+from torture.mutations import sample
+from torture.reports import report_of, values_of
 from torture.trials import TRIALS
 
 KEPT = [line.split(" ", 2) for line in Path(__file__).with_name("kept.txt").read_text().splitlines()]
-SHORT = {"mutation": 20, "metamorphic": 4, "command-line": 25, "damaged-cache": 4, "description": 20, "fault": 2}
+SHORT = {"mutation": 20, "metamorphic": 4, "command-line": 25, "damaged-cache": 4, "description": 20}
 TIMES = int(os.environ.get("USP_PROF_TORTURE", "1"))
 SEEDS = [(name, seed) for name, many in SHORT.items() for seed in range(many * TIMES)]
 
@@ -31,6 +34,15 @@ def test_the_fuzzers_corpus_is_read(entry: Path) -> None:
 @pytest.mark.full
 def test_eight_processes_read_one_cold_run_at_once(tmp_path: Path) -> None:
     TRIALS["crowd"].run(0, tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "number"), [("RLIMIT_FSIZE", 20_000), ("RLIMIT_NOFILE", 12)])
+def test_a_fault_leaves_no_half_file_and_the_next_run_as_it_was(tmp_path: Path, kind: str, number: int) -> None:
+    """Those that strike at the same place each time; `scripts/torture` draws the others, and signals at any moment."""
+    run = sample(0).write(tmp_path / "run")
+    words, written = outputs(run, tmp_path)[0]
+    under_limit(kind, number, words, written, tmp_path)
+    assert values_of(report_of(run, tmp_path / "cache")) == clean_values()
 
 
 @pytest.mark.fuzz

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+import timeit
 
 import pytest
 import torch
@@ -81,8 +82,7 @@ def test_a_slow_link_delays_a_message_on_its_way_not_its_sender(size: int) -> No
             sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as gloo does
             hold = struck.opened(("tp",))
             start = time.perf_counter()
-            hold()
-            assert time.perf_counter() - start < 0.1
+            assert min(timeit.repeat(hold, number=1, repeat=4)) < 0.1, "a busy machine may hold up one, not each"
             reading = threading.Thread(target=receiver.recv, args=(size, socket.MSG_WAITALL))
             reading.start()
             sender.sendall(bytes(size))
@@ -131,18 +131,24 @@ def test_paced_layers_take_their_time_and_change_no_number() -> None:
 
 
 def test_a_paced_split_backward_waits_for_the_weights_in_their_own_action() -> None:
-    pace = Pace.of("0,30,50", load_shape("tiny"), tokens=1)
+    waits: list[tuple[str, float]] = []
+
+    class Noting(Pace):
+        def wait(self, what: str, seconds: float) -> None:
+            waits.append((what, seconds))
+            super().wait(what, seconds)
+
+    pace = Noting.of("0,30,50", load_shape("tiny"), tokens=1)
     pace.postponed = Postponed()
     out = pace.leave(pace.enter(torch.ones(3, requires_grad=True)) * 1)
-    start = time.perf_counter()
     with pace.postponed.collect() as jobs:
         out.sum().backward()
-    inputs = time.perf_counter() - start
+    assert waits == [("fwd", 0.0), ("dgrad", 0.03)]
+    start = time.perf_counter()
     for job in jobs:
         job()
-    weights = time.perf_counter() - start - inputs
-    assert 0.028 <= inputs < 0.078
-    assert weights >= 0.048
+    assert waits[2:] == [("wgrad", 0.05)]
+    assert time.perf_counter() - start >= 0.048
 
 
 def test_a_device_is_paced_by_its_arithmetic() -> None:

@@ -60,7 +60,7 @@ def test_a_profiled_run_leaves_plain_traces_and_the_truth(tmp_path: Path) -> Non
 
 
 def test_a_slow_link_delays_each_message_on_its_way(tmp_path: Path) -> None:
-    fault = "--fault slow-link:axis=dp,delay_ms=5"
+    fault = "--fault slow-link:axis=dp,delay_ms=60"
     train(2, f"--dp 2 --zero 3 {fault} --layers 2 --steps 3 --profile --profile-steps 1 --output {tmp_path / 'run'}")
     events = trace(tmp_path / "run", 1)["traceEvents"]
     marks = [event for event in events if event.get("name") == "fault::slow_link"]
@@ -68,7 +68,7 @@ def test_a_slow_link_delays_each_message_on_its_way(tmp_path: Path) -> None:
     assert len(marks) == len(messages) >= 6  # FSDP2 has a gather and a sum for each layer and for what is around them
     # A message that gloo's two threads begin late has spent the delay in their queue.
     taken, before = (sorted(event["dur"] for event in each)[len(each) // 2] for each in (messages, marks))
-    assert taken >= 4500
+    assert taken >= 40_000
     assert before < taken / 2, "nobody waits before it is posted"
 
 
@@ -110,7 +110,7 @@ def training(process: subprocess.Popen[str], rank: int, step: int = 0) -> int:
 
 
 def test_a_rank_that_stands_still_is_named_within_the_timeout() -> None:
-    process = begin(2, "--dp 2 --steps 100000 --timeout 8")
+    process = begin(2, "--dp 2 --steps 100000 --timeout 15")
     victim = training(process, 1)
     os.kill(victim, signal.SIGSTOP)  # its connections stay open
     said = next((line for line in process.stderr if "gives up" in line), "")

@@ -68,10 +68,11 @@ class Relations:
             while not ended.wait(None if math.isinf(seconds) else seconds):
                 cursor.interrupt()
 
+        watch = threading.Thread(target=end, name="usp-prof query", daemon=True)
         try:
             with self._lock:
                 self._bring(cursor, sql, set())
-            threading.Thread(target=end, name="usp-prof query", daemon=True).start()
+            watch.start()
             relation = cursor.sql(sql)
             return (relation if explains or rows is None else relation.limit(rows)).to_arrow_table()
         except duckdb.InterruptException:
@@ -82,6 +83,8 @@ class Relations:
             raise UsageError(f"the SQL cannot be answered: {error}", hint=_HINT) from None
         finally:
             ended.set()
+            if watch.ident is not None:
+                watch.join()  # it may be about to interrupt: a closed cursor would refuse that
             cursor.close()
 
     def _check(self, sql: str) -> duckdb.StatementType | None:
