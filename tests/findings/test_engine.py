@@ -15,9 +15,10 @@ from usp_prof.cli.app import main
 from usp_prof.findings import all_rules, find, find_all, rule
 from usp_prof.findings.rules import NAMES
 from usp_prof.model.errors import UsageError
-from usp_prof.model.finding import Level
+from usp_prof.model.finding import Basis, Level
 from usp_prof.model.selection import Assumptions, Selection
-from usp_prof.whatif.predict import unedited
+from usp_prof.whatif.edits.kind import MODEL_DOUBT
+from usp_prof.whatif.predict import FLOOR_ERROR, unedited
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +61,17 @@ def test_the_gain_is_what_the_repair_brings(fault: str) -> None:
     first = find(run_with(fault).tables)[0]
     faulty, clean = (unedited(run_with(name).tables).mean_measured_ns for name in (fault, "clean"))
     assert first.gain_fraction == pytest.approx(1 - clean / faulty, abs=0.01)
+
+
+def test_a_gain_that_a_rule_models_is_as_doubtful_as_its_model() -> None:
+    declared = {"mesh": {"dp": 4}, "work": {"micro_batches": 2}}
+    fault = {"rank": 1, "kind": "unfused_optimizer", "factor": 3000.0}
+    faulty, clean = (run_of(json.dumps(declared | {"faults": faults})).tables for faults in ([fault], []))
+    found = next(each for each in find(faulty) if each.code == "unfused-optimizer")
+    true_gain = 1 - unedited(clean).mean_measured_ns / unedited(faulty).mean_measured_ns
+    assert found.basis is Basis.MODELLED
+    assert found.error_fraction >= MODEL_DOUBT * found.gain_fraction > FLOOR_ERROR
+    assert found.gain_fraction == pytest.approx(true_gain, abs=found.error_fraction)
 
 
 def test_a_clean_run_has_opportunities_only() -> None:

@@ -6,7 +6,7 @@ An edit that cannot join those before it is left out of that sum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,11 @@ from usp_prof.findings.causes import same_place, with_causes
 from usp_prof.findings.draft import all_rules
 from usp_prof.findings.inputs import damage
 from usp_prof.model.errors import UspProfError
-from usp_prof.model.finding import Finding, Found, Level
+from usp_prof.model.finding import Basis, Finding, Found, Level
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.whatif.attribution import ideal_step
+from usp_prof.whatif.edits.kind import MODEL_DOUBT
 from usp_prof.whatif.predict import Gain, as_recorded, gain_of, gains
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def search(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
             refused.add(each.CODE)
             failed[each.CODE] = gain.message
         elif _counts(draft, gain, selection):
-            judged.append((each, draft, gain))
+            judged.append((each, draft, _as_known(draft, gain)))
     judged = _in_order(judged)
     edits = [draft.edit for _, draft, _ in judged]
     joined = together(tables, edits, judged[0][2].gain_fraction if judged else 0.0)
@@ -122,6 +123,14 @@ def _in_order(judged: Sequence[tuple[Rule, Draft, Gain]]) -> list[tuple[Rule, Dr
     return sorted(judged, key=key)
 
 
+def _as_known(draft: Draft, gain: Gain) -> Gain:
+    """Doubt a gain as its rule does: where a rule says by how much its edit speeds something up, that is a model."""
+    if draft.basis is None:
+        return gain
+    modelled = MODEL_DOUBT * abs(gain.gain_fraction) if draft.basis is Basis.MODELLED else 0.0
+    return replace(gain, basis=draft.basis, error_fraction=max(gain.error_fraction, modelled))
+
+
 def _certain(gain: Gain) -> float:
     return gain.gain_fraction - gain.error_fraction
 
@@ -140,7 +149,7 @@ def _finding(each: Rule, draft: Draft, gain: Gain, cumulative: float) -> Finding
         edit=str(draft.edit),
         gain_fraction=gain.gain_fraction,
         cumulative_gain_fraction=cumulative,
-        basis=draft.basis or gain.basis,
+        basis=gain.basis,
         error_fraction=gain.error_fraction,
         level=Level.NOTE if draft.opportunity or _certain(gain) <= 0 else level,
         advice=draft.advice,

@@ -206,7 +206,7 @@ class UnfusedOptimizer:
 
     How the gain is predicted
         The run is replayed with these kernels one right after another, and no host time between their launches
-        (`fused_optimizer`). The kernels' own time stays, though fused ones read memory less often.
+        (`fused_optimizer`): modelled. The kernels' own time stays, though fused ones read memory less often.
 
     When it is wrong
         When elementwise kernels inside the optimizer's mark are other work (scaling of gradients, averaging of
@@ -235,6 +235,7 @@ class UnfusedOptimizer:
                 | dict(slowest_step(graph, is_update)),
                 Edit("fused_optimizer"),
                 "fuse the optimizer",
+                basis=Basis.MODELLED,
                 rows=proof.heaviest(graph, is_update),
                 settings={
                     "torch": "fused=True",

@@ -59,6 +59,10 @@ def unchanged(layout: Layout, edit: Edit) -> Layout:  # noqa: ARG001 - all are c
     return layout
 
 
+MODEL_DOUBT = 0.1
+"""Of a modelled change, the share that may not come about whatever the model says."""
+
+
 @dataclass(frozen=True, slots=True)
 class EditKind:
     """One kind of edit: an example for the help, the keys that it takes, and how it is made.
@@ -73,8 +77,7 @@ class EditKind:
     apply: Callable[[Graph, Request], Graph]
     relayout: Callable[[Layout, Edit], Layout] = unchanged
     modelled: bool = False
-    doubt: float = 0.1
-    """Of a modelled change, the share that may not come about whatever the model says."""
+    doubt: float = MODEL_DOUBT
 
     @property
     def doc(self) -> str:
