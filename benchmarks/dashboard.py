@@ -23,118 +23,41 @@ the other pages is a made-up one of as many ranks. Server and browser do all tha
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from playwright.sync_api import sync_playwright
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-import large_trace  # noqa: E402 - after the path is set
-from plain_browser import plain_browser  # noqa: E402
-
-from dashboard.timeline import overlays, store  # noqa: E402
-from dashboard.timeline.rows import Slices, rank_slices  # noqa: E402
-from dashboard.timeline.tiles import encode  # noqa: E402
-from usp_prof import open_run  # noqa: E402
+from dashboard_pages import (
+    COUNTS,
+    DRIVE,
+    HOME,
+    SHARP,
+    SWITCH,
+    chromium,
+    first_useful,
+    memory,
+    served,
+    tour,
+    visit,
+)
+from dashboard_runs import MANY, fill, made_up
+from dashboard_server import prepare_one, tiles
+from plain_browser import plain_browser
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from plain_browser import PlainPage
     from playwright.sync_api import Browser, CDPSession, Page
 
-PORT = 8655
 PARTS = ("prepare", "tile", "wheel", "paint", "switches", "users", "ranks", "use")
-RECORDED = ROOT / "traces" / "recorded-5d"
 ZOOMS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 1e-4, 1e-5)
-MANY = 512
+"""Shares of the run that are in view."""
 TURNS = 14
-LOOK = """const find = (root) => { for (const e of root.querySelectorAll('*')) {
-    if (e.classList && e.classList.contains('usp-timeline')) return e;
-    if (e.shadowRoot) { const f = find(e.shadowRoot); if (f) return f; } } return null; };
-  const frame = () => new Promise((done) => requestAnimationFrame(done));
-"""
-SHARP = "() => {" + LOOK + "const host = find(document); return Boolean(host && host.dataset.sharp === 'true'); }"
-DRIVE = (
-    "async ({ share, turns, pause }) => {"
-    + LOOK
-    + """
-  const line = find(document).timeline, canvas = line.canvas, span = line.head.span_ns;
-  const box = canvas.getBoundingClientRect();
-  const sharp = async (before) => { while (line.tile === before || !line.tile) await frame(); await frame(); };
-  line.start = span * (0.2 + 0.5 * Math.random()); line.end = line.start + span * share;
-  let before = line.tile; line.moved(); await sharp(before);
-  const interim = [], settled = [];
-  for (let i = 0; i < turns; i++) {
-    if (pause) await new Promise((done) => setTimeout(done, pause * (0.5 + Math.random())));
-    before = line.tile;
-    const start = performance.now(), wheel = { deltaY: i % 2 ? 60 : -60, bubbles: true, cancelable: true };
-    canvas.dispatchEvent(new WheelEvent('wheel', { ...wheel, clientX: box.left + 700, clientY: box.top + 200 }));
-    await frame(); interim.push(performance.now() - start);
-    await sharp(before); settled.push(performance.now() - start);
-  }
-  return { interim, settled };
-}"""
-)
-USEFUL = """() => { const all = (what) => [...document.querySelectorAll(what)];
-  const look = () => {
-    const figures = all("[data-testid='stMetricValue']"), said = all("h1.usp-verdict").length;
-    const findings = figures.some((each) => each.closest("[data-testid='stMetric']").innerText.startsWith("gain"))
-      || all("[data-testid='stAlert']").length;
-    const timeline = all(".st-key-worst-step [data-testid^='stBidiComponent']").length;
-    if (figures.length && said && findings && timeline) window.useful ??= performance.now();
-    else requestAnimationFrame(look); };
-  requestAnimationFrame(look); }"""
-"""Notes when Overview is of use: its sentence, key figures, findings and the timeline of the worst step are there."""
-SWITCH = """async ({ name, path }) => {
-  const link = [...document.querySelectorAll('a')].find((a) => a.innerText.trim() === name);
-  const start = performance.now(); link.click();
-  const there = () => document.querySelector(`.st-key-at-${path}`)
-    && document.querySelector("[data-testid='stApp'][data-test-script-state='notRunning']");
-  while (!there()) await new Promise((done) => requestAnimationFrame(done));
-  return performance.now() - start;
-}"""
-COUNTS = """() => ({ documents: window.Bokeh ? window.Bokeh.documents.length : 0,
-  views: window.Bokeh ? [...(window.Bokeh.index.roots ?? Object.values(window.Bokeh.index))].length : 0,
-  heap: performance.memory.usedJSHeapSize / 1e6 })"""
-HOME = ("Diagnose", "overview")
-PLACES = (
-    ("Communication", "communication"), ("Kernels", "kernels"), ("Ranks", "ranks"), ("Host", "host"),
-    ("Query in SQL", "query"),
-)  # fmt: skip
-"""The links that are clicked, and the path of the page to which each leads."""
-
-
-def tiled(slices: Slices, wanted: int, seed: int) -> Slices:
-    """Repeat a rank's slices in time until there are enough, each copy jittered a little."""
-    rng = np.random.default_rng(seed)
-    span = int((slices.start_ns + slices.dur_ns).max() - slices.start_ns.min()) + 1000
-    copies = max(1, -(-wanted // max(len(slices.start_ns), 1)))
-    columns: dict[str, list[Any]] = {name: [] for name in ("start_ns", "dur_ns", "event", "name", "category")}
-    offsets = [0]
-    shifts = np.arange(copies) * span + rng.integers(0, 900, copies)
-    for low, high in zip(slices.offsets[:-1], slices.offsets[1:], strict=True):
-        part = slice(int(low), int(high))
-        columns["start_ns"].append((slices.start_ns[part][None, :] + shifts[:, None]).ravel())
-        for name in ("dur_ns", "event", "name", "category"):
-            columns[name].append(np.tile(getattr(slices, name)[part], copies))
-        offsets.append(offsets[-1] + copies * int(high - low))
-    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
-    return replace(slices, offsets=np.array(offsets), **joined)
+"""Turns of the wheel at each zoom."""
 
 
 def spread(name: str, values: Sequence[float], unit: str = "ms") -> None:
@@ -146,121 +69,6 @@ def spread(name: str, values: Sequence[float], unit: str = "ms") -> None:
 def say(name: str, value: float, unit: str) -> None:
     """Print one figure."""
     print(f"{name:58}     {value:8.2f} {unit}", flush=True)
-
-
-def made_up(folder: Path, ranks: int) -> Path:
-    """Make a small run of so many ranks, once."""
-    traces = folder / f"run{ranks}"
-    if not traces.exists():
-        mesh = f"dp={ranks}" if ranks < MANY else f"dp={ranks // 8},tp=4,pp=2"
-        command = [sys.executable, "-m", "usp_prof.cli.app", "synth", str(traces), "--mesh", mesh, "-q"]
-        subprocess.run(command, check=True, cwd=ROOT)
-    return traces
-
-
-def fill(folder: Path, ranks: int, slices: int) -> Path:
-    """Give a made-up run of so many ranks big timelines, once."""
-    traces = made_up(folder, ranks)
-    run, recorded = open_run(traces), open_run(RECORDED)
-    small = [rank_slices(recorded.tables, rank) for rank in recorded.ranks]
-
-    def write(target: Path) -> None:
-        origin = min(int(one.start_ns.min()) for one in small)
-        for rank in run.ranks:
-            mine = small[rank % len(small)]
-            big = tiled(replace(mine, rows=tuple(replace(row, rank=rank) for row in mine.rows)), slices, rank)
-            store.write(big, target / f"rank{rank}")
-        steps = [(i, origin + i * 10**9, origin + (i + 1) * 10**9) for i in range(20)]
-        (target / "run.json").write_text(json.dumps({"steps": steps}), encoding="utf-8")
-
-    run.derived(store.FORM, write)
-    run.derived(overlays.FORM, lambda target: overlays.prepare(run.tables, target))
-    return traces
-
-
-def prepare_one(folder: Path, slices: int) -> None:
-    """Prepare one rank from its tables, and print what it takes."""
-    traces = folder / "one"
-    traces.mkdir(exist_ok=True)
-    if not (traces / "rank0.json").exists():
-        large_trace.build(RECORDED / "rank0.json.gz", traces / "rank0.json", events=slices)
-    tables = open_run(traces).tables
-    for name in ("events", "activities", "steps"):
-        tables.columns(name, 0)
-    with tempfile.TemporaryDirectory() as target:
-        began, wall = time.process_time(), time.perf_counter()
-        store.prepare(tables, Path(target) / "made")
-        say(
-            f"prepare {len(tables.columns('events', 0)):,} events of a rank, CPU (bar 1 s)",
-            time.process_time() - began,
-            "s",
-        )
-        say("  the same by the clock", time.perf_counter() - wall, "s")
-
-
-def tiles(traces: Path) -> tuple[list[float], list[float]]:
-    """Ask for tiles of up to 128 rows at all zooms, in this process; gives times by the clock and of the CPU, in ms."""
-    run, times, busy = open_run(traces), [], []
-    folder, over = (run.derived(form, _never) for form in (store.FORM, overlays.FORM))
-    lines = store.load(folder, run.ranks, over)
-    rows = [(rank, i) for rank in lines.ranks for i, row in enumerate(lines.rows(rank)) if row.kind != "host"]
-    for share in ZOOMS:
-        for shift in np.linspace(0, 0.9, 8):
-            start = int(lines.span_ns * shift * (1 - share))
-            end = start + max(int(lines.span_ns * share), 1000)
-            began, spent = time.perf_counter(), time.process_time()
-            encode(lines.view(rows[:128], start, end, (end - start) / 1600), start, end, 1600)
-            times.append(1e3 * (time.perf_counter() - began))
-            busy.append(1e3 * (time.process_time() - spent))
-    return times, busy
-
-
-def _never(_: Path) -> None:
-    raise SystemExit("the timelines are not there: run without --folder, or with another one")
-
-
-@contextmanager
-def served(traces: Path) -> Iterator[str]:
-    """Serve a run; gives the address."""
-    command = [sys.executable, "-m", "usp_prof.cli.app", "dashboard", str(traces), "--port", str(PORT), "--no-browser"]
-    with subprocess.Popen(
-        command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT, start_new_session=True
-    ) as server:
-        try:
-            _wait(f"http://127.0.0.1:{PORT}/_stcore/health")
-            yield f"http://127.0.0.1:{PORT}"
-        finally:
-            os.killpg(server.pid, signal.SIGTERM)
-
-
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    """Start a headless browser."""
-    options = ["--no-sandbox", "--disable-gpu", "--enable-precise-memory-info"]
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=options)
-        try:
-            yield browser
-        finally:
-            browser.close()
-
-
-def _wait(address: str) -> None:
-    for _ in range(1500):
-        try:
-            with urllib.request.urlopen(address, timeout=1):
-                return
-        except OSError:
-            time.sleep(0.05)
-    raise SystemExit("the dashboard did not start")
-
-
-def visit(browser: Browser, address: str) -> Page:
-    """Open the timeline of all ranks and wait until it is sharp."""
-    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
-    page.goto(address)
-    page.wait_for_function(SHARP, timeout=300_000)
-    return page
 
 
 def wheel(browser: Browser, address: str, ranks: int) -> None:
@@ -295,12 +103,12 @@ def paint(traces: Path, browser: Browser) -> None:
         began = time.perf_counter()
         with served(traces) as address:
             up.append(1e3 * (time.perf_counter() - began))
-            fresh.append(_first_useful(browser, address))
-            warm += [_first_useful(browser, address) for _ in range(3)]
+            fresh.append(first_useful(browser, address))
+            warm += [first_useful(browser, address) for _ in range(3)]
             page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
             page.goto(address)
             page.wait_for_function("() => document.querySelector(\"[data-test-script-state='notRunning']\")")
-            switched = [page.evaluate(SWITCH, {"name": name, "path": path}) for _ in range(4) for name, path in _tour()]
+            switched = [page.evaluate(SWITCH, {"name": name, "path": path}) for _ in range(4) for name, path in tour()]
             page.context.close()
     spread("the command, until its address answers", up)
     spread("Overview, server just started, empty browser (bar 2 s)", fresh)
@@ -308,33 +116,19 @@ def paint(traces: Path, browser: Browser) -> None:
     spread("page switch, click to content (bar 500 ms)", switched)
 
 
-def _tour() -> list[tuple[str, str]]:
-    return [stop for place in PLACES for stop in (place, HOME)]
-
-
-def _first_useful(browser: Browser, address: str) -> float:
-    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
-    page.add_init_script(f"({USEFUL})()")
-    page.goto(address)
-    page.wait_for_function("() => window.useful", timeout=120_000)
-    found: float = page.evaluate("() => window.useful")
-    page.context.close()
-    return found
-
-
 def switches(browser: Browser, address: str) -> None:
     """Switch pages 50 times and count what is left behind."""
     page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
     page.goto(address)
     page.wait_for_selector("[data-testid='stMetricValue']", timeout=120_000)
-    tour = [("Timeline", "timeline"), HOME, *_tour()]
-    for name, path in tour:
+    places = [("Timeline", "timeline"), HOME, *tour()]
+    for name, path in places:
         page.evaluate(SWITCH, {"name": name, "path": path})
     before = _counts(page)
     for i in range(50):
-        name, path = tour[i % len(tour)]
+        name, path = places[i % len(places)]
         page.evaluate(SWITCH, {"name": name, "path": path})
-    for name, path in (HOME, ("Host", "host"), tour[-1]):
+    for name, path in (HOME, ("Host", "host"), places[-1]):
         page.evaluate(SWITCH, {"name": name, "path": path})
     after = _counts(page)
     for what in before:
@@ -375,7 +169,7 @@ def many(folder: Path, browser: Browser) -> None:
         page.goto(address)
         page.wait_for_selector("[data-testid='stMetricValue']", timeout=600_000)
         page.context.close()
-        say(f"Overview of {MANY} ranks (bar 3 s)", _first_useful(browser, address) / 1e3, "s")
+        say(f"Overview of {MANY} ranks (bar 3 s)", first_useful(browser, address) / 1e3, "s")
         page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
         page.goto(address)
         page.wait_for_selector("[data-testid='stMetricValue']", timeout=600_000)
@@ -416,35 +210,10 @@ def _round(page: PlainPage, look: float) -> None:
     page.click(900, 400)
     time.sleep(1.5)  # a click on a page's name in the same moment would be lost
     page.until("() => Boolean(document.querySelector(\"[data-test-script-state='notRunning']\"))")
-    for name, path in [*_tour(), ("Timeline", "timeline")]:
+    for name, path in [*tour(), ("Timeline", "timeline")]:
         page.evaluate(SWITCH, {"name": name, "path": path})
         time.sleep(look)
     page.until(SHARP)
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What the largest renderer process of a browser holds, in MB."""
-
-    own_mb: float
-    """Anonymous and shared memory and swap: what Chromium's task manager shows (its private footprint), and pixels."""
-    resident_mb: float
-    """All pages that are mapped, the program's own code too."""
-
-
-def memory() -> Memory:
-    """Measure the largest renderer process."""
-    found = [Memory(0.0, 0.0)]
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"--type=renderer" in (folder / "cmdline").read_bytes():
-                lines = (line.split() for line in (folder / "status").read_text().splitlines())
-                sizes = {words[0]: int(words[1]) * 1024 / 1e6 for words in lines if words[-1] == "kB"}
-                own = sizes["RssAnon:"] + sizes["RssShmem:"] + sizes["VmSwap:"]
-                found.append(Memory(own, sizes["VmRSS:"]))
-        except (OSError, ValueError, KeyError):
-            continue
-    return max(found, key=lambda each: each.own_mb)
 
 
 def main() -> None:
@@ -470,7 +239,9 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
     """Measure the parts asked for."""
     parts = set(args.parts)
     if "prepare" in parts:
-        prepare_one(folder, args.slices)
+        events, cpu_seconds, seconds = prepare_one(folder, args.slices)
+        say(f"prepare {events:,} events of a rank, CPU (bar 1 s)", cpu_seconds, "s")
+        say("  the same by the clock", seconds, "s")
     if "ranks" in parts:
         with chromium() as browser:
             many(folder, browser)
@@ -478,7 +249,7 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
         return
     traces = fill(folder, args.ranks, args.slices)
     if "tile" in parts:
-        times, busy = tiles(traces)
+        times, busy = tiles(traces, ZOOMS)
         spread("tile of 128 rows on the server (bar p50 10 ms)", times)
         spread("  the same, CPU", busy)
     if not parts - {"prepare", "ranks", "tile", "fill"}:

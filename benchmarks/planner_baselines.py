@@ -1,9 +1,16 @@
-"""What a planner has to beat: a plain roofline of six constants fitted to the same rows, and rules of thumb.
+"""Baselines that the planner has to beat: a roofline for the step, a textbook formula for memory, a rule of thumb.
 
-The roofline knows the model's FLOP, the bytes of tensor and data parallelism over the link that they cross, a launch a
-layer and micro-batch, and the bubble (p-1)/m. The rule of thumb for the choice: no pipeline if it can be, then the
-least tensor parallelism, then the largest micro-batch. The textbook's formula for memory: weights, gradients and Adam
-of one rank, 34 bytes of activations for each token and hidden value of a layer, and the micro-batches in flight.
+step     (compute + tensor + launches) * bubble + data + fixed + optimizer, each part times one fitted constant:
+           compute    the model's FLOP over the peak
+           tensor     bytes of tensor parallelism over the link that they cross
+           launches   one for each layer and micro-batch
+           bubble     1 + (p-1)/m, no constant
+           data       bytes of data parallelism over the link that they cross
+           fixed      the same for every step
+           optimizer  its bytes over the memory's rate
+memory   weights, gradients and Adam of one rank, and for each micro-batch in flight 34 bytes of activations a
+         token, hidden value and layer
+choice   no pipeline if possible, then the least tensor parallelism, then the largest micro-batch
 """
 
 from __future__ import annotations
@@ -20,30 +27,50 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from planner_rows import Measured
 
+    from usp_prof.model.shape import Column
     from usp_prof.planner.cases import Cases
 
 ROUNDS = 4
+"""A fit, and fits again without the rows that were far slower than the fit before."""
 START = np.log([1.5, 1.0, 1e-3, 1.0, 0.05, 1.0])
-"""Over the peak; of the bytes of tp; seconds a layer and micro-batch; of the bytes of dp; fixed; optimizer's bytes."""
+"""Where a fit begins: logarithms of the constants of compute, tensor, launches, data, fixed and optimizer, in order."""
+OPTIMIZER_BYTES = 36
+"""About what Adam reads and writes for each parameter; a fitted constant stands before it."""
+WEIGHT = 60
+"""A source of more rows than this weighs as much as one of so many."""
 
 
 def features(c: Cases) -> NDArray[np.float64]:
     """Give the seconds of each part before its constant, one row a part, and last the factor of the bubble."""
     s, m = c.shape, c.machine
     tokens = np.asarray(c.tokens, float)
+    # Parameters that a token meets in a layer: those of all tokens, and of each chosen expert.
     weights = s.shared_parameters + s.mixed * s.experts_per_token * s.matrices * s.hidden * s.expert_width
-    flops = c.micro_batches * 3 * tokens * (s.layers * (2 * weights + s.core_flops) + 2 * s.vocabulary * s.hidden)
+    flops_of_token = s.layers * (2 * weights + s.core_flops) + 2 * s.vocabulary * s.hidden
+    flops = c.micro_batches * 3 * tokens * flops_of_token  # backward takes twice what forward takes
     compute = flops / (c.tp * c.pp) / m.peak
-    layers = s.layers / c.pp * c.micro_batches
-    link = np.where(c.tp > m.node, m.network_rate, m.link_rate)
-    tensor = np.where(c.tp > 1, 8 * tokens * s.hidden * c.width * layers * (c.tp - 1) / c.tp / link, 0.0)
-    held = (s.layers * (s.shared_parameters + s.routed_parameters / c.ep) / c.pp + s.vocabulary * s.hidden) / c.tp
-    slow = np.where(c.tp * c.shards > m.node, m.network_rate, m.link_rate)
-    data = np.where(c.shards > 1, 4 * held * (c.shards - 1) / c.shards / slow, 0.0)
-    optimizer = held * 36 / np.where(c.zero > 0, c.shards, 1) / m.memory_rate
+    launches = s.layers / c.pp * c.micro_batches
+
+    # Four all-reduces a layer, forward and backward, each of 2 (n-1)/n times its bytes.
+    tensor_link = np.where(c.tp > m.node, m.network_rate, m.link_rate)
+    tensor_bytes = 8 * tokens * s.hidden * c.width * launches * (c.tp - 1) / c.tp
+    tensor = np.where(c.tp > 1, tensor_bytes / tensor_link, 0.0)
+
+    # Gradients and weights, 2 bytes each, of the parameters that one rank holds.
+    held = held_parameters(c)
+    data_link = np.where(c.tp * c.shards > m.node, m.network_rate, m.link_rate)
+    data = np.where(c.shards > 1, 4 * held * (c.shards - 1) / c.shards / data_link, 0.0)
+    optimizer = held * OPTIMIZER_BYTES / np.where(c.zero > 0, c.shards, 1) / m.memory_rate
+
     bubble = 1 + (c.pp - 1) / c.micro_batches
-    parts = (compute, tensor, layers, data, np.ones_like(compute), optimizer, bubble)
+    parts = (compute, tensor, launches, data, np.ones_like(compute), optimizer, bubble)
     return np.stack(np.broadcast_arrays(*(np.asarray(part, float) for part in parts)))
+
+
+def held_parameters(c: Cases) -> Column:
+    """Count the parameters of one rank of the first pipeline stage: its layers and the embedding."""
+    s = c.shape
+    return (s.layers * (s.shared_parameters + s.routed_parameters / c.ep) / c.pp + s.vocabulary * s.hidden) / c.tp
 
 
 def seconds(parts: NDArray[np.float64], logarithms: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -65,9 +92,9 @@ def roofline(rows: Measured, keep: NDArray[np.bool_]) -> NDArray[np.float64]:
 
 
 def roofline_of_sources(sources: dict[str, Measured], judged: Measured) -> NDArray[np.float64]:
-    """Fit the roofline to several sources, a source of many rows weighing as 60 of them, and predict other rows."""
+    """Fit the roofline to several sources, a source of many rows weighing as `WEIGHT` of them; predict other rows."""
     parts = [
-        (features(rows.columns()), np.log(rows.seconds), min(1.0, (60 / len(rows.cases)) ** 0.5))
+        (features(rows.columns()), np.log(rows.seconds), min(1.0, (WEIGHT / len(rows.cases)) ** 0.5))
         for rows in sources.values()
     ]
     fitted = least_squares(
@@ -81,14 +108,13 @@ def roofline_of_sources(sources: dict[str, Measured], judged: Measured) -> NDArr
 def textbook_memory(c: Cases) -> NDArray[np.float64]:
     """Give the peak of the first pipeline rank by the formulas of the Ultra-Scale Playbook (full recomputation: 2)."""
     s = c.shape
-    held = (s.layers / c.pp * (s.shared_parameters + s.routed_parameters / c.ep) + s.vocabulary * s.hidden) / c.tp
     shards = c.dp * c.cp
-    state = held * (2 + c.gradient_bytes + 12 / np.where(c.zero > 0, shards, 1))
-    each = np.where(
-        c.recompute == FULL, 2, 34 / c.tp + np.where(c.fused_attention, 0, 5 * s.heads * s.sequence / s.hidden / c.tp)
-    )
-    layers = s.layers / c.pp * np.minimum(c.micro_batches, c.pp)
-    return np.asarray(state + layers * c.tokens * s.hidden * each, float)
+    state = held_parameters(c) * (2 + c.gradient_bytes + 12 / np.where(c.zero > 0, shards, 1))
+    # Bytes of activations for each token and hidden value of a layer; scores of attention only where it is not fused.
+    scores = np.where(c.fused_attention, 0, 5 * s.heads * s.sequence / s.hidden / c.tp)
+    activation_bytes = np.where(c.recompute == FULL, 2, 34 / c.tp + scores)
+    layers_in_flight = s.layers / c.pp * np.minimum(c.micro_batches, c.pp)
+    return np.asarray(state + layers_in_flight * c.tokens * s.hidden * activation_bytes, float)
 
 
 def rule_of_thumb(rows: pd.DataFrame) -> NDArray[np.float64]:

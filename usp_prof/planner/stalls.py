@@ -1,17 +1,23 @@
-"""Stalls: what a pipeline's sends between nodes cost beyond their bytes, and how likely a run stalls on them.
+"""Pipeline stalls: what sends between nodes cost beyond their bytes, and how likely a run stalls on them.
 
-Measured in one sweep (Ultra-Scale Playbook: nanotron on 8 to 128 H100 with EFA); profiles of other trainers have
-neither. The cause is not documented. What the 710 pipelines over several nodes show:
+Measured in one sweep: the Ultra-Scale Playbook's, nanotron on 8 to 128 H100 with EFA. Its 710 pipelines over several
+nodes show two effects, whose cause is not documented. Profiles of other trainers have neither.
 
-    held up   A layer takes at least as long as its launches, and these take longer the more ranks of tp there are:
-              about 9 ms without tp, 15 with 4, 24 with 8, 52 with 16 and 140 with 32, forward and backward together,
-              whatever the model, the micro-batch and the depth. Without a pipeline, or inside a node: 5 ms.
-    stalled   Some runs lose 1.3 s x (p-1)/p more for each micro-batch. A few do anywhere, more the more links there
-              are (one of them is enough); most do that reduce whole gradients (ZeRO-0) after 16 micro-batches or more,
-              and most whose memory is full.
+1. Slow launches (`held_up`). A layer takes at least as long as its launches. In a pipeline between nodes they take,
+   forward and backward together, whatever the model, the micro-batch and the depth:
 
-A chance is no prediction: where it is below one half, the step is that of a run that does not stall, and the choice
-weighs the chance (`expected`).
+       ranks of tp        1   4   8   16   32
+       ms of a layer      9  15  24   52  140      (5 ms without a pipeline, or inside one node)
+
+2. Stalls (`seconds`, `chance`). Some runs lose 1.3 s x (p-1)/p more for each micro-batch. Likely are
+       many links      one that stalls is enough, so that the chance grows with their number
+       ZeRO-0          most runs that reduce whole gradients, after 16 micro-batches or more
+       full memory     most runs whose memory is full
+
+A chance is not a prediction: below one half the step is that of a run that does not stall. The choice between
+configurations weighs the chance instead (`expected`).
+
+    step 10 s, a stall costs 5 s, chance 0.2:   predicted 10 s,  expected 1 / (0.8/10 + 0.2/15) = 10.7 s
 """
 
 from __future__ import annotations
@@ -29,65 +35,68 @@ if TYPE_CHECKING:
     from usp_prof.planner.stages import Stages
 
 TENSOR_POWER = 1.5
-"""How a held-up layer grows with tp: 4, 8, 16 and 32 ranks were measured to add 6, 15, 42 and 125 ms."""
+"""Launches grow with this power of tp: 4, 8, 16 and 32 ranks were measured to add 6, 15, 42 and 125 ms a layer."""
 MANY_MICRO_BATCHES = 16
-"""From so many on whole gradients stall: 61 of 74 runs, of those with fewer 2 of 18."""
+"""With so many micro-batches or more, 61 of 74 ZeRO-0 runs stalled; with fewer 2 of 18."""
 LIKELY = 0.5
+"""Above this chance the predicted step holds the stall."""
 
 
 def crosses_nodes(c: Cases) -> Column:
-    """Tell which pipelines send between nodes."""
+    """Mark the pipelines that send between nodes."""
     return np.asarray((c.pp > 1) & (c.devices > c.machine.node))
 
 
 def held_up(c: Cases, layer: Column) -> Column:
-    """Give what a layer's launches take beyond `layer` seconds, forward and backward together."""
+    """Give the seconds that a layer of `layer` seconds is held up by its launches, forward and backward together."""
     p = c.profile
     launches = p.host_pipeline + p.host_pipeline_tensor * c.tp**TENSOR_POWER
     # Full recomputation launches forward, a third of all, once more.
     launches = launches * np.where(c.recompute == FULL, 4 / 3, 1.0)
     launches = np.where(crosses_nodes(c), launches, 0.0)
+    # A smooth maximum of the two: 10 ms of compute and 5 of launches take 10.2 ms, 10 and 10 take 11.9.
     return np.asarray((layer**4 + launches**4) ** 0.25 - layer)
 
 
 def seconds(c: Cases) -> Column:
-    """Give what a step takes longer where it stalls."""
+    """Give the seconds that a stall adds to a step."""
     return np.where(c.pp > 1, c.profile.stall * c.chunks * (c.pp - 1) / c.pp * c.micro_batches, 0.0)
 
 
 def chance(c: Cases, stages: Stages) -> Column:
-    """Give how likely a step stalls: 0 where nobody measured that it can."""
+    """Give how likely a step stalls, by its links or its full memory; 0 where no stall was measured."""
     p = c.profile
-    if not np.any(np.asarray(p.stall) > 0):
+    was_measured = np.asarray(p.stall) > 0
+    if not np.any(was_measured):
         return np.zeros(np.shape(c.pp))
-    each = np.where(reduces_whole_gradients(c), p.stall_of_whole_gradients, p.stall_of_link)
-    of_links = np.where(crosses_nodes(c), 1 - (1 - each) ** links(c), 0.0)
-    return np.where(np.asarray(p.stall) > 0, np.maximum(of_links, chance_of_full_memory(c, stages)), 0.0)
+    of_one_link = np.where(reduces_whole_gradients(c), p.stall_of_whole_gradients, p.stall_of_link)
+    of_any_link = np.where(crosses_nodes(c), 1 - (1 - of_one_link) ** links(c), 0.0)
+    return np.where(was_measured, np.maximum(of_any_link, chance_of_full_memory(c, stages)), 0.0)
 
 
 def chance_of_full_memory(c: Cases, stages: Stages) -> Column:
-    """Give how likely the memory of a pipeline is full, as the planner predicts it."""
+    """Give how likely a pipeline's memory is full, by the planner's own prediction and its spread."""
     peak = memory.total(memory.fullest(memory.of_stages(c, stages)))
     room = np.asarray(c.machine.memory_bytes) - c.profile.context_bytes
     return np.where(c.pp > 1, 1 - memory.fit_probability(peak, room, c.profile.memory_spread), 0.0)
 
 
 def reduces_whole_gradients(c: Cases) -> Column:
-    """Tell which reduce whole gradients after many micro-batches."""
+    """Mark the runs that reduce whole gradients after many micro-batches."""
     return np.asarray((c.zero == 0) & (c.dp * c.cp > 1) & (c.micro_batches >= MANY_MICRO_BATCHES))
 
 
 def links(c: Cases) -> Column:
-    """Count the pairs of neighbours in all pipelines."""
+    """Count the pairs of neighbouring ranks in all pipelines."""
     return np.asarray(c.dp * c.cp * c.tp * (c.pp - 1))
 
 
 def running(step: Column, stall: Column, chance: Column) -> Column:
-    """Give the step where nothing stalls; `step` holds the stall where that is more likely than not."""
+    """Give the step without a stall; `step` holds the stall where that is more likely than not."""
     return step - np.where(np.asarray(chance) > LIKELY, stall, 0.0)
 
 
 def expected(step: Column, stall: Column, chance: Column) -> Column:
-    """Give the step of the mean speed, of runs that stall and of those that do not."""
-    runs = running(step, stall, chance)
-    return 1 / ((1 - chance) / runs + chance / (runs + stall))
+    """Give the step at the mean speed: speeds, not times, of runs that stall and runs that do not are averaged."""
+    without = running(step, stall, chance)
+    return 1 / ((1 - chance) / without + chance / (without + stall))

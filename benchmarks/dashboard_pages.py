@@ -1,0 +1,167 @@
+"""Headless Chromium on the dashboard: server, browser, the scripts that run in the page, and what its process holds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dashboard_runs import ROOT
+from playwright.sync_api import sync_playwright
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Page
+
+PORT = 8655
+LOOK = """const find = (root) => { for (const e of root.querySelectorAll('*')) {
+    if (e.classList && e.classList.contains('usp-timeline')) return e;
+    if (e.shadowRoot) { const f = find(e.shadowRoot); if (f) return f; } } return null; };
+  const frame = () => new Promise((done) => requestAnimationFrame(done));
+"""
+SHARP = "() => {" + LOOK + "const host = find(document); return Boolean(host && host.dataset.sharp === 'true'); }"
+"""Tells whether the timeline shows the picture of its last move, not one that is stretched meanwhile."""
+DRIVE = (
+    "async ({ share, turns, pause }) => {"
+    + LOOK
+    + """
+  const line = find(document).timeline, canvas = line.canvas, span = line.head.span_ns;
+  const box = canvas.getBoundingClientRect();
+  const sharp = async (before) => { while (line.tile === before || !line.tile) await frame(); await frame(); };
+  line.start = span * (0.2 + 0.5 * Math.random()); line.end = line.start + span * share;
+  let before = line.tile; line.moved(); await sharp(before);
+  const interim = [], settled = [];
+  for (let i = 0; i < turns; i++) {
+    if (pause) await new Promise((done) => setTimeout(done, pause * (0.5 + Math.random())));
+    before = line.tile;
+    const start = performance.now(), wheel = { deltaY: i % 2 ? 60 : -60, bubbles: true, cancelable: true };
+    canvas.dispatchEvent(new WheelEvent('wheel', { ...wheel, clientX: box.left + 700, clientY: box.top + 200 }));
+    await frame(); interim.push(performance.now() - start);
+    await sharp(before); settled.push(performance.now() - start);
+  }
+  return { interim, settled };
+}"""
+)
+"""Turns the wheel `turns` times where `share` of the run is in view: milliseconds to the next frame, and to sharp."""
+USEFUL = """() => { const all = (what) => [...document.querySelectorAll(what)];
+  const look = () => {
+    const figures = all("[data-testid='stMetricValue']"), said = all("h1.usp-verdict").length;
+    const findings = figures.some((each) => each.closest("[data-testid='stMetric']").innerText.startsWith("gain"))
+      || all("[data-testid='stAlert']").length;
+    const timeline = all(".st-key-worst-step [data-testid^='stBidiComponent']").length;
+    if (figures.length && said && findings && timeline) window.useful ??= performance.now();
+    else requestAnimationFrame(look); };
+  requestAnimationFrame(look); }"""
+"""Notes when Overview is of use: its sentence, key figures, findings and the timeline of the worst step are there."""
+SWITCH = """async ({ name, path }) => {
+  const link = [...document.querySelectorAll('a')].find((a) => a.innerText.trim() === name);
+  const start = performance.now(); link.click();
+  const there = () => document.querySelector(`.st-key-at-${path}`)
+    && document.querySelector("[data-testid='stApp'][data-test-script-state='notRunning']");
+  while (!there()) await new Promise((done) => requestAnimationFrame(done));
+  return performance.now() - start;
+}"""
+"""Clicks a page's link; gives milliseconds until that page is drawn."""
+COUNTS = """() => ({ documents: window.Bokeh ? window.Bokeh.documents.length : 0,
+  views: window.Bokeh ? [...(window.Bokeh.index.roots ?? Object.values(window.Bokeh.index))].length : 0,
+  heap: performance.memory.usedJSHeapSize / 1e6 })"""
+HOME = ("Diagnose", "overview")
+PLACES = (
+    ("Communication", "communication"), ("Kernels", "kernels"), ("Ranks", "ranks"), ("Host", "host"),
+    ("Query in SQL", "query"),
+)  # fmt: skip
+"""The links that are clicked, and the path of the page to which each leads."""
+
+
+def tour() -> list[tuple[str, str]]:
+    """List the pages that are visited one after the other: each place, and home between them."""
+    return [stop for place in PLACES for stop in (place, HOME)]
+
+
+@contextmanager
+def served(traces: Path) -> Iterator[str]:
+    """Serve a run; gives the address."""
+    command = [sys.executable, "-m", "usp_prof.cli.app", "dashboard", str(traces), "--port", str(PORT), "--no-browser"]
+    with subprocess.Popen(
+        command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT, start_new_session=True
+    ) as server:
+        try:
+            _wait(f"http://127.0.0.1:{PORT}/_stcore/health")
+            yield f"http://127.0.0.1:{PORT}"
+        finally:
+            os.killpg(server.pid, signal.SIGTERM)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start a headless browser."""
+    options = ["--no-sandbox", "--disable-gpu", "--enable-precise-memory-info"]
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=options)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def _wait(address: str) -> None:
+    for _ in range(1500):
+        try:
+            with urllib.request.urlopen(address, timeout=1):
+                return
+        except OSError:
+            time.sleep(0.05)
+    raise SystemExit("the dashboard did not start")
+
+
+def visit(browser: Browser, address: str) -> Page:
+    """Open the timeline of all ranks and wait until it is sharp."""
+    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    page.goto(address)
+    page.wait_for_function(SHARP, timeout=300_000)
+    return page
+
+
+def first_useful(browser: Browser, address: str) -> float:
+    """Give the milliseconds until Overview is of use, in an empty browser."""
+    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    page.add_init_script(f"({USEFUL})()")
+    page.goto(address)
+    page.wait_for_function("() => window.useful", timeout=120_000)
+    found: float = page.evaluate("() => window.useful")
+    page.context.close()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the largest renderer process of a browser holds, in MB."""
+
+    own_mb: float
+    """Anonymous and shared memory and swap: what Chromium's task manager shows (its private footprint), and pixels."""
+    resident_mb: float
+    """All pages that are mapped, the program's own code too."""
+
+
+def memory() -> Memory:
+    """Measure the largest renderer process."""
+    found = [Memory(0.0, 0.0)]
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"--type=renderer" in (folder / "cmdline").read_bytes():
+                lines = (line.split() for line in (folder / "status").read_text().splitlines())
+                sizes = {words[0]: int(words[1]) * 1024 / 1e6 for words in lines if words[-1] == "kB"}
+                own = sizes["RssAnon:"] + sizes["RssShmem:"] + sizes["VmSwap:"]
+                found.append(Memory(own, sizes["VmRSS:"]))
+        except (OSError, ValueError, KeyError):
+            continue
+    return max(found, key=lambda each: each.own_mb)
