@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from made import part
 
 from usp_prof.tables import clock
+from usp_prof.tables.matching import normal_equations
 
 BASE = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000
@@ -72,6 +73,17 @@ def test_skew_and_drift_are_recovered_within_20_us(groups: tuple[tuple[int, ...]
     assert np.quantile(np.abs(world.errors(solved, tuple(range(8)))), 0.99) < 20_000
     assert np.abs(solved.drift_ppm - np.repeat(world.drift_ppm, 2)).max() < 8
     assert (solved.residual_p50_ns < 10_000).all()
+
+
+@pytest.mark.parametrize("groups", [ALL, CHAIN])
+def test_few_clocks_come_out_the_same_as_by_what_solves_thousands(
+    groups: tuple[tuple[int, ...], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = clock.of(made.run(World().rows(groups)))
+    monkeypatch.setattr(normal_equations, "DENSE_AT_MOST", 0)
+    many = clock.of(made.run(World().rows(groups)))
+    assert few.offset_ns.tolist() == many.offset_ns.tolist()
+    assert np.allclose(few.drift_ppm, many.drift_ppm, rtol=1e-9)
 
 
 def test_one_wrongly_matched_call_in_ten_does_not_pull() -> None:

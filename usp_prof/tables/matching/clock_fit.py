@@ -9,11 +9,12 @@ import numpy as np
 
 from usp_prof.columns.rows import group_codes, occurrence, per_code, rows_by_code
 from usp_prof.tables.matching import least_squares
-from usp_prof.tables.matching.least_squares import Fit, Observations
+from usp_prof.tables.matching.normal_equations import Observations
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.tables.matching.least_squares import Fit
     from usp_prof.tables.matching.same_calls import Parts
 
     Int = NDArray[np.int64]
@@ -227,13 +228,27 @@ def _told(rough: Solution, fit: Fit) -> Int:
 def _components(domain: Int, ties: Ties) -> Int:
     """Give for each rank the number of the connected component of its clock, by its lowest clock."""
     count = int(domain.max()) + 1 if len(domain) else 0
+    if not count:
+        return domain
     label = np.arange(count)
     if len(ties.call):
         one, other, _ = _pairs(domain, ties)
-        for a, b in np.unique(np.stack([one, other], axis=1), axis=0).tolist():
-            low, high = sorted((int(label[a]), int(label[b])))
-            label[label == high] = low
-    return np.unique(label, return_inverse=True)[1][domain] if count else domain
+        label = _lowest_reached(one, other, label)
+    return np.unique(label, return_inverse=True)[1][domain]
+
+
+def _lowest_reached(one: Int, other: Int, label: Int) -> Int:
+    """Give each clock the lowest that pairs lead to: both of a pair take the lower label, until nothing changes."""
+    while True:
+        lower = label.copy()
+        low = np.minimum(label[one], label[other])
+        np.minimum.at(lower, label[one], low)
+        np.minimum.at(lower, label[other], low)
+        while (lower[lower] != lower).any():  # a label that has got a lower one itself hands it on
+            lower = lower[lower]
+        if (lower == label).all():
+            return label
+        label = lower
 
 
 def _reach(ties: Ties, ranks: int) -> Int:
