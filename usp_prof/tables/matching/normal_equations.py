@@ -96,7 +96,8 @@ class DenseEquations:
 
     def solution(self, _: Float) -> Float:
         """Solve them; what no call decides is 0."""
-        return self._spread_out(np.linalg.lstsq(self._matrix, self._right, rcond=1e-12)[0])
+        found = np.linalg.lstsq(self._matrix, self._right, rcond=1e-12)[0]
+        return self._spread_out(np.asarray(found, np.float64))
 
     def spread(self) -> Float:
         """Take the square roots of the diagonal of A's inverse."""
