@@ -113,6 +113,10 @@ class Notebook:
             frame = frame.f_back
         return "torch"
 
+    def wait(self, _: Event) -> None:
+        """Note that the host waits for an event."""
+        self.waits[self.here()] += 1
+
     def read(self, tensor: torch.Tensor) -> Any:
         """Give what a host that waits for these values might see."""
         self.waits[self.here()] += 1
@@ -142,6 +146,7 @@ def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
         peers.set(f"gpu/{other}", f"{socket.gethostname()} gpu-{other % gpus}")
     FakeTensorMode.avoid_device_init = True  # else a tensor of typed numbers asks for a real device
     FakeTensor.tolist = FakeTensor.item = lambda tensor: notes.read(tensor)  # noqa: PLW0108 - a method, not bound again
+    Event.synchronize = lambda event: notes.wait(event)  # noqa: PLW0108 - a method, not bound again
     joined: list[str] = []
 
     def join(backend: str, **how: Any) -> None:

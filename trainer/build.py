@@ -76,12 +76,19 @@ def build_data(
 ) -> DataParallel:
     """Choose who sums gradients and who keeps the optimizer's state; brings the weights into memory."""
     options = settled.options
+    on_host = options.offload == "optimizer"
     if options.zero >= 2:
-        free = options.zero == 3
-        return Sharded(chunks, mesh, settled.compute, free_after_forward=free, prefetch=options.prefetch)
+        return Sharded(
+            chunks,
+            mesh,
+            settled.compute,
+            free_after_forward=options.zero == 3,
+            prefetch=options.prefetch,
+            on_host=on_host,
+        )
     weights = sum(parameter.nbytes for chunk in chunks.values() for parameter in chunk.parameters())
     limit = int(options.bucket_mb * 2**20) or min(25 * 2**20, weights // 4)
     if faults.of_kind("unbucketed"):
         limit = 0
     overlap = not faults.of_kind("unoverlapped")
-    return Buckets(chunks, mesh, device, limit, sharded=options.zero == 1, overlap=overlap)
+    return Buckets(chunks, mesh, device, limit, sharded=options.zero == 1, overlap=overlap, on_host=on_host)

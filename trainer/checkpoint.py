@@ -56,7 +56,7 @@ def pieces_of(update: Update) -> list[Piece]:
     """List everything that the next update depends on."""
     pieces = []
     for part in update.slices:
-        tensors = {"weight": part.tensor, **moments(update.optimizer, part.tensor)}
+        tensors = {"weight": part.master, **moments(update.adamw, part.master)}
         for box in part.boxes:
             pieces += [
                 Piece(f"{what}/{box.name}", box.whole, box.offsets, box.view(tensor), part.written)
@@ -143,7 +143,7 @@ def load(folder: Path, settled: Settled, update: Update) -> int:
         checkpoint.load({}, checkpoint_id=stored, planner=LoadPieces(pieces_of(update)))
     except checkpoint.CheckpointException as error:
         raise OptionError(f"{stored} cannot be read: {_reason(error)}", _aside(stored)) from error
-    update.data.publish()
+    update.publish()
     return updates
 
 

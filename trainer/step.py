@@ -1,6 +1,6 @@
-"""Update: forward and backward over all passes, one gradient norm, clipping, AdamW.
+"""Update: forward and backward over all passes, one gradient norm, clipping, AdamW (on the device, or `offload`).
 
-Nothing here waits for the device: loss and norm stay on it until they are logged.
+Nothing here waits for the device: loss and norm stay on it until they are logged. (An optimizer in host memory does.)
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch.nn.utils import clip_grads_with_norm_
 
 from trainer.configuration.settled import Settled
 from trainer.model.decoder import Decoder
@@ -17,7 +16,9 @@ from trainer.model.experts import Experts
 from trainer.parallel.collectives import all_reduce
 from trainer.parallel.data import DataParallel
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.offload import HostOptimizer
 from trainer.parallel.pipeline import Pipeline
+from trainer.parallel.slices import Slice
 from trainer.parallel.tensor import cross_entropy
 from trainer.synthetic.injection import Faults
 from usp_prof import record
@@ -39,6 +40,28 @@ class Outcome:
     rate: float
 
 
+class DeviceOptimizer:
+    """AdamW on the device, all slices in one call."""
+
+    def __init__(self, slices: list[Slice], adamw: torch.optim.Optimizer) -> None:
+        self.slices, self.adamw = slices, adamw
+
+    def step(self) -> None:
+        """Update all slices."""
+        for part in self.slices:
+            part.master.grad = part.gradient
+        self.adamw.step()
+        for part in self.slices:
+            part.master.grad = None
+        self.publish()
+
+    def publish(self) -> None:
+        """Round the masters into the type that the layers compute in."""
+        for part in self.slices:
+            if part.weights is not part.master:
+                part.weights.copy_(part.master)
+
+
 class Update:
     """One update of the weights, repeated."""
 
@@ -51,13 +74,16 @@ class Update:
         self.blocking = bool(faults.of_kind("blocking-sync"))
         """Whether each pass waits for its loss on all ranks, as some loops do to print it."""
         self.slices = data.slices()
-        self.optimizer = torch.optim.AdamW(
-            [part.tensor for part in self.slices],
+        self.adamw = torch.optim.AdamW(
+            [part.master for part in self.slices],
             lr=options.lr,
             betas=(0.9, 0.95),
             weight_decay=options.weight_decay,
             fused=options.dtype != "fp64" or None,
         )
+        self.optimizer: DeviceOptimizer | HostOptimizer = DeviceOptimizer(self.slices, self.adamw)
+        if options.offload == "optimizer":
+            self.optimizer = HostOptimizer(self.slices, self.adamw, next(iter(chunks.values())).rotary.device)
         self.experts = {
             int(name): layer.ffn
             for chunk in chunks.values()
@@ -84,7 +110,7 @@ class Update:
             outcome = self._agree(torch.stack(losses).sum(), step)
             self._clip(outcome.norm)
         with record.phase("optimizer"):
-            for group in self.optimizer.param_groups:
+            for group in self.adamw.param_groups:
                 group["lr"] = outcome.rate
             self.optimizer.step()
             self.data.publish()
@@ -94,10 +120,16 @@ class Update:
     def prime(self, updates: int) -> None:
         """Let the optimizer make its state as if so many updates were made, for a checkpoint to be read into."""
         for part in self.slices:
-            part.tensor.grad = torch.zeros_like(part.tensor)
-        self.optimizer.step()
+            part.master.grad = torch.zeros_like(part.master)
+        self.adamw.step()
         for part in self.slices:
-            self.optimizer.state[part.tensor]["step"].fill_(updates)
+            part.master.grad = None
+            self.adamw.state[part.master]["step"].fill_(updates)
+
+    def publish(self) -> None:
+        """Bring the masters to the model, as after a checkpoint was read into them."""
+        self.optimizer.publish()
+        self.data.publish()
 
     def _pass(self, tokens: torch.Tensor, targets: torch.Tensor, *, last: bool) -> torch.Tensor:
         if self.pipeline is not None:
@@ -111,14 +143,14 @@ class Update:
 
     def _tie(self) -> None:
         """Add the gradients of a tied embedding's two copies; a V-shaped schedule has both on one rank."""
-        copies = [part.tensor for part in self.slices if part.tied]
+        copies = [part.gradient for part in self.slices if part.tied]
         if not copies:
             return
-        total = torch.stack([copy.grad for copy in copies]).sum(0)
+        total = torch.stack(copies).sum(0)
         if len(copies) == 1:
             all_reduce(total, self.mesh["tied"])
-        for copy in copies:
-            copy.grad.copy_(total)
+        for gradient in copies:
+            gradient.copy_(total)
 
     def _print_early(self, loss: torch.Tensor) -> None:
         with record.mark("fault", "blocking_sync"):
@@ -150,13 +182,16 @@ class Update:
 
         `get_total_norm` would be one kernel, but adds up 5e5 squares in fp32 with an error of 1e-5 on a CPU.
         """
-        squares = [part.tensor.grad.to(accurate).square().sum() / part.copies for part in self.slices]
+        squares = [part.gradient.to(accurate).square().sum() / part.copies for part in self.slices]
         return torch.stack(squares).sum()
 
     def _clip(self, norm: torch.Tensor) -> None:
+        """Scale all gradients down where their norm is above the limit, as torch's `clip_grad_norm_` does."""
         limit = self.settled.options.clip
         if limit > 0:
-            clip_grads_with_norm_([part.tensor for part in self.slices], limit, norm)
+            factor = (limit / (norm + 1e-6)).clamp(max=1.0)
+            for part in self.slices:
+                part.gradient.mul_(factor)
 
     def _balance(self, load: torch.Tensor) -> None:
         for layer, experts in self.experts.items():

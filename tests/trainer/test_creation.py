@@ -88,8 +88,8 @@ def test_each_rank_begins_with_its_part_of_what_one_process_draws(layout: str, d
                         slice(start, start + size) for start, size in zip(box.offsets, box.sizes, strict=True)
                     )
                     # Masters are drawn in fp32 whatever the layers compute in.
-                    assert torch.equal(box.view(part.tensor).double(), alone[box.name][region]), box.name
-                    seen[box.name] += box.view(part.tensor).numel() * part.written
+                    assert torch.equal(box.view(part.master).double(), alone[box.name][region]), box.name
+                    seen[box.name] += box.view(part.master).numel() * part.written
     assert all(seen[name] >= weight.numel() for name, weight in alone.items())
 
 

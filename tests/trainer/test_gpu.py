@@ -42,6 +42,8 @@ ALONE = (
     ("--zero 1", EXACT),
     ("--zero 2 --accumulate 2", EXACT),
     ("--zero 3", EXACT),
+    ("--offload optimizer", EXACT),
+    ("--zero 3 --dtype bf16 --offload optimizer", COARSE),
     ("--experts 4", EXACT),  # one by one
     ("--experts 4 --dtype bf16", COARSE),  # in one kernel
     ("--dtype bf16", COARSE),

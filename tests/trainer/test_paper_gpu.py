@@ -41,6 +41,8 @@ PLACES = (
     "0 2 --dp 2 --dtype bf16 --zero 1 --accumulate 2 --fault unbucketed",
     "1 2 --dp 2 --dtype bf16 --zero 2 --accumulate 2",
     "0 2 --dp 2 --dtype fp8 --zero 3",
+    "0 2 --dp 2 --dtype bf16 --zero 1 --offload optimizer",
+    "1 2 --dp 2 --dtype bf16 --zero 3 --offload optimizer",
     "3 4 --dp 4 --dp-replicate 2 --zero 3 --experts 4 --ep 2",
     "1 4 --dp 4 --ep 2 --experts 4 --capacity 1.5 --dtype bf16",
     "1 2 --tp 2 --dtype fp8",
@@ -99,6 +101,11 @@ def test_a_step_waits_for_nothing_and_mixes_nothing(place: str) -> None:
         assert waits.pop("expert.plan") > 0
     if "blocking-sync" in place:
         assert waits.pop("step._print_early") == STEPS
+    if "--offload optimizer" in place:  # each slice's gradient comes down, and its weights go up
+        slices = waits.pop("offload.step")
+        assert slices >= STEPS
+        assert said["crossings"].pop("offload._fetch_gradients cuda to cpu") == slices
+        assert said["crossings"].pop("offload._send_weights cpu to cuda") == slices
     assert waits == ({"reporting.report": STEPS} if place.startswith("0 ") else {})
     crossings = {crossing.split()[0]: count for crossing, count in said["crossings"].items()}
     assert {crossing.partition(" ")[2] for crossing in said["crossings"]} == {"cpu to cuda"}

@@ -18,6 +18,14 @@ SINGLE_LOSS, SINGLE_NORM = 1.5e-6, 4e-6
 GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
 EXPERTS = "--experts 4"
 
+OFFLOADED = (
+    "--dp 2",
+    "--dp 2 --zero 1",
+    "--dp 2 --zero 3",
+    f"--pp 2 --schedule dualpipev --recompute full {EXPERTS}",
+)
+"""Cases whose optimizer also runs in host memory, and then must not change a digit."""
+
 TWO = (
     "--dp 2",
     "--dp 2 --accumulate 4",
@@ -26,6 +34,7 @@ TWO = (
     "--dp 2 --zero 2 --accumulate 2",
     "--dp 2 --zero 3",
     "--dp 2 --zero 3 --no-prefetch --recompute full",
+    *(f"{case} --offload optimizer" for case in OFFLOADED),
     "--tp 2",
     "--tp 2 --zero 1 --recompute selective",
     "--tp 2 --no-sequence-parallel",
@@ -121,6 +130,12 @@ def check(processes: int, cases: tuple[str, ...], case: str) -> None:
 @pytest.mark.parametrize("case", TWO)
 def test_two_processes(case: str) -> None:
     check(2, TWO, case)
+
+
+@pytest.mark.parametrize("case", OFFLOADED)
+def test_an_optimizer_in_host_memory_changes_no_digit(case: str) -> None:
+    found = curves(2, TWO)
+    assert found[f"{case} --offload optimizer"] == found[case]
 
 
 @pytest.mark.parametrize("case", FOUR)

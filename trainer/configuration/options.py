@@ -82,6 +82,7 @@ class Options:
 
     # The batch, and how a layer computes.
     recompute: str = option("none", "activations computed again in backward", choices=("none", "selective", "full"))
+    offload: str = option("none", "what the host holds: masters and moments", choices=("none", "optimizer"))
     accumulate: int = option(0, "passes before an update (default: what --batch and --micro-batch ask for, else one)")
     micro_batch: int = option(0, "sequences in a micro-batch (default: what --batch leaves)")
     batch: int = option(0, "sequences in an update over all ranks (default: two in each micro-batch)")

@@ -4,7 +4,7 @@ ZeRO-0 and ZeRO-1 are written here: gradients are gathered into flat buckets, an
 reduce-scatter (ZeRO-1) starts from a backward hook as soon as its last gradient is there, while backward runs on;
 buckets start in one order on all ranks, whatever order gradients come in.
 Under ZeRO-1 each rank then updates its part of the flat weights and the parts are gathered again. ZeRO-2 and ZeRO-3
-are PyTorch's FSDP2 (`sharding.py`). Both give the optimizer plain local tensors: `Slice`.
+are PyTorch's FSDP2 (`sharding.py`). Both give the optimizer plain local tensors (`slices.py`).
 
 Loss is normalised by the tokens of all ranks, so gradients are summed, never averaged.
 """
@@ -12,7 +12,6 @@ Loss is normalised by the tokens of all ranks, so gradients are summed, never av
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from typing import Protocol
@@ -25,23 +24,9 @@ from trainer.foundation.torch_private import all_gather_single, reduce_scatter_s
 from trainer.parallel.collectives import all_reduce, all_reduce_together
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.placement import Box, boxes_of_run
+from trainer.parallel.slices import Slice, room_on_host
 from trainer.parallel.weights import create, fill, note_of
 from usp_prof.record import mark
-
-
-@dataclass(slots=True)
-class Slice:
-    """What the optimizer sees: a leaf tensor whose `grad` is set when the gradients are complete."""
-
-    tensor: torch.Tensor
-    copies: int
-    """How many ranks of the world hold this very slice; a norm over all ranks must count it once."""
-    boxes: list[Box]
-    """Which weights lie in it, for checkpoints."""
-    tied: bool = False
-    """Whether it is a tied embedding that two pipeline stages hold a copy of; their gradients are to be added."""
-    written: bool = True
-    """Whether a checkpoint stores it from here; not so for the second copy of a tied embedding."""
 
 
 class DataParallel(Protocol):
@@ -60,14 +45,23 @@ class DataParallel(Protocol):
         """Complete all communication: every slice has its gradient."""
 
     def publish(self) -> None:
-        """Make the optimizer's update visible to the model, and drop gradients."""
+        """Bring updated weights to the ranks that did not update them, and drop gradients."""
 
 
 class Bucket:
     """Some weights of one kind in one flat buffer, with a flat gradient beside it; it creates them there."""
 
-    def __init__(self, chunk: nn.Module, names: list[str], mesh: Mesh, device: torch.device, *, sharded: bool) -> None:
-        """`names` are those of the weights in the chunk, still on paper."""
+    def __init__(
+        self,
+        chunk: nn.Module,
+        names: list[str],
+        mesh: Mesh,
+        device: torch.device,
+        *,
+        sharded: bool,
+        on_host: bool = False,
+    ) -> None:
+        """`names` are those of the weights in the chunk, still on paper; `on_host` says where the masters live."""
         papers = [chunk.get_parameter(name) for name in names]
         self.notes = {name: note_of(paper) for name, paper in zip(names, papers, strict=True)}
         kind, dtype = self.notes[names[0]].kind, papers[0].dtype
@@ -81,7 +75,7 @@ class Bucket:
         alike = group.size if not self.sharded else 1
         alike *= self.replicas.size if self.replicas is not None else 1
         alike *= mesh["tp"].size if kind in {"partial", "copied"} else 1
-        self.copies = alike * (2 if self.tied else 1)
+        copies = alike * (2 if self.tied else 1)
         length = sum(paper.numel() for paper in papers)
         length += -length % group.size
         self.flat = torch.zeros(length, dtype=dtype, device=device)
@@ -99,20 +93,20 @@ class Bucket:
         self.run = range(part * group.rank, part * (group.rank + 1)) if self.sharded else range(length)
         """What this rank updates of the flat buffer: all of it, or its part."""
         self.local = self.flat[self.run.start : self.run.stop]
-        self.master = self.local
-        if dtype != accurate:
-            self.master = torch.empty_like(self.local, dtype=accurate)
-            fill(self.master, self._boxes(self.run), self.notes)
+        boxes, master = self._boxes(self.run), self.local
+        if on_host:
+            master = room_on_host(self.local, accurate)
+        elif dtype != accurate:
+            master = torch.empty_like(self.local, dtype=accurate)
+        if master is not self.local:
+            fill(master, boxes, self.notes)
+        stored = all(note.stored for note in self.notes.values())
+        self.part = Slice(master, self.local, copies, boxes, self.tied, stored)
         self.grad = torch.zeros(length, dtype=accurate, device=device)
-        self.reduced = torch.empty_like(self.master) if self.sharded else self.grad
+        self.reduced = torch.empty_like(self.local, dtype=accurate) if self.sharded else self.grad
         self.missing: set[nn.Parameter] = set()
         self.work: dist.Work | None = None
         self.launched = False
-
-    def slice(self) -> Slice:
-        """Give what this rank updates."""
-        stored = all(note.stored for note in self.notes.values())
-        return Slice(self.master, self.copies, self._boxes(self.run), self.tied, stored)
 
     def _boxes(self, run: range) -> list[Box]:
         """Give the boxes of weights in a run of the flat buffer."""
@@ -150,15 +144,13 @@ class Bucket:
             self.work.wait()
         if self.replicas is not None:
             all_reduce(self.reduced, self.replicas)
-        self.master.grad = self.reduced
+        self.part.gradient = self.reduced
         self.work, self.launched = None, False
 
     def publish(self) -> dist.Work | None:
-        """Bring the updated weights to the model: from the master copy, and from the other ranks' parts."""
+        """Drop gradients, and start gathering the parts that other ranks have updated."""
         self.grad.zero_()
-        self.master.grad = None
-        if self.master is not self.local:
-            self.local.copy_(self.master)
+        self.part.gradient = None
         if not self.sharded:
             return None
         self.group.leave()
@@ -178,6 +170,7 @@ class Buckets:
         *,
         sharded: bool,
         overlap: bool = True,
+        on_host: bool = False,
     ) -> None:
         self.overlap, self.tp = overlap, mesh["tp"]
         self.armed: set[int] = set()
@@ -185,7 +178,8 @@ class Buckets:
         for chunk, module in chunks.items():
             last_first = dict(reversed(list(module.named_parameters())))
             self.buckets[chunk] = [
-                Bucket(module, names, mesh, device, sharded=sharded) for names in _fill(last_first, limit)
+                Bucket(module, names, mesh, device, sharded=sharded, on_host=on_host)
+                for names in _fill(last_first, limit)
             ]
             for bucket in self.buckets[chunk]:
                 for parameter in bucket.places:
@@ -202,8 +196,8 @@ class Buckets:
                     full.launch()
 
     def slices(self) -> list[Slice]:
-        """Give the master weights of this rank."""
-        return [bucket.slice() for bucket in self]
+        """Give what this rank updates of each bucket."""
+        return [bucket.part for bucket in self]
 
     def begin(self, chunk: int, *, last: bool) -> None:
         """Let the hooks of this chunk start communication when this is its last backward of the step."""

@@ -25,9 +25,9 @@ from trainer.foundation.torch_private import (
     reduce_scatter_single,
 )
 from trainer.parallel.collectives import all_reduce_together
-from trainer.parallel.data import Slice
 from trainer.parallel.mesh import Group, Mesh
 from trainer.parallel.placement import Box, Sizes, boxes_of_rows
+from trainer.parallel.slices import Slice, room_on_host
 from trainer.parallel.stage import Stage
 from trainer.parallel.weights import Note, fill, note_of
 
@@ -43,15 +43,25 @@ class Shard:
     """None, or one: the last ranks may have no rows left."""
     local: torch.Tensor
     """The rows: a plain tensor that shares the parameter's memory."""
+    part: Slice
+    """The same as the optimizer has it."""
 
 
 class Sharded:
     """ZeRO-2 and ZeRO-3 over the model chunks of this rank."""
 
     def __init__(
-        self, chunks: dict[int, Stage], mesh: Mesh, compute: torch.dtype, *, free_after_forward: bool, prefetch: bool
+        self,
+        chunks: dict[int, Stage],
+        mesh: Mesh,
+        compute: torch.dtype,
+        *,
+        free_after_forward: bool,
+        prefetch: bool,
+        on_host: bool = False,
     ) -> None:
-        self.mesh, self.chunks, self.free_after_forward = mesh, chunks, free_after_forward
+        """`on_host` says where the masters live; FSDP2's own shards, which it gathers from, stay on the device."""
+        self.mesh, self.chunks, self.free_after_forward, self.on_host = mesh, chunks, free_after_forward, on_host
         policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.promote_types(compute, torch.float32))
         shard = partial(fully_shard, mp_policy=policy, reshard_after_forward=free_after_forward)
         device = next(iter(chunks.values())).rotary.device
@@ -88,22 +98,18 @@ class Sharded:
         boxes = boxes_of_rows(name, note.placement, part, shard_rows(part[0], group.size, group.rank))
         local = parameter.to_local().detach()  # type: ignore[operator] # a DTensor
         fill(local, boxes, {name: note})
-        return Shard(parameter, note, boxes, local)
+        master = local
+        if self.on_host:
+            master = room_on_host(local, local.dtype)
+            fill(master, boxes, {name: note})
+        replicas, tp = self.mesh.layout.dp_replicate, self.mesh["tp"].size
+        others = {"partial": tp, "copied": tp, "tied": 2}.get(note.kind, 1)
+        part = Slice(master, local, replicas * others, boxes, note.kind == "tied", note.stored)
+        return Shard(parameter, note, boxes, local, part)
 
     def slices(self) -> list[Slice]:
-        """Give this rank's shards as plain tensors that share their memory."""
-        replicas, tp = self.mesh.layout.dp_replicate, self.mesh["tp"].size
-        copies = {"partial": replicas * tp, "copied": replicas * tp, "tied": replicas * 2}
-        return [
-            Slice(
-                shard.local,
-                copies.get(shard.note.kind, replicas),
-                shard.boxes,
-                shard.note.kind == "tied",
-                shard.note.stored,
-            )
-            for shard in self.shards
-        ]
+        """Give this rank's shards."""
+        return [shard.part for shard in self.shards]
 
     def begin(self, chunk: int, *, last: bool) -> None:
         """Reduce gradients in the last backward only."""
@@ -120,14 +126,14 @@ class Sharded:
     def finish(self) -> None:
         """Add what tensor-parallel ranks have of the weights that see slices of the sequence, in one message."""
         for shard in self.shards:
-            shard.local.grad = shard.parameter.grad.to_local()  # type: ignore[union-attr] # a DTensor
-        partial_gradients = [shard.local.grad for shard in self.shards if shard.note.kind == "partial" and shard.boxes]
-        all_reduce_together(partial_gradients, self.mesh["tp"])
+            shard.part.gradient = shard.parameter.grad.to_local()  # type: ignore[union-attr] # a DTensor
+        partial_sums = [shard.part for shard in self.shards if shard.note.kind == "partial" and shard.boxes]
+        all_reduce_together([part.gradient for part in partial_sums], self.mesh["tp"])
 
     def publish(self) -> None:
         """Drop gradients; FSDP2 gathers from the updated shards when it needs them."""
         for shard in self.shards:
-            shard.parameter.grad = shard.local.grad = None
+            shard.parameter.grad = shard.part.gradient = None
 
 
 class SlowMessage:
