@@ -111,6 +111,24 @@ def own_times(graph: Graph) -> Ints:
     )
 
 
+def host_slowness(graph: Graph) -> dict[int, float]:
+    """Compare the hosts: time between their launches (the median of each) over the median of the other ranks'."""
+    is_call = graph.nodes.kind == NodeKind.HOST
+    usual = {}
+    for rank in np.unique(graph.nodes.rank[is_call]).tolist():
+        rows = graph.nodes.of_rank(rank)
+        rows = rows[is_call[rows]]
+        times = np.maximum(graph.gap[rows], 0) + graph.duration[rows]
+        if len(times) > 1:
+            usual[rank] = float(np.median(times))
+    found = {}
+    for rank, own in usual.items():
+        others = [time for other, time in usual.items() if other != rank]
+        if others and np.median(others) > 0:
+            found[rank] = own / float(np.median(others))
+    return found
+
+
 def _with_own_times(graph: Graph, own: Ints, target: Ints) -> Graph:
     """Give the graph with other own times of the hosts: what changes goes to the thinking, what is left to the call."""
     change = np.flatnonzero(target != own)
@@ -161,9 +179,7 @@ def _labels(graph: Graph) -> Ints:
     nodes = graph.nodes
     code = nodes.kind * (len(graph.axes) + 1) + nodes.axis + 1
     label = np.where(nodes.of_host, -1, code)
-    launch = np.flatnonzero(graph.edges.kind == EdgeKind.LAUNCH)[
-        ::-1
-    ]  # the first piece of work of a call is written last
+    launch = np.flatnonzero(graph.edges.kind == EdgeKind.LAUNCH)[::-1]  # a call's first piece of work is written last
     label[graph.edges.source[launch]] = code[graph.edges.target[launch]]
     return np.asarray(label)
 

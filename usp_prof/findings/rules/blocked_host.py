@@ -15,7 +15,7 @@ from usp_prof.model.edit import Edit
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.host_gaps import TAKES_MEMORY, allocating
 from usp_prof.tables import clock
-from usp_prof.whatif.edits.blocking import blocks, pageable, read_values
+from usp_prof.whatif.edits.host import blocks, pageable, read_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

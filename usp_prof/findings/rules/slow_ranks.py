@@ -16,7 +16,7 @@ from usp_prof.model.health import spans
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.peers import compute_by_step, slowness
-from usp_prof.whatif.edits.blocking import host_slowness
+from usp_prof.whatif.host_times import host_slowness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

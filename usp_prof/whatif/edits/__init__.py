@@ -8,7 +8,6 @@ from usp_prof.model.errors import unknown_name
 from usp_prof.replay.host_gaps import loading_ns, pauses, think_times
 from usp_prof.whatif.edits import (
     balance,
-    blocking,
     communication,
     compute,
     degrees,
@@ -33,7 +32,7 @@ EDITS: tuple[EditKind, ...] = (
     *communication.EDITS,
     *host.EDITS,
     *balance.EDITS,
-    *blocking.EDITS,
+    *host.BLOCKING_EDITS,
     *optimizer.EDITS,
     *compute.OP_EDITS,
     *overlap.EDITS,

@@ -1,4 +1,11 @@
-"""Host edits: no launch gaps, the next batch always there, no pauses."""
+"""Host edits: no launch gaps or pauses, no waits for data, the device or the allocator, a host as fast as its peers.
+
+In the graph a host's time stands in three places, and an edit takes it out of each where it applies:
+
+    gap       thinking before a node, after the node before it on the same thread
+    duration  a call itself, and on a CPU trace the compute
+    lag       of an edge: thinking that began only when something else had arrived (see `holds_thought`)
+"""
 
 from __future__ import annotations
 
@@ -7,13 +14,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.replay.graph import EdgeKind, NodeKind
-from usp_prof.replay.host_gaps import holds_thought, lane_before, loading, loads_data, overlap, pauses, thinks
+from usp_prof.columns.intervals import union
+from usp_prof.columns.rows import lookup, rows_of
+from usp_prof.model.errors import UsageError
+from usp_prof.replay.graph import EdgeKind, NodeKind, events_of
+from usp_prof.replay.host_gaps import (
+    allocating,
+    holds_thought,
+    hosts_seen,
+    lane_before,
+    loading,
+    loads_data,
+    overlap,
+    pauses,
+    thinks,
+)
 from usp_prof.tables import clock
 from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.host_times import of_others, with_usual_hosts
 
 if TYPE_CHECKING:
-    from usp_prof.replay.graph import Graph, Ints
+    from usp_prof.replay.graph import Flags, Graph, Ints
+    from usp_prof.tables.table_set import TableSet
 
 GRAPH_GAP_NS = 1_000
 """Between kernels of a CUDA graph about a microsecond passes."""
@@ -22,6 +44,14 @@ UNCAPTURED = 0.5
 larger kernels, as a compiler makes them, in place of graphs."""
 SURE = 0.9
 """A cautious reading takes this share of a pause or of the data loader's time out."""
+PINNED_BYTES_PER_NS = 20.0
+"""What a PCIe 4 link of 16 lanes moves from pinned memory."""
+COPY_NS = 1_000
+"""What a copy takes however small it is."""
+_COPY_OPS = ("aten::copy_", "aten::_to_copy", "aten::to")
+_READS = ("aten::item", "aten::_local_scalar_dense")
+_VALUE_BYTES = 4_096
+"""A collective that is read on the host carries a few values: losses, norms, counts."""
 
 
 def no_launch_gaps(graph: Graph, request: Request) -> Graph:
@@ -30,44 +60,57 @@ def no_launch_gaps(graph: Graph, request: Request) -> Graph:
     The host no longer thinks before each launch either: one that is always behind would hold up each step as before.
     A cautious reading captures nothing, and leaves the host `UNCAPTURED` of the time that its launches take.
     """
-    device = np.isin(graph.nodes.kind, (NodeKind.COMPUTE, NodeKind.COPY, NodeKind.COMMUNICATION))
-    begins = np.zeros(len(device), dtype=bool)  # a graph is launched after the host has waited, loaded or paused
-    begins[pauses(graph, request.tables)] = True
-    begins |= loads_data(graph, request.tables) | np.roll(graph.nodes.kind == NodeKind.RETURN, 1)
-    begins[graph.edges.target[graph.edges.kind == EdgeKind.SYNC]] = True
-    launch = graph.edges.kind == EdgeKind.LAUNCH
-    gone = launch & (device & ~graph.nodes.first_of_lane)[graph.edges.target] & ~begins[graph.edges.source]
-    launching = np.zeros(len(device), dtype=bool)
-    launching[graph.edges.source[gone]] = True
-    launching[graph.edges.source[launch & ~gone]] = False
+    nodes, edges = graph.nodes, graph.edges
+    on_device = np.isin(nodes.kind, (NodeKind.COMPUTE, NodeKind.COPY, NodeKind.COMMUNICATION))
+    is_launch = edges.kind == EdgeKind.LAUNCH
+    # The first work of a stream, and what the host launches after a wait, a load or a pause, begins a graph.
+    begins_graph = (
+        _waits_before(graph, request.tables)[edges.source] | ~(on_device & ~nodes.first_of_lane)[edges.target]
+    )
+    captured = is_launch & ~begins_graph
+    # Host calls all of whose launches are captured cost the host nothing any more.
+    only_launches = np.zeros(len(nodes), dtype=bool)
+    only_launches[edges.source[captured]] = True
+    only_launches[edges.source[is_launch & ~captured]] = False
     share = UNCAPTURED if request.cautious else 0.0
-    gap = np.where(launching & (graph.gap > 0), (share * graph.gap).astype(np.int64), graph.gap)
-    duration = np.where(launching, (share * graph.duration).astype(np.int64), graph.duration)
+    gap = np.where(only_launches & (graph.gap > 0), (share * graph.gap).astype(np.int64), graph.gap)
+    duration = np.where(only_launches, (share * graph.duration).astype(np.int64), graph.duration)
     if request.cautious:
         return graph.with_changes(gap=gap, duration=duration)
-    gap = np.where(device, np.minimum(gap, GRAPH_GAP_NS), gap)
-    return graph.with_changes(gap=gap, duration=duration, edges=graph.edges.take(~gone))
+    gap = np.where(on_device, np.minimum(gap, GRAPH_GAP_NS), gap)
+    return graph.with_changes(gap=gap, duration=duration, edges=edges.take(~captured))
+
+
+def _waits_before(graph: Graph, tables: TableSet) -> Flags:
+    """Mark the nodes before which the host had paused, loaded data, or waited for the device."""
+    nodes, edges = graph.nodes, graph.edges
+    found = np.zeros(len(nodes), dtype=bool)
+    found[pauses(graph, tables)] = True
+    found[edges.target[edges.kind == EdgeKind.SYNC]] = True
+    after_return = np.roll(nodes.kind == NodeKind.RETURN, 1)
+    return np.asarray(found | loads_data(graph, tables) | after_return)
 
 
 def no_input_wait(graph: Graph, request: Request) -> Graph:
     """Let the next batch always be there: what the host spends in the data loader takes no time."""
-    gap, duration, lag = graph.gap.copy(), graph.duration.copy(), graph.edges.lag.copy()
-    clocks = clock.of(request.tables)
-    before, thinking, edges = lane_before(graph), thinks(graph), graph.edges
-    late = thinking[edges.target] & (edges.kind != EdgeKind.LAUNCH) & (lag > 0)
+    nodes, edges = graph.nodes, graph.edges
+    gap, duration, lag = graph.gap.copy(), graph.duration.copy(), edges.lag.copy()
+    clocks, before, thinking = clock.of(request.tables), lane_before(graph), thinks(graph)
+    holds_late = thinking[edges.target] & (edges.kind != EdgeKind.LAUNCH) & (lag > 0)
     for rank in request.tables.ranks:
         begin, end = (clocks.align(rank, when) for when in loading(request.tables, rank))
         if not len(begin):
             continue
-        rows = graph.nodes.of_rank(rank)
+        rows = nodes.of_rank(rank)
         rows = rows[thinking[rows]]
-        covered = overlap(begin, end, before[rows], graph.nodes.start[rows])
+        # What the loader covers of the thinking before a node, of the node itself, and of an edge's lag.
+        covered = overlap(begin, end, before[rows], nodes.start[rows])
         gap[rows] -= np.minimum(covered, np.maximum(gap[rows], 0))
-        covered = overlap(begin, end, graph.nodes.start[rows], graph.nodes.end[rows])
+        covered = overlap(begin, end, nodes.start[rows], nodes.end[rows])
         duration[rows] -= np.minimum(covered, duration[rows])
-        waits = np.flatnonzero(late & (graph.nodes.rank[edges.target] == rank))
-        till = graph.nodes.start[edges.target[waits]]
-        lag[waits] -= np.minimum(overlap(begin, end, till - lag[waits], till), lag[waits])
+        late = np.flatnonzero(holds_late & (nodes.rank[edges.target] == rank))
+        until = nodes.start[edges.target[late]]
+        lag[late] -= np.minimum(overlap(begin, end, until - lag[late], until), lag[late])
     return graph.with_changes(
         gap=_taken(graph.gap, gap, request),
         duration=_taken(graph.duration, duration, request),
@@ -77,9 +120,9 @@ def no_input_wait(graph: Graph, request: Request) -> Graph:
 
 def no_pauses(graph: Graph, request: Request) -> Graph:
     """Take out pauses of the host (garbage collection, preemption): think times far beyond the rank's ordinary ones."""
+    edges = graph.edges
     paused = np.zeros(len(graph.nodes), dtype=bool)
     paused[pauses(graph, request.tables)] = True
-    edges = graph.edges
     lag = np.where(paused[edges.target] & holds_thought(edges), 0, edges.lag)
     gap = np.where(paused, np.minimum(graph.gap, 0), graph.gap)
     return graph.with_changes(
@@ -92,8 +135,142 @@ def _taken(before: Ints, after: Ints, request: Request) -> Ints:
     return after if not request.cautious else after + np.rint((before - after) * (1 - SURE)).astype(np.int64)
 
 
+def no_blocking(graph: Graph, request: Request) -> Graph:
+    """Let the host go on instead of waiting for the device, but for one wait a step; of copies with `=copies`.
+
+    Without a device: instead of waiting for values of all ranks.
+    """
+    copies_only = request.edit.value == "copies"
+    edges = graph.edges
+    gone = _sync_edges(graph, blocks(graph, request.tables, copies_only=copies_only))
+    if not copies_only:
+        gone |= (edges.kind == EdgeKind.WAIT) & read_values(graph, request.tables)[edges.source]
+    return graph.with_changes(edges=edges.take(~gone))
+
+
+def _sync_edges(graph: Graph, freed: Flags) -> Flags:
+    """Mark the edges over which the freed returns waited for the device."""
+    return np.asarray((graph.edges.kind == EdgeKind.SYNC) & freed[graph.edges.target])
+
+
+def blocks(graph: Graph, tables: TableSet, *, copies_only: bool) -> Flags:
+    """Mark the returns from calls that wait for the device, or those from copies alone.
+
+    The last of each rank's step is none, since a loss has to be read, but a copy may always be taken out.
+    """
+    nodes = graph.nodes
+    found = np.zeros(len(nodes), dtype=bool)
+    returns = np.flatnonzero((nodes.kind == NodeKind.RETURN) & (nodes.step >= 0))
+    if not len(returns):
+        return found
+    if copies_only:
+        found[returns] = True
+        return found & _copying(graph, tables)
+    rank, step = nodes.rank[returns], nodes.step[returns]
+    is_last = np.append((rank[1:] != rank[:-1]) | (step[1:] != step[:-1]), True)
+    found[returns[~is_last]] = True
+    return found
+
+
+def _copying(graph: Graph, tables: TableSet) -> Flags:
+    """Mark the host's calls that copy, or wait for a copy inside the op that made it."""
+    events, of_host = events_of(graph), graph.nodes.of_host
+    found = np.zeros(len(graph.nodes), dtype=bool)
+    for rank in tables.ranks:
+        launches, ops = tables.columns("launches", rank), tables.columns("ops", rank)
+        is_copy_op = ops.matches("name", *_COPY_OPS)
+        begin, end = ops["start_ns"][is_copy_op], (ops["start_ns"] + ops["dur_ns"])[is_copy_op]
+        is_copy = launches.matches("kind", "memcpy")
+        waits = np.flatnonzero(launches.matches("kind", "sync"))
+        is_copy[waits] = union(begin, end).holds(launches["start_ns"][waits])
+        rows = graph.nodes.of_rank(rank)
+        rows = rows[of_host[rows]]
+        found[rows] = np.isin(events[rows], launches["event"][is_copy])
+    return found
+
+
+def read_values(graph: Graph, tables: TableSet) -> Flags:
+    """Mark the small collectives of ranks without a device that the host reads at once; not the last of each step.
+
+    The next op that the host runs after it has posted one is the read (`.item()`): until then it stands still.
+    """
+    nodes, events = graph.nodes, events_of(graph)
+    found = np.zeros(len(nodes), dtype=bool)
+    for rank in tables.ranks:
+        of_rank = nodes.of_rank(rank)
+        ops, parts = tables.columns("ops", rank), tables.columns("collectives", rank)
+        if not len(ops) or not len(parts) or nodes.of_host[of_rank].any():
+            continue
+        # Of each collective: the row of the op that posted it, and of the op that began next; -1 where there is none.
+        post = rows_of(ops["event"], parts["op_event"])
+        post_ends = lookup(ops["start_ns"] + ops["dur_ns"], post, missing=0)
+        by_start = np.argsort(ops["start_ns"], kind="stable")
+        place = np.searchsorted(ops["start_ns"][by_start], post_ends)
+        following = lookup(by_start, np.where(place < len(ops), place, -1), missing=-1)
+
+        is_read = lookup(ops.matches("name", *_READS), following, missing=False)
+        is_value = (parts["in_bytes"] > 0) & (parts["in_bytes"] <= _VALUE_BYTES)
+        reads = np.flatnonzero((post >= 0) & is_read & is_value & (parts["step"] >= 0))
+        reads = reads[np.lexsort((parts["start_ns"][reads], parts["step"][reads]))]
+        # The last of each step stays: a loss has to be read some time.
+        is_last = np.append(np.diff(parts["step"][reads]) != 0, True)[: len(reads)]
+        communicates = of_rank[nodes.kind[of_rank] == NodeKind.COMMUNICATION]
+        found[communicates] = np.isin(events[communicates], parts["event"][reads[~is_last]])
+    return found
+
+
+def pinned_copies(graph: Graph, request: Request) -> Graph:
+    """Let copies come from pinned memory: as fast as PCIe 4 moves them, and the host goes on at once."""
+    bytes_per_ns = PINNED_BYTES_PER_NS / (2 if request.cautious else 1)
+    events, is_pageable = events_of(graph), pageable(graph)
+    duration = graph.duration.copy()
+    for rank in request.tables.ranks:
+        kernels = request.tables.columns("kernels", rank)
+        rows = graph.nodes.of_rank(rank)
+        rows = rows[is_pageable[rows]]
+        size = lookup(kernels["bytes"], rows_of(kernels["event"], events[rows]), missing=-1)  # -1: not recorded
+        pinned = COPY_NS + (size / bytes_per_ns).astype(np.int64)
+        duration[rows] = np.where(size >= 0, np.minimum(duration[rows], pinned), duration[rows])
+    gone = _sync_edges(graph, blocks(graph, request.tables, copies_only=True))
+    return graph.with_changes(duration=duration, edges=graph.edges.take(~gone))
+
+
+def pageable(graph: Graph) -> Flags:
+    """Mark copies that Kineto says are of pageable memory."""
+    named = lookup(["Pageable" in name for name in graph.names], graph.nodes.name, missing=False)
+    return np.asarray(named & (graph.nodes.kind == NodeKind.COPY))
+
+
+def host_as_peers(graph: Graph, request: Request) -> Graph:
+    """Let a rank's host (the value) think, load, pause and launch as long as its peers' hosts do in the median."""
+    seen, rank = hosts_seen(graph, request.tables), int(request.edit.number())
+    if not seen.get(rank):
+        hint = f"one of {sorted(each for each, known in seen.items() if known)}"
+        raise UsageError(f"rank {rank} has no host to be compared with", hint=hint)
+    return with_usual_hosts(graph, request.tables, [rank], of_others)
+
+
+def no_allocator_calls(graph: Graph, request: Request) -> Graph:
+    """Let the allocator hold what it needs: the host spends no time on taking or giving back device memory."""
+    gap = graph.gap.copy()
+    clocks, before = clock.of(request.tables), lane_before(graph)
+    for rank in request.tables.ranks:
+        begin, end = (clocks.align(rank, when) for when in allocating(request.tables.columns("launches", rank)))
+        rows = graph.nodes.of_rank(rank)
+        rows = rows[graph.nodes.of_host[rows]]
+        covered = overlap(begin, end, before[rows], graph.nodes.start[rows])
+        gap[rows] -= np.minimum(covered, np.maximum(gap[rows], 0))
+    return graph.with_changes(gap=gap)
+
+
 EDITS = (
     EditKind("no_launch_gaps", "no_launch_gaps", (), no_launch_gaps, modelled=True),
     EditKind("no_input_wait", "no_input_wait", (), no_input_wait, modelled=True),
     EditKind("no_pauses", "no_pauses", (), no_pauses, modelled=True),
+)
+BLOCKING_EDITS = (
+    EditKind("no_blocking", "no_blocking=copies", (), no_blocking),
+    EditKind("pinned_copies", "pinned_copies", (), pinned_copies, modelled=True),
+    EditKind("host_as_peers", "host_as_peers=3", (), host_as_peers),
+    EditKind("no_allocator_calls", "no_allocator_calls", (), no_allocator_calls),
 )
