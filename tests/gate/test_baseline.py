@@ -47,8 +47,11 @@ def test_refuses_other_files(tmp_path: Path, text: str, message: str) -> None:
 
 def test_refuses_a_later_version(tmp_path: Path) -> None:
     save(Baseline((RUN,), version=99), tmp_path / "x.json")
-    with pytest.raises(InputError, match="later"):
-        load(tmp_path / "x.json")
+    (tmp_path / "y.json").write_text('{"format": "usp-prof-baseline", "version": 2, "runs": {"by": "name"}}')
+    for name in ("x.json", "y.json"):
+        with pytest.raises(InputError, match="later") as error:
+            load(tmp_path / name)
+        assert "update" in error.value.hint
 
 
 def test_says_what_cannot_be_opened(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 
 from usp_prof.cli.app import main
 from usp_prof.model.configuration import Configuration
-from usp_prof.model.errors import UsageError
+from usp_prof.model.errors import InputError, UsageError
 from usp_prof.planner.sweep import outcome, rows, runner
 from usp_prof.planner.sweep.cells import Cell, configuration_of, of_fixed, of_grid, of_list
 from usp_prof.planner.sweep.outcome import Status
@@ -192,6 +193,29 @@ def test_why_a_cell_failed(status: int, errors: str, kind: Status, reason: str) 
     found = outcome.failure(status, errors)
     assert found[0] is kind
     assert reason in found[1]
+
+
+OLD = Path(__file__).with_name("old_sweep")
+"""A sweep of 0.1, of the commit 536c789 that brought sweeps."""
+
+
+def test_a_sweep_of_an_older_version_is_shown_and_goes_on(
+    trainer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(OLD, tmp_path / "s")
+    assert main(["sweep", str(tmp_path / "s"), "--trainer", trainer, "--grid", "tp=1,2", "-q"]) == 0
+    (command,) = started()  # the other had ended
+    assert "--tp 2" in command
+    found = runner.read(tmp_path / "s")
+    assert found is not None
+    assert [each.status for each in runner.finished(tmp_path / "s", found)] == [Status.OK, Status.OK]
+
+
+def test_a_sweep_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text('{"format": "usp-prof-sweep", "version": 2, "grid": {}}')
+    with pytest.raises(InputError, match="later") as error:
+        runner.read(tmp_path)
+    assert "update" in error.value.hint
 
 
 # Judging the planner.

@@ -3,14 +3,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
 import torch
 
 from usp_prof.record import peak
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def test_the_peak_is_measured_once_and_read_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,12 +25,15 @@ def test_the_peak_is_measured_once_and_read_afterwards(tmp_path: Path, monkeypat
     assert peak.cpu_peak(torch.float64, folder=tmp_path).flops == 42.0
 
 
-def test_a_damaged_figure_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "text", ["{", "[1]", "{}", '{"flops": null}', '{"flops": 0}', '{"flops": NaN}', '{"flops": 1e999}']
+)
+def test_a_damaged_figure_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(peak, "_SIZES", (32,))
     monkeypatch.setattr(peak, "_SECONDS_PER_SIZE", 0.0)
     peak.cpu_peak(folder=tmp_path)
     (stored,) = tmp_path.glob("*.json")
-    stored.write_text("{")
+    stored.write_text(text)
     assert peak.cpu_peak(folder=tmp_path).flops > 0
     assert json.loads(stored.read_text())["flops"] > 0
 

@@ -26,7 +26,7 @@ from usp_prof.model.errors import InputError
 from usp_prof.model.files import read_bytes, write
 from usp_prof.model.finding import Level  # noqa: TC001
 from usp_prof.model.health import Severity  # noqa: TC001
-from usp_prof.model.plain_data import ERRORS, checked
+from usp_prof.model.plain_data import ERRORS, checked, is_later
 from usp_prof.model.printable import readable
 from usp_prof.model.selection import EVERYTHING, Selection
 
@@ -144,13 +144,14 @@ def load(path: str | Path) -> Baseline:
     hint = "make one with: usp-prof baseline save RUN -o baseline.json"
     data = read_bytes(path, "baseline", hint)
     try:
-        baseline = checked(Baseline, msgspec.json.decode(data))
+        found = msgspec.json.decode(data)
+        if is_later(found, FORMAT, VERSION):  # asked first: a later one may have other fields
+            raise InputError(f"{path} was written by a later usp-prof", hint="update it, or save the baseline again")
+        baseline = checked(Baseline, found)
     except (*ERRORS, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is no baseline: {error}", hint=hint) from error
     if baseline.format != FORMAT or not baseline.runs:
         raise InputError(f"{path} is no baseline", hint=hint)
-    if baseline.version > VERSION:
-        raise InputError(f"{path} was written by a later usp-prof", hint="update usp-prof, or save the baseline again")
     return baseline
 
 

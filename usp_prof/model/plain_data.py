@@ -36,3 +36,11 @@ def check_numbers(data: object, where: str = "") -> None:
         raise ValueError(f"{where} is {data}, no finite number")
     elif isinstance(data, int) and not isinstance(data, bool) and not limits.CHANGE.holds(data):
         raise ValueError(f"{where} is {str(data)[:24]}, outside of {limits.CHANGE}")
+
+
+def is_later(data: object, format_name: str, version: int) -> bool:
+    """Say whether decoded JSON is a file of a format of ours, in a later version than this one."""
+    if not isinstance(data, dict) or data.get("format") != format_name:
+        return False
+    written = data.get("version")
+    return isinstance(written, int) and written > version

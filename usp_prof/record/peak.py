@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import platform
 import time
@@ -79,9 +80,10 @@ def _rate(size: int, dtype: torch.dtype) -> float:
 
 def _read(place: Path) -> float | None:
     try:
-        return float(json.loads(place.read_text())["flops"])
-    except (OSError, ValueError, KeyError):
+        flops = float(json.loads(place.read_text())["flops"])
+    except (OSError, ValueError, KeyError, TypeError):
         return None
+    return flops if 0 < flops < math.inf else None
 
 
 def _cache_folder() -> Path:

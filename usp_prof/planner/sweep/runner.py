@@ -23,6 +23,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.model.errors import InputError, UsageError
+from usp_prof.model.plain_data import is_later
 from usp_prof.planner.sweep import outcome as outcomes
 from usp_prof.planner.sweep.cells import Cell, typed
 from usp_prof.planner.sweep.outcome import Outcome, Status
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 
 FILE = "sweep.json"
+FORMAT, VERSION = "usp-prof-sweep", 1
 GRACE_SECONDS = 20
 """A trainer that was asked to end has this long before it is killed."""
 LOOK_EVERY_SECONDS = 0.1
@@ -74,8 +76,8 @@ def opened(folder: Path, asked: Sweep) -> Sweep:
         raise UsageError("a sweep needs cells", hint="--grid tp=1,2 zero=0,1, or --list cells.csv")
     folder.mkdir(parents=True, exist_ok=True)
     data = {
-        "format": "usp-prof-sweep",
-        "version": 1,
+        "format": FORMAT,
+        "version": VERSION,
         "fixed": dict(asked.fixed),
         "cells": [{"processes": cell.processes, "options": dict(cell.options)} for cell in asked.cells],
     }
@@ -91,6 +93,8 @@ def read(folder: Path) -> Sweep | None:
         return None
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if is_later(data, FORMAT, VERSION):
+            raise InputError(f"{path} was written by a later usp-prof", hint="update it, or begin another folder")
         cells = tuple(Cell(int(each["processes"]), _pairs(each["options"])) for each in data["cells"])
         return Sweep("", _pairs(data["fixed"]), cells)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
