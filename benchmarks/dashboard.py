@@ -14,6 +14,7 @@ the other pages is a made-up one of as many ranks. Server and browser do all tha
     paint     from the address to Overview's key figures, findings, the step's parts and the chart of each rank's step,
               all of them drawn; how long the command takes until the address answers; from a click to another page
     switches  Bokeh's documents and views, and the page's heap, before and after 50 page switches
+    play      the longest frame while a repair of 16 ranks is played, from recorded to predicted
     users     five users at once, each turning the wheel twice a second
     ranks     Overview and Ranks of a run of 512 ranks
     use       ten minutes of turning, panning, picking and page switches: the browser's memory afterwards, in a browser
@@ -34,6 +35,8 @@ from dashboard_pages import (
     COUNTS,
     DRIVE,
     HOME,
+    LONGEST_FRAMES,
+    PLAYABLE,
     SHARP,
     SWITCH,
     chromium,
@@ -43,7 +46,7 @@ from dashboard_pages import (
     tour,
     visit,
 )
-from dashboard_runs import MANY, fill, made_up
+from dashboard_runs import MANY, PLAYED, SLOW, fill, made_up, with_slow_rank
 from dashboard_server import prepare_one, tiles
 from plain_browser import plain_browser
 
@@ -53,7 +56,7 @@ if TYPE_CHECKING:
     from plain_browser import PlainPage
     from playwright.sync_api import Browser, CDPSession, Page
 
-PARTS = ("prepare", "tile", "wheel", "paint", "switches", "users", "ranks", "use")
+PARTS = ("prepare", "tile", "wheel", "paint", "switches", "play", "users", "ranks", "use")
 ZOOMS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 1e-4, 1e-5)
 """Shares of the run that are in view."""
 TURNS = 14
@@ -143,6 +146,23 @@ def _counts(page: Page) -> dict[str, float]:
     page.context.new_cdp_session(page).send("HeapProfiler.collectGarbage")
     found: dict[str, float] = page.evaluate(COUNTS)
     return found
+
+
+def play(folder: Path, browser: Browser) -> None:
+    """Play five times what a run of 16 ranks gains when its slow rank is like the others."""
+    with served(with_slow_rank(folder)) as address:
+        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        page.goto(f"{address}/whatif?edits=rank_as_peers%3D{SLOW}&open=play")
+        page.wait_for_function(PLAYABLE, timeout=300_000)
+        meter = page.context.new_cdp_session(page)
+        meter.send("Performance.enable", {"timeDomain": "threadTicks"})
+        before = _task_ms(meter)
+        longest, slices = page.evaluate(LONGEST_FRAMES)
+        busy = (_task_ms(meter) - before) / len(longest)
+        say(f"playing {PLAYED} ranks, {slices:,} slices: the longest frame (bar 100 ms)", max(longest), "ms")
+        say("  the same, median of five", float(np.median(longest)), "ms")
+        say("  CPU of the page's main thread for once, 2.4 s", busy, "ms")
+        page.context.close()
 
 
 def users(browser: Browser, address: str, ranks: int) -> None:
@@ -235,6 +255,15 @@ def main() -> None:
         measure(args, folder)
 
 
+def _measure_other_runs(parts: set[str], folder: Path) -> None:
+    """Measure the parts that look at another run than the big one."""
+    wanted = [measured for part, measured in (("ranks", many), ("play", play)) if part in parts]
+    if wanted:
+        with chromium() as browser:
+            for measured in wanted:
+                measured(folder, browser)
+
+
 def measure(args: argparse.Namespace, folder: Path) -> None:
     """Measure the parts asked for."""
     parts = set(args.parts)
@@ -242,17 +271,15 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
         events, cpu_seconds, seconds = prepare_one(folder, args.slices)
         say(f"prepare {events:,} events of a rank, CPU (bar 1 s)", cpu_seconds, "s")
         say("  the same by the clock", seconds, "s")
-    if "ranks" in parts:
-        with chromium() as browser:
-            many(folder, browser)
-    if parts <= {"prepare", "ranks"}:
+    _measure_other_runs(parts, folder)
+    if parts <= {"prepare", "ranks", "play"}:
         return
     traces = fill(folder, args.ranks, args.slices)
     if "tile" in parts:
         times, busy = tiles(traces, ZOOMS)
         spread("tile of 128 rows on the server (bar p50 10 ms)", times)
         spread("  the same, CPU", busy)
-    if not parts - {"prepare", "ranks", "tile", "fill"}:
+    if not parts - {"prepare", "ranks", "play", "tile", "fill"}:
         return
     with chromium() as browser:
         if parts & {"wheel", "switches", "users", "use"}:

@@ -74,6 +74,22 @@ SWITCH = """async ({ name, path }) => {
 COUNTS = """() => ({ documents: window.Bokeh ? window.Bokeh.documents.length : 0,
   views: window.Bokeh ? [...(window.Bokeh.index.roots ?? Object.values(window.Bokeh.index))].length : 0,
   heap: performance.memory.usedJSHeapSize / 1e6 })"""
+PLAYABLE = "() => {" + LOOK + "const host = find(document); return Boolean(host?.timeline?.button); }"
+LONGEST_FRAMES = (
+    "async () => {"
+    + LOOK
+    + """
+  const host = find(document), found = [];
+  for (let i = 0; i < 5; i++) {
+    delete host.dataset.longestFrame;
+    host.timeline.button.click();
+    while (!host.dataset.longestFrame) await frame();
+    found.push(Number(host.dataset.longestFrame));
+  }
+  return [found, host.timeline.tile.start.length];
+}"""
+)
+"""Plays five times; gives the longest frame of each, in ms, and how many slices move."""
 HOME = ("Diagnose", "overview")
 PLACES = (
     ("Communication", "communication"), ("Kernels", "kernels"), ("Ranks", "ranks"), ("Host", "host"),

@@ -20,6 +20,8 @@ from usp_prof import open_run  # noqa: E402
 
 RECORDED = ROOT / "traces" / "recorded-5d"
 MANY = 512
+PLAYED, SLOW = 16, 5
+"""How many ranks a repair is played of, and which of them is slow."""
 """Ranks of the run whose Overview and Ranks are opened; from so many on its mesh has tp and pp."""
 
 
@@ -47,6 +49,16 @@ def made_up(folder: Path, ranks: int) -> Path:
     if not traces.exists():
         mesh = f"dp={ranks}" if ranks < MANY else f"dp={ranks // 8},tp=4,pp=2"
         command = [sys.executable, "-m", "usp_prof.cli.app", "synth", str(traces), "--mesh", mesh, "-q"]
+        subprocess.run(command, check=True, cwd=ROOT)
+    return traces
+
+
+def with_slow_rank(folder: Path) -> Path:
+    """Make a run of 16 ranks of which one computes slowly, once."""
+    traces = folder / f"slow{PLAYED}"
+    if not traces.exists():
+        described = ("--mesh", "dp=2,tp=2,pp=4", "--micro-batches", "8", "--fault", f"slow_rank:rank={SLOW},factor=1.5")
+        command = [sys.executable, "-m", "usp_prof.cli.app", "synth", str(traces), *described, "-q"]
         subprocess.run(command, check=True, cwd=ROOT)
     return traces
 

@@ -77,7 +77,7 @@ from usp_prof.planner.search import search as search_plans
 from usp_prof.planner.sweep import runner as sweep_runner
 from usp_prof.planner.sweep.rows import Row as SweepRow
 from usp_prof.planner.sweep.rows import of_folder as rows_of_sweep
-from usp_prof.replay.graph import NodeKind, events_of
+from usp_prof.replay.graph import events_of
 from usp_prof.report import document
 from usp_prof.report.answers import comparison as comparison_answer
 from usp_prof.report.answers import one_plan as one_plan_answer

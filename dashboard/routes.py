@@ -24,7 +24,7 @@ from .timeline.tiles import encode
 from .timeline.wall import encode_wall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from starlette.requests import Request
     from starlette.routing import BaseRoute
@@ -118,17 +118,40 @@ def _number(request: Request, name: str, low: int, high: int) -> int:
 
 def _store(request: Request) -> TimelineStore:
     index = _number(request, "run", 0, data.run_count() - 1)
-    return data.call_store(index) if request.query_params.get("of") == "calls" else data.timeline_store(index)
+    if request.query_params.get("of") == "calls":
+        return data.call_store(index)
+    return data.timeline_store(index)
 
 
 def _rows(request: Request, store: TimelineStore) -> list[tuple[int, int]]:
     text = request.query_params.get("rows", "")
     if not _ROWS.fullmatch(text):
         raise BadRequestError("rows must be like 0.3-0.4-1.3 (rank.row)")
-    rows = [(int(rank), int(row)) for rank, _, row in (pair.partition(".") for pair in text.split("-"))]
-    if len(rows) > MOST_ROWS or any(r not in store.ranks or i >= len(store.rows(r)) for r, i in rows):
+    pairs = [pair.split(".") for pair in text.split("-")]
+    rows = [(int(rank), int(row)) for rank, row in pairs]
+    if len(rows) > MOST_ROWS or any(rank not in store.ranks or row >= len(store.rows(rank)) for rank, row in rows):
         raise BadRequestError("rows names a row that there is not, or too many")
     return rows
+
+
+def _range(request: Request, earliest: int = -FARTHEST_NS, latest: int = FARTHEST_NS) -> tuple[int, int]:
+    """Read a range of time, in ns from the run's origin."""
+    start = _number(request, "t0", earliest, latest)
+    end = _number(request, "t1", earliest, latest)
+    if end <= start:
+        raise BadRequestError("t1 must be after t0")
+    return start, end
+
+
+def _ranks(request: Request, known: Container[int]) -> list[int]:
+    """Read the numbers of ranks, of which there must be one at least and none that is not known."""
+    text = request.query_params.get("ranks", "")[: 7 * MOST_ROWS]
+    if not re.fullmatch(r"(?a)\d{1,6}(-\d{1,6})*", text):
+        raise BadRequestError("ranks must be like 0-1-2")
+    ranks = sorted({int(rank) for rank in text.split("-")})
+    if len(ranks) > MOST_ROWS or any(rank not in known for rank in ranks):
+        raise BadRequestError("ranks names a rank that there is not, or too many")
+    return ranks
 
 
 def wall(request: Request) -> Response:
@@ -145,10 +168,8 @@ def _wall(store: TimelineStore, width_px: int) -> bytes:
 def tile(request: Request) -> Response:
     """Answer one tile."""
     store = _store(request)
-    start, end = _number(request, "t0", -FARTHEST_NS, FARTHEST_NS), _number(request, "t1", -FARTHEST_NS, FARTHEST_NS)
+    start, end = _range(request)
     width = _number(request, "w", 1, WIDEST_PX)
-    if end <= start:
-        raise BadRequestError("t1 must be after t0")
     view = store.view(_rows(request, store), start, end, (end - start) / width)
     return Response(encode(view, start, end, width), media_type="application/octet-stream")
 
@@ -156,30 +177,24 @@ def tile(request: Request) -> Response:
 def fix(request: Request) -> Response:
     """Answer a step as recorded and as predicted with changes that a page has replayed; without changes as recorded."""
     index = _number(request, "run", 0, data.run_count() - 1)
-    start, end = _number(request, "t0", -FARTHEST_NS, FARTHEST_NS), _number(request, "t1", -FARTHEST_NS, FARTHEST_NS)
-    store, ranks = data.timeline_store(index), _ranks(request)
-    if end <= start or not ranks or not set(ranks) <= set(store.ranks):
-        raise BadRequestError("t1 must be after t0, and ranks like 0-1-2 of the run's")
-    edits = tuple(parse_edit(word) for word in request.query_params.get("edits", "")[:MOST_NAME].split())
+    store = data.timeline_store(index)
+    start, end = _range(request)
+    ranks = _ranks(request, store.ranks)
+    words = request.query_params.get("edits", "")[:MOST_NAME].split()
+    edits = tuple(parse_edit(word) for word in words)
     if edits and not data.is_predicted(index, edits):
         raise BadRequestError("this was not predicted yet")
     prediction = data.prediction(index, edits) if edits else None
-    return Response(encode_morph(store, ranks, start, end, prediction), media_type="application/octet-stream")
-
-
-def _ranks(request: Request) -> list[int]:
-    text = request.query_params.get("ranks", "")[: 7 * MOST_ROWS]
-    return sorted({int(rank) for rank in text.split("-")}) if re.fullmatch(r"(?a)\d{1,6}(-\d{1,6})*", text) else []
+    morph = encode_morph(store, ranks, start, end, prediction)
+    return Response(morph, media_type="application/octet-stream")
 
 
 def trace(request: Request) -> Response:
     """Answer a range of some ranks as one trace for Perfetto."""
     index = _number(request, "run", 0, data.run_count() - 1)
     store, tables = data.timeline_store(index), data.open_numbered(index).tables
-    start, end = _number(request, "t0", -store.span_ns, 2 * store.span_ns), _number(request, "t1", 0, 2 * store.span_ns)
-    ranks = _ranks(request)
-    if end <= start or not ranks or len(ranks) > MOST_ROWS or not set(ranks) <= set(tables.ranks):
-        raise BadRequestError("t1 must be after t0, and ranks like 0-1-2 of the run's")
+    start, end = _range(request, -store.span_ns, 2 * store.span_ns)
+    ranks = _ranks(request, tables.ranks)
     packed = packed_trace(tables, store, ranks, start, end)
     said = {"Content-Disposition": f'attachment; filename="{TRACE_NAME}"'}
     return Response(packed, media_type="application/gzip", headers=said)
@@ -195,8 +210,14 @@ def _head(store: TimelineStore) -> bytes:
     rows = {rank: [(row.track, row.kind, row.depth, row.lane) for row in store.rows(rank)] for rank in store.ranks}
     names = [name if len(name) <= MOST_NAME else name[: MOST_NAME - 1] + "…" for name in store.names]
     steps = [{"number": step.number, "start_ns": step.start_ns, "end_ns": step.end_ns} for step in store.steps]
-    answer = {"rows": rows, "names": names, "categories": CATEGORIES, "span_ns": store.span_ns, "steps": steps}
-    answer["labels"] = store.labels
+    answer = {
+        "rows": rows,
+        "names": names,
+        "categories": CATEGORIES,
+        "span_ns": store.span_ns,
+        "steps": steps,
+        "labels": store.labels,
+    }
     return json.dumps(answer, separators=(",", ":")).encode()
 
 

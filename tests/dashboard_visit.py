@@ -26,10 +26,11 @@ SETTLED = """() => {
   if (document.querySelector(busy)) return false;
   const found = [];
   const walk = (root) => { for (const e of root.querySelectorAll('*')) {
-    if (e.matches('.usp-figure, .usp-timeline')) found.push(e); if (e.shadowRoot) walk(e.shadowRoot); } };
+    if (e.matches('.usp-figure, .usp-timeline, .usp-palette')) found.push(e); if (e.shadowRoot) walk(e.shadowRoot); } };
   walk(document);
-  return found.every((e) => e.dataset.ready || e.dataset.sharp === 'true');
+  return found.every((e) => e.dataset.ready || e.dataset.sharp === 'true' || e.palette);
 }"""
+"""The script has ended, every chart and timeline is drawn, and the palette listens to its keys."""
 COLORS = """() => {
   const most = (root, found) => { for (const e of root.querySelectorAll('*')) {
     if (e.shadowRoot) most(e.shadowRoot, found);
@@ -125,9 +126,9 @@ class Visit:
 
     def point(self, script: str) -> tuple[float, float]:
         """Give a place on the page from [x, y] on the timeline's canvas."""
-        x, y = self.on_timeline(script)
-        left, top = self.on_timeline("(({ left, top }) => [left, top])(line.canvas.getBoundingClientRect())")
-        return float(left + x), float(top + y)
+        inside = f"(([x, y], box) => [box.left + x, box.top + y])({script}, line.canvas.getBoundingClientRect())"
+        x, y = self.on_timeline(inside)
+        return float(x), float(y)
 
     def drag(self, start: tuple[float, float], end: tuple[float, float], key: str = "") -> None:
         """Drag from place to place, with a key held."""

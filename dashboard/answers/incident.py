@@ -24,6 +24,7 @@ from ..engine import (
     Section,
     TableColumn,
     Text,
+    TimelineSlices,
     Unit,
     __version__,
     as_svg,
@@ -32,19 +33,25 @@ from ..engine import (
     write_markdown,
     write_webpage,
 )
-from ..timeline.crops import crop, rows_of
+from ..timeline.rows import CATEGORIES, HOST_CATEGORIES
 from .verdicts import overview
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..engine import Finding, TableSet, TimelineSlices
+    from ..engine import Finding, TableSet
     from ..timeline.store import TimelineStore
 
 MOST_VICTIMS = 4
 DEEPEST_HOST_ROW = 4
 ROOM = 0.5
 """What is shown before and after the frame, as a share of it."""
+WIDTH_PX = 1400
+"""How fine a crop is: pixels over its range."""
+_ROLES = {
+    "compute": "compute", "memcpy": "memcpy", "memset": "memcpy", "path": "critical path",
+    **dict.fromkeys(HOST_CATEGORIES.values(), "host"), **{kind: f"action:{kind}" for kind in "FBIW"},
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +130,7 @@ def _waited(store: TimelineStore, rank: int, frame: tuple[int, int]) -> int:
 
 
 def _wait_and_compute(store: TimelineStore, rank: int) -> list[tuple[int, int]]:
-    device = [row for row in rows_of(store, rank, ("device",)) if store.rows(rank)[row[1]].track == "compute"]
-    return rows_of(store, rank, ("exposed",)) + device
+    return rows_of(store, rank, ("exposed",)) + _on_track(store, rows_of(store, rank, ("device",)), "compute")
 
 
 def _rows_of_cause(store: TimelineStore, rank: int, kinds: str) -> list[tuple[int, int]]:
@@ -136,7 +142,14 @@ def _rows_of_cause(store: TimelineStore, rank: int, kinds: str) -> list[tuple[in
 
 def _main_thread(store: TimelineStore, rank: int) -> list[tuple[int, int]]:
     rows = rows_of(store, rank, ("host",), DEEPEST_HOST_ROW)
-    return [row for row in rows if store.rows(rank)[row[1]].track == store.rows(rank)[rows[0][1]].track]
+    if not rows:
+        return []
+    _, first = rows[0]
+    return _on_track(store, rows, store.rows(rank)[first].track)
+
+
+def _on_track(store: TimelineStore, rows: Sequence[tuple[int, int]], track: str) -> list[tuple[int, int]]:
+    return [(rank, place) for rank, place in rows if store.rows(rank)[place].track == track]
 
 
 def _crop(
@@ -153,6 +166,50 @@ def _change(finding: Finding, told: Told) -> list[Text | DataTable]:
         rows = tuple((name, str(value)) for name, value in finding.settings.items())
         blocks.append(DataTable("", (TableColumn("where"), TableColumn("setting", prose=True)), rows))
     return [*blocks, *(Text(command) for command in told.commands), Text(told.link)]
+
+
+# Crops: some rows of the timeline in a range of time as a chart, with the part that matters framed.
+
+
+def crop(
+    store: TimelineStore, rows: Sequence[tuple[int, int]], shown_ns: tuple[int, int], frame_ns: tuple[int, int]
+) -> TimelineSlices | None:
+    """Cut some rows (rank and row) out of the timeline; times count from the crop's begin. None where all is empty."""
+    begin, end = shown_ns
+    view = store.view(rows, begin, end, (end - begin) / WIDTH_PX)
+    if not len(view.start):
+        return None
+    order = np.argsort(view.start, kind="stable")  # the chart looks slices up by their start
+    row = np.repeat(np.arange(len(rows)), view.counts)[order]
+    start = np.clip(view.start, begin, end)[order] - begin
+    stop = np.clip(view.start + view.rest["dur"].astype(np.int64), begin, end)[order] - begin
+    roles, role = np.unique([_role(CATEGORIES[code]) for code in view.rest["category"][order]], return_inverse=True)
+    names, name = np.unique(view.names[order], return_inverse=True)
+    return TimelineSlices(
+        tuple(_titles(store, rows)), row, start, stop, role, name, tuple(str(each) for each in roles),
+        tuple(store.names[number] for number in names), (0, len(row)), end - begin,
+        (max(frame_ns[0] - begin, 0), min(frame_ns[1], end) - begin),
+    )  # fmt: skip
+
+
+def rows_of(store: TimelineStore, rank: int, kinds: Sequence[str], deepest: int = 0) -> list[tuple[int, int]]:
+    """Give a rank's rows of some kinds, no deeper than `deepest`, in the order of the kinds."""
+    rows = list(enumerate(store.rows(rank)))
+    return [(rank, place) for kind in kinds for place, row in rows if row.kind == kind and row.depth <= deepest]
+
+
+def _role(category: str) -> str:
+    return _ROLES.get(category, f"comm:{category}")
+
+
+def _titles(store: TimelineStore, rows: Sequence[tuple[int, int]]) -> list[str]:
+    """Name rows by rank and track; the deeper ones of a track are numbered, since a chart tells rows by their names."""
+    titles: list[str] = []
+    for rank, place in rows:
+        row = store.rows(rank)[place]
+        deeper = f" {row.depth + 1}" if row.depth else ""
+        titles.append(f"rank {rank} {row.track}{deeper}")
+    return titles
 
 
 # Files: one page of HTML; Markdown with a drawing beside it for each crop.

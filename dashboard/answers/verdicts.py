@@ -19,7 +19,7 @@ IDLE = {"host": "waiting for launches", "input": "waiting for input", "sync": "a
 
 def certain_gain(finding: Finding) -> float:
     """Give what a finding gains at least: its gain less its error; of a bound, which is a most, nothing is certain."""
-    return 0.0 if finding.basis is Basis.BOUND else max(finding.gain_fraction - finding.error_fraction, 0.0)
+    return 0.0 if finding.basis is Basis.BOUND else max(finding.certain_gain_fraction, 0.0)
 
 
 def worth(finding: Finding) -> str:
@@ -44,8 +44,10 @@ def overview(document: Document) -> str:
 
 def first_notable(document: Document) -> Cause | None:
     """Give the most important cause, if its mending saves a share of the step that is worth a sentence."""
-    causes = causes_of(document.findings).causes
-    return next((each for each in causes if max(certain_gain(each.finding), _bound(each.finding)) > NOTABLE), None)
+    for cause in causes_of(document.findings).causes:
+        if max(certain_gain(cause.finding), _bound(cause.finding)) > NOTABLE:
+            return cause
+    return None
 
 
 def _bound(finding: Finding) -> float:
@@ -78,11 +80,17 @@ def ranks(document: Document) -> str:
 
 def _culprits(document: Document) -> list[dict[str, Cell]]:
     """Give the rows of the report's table of culprits."""
-    for part in document.sections:
-        for block in part.blocks:
-            if part.id == "stragglers" and isinstance(block, DataTable) and block.title == "Culprits":
-                return [dict(zip((column.head for column in block.columns), row, strict=True)) for row in block.rows]
+    for table in _tables_of(document, "stragglers"):
+        if table.title == "Culprits":
+            heads = [column.head for column in table.columns]
+            return [dict(zip(heads, row, strict=True)) for row in table.rows]
     return []
+
+
+def _tables_of(document: Document, section: str) -> list[DataTable]:
+    """Give the tables of a section of the report."""
+    blocks = [block for part in document.sections if part.id == section for block in part.blocks]
+    return [block for block in blocks if isinstance(block, DataTable)]
 
 
 def communication(document: Document) -> str:
@@ -142,28 +150,35 @@ def kernels(document: Document) -> str:
 
 
 def _largest_op(document: Document) -> str:
-    for part in document.sections:
-        for block in part.blocks:
-            if part.id == "kernels" and isinstance(block, DataTable) and block.rows:
-                heads = [column.head for column in block.columns]
-                if {"op", "share"} <= set(heads):
-                    op, share = heads.index("op"), heads.index("share")
-                    shares: dict[str, float] = {}  # an op has a row for each of its shapes
-                    for row in block.rows:
-                        value = row[share]
-                        if isinstance(value, int | float):
-                            shares[str(row[op])] = shares.get(str(row[op]), 0.0) + value
-                    name = max(shares, key=lambda each: shares[each], default="")
-                    least = "at least " if block.more else ""  # rows beyond the table's may be of this op too
-                    taken = quantity(shares[name], Unit.FRACTION) if name else ""
-                    return f"{name} takes {least}{taken} of device time" if name else ""
+    """Say which op takes most of device time; empty where the report holds no table of ops."""
+    for table in _tables_of(document, "kernels"):
+        heads = [column.head for column in table.columns]
+        if not table.rows or not {"op", "share"} <= set(heads):
+            continue
+        shares = _share_of_ops(table, heads.index("op"), heads.index("share"))
+        if not shares:
+            return ""
+        name = max(shares, key=lambda op: shares[op])
+        least = "at least " if table.more else ""  # rows beyond the table's may be of this op too
+        return f"{name} takes {least}{quantity(shares[name], Unit.FRACTION)} of device time"
     return ""
+
+
+def _share_of_ops(table: DataTable, op: int, share: int) -> dict[str, float]:
+    """Add up the shares of each op, which has a row for each of its shapes."""
+    shares: dict[str, float] = {}
+    for row in table.rows:
+        value = row[share]
+        if isinstance(value, int | float):
+            shares[str(row[op])] = shares.get(str(row[op]), 0.0) + value
+    return shares
 
 
 def host(document: Document) -> str:
     """Say how long the device stands idle for its host, and how its launches arrive."""
     figures = Figures(document.values)
-    idle = {str(cause): value for cause, value in figures.along("idle_time", "cause").items() if cause in IDLE}
+    idle_time = figures.along("idle_time", "cause")
+    idle = {str(cause): value for cause, value in idle_time.items() if cause in IDLE}
     whole = sum(value for _, _, value in step_parts(figures))
     if not idle or not whole:
         return ""
@@ -202,9 +217,8 @@ def memory(document: Document) -> str:
 
 def suggestions(document: Document) -> str:
     """Say which one change is certain to gain most."""
-    causes = [
-        cause for cause in causes_of(document.findings).causes if cause.finding.edit and certain_gain(cause.finding) > 0
-    ]
+    causes = causes_of(document.findings).causes
+    causes = tuple(cause for cause in causes if cause.finding.edit and certain_gain(cause.finding) > 0)
     if not causes:
         return "No change was found that is certain to make the step shorter."
     first = causes[0].finding

@@ -24,15 +24,17 @@ def table(frame: pd.DataFrame, name: str) -> None:
     """Show raw values (the first rows where there are many) and offer all of them as CSV."""
     _grid(frame, {})
     rows = len(frame)
-    _csv(frame, name, _counted(rows) if rows <= MOST_ROWS else f"the first {MOST_ROWS:,} of {rows:,} rows")
+    said = _counted(rows) if rows <= MOST_ROWS else f"the first {MOST_ROWS:,} of {rows:,} rows"
+    _csv(frame, name, said)
 
 
 def data_table(block: DataTable, name: str, *, raw: pd.DataFrame | None = None) -> None:
     """Show a table of the report, each column on one scale; the CSV holds `raw`, or the block's own values."""
     shown, columns = scaled(block)
     _grid(shown, columns)
-    more = f"the first {len(block.rows):,} of {len(block.rows) + block.more:,} rows"
-    _csv(plain(block) if raw is None else raw, name, more if block.more else _counted(len(block.rows)))
+    rows = len(block.rows)
+    said = f"the first {rows:,} of {rows + block.more:,} rows" if block.more else _counted(rows)
+    _csv(plain(block) if raw is None else raw, name, said)
 
 
 def numbers(shown: pd.DataFrame, raw: pd.DataFrame, name: str) -> None:
@@ -54,8 +56,10 @@ def scaled(block: DataTable) -> tuple[pd.DataFrame, dict[str, Any]]:
     heads = distinct([head for head, _, _ in made])
     frame = pd.DataFrame({head: cells for head, (_, cells, _) in zip(heads, made, strict=True)})
     kinds = {head: kind for head, (_, _, kind) in zip(heads, made, strict=True) if kind is not None}
-    if len(heads) > _CROWDED:  # long names would push figures out of sight; a click on a cell shows all of it
-        kinds |= {head: st.column_config.TextColumn(width=_NARROW) for head in heads if _is_long(frame[head])}
+    if len(heads) > _CROWDED:
+        # Long names would push figures out of sight; a click on a cell shows all of it.
+        long_heads = [head for head in heads if _is_long(frame[head])]
+        kinds |= dict.fromkeys(long_heads, st.column_config.TextColumn(width=_NARROW))
     return frame, kinds
 
 
@@ -64,21 +68,31 @@ def _is_long(cells: pd.Series[Any]) -> bool:
 
 
 def _column(head: TableColumn, cells: list[Cell]) -> tuple[str, pd.Series[Any], Any]:
+    """Give a column's head, its values, and how the grid writes them (None: in its own way)."""
     numbers = [cell for cell in cells if not isinstance(cell, str)]
     if len(numbers) < len(cells):
-        return head.head, pd.Series([None if cell is None else str(cell) for cell in cells], dtype="object"), None
+        texts = [None if cell is None else str(cell) for cell in cells]
+        return head.head, pd.Series(texts, dtype="object"), None
     if head.unit is None:
-        whole = all(cell is None or (cell == cell // 1 and abs(cell) < _TOO_LONG) for cell in numbers)
-        decimals = 0 if whole else column_scale(numbers, Unit.COUNT).decimals
-        kind = None if whole else st.column_config.NumberColumn(format=f"%.{decimals}f")
-        return head.head, pd.Series(numbers, dtype="Int64" if whole else "float64"), kind
+        return head.head, *_bare_numbers(numbers)
     scale = column_scale(numbers, head.unit)
-    values = pd.Series([None if cell is None else cell / scale.factor for cell in numbers], dtype="float64")
-    whole = not scale.decimals or (head.unit is Unit.COUNT and bool((values.dropna() % 1 == 0).all()))
-    if whole:  # the grid's own way to write thousands would show decimals as well
-        values = values.round()
-    written = st.column_config.NumberColumn(format="localized" if whole else f"%.{scale.decimals}f")
-    return head_text(head.head, scale.suffix and f"[{scale.suffix}]"), values, written
+    scaled_cells = [None if cell is None else cell / scale.factor for cell in numbers]
+    values = pd.Series(scaled_cells, dtype="float64")
+    are_counts = head.unit is Unit.COUNT and bool((values.dropna() % 1 == 0).all())
+    form = f"%.{scale.decimals}f"
+    if are_counts or not scale.decimals:
+        values = values.round()  # the grid's own way to write thousands would show decimals as well
+        form = "localized"
+    suffix = scale.suffix and f"[{scale.suffix}]"
+    return head_text(head.head, suffix), values, st.column_config.NumberColumn(format=form)
+
+
+def _bare_numbers(numbers: list[float | int | None]) -> tuple[pd.Series[Any], Any]:
+    """Give numbers without a unit: whole ones as they are, such as ranks, others with as many decimals as they need."""
+    if all(cell is None or (cell == cell // 1 and abs(cell) < _TOO_LONG) for cell in numbers):
+        return pd.Series(numbers, dtype="Int64"), None
+    decimals = column_scale(numbers, Unit.COUNT).decimals
+    return pd.Series(numbers, dtype="float64"), st.column_config.NumberColumn(format=f"%.{decimals}f")
 
 
 def _grid(frame: pd.DataFrame, columns: dict[str, Any]) -> None:

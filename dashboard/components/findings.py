@@ -97,7 +97,8 @@ def shown_at(finding: Finding, view: View, ranks: Sequence[int]) -> dict[str, st
     first, named = _ranks_of(finding, ranks)
     if named:
         # The members of a group say it all; one rank is seen best beside others.
-        query["ranks"] = ",".join(str(each) for each in (sorted(named) if len(named) > 1 else beside(named, ranks)))
+        shown = sorted(named) if len(named) > 1 else beside(named, ranks)
+        query["ranks"] = ",".join(str(rank) for rank in shown)
     if first is not None:
         query["focus"] = str(first)
     query["show"] = _rows_of(finding)
@@ -125,8 +126,16 @@ def _rows_of(finding: Finding) -> str:
     return "host,exposed" if finding.code.startswith(("host", "late-input", "gc")) else "exposed,path"
 
 
+def _unit_of(name: str) -> Unit | None:
+    """Give the unit that the ending of a name tells; None where it tells none."""
+    return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), None)
+
+
 def _head(name: str) -> str:
-    return next((name.removesuffix(end) for end in _UNITS if name.endswith(end)), name).replace("_", " ")
+    """Give a name in words, without its unit."""
+    for ending in _UNITS:
+        name = name.removesuffix(ending)
+    return name.replace("_", " ")
 
 
 def figures_of(finding: Finding) -> list[dict[str, str | float]]:
@@ -135,7 +144,7 @@ def figures_of(finding: Finding) -> list[dict[str, str | float]]:
         name: value for name, value in finding.evidence.items() if name not in _PLACE and isinstance(value, int | float)
     }
     heads = [_head(name) for name in figures]
-    units = {name: next((unit for end, unit in _UNITS.items() if name.endswith(end)), None) for name in figures}
+    units = {name: _unit_of(name) for name in figures}
     rows: list[dict[str, str | float]] = []
     for name, value in figures.items():
         unit = units[name]
@@ -145,7 +154,8 @@ def figures_of(finding: Finding) -> list[dict[str, str | float]]:
             rows.append({"what": what, "value": round(value, 3), "unit": ""})
             continue
         scale = column_scale([figures[other] for other in figures if units[other] is unit], unit)
-        rows.append({"what": _head(name), "value": round(value / scale.factor, scale.decimals), "unit": scale.suffix})
+        scaled = round(value / scale.factor, scale.decimals)
+        rows.append({"what": _head(name), "value": scaled, "unit": scale.suffix})
     return rows
 
 
@@ -167,25 +177,29 @@ def by_rank(document: Document, metric: str) -> dict[int, float]:
 
 def strangeness(document: Document) -> dict[int, float]:
     """Give for each rank what it costs, or how far its compute is from the median, as a share of the step."""
-    compute, cost = by_rank(document, "compute_time"), by_rank(document, "straggler_cost")
+    compute = by_rank(document, "compute_time")
+    cost = by_rank(document, "straggler_cost")
     steps = by_rank(document, "step_time") or by_rank(document, "window_time")
-    usual = median(compute.values()) if compute else 0.0
-    step = median(steps.values()) if steps else usual
+    usual_compute = median(compute.values()) if compute else 0.0
+    step = median(steps.values()) if steps else usual_compute
     if step <= 0:
         return {}
-    ranks = compute.keys() | cost.keys()
-    return {rank: max(cost.get(rank, 0.0), abs(compute.get(rank, usual) - usual)) / step for rank in sorted(ranks)}
+    found = {}
+    for rank in sorted(compute.keys() | cost.keys()):
+        off_the_median = abs(compute.get(rank, usual_compute) - usual_compute)
+        found[rank] = max(cost.get(rank, 0.0), off_the_median) / step
+    return found
 
 
 def outliers_first(document: Document, ranks: Iterable[int]) -> tuple[int, ...]:
     """Put outliers first, the strangest on top, and the others after them in order."""
-    strange = strangeness(document)
-    return tuple(
-        sorted(ranks, key=lambda rank: (-strange.get(rank, 0.0) if strange.get(rank, 0.0) > NOTABLE else 0.0, rank))
-    )
+    outliers = outlier_ranks(document)
+    place_of_outlier = {rank: place for place, rank in enumerate(outliers)}
+    return tuple(sorted(ranks, key=lambda rank: (place_of_outlier.get(rank, len(outliers)), rank)))
 
 
 def outlier_ranks(document: Document) -> tuple[int, ...]:
     """Name the ranks that are not like the others, strangest first."""
     strange = strangeness(document)
-    return tuple(sorted((r for r, much in strange.items() if much > NOTABLE), key=lambda r: (-strange[r], r)))
+    outliers = [rank for rank, share in strange.items() if share > NOTABLE]
+    return tuple(sorted(outliers, key=lambda rank: (-strange[rank], rank)))

@@ -60,11 +60,12 @@ def played_step(steps: Sequence[JobStep], view: View) -> JobStep | None:
 def _morph(
     run: int, step: JobStep, ranks: Sequence[int], *, key: str, range_ns: Sequence[int], edits: str = ""
 ) -> None:
-    asked = f"run={run}&t0={step.start_ns}&t1={step.end_ns}&ranks={'-'.join(str(rank) for rank in ranks)}"
+    named = "-".join(str(rank) for rank in ranks)
+    played = f"run={run}&t0={step.start_ns}&t1={step.end_ns}&ranks={named}&edits={quote(edits)}"
+    height = len(ranks) * ROW_PX + AROUND_PX
     timeline(
         f"run={run}", key=key, dark=state.is_dark(), ranks=list(ranks), kinds=[], fixed=True, still=not edits,
-        range=list(range_ns),
-        play=f"{asked}&edits={quote(edits)}", height=len(ranks) * ROW_PX + AROUND_PX,
+        range=list(range_ns), play=played, height=height,
     )  # fmt: skip
 
 

@@ -97,7 +97,10 @@ class Wall {
       c.globalAlpha = 1;
     }
     c.strokeStyle = ink; c.lineWidth = 1.5;
-    if (this.view) c.strokeRect(Math.max(this.toX(this.view.start), EDGE), HEAD - 1, Math.max(Math.min(this.toX(this.view.end), width) - Math.max(this.toX(this.view.start), EDGE), 3), order.length * h + 2);
+    if (this.view) { // the part that the timeline beside it shows
+      const left = Math.max(this.toX(this.view.start), EDGE), right = Math.min(this.toX(this.view.end), width);
+      c.strokeRect(left, HEAD - 1, Math.max(right - left, 3), order.length * h + 2);
+    }
     if (this.drag) {
       const [a, b] = this.span();
       c.fillStyle = ink; c.globalAlpha = 0.25; c.fillRect(0, HEAD + a * h, width, (b - a + 1) * h); c.globalAlpha = 1;
@@ -129,10 +132,13 @@ class Wall {
     const row = this.rowAt(event.offsetY), rank = this.data.order[row];
     const pixel = Math.min(Math.max(Math.floor(event.offsetX - EDGE), 0), this.tile.width - 1);
     const at = this.tile.ranks.indexOf(rank) * this.tile.width + pixel, part = this.tile.raster.category[at];
-    const said = part ? `${this.data.parts[part - 1]}, ${Math.round(this.tile.raster.coverage[at] / 2.55)} % busy` : "idle";
-    this.tip.textContent = `rank ${rank}${this.data.places[row] ? ` (${this.data.places[row]})` : ""}${event.offsetX >= EDGE ? `: ${said}` : ""}`;
+    const busy = Math.round(this.tile.raster.coverage[at] / 2.55);
+    const filled = part ? `${this.data.parts[part - 1]}, ${busy} % busy` : "idle";
+    const place = this.data.places[row] ? ` (${this.data.places[row]})` : "";
+    this.tip.textContent = `rank ${rank}${place}${event.offsetX >= EDGE ? `: ${filled}` : ""}`;
     this.tip.style.display = "block";
-    this.tip.style.left = `${Math.max(Math.min(event.offsetX + 12, this.root.clientWidth - 180), 0)}px`; this.tip.style.top = `${event.offsetY + 12}px`;
+    this.tip.style.left = `${Math.max(Math.min(event.offsetX + 12, this.root.clientWidth - 180), 0)}px`;
+    this.tip.style.top = `${event.offsetY + 12}px`;
   }
 
   release() {

@@ -51,8 +51,9 @@ def mesh_order(ranks: Sequence[int], layout: Topology) -> list[int]:
 
 def late_order(ranks: Sequence[int], document: Document) -> list[int]:
     """Sort ranks by how long the others wait for each in a step."""
-    cost = {int(rank): value for rank, value in Figures(document.values).along("straggler_cost", "rank").items()}
-    return sorted(ranks, key=lambda rank: (-cost.get(rank, 0.0), rank))
+    cost = Figures(document.values).along("straggler_cost", "rank")
+    cost_of_rank = {int(rank): value for rank, value in cost.items()}
+    return sorted(ranks, key=lambda rank: (-cost_of_rank.get(rank, 0.0), rank))
 
 
 def mesh_heads(order: Sequence[int], layout: Topology) -> list[tuple[int, str]]:
@@ -62,13 +63,18 @@ def mesh_heads(order: Sequence[int], layout: Topology) -> list[tuple[int, str]]:
         stride = max(len(order) // 8, 1)
         return [(row, f"rank {order[row]}") for row in range(0, len(order), stride)]
     at = [layout.coordinates[rank].get(first, -1) for rank in order]
-    return [(row, f"{first} {at[row]}") for row in range(len(order)) if not row or at[row] != at[row - 1]]
+    begins = [0, *(row for row in range(1, len(order)) if at[row] != at[row - 1])]
+    return [(row, f"{first} {at[row]}") for row in begins]
 
 
 def place_words(ranks: Sequence[int], layout: Topology) -> dict[int, str]:
     """Say where each rank lies on the axes: "pp 1, tp 0"."""
-    known = {rank: layout.coordinates[rank] for rank in ranks if rank in layout.coordinates}
-    return {rank: ", ".join(f"{axis} {at[axis]}" for axis in layout.axes if axis in at) for rank, at in known.items()}
+    words = {}
+    for rank in ranks:
+        if rank in layout.coordinates:
+            at = layout.coordinates[rank]
+            words[rank] = ", ".join(f"{axis} {at[axis]}" for axis in layout.axes if axis in at)
+    return words
 
 
 def wall_legend(store: TimelineStore) -> None:

@@ -6,7 +6,12 @@
 // timeline_hand.js follows mouse and keys, timeline_address.js keeps the link, timeline_play.js morphs
 // from recorded to predicted; all are one script in the browser.
 
-const GUTTER = 180, AXIS = 48, MAP = 10, ROW = { device: 18, host: 13, exposed: 12, actions: 16, path: 12, counters: 26 }, GAP = 6, LABEL_PX = 36, SETTLE_MS = 12, MARGIN = 0.3;
+// Pixels: the names at the left, the axis above, the strip of the whole run over it, the rows by kind, between ranks.
+const GUTTER = 180, AXIS = 48, MAP = 10, GAP = 6;
+const ROW = { device: 18, host: 13, exposed: 12, actions: 16, path: 12, counters: 26 };
+const LABEL_PX = 36; // a narrower slice has no name
+const SETTLE_MS = 12; // after the last turn of the wheel, before a tile is asked for
+const MARGIN = 0.3; // a tile reaches so far beyond the view on each side, as a share of it
 
 export default function (component) {
   const { data, parentElement, setStateValue } = component;
@@ -23,8 +28,10 @@ class Timeline {
   constructor(root, data, report) {
     this.page = window.location.pathname;
     this.root = root; this.source = data.source; this.report = report; this.data = data;
-    this.tile = null; this.scrollY = 0; this.hover = null; this.box = null; this.picked = data.picked || null; this.members = [];
-    this.pinned = new Set(data.pinned || []); this.folded = new Set(data.compact ? ["all"] : data.folded || []); this.pattern = null; this.alive = true;
+    this.alive = true; this.tile = null; this.scrollY = 0; this.box = null; this.pattern = null;
+    this.picked = data.picked || null; this.members = [];
+    this.pinned = new Set(data.pinned || []);
+    this.folded = new Set(data.compact ? ["all"] : data.folded || []);
     root.replaceChildren();
     this.canvas = root.appendChild(document.createElement("canvas"));
     this.canvas.tabIndex = 0;
@@ -57,13 +64,17 @@ class Timeline {
   begin(start, end) { // the head is there: lay its rows out and show a range
     this.message = null; this.start = start; this.end = end;
     this.names = this.head.names;
-    this.lines = Object.entries(this.head.rows).flatMap(([rank, rows]) => rows.map(([track, kind, depth, lane], index) => (
-      { rank: Number(rank), index, track: depth ? "" : track, base: track, depth, lane, kind, label: `${rank}.${index}`, rank_label: (this.head.labels || {})[rank] || `rank ${rank}` })));
+    const labels = this.head.labels || {};
+    this.lines = Object.entries(this.head.rows).flatMap(([rank, rows]) => rows.map(([track, kind, depth, lane], index) => ({
+      rank: Number(rank), index, track: depth ? "" : track, base: track, depth, lane, kind,
+      label: `${rank}.${index}`, rank_label: labels[rank] || `rank ${rank}`,
+    })));
     this.recall();
     // What the link names is known already. Asking for another run while one goes back in the history would make
     // Streamlit take it for a step forward, and drop the pages that lay ahead.
     const { picked } = this, linked = this.data.picked;
-    if (picked && !(linked && linked.rank === picked.rank && linked.event === picked.event)) this.report("picked", { rank: picked.rank, event: picked.event });
+    const known = picked && linked && linked.rank === picked.rank && linked.event === picked.event;
+    if (picked && !known) this.report("picked", { rank: picked.rank, event: picked.event });
     this.update(this.data, this.report);
   }
 
@@ -100,8 +111,9 @@ class Timeline {
     const wanted = this.data.ranks ? new Set(this.data.ranks) : null, shown = new Set(["device", ...(this.data.kinds || [])]);
     const rows = this.lines.filter((row) => (!wanted || wanted.has(row.rank)) && shown.has(row.kind) && !this.isFolded(row));
     const order = new Map((this.data.ranks || []).map((rank, i) => [rank, i]));
-    const key = (row) => [this.pinned.has(row.label) ? 0 : 1, order.get(row.rank) ?? row.rank, { device: 1, host: 2, counters: 3 }[row.kind] || 0];
-    rows.sort((a, b) => { const x = key(a), y = key(b); return x[0] - y[0] || x[1] - y[1] || x[2] - y[2] || a.index - b.index; });
+    const below = { device: 1, host: 2, counters: 3 }; // what is laid over a rank comes first
+    const key = (row) => [this.pinned.has(row.label) ? 0 : 1, order.get(row.rank) ?? row.rank, below[row.kind] || 0, row.index];
+    rows.sort((a, b) => inOrder(key(a), key(b)));
     let y = GAP, last = null;
     this.band = 0; // pinned rows stay in a band at the top while the others scroll beneath it
     const called = this.data.labels || {};
@@ -129,8 +141,10 @@ class Timeline {
   }
 
   resize() {
-    const width = Math.max(this.root.clientWidth, 320), room = this.data.tall ? window.innerHeight - 290 : 0;
-    const height = Math.min(Math.max(this.data.height || 560, room), Math.max((this.height || 0) + AXIS + 12, 120)), ratio = window.devicePixelRatio || 1;
+    const width = Math.max(this.root.clientWidth, 320), ratio = window.devicePixelRatio || 1;
+    const room = this.data.tall ? window.innerHeight - 290 : 0;
+    const ofRows = Math.max((this.height || 0) + AXIS + 12, 120);
+    const height = Math.min(Math.max(this.data.height || 560, room), ofRows);
     const same = width === this.width && height === this.viewHeight && ratio === this.ratio;
     this.width = width; this.viewHeight = height; this.ratio = ratio;
     if (!same) {
@@ -229,4 +243,9 @@ class Timeline {
     this.scrollY = Math.min(Math.max(this.scrollY + by, 0), most);
     this.request(); this.draw();
   }
+}
+
+function inOrder(a, b) { // lists of numbers, by the first that differs
+  for (let i = 0; i < a.length; i++) if (a[i] !== b[i]) return a[i] - b[i];
+  return 0;
 }

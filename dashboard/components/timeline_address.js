@@ -21,7 +21,9 @@ const ADDRESS = {
   owns() { return !this.data.group && !this.data.fixed; }, // two timelines on one page have no address of their own
 
   tellView() { // whoever shows the whole run beside it marks what is in view
-    if (this.owns()) window.dispatchEvent(new CustomEvent("usp-timeline-view", { detail: { source: this.source, start: this.start, end: this.end } }));
+    if (!this.owns()) return;
+    const detail = { source: this.source, start: this.start, end: this.end };
+    window.dispatchEvent(new CustomEvent("usp-timeline-view", { detail }));
   },
 
   remember(delay = 250) {
@@ -35,7 +37,10 @@ const ADDRESS = {
   isItsPage() { return window.location.pathname === this.page; },
 
   writeAddress() {
-    KEPT.set(this.source, { opened: this.linkOpened(), start: this.start, end: this.end, pinned: [...this.pinned], folded: [...this.folded], picked: this.picked });
+    KEPT.set(this.source, {
+      opened: this.linkOpened(), start: this.start, end: this.end, pinned: [...this.pinned], folded: [...this.folded],
+      picked: this.picked,
+    });
     const url = new URL(window.location.href), whole = this.start === 0 && this.end === this.head.span_ns;
     const values = [
       whole ? "" : `${Math.round(this.start)}-${Math.round(this.end)}`,

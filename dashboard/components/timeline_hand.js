@@ -56,7 +56,9 @@ const HAND = {
       const range = this.box.map((x) => Math.round(this.toNs(Math.max(x, GUTTER))));
       this.box = null;
       if (down.zoom) { this.show(range); return; }
-      const area = this.band_y, rows = area ? this.visible().filter((row) => this.rowY(row) < area[1] && this.rowY(row) + row.height > area[0]) : [];
+      const area = this.band_y;
+      const inArea = (row) => this.rowY(row) < area[1] && this.rowY(row) + row.height > area[0];
+      const rows = area ? this.visible().filter(inArea) : [];
       this.area = rows.length ? new Set(rows.map((row) => row.label)) : null;
       this.report("selected_range", rows.length ? [...range, rows.map((row) => row.label).join("-")] : range);
       this.selection = range; this.draw();
@@ -66,7 +68,11 @@ const HAND = {
   click(x, y) {
     if (x < GUTTER) { this.pin(y, x); return; }
     const hit = this.at(x, y);
-    this.picked = hit && hit.event >= 0 ? { rank: hit.rank, event: hit.event, start_ns: hit.start_ns, dur_ns: hit.dur_ns, index: hit.index } : null;
+    this.picked = null;
+    if (hit && hit.event >= 0) {
+      const { rank, event, start_ns, dur_ns, index } = hit;
+      this.picked = { rank, event, start_ns, dur_ns, index };
+    }
     this.members = []; this.remember(0);
     this.report("picked", this.picked ? { rank: hit.rank, event: hit.event } : null);
     this.draw();
@@ -91,17 +97,31 @@ const HAND = {
     if (!this.head) return;
     const middle = GUTTER + this.plot() / 2, span = this.end - this.start;
     const acts = {
-      w: () => this.zoom(0.7, middle), s: () => this.zoom(1 / 0.7, middle), a: () => this.pan(-span * 0.2), d: () => this.pan(span * 0.2),
-      ArrowLeft: () => this.pan(-span * 0.1), ArrowRight: () => this.pan(span * 0.1), ArrowUp: () => this.scroll(-40), ArrowDown: () => this.scroll(40),
+      w: () => this.zoom(0.7, middle), s: () => this.zoom(1 / 0.7, middle),
+      a: () => this.pan(-span * 0.2), d: () => this.pan(span * 0.2),
+      ArrowLeft: () => this.pan(-span * 0.1), ArrowRight: () => this.pan(span * 0.1),
+      ArrowUp: () => this.scroll(-40), ArrowDown: () => this.scroll(40),
       PageUp: () => this.scroll(-(this.viewHeight - AXIS) * 0.8), PageDown: () => this.scroll((this.viewHeight - AXIS) * 0.8),
       Home: () => this.scroll(-this.height), End: () => this.scroll(this.height),
-      c: () => { if (this.folded.has("all")) this.folded.clear(); else this.folded.add("all"); this.layout(); this.resize(); this.remember(); },
+      c: () => this.foldAll(),
       f: () => { this.start = 0; this.end = this.head.span_ns; this.moved(); },
       z: () => { if (this.selection) this.show(this.selection); },
-      Escape: () => { this.box = this.selection = this.picked = this.area = this.framed = null; this.remember(0); this.report("selected_range", null); this.report("picked", null); this.draw(); },
+      Escape: () => this.forget(),
     };
     const act = acts[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (act && !event.ctrlKey && !event.metaKey) { event.preventDefault(); event.stopPropagation(); act(); }
+  },
+
+  foldAll() { // or unfold, where all are folded
+    if (this.folded.has("all")) this.folded.clear(); else this.folded.add("all");
+    this.layout(); this.resize(); this.remember();
+  },
+
+  forget() { // what was selected and picked
+    this.box = this.selection = this.picked = this.area = this.framed = null;
+    this.remember(0);
+    this.report("selected_range", null); this.report("picked", null);
+    this.draw();
   },
 
   rowAt(y) {
@@ -122,8 +142,12 @@ const HAND = {
       if (px >= tile.start[i] - slack && px <= tile.start[i] + tile.dur[i] + slack) { best = i; if (slack === 0) break; }
     }
     if (best < 0) return null;
-    return { rank: row.rank, rank_label: row.rank_label, lane: row.lane, kind: row.kind, index: row.index, event: tile.event[best], name: this.names[tile.name[best]], category: tile.category[best],
-      start_ns: tile.start_ns + tile.start[best] * scale, dur_ns: tile.dur[best] * scale, coverage: tile.coverage[best] };
+    const { rank, rank_label, lane, kind, index } = row;
+    return {
+      rank, rank_label, lane, kind, index,
+      event: tile.event[best], name: this.names[tile.name[best]], category: tile.category[best],
+      start_ns: tile.start_ns + tile.start[best] * scale, dur_ns: tile.dur[best] * scale, coverage: tile.coverage[best],
+    };
   },
 
   showTip(event) {
@@ -135,11 +159,16 @@ const HAND = {
       if (raster) { this.tip.textContent = "zoom in for names"; this.placeTip(event); }
       return;
     }
-    if (hit.kind === "counters") { this.tip.textContent = heightOf(hit); this.tip.style.display = "block"; this.placeTip(event); return; }
-    this.tip.textContent = `${hit.name}\n${duration(hit.dur_ns)} at ${duration(hit.start_ns)} · ${hit.rank_label} · ${this.head.categories[hit.category]}${hit.lane ? ` · ${hit.lane}` : ""}` +
-      (hit.coverage < 255 ? `\nlongest of several, ${Math.round((hit.coverage / 255) * 100)} % busy` : "");
+    this.tip.textContent = hit.kind === "counters" ? heightOf(hit) : this.factsOf(hit);
     this.tip.style.display = "block";
     this.placeTip(event);
+  },
+
+  factsOf(hit) {
+    const when = `${duration(hit.dur_ns)} at ${duration(hit.start_ns)}`;
+    const where = [hit.rank_label, this.head.categories[hit.category], hit.lane].filter(Boolean).join(" · ");
+    const share = Math.round((hit.coverage / 255) * 100);
+    return `${hit.name}\n${when} · ${where}${hit.coverage < 255 ? `\nlongest of several, ${share} % busy` : ""}`;
   },
 
   showRowTip(event) { // a row's whole name, which may be cut, and what a click does
@@ -147,7 +176,8 @@ const HAND = {
     this.tip.style.display = row ? "block" : "none";
     if (!row) return;
     const head = event.offsetX < 70 && this.rankHead(row);
-    this.tip.textContent = `${row.rank_label} · ${row.base}${row.lane && row.lane !== row.base ? ` (${row.lane})` : ""}\nclick: ${head ? "fold or unfold the rank" : "pin the row"}`;
+    const lane = row.lane && row.lane !== row.base ? ` (${row.lane})` : "";
+    this.tip.textContent = `${row.rank_label} · ${row.base}${lane}\nclick: ${head ? "fold or unfold the rank" : "pin the row"}`;
     this.placeTip(event);
   },
 

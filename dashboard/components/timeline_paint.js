@@ -33,12 +33,20 @@ const PAINTING = {
     }
     this.paintArrows(c, ink);
     this.paintAxis(c, ink, paper); this.paintEnds(c, ink); this.paintMap(c, ink); this.paintBox(c, ink);
-    if (this.away) { c.fillStyle = paper; c.fillRect(0, MAP, GUTTER - 6, 18); c.fillStyle = ink; c.fillText("server away, asking again …", 6, MAP + 8); }
+    if (this.away) {
+      c.fillStyle = paper; c.fillRect(0, MAP, GUTTER - 6, 18);
+      c.fillStyle = ink; c.fillText("server away, asking again …", 6, MAP + 8);
+    }
     this.root.dataset.painted = String(performance.now()); this.root.dataset.sharp = String(this.isSharp());
   },
 
-  isSharp() { return this.data.play ? Boolean(this.tile) : Boolean(this.tile && this.tile.start_ns <= this.start && this.tile.end_ns >= this.end && !this.timerPending()); },
-  timerPending() { return Boolean(this.tile && Math.abs((this.tile.end_ns - this.tile.start_ns) / (this.end - this.start) - (1 + 2 * MARGIN)) > 0.02); },
+  isSharp() { // the tile covers what is in view, and was made for this zoom
+    const { tile } = this;
+    if (!tile || this.data.play) return Boolean(tile);
+    const zoom = (tile.end_ns - tile.start_ns) / (this.end - this.start);
+    return tile.start_ns <= this.start && tile.end_ns >= this.end && Math.abs(zoom - (1 + 2 * MARGIN)) <= 0.02;
+  },
+
   rowY(row) { return AXIS + row.y - (row.pinned ? 0 : this.scrollY); },
 
   paintSlices(c, rows) {
@@ -56,7 +64,9 @@ const PAINTING = {
         c.globalAlpha = (dim && !dim[tile.name[i]] ? 0.18 : 1) * (0.35 + (0.65 * tile.coverage[i]) / 255);
         c.fillStyle = colors[tile.category[i]];
         c.fillRect(x, y, w > 3 ? w - 0.5 : w, h);
-        if (w > LABEL_PX && h > 9) this.label(c, this.names[tile.name[i]], Math.max(x, GUTTER), y + h / 2 + 0.5, Math.min(x + w, this.width) - Math.max(x, GUTTER), tile.category[i], row.kind);
+        if (w <= LABEL_PX || h <= 9) continue;
+        const from = Math.max(x, GUTTER), room = Math.min(x + w, this.width) - from;
+        this.label(c, this.names[tile.name[i]], from, y + h / 2 + 0.5, room, tile.category[i], row.kind);
       }
     }
     c.globalAlpha = 1;
@@ -99,9 +109,15 @@ const PAINTING = {
     for (const row of rows) {
       const place = tile.places.get(row.label);
       if (place === undefined) continue;
-      if (row.kind !== "counters") { c.drawImage(this.strip, 0, place, tile.width, 1, x0, this.rowY(row), x1 - x0, row.height - 1); continue; }
-      const { category, coverage } = tile.raster, wide = (x1 - x0) / tile.width;
-      for (let i = 0, cell = place * tile.width; i < tile.width; i++, cell++) if (category[cell]) this.paintHeight(c, row, x0 + i * wide, wide + 0.5, coverage[cell], category[cell] - 1);
+      if (row.kind === "counters") this.paintHeights(c, row, place * tile.width, x0, (x1 - x0) / tile.width);
+      else c.drawImage(this.strip, 0, place, tile.width, 1, x0, this.rowY(row), x1 - x0, row.height - 1);
+    }
+  },
+
+  paintHeights(c, row, first, x0, pixel) { // a counter's cells of the raster, `first` is that of its left end
+    const { category, coverage } = this.tile.raster;
+    for (let i = 0, cell = first; i < this.tile.width; i++, cell++) {
+      if (category[cell]) this.paintHeight(c, row, x0 + i * pixel, pixel + 0.5, coverage[cell], category[cell] - 1);
     }
   },
 
@@ -208,7 +224,8 @@ const PAINTING = {
 
   paintBox(c, ink) {
     if (!this.box) return;
-    c.globalAlpha = 0.15; c.fillStyle = ink; c.fillRect(this.box[0], this.band_y ? this.band_y[0] : 0, this.box[1] - this.box[0], this.band_y ? this.band_y[1] - this.band_y[0] : this.viewHeight); c.globalAlpha = 1;
+    const [left, right] = this.box, [top, bottom] = this.band_y || [0, this.viewHeight];
+    c.globalAlpha = 0.15; c.fillStyle = ink; c.fillRect(left, top, right - left, bottom - top); c.globalAlpha = 1;
     c.fillText(duration(this.toNs(this.box[1]) - this.toNs(this.box[0])), this.box[0] + 4, AXIS + 10);
   },
 };

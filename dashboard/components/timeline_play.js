@@ -5,6 +5,7 @@
 
 const PLAY_S = 2.4;
 const lessMotion = () => window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+const say = (place, text) => { if (place.textContent !== text) place.textContent = text; }; // no layout in each frame
 const eased = (p) => (p < 0.5 ? 2 * p * p : 1 - 2 * (1 - p) ** 2);
 
 const PLAY = {
@@ -48,8 +49,8 @@ const PLAY = {
     }
     if (this.slider) {
       this.slider.value = Math.round(share * 1000);
-      this.button.textContent = share < 1 ? "▶ Play the fix" : "↺ Again";
-      this.state.textContent = share <= 0 ? "as recorded" : share >= 1 ? "as predicted" : "";
+      say(this.button, share < 1 ? "▶ Play the fix" : "↺ Again");
+      say(this.state, share <= 0 ? "as recorded" : share >= 1 ? "as predicted" : "");
     }
     this.paint();
   },
@@ -90,7 +91,10 @@ function decodeMorph(buffer) {
   let at = 4 + length;
   const take = (Kind, size) => { const column = new Kind(buffer, at, n); at += n * size; return column; };
   const states = [0, 1, 2, 3].map(() => take(Float32Array, 4));
-  const tile = { head, states, start_ns: head.start_ns, end_ns: head.end_ns, width: head.width, start: new Float32Array(n), dur: new Float32Array(n), event: new Int32Array(n).fill(-1) };
+  const tile = {
+    head, states, start_ns: head.start_ns, end_ns: head.end_ns, width: head.width,
+    start: new Float32Array(n), dur: new Float32Array(n), event: new Int32Array(n).fill(-1),
+  };
   tile.name = take(Uint32Array, 4); tile.category = take(Uint8Array, 1); tile.coverage = take(Uint8Array, 1);
   tile.first = [0];
   for (const count of head.counts) tile.first.push(tile.first[tile.first.length - 1] + count);

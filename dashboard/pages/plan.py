@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from .. import data, state, sweeps
+from .. import data, state
 from ..components.blocks import folded, show, verdict
 from ..components.configuration import draw_configuration
 from ..components.download import data_table
 from ..components.question import ask_question
-from ..engine import GRID_AXES, TRAINERS, Plans, plan_answer, sweep_answer
+from ..engine import GRID_AXES, TRAINERS, Plans, UspProfError, plan_answer, rows_of_sweep, sweep_answer, sweep_runner
 from ..report import offer
 from ..state import Page, Room
 from ..work import wait
 
 if TYPE_CHECKING:
-    from ..engine import Calibration, Document, Plan, Question
+    from ..engine import Calibration, Document, Plan, Question, SweepRow
 
 
 MOST_PLANS = 200
@@ -49,7 +52,7 @@ def draw_sweep() -> None:
 
 
 def _draw(first: str) -> None:
-    tabs = (BEST, ONE, SWEEP_TAB, *([RAN] if sweeps.folders() else []))
+    tabs = (BEST, ONE, SWEEP_TAB, *([RAN] if sweep_folders() else []))
     tabs = (first, *(tab for tab in tabs if tab != first))
     tab = st.segmented_control("View", tabs, default=state.word("view", tabs), label_visibility="collapsed") or first
     state.keep("view", None if tab == first else tab)
@@ -174,14 +177,30 @@ SWEEP = Page("Sweep", "sweep", draw_sweep, Room.PREDICT, _no_plan, part_of=PLAN.
 # What was run: a folder of `usp-prof sweep`, as far as it is.
 
 
+SWEEPS_VARIABLE = "USP_PROF_DASHBOARD_SWEEPS"
+
+
+def sweep_folders() -> tuple[Path, ...]:
+    """Give the folders of sweeps that were named at the start."""
+    return tuple(Path(folder) for folder in json.loads(os.environ.get(SWEEPS_VARIABLE, "[]")))
+
+
+def _ended(folder: Path) -> tuple[tuple[SweepRow, ...], int]:
+    """Give the cells of a sweep that have ended by now, and how many there will be."""
+    sweep = sweep_runner.read(folder)
+    if sweep is None:
+        raise UspProfError(f"{folder.name} holds no sweep", hint="usp-prof sweep FOLDER --grid tp=1,2")
+    return rows_of_sweep(sweep, sweep_runner.finished(folder, sweep)), len(sweep.cells)
+
+
 def _ran() -> None:
     """Show the cells that have ended of a sweep that was named at the start."""
-    folders = sweeps.folders()
-    names = [sweeps.name(place) for place in range(len(folders))]
+    folders = sweep_folders()
+    names = [folder.name for folder in folders]
     wanted = state.number("folder", 0, len(folders) - 1) or 0
     place = st.selectbox("Sweep", range(len(names)), wanted, names.__getitem__) if len(names) > 1 else 0
     state.keep("folder", place or None)
-    rows, cells = sweeps.rows(place)
+    rows, cells = _ended(folders[place])
     said = (f"{len(rows)} of {cells} cells have ended.",)
     for part in sweep_answer.sections(rows, None, said, drawn=True):
         st.subheader(state.plain(part.title), anchor=part.id)

@@ -13,8 +13,16 @@ from ..components import slice as picked_slice
 from ..components.download import data_table
 from ..components.findings import MIDDLE
 from ..components.rank_wall import choose_ranks, mesh_heads, mesh_order, rank_wall
-from ..components.timeline import chips, legend, timeline
-from ..components.timeline_links import linked_folds, linked_range, linked_rows, linked_slice, notes
+from ..components.timeline import (
+    chips,
+    legend,
+    linked_folds,
+    linked_range,
+    linked_rows,
+    linked_slice,
+    notes,
+    timeline,
+)
 from ..engine import EVERYTHING, Unit, quantity
 from ..state import Page, Room, View
 from ..timeline.queries import MOST_PATTERN, Place, by_kind, contents, matching, neighbours, search
@@ -125,7 +133,7 @@ def _grouped(place: Any, view: View, ranks: tuple[int, ...]) -> tuple[tuple[int,
     state.keep("by", by if by != BY_RANK else None)
     if by == BY_RANK:
         return ranks, {}
-    at = {rank: layout.coordinates[rank].get(by, -1) if rank in layout.coordinates else -1 for rank in ranks}
+    at = {rank: layout.coordinates.get(rank, {}).get(by, -1) for rank in ranks}
     labels = {rank: f"{by} {at[rank]}: {rank}" for rank in ranks if at[rank] >= 0}
     return tuple(sorted(ranks, key=lambda rank: (at[rank], rank))), labels
 
@@ -192,7 +200,8 @@ def _search(index: int, pattern: str, ranks: tuple[int, ...], kinds: tuple[str, 
 
 def _legend(axes: set[str], actions: set[str], kinds: tuple[str, ...]) -> None:
     """Name the colours that are in view."""
-    groups = {"": {"compute": "compute", "memcpy": "copies"}, "communication": {a: a for a in CATEGORIES if a in axes}}
+    communication = {axis: axis for axis in CATEGORIES if axis in axes}
+    groups = {"": {"compute": "compute", "memcpy": "copies"}, "communication": communication}
     if "host" in kinds:
         groups["host"] = {"op": "op", "annotation": "annotation", "runtime": "runtime call"}
     if "actions" in kinds:
@@ -215,8 +224,10 @@ def about(store: TimelineStore, view: View) -> list[int] | None:
         return [max(start - room, 0), min(end + room, store.span_ns)] if inside else None
     numbers = [step.number for step in store.steps]
     wanted: Sequence[int] = ()
-    if at:
-        wanted = numbers[len(numbers) // 2 :][:1] if at == MIDDLE else [each for each in numbers if str(each) == at]
+    if at == MIDDLE:
+        wanted = numbers[len(numbers) // 2 :][:1]
+    elif at:
+        wanted = [number for number in numbers if str(number) == at]
     elif view.first_step is not None or view.last_step is not None:
         wanted = [number for number in numbers if view.selection.takes_step(number)]
     chosen = [step for step in store.steps if step.number in wanted]
@@ -234,7 +245,9 @@ def _contents(index: int, ranks: tuple[int, ...], kinds: tuple[str, ...], picked
         return
     store = data.timeline_store(index)
     shown = {"device", *kinds} - {"counters"}  # they are heights, nothing that ran
-    rows = {rank: [number for number, row in enumerate(store.ranks[rank].rows) if row.kind in shown] for rank in ranks}
+    rows = {
+        rank: [number for number, row in enumerate(store.ranks[rank].rows) if row.kind in shown] for rank in ranks
+    }  # fmt: skip
     where = "on the ranks shown"
     if len(picked) > 2:
         asked = set(str(picked[2]).split("-"))

@@ -105,7 +105,8 @@ def _merged(morph: Morph, closer_ns: float) -> Morph:
     fresh[1:] = (category[1:] != category[:-1]) | apart[0] | apart[1]
     first = np.flatnonzero(fresh)
     dur = (end[0] - begin[0]).astype(np.float64)
-    merged_begin, merged_end = np.minimum.reduceat(begin, first, axis=1), np.maximum.reduceat(end, first, axis=1)
+    merged_begin = np.minimum.reduceat(begin, first, axis=1)
+    merged_end = np.maximum.reduceat(end, first, axis=1)
     busy = np.add.reduceat(dur, first) / np.maximum(merged_end[0] - merged_begin[0], 1)
     return Morph(
         category[first],
@@ -122,8 +123,10 @@ def encode_morph(
     """Write a step of some ranks in both states as a tile, with a head that the canvas takes for a timeline's own."""
     closer_ns = (end_ns - start_ns) * CLOSER_PX / WIDTH_PX
     morphs = [morph_of_rank(store, rank, start_ns, end_ns, prediction, closer_ns) for rank in ranks]
-    begin, end = (np.concatenate([getattr(each, name) for each in morphs], axis=1) for name in ("begin", "end"))
-    origin = begin.min(axis=1, initial=np.iinfo(np.int64).max, keepdims=True) if begin.size else np.zeros((2, 1), int)
+    # Two rows, as recorded and as predicted; one column a slice, rank after rank.
+    begin = np.concatenate([morph.begin for morph in morphs], axis=1)
+    end = np.concatenate([morph.end for morph in morphs], axis=1)
+    origin = begin.min(axis=1, keepdims=True) if begin.size else np.zeros((2, 1), np.int64)
     lasts = (end - origin).max(axis=1, initial=1)
     span_ns = int(lasts.max())
     scale = WIDTH_PX / span_ns
@@ -134,6 +137,10 @@ def encode_morph(
         "categories": CATEGORIES, "span_ns": span_ns, "steps": [], "labels": {}, "width": WIDTH_PX, "start_ns": 0,
         "end_ns": span_ns, "counts": [len(each.category) for each in morphs], "lasts_ns": lasts.tolist(),
     }  # fmt: skip
-    columns = [((when - origin) * scale)[state].astype("<f4") for state in (0, 1) for when in (begin, end)]
-    shades = [np.concatenate([getattr(each, name) for each in morphs]) for name in ("category", "coverage")]
+    begin_px = ((begin - origin) * scale).astype("<f4")
+    end_px = ((end - origin) * scale).astype("<f4")
+    columns = [begin_px[0], end_px[0], begin_px[1], end_px[1]]
+    shades = [
+        np.concatenate([morph.category for morph in morphs]), np.concatenate([morph.coverage for morph in morphs])
+    ]  # fmt: skip
     return pack(head, (*columns, number.astype("<u4"), *(shade.astype(np.uint8) for shade in shades)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from ..engine import Columns, Piece, TableSet
     from .store import TimelineStore
+
+    Ints = NDArray[np.int64]
 
 
 FORM = "overlays-3"
@@ -59,26 +61,28 @@ def prepare(tables: TableSet, folder: Path, progress: Callable[[int, int], None]
 
 
 def _path(pieces: tuple[Piece, ...], rank: int) -> _Spans:
-    mine = [piece for piece in pieces if piece.rank == rank and piece.end_ns > piece.begin_ns]
-    start = np.array([piece.begin_ns for piece in mine], np.int64)
-    dur = np.array([piece.end_ns for piece in mine], np.int64) - start
-    return _Spans("path", start, dur, np.full(len(mine), -1), ("critical path",) * len(mine), ("path",) * len(mine))
+    on_rank = [piece for piece in pieces if piece.rank == rank and piece.end_ns > piece.begin_ns]
+    start = np.array([piece.begin_ns for piece in on_rank], np.int64)
+    dur = np.array([piece.end_ns for piece in on_rank], np.int64) - start
+    return _alike("path", "critical path", "path", start, dur)
+
+
+def _alike(kind: str, name: str, category: str, start: Ints, dur: Ints) -> _Spans:
+    """Give spans that share their name and colour, and are of no event."""
+    count = len(start)
+    return _Spans(kind, start, dur, np.full(count, -1), (name,) * count, (category,) * count)
 
 
 def _actions(tables: TableSet, rank: int) -> _Spans:
     actions = tables.columns("actions", rank)
-    start, end = (clock_of(tables).align(rank, actions[name]) for name in ("device_start_ns", "device_end_ns"))
-    kinds, texts = actions.codes("kind")
-    kind = [texts[one] for one in kinds.tolist()]
-    facts = zip(kind, actions["stage"].tolist(), actions["micro_batch"].tolist(), strict=True)
-    return _Spans(
-        "actions",
-        start,
-        np.maximum(end - start, 0),
-        actions["event"],
-        tuple(f"{what}{number if number >= 0 else ''} stage {stage}" for what, stage, number in facts),
-        tuple(kind),
-    )
+    clock = clock_of(tables)
+    start = clock.align(rank, actions["device_start_ns"])
+    end = clock.align(rank, actions["device_end_ns"])
+    kind_code, kind_names = actions.codes("kind")
+    kinds = tuple(kind_names[code] for code in kind_code.tolist())
+    facts = zip(kinds, actions["stage"].tolist(), actions["micro_batch"].tolist(), strict=True)
+    names = tuple(f"{kind}{batch if batch >= 0 else ''} stage {stage}" for kind, stage, batch in facts)
+    return _Spans("actions", start, np.maximum(end - start, 0), actions["event"], names, kinds)
 
 
 def _exposed(tables: TableSet, rank: int) -> Iterator[_Spans]:
@@ -86,17 +90,13 @@ def _exposed(tables: TableSet, rank: int) -> Iterator[_Spans]:
     for axis, waited in sets.waited.items():
         alone = waited - sets.compute
         start, end = (clock_of(tables).align(rank, when) for when in (alone.start, alone.end))
-        count = len(start)
-        yield _Spans("exposed", start, end - start, np.full(count, -1), (f"exposed {axis}",) * count, (axis,) * count)
+        yield _alike("exposed", f"exposed {axis}", axis, start, end - start)
 
 
 def _counters(tables: TableSet, rank: int) -> Iterator[_Spans]:
     for counter in counters_of(tables, rank):
-        count = len(counter.start_ns)
-        yield _Spans(
-            "counters", counter.start_ns, counter.dur_ns, np.full(count, -1), (counter.name,) * count,
-            ("counter",) * count, counter.track, counter.top, counter.level,
-        )  # fmt: skip
+        spans = _alike("counters", counter.name, "counter", counter.start_ns, counter.dur_ns)
+        yield replace(spans, track=counter.track, lane=counter.top, level=counter.level)
 
 
 def _assemble(rank: int, spans: list[_Spans]) -> Slices:
@@ -108,19 +108,20 @@ def _assemble(rank: int, spans: list[_Spans]) -> Slices:
     track_of_span = [(span.kind, span.track or KINDS[span.kind], span.lane) for span in spans]
     tracks = sorted(dict.fromkeys(track_of_span), key=lambda track: list(KINDS).index(track[0]))
     track = np.repeat(np.array([tracks.index(each) for each in track_of_span], np.int64), lengths)
-    start, dur, event = (_joined([getattr(span, name) for span in spans]) for name in ("start_ns", "dur_ns", "event"))
+    start = _joined([span.start_ns for span in spans])
+    dur = _joined([span.dur_ns for span in spans])
+    event = _joined([span.event for span in spans])
     labels = [name for span in spans for name in span.name]
     names = tuple(dict.fromkeys(labels))
     number_of = {name: place for place, name in enumerate(names)}
     name = np.array([number_of[label] for label in labels], np.int64)
     category = np.array([category_number(word) for span in spans for word in span.category], np.uint8)
-    heights = [np.full(len(span.start_ns), 255, np.uint8) if span.level is None else span.level for span in spans]
-    height = np.concatenate([np.zeros(0, np.uint8), *heights])
+    height = np.concatenate([np.zeros(0, np.uint8), *map(_heights, spans)])
     for number, (kind, title, lane) in enumerate(tracks):
-        mine = np.flatnonzero(track == number)
-        depth = depths(start[mine], dur[mine])
+        of_track = np.flatnonzero(track == number)
+        depth = depths(start[of_track], dur[of_track])
         for level in range(int(depth.max(initial=-1)) + 1):
-            chosen = mine[depth == level]
+            chosen = of_track[depth == level]
             order.append(chosen[np.argsort(start[chosen], kind="stable")])
             rows.append(Row(rank, title, kind, level, lane))
             offsets.append(offsets[-1] + len(chosen))
@@ -129,6 +130,11 @@ def _assemble(rank: int, spans: list[_Spans]) -> Slices:
         tuple(rows), np.array(offsets, np.int64), start[at], dur[at], event[at], name[at], category[at], names,
         height[at],
     )  # fmt: skip
+
+
+def _heights(spans: _Spans) -> NDArray[np.uint8]:
+    """Give how high each span stands in its row, of 255; only a counter's are not as high as the row."""
+    return np.full(len(spans.start_ns), 255, np.uint8) if spans.level is None else spans.level
 
 
 def _joined(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -141,6 +147,8 @@ def _joined(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 CALLS_FORM = "calls-4"
 """What is kept, and the version of its form."""
 MOST_GROUPS = 256
+MOST_LETTERS = 20
+"""More members than these letters hold are cut."""
 WAITING = "annotation"
 """The category whose quiet colour shows waiting."""
 
@@ -148,17 +156,22 @@ WAITING = "annotation"
 def prepare_calls(tables: TableSet, folder: Path) -> None:
     """Build and write the rows of every group, the longest waiting first; of very many, those with the most calls."""
     table = calls_of(tables).columns()
-    codes, keys = table.codes("group")
-    axes, axis_names = table.codes("axis")
-    counts = np.bincount(codes, minlength=len(keys)) if len(codes) else np.zeros(0, np.int64)
-    kept = [code for code in np.argsort(-counts, kind="stable")[:MOST_GROUPS].tolist() if counts[code]]
-    titles = {code: _title_of_group(axis_names[int(axes[codes == code][0])], keys[code]) for code in kept}
+    group_code, keys = table.codes("group")
+    axis_code, axis_names = table.codes("axis")
+    counts = np.bincount(group_code, minlength=len(keys)) if len(group_code) else np.zeros(0, np.int64)
+    most_calls_first = np.argsort(-counts, kind="stable")[:MOST_GROUPS].tolist()
+    kept = [group for group in most_calls_first if counts[group]]
+    calls_of_group = {group: np.flatnonzero(group_code == group) for group in kept}
+    titles = {}
+    for group, calls in calls_of_group.items():
+        axis = axis_names[int(axis_code[calls[0]])]
+        titles[group] = _title_of_group(axis, keys[group])
     waited = np.zeros(len(keys), np.int64)
-    np.add.at(waited, codes, np.maximum(table["last_ns"] - table["first_ns"], 0))
-    kept.sort(key=lambda code: (-int(waited[code]), titles[code]))
-    for number, code in enumerate(kept):
-        write(_slices_of_group(table, np.flatnonzero(codes == code), number), folder / f"rank{number}")
-    labels = {number: titles[code] for number, code in enumerate(kept)}
+    np.add.at(waited, group_code, np.maximum(table["last_ns"] - table["first_ns"], 0))
+    kept.sort(key=lambda group: (-int(waited[group]), titles[group]))
+    for number, group in enumerate(kept):
+        write(_slices_of_group(table, calls_of_group[group], number), folder / f"rank{number}")
+    labels = {number: titles[group] for number, group in enumerate(kept)}
     (folder / "run.json").write_text(json.dumps({"steps": [], "labels": labels}), encoding="utf-8")
 
 
@@ -175,24 +188,30 @@ def _title_of_group(axis: str, key: str) -> str:
     members = key.rpartition("@")[2]
     if re.fullmatch(r"\d+(,\d+)*", members):
         members = spans(int(rank) for rank in members.split(",")).replace(" ", "")
-    return f"{axis or 'unknown'} {members}" if len(members) <= 20 else f"{axis or 'unknown'} {members[:17]}..."
+    if len(members) > MOST_LETTERS:
+        members = f"{members[: MOST_LETTERS - 3]}..."
+    return f"{axis or 'unknown'} {members}"
 
 
 def _slices_of_group(table: Columns, rows: NDArray[np.int64], number: int) -> Slices:
     first, last, end = (table[name][rows] for name in ("first_ns", "last_ns", "end_ns"))
     last = np.clip(last, first, end)
     depth = depths(first, end - first)
-    ops, op_names = table.codes("op")
-    axes, axis_names = table.codes("axis")
-    texts = [
-        f"{op_names[op]} {quantity(size, Unit.BYTES)}" if size >= 0 else op_names[op]
-        for op, size in zip(ops[rows].tolist(), table["bytes"][rows].tolist(), strict=True)
-    ]
-    waits = [f"waiting for rank {late}" if late >= 0 else "waiting" for late in table["late_rank"][rows].tolist()]
-    names = {name: place for place, name in enumerate(dict.fromkeys([*waits, *texts]))}
-    start, dur = np.concatenate([first, last]), np.concatenate([last - first, end - last])
-    name = np.array([names[text] for text in (*waits, *texts)], np.int64)
-    axis = np.array([category_number(axis_names[code] or "unknown") for code in axes[rows].tolist()])
+    op_code, op_names = table.codes("op")
+    axis_code, axis_names = table.codes("axis")
+    sizes = zip(op_code[rows].tolist(), table["bytes"][rows].tolist(), strict=True)
+    transfers = [
+        f"{op_names[op]} {quantity(size, Unit.BYTES)}" if size >= 0 else op_names[op] for op, size in sizes
+    ]  # fmt: skip
+    late_ranks = table["late_rank"][rows].tolist()
+    waits = [f"waiting for rank {late}" if late >= 0 else "waiting" for late in late_ranks]
+    # Each call is two slices: first all waits, then all transfers.
+    texts = [*waits, *transfers]
+    number_of = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    name = np.array([number_of[text] for text in texts], np.int64)
+    start = np.concatenate([first, last])
+    dur = np.concatenate([last - first, end - last])
+    axis = np.array([category_number(axis_names[code] or "unknown") for code in axis_code[rows].tolist()])
     category = np.concatenate([np.full(len(rows), category_number(WAITING)), axis]).astype(np.uint8)
     lane = np.concatenate([depth, depth])
     order = np.lexsort((start, lane))
@@ -202,5 +221,5 @@ def _slices_of_group(table: Columns, rows: NDArray[np.int64], number: int) -> Sl
     return Slices(
         tuple(Row(number, "", "device", level) for level in range(lanes)),
         offsets.astype(np.int64), start[order], dur[order], np.full(len(order), -1), name[order], category[order],
-        tuple(names),
+        tuple(number_of),
     )  # fmt: skip

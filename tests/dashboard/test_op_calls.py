@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dashboard.answers.op_calls import calls_of_op
 from dashboard.answers.pictures import of_kernels
+from dashboard.components.picked_op import calls_of_op
 from usp_prof import open_run
 from usp_prof.analyses import kernels
 from usp_prof.charts.inputs import RankBars

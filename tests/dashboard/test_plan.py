@@ -11,7 +11,8 @@ import pytest
 from drawn import SCRIPT_OF_PAGE, drawn, naming
 from streamlit.testing.v1 import AppTest
 
-from dashboard import data, sweeps
+from dashboard import data
+from dashboard.pages.plan import SWEEPS_VARIABLE
 from dashboard.report import Answer, recorded_question, written
 from usp_prof.model.footprint import Footprint
 from usp_prof.planner.sweep import outcome, runner
@@ -114,7 +115,7 @@ def test_what_was_swept_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         figures = {"step_seconds": 0.1 + place, "tokens_per_second": 1000.0 - place, "mfu": 0.5}
         ended = outcome.Outcome(cell.name, 2, dict(cell.options), outcome.Status.OK, **figures)
         outcome.write(ended, folder)
-    monkeypatch.setenv(sweeps.FOLDERS_VARIABLE, json.dumps([str(tmp_path / "swept")]))
+    monkeypatch.setenv(SWEEPS_VARIABLE, json.dumps([str(tmp_path / "swept")]))
     app = drawn("plan", view="What was run")
     assert "3 of 4 cells have ended" in app.caption[0].value
     assert "dp2, 1x4 on 2 devices, 1,000 tokens" in app.markdown[0].value
