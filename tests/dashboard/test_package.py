@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,19 @@ def test_the_wheel_holds_what_the_dashboard_reads_beside_its_code(wheel: Path) -
     assert len(beside) >= 4
     for path in beside:
         assert f"usp_prof_{path.relative_to(ROOT).as_posix()}" in names
+
+
+def test_every_link_of_the_description_leads_somewhere_from_outside_of_a_clone(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    fields = message_from_bytes(archive.read(name))
+    assert fields["Description-Content-Type"] == "text/markdown"
+    links = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", fields.get_payload())
+    assert len(links) > 20
+    for image, target in links:
+        kind, _, path = target.removeprefix("https://github.com/usp-prof/usp-prof/").partition("/main/")
+        assert kind == ("raw" if image else "blob"), target
+        assert (ROOT / path.partition("#")[0]).exists(), target
 
 
 def test_the_dashboard_runs_from_the_wheel(wheel: Path, run_folder: Path, tmp_path: Path) -> None:
