@@ -8,8 +8,10 @@ import pytest
 from made import part, run, step, work
 
 from usp_prof.findings.rules.contention import SlowedCompute
+from usp_prof.model.edit import parse_edit
+from usp_prof.replay.graph import NodeKind
 from usp_prof.tables.relations import Relations
-from usp_prof.whatif.predict import predict
+from usp_prof.whatif.predict import as_recorded, predict
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
@@ -53,6 +55,15 @@ def test_slowed_kernels_are_found_and_worth_what_they_lose() -> None:
     assert draft.evidence["kernels"] == 5
     gain = predict(tables, [draft.edit]).gain_fraction
     assert 0 <= gain <= 5 * (BESIDE - ALONE) / (5 * BESIDE + 5 * ALONE) + 1e-9
+
+
+def test_without_interference_each_kernel_is_as_fast_as_alone() -> None:
+    tables = _tables(BESIDE)
+    graph = as_recorded(tables).then(tables, parse_edit("no_interference")).graph
+    compute = graph.nodes.kind == NodeKind.COMPUTE
+    talk = graph.nodes.kind == NodeKind.COMMUNICATION
+    assert graph.duration[compute].tolist() == [ALONE] * 10
+    assert graph.duration[talk].tolist() == [5 * BESIDE]
 
 
 def test_the_rows_that_prove_it_are_the_slowed_kernels() -> None:
