@@ -79,6 +79,18 @@ CASES: dict[str, Sides] = {
 }
 
 
+@pytest.mark.parametrize("mesh", [{"dp": 4}, {"dp": 2, "pp": 2}], ids=["dp", "pp"])
+@pytest.mark.parametrize(("now", "wanted"), [(0, 1), (0, 3), (1, 3), (3, 1), (1, 0)])
+def test_a_gather_counts_once_a_step_and_begins_when_its_stage_can(mesh: dict[str, int], now: int, wanted: int) -> None:
+    links = {"axis_bytes_per_second": {"dp": 10e9}}  # gathers take longer than the work beside them
+    before, after = (
+        tables(declared(mesh, {"zero_stage": stage}, network=links, speed={"optimizer_ns": 600_000 // mesh["dp"]}))
+        for stage in (now, wanted)
+    )
+    predicted = predict(before, [parse_edit(f"zero={wanted}")])
+    assert predicted.after_ns == pytest.approx(unedited(after).mean_measured_ns, rel=0.08)
+
+
 @pytest.mark.parametrize("edits", CASES)
 def test_a_known_change_is_predicted_within_the_stated_error(edits: str) -> None:
     before, after = (tables(side) for side in CASES[edits])

@@ -27,6 +27,8 @@ class Added:
     transfer: Ints
     after: Ints
     at_start: np.ndarray
+    asked_ns: Ints
+    """When each would have been asked for in the run as measured: tells which step it belongs to."""
     before: Ints
     axis: str
     name: str
@@ -46,7 +48,7 @@ def with_calls(graph: Graph, added: Added) -> Graph:
     lane = first_lane + np.searchsorted(np.unique(rank), rank)
     axes, axis = _code(graph.axes, added.axis)
     names, name = _code(graph.names, added.name)
-    start = np.where(added.at_start[order], nodes.start[anchor], nodes.end[anchor])
+    start = added.asked_ns[order]
     # What stands for a measured node was measured there, and has its event; the node itself has none any longer.
     event = None if nodes.event is None else np.append(nodes.event, np.full(count, -1))
     replaced = None if added.stands_for is None else added.stands_for[order]
@@ -58,7 +60,7 @@ def with_calls(graph: Graph, added: Added) -> Graph:
         np.append(nodes.rank, rank),
         np.append(nodes.lane, lane),
         np.append(nodes.kind, np.full(count, int(NodeKind.COMMUNICATION))),
-        np.append(nodes.start, start if replaced is None else nodes.start[replaced]),
+        np.append(nodes.start, start),
         np.append(nodes.duration, np.zeros(count, np.int64) if replaced is None else nodes.duration[replaced]),
         np.append(nodes.step, nodes.step[anchor]),
         np.append(nodes.axis, np.full(count, axis)),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import rows_by_code
+from usp_prof.columns.rows import lookup, rows_by_code
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.longest_path import replay
 from usp_prof.replay.plan import Plan, make_plan
@@ -117,16 +117,27 @@ class Anchored:
         moments = self.when + begins - graph.nodes.start[self.first]
         idle = (self.place > 0) & (self.ended <= self.when)
         if idle.any():
-            ended = np.maximum.accumulate(timeline.end[self.rows])[self.place - 1]
+            ended = self._ended(graph, timeline)
             moments = np.where(idle, np.minimum(ended + self.when - self.ended, begins), moments)
         if self.inside.all():
             return moments
         last = int(timeline.end[self.rows].max())
         if graph.added:  # what an edit puts in may be what ends last
-            mine = (graph.nodes.rank == graph.nodes.rank[self.rows[0]]) & ~graph.measured
-            last = max(last, int(timeline.end[mine].max(initial=last)))
+            last = int(timeline.end[self._added(graph)].max(initial=last))
         end_moved = last - int(graph.nodes.end[self.rows].max())
         return np.where(self.inside, moments, self.when + end_moved)
+
+    def _added(self, graph: Graph) -> Ints:
+        """Give what an edit put into the same rank."""
+        rows = np.arange(len(graph.nodes) - graph.added, len(graph.nodes))
+        return rows[graph.nodes.rank[rows] == graph.nodes.rank[self.rows[0]]]
+
+    def _ended(self, graph: Graph, timeline: Timeline) -> Ints:
+        """Give when the last node that begins before each moment ends; also of those that an edit put in there."""
+        ended = np.maximum.accumulate(timeline.end[self.rows])[self.place - 1]
+        added = _by_start(self._added(graph), graph)
+        place = np.searchsorted(graph.nodes.start[added], self.when)
+        return np.maximum(ended, lookup(np.maximum.accumulate(timeline.end[added]), place - 1, missing=-1))
 
 
 def moved(when: Ints, rows: Ints, graph: Graph, timeline: Timeline) -> Ints:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 SLOWER = 1.25
 """Cautiously, a gather takes so many times what a reduction of as many bytes does."""
+LONGER = 1.1
+"""Cautiously, an all-reduce takes so many times what twice the crossings of a reduce-scatter say."""
 _W = 3
 
 
@@ -79,22 +81,27 @@ def _apart(graph: Graph, rows: Flags) -> float:
 
 
 def gathers_of_weights(graph: Graph, request: Request, whole: Reductions) -> Added:
-    """Gather all weights once a step, after the optimizer; the next step waits for them."""
+    """Gather all weights once a step, after the optimizer; what its stream does in the next step waits for them."""
     phase = np.append(work_of(request.tables).phase, np.zeros(graph.added, np.int64))
     compute = (graph.nodes.kind == NodeKind.COMPUTE) & graph.measured
+    work = ~graph.nodes.of_host & (graph.nodes.kind != NodeKind.COMMUNICATION) & graph.measured
     rows: list[tuple[int, int, int, int, int]] = []
     for rank, group in whole.group.items():
         mine = np.flatnonzero(compute & (graph.nodes.rank == rank) & (graph.nodes.step >= 0))
         mine = mine[np.argsort(graph.nodes.start[mine], kind="stable")]
         steps = graph.nodes.step[mine]
+        streams = np.flatnonzero(work & (graph.nodes.rank == rank))
+        streams = streams[np.argsort(graph.nodes.start[streams], kind="stable")]
         for number, step in enumerate(np.unique(steps).tolist()):
             own = mine[steps == step]
             stepping = own[phase[own] == OPTIMIZER]
             last = int((stepping if len(stepping) else own)[-1])
-            following = mine[steps > step]
+            following = streams[
+                (graph.nodes.lane[streams] == graph.nodes.lane[last]) & (graph.nodes.step[streams] > step)
+            ]
             time = round(whole.latency_ns + whole.bytes_ns[rank])
             rows.append((rank, group * 1_000_000 + number, time, last, int(following[0]) if len(following) else -1))
-    return _added(rows, np.zeros(len(rows), bool))
+    return _added(rows, np.zeros(len(rows), bool), graph.nodes.end[[row[3] for row in rows]])
 
 
 def gathers_of_layers(graph: Graph, request: Request, whole: Reductions) -> Added:
@@ -107,6 +114,7 @@ def gathers_of_layers(graph: Graph, request: Request, whole: Reductions) -> Adde
         )
     rows: list[tuple[int, int, int, int, int]] = []
     at_start: list[bool] = []
+    ready = _ready(graph)
     for rank, group in whole.group.items():
         number = 0
         stages = max(1, layout.chunks)
@@ -114,11 +122,13 @@ def gathers_of_layers(graph: Graph, request: Request, whole: Reductions) -> Adde
         for own in _passes(graph, request, rank):
             heads = _heads(graph, own, layers)
             for place, head in enumerate(heads):
-                after = heads[place - 1] if place else head - 1
+                after = heads[place - 1] if place else int(ready[head])
                 rows.append((rank, group * 1_000_000 + number, time, after, head))
                 at_start.append(place > 0)
                 number += 1
-    return _added(rows, np.array(at_start, bool))
+    # The first layer's gather is asked for when its pass begins, and not with the work before, of another step maybe.
+    asked = np.where(at_start, graph.nodes.start[[row[3] for row in rows]], graph.nodes.start[[row[4] for row in rows]])
+    return _added(rows, np.array(at_start, bool), asked)
 
 
 def _passes(graph: Graph, request: Request, rank: int) -> list[Ints]:
@@ -135,6 +145,17 @@ def _passes(graph: Graph, request: Request, rank: int) -> list[Ints]:
     return [each for each in np.split(rows, cuts) if len(each)]
 
 
+def _ready(graph: Graph) -> Ints:
+    """Give for each node what ended last of all that it waits for: the node before it on its lane, or a transfer."""
+    last = np.arange(len(graph.nodes)) - 1
+    waits = graph.edges.take(graph.edges.kind == EdgeKind.WAIT)
+    order = np.argsort(graph.nodes.end[waits.source], kind="stable")
+    source, target = waits.source[order], waits.target[order]
+    later = graph.nodes.end[source] > graph.nodes.end[last[target]]
+    last[target[later]] = source[later]  # of several that write to one place, the last counts
+    return last
+
+
 def _heads(graph: Graph, rows: Ints, layers: int) -> list[int]:
     """Cut a pass into layers of equal compute and give the first node of each; none is its lane's first."""
     done = np.cumsum(graph.duration[rows]) - graph.duration[rows]
@@ -145,10 +166,11 @@ def _heads(graph: Graph, rows: Ints, layers: int) -> list[int]:
     return [int(head) for head in np.unique(heads[follows])]
 
 
-def _added(rows: list[tuple[int, int, int, int, int]], at_start: Flags) -> Added:
+def _added(rows: list[tuple[int, int, int, int, int]], at_start: Flags, asked: Ints) -> Added:
     columns = np.array(rows, np.int64).reshape(-1, 5).T
     _, call = np.unique(columns[1], return_inverse=True)
-    return Added(columns[0], call.astype(np.int64), columns[2], columns[3], at_start, columns[4], "dp", "all_gather")
+    whole = (columns[0], call.astype(np.int64), columns[2], columns[3], at_start, asked, columns[4])
+    return Added(*whole, "dp", "all_gather")
 
 
 # Sharding edits: another ZeRO stage, and gathers asked for earlier or later.
@@ -219,6 +241,7 @@ def prefetch(graph: Graph, request: Request) -> Graph:
         np.rint(graph.transfer[moved] * (SLOWER if request.cautious else 1.0)).astype(np.int64),
         consumer[later - 1] if on else consumer[later] - 1,  # of the layer before: its begin, or its end
         np.full(len(later), on),
+        graph.nodes.start[moved],
         consumer[later],
         "dp",
         "all_gather",
@@ -269,7 +292,8 @@ def _without(graph: Graph, rows: Flags) -> Graph:
 def _reduced(graph: Graph, request: Request, rows: Flags, factor: float) -> Graph:
     """Let the reduction of gradients be a scatter, or no longer: half the crossings, or twice."""
     latency = network_of(request.tables).latency(graph)
-    changed = latency + (graph.transfer - latency) * factor
+    cautiously = LONGER if request.cautious and factor > 1 else 1.0
+    changed = latency + (graph.transfer - latency) * factor * cautiously
     return graph.with_changes(transfer=np.where(rows, np.rint(changed), graph.transfer).astype(np.int64))
 
 
