@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes
+from usp_prof.columns.rows import group_codes, lookup, rows_by_code
 from usp_prof.model.errors import unknown_name
-from usp_prof.replay.graph import EdgeKind
+from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.insertion import with_edges
 from usp_prof.replay.node_work import OPTIMIZER, work_of
 from usp_prof.replay.peers import as_peers
 from usp_prof.whatif.edits.compute import scaled
@@ -124,7 +126,8 @@ GUESSED = 3.0
 def bandwidth(graph: Graph, request: Request) -> Graph:
     """Let bytes move value times as fast, latencies as they are; keys: axis, op."""
     latency = _latency(graph, request)
-    return _with_transfer(graph, talk(graph, request), latency + (graph.transfer - latency) / request.positive())
+    faster = latency + (graph.transfer - latency) / request.positive()
+    return with_transfer(graph, request, talk(graph, request), faster)
 
 
 def latency(graph: Graph, request: Request) -> Graph:
@@ -133,7 +136,7 @@ def latency(graph: Graph, request: Request) -> Graph:
     own = found.latency(graph)
     if request.cautious:
         own = np.minimum(own * np.where(found.spread(graph, found.guessed, 0.0) > 0, GUESSED, DOUBT), graph.transfer)
-    return _with_transfer(graph, talk(graph, request), graph.transfer - own + own / request.positive())
+    return with_transfer(graph, request, talk(graph, request), graph.transfer - own + own / request.positive())
 
 
 def algorithm(graph: Graph, request: Request) -> Graph:
@@ -149,7 +152,7 @@ def algorithm(graph: Graph, request: Request) -> Graph:
     own = _latency(graph, request)
     changed = own * found.spread(graph, fewer, 1.0)
     changed += (graph.transfer - own) * found.spread(graph, less, 1.0)
-    return _with_transfer(graph, talk(graph, request), changed)
+    return with_transfer(graph, request, talk(graph, request), changed)
 
 
 def _named(word: str) -> Algorithm:
@@ -164,10 +167,44 @@ def _latency(graph: Graph, request: Request) -> np.ndarray:
     return np.asarray(np.minimum(own * (DOUBT if request.cautious else 1.0), np.maximum(graph.transfer, 0)))
 
 
-def _with_transfer(graph: Graph, rows: Flags, transfer: np.ndarray) -> Graph:
-    """Change the transfers of some calls; communication that is tied to no other rank keeps its time."""
-    rows &= graph.tied & (graph.transfer > 0)
-    return graph.with_changes(transfer=np.where(rows, np.rint(transfer), graph.transfer).astype(np.int64))
+def with_transfer(graph: Graph, request: Request, rows: Flags, transfer: Floats) -> Graph:
+    """Change the transfers of some calls; communication that is tied to no other rank keeps its time.
+
+    Cautiously, longer gathers that were hidden hold up work that the trace does not name.
+    """
+    rows = rows & graph.tied & (graph.transfer > 0)
+    longer = rows & (transfer > graph.transfer)
+    changed = np.where(rows, np.rint(transfer), graph.transfer).astype(np.int64)
+    if request.cautious and longer.any():
+        graph = _awaited(graph, longer & _gathering(graph, request))
+    return graph.with_changes(transfer=changed)
+
+
+def _gathering(graph: Graph, request: Request) -> Flags:
+    found = network_of(request.tables)
+    named = np.array([op == "all_gather" for op in found.op], bool)[found.op_code]
+    return np.asarray(found.spread(graph, named, 0.0) > 0)
+
+
+def _awaited(graph: Graph, gathers: Flags) -> Graph:
+    """Let work wait for gathers that none was seen to wait for: the next compute to begin after each has ended.
+
+    A gather that ends beside compute holds up nothing, so that no trace tells who needs what it brings. Whoever does
+    begins later; sooner than the next compute it cannot be.
+    """
+    nodes, edges = graph.nodes, graph.edges
+    compute = nodes.kind == NodeKind.COMPUTE
+    seen = np.zeros(len(nodes), dtype=bool)
+    seen[edges.source[(edges.kind == EdgeKind.WAIT) & compute[edges.target]]] = True
+    hidden = rows_by_code(np.where(gathers & ~seen, nodes.rank, -1))
+    work = rows_by_code(np.where(compute, nodes.rank, -1))
+    for rank in hidden.keys() & work.keys() - {-1}:
+        by_start = work[rank][np.argsort(nodes.start[work[rank]], kind="stable")]
+        place = np.searchsorted(nodes.start[by_start], nodes.end[hidden[rank]])
+        target = lookup(by_start, np.where(place < len(by_start), place, -1), missing=-1)
+        at_end = np.ones(len(target), dtype=bool)
+        edges = with_edges(edges, hidden[rank], target, at_end=at_end, kind=EdgeKind.WAIT)
+    return replace(graph, edges=edges, rewired=True)
 
 
 _KEYS = ("axis", "op")

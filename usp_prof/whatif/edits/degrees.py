@@ -16,6 +16,7 @@ import numpy as np
 from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import OPTIMIZER, Family, Work, work_of
+from usp_prof.whatif.edits.communication import with_transfer
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.fitted_times import Algorithm, hops, kernel_times, network_of, on_axis, volume
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 CROSSING = 2.0
 """Cautiously, bytes take so many times as long where groups begin to cross nodes."""
+OTHERWISE = 1.05
+"""The same within a node: groups of another size reach about the same bandwidth, not exactly the same."""
 
 
 def data_parallel(graph: Graph, request: Request) -> Graph:
@@ -76,7 +79,9 @@ def _communicating(graph: Graph, request: Request, axis: str, *, bytes_ratio: fl
     rows, found = on_axis(graph, request, axis), network_of(request.tables)
     if size == 1:
         return graph.with_changes(duration=np.where(rows, 0, graph.duration), tied=graph.tied & ~rows)
-    crossing = CROSSING if request.cautious and _begins_to_cross(request, axis, size) else 1.0
+    crossing = 1.0
+    if request.cautious:
+        crossing = CROSSING if _begins_to_cross(request, axis, size) else OTHERWISE
     how = Algorithm.RING if request.cautious else Algorithm.TREE
     fewer, less = [], []
     for code, members in zip(found.op_code.tolist(), found.size.tolist(), strict=True):
@@ -93,8 +98,7 @@ def _communicating(graph: Graph, request: Request, axis: str, *, bytes_ratio: fl
     latency = found.latency(graph)
     longer = latency * found.spread(graph, fewer, 1.0)
     longer += (graph.transfer - latency) * found.spread(graph, less, 1.0)
-    tied = rows & graph.tied & (graph.transfer > 0)
-    return graph.with_changes(transfer=np.where(tied, np.rint(longer), graph.transfer).astype(np.int64))
+    return with_transfer(graph, request, rows, longer)
 
 
 def _begins_to_cross(request: Request, axis: str, size: int) -> bool:
