@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -146,8 +147,8 @@ def mutated(seed: int) -> Files:
 
 
 def hostile(rng: random.Random) -> Any:
-    """Choose a value that nobody expects."""
-    return rng.choice(rng.choice((NUMBERS, TEXTS, SHAPES)))
+    """Choose a value that nobody expects: a copy, since the next mutation may put something into it."""
+    return deepcopy(rng.choice(rng.choice((NUMBERS, TEXTS, SHAPES))))
 
 
 def _trace(rng: random.Random, files: Files) -> dict[str, Any]:

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from random import Random
 
 import pytest
 from torture.faults import clean_values, outputs, under_limit
 from torture.fuzz_reader import read_bytes
-from torture.mutations import sample
+from torture.mutations import hostile, sample
 from torture.reports import report_of, values_of
 from torture.trials import TRIALS
 
@@ -24,6 +26,16 @@ SEEDS = [(name, seed) for name, many in SHORT.items() for seed in range(many * T
 @pytest.mark.parametrize(("name", "seed"), [(name, int(seed)) for name, seed, _ in KEPT])
 def test_what_failed_once_holds(tmp_path: Path, name: str, seed: int) -> None:
     TRIALS[name].run(seed, tmp_path)
+
+
+def test_a_seed_gives_the_same_whatever_was_tried_before() -> None:
+    """A mutation may be put into the value that another one put there, and must not last in it."""
+    for seed in range(100):
+        value = hostile(Random(seed))  # noqa: S311 - a seed to repeat, no secret
+        if isinstance(value, list):
+            value.append(value)
+    again = [hostile(Random(seed)) for seed in range(100)]  # noqa: S311
+    assert json.dumps(again)
 
 
 @pytest.mark.parametrize("entry", sorted(Path(__file__).with_name("corpus").iterdir()), ids=lambda path: path.name)

@@ -54,21 +54,25 @@ def run(args: argparse.Namespace) -> int:
 
 def _declaration(args: argparse.Namespace) -> dict[str, Any]:
     data: dict[str, Any] = _read(Path(args.declaration)) if args.declaration else {}
-    work = dict(data.get("work", {}))
+    work, faults = data.get("work", {}), data.get("faults", [])
+    if not isinstance(work, dict) or not isinstance(faults, list):
+        return data  # the declaration refuses it by its field
+    work = dict(work)
     for name in ("schedule", "micro_batches", "steps"):
         if getattr(args, name) is not None:
             work[name] = getattr(args, name)
     changes = {"style": args.style, "seed": args.seed, "mesh": _mesh(args.mesh) if args.mesh else None}
     data |= {name: value for name, value in changes.items() if value is not None}
-    faults = [*data.get("faults", []), *(_fault(text) for text in args.fault)]
+    faults = [*faults, *(_fault(text) for text in args.fault)]
     return {**data, "work": work, "faults": faults}
 
 
 def _read(path: Path) -> dict[str, Any]:
     data = read_json(path, "declaration", "truth.json of a made-up run holds one")
-    if not isinstance(data, dict):
+    declared = data.get("declaration", data) if isinstance(data, dict) else data
+    if not isinstance(declared, dict):
         raise UsageError(f"{path} is no declaration: no object", hint="truth.json of a made-up run holds one")
-    return dict(data.get("declaration", data))
+    return dict(declared)
 
 
 def _mesh(text: str) -> dict[str, int]:

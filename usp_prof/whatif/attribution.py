@@ -79,6 +79,8 @@ def _ideal_step(tables: TableSet) -> IdealStep:
         found = IdealStep(step_ns, step_ns)
     else:
         found = IdealStep(whole.before_ns, whole.after_ns, whole.error_fraction)
+    if not found.step_ns:
+        return IdealStep(0.0, 0.0, unknown="the replayed steps take no time")
     unseen = unmatched_fraction(tables)
     if unseen > max(LEAST_LOSS, 1 - found.ideal_ns / found.step_ns):
         reason = f"{unseen:.0%} of the step waits in communication whose other members are not known"
