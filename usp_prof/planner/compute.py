@@ -87,7 +87,7 @@ def experts(c: Cases) -> Column:
     chosen = c.tokens / c.tp * s.experts_per_token
     local = np.maximum(s.experts / c.ep, 1)
     rows = np.maximum(chosen / local, 1)
-    up = product(c, rows, s.expert_width * (s.matrices - 1), s.hidden) - LAUNCH
+    up = product(c, rows, np.maximum(s.expert_width, 1) * (s.matrices - 1), s.hidden) - LAUNCH
     down = product(c, rows, s.hidden, np.maximum(s.expert_width, 1)) - LAUNCH
     # A grouped product fills the device with the tiles of all experts: only its shape's own loss stays.
     area_up, area_down = rows * s.expert_width * (s.matrices - 1), rows * s.hidden

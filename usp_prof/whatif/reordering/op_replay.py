@@ -165,7 +165,10 @@ def job_slowdown(table: OpTable) -> JobSlowdown:
     best = ideal(real)
     last = table.stages - 1
     mixed = {op: best[op] if op.stage == last else real[op] for op in real}
-    return JobSlowdown(*(float(replay(model, chosen).mean()) for chosen in (real, best, mixed)))
+    found = JobSlowdown(*(float(replay(model, chosen).mean()) for chosen in (real, best, mixed)))
+    if not found.ideal_ns:
+        raise InputError("at its ideal the job takes no time", hint="the table's operations need their durations")
+    return found
 
 
 def lengths(table: OpTable, model: Model) -> dict[Op, NDArray[np.int64]]:
