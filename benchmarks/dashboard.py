@@ -110,7 +110,7 @@ def paint(traces: Path, browser: Browser) -> None:
             warm += [first_useful(browser, address) for _ in range(3)]
             page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
             page.goto(address)
-            page.wait_for_function("() => document.querySelector(\"[data-test-script-state='notRunning']\")")
+            page.wait_for_selector("[data-testid='stMetricValue']", timeout=120_000)
             switched = [page.evaluate(SWITCH, {"name": name, "path": path}) for _ in range(4) for name, path in tour()]
             page.context.close()
     spread("the command, until its address answers", up)

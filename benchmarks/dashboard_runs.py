@@ -20,9 +20,9 @@ from usp_prof import open_run  # noqa: E402
 
 RECORDED = ROOT / "traces" / "recorded-5d"
 MANY = 512
+"""Ranks of the run whose Overview and Ranks are opened; from so many on its mesh has tp and pp."""
 PLAYED, SLOW = 16, 5
 """How many ranks a repair is played of, and which of them is slow."""
-"""Ranks of the run whose Overview and Ranks are opened; from so many on its mesh has tp and pp."""
 
 
 def tiled(slices: Slices, wanted: int, seed: int) -> Slices:

@@ -9,7 +9,7 @@ import streamlit as st
 
 from . import data, report, state
 from .components.palette import palette
-from .engine import EVERYTHING, UspProfError
+from .engine import DARK, EVERYTHING, LIGHT, UspProfError, ink_on
 from .pages import PAGES
 from .report import kept
 from .state import Room
@@ -28,15 +28,22 @@ HERE = Path(__file__).resolve().parent
 
 def _style(room: Room) -> None:
     at = f".st-key-room-{room.name.lower()} a"
+    colors = DARK if state.is_dark() else LIGHT
     st.html(
         "<style>[data-testid='stMainBlockContainer']{padding:0.5rem 2rem 2rem;max-width:none}"
         "header[data-testid='stHeader']{background:transparent;pointer-events:none;height:2.6rem}"
         "header[data-testid='stHeader'] :is(button,a){pointer-events:auto}"
         "section[data-testid='stSidebar']:is([aria-expanded='true'],[data-collapsed='false'])"
         "{width:232px!important;min-width:232px!important}"
-        "[data-testid='stMetricValue']{font-size:1.5rem}[data-testid='stMetric']{margin-bottom:-0.8rem}"
+        "[data-testid='stMetric']{margin-bottom:-0.8rem}"
+        # A figure is never cut: it is written smaller on a narrow screen, and on two lines before that.
+        "[data-testid='stMetricValue']{font-size:clamp(1.05rem,1.7vw,1.5rem)}"
+        "[data-testid='stMetric'] :is([data-testid='stMetricValue'],[data-testid='stMetricLabel'],"
+        "[data-testid='stMetricLabel']) *{white-space:normal;overflow:visible;text-overflow:clip}"
+        "[data-testid='stButtonGroup']>div{flex-wrap:wrap}"
+        f":is(button[kind^='primary'],button[kind^='primary'] *){{color:{ink_on(colors.accent)}}}"
         "h1.usp-verdict{font-size:1.35rem;font-weight:600;line-height:1.35;padding:0.2rem 0;max-width:75rem}"
-        ".st-key-now{position:sticky;top:0;z-index:9;background:var(--st-background-color,Canvas);padding:.4rem 0}"
+        f".st-key-now{{position:sticky;top:0;z-index:9;background:{colors.background};padding:.4rem 0}}"
         ".st-key-rooms{border-bottom:1px solid rgba(128,128,128,.3)}"
         ".st-key-rooms a p{font-size:1rem;font-weight:600}"
         f"{at}{{border-bottom:2px solid var(--st-primary-color,#0072B2);border-radius:0}}</style>"

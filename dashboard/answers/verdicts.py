@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from ..engine import Basis, DataTable, Figures, Unit, causes_of, quantity, step_parts
@@ -9,7 +10,7 @@ from ..engine import Basis, DataTable, Figures, Unit, causes_of, quantity, step_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..engine import Cause, Cell, Document, Finding
+    from ..engine import Calibration, Cause, Cell, Document, Finding
 
 NOTABLE = 0.02
 """Less than 2 % of a step is not worth a sentence."""
@@ -156,11 +157,13 @@ def _largest_op(document: Document) -> str:
         if not table.rows or not {"op", "share"} <= set(heads):
             continue
         shares = _share_of_ops(table, heads.index("op"), heads.index("share"))
-        if not shares:
+        first, second = [*sorted(shares, key=lambda op: -shares[op]), "", ""][:2]
+        # Rows beyond the table's may be of any op: the first is surely the largest if they could not lift the second.
+        unseen = max(1.0 - sum(shares.values()), 0.0) if table.more else 0.0
+        if not first or shares[first] < shares.get(second, 0.0) + unseen:
             return ""
-        name = max(shares, key=lambda op: shares[op])
-        least = "at least " if table.more else ""  # rows beyond the table's may be of this op too
-        return f"{name} takes {least}{quantity(shares[name], Unit.FRACTION)} of device time"
+        least = "at least " if table.more else ""
+        return f"the op {first} takes {least}{quantity(shares[first], Unit.FRACTION)} of device time"
     return ""
 
 
@@ -196,8 +199,11 @@ def host(document: Document) -> str:
     return _sentence(said)
 
 
-def memory(document: Document) -> str:
-    """Say whether it fits where the device is known: how much is in use at the peak, on which rank, what is left."""
+def memory(document: Document, learnt: Calibration | None = None) -> str:
+    """Say whether it fits where the device is known: how much is in use at the peak, on which rank, what is left.
+
+    Where that was not recorded, what the planner predicts stands first.
+    """
     figures = Figures(document.values)
     peaks, taken = figures.along("peak_memory", "rank"), figures.whole("taken_memory")
     if not peaks and taken is not None:
@@ -206,13 +212,24 @@ def memory(document: Document) -> str:
             "known: on a CPU torch counts from there."
         )
     if not peaks:
-        return "How much memory was in use is not known: the traces hold no allocator events."
+        return f"{_predicted_peak(learnt)}How much was in use is not known: the traces hold no allocator events."
     rank = max(peaks, key=lambda each: peaks[each])
     peak, headroom = quantity(peaks[rank], Unit.BYTES), figures.at("memory_headroom", rank=rank)
     if headroom is None:
         return f"Rank {rank} is the fullest: {peak} are in use at its peak."
     left = quantity(headroom, Unit.FRACTION)
     return f"It fits: rank {rank} is the fullest with {peak} in use at its peak; {left} of its device were never held."
+
+
+def _predicted_peak(learnt: Calibration | None) -> str:
+    if learnt is None:
+        return ""
+    need, device = learnt.prediction.footprint.total_bytes, learnt.cluster.memory_bytes
+    text = f"The planner predicts {quantity(need, Unit.BYTES)} for the fullest rank"
+    if not isfinite(device):
+        return f"{text}. "
+    fits = "it fits" if need <= device else "it does not fit"
+    return f"{text} of {quantity(device, Unit.BYTES)}: {fits}. "
 
 
 def suggestions(document: Document) -> str:

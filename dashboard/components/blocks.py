@@ -175,7 +175,7 @@ def verdict(text: str) -> None:
 def now_and_predicted(together: Prediction | None, changes: str) -> None:
     """Show the step now and as predicted in one line, which stays in sight."""
     if together is None:
-        st.html(f"<b>step now</b> → as it is ({html.escape(changes)})")
+        st.html(f"<b>step as recorded</b> ({html.escape(changes)})")
         return
     now, then = (quantity(length, Unit.NS) for length in (together.before_ns, together.after_ns))
     gain, error = (quantity(part, Unit.FRACTION) for part in (together.gain_fraction, together.error_fraction))

@@ -44,8 +44,8 @@ def _play(view: View, document: Document, prediction: Prediction) -> None:
     edits = " ".join(str(edit) for edit in prediction.edits)
     others = " (the outliers first)" if len(ranks) < len(store.ranks) else ""
     st.markdown(f"**Step {step.number}**, one row a rank{others}: compute over communication, blank while it is idle")
-    room = (step.end_ns - step.start_ns) // 50
-    range_ns = [-room, step.end_ns - step.start_ns + room]
+    length = step.end_ns - step.start_ns
+    range_ns = [-length // 50, length + length // 10]  # ranks do not end together: some work ends after the step
     _morph(view.run, step, ranks, key="play", range_ns=range_ns, edits=edits)
     _measured(view, ranks, range_ns)
 

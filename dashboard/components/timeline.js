@@ -8,6 +8,7 @@
 
 // Pixels: the names at the left, the axis above, the strip of the whole run over it, the rows by kind, between ranks.
 const GUTTER = 180, AXIS = 48, MAP = 10, GAP = 6;
+const NARROW = 480, SLIM_GUTTER = 84; // a narrower canvas names ranks alone: a pointer at a row tells its name
 const ROW = { device: 18, host: 13, exposed: 12, actions: 16, path: 12, counters: 26 };
 const LABEL_PX = 36; // a narrower slice has no name
 const SETTLE_MS = 12; // after the last turn of the wheel, before a tile is asked for
@@ -173,9 +174,11 @@ class Timeline {
     return (this.rows || []).filter((row) => row.pinned || (row.y + row.height >= top && row.y <= bottom));
   }
 
-  plot() { return this.width - GUTTER; }
-  toX(ns) { return GUTTER + ((ns - this.start) / (this.end - this.start)) * this.plot(); }
-  toNs(x) { return this.start + ((x - GUTTER) / this.plot()) * (this.end - this.start); }
+  isNarrow() { return this.width < NARROW; }
+  gutter() { return this.isNarrow() ? SLIM_GUTTER : GUTTER; }
+  plot() { return this.width - this.gutter(); }
+  toX(ns) { return this.gutter() + ((ns - this.start) / (this.end - this.start)) * this.plot(); }
+  toNs(x) { return this.start + ((x - this.gutter()) / this.plot()) * (this.end - this.start); }
 
   request(delay = SETTLE_MS) {
     if (!this.head) return;
@@ -213,7 +216,7 @@ class Timeline {
 
   zoom(factor, x) {
     const pivot = this.toNs(x), span = Math.min(Math.max((this.end - this.start) * factor, 50), this.head.span_ns * 1.2);
-    const share = (x - GUTTER) / this.plot();
+    const share = (x - this.gutter()) / this.plot();
     this.start = pivot - span * share; this.end = this.start + span;
     this.moved();
   }

@@ -6,7 +6,7 @@ const HAND = {
     canvas.addEventListener("wheel", (event) => {
       if (!this.head) return;
       event.preventDefault();
-      const inGutter = event.offsetX < GUTTER;
+      const inGutter = event.offsetX < this.gutter();
       if (inGutter || event.shiftKey) this.scroll(event.deltaY || event.deltaX);
       else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan(((this.end - this.start) * event.deltaX) / this.plot());
       else this.zoom(Math.exp(Math.sign(event.deltaY) * Math.min(Math.abs(event.deltaY), 120) * 0.002), event.offsetX);
@@ -14,7 +14,7 @@ const HAND = {
     canvas.addEventListener("mousedown", (event) => {
       if (!this.head) return;
       canvas.focus({ preventScroll: true });
-      if (event.offsetY < MAP && event.offsetX >= GUTTER) { this.down = { map: true }; this.center(event.offsetX); return; }
+      if (event.offsetY < MAP && event.offsetX >= this.gutter()) { this.down = { map: true }; this.center(event.offsetX); return; }
       this.down = { x: event.offsetX, y: event.offsetY, start: this.start, end: this.end, scroll: this.scrollY, far: false,
         box: event.shiftKey || event.altKey || event.offsetY < AXIS, zoom: event.altKey };
     });
@@ -53,7 +53,7 @@ const HAND = {
     this.down = null;
     if (!down || down.map) return;
     if (down.box && this.box && down.far) {
-      const range = this.box.map((x) => Math.round(this.toNs(Math.max(x, GUTTER))));
+      const range = this.box.map((x) => Math.round(this.toNs(Math.max(x, this.gutter()))));
       this.box = null;
       if (down.zoom) { this.show(range); return; }
       const area = this.band_y;
@@ -66,7 +66,7 @@ const HAND = {
   },
 
   click(x, y) {
-    if (x < GUTTER) { this.pin(y, x); return; }
+    if (x < this.gutter()) { this.pin(y, x); return; }
     const hit = this.at(x, y);
     this.picked = null;
     if (hit && hit.event >= 0) {
@@ -79,7 +79,7 @@ const HAND = {
   },
 
   center(x) { // on the map of the whole run
-    const at = ((x - GUTTER) / this.plot()) * this.head.span_ns, span = this.end - this.start;
+    const at = ((x - this.gutter()) / this.plot()) * this.head.span_ns, span = this.end - this.start;
     this.start = at - span / 2; this.end = this.start + span; this.moved();
   },
 
@@ -95,7 +95,7 @@ const HAND = {
 
   onKey(event) {
     if (!this.head) return;
-    const middle = GUTTER + this.plot() / 2, span = this.end - this.start;
+    const middle = this.gutter() + this.plot() / 2, span = this.end - this.start;
     const acts = {
       w: () => this.zoom(0.7, middle), s: () => this.zoom(1 / 0.7, middle),
       a: () => this.pan(-span * 0.2), d: () => this.pan(span * 0.2),
@@ -132,7 +132,7 @@ const HAND = {
 
   at(x, y) {
     const row = this.rowAt(y), tile = this.tile;
-    if (!row || !tile || x < GUTTER) return null;
+    if (!row || !tile || x < this.gutter()) return null;
     const place = tile.places.get(row.label);
     if (place === undefined || tile.raster) return null;
     const scale = (tile.end_ns - tile.start_ns) / tile.width, px = (this.toNs(x) - tile.start_ns) / scale;
@@ -152,9 +152,9 @@ const HAND = {
 
   showTip(event) {
     const hit = this.at(event.offsetX, event.offsetY);
-    if (!hit && event.offsetX < GUTTER) { this.showRowTip(event); return; }
+    if (!hit && event.offsetX < this.gutter()) { this.showRowTip(event); return; }
     if (!hit) {
-      const raster = this.tile && this.tile.raster && this.rowAt(event.offsetY) && event.offsetX > GUTTER;
+      const raster = this.tile && this.tile.raster && this.rowAt(event.offsetY) && event.offsetX > this.gutter();
       this.tip.style.display = raster ? "block" : "none";
       if (raster) { this.tip.textContent = "zoom in for names"; this.placeTip(event); }
       return;

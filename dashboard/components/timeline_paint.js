@@ -21,7 +21,7 @@ const PAINTING = {
       const height = pinned ? this.band : this.viewHeight - top;
       c.save(); c.beginPath(); c.rect(0, top, this.width, height + (pinned ? GAP / 2 : 0)); c.clip();
       c.fillStyle = paper; c.fillRect(0, top, this.width, height);
-      c.save(); c.beginPath(); c.rect(GUTTER, top, this.plot(), height); c.clip();
+      c.save(); c.beginPath(); c.rect(this.gutter(), top, this.plot(), height); c.clip();
       this.paintOverlays(c, ink);
       if (this.tile) { if (this.tile.raster) this.paintRaster(c, part); else this.paintSlices(c, part); }
       this.paintMembers(c, part, ink);
@@ -34,7 +34,7 @@ const PAINTING = {
     this.paintArrows(c, ink);
     this.paintAxis(c, ink, paper); this.paintEnds(c, ink); this.paintMap(c, ink); this.paintBox(c, ink);
     if (this.away) {
-      c.fillStyle = paper; c.fillRect(0, MAP, GUTTER - 6, 18);
+      c.fillStyle = paper; c.fillRect(0, MAP, this.gutter() - 6, 18);
       c.fillStyle = ink; c.fillText("server away, asking again …", 6, MAP + 8);
     }
     this.root.dataset.painted = String(performance.now()); this.root.dataset.sharp = String(this.isSharp());
@@ -52,20 +52,20 @@ const PAINTING = {
   paintSlices(c, rows) {
     const tile = this.tile, colors = this.data.colors, span = (tile.end_ns - tile.start_ns) / tile.width;
     const scale = (span * this.plot()) / (this.end - this.start), left = this.toX(tile.start_ns);
-    const dim = this.pattern;
+    const dim = this.pattern, gutter = this.gutter();
     for (const row of rows) {
       const place = tile.places.get(row.label);
       if (place === undefined) continue;
       const inset = row.kind === "path" ? 3 : 0, y = this.rowY(row) + inset, h = row.height - 1 - 2 * inset;
       for (let i = tile.first[place]; i < tile.first[place + 1]; i++) {
         const x = left + tile.start[i] * scale, w = Math.max(tile.dur[i] * scale, 0.7);
-        if (x + w < GUTTER || x > this.width) continue;
+        if (x + w < gutter || x > this.width) continue;
         if (row.kind === "counters") { this.paintHeight(c, row, x, w, tile.coverage[i], tile.category[i]); continue; }
         c.globalAlpha = (dim && !dim[tile.name[i]] ? 0.18 : 1) * (0.35 + (0.65 * tile.coverage[i]) / 255);
         c.fillStyle = colors[tile.category[i]];
         c.fillRect(x, y, w > 3 ? w - 0.5 : w, h);
         if (w <= LABEL_PX || h <= 9) continue;
-        const from = Math.max(x, GUTTER), room = Math.min(x + w, this.width) - from;
+        const from = Math.max(x, gutter), room = Math.min(x + w, this.width) - from;
         this.label(c, this.names[tile.name[i]], from, y + h / 2 + 0.5, room, tile.category[i], row.kind);
       }
     }
@@ -83,8 +83,8 @@ const PAINTING = {
     for (const row of rows) {
       if (row.kind !== "counters") continue;
       const y = this.rowY(row) + 7, width = c.measureText(row.lane).width;
-      c.globalAlpha = 0.7; c.fillStyle = paper; c.fillRect(GUTTER, y - 6, width + 6, 12);
-      c.globalAlpha = 1; c.fillStyle = ink; c.fillText(row.lane, GUTTER + 3, y);
+      c.globalAlpha = 0.7; c.fillStyle = paper; c.fillRect(this.gutter(), y - 6, width + 6, 12);
+      c.globalAlpha = 1; c.fillStyle = ink; c.fillText(row.lane, this.gutter() + 3, y);
     }
   },
 
@@ -94,7 +94,7 @@ const PAINTING = {
     c.globalAlpha = 1; c.fillStyle = this.data.inks[category];
     // What tells kernels apart stands at the end of their names (AllReduce of ncclDevKernel_AllReduce), of axes too.
     const front = kind === "device" || kind === "exposed", short = kind === "device" ? plainName(text) : text.replace(/^exposed /, "");
-    if (front && short.length > letters && letters < 6) return; // "…uce" tells nothing
+    if (front && short.length > letters && letters < 7) return; // "…educe" or "…nk 31" tells nothing
     const cut = front ? `…${short.slice(1 - letters)}` : `${short.slice(0, letters - 1)}…`;
     c.fillText(short.length > letters ? cut : short, x + 3, y);
   },
@@ -147,7 +147,7 @@ const PAINTING = {
     if (this.picked) mark(this.picked.rank, this.picked.index, this.picked.start_ns, this.picked.dur_ns);
     for (const m of this.members) mark(m.rank, m.row, m.start_ns, m.dur_ns);
     const framed = this.framed && rows.find((row) => row.label === this.framed);
-    if (framed) { c.globalAlpha = 0.5; c.strokeRect(GUTTER + 1, this.rowY(framed) - 1, this.plot() - 2, framed.height + 1); c.globalAlpha = 1; }
+    if (framed) { c.globalAlpha = 0.5; c.strokeRect(this.gutter() + 1, this.rowY(framed) - 1, this.plot() - 2, framed.height + 1); c.globalAlpha = 1; }
   },
 
   // From the slice that was picked to its peers, and from a launch to what it started.
@@ -158,7 +158,7 @@ const PAINTING = {
       return row ? [this.toX(ns), this.rowY(row) + row.height / 2] : null;
     };
     const picked = this.picked, middle = picked.start_ns + picked.dur_ns / 2;
-    c.save(); c.beginPath(); c.rect(GUTTER, AXIS, this.plot(), this.viewHeight - AXIS); c.clip();
+    c.save(); c.beginPath(); c.rect(this.gutter(), AXIS, this.plot(), this.viewHeight - AXIS); c.clip();
     c.strokeStyle = c.fillStyle = ink; c.lineWidth = 1.2; c.globalAlpha = 0.75;
     for (const m of this.members) {
       if (m.rank === picked.rank && m.row === picked.index) continue;
@@ -169,7 +169,7 @@ const PAINTING = {
   },
 
   paintGutter(c, rows, ink) {
-    c.save(); c.beginPath(); c.rect(0, AXIS, GUTTER - 6, this.viewHeight); c.clip();
+    c.save(); c.beginPath(); c.rect(0, AXIS, this.gutter() - 6, this.viewHeight); c.clip();
     c.fillStyle = ink;
     let last = null;
     for (const row of rows) {
@@ -180,10 +180,10 @@ const PAINTING = {
         if (newRank) {
           c.font = "bold 11px 'DejaVu Sans', sans-serif";
           const sign = row.pinned ? "● " : this.data.fixed ? "" : this.folded.has("all") || this.folded.has(row.rank) ? "▸ " : "▾ ";
-          c.fillText(clipped(c, `${sign}${row.rank_label}`, row.track ? 70 : GUTTER - 14), 6, y);
+          c.fillText(clipped(c, `${sign}${row.rank_label}`, row.track && !this.isNarrow() ? 70 : this.gutter() - 14), 6, y);
           c.font = "11px 'DejaVu Sans', sans-serif";
         }
-        c.globalAlpha = 0.7; c.fillText(clipped(c, row.track, GUTTER - 90), 82, y);
+        if (!this.isNarrow()) { c.globalAlpha = 0.7; c.fillText(clipped(c, row.track, this.gutter() - 90), 82, y); }
       }
       last = row;
     }
@@ -196,28 +196,29 @@ const PAINTING = {
     const zero = this.data.zero || 0;
     for (let t = Math.ceil((this.start - zero) / step) * step; t < this.end - zero; t += step) {
       const x = this.toX(t + zero);
-      if (x < GUTTER) continue;
+      if (x < this.gutter()) continue;
       c.globalAlpha = 0.25; c.fillRect(x, AXIS - 6, 1, 6); c.globalAlpha = 0.8;
       const text = tick(t, step);
       if (x + 3 + c.measureText(text).width <= this.width) c.fillText(text, x + 3, AXIS - 28);
     }
-    for (const s of this.head.steps) {
-      const x = Math.max(this.toX(s.start_ns), GUTTER);
-      if (this.toX(s.end_ns) - x > 60) c.fillText(`step ${s.number}`, x + 4, AXIS - 10);
-    }
-    c.fillText(`${duration(span)} in view`, 6, AXIS - 28); c.globalAlpha = 1;
+    this.head.steps.forEach((s, i) => { // a step is named where its name ends before the next one begins
+      const next = this.head.steps[i + 1], x = Math.max(this.toX(s.start_ns), this.gutter());
+      const end = Math.min(this.toX(next ? Math.min(s.end_ns, next.start_ns) : s.end_ns), this.width);
+      if (end - x > 60) c.fillText(`step ${s.number}`, x + 4, AXIS - 10);
+    });
+    c.fillText(`${duration(span)}${this.isNarrow() ? "" : " in view"}`, 6, AXIS - 28); c.globalAlpha = 1;
   },
 
   // The whole run in a strip: its steps, and the part that is in view.
   paintMap(c, ink) {
-    const scale = this.plot() / this.head.span_ns, at = (ns) => GUTTER + Math.min(Math.max(ns, 0), this.head.span_ns) * scale;
-    c.fillStyle = ink; c.globalAlpha = 0.08; c.fillRect(GUTTER, 0, this.plot(), MAP - 3);
+    const scale = this.plot() / this.head.span_ns, at = (ns) => this.gutter() + Math.min(Math.max(ns, 0), this.head.span_ns) * scale;
+    c.fillStyle = ink; c.globalAlpha = 0.08; c.fillRect(this.gutter(), 0, this.plot(), MAP - 3);
     for (const s of this.head.steps) if (s.number % 2) c.fillRect(at(s.start_ns), 0, at(s.end_ns) - at(s.start_ns), MAP - 3);
     c.globalAlpha = 0.45; c.fillRect(at(this.start), 0, Math.max(at(this.end) - at(this.start), 3), MAP - 3);
     c.globalAlpha = 1;
     for (const note of this.data.notes || []) {
       const x = this.toX(note.at_ns);
-      if (x < GUTTER || x > this.width) continue;
+      if (x < this.gutter() || x > this.width) continue;
       c.globalAlpha = 0.8; c.fillRect(x, MAP, 1.5, this.viewHeight); c.fillText(`✎ ${note.text}`, x + 4, MAP + 22); c.globalAlpha = 1;
     }
   },

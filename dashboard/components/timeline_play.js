@@ -79,7 +79,7 @@ const PLAY = {
     c.fillStyle = c.strokeStyle = ink; c.globalAlpha = 0.5; c.setLineDash([4, 4]);
     c.beginPath(); c.moveTo(this.toX(before), AXIS); c.lineTo(this.toX(before), this.viewHeight); c.stroke(); c.setLineDash([]);
     c.globalAlpha = 1; c.fillRect(this.toX(end) - 1, AXIS, 2, this.viewHeight);
-    c.textAlign = "right"; c.fillText(duration(end), this.toX(end) - 5, AXIS - 10); c.textAlign = "left";
+    c.textAlign = "right"; c.fillText(duration(end), Math.min(this.toX(end) - 5, this.width - 2), AXIS - 10); c.textAlign = "left";
   },
 };
 Object.assign(Timeline.prototype, PLAY);

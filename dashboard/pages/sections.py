@@ -20,6 +20,7 @@ from ..engine import (
     AxisCommunication,
     Chart,
     Edit,
+    Figures,
     Health,
     KeyFigures,
     MemoryLines,
@@ -39,7 +40,7 @@ from ..state import Page, Room, View
 from ..work import wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ..engine import Calibration, Document
 
@@ -62,11 +63,11 @@ def lacking(sections: Sequence[str], otherwise: str) -> Callable[[Document], str
     return lacks
 
 
-def _opened(page: Page) -> tuple[View, Document]:
+def _opened(page: Page, sentence: Callable[[Document], str] | None = None) -> tuple[View, Document]:
     """Draw the page's sentence, or why there is nothing to show; give what is selected and its report."""
     view = state.current()
     document = wait(data.ask_document(view.run, view.selection))
-    verdict(verdicts.OF_PAGE[page.path](document))
+    verdict((sentence or verdicts.OF_PAGE[page.path])(document))
     if why := page.lacks(document):
         st.info(why)
     return view, document
@@ -104,26 +105,33 @@ def _folds(document: Document, sections: Sequence[str], shown: Chart | None = No
 def draw_communication() -> None:
     """Draw the calls of each group over time, and what the axes cost."""
     view, document = _opened(COMMUNICATION)
-    _calls(view)
+    _calls(view, document)
     axes = pictures.chart_of(document, AxisCommunication)
     if axes is not None:
         show(axes, "axes", state.is_dark())
     _folds(document, COMMUNICATION_SECTIONS, axes)
 
 
-def _calls(view: View) -> None:
-    """Show the calls of each group over time."""
+def _calls(view: View, document: Document) -> None:
+    """Show the calls of each group over time, first of the axis that the page's sentence names."""
     store = wait(data.ask_calls(view.run))
     if not store.ranks:
         return
-    st.markdown("**The calls of each group over time**, those that wait longest first")
-    st.caption(
-        "Grey until the last member has arrived: point at it to see for whom the group waits. Then the transfer."
-    )
+    count = len(store.ranks)
+    groups = f"{count} groups" if count > 1 else "one group"
+    st.markdown(f"**The calls of {groups} over time**, the most exposed axis first, then those that wait longest")
+    said = "Grey until the last member has arrived: point at it to see for whom the group waits. Then the transfer."
+    st.caption(f"{said} Shift and the wheel scroll to the other groups." if count > 1 else said)
     timeline(
-        f"run={view.run}&of=calls", key="calls", dark=state.is_dark(), ranks=list(store.ranks), kinds=[], height=360,
-        fixed=True,
+        f"run={view.run}&of=calls", key="calls", dark=state.is_dark(), kinds=[], height=360, fixed=True,
+        ranks=most_exposed_first(store.labels, document),
     )  # fmt: skip
+
+
+def most_exposed_first(labels: Mapping[int, str], document: Document) -> list[int]:
+    """Sort groups, whose labels begin with their axis, by what that exposes; those of one axis stay in their order."""
+    exposed = Figures(document.values).along("exposed_comm_time", "axis")
+    return sorted(labels, key=lambda group: -exposed.get(labels[group].partition(" ")[0], 0.0))
 
 
 COMMUNICATION_SECTIONS = ("overlap", "collectives", "moe", "cp")
@@ -211,8 +219,8 @@ PIPELINE = Page(
 
 def draw_memory() -> None:
     """Draw memory over time beneath the predicted peak and the capacity; without it, what fills it by prediction."""
-    view, document = _opened(MEMORY)
-    learnt, reason = _learnt(view.run)
+    learnt, reason = _learnt(state.current().run)
+    view, document = _opened(MEMORY, partial(verdicts.memory, learnt=learnt))
     curve = _picture("memory", view, lambda: pictures.memory_over_time(document, learnt))
     if learnt is not None and curve is None:
         _predicted(learnt)

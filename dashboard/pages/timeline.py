@@ -171,8 +171,9 @@ def _ranks(view: View) -> tuple[int, ...]:
         return ranks
     document = wait(data.ask_document(view.run, EVERYTHING))
     strange = findings.outlier_ranks(document)
-    said = f"not like the others, and first: {len(strange)}; " if strange else ""
-    st.caption(f"{FIRST_RANKS} of {len(ranks)} ranks, {said}name others under *Ranks* at the left.")
+    first = "the one that is not like the others first" if len(strange) == 1 else "those not like the others first"
+    order = f", {first}" if strange else ""
+    st.caption(f"{FIRST_RANKS} of {len(ranks)} ranks are shown{order}. Name others under *Ranks* at the left.")
     return findings.outliers_first(document, ranks)[:FIRST_RANKS]
 
 

@@ -58,6 +58,11 @@ def themed(browser: Browser, server: str, request: pytest.FixtureRequest) -> Ite
     context.close()
 
 
+CUT_FIGURES = """() => [...document.querySelectorAll("[data-testid='stMetric'] *")]
+  .filter((place) => place.scrollWidth > place.clientWidth + 1 && getComputedStyle(place).overflowX !== "visible")
+  .map((place) => place.innerText)"""
+
+
 def test_every_page_is_drawn_without_a_fault(themed: Visit) -> None:
     themed.go("")
     for page in (page for page in PAGES if not page.part_of):
@@ -74,6 +79,13 @@ def test_no_page_is_longer_than_a_glance(visit: Visit) -> None:
         visit.go(page.path if page is not PAGES[0] else "")
         tall[page.path] = visit.page.evaluate("() => document.querySelector(\"[data-testid='stMain']\").scrollHeight")
     assert {path: height for path, height in tall.items() if height > TALLEST_PX} == {}
+
+
+def test_a_narrow_screen_cuts_no_figure_and_leaves_the_timeline_its_room(visit: Visit) -> None:
+    visit.page.set_viewport_size({"width": 1024, "height": 800})
+    visit.go("?run=3")
+    assert visit.page.evaluate(CUT_FIGURES) == []
+    assert visit.on_timeline("line.plot() / line.width") > 0.6
 
 
 def test_every_page_opens_with_a_sentence(visit: Visit) -> None:

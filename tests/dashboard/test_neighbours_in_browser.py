@@ -107,7 +107,9 @@ def test_the_list_of_peers_leads_to_each(window: Visit) -> None:
     window.until_timeline("line.members.length === 4")
     window.settle()
     grid = window.page.locator("[data-testid='stDataFrame']").last
-    grid.locator("canvas").first.click(position={"x": 16, "y": 35 * 2 + 17})  # the box before the second row
+    grid.locator("canvas").first.wait_for()
+    # The box before the second row. What scrolls the grid lies over its canvas: the click goes to the grid.
+    grid.click(position={"x": 16, "y": 35 * 2 + 17})
     window.until_timeline("line.framed")
     peers = window.on_timeline("[...line.members].sort((a, b) => a.start_ns - b.start_ns)")
     assert window.on_timeline("line.framed") == f"{peers[1]['rank']}.{peers[1]['row']}"

@@ -11,9 +11,12 @@ from drawn import naming
 
 from dashboard import data
 from dashboard.answers import pictures, verdicts
+from dashboard.pages.sections import most_exposed_first
 from usp_prof.charts.inputs import Ground, RankGrid
 from usp_prof.model.finding import Basis, Finding
+from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING
+from usp_prof.report.document import DataTable, Section, TableColumn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +66,46 @@ def test_the_first_cause_that_is_worth_it_is_told_in_the_reports_order(slow_rank
     bound = finding("cores are shared", 0.5, 0.0, Basis.BOUND)
     said = verdicts.overview(replace(slow_rank, findings=(bound, certain)))
     assert said.endswith("up to 50.0 % of it can be won: cores are shared.")
+
+
+def test_memory_that_was_not_recorded_is_told_as_predicted(slow_rank: Document) -> None:
+    unknown = replace(slow_rank, values=())
+    assert verdicts.memory(unknown).startswith("How much was in use is not known")
+    learnt = data.ask_calibration(0).result()
+    said = verdicts.memory(unknown, learnt)
+    assert said.startswith("The planner predicts ")
+    roomy = replace(learnt, cluster=replace(learnt.cluster, memory_bytes=80 * 2.0**30))
+    assert " of 80.0 GiB: it fits. How much was in use is not known" in verdicts.memory(unknown, roomy)
+    tiny = replace(learnt, cluster=replace(learnt.cluster, memory_bytes=1024.0))
+    assert "it does not fit" in verdicts.memory(unknown, tiny)
+
+
+def with_ops(document: Document, shares: dict[str, float], more: int) -> Document:
+    columns = (TableColumn("op"), TableColumn("share", Unit.FRACTION))
+    table = DataTable("", columns, tuple(shares.items()), more=more)
+    return replace(document, values=(), sections=(Section("kernels", "Kernels", (table,)),))
+
+
+def test_the_largest_op_is_named_as_it_is_written(slow_rank: Document) -> None:
+    said = verdicts.kernels(with_ops(slow_rank, {"aten::mm": 0.6, "aten::add": 0.4}, more=0))
+    assert said == "The op aten::mm takes 60.0 % of device time."
+
+
+def test_no_op_is_named_where_rows_that_are_not_listed_could_make_another_the_largest(slow_rank: Document) -> None:
+    assert verdicts.kernels(with_ops(slow_rank, {"aten::mm": 0.12, "aten::add": 0.11}, more=30)) == ""
+    said = verdicts.kernels(with_ops(slow_rank, {"aten::mm": 0.5, "aten::add": 0.2}, more=3))
+    assert "aten::mm takes at least 50.0 %" in said
+
+
+def test_groups_of_the_axis_that_the_sentence_names_come_first(slow_rank: Document) -> None:
+    exposed = {
+        value.dims["axis"]: value.value
+        for value in slow_rank.values
+        if value.metric.id == "exposed_comm_time" and set(value.dims) == {"axis"}
+    }
+    worst = max(exposed, key=lambda axis: exposed[axis])
+    labels = {0: "elsewhere 0-1", 1: f"{worst} 0-1", 2: f"{worst} 2-3"}
+    assert most_exposed_first(labels, slow_rank) == [1, 2, 0]
 
 
 def test_a_step_without_findings_is_said_to_have_none(slow_rank: Document) -> None:
