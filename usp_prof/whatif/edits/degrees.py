@@ -1,8 +1,10 @@
-"""Degree edits: more or fewer ranks of an axis change kernel sizes and collectives.
+"""Degree edits: dp, tp, cp or ep of another size, which changes the sizes of kernels and of collectives.
 
-Kernels by the line through the run's own products (`kernel_times`), collectives by the run's own latency and bandwidth
-(`network`). What only the other layout would show, such as links between nodes that none of the run's groups crosses,
-is in the error.
+    kernels      take what the line through the run's own products gives for their new size (`kernel_times`)
+    collectives  take the run's own latency, times the hops of the new group, and its own bandwidth (`network_of`)
+
+What only the other layout would show, such as links between nodes that none of the run's groups crosses, is in the
+error.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 CROSSING = 2.0
-"""Cautiously, bytes take so many times as long where groups begin to cross nodes."""
+"""Cautiously, bytes take this many times as long where groups begin to cross nodes."""
 OTHERWISE = 1.05
 """The same within a node: groups of another size reach about the same bandwidth, not exactly the same."""
 
@@ -48,9 +50,11 @@ def tensor_parallel(graph: Graph, request: Request) -> Graph:
     """Use another number of tensor-parallel ranks: products, attention and what else is split get smaller or larger."""
     ratio, work = request.layout.tp / request.whole(), work_of(request.tables)
     graph = _communicating(graph, request, "tp", bytes_ratio=1.0)
-    split = [_is_split(shape.family, shape.sizes, request.layout) for shape in work.shapes]
-    rows = np.append(work.of_shapes(split) > 0, np.zeros(graph.added, dtype=bool)) | _optimizing(graph, request)
-    return _less_sent(_computing(graph, request, rows, ratio), request, ("dp",), ratio)
+    is_split = [_is_split(shape.family, shape.sizes, request.layout) for shape in work.shapes]
+    # Nodes that earlier edits added stand behind the measured ones, and have no shape.
+    rows = np.append(work.of_shapes(is_split) > 0, np.zeros(graph.added, dtype=bool)) | _optimizing(graph, request)
+    graph = _computing(graph, request, rows, ratio)
+    return _less_sent(graph, request, ("dp",), ratio)
 
 
 def context_parallel(graph: Graph, request: Request) -> Graph:
@@ -58,7 +62,8 @@ def context_parallel(graph: Graph, request: Request) -> Graph:
     ratio = request.layout.cp / request.whole()
     graph = _communicating(graph, request, "cp", bytes_ratio=1.0)
     rows = (graph.nodes.kind == NodeKind.COMPUTE) & ~_optimizing(graph, request)
-    return _less_sent(_computing(graph, request, rows, ratio), request, ("tp", "pp", "ep"), ratio)
+    graph = _computing(graph, request, rows, ratio)
+    return _less_sent(graph, request, ("tp", "pp", "ep"), ratio)
 
 
 def expert_parallel(graph: Graph, request: Request) -> Graph:
@@ -76,29 +81,30 @@ def _communicating(graph: Graph, request: Request, axis: str, *, bytes_ratio: fl
             f"edit {request.edit}: the run has no {axis}, so that nothing tells what its collectives take",
             hint=f"record a run with {axis} of at least 2",
         )
-    rows, found = on_axis(graph, request, axis), network_of(request.tables)
+    rows, network = on_axis(graph, request, axis), network_of(request.tables)
     if size == 1:
         return graph.with_changes(duration=np.where(rows, 0, graph.duration), tied=graph.tied & ~rows)
     crossing = 1.0
     if request.cautious:
         crossing = CROSSING if _begins_to_cross(request, axis, size) else OTHERWISE
     how = Algorithm.RING if request.cautious else Algorithm.TREE
-    fewer, less = [], []
-    for code, members in zip(found.op_code.tolist(), found.size.tolist(), strict=True):
-        op, after = found.op[code], max(2, round(members * size / now))
-        if op in ("send", "recv", "send_recv"):  # a ring: of smaller pieces, more
-            fewer.append((size - 1) / (now - 1))
-            less.append((size - 1) / (now - 1) * now / size)
+    # Of each kind of call (operation and group size): hops and bytes with the new size over those with the old.
+    hop_ratios, byte_ratios = [], []
+    for code, members in zip(network.op_code.tolist(), network.size.tolist(), strict=True):
+        op, after = network.op[code], max(2, round(members * size / now))
+        if op in ("send", "recv", "send_recv"):  # a ring of n ranks sends n-1 times one n-th
+            hop_ratios.append((size - 1) / (now - 1))
+            byte_ratios.append((size - 1) / (now - 1) * now / size)
         elif members < 2:
-            fewer.append(1.0)
-            less.append(1.0)
+            hop_ratios.append(1.0)
+            byte_ratios.append(1.0)
         else:
-            fewer.append(hops(op, after, how) / hops(op, members, how))
-            less.append(volume(op, after) / volume(op, members) * bytes_ratio * crossing)
-    latency = found.latency(graph)
-    longer = latency * found.spread(graph, fewer, 1.0)
-    longer += (graph.transfer - latency) * found.spread(graph, less, 1.0)
-    return with_transfer(graph, request, rows, longer)
+            hop_ratios.append(hops(op, after, how) / hops(op, members, how))
+            byte_ratios.append(volume(op, after) / volume(op, members) * bytes_ratio * crossing)
+    latency = network.latency(graph)
+    resized = latency * network.spread(graph, hop_ratios, 1.0)
+    resized += (graph.transfer - latency) * network.spread(graph, byte_ratios, 1.0)
+    return with_transfer(graph, request, rows, resized)
 
 
 def _begins_to_cross(request: Request, axis: str, size: int) -> bool:
@@ -121,13 +127,17 @@ def _computing(graph: Graph, request: Request, rows: Flags, ratio: float) -> Gra
 def _less_sent(graph: Graph, request: Request, axes: tuple[str, ...], ratio: float) -> Graph:
     """Multiply the bytes of other axes' messages, which hold a part of what the changed axis splits."""
     latency = network_of(request.tables).latency(graph)
-    rows = np.any([graph.on_axis(axis) for axis in axes if axis in graph.axes] or [np.zeros(len(graph.nodes), bool)], 0)
-    rows &= graph.tied & (graph.transfer > 0)
+    on_axes = np.zeros(len(graph.nodes), dtype=bool)
+    for axis in axes:
+        if axis in graph.axes:
+            on_axes |= graph.on_axis(axis)
+    rows = on_axes & graph.tied & (graph.transfer > 0)
     transfer = np.where(rows, np.rint(latency + (graph.transfer - latency) * ratio), graph.transfer)
     return graph.with_changes(transfer=transfer.astype(np.int64))
 
 
 def _optimizing(graph: Graph, request: Request) -> Flags:
+    """Mark the work of the optimizer."""
     work: Work = work_of(request.tables)
     return np.append(work.phase == OPTIMIZER, np.zeros(graph.added, dtype=bool))
 
@@ -139,10 +149,11 @@ def _is_split(family: Family, sizes: frozenset[int], layout: Layout) -> bool:
         return True
     if model is None:
         return False
-    whole = [model.ffn_hidden, 2 * model.ffn_hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim]
+    heads, kv_heads = model.heads * model.head_dim, model.kv_heads * model.head_dim
     tokens = layout.micro_batch_tokens // max(layout.cp, 1)
-    split = {size // tp for size in (*whole, tokens, model.vocab) if size} - {model.hidden}
-    return bool(split & sizes) and tp > 1
+    whole_sizes = (model.ffn_hidden, 2 * model.ffn_hidden, heads, kv_heads, tokens, model.vocab)
+    split_sizes = {size // tp for size in whole_sizes if size} - {model.hidden}
+    return bool(split_sizes & sizes) and tp > 1
 
 
 def _check_scaling(request: Request) -> None:

@@ -1,7 +1,13 @@
-"""Overlap edit: each bucket of gradients is summed as soon as it is complete.
+"""Overlap edit: each bucket of gradients is summed as soon as it is complete, not after backward.
 
-Buckets follow one another on the link. Where the trace has several under way at once, each took longer for the others:
-it takes its fair share of that time when it runs alone.
+1. In each step of a rank, take the reductions of gradients (buckets) by their start, and the compute of the last
+   backward: only there the gradients of all micro-batches are complete.
+2. Buckets that began after backward had ended are moved. The last of them has nothing to hide behind and stays.
+3. A moved bucket begins when the compute that completes it has ended, and after the bucket before it: buckets follow
+   one another on the link.
+4. Where the trace has several under way at once, each took longer for the others. Alone, it takes its fair share: two
+   buckets from 0 to 4 ms take 2 ms each.
+5. Backward waits for none of them any more; the optimizer still does.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.fitted_times import talk
 
 if TYPE_CHECKING:
-    from usp_prof.replay.graph import Graph, Ints
+    from usp_prof.replay.graph import Flags, Graph, Ints
     from usp_prof.replay.node_work import Work
     from usp_prof.tables.table_set import TableSet
 
@@ -30,91 +36,103 @@ def sync_overlapped(graph: Graph, request: Request) -> Graph:
     """Let each reduction of gradients begin in backward when its share is ready, and only the optimizer wait; axis."""
     work, nodes = work_of(request.tables), graph.nodes
     phase = np.append(work.phase, np.zeros(graph.added, np.int64))
-    rows = talk(graph, request) & (nodes.step >= 0) & _reduces(graph, request)
-    compute = (nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0)
+    is_bucket = talk(graph, request) & (nodes.step >= 0) & _reduces(graph, request)
+    is_compute = (nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0)
+    # Rows of the compute and of the buckets in each cell: one rank's step.
     cell = nodes.rank * (int(nodes.step.max(initial=0)) + 1) + nodes.step
-    reduces, computes = np.flatnonzero(rows), np.flatnonzero(compute)
-    computed = {code: computes[each] for code, each in rows_by_code(cell[computes]).items()}
-    moved, ready, before, behind = ([np.zeros(0, np.int64)] for _ in range(4))
-    after, transfer = np.zeros(len(nodes), dtype=bool), graph.transfer.copy()
-    for code, each in rows_by_code(cell[reduces]).items():
-        mine = reduces[each]
-        mine = mine[np.argsort(nodes.start[mine], kind="stable")]
-        last = _last_backward(graph, computed.get(code, computes[:0]), phase)
-        if not len(last):
+    compute_rows, bucket_rows = np.flatnonzero(is_compute), np.flatnonzero(is_bucket)
+    compute_of_cell = {code: compute_rows[each] for code, each in rows_by_code(cell[compute_rows]).items()}
+
+    in_backward, transfer = np.zeros(len(nodes), dtype=bool), graph.transfer.copy()
+    moved, completed_by = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    bucket_before, bucket_after = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for code, each in rows_by_code(cell[bucket_rows]).items():
+        buckets = bucket_rows[each]
+        buckets = buckets[np.argsort(nodes.start[buckets], kind="stable")]
+        backward = _last_backward(graph, compute_of_cell.get(code, compute_rows[:0]), phase)
+        if not len(backward):
             continue
-        after[last] = True
-        late = nodes.start[mine] >= nodes.end[last[-1]]
-        late[-1:] = False  # the last to be ready has nothing to hide behind
-        if not late.any():
+        in_backward[backward] = True
+        is_late = nodes.start[buckets] >= nodes.end[backward[-1]]
+        is_late[-1:] = False  # the last to be ready has nothing to hide behind
+        if not is_late.any():
             continue
-        moved.append(mine[late])
-        ready.append(_ready(graph, request.tables, work, mine, last)[late])
-        before.append(mine[:-1][late[:-1]])
-        behind.append(mine[1:][late[:-1]])
-        queued = late | np.append(False, late[:-1])
-        transfer[mine[queued]] = fair_shares(nodes.end[mine] - graph.transfer[mine], nodes.end[mine])[queued]
-    if not after.any():
+        moved.append(buckets[is_late])
+        completed_by.append(_completed_by(graph, request.tables, work, buckets, backward)[is_late])
+        bucket_before.append(buckets[:-1][is_late[:-1]])
+        bucket_after.append(buckets[1:][is_late[:-1]])
+        is_alone = is_late | np.append(False, is_late[:-1])
+        shares = fair_shares(nodes.end[buckets] - graph.transfer[buckets], nodes.end[buckets])
+        transfer[buckets[is_alone]] = shares[is_alone]
+    if not in_backward.any():
         return graph
-    target, at, first, second = (np.concatenate(each) for each in (moved, ready, before, behind))
-    parts = np.zeros(len(nodes), dtype=bool)
-    parts[target] = True
+
+    is_moved = np.zeros(len(nodes), dtype=bool)
+    is_moved[np.concatenate(moved)] = True
     edges = graph.edges
-    held = rows[edges.source] & (edges.kind == EdgeKind.WAIT) & after[edges.target]  # backward waits no more
-    posts = parts[edges.target] & np.isin(edges.kind, (EdgeKind.ISSUE, EdgeKind.LAUNCH, EdgeKind.WAIT))
-    edges = edges.take(~(held | posts))
-    source, waits = np.append(at, first), np.append(target, second)
-    edges = with_edges(edges, source, waits, at_end=np.ones(len(waits), dtype=bool), kind=EdgeKind.ISSUE)
-    gap = np.where(parts, np.minimum(graph.gap, 0), graph.gap)
+    backward_waits = is_bucket[edges.source] & (edges.kind == EdgeKind.WAIT) & in_backward[edges.target]
+    old_begins = is_moved[edges.target] & np.isin(edges.kind, (EdgeKind.ISSUE, EdgeKind.LAUNCH, EdgeKind.WAIT))
+    edges = edges.take(~(backward_waits | old_begins))
+    source, target = np.concatenate([*completed_by, *bucket_before]), np.concatenate([*moved, *bucket_after])
+    edges = with_edges(edges, source, target, at_end=np.ones(len(target), dtype=bool), kind=EdgeKind.ISSUE)
+    gap = np.where(is_moved, np.minimum(graph.gap, 0), graph.gap)
     return graph.with_changes(edges=edges, gap=gap, transfer=transfer, rewired=True)
 
 
 def fair_shares(start: Ints, end: Ints) -> Ints:
-    """Divide what several took at the same time: each moment counts for each by how many were under way."""
+    """Divide what several took at the same time: each moment counts for each by how many were under way.
+
+    fair_shares([0, 2], [4, 4]) == [3, 1]
+    """
     moments = np.unique(np.concatenate([start, end]))
-    under_way = np.searchsorted(np.sort(start), moments[:-1], "right") - np.searchsorted(
-        np.sort(end), moments[:-1], "right"
-    )
-    passed = np.append(0.0, np.cumsum(np.diff(moments) / np.maximum(under_way, 1)))
-    place = [np.searchsorted(moments, each) for each in (start, end)]
-    return np.asarray(np.rint(passed[place[1]] - passed[place[0]]).astype(np.int64))
+    # Between one moment and the next: how many have begun, less how many have ended.
+    begun = np.searchsorted(np.sort(start), moments[:-1], "right")
+    ended = np.searchsorted(np.sort(end), moments[:-1], "right")
+    share = np.diff(moments) / np.maximum(begun - ended, 1)
+    passed = np.append(0.0, np.cumsum(share))
+    at_start, at_end = passed[np.searchsorted(moments, start)], passed[np.searchsorted(moments, end)]
+    return np.asarray(np.rint(at_end - at_start).astype(np.int64))
 
 
-def _reduces(graph: Graph, request: Request) -> np.ndarray:
-    found = np.zeros(len(graph.nodes), dtype=bool)
+def _reduces(graph: Graph, request: Request) -> Flags:
+    """Mark the nodes that reduce over ranks: all-reduces and reduce-scatters."""
+    nodes = graph.nodes
+    found = np.zeros(len(nodes), dtype=bool)
+    if nodes.event is None:
+        return found
     for rank in request.tables.ranks:
         parts, work = request.tables.columns("collectives", rank), request.tables.columns("activities", rank)
-        row = work["collective"]
-        hits = (row >= 0) & lookup(parts.matches("op", *_REDUCES), row, missing=False)
-        if graph.nodes.event is not None:
-            mine = graph.nodes.of_rank(rank)
-            found[mine] = np.isin(graph.nodes.event[mine], work["event"][hits])
-    return np.asarray(found & (graph.nodes.kind == NodeKind.COMMUNICATION))
+        part_of_work = work["collective"]  # -1: the activity communicates nothing
+        is_reduce = lookup(parts.matches("op", *_REDUCES), part_of_work, missing=False)
+        rows = nodes.of_rank(rank)
+        found[rows] = np.isin(nodes.event[rows], work["event"][(part_of_work >= 0) & is_reduce])
+    return np.asarray(found & (nodes.kind == NodeKind.COMMUNICATION))
 
 
 def _last_backward(graph: Graph, compute: Ints, phase: Ints) -> Ints:
     """Give the compute of a step's last backward, in order: what lies behind the last forward."""
     compute = compute[np.argsort(graph.nodes.start[compute], kind="stable")]
     forward = np.flatnonzero(phase[compute] == FORWARD)
-    behind = compute[forward[-1] + 1 :] if len(forward) else compute
-    return np.asarray(behind[phase[behind] == BACKWARD])
+    after_forward = compute[forward[-1] + 1 :] if len(forward) else compute
+    return np.asarray(after_forward[phase[after_forward] == BACKWARD])
 
 
-def _ready(graph: Graph, tables: TableSet, work: Work, mine: Ints, last: Ints) -> Ints:
+def _completed_by(graph: Graph, tables: TableSet, work: Work, buckets: Ints, backward: Ints) -> Ints:
     """Give for each bucket the compute that completes it: by accumulated gradients, else by backward's course."""
-    known = mine < len(work.bytes)  # what an edit put in has no bytes
-    size = np.where(known, work.bytes[np.where(known, mine, 0)], 0)
+    is_known = buckets < len(work.bytes)  # what an edit put in has no bytes
+    size = np.where(is_known, work.bytes[np.where(is_known, buckets, 0)], 0)
     size = size if (size > 0).all() else np.ones_like(size)
+    # Share of the gradients that is there once the bucket is complete: of three alike 1/3, 2/3, 1.
     share = np.cumsum(size) / size.sum()
-    issued = work.issued_ns[last]
-    nodes = graph.nodes
-    found = accumulated(tables, int(nodes.rank[last[0]])).completed(share, int(nodes.step[last[0]]), int(issued[0]))
-    if len(found):
-        place = np.searchsorted(np.maximum.accumulate(issued), found, side="right") - 1
+    issued = work.issued_ns[backward]
+    rank, step = int(graph.nodes.rank[backward[0]]), int(graph.nodes.step[backward[0]])
+    completed_ns = accumulated(tables, rank).completed(share, step, int(issued[0]))
+    if len(completed_ns):
+        place = np.searchsorted(np.maximum.accumulate(issued), completed_ns, side="right") - 1
     else:
-        done = np.cumsum(graph.duration[last])
+        done = np.cumsum(graph.duration[backward])
         place = np.searchsorted(done, np.rint(done[-1] * share))
-    return np.asarray(last[np.clip(place, 0, len(last) - 1)])
+    return np.asarray(backward[np.clip(place, 0, len(backward) - 1)])
 
 
 EDITS = (EditKind("sync_overlapped", "sync_overlapped,axis=dp", ("axis", "op"), sync_overlapped),)
