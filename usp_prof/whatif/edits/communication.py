@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-DIFFERENT, SHORT = 16, 4
-"""Sizes that differ so much tell what a byte takes; messages up to so many times the shortest are the short ones."""
+DIFFERENT = 16
+"""Sizes that differ by this factor tell what a byte takes."""
+SHORT = 4
+"""Messages of at most this many times the least size are the short ones; of the largest size by it, the long ones."""
 
 
 def comm_faster(graph: Graph, request: Request) -> Graph:
@@ -45,8 +47,8 @@ def link_as_peers(graph: Graph, request: Request) -> Graph:
 def comm_hidden(graph: Graph, request: Request) -> Graph:
     """Let only the optimizer and the next step wait for communication; keys: axis, op. What is left stays exposed."""
     rows, edges = talk(graph, request), graph.edges
-    stepping = np.append(work_of(request.tables).phase == OPTIMIZER, np.zeros(graph.added, dtype=bool))
-    gone = (edges.kind == EdgeKind.WAIT) & rows[edges.source] & ~stepping[edges.target]
+    of_optimizer = np.append(work_of(request.tables).phase == OPTIMIZER, np.zeros(graph.added, dtype=bool))
+    gone = (edges.kind == EdgeKind.WAIT) & rows[edges.source] & ~of_optimizer[edges.target]
     return graph.with_changes(edges=edges.take(~gone))
 
 
@@ -63,12 +65,11 @@ def bucketed(graph: Graph, request: Request) -> Graph:
     takes, if messages of different sizes show that they take alike.
     """
     rows = talk(graph, request) & graph.tied
-    found = network_of(request.tables)
-    size = found.spread(graph, found.bytes.astype(np.float64), -1.0)
+    network = network_of(request.tables)
+    size = network.spread(graph, network.bytes.astype(np.float64), -1.0)  # bytes of each node's call; -1: not known
     limit = request.edit.number(default=1e6)
-    known = rows & (size > 0) & (graph.transfer > 0)
-    large = known & (size >= limit)
-    small = known & (size < limit)
+    is_known = rows & (size > 0) & (graph.transfer > 0)
+    large, small = is_known & (size >= limit), is_known & (size < limit)
     if not small.any():
         return graph
     if not large.any():
@@ -89,15 +90,17 @@ def _in_few_messages(graph: Graph, request: Request, small: Flags, size: Floats,
     """
     least, most = size[small].min(), size[small].max()
     short, long = small & (size <= SHORT * least), small & (size >= most / SHORT)
-    one, larger = (float(np.median(graph.transfer[rows])) for rows in (short, long))
-    if most < DIFFERENT * least or larger > 2 * one:
+    short_ns, long_ns = (float(np.median(graph.transfer[rows])) for rows in (short, long))
+    if most < DIFFERENT * least or long_ns > 2 * short_ns:
         return graph  # nothing tells that it is latency that they pay
-    each_byte = max(0.0, (larger - one) / (float(np.median(size[long])) - float(np.median(size[short]))))
+    ns_a_byte = max(0.0, (long_ns - short_ns) / (float(np.median(size[long])) - float(np.median(size[short]))))
+    # Of each cell, one rank's step: its bytes, the buckets that they fill, and the share of its time that is left.
     rows = np.flatnonzero(small)
     cell = group_codes(graph.nodes.rank[rows], graph.nodes.step[rows])
-    filled = np.maximum(np.ceil(np.bincount(cell, size[rows]) / limit), 1)
+    bytes_of_cell = np.bincount(cell, size[rows])
+    buckets = np.maximum(np.ceil(bytes_of_cell / limit), 1)
     now = np.bincount(cell, graph.transfer[rows])
-    share = np.minimum((filled * one + each_byte * np.bincount(cell, size[rows])) / now, 1.0)
+    share = np.minimum((buckets * short_ns + ns_a_byte * bytes_of_cell) / now, 1.0)
     if request.cautious:
         share = (1 + share) / 2
     transfer = graph.transfer.copy()
@@ -118,9 +121,9 @@ EDITS = (
 # Network edits: more bandwidth, less latency, another algorithm of collectives.
 
 DOUBT = 1.5
-"""A latency may be so many times what the line through the run's messages says."""
+"""A latency may be this many times what the line through the run's messages says."""
 GUESSED = 3.0
-"""Where all messages are large and of one size, it may be so many times what is usual."""
+"""Where all messages are large and of one size, it may be this many times what is usual."""
 
 
 def bandwidth(graph: Graph, request: Request) -> Graph:
@@ -132,26 +135,27 @@ def bandwidth(graph: Graph, request: Request) -> Graph:
 
 def latency(graph: Graph, request: Request) -> Graph:
     """Let latencies be 1/value of what they are, bytes as fast as before; keys: axis, op."""
-    found = network_of(request.tables)
-    own = found.latency(graph)
+    network = network_of(request.tables)
+    own = network.latency(graph)
     if request.cautious:
-        own = np.minimum(own * np.where(found.spread(graph, found.guessed, 0.0) > 0, GUESSED, DOUBT), graph.transfer)
+        is_guessed = network.spread(graph, network.guessed, 0.0) > 0
+        own = np.minimum(own * np.where(is_guessed, GUESSED, DOUBT), graph.transfer)
     return with_transfer(graph, request, talk(graph, request), graph.transfer - own + own / request.positive())
 
 
 def algorithm(graph: Graph, request: Request) -> Graph:
     """Let collectives run as ring, tree or direct; keys: axis, op, now (what they run as: ring unless told)."""
     wanted, now = (_named(word) for word in (request.edit.value, request.edit.place("now", Algorithm.RING)))
-    found = network_of(request.tables)
-    fewer, less = [], []
-    for code, size in zip(found.op_code.tolist(), found.size.tolist(), strict=True):
-        op = found.op[code]
-        counted = size > 1
-        fewer.append(hops(op, size, wanted) / hops(op, size, now) if counted else 1.0)
-        less.append(volume(op, size, wanted) / volume(op, size, now) if counted else 1.0)
+    network = network_of(request.tables)
+    # Of each kind of call (operation and group size): hops and bytes of the wanted algorithm over those of the present.
+    hop_ratios, byte_ratios = [], []
+    for code, size in zip(network.op_code.tolist(), network.size.tolist(), strict=True):
+        op, has_peers = network.op[code], size > 1
+        hop_ratios.append(hops(op, size, wanted) / hops(op, size, now) if has_peers else 1.0)
+        byte_ratios.append(volume(op, size, wanted) / volume(op, size, now) if has_peers else 1.0)
     own = _latency(graph, request)
-    changed = own * found.spread(graph, fewer, 1.0)
-    changed += (graph.transfer - own) * found.spread(graph, less, 1.0)
+    changed = own * network.spread(graph, hop_ratios, 1.0)
+    changed += (graph.transfer - own) * network.spread(graph, byte_ratios, 1.0)
     return with_transfer(graph, request, talk(graph, request), changed)
 
 

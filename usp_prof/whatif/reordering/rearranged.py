@@ -55,9 +55,10 @@ def _windows(tables: TableSet) -> dict[int, tuple[int, int]]:
         begin = clocks.align(rank, actions["device_start_ns"])
         end = clocks.align(rank, actions["device_end_ns"])
         for step in np.unique(actions["step"][actions["step"] >= 0]).tolist():
-            mine = actions["step"] == step
-            low, high = found.get(step, (int(begin[mine].min()), int(end[mine].max())))
-            found[step] = (min(low, int(begin[mine].min())), max(high, int(end[mine].max())))
+            of_step = actions["step"] == step
+            first, last = int(begin[of_step].min()), int(end[of_step].max())
+            low, high = found.get(step, (first, last))
+            found[step] = (min(low, first), max(high, last))
     return found
 
 
@@ -71,6 +72,11 @@ def _places(tables: TableSet) -> dict[int, int]:
 def _rank_rows(
     tables: TableSet, rank: int, windows: dict[int, tuple[int, int]], other: Rescheduled, place: int, saved: int
 ) -> list[dict[str, Any]]:
+    """Give the events of a rank: each step's actions where the simulation puts them, and the steps' marks.
+
+    A step's window opens where it did, less what the steps before it saved; inside, simulated times are stretched as
+    the measured window was longer than the simulated one.
+    """
     clocks, steps = clock.of(tables), tables.columns("steps", rank)
     line = other.timeline
     rows: list[dict[str, Any]] = []
@@ -83,9 +89,9 @@ def _rank_rows(
             }
         )  # fmt: skip
 
-    mine = np.flatnonzero(line.rank == place)
-    mine = mine[np.argsort(line.start[mine], kind="stable")]
-    first, last = int(line.start[mine].min(initial=0)), int(line.end[mine].max(initial=0))
+    actions = np.flatnonzero(line.rank == place)
+    actions = actions[np.argsort(line.start[actions], kind="stable")]
+    first, last = int(line.start[actions].min(initial=0)), int(line.end[actions].max(initial=0))
     laid = []  # of each step: where its window opens now, and by how much its actions are stretched
     for row, step in enumerate(steps["step"].tolist()):
         low, high = windows.get(step, (0, 0))
@@ -94,9 +100,10 @@ def _rank_rows(
     begin = int(steps["start_ns"][0]) if len(steps) else 0
     for row, step in enumerate(steps["step"].tolist()):
         opens, scale = laid[row]
-        for each in mine.tolist() if step in windows else ():
+        for each in actions.tolist() if step in windows else ():
             action = line.actions[each]
-            start, stop = (opens + round(int(when[each]) * scale) for when in (line.start, line.end))
+            start = opens + round(int(line.start[each]) * scale)
+            stop = opens + round(int(line.end[each]) * scale)
             add(format_mark("pp", str(action.kind), stage=action.stage, mb=action.micro_batch), start, stop)
             add(format_mark("pace", _PACE[action.kind]), start, stop)
         end = int(steps["end_ns"][row]) - (row + 1) * saved

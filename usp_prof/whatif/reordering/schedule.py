@@ -1,7 +1,10 @@
 """Another pipeline schedule: the recorded actions with their measured durations, in its order.
 
-The schedule that ran is simulated with the measured durations, and so is the other one; the difference of the two
-windows is what the step would save. What the simulation of the run's own schedule misses is the error.
+1. Simulate the schedule that ran with the measured durations.
+2. Where that is shorter than the measured window, add the same time to every action, until it is as long.
+3. Simulate the other schedule with these durations. The difference of the two windows is what the step would save.
+4. The error is what step 1 missed, and what the run leaves open: how a full backward divides into its halves, and
+   single actions that took longer than usual.
 """
 
 from __future__ import annotations
@@ -24,9 +27,9 @@ if TYPE_CHECKING:
     from usp_prof.whatif.layout import Layout
 
 PROBE_NS = 100_000
-"""By so much each action is lengthened to see how many lie on the longest path."""
+"""Each action is made longer by this; the window then shows how many actions lie on the longest path."""
 SPLIT_DOUBT = 0.05
-"""Where only full backwards were measured, either half may be so much of one longer than half."""
+"""Where only full backwards were measured, each half may take this share more or less than half of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +84,36 @@ def _order(pipeline: Pipeline, edit: Edit, passes: int) -> Order:
 
 def _compared(pipeline: Pipeline, other: Pipeline, new_order: Order, stages: int) -> Rescheduled:
     """Simulate the run's own order, and the new one, with what each action costs beside its work as the run shows."""
-    mine = _simulated(pipeline, pipeline.order, pipeline.stages)
-    settled = _settled(pipeline, float(mine.window))
+    without_overhead = _simulated(pipeline, pipeline.order, pipeline.stages)
+    settled = _settled(pipeline, float(without_overhead.window))
+    is_settled = settled is not pipeline
+    before = _simulated(settled, pipeline.order, pipeline.stages) if is_settled else without_overhead
     other = replace(other, overhead_ns=settled.overhead_ns)
-    theirs = _simulated(other, new_order, stages)
-    own = mine if settled is pipeline else _simulated(settled, pipeline.order, pipeline.stages)
+    after = _simulated(other, new_order, stages)
+
+    missed = abs(float(without_overhead.window) - pipeline.window_ns)
+    split = _split_doubt(other, new_order, stages, after) if _guesses_halves(pipeline, new_order) else 0.0
+    # Another run has another step's noise: what the new order owes to single actions that took longer than usual.
+    without_noise = _simulated(replace(other, own={}), new_order, stages)
+    noise = abs(float(after.window) - float(without_noise.window))
+    return Rescheduled(
+        measured_ns=pipeline.window_ns,
+        simulated_ns=float(before.window),
+        other_ns=float(after.window),
+        bubble_fraction=after.bubble_fraction,
+        timeline=after,
+        span_ns=_span(pipeline, before),
+        other_span_ns=_span(pipeline, after),
+        doubt_ns=split + missed + noise,
+    )
+
+
+def _guesses_halves(pipeline: Pipeline, new_order: Order) -> bool:
+    """Say whether the new order splits backward, and the run did not show how long either half takes."""
     halves = {Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT}
     measured = {kind for _, kind in pipeline.duration}
-    guessed = bool(halves & {action.kind for actions in new_order for action in actions}) and not halves <= measured
-    doubt = _doubt(other, new_order, stages, float(theirs.window)) if guessed else 0.0
-    missed = abs(float(mine.window) - pipeline.window_ns)
-    # Another run has another step's noise: what the new order owes to single actions that took longer than usual.
-    noise = abs(float(theirs.window) - float(_simulated(replace(other, own={}), new_order, stages).window))
-    return Rescheduled(
-        pipeline.window_ns,
-        float(own.window),
-        float(theirs.window),
-        theirs.bubble_fraction,
-        theirs,
-        _span(pipeline, own),
-        _span(pipeline, theirs),
-        doubt + missed + noise,
-    )
+    wanted = {action.kind for actions in new_order for action in actions}
+    return bool(halves & wanted) and not halves <= measured
 
 
 def _span(pipeline: Pipeline, line: Timeline) -> float:
@@ -118,31 +129,34 @@ def _simulated(pipeline: Pipeline, actions: Order, stages: int) -> Timeline:
 
 
 def _settled(pipeline: Pipeline, simulated: float) -> Pipeline:
-    """Give each action so much more beside its work that the run's own order takes as long as it did."""
+    """Add the same time to each action, until the run's own order takes as long as it did."""
     missing = pipeline.window_ns - simulated
     if missing <= 0:
         return pipeline
     longer = replace(pipeline, overhead_ns=pipeline.overhead_ns + PROBE_NS)
     window = _simulated(longer, longer.order, longer.stages).window
-    on_path = max((window - simulated) / PROBE_NS, 1.0)  # so many actions lie on the longest path
+    on_path = max((window - simulated) / PROBE_NS, 1.0)  # actions on the longest path
     return replace(pipeline, overhead_ns=pipeline.overhead_ns + round(missing / on_path))
 
 
-def _doubt(pipeline: Pipeline, new_order: Order, stages: int, window: float) -> float:
-    """Say how much the window depends on how a full backward divides."""
+def _split_doubt(pipeline: Pipeline, new_order: Order, stages: int, line: Timeline) -> float:
+    """Say how much the window of `line` depends on how a full backward divides."""
 
     def uneven(action: Action) -> int:
         sign = {Kind.INPUT_GRADIENT: 1, Kind.WEIGHT_GRADIENT: -1}.get(action.kind, 0)
         return round(_duration(pipeline, action, stages) * (1 + sign * SPLIT_DOUBT))
 
-    return abs(simulate(new_order, uneven, transfer_ns=pipeline.transfer_ns).window - window)
+    return abs(simulate(new_order, uneven, transfer_ns=pipeline.transfer_ns).window - float(line.window))
 
 
 def _balanced(pipeline: Pipeline) -> Pipeline:
     """Give every stage's actions the mean time of all stages'."""
-    kinds, stages = {kind for _, kind in pipeline.duration}, range(pipeline.stages)
-    mean = {kind: round(sum(pipeline.duration.get((s, kind), 0) for s in stages) / pipeline.stages) for kind in kinds}
-    return replace(pipeline, duration={(s, kind): mean[kind] for s in stages for kind in kinds}, own={})
+    stages = range(pipeline.stages)
+    duration: dict[tuple[int, Kind], int] = {}
+    for kind in {kind for _, kind in pipeline.duration}:
+        total = sum(pipeline.duration.get((stage, kind), 0) for stage in stages)
+        duration |= dict.fromkeys([(stage, kind) for stage in stages], round(total / pipeline.stages))
+    return replace(pipeline, duration=duration, own={})
 
 
 def _with_layers_moved(pipeline: Pipeline, edit: Edit, layout: Layout) -> Pipeline:
