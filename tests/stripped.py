@@ -12,7 +12,7 @@ from usp_prof.analyses import breakdown, step_time, stragglers
 from usp_prof.columns.table import Columns
 from usp_prof.run import open_run
 from usp_prof.tables.catalogue import RUN_TABLES, SCHEMAS
-from usp_prof.tables.step_cuts.boundaries import Recut, with_host
+from usp_prof.tables.step_cuts.boundaries import recut, with_host
 from usp_prof.tables.table_set import MemorySource, TableSet
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def within(full: Run, stripped: Run) -> TableSet:
     for rank in full.ranks:
         source = MemorySource({s.name: full.tables.arrow(s.name, [rank]) for s in SCHEMAS if s.name not in RUN_TABLES})
         steps = Columns(stripped.tables.view("steps", rank))
-        cut[rank] = Recut(source, rank, with_host(source, steps["step"], steps["start_ns"], steps["end_ns"], "calls"))
+        cut[rank] = recut(source, rank, with_host(source, steps["step"], steps["start_ns"], steps["end_ns"], "calls"))
     return TableSet(cut, manifest=full.tables.manifest, topology=full.tables.topology)
 
 

@@ -1,11 +1,15 @@
-"""Look-ups: values by code, rows by key, and what stands for none."""
+"""Look-ups: values by code or text, rows by key or time, and what stands for none."""
+
+import re
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.columns.rows import lookup, rows_of
+from usp_prof.columns.rows import by_appearance, last_by, lookup, range_at, rows_of, stacked_codes
+from usp_prof.columns.table import Columns
 
 KEYS = st.lists(st.one_of(st.integers(-3, 6), st.integers(-(2**60), 2**60)))
 
@@ -33,3 +37,45 @@ def test_a_key_of_none_has_no_row() -> None:
 def test_rows_are_the_first_that_have_the_key(keys: list[int], wanted: list[int]) -> None:
     found = rows_of(np.array(keys, np.int64), np.array(wanted, np.int64)).tolist()
     assert found == [keys.index(key) if key >= 0 and key in keys else -1 for key in wanted]
+
+
+def test_a_text_is_asked_once_for_its_meaning() -> None:
+    asked: list[str] = []
+    launches = Columns(pa.table({"name": ["cudaMalloc", "cudaFree", "cudaMalloc"]}))
+    assert launches.satisfies("name", re.compile("Malloc").search).tolist() == [True, False, True]
+    assert launches.by_text("name", lambda name: asked.append(name) or len(name), missing=-1).tolist() == [10, 8, 10]
+    assert asked == ["cudaMalloc", "cudaFree"]
+
+
+def test_without_rows_a_text_has_no_meaning() -> None:
+    nothing = Columns(pa.table({"name": pa.array([], pa.string())}))
+    assert nothing.satisfies("name", bool).dtype == np.bool_
+    assert nothing.by_text("name", len, missing=-1).tolist() == []
+
+
+def test_the_last_row_by_a_time() -> None:
+    end = np.array([30, 10, 20, 15])
+    rows = np.array([0, 1, 2])  # row 3 is not asked for
+    assert last_by(end, rows, by=np.array([9, 10, 19, 99])).tolist() == [-1, 1, 1, 0]
+    assert last_by(end, rows[:0], by=np.array([99])).tolist() == [-1]
+
+
+def test_of_rows_that_end_together_the_later_one_is_last() -> None:
+    assert last_by(np.array([5, 5]), np.array([0, 1]), by=np.array([5])).tolist() == [1]
+
+
+def test_a_range_holds_its_begin_and_not_its_end() -> None:
+    begin, end = np.array([0, 10]), np.array([5, 20])
+    assert range_at(begin, end, np.array([-1, 0, 5, 10, 19, 20])).tolist() == [-1, 0, -1, 1, 1, -1]
+    assert range_at(begin[:0], end[:0], np.array([3])).tolist() == [-1]
+
+
+def test_codes_of_several_columns_mean_the_same_texts() -> None:
+    columns = [(np.array([1, 0, -1]), ["a", "b"]), (np.array([0]), ["b"]), (np.zeros(0, np.int64), [])]
+    codes, texts = stacked_codes(columns)
+    assert (codes.tolist(), texts) == ([1, 0, -1, 1], ["a", "b"])
+
+
+def test_texts_are_numbered_as_they_appear() -> None:
+    codes, texts = by_appearance(np.array([2, 0, 2]), ["a", "b", "c"])
+    assert (codes.tolist(), texts) == ([0, 1, 0], ["c", "a"])

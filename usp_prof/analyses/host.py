@@ -10,8 +10,7 @@ import numpy as np
 
 from usp_prof.analyses.measures import ranges
 from usp_prof.analyses.result import frame, in_order
-from usp_prof.columns.intervals import union
-from usp_prof.columns.rows import lookup
+from usp_prof.columns.intervals import time_of, union, union_of
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -221,13 +220,7 @@ def _functions(tables: TableSet, rank: int, selection: Selection) -> Columns:
 
 def _covered(wanted: re.Pattern[str], *tables: Columns) -> int:
     """Measure the time that ranges with such names cover together."""
-    starts, ends = [], []
-    for table in tables:
-        codes, names = table.codes("name")
-        rows = lookup([wanted.search(name) is not None for name in names], codes, missing=False)
-        starts.append(table["start_ns"][rows])
-        ends.append(table["start_ns"][rows] + table["dur_ns"][rows])
-    return union(np.concatenate(starts), np.concatenate(ends)).length
+    return union_of([time_of(table, table.satisfies("name", wanted.search)) for table in tables]).length
 
 
 def _op_times(rank: int, ops: Columns) -> list[OpTime]:

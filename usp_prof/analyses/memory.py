@@ -17,7 +17,6 @@ import numpy as np
 from usp_prof.analyses.measures import ranges
 from usp_prof.analyses.memory_peaks import Peak, device_rows, peak
 from usp_prof.analyses.result import frame, in_order
-from usp_prof.columns.rows import lookup
 from usp_prof.model import hardware
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
@@ -274,8 +273,7 @@ def _capacity(tables: TableSet, ranks: list[int]) -> dict[int, int]:
 
 def _allocator_calls(tables: TableSet, rank: int, selection: Selection) -> float:
     launches = ranges.selected(tables, "launches", rank, selection)
-    codes, names = launches.codes("name")
-    takes = lookup([_TAKES.search(name) is not None for name in names], codes, missing=False)
+    takes = launches.satisfies("name", _TAKES.search)
     steps = [step for step in tables.columns("steps", rank)["step"].tolist() if selection.takes_step(step)]
     return int(takes.sum()) / max(1, len(steps))
 

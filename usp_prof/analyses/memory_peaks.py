@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.intervals import Intervals, union
-from usp_prof.columns.rows import lookup
+from usp_prof.columns.intervals import time_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.columns.intervals import Intervals
     from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
@@ -113,13 +113,6 @@ def lifetimes(address: Ints, size: Ints) -> Ints:
 def _phases(tables: TableSet, rank: int) -> dict[str, Intervals]:
     """Give when each phase ran on the host; a moment counts for the first that holds it."""
     ops, marks = tables.columns("ops", rank), tables.columns("annotations", rank)
-    found = {phase: _ranges(ops, ops.matches("phase", phase)) for phase in _PHASES}
-    codes, names = marks.codes("name")
-    stepping = lookup([_OPTIMIZER.search(name) is not None for name in names], codes, missing=False)
-    found["optimizer"] = found["optimizer"] | _ranges(marks, stepping)
-    return found
-
-
-def _ranges(columns: Columns, rows: NDArray[np.bool_]) -> Intervals:
-    start = columns["start_ns"][rows]
-    return union(start, start + columns["dur_ns"][rows])
+    phases = {phase: time_of(ops, ops.matches("phase", phase)) for phase in _PHASES}
+    phases["optimizer"] |= time_of(marks, marks.satisfies("name", _OPTIMIZER.search))
+    return phases

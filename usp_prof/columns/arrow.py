@@ -31,18 +31,17 @@ _TYPES = {
 
 def numbers_of(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
     """Give a column of numbers to NumPy, without a copy where it can be."""
-    chunks = [chunk for chunk in column.chunks if len(chunk)] if isinstance(column, pa.ChunkedArray) else [column]
+    is_chunked = isinstance(column, pa.ChunkedArray)
     kind = str(column.type)
     if not len(column) and kind in _NUMBERS:
         return np.zeros(0, _NUMBERS[kind])
     if column.null_count or not len(column) or kind not in _NUMBERS:
-        return np.asarray(
-            column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
-        )
+        return np.asarray(column.to_numpy() if is_chunked else column.to_numpy(zero_copy_only=False))
+    chunks = [chunk for chunk in column.chunks if len(chunk)] if is_chunked else [column]
     read = [_flags(chunk) if kind == "bool" else _numbers(chunk, _NUMBERS[kind]) for chunk in chunks]
-    found = read[0] if len(read) == 1 else np.concatenate(read)
-    found.setflags(write=False)
-    return found
+    values = read[0] if len(read) == 1 else np.concatenate(read)
+    values.setflags(write=False)
+    return values
 
 
 def _numbers(array: pa.Array, kind: type[np.generic]) -> NDArray[Any]:
@@ -76,12 +75,13 @@ def codes_of(codes: NDArray[Any]) -> pa.Array:
 
 def texts_of(values: Sequence[str | None]) -> pa.Array:
     """Give texts to Arrow; `None` is null."""
-    told = [value.encode() if value else b"" for value in values]
-    ends = np.zeros(len(told) + 1, np.int32)
-    np.cumsum([len(text) for text in told], out=ends[1:])
-    there = np.array([value is not None for value in values], bool)
-    known = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
-    return pa.StringArray.from_buffers(len(told), pa.py_buffer(ends), pa.py_buffer(b"".join(told)), known)
+    encoded = [value.encode() if value else b"" for value in values]
+    # Arrow keeps all texts in one piece: text i goes from byte ends[i] to ends[i + 1].
+    ends = np.zeros(len(encoded) + 1, np.int32)
+    np.cumsum([len(text) for text in encoded], out=ends[1:])
+    is_text = np.array([value is not None for value in values], bool)
+    validity = None if is_text.all() else pa.py_buffer(np.packbits(is_text, bitorder="little"))
+    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)), validity)
 
 
 def coded(codes: NDArray[Any], texts: Sequence[str]) -> pa.DictionaryArray:
@@ -89,7 +89,7 @@ def coded(codes: NDArray[Any], texts: Sequence[str]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(codes_of(codes), texts_of(texts))
 
 
-# What stands for a table that is too large to be held beside what it is made of? Its parts, made one at a time.
+# Parts of a table that is too large to be held beside what it is made of, made one at a time.
 
 
 AT_ONCE = 1 << 17

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from usp_prof.columns.table import Columns
 
 Int = np.int64
 _ONE, _OTHER = 1, 2
@@ -101,6 +102,7 @@ class Intervals:
         return sums
 
     def _before(self, where: NDArray[Int], sums: NDArray[Int]) -> NDArray[Int]:
+        # All intervals that have begun by then count, less what of the last of them lies behind the point.
         index = np.searchsorted(self.start, where, side="right")
         over = np.where(index > 0, np.maximum(self.end[index - 1] - where, 0), 0)
         return np.asarray(sums[index] - over)
@@ -108,6 +110,7 @@ class Intervals:
     def _beside(self, other: Intervals) -> tuple[NDArray[Int], NDArray[np.int8]]:
         """Give all borders, and in which of the sets what lies behind each of them is."""
         borders = np.concatenate([self.start, self.end, other.start, other.end])
+        # +1 where this set begins, -1 where it ends; 2 likewise for the other: the running sum says who holds a point.
         steps = np.repeat(np.array([_ONE, -_ONE, _OTHER, -_OTHER], np.int8), np.repeat([len(self), len(other)], 2))
         order = np.argsort(borders, kind="stable")
         points, within = borders[order], np.cumsum(steps[order], dtype=np.int8)
@@ -132,6 +135,12 @@ def union(start: ArrayLike, end: ArrayLike) -> Intervals:
     return Intervals(low[first], reach[last])
 
 
+def time_of(ranges: Columns, rows: NDArray[np.bool_]) -> Intervals:
+    """Give the time in which any of some rows of a table ran."""
+    start = ranges["start_ns"][rows]
+    return union(start, start + ranges["dur_ns"][rows])
+
+
 def union_by(
     group: NDArray[Int], start: NDArray[Int], end: NDArray[Int]
 ) -> tuple[NDArray[Int], NDArray[Int], NDArray[Int]]:
@@ -141,9 +150,11 @@ def union_by(
     group, low = group[rows], start[rows]
     if not len(rows):
         return group, low, low
-    # How far a group has reached is a running maximum over all: places of ends, each group's above all before it.
+    # How far a group has reached is a running maximum. One over all groups serves, as each group's numbers lie above
+    # those of all groups before it: an end counts as its place among the distinct ends, plus their number per group.
     ends, place = numbered(end[rows])
-    reach = ends[np.maximum.accumulate(group * len(ends) + place) - group * len(ends)]
+    base_of_group = group * len(ends)
+    reach = ends[np.maximum.accumulate(base_of_group + place) - base_of_group]
     first = np.append(True, (group[1:] != group[:-1]) | (low[1:] > reach[:-1]))
     last = np.append(first[1:], True)
     return group[first], low[first], reach[last]
@@ -165,6 +176,7 @@ def at_least(sets: list[Intervals], count: int) -> Intervals:
     points = distinct(np.concatenate([starts, ends]))
     if not len(points):
         return EMPTY
+    # Between one point and the next, as many sets hold as have begun and not ended by the first of the two.
     begun = np.searchsorted(np.sort(starts), points[:-1], side="right")
     ended = np.searchsorted(np.sort(ends), points[:-1], side="right")
     return _kept(points, begun - ended >= count)
@@ -177,16 +189,12 @@ def _kept(points: NDArray[Int], kept: NDArray[np.bool_]) -> Intervals:
     return Intervals(points[edges[::2]], points[edges[1::2]])
 
 
-def _empty() -> Intervals:
-    nothing: NDArray[Any] = np.zeros(0, Int)
-    nothing.flags.writeable = False
-    return Intervals(nothing, nothing)
+_NOTHING: NDArray[Any] = np.zeros(0, Int)
+_NOTHING.flags.writeable = False
+EMPTY = Intervals(_NOTHING, _NOTHING)
 
 
-EMPTY = _empty()
-
-
-# Who owns each moment? Labels over time: sweep by priority, by latest end, and cuts at window borders.
+# Labels: one owner for each moment, by priority or by who ends last, and how much of a window each owns.
 
 
 NOBODY = -1
@@ -211,8 +219,8 @@ class Labels:
 
     def of(self, label: int) -> Intervals:
         """Give the time that one label owns."""
-        mine = self.label == label
-        return union(self.start[mine], self.end[mine])
+        is_owned = self.label == label
+        return union(self.start[is_owned], self.end[is_owned])
 
     def cut(self, window_start: ArrayLike, window_end: ArrayLike, labels: int) -> NDArray[Int]:
         """Measure per window (rows) and label 0..labels-1 (columns) the time owned."""
@@ -220,13 +228,18 @@ class Labels:
         return np.stack(sums, axis=-1) if sums else np.zeros((len(np.asarray(window_start)), 0), Int)
 
 
+UNOWNED = Labels(_NOTHING, _NOTHING, _NOTHING)
+
+
 def by_priority(sets: Sequence[Intervals]) -> Labels:
     """Give each moment to the first set that holds it; labels are positions in `sets`."""
     if not sets:
-        return _nothing()
+        return UNOWNED
     points = distinct(np.concatenate([edge for s in sets for edge in (s.start, s.end)]))
     if not len(points):
-        return _nothing()
+        return UNOWNED
+    # By elementary interval, from one point to the next: the set that owns it. The last set goes first, so that the
+    # first set overwrites all others.
     label = np.full(len(points) - 1, NOBODY, Int)
     for index in range(len(sets) - 1, -1, -1):
         borders = np.zeros(len(points), np.int8)
@@ -246,18 +259,20 @@ def by_latest_end(start: ArrayLike, end: ArrayLike, label: ArrayLike) -> Labels:
     kept = high > low
     low, high, tag = low[kept], high[kept], tag[kept]
     if not len(low):
-        return _nothing()
+        return UNOWNED
     order = np.lexsort((tag, -high, low))
     low, high, tag = low[order], high[order], tag[order]
     owner = _running_best(high, tag)
+    # The owner changes where an interval begins, and where one that was an owner ends.
     points = distinct(np.concatenate([low, high[distinct(owner)]]))
     begun = owner[np.searchsorted(low, points[:-1], side="right") - 1]
     return _joined(points, np.where(high[begun] > points[:-1], tag[begun], NOBODY))
 
 
 def _running_best(high: NDArray[Int], tag: NDArray[Int]) -> NDArray[Int]:
-    """For each position the index of the best so far: largest end, then lowest tag."""
+    """Give for each position the index of the best so far: largest end, then lowest tag."""
     ends = distinct(high)
+    # One number that is larger for a larger end and, of equal ends, for a lower tag.
     score = np.searchsorted(ends, high) * (int(tag.max() - tag.min()) + 1) + (tag.max() - tag)
     best = np.maximum.accumulate(score)
     new = np.concatenate([[True], best[1:] > best[:-1]])
@@ -265,14 +280,10 @@ def _running_best(high: NDArray[Int], tag: NDArray[Int]) -> NDArray[Int]:
 
 
 def _joined(points: NDArray[Int], label: NDArray[Int]) -> Labels:
-    """Drop what nobody owns and join neighbours of one owner."""
+    """Drop what nobody owns and join neighbours of one owner; `label[i]` owns points i to i + 1."""
     change = np.concatenate([[True], label[1:] != label[:-1]]) if len(label) else np.zeros(0, bool)
     first = np.flatnonzero(change)
     starts, tags = points[:-1][first], label[first]
     ends = np.concatenate([starts[1:], points[-1:]]) if len(first) else starts
     owned = tags != NOBODY
     return Labels(starts[owned], ends[owned], tags[owned])
-
-
-def _nothing() -> Labels:
-    return Labels(np.zeros(0, Int), np.zeros(0, Int), np.zeros(0, Int))

@@ -64,21 +64,25 @@ def _first_free(tracks: list[int], starts: list[int], ends: list[int]) -> Ints:
 def _greedy(track: Ints, start: Ints, end: Ints) -> NDArray[np.bool_]:
     """Mark the ranges that lane 0 takes; all sorted by track and start."""
     count = len(start)
-    border = np.r_[True, track[1:] != track[:-1]]
-    place = np.cumsum(border) - 1
+    # One time axis for all tracks: each track's times lie `span` behind those of the track before.
+    is_new_track = np.r_[True, track[1:] != track[:-1]]
+    place = np.cumsum(is_new_track) - 1
     first = start.min()
     span = np.int64(max(end.max(), start.max()) - first + 2)
-    low, high = place * span + (start - first), place * span + (np.maximum(end, start) - first)
+    low = place * span + (start - first)
+    high = place * span + (np.maximum(end, start) - first)
+    # A range that begins when all before it are over is always taken: chains of ranges begin there.
     latest = np.maximum.accumulate(high)
     chains: NDArray[np.bool_] = np.r_[True, low[1:] >= latest[:-1]]
     if chains.all():
         return chains
     # The next range of a lane is the first that begins at or after this one's end and is not this one.
     following = np.maximum(np.searchsorted(low, high, side="left"), np.arange(count) + 1)
-    following = np.r_[following, count]
+    following = np.r_[following, count]  # the last entry stands for the end, which follows itself
     marked = np.r_[chains, False]
+    # Pointer doubling: in each pass `following` leads 1, 2, 4, ... ranges ahead, so log2(n) passes mark every chain.
     step = 1
-    while step < count:  # reach 1, 2, 4, ... ranges ahead: the chain in log2(n) passes
+    while step < count:
         reached = following[np.flatnonzero(marked)]
         marked[reached] = True
         following = following[following]
@@ -86,7 +90,7 @@ def _greedy(track: Ints, start: Ints, end: Ints) -> NDArray[np.bool_]:
     return np.asarray(marked[:-1], dtype=bool)
 
 
-# On many tracks at once: which range encloses which, and which one is innermost at a moment? For nesting ranges.
+# Nesting: which range encloses which on its track, and which is the innermost at a moment.
 
 
 _PART = 1 << 16
@@ -112,14 +116,19 @@ class Tracks:
     """
 
     order: Ints
-    """Sorted position to the row as given."""
+    """The row as given of each sorted position."""
     nesting: Nesting
     _starts: Ints
+    """Keys of the starts, by sorted position; a key is `track * span + 2 * time`, so that ends fit in between."""
     _ends: Ints
+    """Keys of the ends, sorted by themselves."""
     _by_depth: Ints
+    """`depth * (count + 1) + position` of every range, sorted: the positions of one depth lie together."""
     _tracks: Ints
+    """The distinct tracks; a track's place here is its number in the keys."""
     _span: int
     _first: int
+    """The earliest start; keys count from it."""
 
     @property
     def depth(self) -> NDArray[np.int32]:
@@ -148,18 +157,25 @@ class Tracks:
             rows[known] = self._innermost(track[known], at[known]) if known.any() else rows[known]
             return rows
         key = place * self._span + 2 * (at - self._first)
+        # Ranges that have begun less ranges that have ended are those that are open, one in the other.
         before = np.searchsorted(self._starts, key, side="right")
         level = before - np.searchsorted(self._ends, key, side="right")
         # With `level` ranges open, the innermost of them is the last one that began at the depth below.
         wanted = (level - 1) * (len(self.order) + 1) + before
-        found = np.searchsorted(self._by_depth, wanted, side="left") - 1
-        hit = self._by_depth[np.maximum(found, 0)]
-        inside = (level > 0) & (found >= 0) & (hit >= wanted - before)
-        return np.where(inside, self.order[hit - np.where(inside, wanted - before, hit)], -1)
+        begin_of_depth = wanted - before
+        listed = np.searchsorted(self._by_depth, wanted, side="left") - 1
+        key_of_range = self._by_depth[np.maximum(listed, 0)]
+        inside = (level > 0) & (listed >= 0) & (key_of_range >= begin_of_depth)
+        position = np.where(inside, key_of_range - begin_of_depth, 0)
+        return np.where(inside, self.order[position], -1)
 
 
 def nest(track: Ints, start: Ints, duration: Ints) -> Tracks:
-    """Nest ranges; `track` may hold any integers, durations are not negative."""
+    """Nest ranges; `track` may hold any integers, durations are not negative.
+
+    A range's depth is the number of ranges that have begun before it on its track and not ended yet; its parent is the
+    last of them that lies one level higher.
+    """
     count = len(start)
     tracks, place = numbered(track)
     first = int(start.min()) if count else 0
@@ -168,6 +184,7 @@ def nest(track: Ints, start: Ints, duration: Ints) -> Tracks:
         duration = np.minimum(duration, 0)
         start = np.clip(start, first, first + 2**40)
         span = 2**42
+    # Times count double, so that an empty range ends half a step after it begins: inside whatever begins there.
     low = place * span + 2 * (start - first)
     high = low + np.maximum(2 * duration, 1)
     order = sorted_rows(low, -high)

@@ -1,4 +1,7 @@
-"""Rows without loops: values by code, rows by key, groups of equal keys, and places within a group."""
+"""Rows without loops: values by code, rows by key or time, groups of equal keys, and places within a group.
+
+A *code* is a number that stands for a value in a list (of texts, of groups): `values[code]`; -1 stands for none.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -15,10 +18,9 @@ if TYPE_CHECKING:
 def lookup(values: Iterable[Any] | NDArray[Any], codes: NDArray[Any], *, missing: str | float) -> NDArray[Any]:
     """Give each row the value of its code; -1, and the code behind the last value, give `missing`.
 
-    Texts come as objects. So a property of a name is found once for each distinct name, not for each row:
+    Texts come as objects.
 
-        codes, names = launches.codes("name")
-        allocates = lookup([name in ALLOCATORS for name in names], codes, missing=False)
+        lookup([5, 7], [1, 0, -1], missing=0) == [7, 5, 0]
     """
     if isinstance(values, np.ndarray):
         return np.asarray(np.append(values, missing)[codes])
@@ -37,36 +39,91 @@ def rows_of(keys: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
     low, high = int(keys.min()), int(keys.max())
     if high - low > 8 * (len(keys) + len(wanted)) + (1 << 10):
         order = np.argsort(keys, kind="stable")
-        row = order[np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)]
+        place = np.searchsorted(keys[order], wanted)
+        row = order[np.minimum(place, len(keys) - 1)]
         return np.where((keys[row] == wanted) & (wanted >= 0), row, -1)
     # Keys that lie close together, as event numbers do, index a list; its last entry stands for every other key.
     row_of_key = np.full(high - low + 2, -1, np.int64)
+    # From the last to the first, so that the first row of a key is what stays.
     row_of_key[keys[::-1] - low] = np.arange(len(keys) - 1, -1, -1)
     known = (wanted >= max(low, 0)) & (wanted <= high)
     return row_of_key.take(np.where(known, wanted - low, high - low + 1))
 
 
+def last_by(moments: NDArray[np.int64], rows: NDArray[np.int64], by: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give for each time in `by` the one of `rows` whose moment is the last at or before it; -1 where none is.
+
+    `moments` has an entry for every row, in any order. So this is the work that had ended last when another began:
+
+        last_by(end, rows_of_device, by=start[waiting])
+    """
+    ordered = rows[np.argsort(moments[rows], kind="stable")]
+    place = np.searchsorted(moments[ordered], by, side="right") - 1
+    return lookup(ordered, place, missing=-1)
+
+
+def range_at(begin: NDArray[np.int64], end: NDArray[np.int64], moments: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give for each moment the range that began last, if the moment lies in it; -1 elsewhere. Sorted by begin.
+
+    range_at([0, 10], [5, 20], [3, 7, 10]) == [0, -1, 1]
+    """
+    place = np.searchsorted(begin, moments, side="right") - 1
+    ends = lookup(end, place, missing=np.iinfo(np.int64).min)
+    return np.where(moments < ends, place, -1)
+
+
+def stacked_codes(columns: Iterable[tuple[NDArray[Any], Sequence[str]]]) -> tuple[NDArray[np.int64], list[str]]:
+    """Put text columns below each other, in codes that mean the same text in all of them; -1 stays -1.
+
+    stacked_codes([([0, 1], ["a", "b"]), ([0], ["b"])]) == ([0, 1, 1], ["a", "b"])
+    """
+    code_of: dict[str, int] = {}
+    stacked = [
+        lookup([code_of.setdefault(text, len(code_of)) for text in texts], codes, missing=-1)
+        for codes, texts in columns
+    ]
+    return np.concatenate(stacked), list(code_of)
+
+
+def by_appearance(codes: NDArray[np.int64], texts: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
+    """Give the texts that occur new codes, in the order in which they first do; the others are dropped.
+
+    by_appearance([2, 0, 2], ["a", "b", "c"]) == ([0, 1, 0], ["c", "a"])
+    """
+    # By old code: the first row that has it, len(codes) where none does; then the new code.
+    first_row = np.full(len(texts), len(codes), np.int64)
+    first_row[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    used = np.argsort(first_row, kind="stable")[: np.count_nonzero(first_row < len(codes))]
+    new_code = np.empty(len(texts), np.int64)
+    new_code[used] = np.arange(len(used))
+    return new_code[codes], [texts[code] for code in used.tolist()]
+
+
 def group_codes(*keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Give the distinct combinations of several integer columns numbers, in sorted order of the columns."""
+    """Give the distinct combinations of several integer columns numbers from 0, in sorted order of the columns.
+
+    group_codes([1, 0, 1], [5, 5, 4]) == [2, 0, 1]
+    """
     if not len(keys[0]):
         return np.zeros(0, np.int64)
     codes = numbered(keys[0])[1]
     for key in keys[1:]:
-        known, code = numbered(key)
-        codes = numbered(codes * len(known) + code)[1]
+        values, code = numbered(key)
+        codes = numbered(codes * len(values) + code)[1]
     return codes
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
     """Give the distinct values in order; `np.unique` hashes them first, which takes several times as long."""
     ordered = np.sort(values)
-    return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]])
+    return np.asarray(ordered[_begins(ordered)]) if len(ordered) else ordered
 
 
 def first_rows(codes: NDArray[Any]) -> NDArray[np.int64]:
     """Give for each distinct value, in order, the row that has it first."""
-    known, place = numbered(codes)
-    first = np.empty(len(known), np.int64)
+    values, place = numbered(codes)
+    first = np.empty(len(values), np.int64)
+    # From the last row to the first, so that the first row of a value is what stays.
     first[place[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return first
 
@@ -78,16 +135,17 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
     if high - low > max(4 * len(values), 1 << 10):
-        found, place = np.unique(values, return_inverse=True)
-        return found, place.astype(np.int64, copy=False)
+        known, place = np.unique(values, return_inverse=True)
+        return known, place.astype(np.int64, copy=False)
     offset = values.astype(np.int64, copy=False)
     offset = offset - low if low else offset
-    there = np.zeros(high - low + 1, bool)
-    there[offset] = True
-    found = np.flatnonzero(there)
-    if len(found) == len(there):
-        return (found + low).astype(values.dtype), offset
-    return (found + low).astype(values.dtype), (np.cumsum(there) - 1).take(offset)
+    # By value from the lowest to the highest: whether it occurs.
+    occurs = np.zeros(high - low + 1, bool)
+    occurs[offset] = True
+    known = (np.flatnonzero(occurs) + low).astype(values.dtype)
+    if len(known) == len(occurs):
+        return known, offset
+    return known, (np.cumsum(occurs) - 1).take(offset)
 
 
 def sorted_rows(first: NDArray[Any], then: NDArray[Any]) -> NDArray[np.int64]:
@@ -97,9 +155,10 @@ def sorted_rows(first: NDArray[Any], then: NDArray[Any]) -> NDArray[np.int64]:
     """
     order = np.argsort(first, kind="stable")
     ordered = first[order]
-    alike = ordered[1:] == ordered[:-1]
-    if alike.any():
-        tied = np.flatnonzero(np.r_[False, alike] | np.r_[alike, False])
+    as_before = ordered[1:] == ordered[:-1]
+    if as_before.any():
+        # Only rows that share their first key with a neighbour are sorted by the second.
+        tied = np.flatnonzero(np.r_[False, as_before] | np.r_[as_before, False])
         rows = order[tied]
         order[tied] = rows[np.lexsort((then[rows], first[rows]))]
     return order
@@ -113,19 +172,30 @@ def sorted_within(codes: NDArray[Any], times: NDArray[Any]) -> NDArray[np.int64]
     by_time = np.argsort(times, kind="stable")
     low, high = (int(codes.min()), int(codes.max())) if len(codes) else (0, 0)
     ordered = codes.take(by_time)
+    # NumPy sorts 16 bits by counting: one pass, and stable, so that rows of one code stay in order of time.
     narrow = (ordered - low).astype(np.uint16) if high - low < 1 << 16 else ordered
     return by_time[np.argsort(narrow, kind="stable")]
 
 
 def occurrence(codes: NDArray[np.int64], order: NDArray[Any]) -> NDArray[np.int64]:
-    """Count, within each code and by `order` (ties: as given), how many rows come before each row."""
-    rows = np.lexsort((np.arange(len(codes)), order, codes))
-    ordered = codes[rows]
-    first = np.concatenate([[True], ordered[1:] != ordered[:-1]]) if len(codes) else np.zeros(0, bool)
-    begin = np.maximum.accumulate(np.where(first, np.arange(len(codes)), 0)) if len(codes) else np.zeros(0, np.int64)
+    """Count, within each code and by `order` (ties: as given), how many rows come before each row.
+
+    occurrence([7, 8, 7, 7], [0, 1, 2, 3]) == [0, 0, 1, 2]
+    """
+    if not len(codes):
+        return np.zeros(0, np.int64)
+    place = np.arange(len(codes))
+    rows = np.lexsort((place, order, codes))
+    # In sorted order: where the code of each row begins.
+    begin_of_code = np.maximum.accumulate(np.where(_begins(codes[rows]), place, 0))
     number = np.empty(len(codes), np.int64)
-    number[rows] = np.arange(len(codes)) - begin
+    number[rows] = place - begin_of_code
     return number
+
+
+def _begins(ordered: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mark the first of each run of equal values."""
+    return np.append(True, ordered[1:] != ordered[:-1])
 
 
 def occurrence_from_end(codes: NDArray[np.int64], order: NDArray[Any]) -> NDArray[np.int64]:
@@ -150,5 +220,5 @@ def rows_by_code(codes: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
         return {}
     order = np.argsort(codes, kind="stable") if (codes[1:] < codes[:-1]).any() else np.arange(len(codes))
     ordered = codes[order]
-    begin = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    begin = np.flatnonzero(_begins(ordered))
     return dict(zip(ordered[begin].tolist(), np.split(order, begin[1:]), strict=True))

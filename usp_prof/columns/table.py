@@ -1,4 +1,8 @@
-"""Table as NumPy arrays by column name, each made when it is first asked for."""
+"""Columns: a table's columns as NumPy arrays, each read when it is first asked for, and views that stand for tables.
+
+A view gives its columns one by one, so that a table can be narrowed (`Chosen`), changed (`Replaced`) or joined from
+several ranks (`Stacked`) without being read as a whole.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
-
-
-# What can stand for a table without being read or copied as a whole? Anything that gives its columns one by one.
 
 
 class View(Protocol):
@@ -148,9 +149,16 @@ class Columns:
 
     def matches(self, name: str, *wanted: str) -> NDArray[np.bool_]:
         """Say for each row whether a text column is one of the wanted texts."""
-        codes, values = self.narrow_codes(name)
-        hits = np.array([value in wanted for value in values] + [False], dtype=bool)
-        return hits.take(codes)
+        return self.satisfies(name, lambda text: text in wanted)
+
+    def satisfies(self, name: str, accepts: Callable[[str], object]) -> NDArray[np.bool_]:
+        """Say for each row whether its text is accepted, as by a pattern's `search`; each distinct text once."""
+        return self.by_text(name, lambda text: bool(accepts(text)), missing=False)
+
+    def by_text(self, name: str, meaning: Callable[[str], Any], *, missing: str | float) -> NDArray[Any]:
+        """Give each row what its text means, asked once for each distinct text; `missing` tells the type if none is."""
+        codes, texts = self.narrow_codes(name)
+        return lookup([meaning(text) for text in texts], codes, missing=missing)
 
     def take(self, rows: NDArray[Any]) -> Columns:
         """Keep the rows of a mask or of an index array."""

@@ -128,7 +128,7 @@ class LongText:
         self._spilt, self._spilt_bytes, self._limit = None, 0, float("inf")
 
 
-# When need Python not look for cycles among its objects? While many are made that have none.
+# Cycles: Python need not look for any while many objects are made that have none.
 
 
 @contextmanager

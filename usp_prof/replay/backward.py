@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.intervals import union
+from usp_prof.columns.intervals import time_of
 from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.replay.node_work import Family, Shape, shape_of
 from usp_prof.tables.events.phases import ENGINE
@@ -81,32 +81,31 @@ def _measured(tables: TableSet) -> Recomputation | None:
 
 def nodes_run_again(tables: TableSet, nodes: Nodes) -> Flags:
     """Mark the measured nodes that run again: device work, and the host calls that launched it."""
-    found = np.zeros(len(nodes), dtype=bool)
+    is_again = np.zeros(len(nodes), dtype=bool)
     for rank in tables.ranks:
         ops, work = tables.columns("ops", rank), tables.columns("activities", rank)
         runs_again = ops_run_again(ops)
         op_row = rows_of(ops["event"], work["op_event"])
-        work_again = np.append(runs_again, False)[op_row]
+        work_again = lookup(runs_again, op_row, missing=False)
         if not (work["launch_event"] >= 0).any():
             # On a host, work that is no op itself (a timed wait in its place) runs again with the ops around it.
-            begin, end = ops["start_ns"][runs_again], (ops["start_ns"] + ops["dur_ns"])[runs_again]
             computes = work.matches("kind", "compute") & (op_row < 0)
-            work_again |= computes & union(begin, end).holds(work["start_ns"])
+            work_again |= computes & time_of(ops, runs_again).holds(work["start_ns"])
         rows = nodes.of_rank(rank)
         event = nodes.event[rows] if nodes.event is not None else rows
         launched = np.isin(event, work["launch_event"][work_again])
-        found[rows] = np.where(nodes.of_host[rows], launched, np.isin(event, work["event"][work_again]))
-    return found
+        is_again[rows] = np.where(nodes.of_host[rows], launched, np.isin(event, work["event"][work_again]))
+    return is_again
 
 
 def ops_run_again(ops: Columns) -> Flags:
-    """Mark the ops that are a forward inside backward."""
-    codes, names = ops.codes("name")
-    is_engine = lookup([name.startswith(ENGINE) for name in names], codes, missing=False).astype(bool)
+    """Mark the ops that are a forward inside backward, as the table at the top of this file tells them."""
+    is_engine = ops.satisfies("name", lambda name: name.startswith(ENGINE))
     parent = rows_of(ops["event"], ops["parent"])
-    under_engine = np.append(is_engine, False)[parent]
+    under_engine = lookup(is_engine, parent, missing=False)  # parent -1: the op lies in no other
     builds_graph = (ops["sequence"] >= 0) & ~is_engine & ~under_engine
-    # Place of each op: that of the op around it, unless an engine or a forward inside the engine begins here.
+    # Place of each op: that of the op around it, unless an engine or a forward inside the engine begins here. Filled
+    # level by level from the outside; the last entry is that of ops that lie in no other.
     place = np.append(np.where(is_engine, _ENGINE, _ELSEWHERE), _ELSEWHERE)
     depth = ops["depth"]
     for level in range(1, int(depth.max(initial=0)) + 1):
@@ -118,9 +117,8 @@ def ops_run_again(ops: Columns) -> Flags:
 
 def _can_tell(ops: Columns) -> bool:
     """Say whether autograd ran here and numbered its ops, and nothing is compiled."""
-    codes, names = ops.codes("name")
-    is_engine = lookup([name.startswith(ENGINE) for name in names], codes, missing=False).astype(bool)
-    is_compiled = any(name.startswith(_COMPILED) for name in names)
+    is_engine = ops.satisfies("name", lambda name: name.startswith(ENGINE))
+    is_compiled = any(name.startswith(_COMPILED) for name in ops.codes("name")[1])
     return not is_compiled and bool((ops["sequence"][is_engine] >= 0).any())
 
 
@@ -181,9 +179,10 @@ def _accumulated(tables: TableSet, rank: int) -> Accumulated:
     rows = rows[np.argsort(ops["start_ns"][rows], kind="stable")]
     codes, texts = ops.codes("input_dims")
     used = np.unique(codes[rows])
-    sizes = np.ones(len(texts) + 1, np.int64)
-    sizes[used] = [_elements(texts[code]) if 0 <= code < len(texts) else 1 for code in used.tolist()]
-    return Accumulated(ops["start_ns"][rows], sizes[codes[rows]], ops["step"][rows])
+    # By code: the elements of shapes that accumulations have; the others are not read.
+    elements = np.ones(len(texts), np.int64)
+    elements[used] = [_elements(texts[code]) for code in used.tolist()]
+    return Accumulated(ops["start_ns"][rows], elements[codes[rows]], ops["step"][rows])
 
 
 def _elements(text: str) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import lookup, numbered, sorted_within
+from usp_prof.columns.rows import numbered, sorted_within, stacked_codes
 from usp_prof.replay.dependencies import RankWaits, waits_of
 from usp_prof.replay.full_queue import usual_launch_ns, waited_for_room
 from usp_prof.replay.graph import HOST_KINDS, NEVER, Edges, Graph, NodeKind, Nodes
@@ -33,21 +33,31 @@ COMPUTING_LANE = "cpu"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankNodes:
-    """One rank's nodes in lane order; `event` and `launch` are its own event numbers, `part` its row of collectives."""
+    """One rank's nodes, sorted by lane and start: one entry a node in each array."""
 
     rank: int
     lane: Ints
     kind: Ints
+    """Of `NodeKind`."""
     start: Ints
     duration: Ints
+    """Both on the rank's own clock."""
     step: Ints
+    """-1 outside of all steps."""
     name: tuple[Ints, list[str]]
+    """Codes and texts."""
     axis: tuple[Ints, list[str]]
+    """Codes and texts; -1 for calls of the host."""
     event: Ints
+    """Its event among those of its rank's file."""
     launch: Ints
+    """Event of the call that launched it; -1 where that is not in the trace."""
     part: Ints
+    """Row of its rank's `collectives`; -1 for what is no communication."""
     on_device: bool
+    """Some work was launched: the rank has a device beside its host."""
     lanes: int
+    """How many lanes it has."""
     end: Ints = field(init=False)
     """Ends on the rank's own clock."""
     of_device: Flags = field(init=False)
@@ -69,8 +79,7 @@ class RankNodes:
 def nodes_of(tables: TableSet, rank: int) -> RankNodes:
     """Set one rank's nodes up."""
     work = tables.columns("activities", rank)
-    codes, kinds = work.codes("kind")
-    kind = lookup([_KINDS.get(text, NodeKind.COMPUTE) for text in kinds], codes, missing=0)
+    kind = work.by_text("kind", lambda text: _KINDS.get(text, NodeKind.COMPUTE), missing=0)
     names, texts = work.codes("name")
     axis = work.codes("axis")
     lane = _lanes(work, kind)
@@ -78,25 +87,26 @@ def nodes_of(tables: TableSet, rank: int) -> RankNodes:
     on_device = bool((work["launch_event"] >= 0).any())
     if not on_device:
         calls = calls[:, :0]
-    host_names = np.full(calls.shape[1], len(texts))
+    # Device work, then the host's calls on a lane of their own behind all others.
+    none = np.full(calls.shape[1], -1)
     columns = {
-        "lane": np.append(lane, np.full(calls.shape[1], lane.max(initial=-1) + 1)),
+        "lane": np.append(lane, none + lane.max(initial=-1) + 2),
         "kind": np.append(kind, calls[3]),
         "start": np.append(work["start_ns"], calls[1]),
         "duration": np.append(work["dur_ns"], calls[2]),
         "step": np.append(work["step"], calls[4]),
         "event": np.append(work["event"], calls[0]),
-        "launch": np.append(work["launch_event"], np.full(calls.shape[1], -1)),
-        "part": np.append(work["collective"], np.full(calls.shape[1], -1)),
+        "launch": np.append(work["launch_event"], none),
+        "part": np.append(work["collective"], none),
     }
-    name = np.append(names, host_names)
-    axes = np.append(axis[0], np.full(calls.shape[1], -1))
+    name = np.append(names, np.full(calls.shape[1], len(texts)))
+    axis_code = np.append(axis[0], none)
     order = sorted_within(columns["lane"], columns["start"])
     sorted_columns = {key: np.asarray(value, np.int64).take(order) for key, value in columns.items()}
     return RankNodes(
         rank,
         name=(name[order], [*texts, HOST_LANE]),
-        axis=(axes[order], axis[1]),
+        axis=(axis_code[order], axis[1]),
         on_device=on_device,
         lanes=int(columns["lane"].max(initial=-1)) + 1,
         **sorted_columns,
@@ -105,13 +115,11 @@ def nodes_of(tables: TableSet, rank: int) -> RankNodes:
 
 def _lanes(work: Columns, kind: Ints) -> Ints:
     """Give lanes numbers: threads that compute are one (they take turns), posted sends and receives one each."""
-    codes, texts = work.codes("lane")
-    merged = {text: COMPUTING_LANE if text.split(" ")[0] == COMPUTING_LANE else text for text in texts}
-    distinct = sorted(set(merged.values()))
-    place = {text: number for number, text in enumerate(distinct)}
-    lane = lookup([place[merged[text]] for text in texts], codes, missing=0)
-    posted = lookup(["p2p" in text for text in texts], codes, missing=False) & (kind == NodeKind.COMMUNICATION)
-    lane[posted] = len(distinct) + np.arange(int(posted.sum()))
+    merged = {text: COMPUTING_LANE if text.split(" ")[0] == COMPUTING_LANE else text for text in work.codes("lane")[1]}
+    names = sorted(set(merged.values()))
+    lane = work.by_text("lane", lambda text: names.index(merged[text]), missing=0)
+    is_posted = work.satisfies("lane", lambda text: "p2p" in text) & (kind == NodeKind.COMMUNICATION)
+    lane[is_posted] = len(names) + np.arange(int(is_posted.sum()))
     return lane
 
 
@@ -179,8 +187,8 @@ def _build(tables: TableSet) -> Graph:
     first_node = np.cumsum([0, *(len(own.lane) for own in ranks)]).tolist()
     first_lane = np.cumsum([0, *(own.lanes for own in ranks)]).tolist()
     start, end = np.concatenate(start_of_rank), np.concatenate(end_of_rank)
-    name, names = _texts(ranks, "name")
-    axis, axes = _texts(ranks, "axis")
+    name, names = stacked_codes(own.name for own in ranks)
+    axis, axes = stacked_codes(own.axis for own in ranks)
     nodes = Nodes(
         rank=np.repeat([own.rank for own in ranks], np.diff(first_node)),
         lane=np.concatenate([own.lane + low for own, low in zip(ranks, first_lane[:-1], strict=True)]),
@@ -203,7 +211,7 @@ def _build(tables: TableSet) -> Graph:
     transfer, tied = _transfers(nodes)
     gap = np.concatenate([of_rank.gap for of_rank in waits])
     earliest = np.concatenate([of_rank.earliest for of_rank in waits])
-    return Graph(nodes, gap, earliest, edges, nodes.duration, transfer, tied, axes, names, dropped)
+    return Graph(nodes, gap, earliest, edges, nodes.duration, transfer, tied, tuple(axes), tuple(names), dropped)
 
 
 def _on_one_clock(nodes: RankNodes, waits: RankWaits, start: Ints, end: Ints) -> tuple[RankWaits, int]:
@@ -246,17 +254,6 @@ def _settled(
     lag = lag + np.where(came_last, missing[target], 0)
     is_short &= ~is_drift
     return lag, np.where(is_short & ~first, since_lane, gap), np.where(is_short & first, start, earliest)
-
-
-def _texts(ranks: list[RankNodes], which: str) -> tuple[Ints, tuple[str, ...]]:
-    """Bring the ranks' codes of a text to one list of texts."""
-    known: dict[str, int] = {}
-    columns = []
-    for nodes in ranks:
-        codes, texts = getattr(nodes, which)
-        numbers = np.array([known.setdefault(text, len(known)) for text in texts] + [-1], np.int64)
-        columns.append(numbers[codes])
-    return np.concatenate(columns), tuple(known)
 
 
 def _calls(tables: TableSet, ranks: list[RankNodes], count: int) -> Ints:

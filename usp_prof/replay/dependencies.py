@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import lookup, rows_of
+from usp_prof.columns.rows import last_by, lookup, rows_of
 from usp_prof.replay.full_queue import freed_by
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
 from usp_prof.replay.hidden_waits import hidden_waits
@@ -123,14 +123,10 @@ def waits_of(tables: TableSet, n: RankNodes) -> RankWaits:
 
 
 def _launches(n: RankNodes) -> tuple[Ints, Ints]:
-    """Give each device node its launching call, and the least time a launch takes on this rank."""
+    """Give each device node its launching call (-1: none), and the least time a launch takes on this rank."""
     host = np.flatnonzero(n.kind == NodeKind.HOST)
-    source = np.full(len(n.lane), -1, np.int64)
-    if not len(host):
-        return source, np.zeros(len(n.lane), np.int64)
-    place = rows_of(n.event[host], n.launch)
-    known = place >= 0
-    source[known] = host[place[known]]
+    source = lookup(host, rows_of(n.event[host], n.launch), missing=-1)
+    known = source >= 0
     delay = (n.start - n.start[source])[known]
     # Where the device's clock runs before the host's, work seems to begin before its launch: nothing tells the least.
     # Nor where the queue was never empty: the least delay is then that of a queue, up to a whole step.
@@ -141,7 +137,11 @@ def _launches(n: RankNodes) -> tuple[Ints, Ints]:
 
 
 def _issues(tables: TableSet, n: RankNodes, launch: Ints) -> tuple[Ints, Ints]:
-    """Give each communication the compute before it: on a device by order of launch, on CPU by when it was posted."""
+    """Give each communication the compute before it, and when it could have begun for that.
+
+    On a device it follows the compute launched before it, and can begin when that ends. On a CPU it follows the compute
+    that ended before it was posted, and can begin when it was posted.
+    """
     source, at = np.full(len(n.lane), -1, np.int64), np.full(len(n.lane), NEVER)
     parts = np.flatnonzero(n.kind == NodeKind.COMMUNICATION)
     compute = np.flatnonzero(n.kind == NodeKind.COMPUTE)
@@ -150,19 +150,14 @@ def _issues(tables: TableSet, n: RankNodes, launch: Ints) -> tuple[Ints, Ints]:
     if n.on_device:
         called = np.where(launch >= 0, n.start[launch], NEVER)
         linked = compute[launch[compute] >= 0]
-        linked = linked[np.argsort(called[linked], kind="stable")]
-        place = np.searchsorted(called[linked], called[parts]) - 1
-        before = lookup(linked, np.where(place >= 0, place, -1), missing=-1)
+        before = last_by(called, linked, by=called[parts] - 1)
         good = (before >= 0) & (launch[parts] >= 0) & (n.end[before] <= n.start[parts])
         source[parts[good]] = before[good]
         at[parts[good]] = n.end[before[good]]
         return source, at
     posted = np.minimum(_posted(tables, n, parts), n.start[parts])
-    order = compute[np.argsort(n.end[compute], kind="stable")]
-    place = np.searchsorted(n.end[order], posted, side="right") - 1
-    good = place >= 0
-    source[parts[good]] = order[place[good]]
-    at[parts[good]] = posted[good]
+    source[parts] = last_by(n.end, compute, by=posted)
+    at[parts] = np.where(source[parts] >= 0, posted, NEVER)
     return source, at
 
 
@@ -183,11 +178,7 @@ def _before_post(n: RankNodes, compute: Ints, posted: Ints) -> Ints:
     parts = np.flatnonzero((n.kind == NodeKind.COMMUNICATION) & (compute >= 0))
     parts = parts[posted[parts] - n.end[compute[parts]] > HOST_WAIT_NS]
     ended = np.flatnonzero(n.kind == NodeKind.COMMUNICATION)
-    if not len(parts) or not len(ended):
-        return source
-    ended = ended[np.argsort(n.end[ended], kind="stable")]
-    place = np.searchsorted(n.end[ended], posted[parts], side="right") - 1
-    before = np.where(place >= 0, ended[np.maximum(place, 0)], -1)
+    before = last_by(n.end, ended, by=posted[parts])
     good = (before >= 0) & (n.end[before] > n.end[compute[parts]]) & (n.lane[before] != n.lane[parts])
     source[parts[good]] = before[good]
     return source
@@ -202,13 +193,9 @@ def _other_lane(n: RankNodes, explained_at: Ints, unexplained_ns: Ints) -> Ints:
     else:
         ended = np.flatnonzero(n.kind == NodeKind.COMMUNICATION)
         seeking = np.flatnonzero((n.kind == NodeKind.COMPUTE) & (unexplained_ns > HOST_WAIT_NS))
-    if not len(ended) or not len(seeking):
-        return source
-    ended = ended[np.argsort(n.end[ended], kind="stable")]
     # On CPU traces a communication's range is closed a little after the thread that waited for it goes on.
     slack = 0 if n.on_device else np.minimum(CLOSED_NS, unexplained_ns[seeking] // 2)
-    place = np.searchsorted(n.end[ended], n.start[seeking] + slack, side="right") - 1
-    before = np.where(place >= 0, ended[np.maximum(place, 0)], -1)
+    before = last_by(n.end, ended, by=n.start[seeking] + slack)
     good = (before >= 0) & (n.end[before] > explained_at[seeking]) & (n.lane[before] != n.lane[seeking])
     good &= n.start[before] < n.start[seeking]
     source[seeking[good]] = before[good]
@@ -220,15 +207,16 @@ def _boundaries(n: RankNodes, edges: _Edges) -> None:
     device = np.flatnonzero(n.of_device & (n.step >= 0))
     if not len(device):
         return
+    # The first compute of each step.
     compute = device[n.kind[device] == NodeKind.COMPUTE]
     compute = compute[np.lexsort((n.start[compute], n.step[compute]))]
-    steps, head = np.unique(n.step[compute], return_index=True)
-    firsts = dict(zip(steps.tolist(), compute[head].tolist(), strict=True))
+    steps, first = np.unique(n.step[compute], return_index=True)
+    # The last node of each lane within each step, by end.
     ordered = device[np.lexsort((n.end[device], n.lane[device], n.step[device]))]
-    last = np.ones(len(ordered), dtype=bool)
-    last[:-1] = (n.lane[ordered][1:] != n.lane[ordered][:-1]) | (n.step[ordered][1:] != n.step[ordered][:-1])
-    tails = ordered[last]
-    following = np.array([firsts.get(int(step) + 1, -1) for step in n.step[tails].tolist()], np.int64)
+    is_last = np.ones(len(ordered), dtype=bool)
+    is_last[:-1] = (np.diff(n.lane[ordered]) != 0) | (np.diff(n.step[ordered]) != 0)
+    tails = ordered[is_last]
+    following = lookup(compute[first], rows_of(steps, n.step[tails] + 1), missing=-1)
     good = (following >= 0) & (n.end[tails] <= n.start[following]) & (n.lane[tails] != n.lane[following])
     edges.add(tails[good], following[good], np.zeros(int(good.sum()), np.int64), EdgeKind.BOUNDARY)
 
@@ -279,14 +267,14 @@ def _untraced_waits(n: RankNodes, edges: _Edges, gap: Ints, launched_at: Ints) -
     if not len(host) or not len(device):
         return
     stopped, resumed = n.start[host] - gap[host], n.start[host]
-    ended = device[np.argsort(n.end[device], kind="stable")]
-    place = np.searchsorted(n.end[ended], resumed, side="right") - 1
-    awaited = np.where(place >= 0, ended[np.maximum(place, 0)], -1)
+    awaited = last_by(n.end, device, by=resumed)
     known = (awaited >= 0) & (launched_at[awaited] > NEVER) & (launched_at[awaited] <= stopped)
     soon = (n.end[awaited] > stopped) & (resumed - n.end[awaited] <= RESUMED_NS)
+    # Nodes are sorted by lane, so the work behind the awaited one on its stream is the next node.
     follower = np.minimum(awaited + 1, len(n.lane) - 1)
     on_stream = (n.lane[follower] == n.lane[awaited]) & (follower != awaited)
     drained = ~on_stream | (launched_at[follower] > stopped)
+    # Pending when the host went on: launched, but not begun.
     launches = np.sort(launched_at[device])
     pending = np.searchsorted(launches, resumed) - np.searchsorted(np.sort(n.start[device]), resumed)
     rows = known & soon & (drained | (pending >= FULL_QUEUE))

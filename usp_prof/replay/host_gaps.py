@@ -1,4 +1,8 @@
-"""Host gaps: what a rank's host did between its calls. It thinks, loads data, and now and then pauses."""
+"""Host gaps: think times before nodes, data loading, and pauses of a rank's host.
+
+The *think time* before a node is the part of the gap before it that the host spends on its own: Python between two
+launches, the data loader, now and then a pause (garbage collection, a checkpoint, another process on its core).
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import lookup, numbered
+from usp_prof.columns.intervals import Intervals, time_of, union
+from usp_prof.columns.rows import numbered
 from usp_prof.replay.graph import EdgeKind, NodeKind
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
     from usp_prof.columns.table import Columns
     from usp_prof.replay.graph import Edges, Flags, Graph, Ints
+    from usp_prof.tables.clock import Clock
     from usp_prof.tables.table_set import TableSet
 
 LOADS_DATA = re.compile(r"dataloader|data_loader|^train::input\b", re.IGNORECASE)
@@ -41,25 +47,38 @@ def pauses(graph: Graph, tables: TableSet) -> Ints:
 
 
 def _pauses(graph: Graph, tables: TableSet) -> Ints:
-    hosts, clocks, think = graph.nodes.of_host, clock.of(tables), think_times(graph)
-    seen = [rank for rank, known in hosts_seen(graph, tables).items() if known]
-    thoughts = {rank: (mine := graph.nodes.of_rank(rank))[think[mine] > 0] for rank in seen}
-    usual = {rank: _usual(graph, think, rows) for rank, rows in thoughts.items() if len(rows)}
-    found = []
-    for rank, own in usual.items():
-        rows, on_device = thoughts[rank], bool(hosts[thoughts[rank]].any())
+    """Find the nodes before which the host paused, rank by rank.
+
+    1. A rank's ordinary think time is its 99th percentile, or that of the median rank where that is less.
+    2. A pause is a think time of at least PAUSE_NS and PAUSE_RATIO times that, without data loading and without
+       calls that take memory.
+    3. On a CPU a rank waits for its turn on a core: with more than one such a step, only longer ones are pauses.
+    """
+    nodes, clocks, think = graph.nodes, clock.of(tables), think_times(graph)
+    # By rank: its nodes with think time before them, and the usual one.
+    thinking = {}
+    for rank, is_seen in hosts_seen(graph, tables).items():
+        rows = nodes.of_rank(rank)
+        rows = rows[think[rows] > 0]
+        if is_seen and len(rows):
+            thinking[rank] = rows
+    usual_ns = {rank: _usual(graph, think, rows) for rank, rows in thinking.items()}
+    pauses_by_rank = [np.zeros(0, np.int64)]
+    for rank, usual in usual_ns.items():
+        has_device = bool(nodes.of_host[thinking[rank]].any())
         # A host that pauses all the time is told from the others; on a CPU ranks may differ in what they wait for.
-        ordinary = min(own, float(np.median(list(usual.values())))) if on_device else own
+        ordinary = min(usual, float(np.median(list(usual_ns.values())))) if has_device else usual
         least = max(PAUSE_NS, PAUSE_RATIO * ordinary)
-        rows = rows[think[rows] > least]
+        rows = thinking[rank][think[thinking[rank]] > least]
         paused = think[rows]
-        for begin, end in (loading(tables, rank), allocating(tables.columns("launches", rank))):
-            there = (clocks.align(rank, begin), clocks.align(rank, end))
-            paused = paused - overlap(*there, graph.nodes.start[rows] - think[rows], graph.nodes.start[rows])
-        if not on_device and (paused > least).sum() > len(numbered(graph.nodes.step[thoughts[rank]])[0]):
-            least = max(SLICE_NS, PAUSE_RATIO * own)
-        found.append(rows[paused > least])
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+        for busy in (loading(tables, rank), allocating(tables.columns("launches", rank))):
+            host_time = _on_common_clock(busy, clocks, rank)
+            paused = paused - host_time.within(nodes.start[rows] - think[rows], nodes.start[rows])
+        steps = len(numbered(nodes.step[thinking[rank]])[0])
+        if not has_device and (paused > least).sum() > steps:
+            least = max(SLICE_NS, PAUSE_RATIO * usual)
+        pauses_by_rank.append(rows[paused > least])
+    return np.concatenate(pauses_by_rank)
 
 
 def _usual(graph: Graph, think: Ints, rows: Ints) -> float:
@@ -79,11 +98,15 @@ def hosts_seen(graph: Graph, tables: TableSet) -> dict[int, bool]:
 
 
 def allocating(launches: Columns) -> tuple[Ints, Ints]:
-    """Give when a rank's host takes or gives back device memory, on its own clock."""
-    codes, names = launches.codes("name")
-    hits = lookup([TAKES_MEMORY.search(name) is not None for name in names], codes, missing=False)
-    begin = launches["start_ns"][hits]
-    return _union(begin, begin + launches["dur_ns"][hits])
+    """Give the begins and ends of when a rank's host takes or gives back device memory, on its own clock."""
+    memory_calls = time_of(launches, launches.satisfies("name", TAKES_MEMORY.search))
+    return memory_calls.start, memory_calls.end
+
+
+def _on_common_clock(ranges: tuple[Ints, Ints], clocks: Clock, rank: int) -> Intervals:
+    """Give begins and ends on a rank's own clock as intervals on the common one."""
+    begin, end = ranges
+    return union(clocks.align(rank, begin), clocks.align(rank, end))
 
 
 def think_times(graph: Graph) -> Ints:
@@ -92,30 +115,28 @@ def think_times(graph: Graph) -> Ints:
 
 
 def _think_times(graph: Graph) -> Ints:
-    thinking, edges = thinks(graph), graph.edges
-    think = np.where(thinking, np.maximum(graph.gap, 0), 0)
-    rows = np.flatnonzero(holds_thought(edges) & (thinking[edges.target] | posts(graph)[edges.target]))
-    arrived = np.where(edges.at_end[rows], graph.nodes.end[edges.source[rows]], graph.nodes.start[edges.source[rows]])
-    bound = arrived + edges.lag[rows] == graph.nodes.start[edges.target[rows]]
-    np.maximum.at(think, edges.target[rows[bound]], edges.lag[rows[bound]])
+    nodes, is_thinking = graph.nodes, thinks(graph)
+    think = np.where(is_thinking, np.maximum(graph.gap, 0), 0)
+    # Of a node that waited, the lag of the edge that came last is the thinking since then.
+    edges = graph.edges.take(holds_thought(graph.edges))
+    edges = edges.take((is_thinking | posts(graph))[edges.target])
+    arrived = np.where(edges.at_end, nodes.end[edges.source], nodes.start[edges.source])
+    came_last = arrived + edges.lag == nodes.start[edges.target]
+    np.maximum.at(think, edges.target[came_last], edges.lag[came_last])
     return np.asarray(think)
 
 
 def loads_data(graph: Graph, tables: TableSet) -> Flags:
     """Mark the nodes before which the host was in the data loader."""
-    found = np.zeros(len(graph.nodes), dtype=bool)
+    is_after_loading = np.zeros(len(graph.nodes), dtype=bool)
     clocks, think = clock.of(tables), think_times(graph)
     for rank in tables.ranks:
-        begin, end = (clocks.align(rank, when) for when in loading(tables, rank))
-        begin, end = (when[end > begin] for when in (begin, end))
-        if not len(begin):
-            continue
         rows = graph.nodes.of_rank(rank)
         rows = rows[think[rows] > 0]
         start = graph.nodes.start[rows]
-        last = np.searchsorted(begin, start, side="left") - 1
-        found[rows] = (last >= 0) & (end[last] > start - think[rows])
-    return found
+        loader = _on_common_clock(loading(tables, rank), clocks, rank)
+        is_after_loading[rows] = loader.within(start - think[rows], start) > 0
+    return is_after_loading
 
 
 def holds_thought(edges: Edges) -> Flags:
@@ -145,21 +166,15 @@ def lane_before(graph: Graph) -> Ints:
 
 
 def loading(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
-    """Give when a rank's host is inside the data loader, on its own clock."""
+    """Give the begins and ends of when a rank's host is inside the data loader, on its own clock."""
     return tables.memo(("loading", rank), lambda: _loading(tables, rank))
 
 
 def _loading(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
-    found = []
-    for name in ("annotations", "ops"):
-        table = tables.columns(name, rank)
-        codes, texts = table.codes("name")
-        hits = lookup([LOADS_DATA.search(text) is not None for text in texts], codes, missing=False)
-        if name == "annotations":
-            hits &= ~table["on_device"]
-        found.append((table["start_ns"][hits], (table["start_ns"] + table["dur_ns"])[hits]))
-    begin, end = (np.concatenate(column) for column in zip(*found, strict=True))
-    return _union(begin, end)
+    marks, ops = tables.columns("annotations", rank), tables.columns("ops", rank)
+    in_marks = time_of(marks, marks.satisfies("name", LOADS_DATA.search) & ~marks["on_device"])
+    loader = in_marks | time_of(ops, ops.satisfies("name", LOADS_DATA.search))
+    return loader.start, loader.end
 
 
 def loading_ns(tables: TableSet, rank: int) -> int:
@@ -168,25 +183,6 @@ def loading_ns(tables: TableSet, rank: int) -> int:
     return int((end - begin).sum())
 
 
-def _union(begin: Ints, end: Ints) -> tuple[Ints, Ints]:
-    if not len(begin):
-        return begin, end
-    order = np.argsort(begin, kind="stable")
-    begin, reach = begin[order], np.maximum.accumulate(end[order])
-    head = np.append(True, begin[1:] > reach[:-1])
-    last = np.append(np.flatnonzero(head)[1:] - 1, len(begin) - 1)
-    return begin[head], np.asarray(reach[last])
-
-
 def overlap(begin: Ints, end: Ints, low: Ints, high: Ints) -> Ints:
-    """Measure how much of each span low..high lies in a union of intervals."""
-    if not len(begin):
-        return np.zeros(len(low), np.int64)
-    sums = np.append(0, np.cumsum(end - begin))
-
-    def covered(when: Ints) -> Ints:
-        place = np.searchsorted(begin, when, side="right")
-        inside = np.where(place > 0, np.maximum(end[np.maximum(place, 1) - 1] - when, 0), 0)
-        return np.asarray(sums[place] - inside)
-
-    return np.asarray(np.maximum(covered(high) - covered(low), 0))
+    """Measure how much of each span low..high lies in sorted intervals."""
+    return np.maximum(Intervals(begin, end).within(low, high), 0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import first_rows, group_codes, lookup, rows_of
+from usp_prof.columns.rows import first_rows, group_codes, lookup, range_at, rows_of
 from usp_prof.model.hardware import Precision, element_bytes, precision
 from usp_prof.replay.build import graph_of
 from usp_prof.tables import calls
@@ -61,24 +61,28 @@ class Shape:
 def shape_of(name: str, dims: str, types: str) -> Shape:
     """Read an op's shapes; what cannot be read is an op of another family."""
     tensors = _list(dims)
-    kinds = _list(types)
-    kind = next((found for text in kinds if isinstance(text, str) and (found := precision(text))), None)
+    precisions = [precision(text) for text in _list(types) if isinstance(text, str)]
+    first_precision = next((known for known in precisions if known), None)
     sizes = frozenset(size for tensor in tensors for size in _sizes(tensor))
     if name in _PRODUCTS:
         flop, rows = _product(name, tensors)
-        return Shape(name, Family.PRODUCT, flop, sizes, kind, rows)
-    return Shape(name, Family.ATTENTION if _ATTENTION.search(name) else Family.OTHER, 0.0, sizes, kind)
+        return Shape(name, Family.PRODUCT, flop, sizes, first_precision, rows)
+    family = Family.ATTENTION if _ATTENTION.search(name) else Family.OTHER
+    return Shape(name, family, 0.0, sizes, first_precision)
 
 
 def _product(name: str, tensors: list[object]) -> tuple[float, int]:
-    left = _PRODUCTS[name]
-    if len(tensors) < left + 2:
+    """Give the FLOP and the rows of a matrix product; zeros where its shapes are not known.
+
+    Rows times inner size times columns, and two for multiply and add: (8, 4) times (4, 3) is 192 FLOP of 8 rows.
+    """
+    place = _PRODUCTS[name]
+    factors = [_sizes(tensor) for tensor in tensors[place : place + 2]]
+    if len(factors) < 2 or any(len(sizes) < 2 for sizes in factors):
         return 0.0, 0
-    one, other = (_sizes(tensor) for tensor in tensors[left : left + 2])
-    if len(one) < 2 or len(other) < 2:
-        return 0.0, 0
-    columns = other[0] if name == "aten::linear" else other[-1]
-    return 2.0 * prod(one) * columns, prod(one[:-1])
+    left, right = factors
+    columns = right[0] if name == "aten::linear" else right[-1]  # linear takes its weight transposed
+    return 2.0 * prod(left) * columns, prod(left[:-1])
 
 
 def _sizes(tensor: object) -> list[int]:
@@ -89,10 +93,10 @@ def _sizes(tensor: object) -> list[int]:
 
 def _list(text: str) -> list[object]:
     try:
-        found = json.loads(text) if text else []
+        value = json.loads(text) if text else []
     except ValueError:
         return []
-    return found if isinstance(found, list) else []
+    return value if isinstance(value, list) else []
 
 
 FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in ("forward", "backward", "optimizer"))
@@ -101,7 +105,7 @@ _KINDS = ("F", "B", "I", "W")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """Parallel to the graph's measured nodes; -1 where a thing is not known or does not apply."""
+    """What each measured node does: one entry a node in each array; -1 where it is not known or does not apply."""
 
     phase: Ints
     """FORWARD, BACKWARD, OPTIMIZER or 0."""
@@ -131,116 +135,111 @@ def work_of(tables: TableSet) -> Work:
 
 def _work(tables: TableSet) -> Work:
     nodes = graph_of(tables).nodes
+    # One entry a node of all ranks, filled rank by rank: first the host's calls, then the device's work.
     columns = {
         name: np.full(len(nodes), -1, np.int64)
         for name in ("kind", "stage", "micro_batch", "shape", "bytes", "element", "issued_ns")
     }
     phase = np.zeros(len(nodes), np.int64)
-    shapes: dict[tuple[str, str, str], int] = {}
-    known: list[Shape] = []
-    of_part = _messages(tables)
+    number_of_shape: dict[tuple[str, str, str], int] = {}
+    shapes: list[Shape] = []
+    messages = _messages(tables)
     for rank in tables.ranks:
         rows = nodes.of_rank(rank)
-        host = nodes.of_host[rows]
+        is_host = nodes.of_host[rows]
         launches = tables.columns("launches", rank)
-        if host.any() and nodes.event is not None:
-            called = launches["start_ns"][rows_of(launches["event"], nodes.event[rows[host]])]
-            columns["issued_ns"][rows[host]] = called
-            _by_actions(tables, rank, called, rows[host], phase, columns)
-        work = rows[~host]
-        table = tables.columns("activities", rank)
-        row = rows_of(table["event"], nodes.event[work] if nodes.event is not None else work)
-        at = _moments(tables, rank, table)[row]
-        columns["issued_ns"][work] = at
+        if is_host.any() and nodes.event is not None:
+            calls_of_host = rows[is_host]
+            called_ns = launches["start_ns"][rows_of(launches["event"], nodes.event[calls_of_host])]
+            columns["issued_ns"][calls_of_host] = called_ns
+            _by_actions(tables, rank, called_ns, calls_of_host, phase, columns)
+        work = rows[~is_host]
+        activities = tables.columns("activities", rank)
+        # By node of device work: its row in `activities`, and when it was issued.
+        row = rows_of(activities["event"], nodes.event[work] if nodes.event is not None else work)
+        issued_ns = _issued_ns(launches, activities)[row]
+        columns["issued_ns"][work] = issued_ns
         ops = tables.columns("ops", rank)
-        op = rows_of(ops["event"], table["op_event"][row])
-        phase[work] = np.where(op >= 0, _phase_of_ops(ops)[op], 0)
-        _by_marks(tables, rank, at, work, phase)
-        _by_actions(tables, rank, at, work, phase, columns)
-        columns["shape"][work] = _shapes(ops, op, shapes, known)
-        part = table["collective"][row]
+        op = rows_of(ops["event"], activities["op_event"][row])
+        phase[work] = lookup(ops.by_text("phase", PHASES.index, missing=0), op, missing=0)
+        _by_marks(tables, rank, issued_ns, work, phase)
+        _by_actions(tables, rank, issued_ns, work, phase, columns)
+        columns["shape"][work] = _shapes(ops, op, number_of_shape, shapes)
+        part = activities["collective"][row]
         for name in ("bytes", "element"):
-            columns[name][work] = lookup(of_part[rank][name], part, missing=-1)
-    return Work(phase, shapes=tuple(known), **columns)
+            columns[name][work] = lookup(messages[rank][name], part, missing=-1)
+    return Work(phase, shapes=tuple(shapes), **columns)
 
 
-def _moments(tables: TableSet, rank: int, work: Columns) -> Ints:
-    """Give when the host issued each activity, on the rank's own clock."""
-    launches = tables.columns("launches", rank)
-    call = rows_of(launches["event"], work["launch_event"])
-    return np.where(call >= 0, lookup(launches["start_ns"], call, missing=0), work["start_ns"])
-
-
-def _phase_of_ops(ops: Columns) -> Ints:
-    codes, texts = ops.codes("phase")
-    return np.append(lookup([PHASES.index(text) for text in texts], codes, missing=0), 0)
+def _issued_ns(launches: Columns, activities: Columns) -> Ints:
+    """Give when the host issued each activity, on the rank's own clock: its launch, else its own start."""
+    call = rows_of(launches["event"], activities["launch_event"])
+    return np.where(call >= 0, lookup(launches["start_ns"], call, missing=0), activities["start_ns"])
 
 
 def _by_marks(tables: TableSet, rank: int, at: Ints, work: Ints, phase: Ints) -> None:
     """Take the phase of the host's mark around; of several the one that began last."""
     marks = tables.columns("annotations", rank)
-    codes, texts = marks.codes("name")
-    meaning = lookup([phase_of_mark(text) for text in texts], codes, missing=0)
-    rows = np.flatnonzero((meaning > 0) & ~marks["on_device"])
-    rows = rows[np.argsort(marks["start_ns"][rows], kind="stable")]
-    if not len(rows):
-        return
-    begin, end = marks["start_ns"][rows], (marks["start_ns"] + marks["dur_ns"])[rows]
-    place = np.searchsorted(begin, at, side="right") - 1
-    inside = (place >= 0) & (at < end[np.maximum(place, 0)])
-    phase[work[inside]] = meaning[rows][place[inside]]
+    phase_of_row = marks.by_text("name", phase_of_mark, missing=0)
+    around = _row_around(marks, np.flatnonzero((phase_of_row > 0) & ~marks["on_device"]), at)
+    inside = around >= 0
+    phase[work[inside]] = phase_of_row[around[inside]]
 
 
 def _by_actions(tables: TableSet, rank: int, at: Ints, work: Ints, phase: Ints, columns: dict[str, Ints]) -> None:
+    """Take kind, stage, micro-batch and phase of the pipeline action around, into `columns` and `phase`."""
     actions = tables.columns("actions", rank)
-    order = np.argsort(actions["start_ns"], kind="stable")
-    if not len(order):
-        return
-    begin, end = actions["start_ns"][order], (actions["start_ns"] + actions["dur_ns"])[order]
-    place = np.searchsorted(begin, at, side="right") - 1
-    inside = (place >= 0) & (at < end[np.maximum(place, 0)])
-    rows, found = work[inside], order[place[inside]]
-    codes, texts = actions.codes("kind")
-    kind = lookup([_KINDS.index(text) if text in _KINDS else -1 for text in texts], codes, missing=-1)
-    columns["kind"][rows] = kind[found]
-    columns["stage"][rows] = actions["stage"][found]
-    columns["micro_batch"][rows] = actions["micro_batch"][found]
-    phase[rows] = np.where(kind[found] == 0, FORWARD, BACKWARD)
+    around = _row_around(actions, np.arange(len(actions)), at)
+    nodes, action = work[around >= 0], around[around >= 0]
+    kind = actions.by_text("kind", lambda text: _KINDS.index(text) if text in _KINDS else -1, missing=-1)[action]
+    columns["kind"][nodes] = kind
+    columns["stage"][nodes] = actions["stage"][action]
+    columns["micro_batch"][nodes] = actions["micro_batch"][action]
+    phase[nodes] = np.where(kind == _KINDS.index("F"), FORWARD, BACKWARD)
 
 
-def _shapes(ops: Columns, op: Ints, codes: dict[tuple[str, str, str], int], known: list[Shape]) -> Ints:
-    """Give each op's shape a number; each distinct one is read once."""
-    names, dims, types = (ops.codes(name) for name in ("name", "input_dims", "input_types"))
-    triple = np.stack([lookup(each[0], op, missing=-1) for each in (names, dims, types)])
-    back = group_codes(*triple)
-    number = []
-    for name, dim, kind in triple[:, first_rows(back)].T.tolist():
-        if name < 0:
-            number.append(-1)
+def _row_around(ranges: Columns, rows: Ints, at: Ints) -> Ints:
+    """Give for each moment the one of these rows that began last, if it still runs then; else -1."""
+    rows = rows[np.argsort(ranges["start_ns"][rows], kind="stable")]
+    start = ranges["start_ns"][rows]
+    return lookup(rows, range_at(start, start + ranges["dur_ns"][rows], at), missing=-1)
+
+
+def _shapes(ops: Columns, op: Ints, number_of_shape: dict[tuple[str, str, str], int], known: list[Shape]) -> Ints:
+    """Give each node's shape its number (-1: no op); new shapes are read once, and added to both collections."""
+    columns = [ops.codes(name) for name in ("name", "input_dims", "input_types")]
+    # One column a node: the codes of its op's name, dims and types; -1 where it has no op.
+    codes_of_node = np.stack([lookup(codes, op, missing=-1) for codes, _ in columns])
+    group = group_codes(*codes_of_node)
+    # By group of nodes with the same three: the number of their shape.
+    number_of_group = []
+    for of_group in codes_of_node[:, first_rows(group)].T.tolist():
+        if of_group[0] < 0:
+            number_of_group.append(-1)
             continue
-        key = (names[1][name], dims[1][dim], types[1][kind])
-        if key not in codes:
-            codes[key] = len(known)
-            known.append(shape_of(*key))
-        number.append(codes[key])
-    return np.array(number, np.int64)[back]
+        name, dims, types = (texts[code] for code, (_, texts) in zip(of_group, columns, strict=True))
+        key = (name, dims, types)
+        if key not in number_of_shape:
+            number_of_shape[key] = len(known)
+            known.append(shape_of(name, dims, types))
+        number_of_group.append(number_of_shape[key])
+    return np.array(number_of_group, np.int64)[group]
 
 
 def _messages(tables: TableSet) -> dict[int, dict[str, Ints]]:
     """Give the bytes and the element size of each rank's parts; bytes are those of the whole call where it is known."""
-    found = {}
+    messages: dict[int, dict[str, Ints]] = {}
     for rank in tables.ranks:
         parts = tables.columns("collectives", rank)
-        codes, texts = parts.codes("dtype")
-        element = lookup([element_bytes(text) for text in texts], codes, missing=0)
-        found[rank] = {"bytes": np.maximum(parts["in_bytes"], parts["out_bytes"]), "element": element}
+        size = np.maximum(parts["in_bytes"], parts["out_bytes"])
+        messages[rank] = {"bytes": size, "element": parts.by_text("dtype", element_bytes, missing=0)}
     matched = calls.of(tables)
     if len(matched.part_columns()):
-        of_parts = matched.part_columns()
-        whole = matched.columns()["bytes"][of_parts["call"]]
+        matched_parts = matched.part_columns()
+        size_of_call = matched.columns()["bytes"][matched_parts["call"]]
         for rank in tables.ranks:
-            mine = of_parts["rank"] == rank
-            size = found[rank]["bytes"].copy()
-            size[of_parts["part"][mine]] = np.maximum(size[of_parts["part"][mine]], whole[mine])
-            found[rank]["bytes"] = size
-    return found
+            of_rank = matched_parts["rank"] == rank
+            part = matched_parts["part"][of_rank]
+            size = messages[rank]["bytes"]
+            size[part] = np.maximum(size[part], size_of_call[of_rank])
+    return messages

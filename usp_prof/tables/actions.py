@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from usp_prof import limits
+from usp_prof.columns.rows import range_at
 from usp_prof.contract import PIPELINE_KINDS, parse_mark
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, integer, text
 from usp_prof.tables.build import table
@@ -128,12 +129,14 @@ def _on_device(frame: EventFrame, links: Links, rows: np.ndarray) -> tuple[np.nd
     linked = links.call >= 0
     work, call = links.work[linked], links.call[linked]
     # Actions of one rank follow each other; backward launches from autograd's thread, so time decides, not the thread.
-    place = np.searchsorted(frame.start[rows], frame.start[call], side="right") - 1
-    inside = (place >= 0) & (frame.start[call] < end[np.maximum(place, 0)])
-    work, place = work[inside], place[inside]
-    first, last = np.full(len(rows), np.iinfo(np.int64).max), np.full(len(rows), np.iinfo(np.int64).min)
-    np.minimum.at(first, place, frame.start[work])
-    np.maximum.at(last, place, frame.end[work])
+    action_of_work = range_at(start, end, frame.start[call])
+    inside = action_of_work >= 0
+    work, action_of_work = work[inside], action_of_work[inside]
+    # By action: when its first work began and its last ended; the initial values stand for none.
+    first = np.full(len(rows), np.iinfo(np.int64).max)
+    last = np.full(len(rows), np.iinfo(np.int64).min)
+    np.minimum.at(first, action_of_work, frame.start[work])
+    np.maximum.at(last, action_of_work, frame.end[work])
     has = last > np.iinfo(np.int64).min
     return np.where(has, first, start), np.where(has, last, end)
 

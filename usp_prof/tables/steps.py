@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import per_code
+from usp_prof.columns.rows import lookup, per_code, range_at
 from usp_prof.contract import format_mark
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table
@@ -250,8 +250,5 @@ def _one_window(frame: EventFrame, links: Links) -> Steps:
 
 
 def _within(start: Ints, end: Ints, number: Ints, at: Ints) -> Ints:
-    if not len(number):
-        return np.full(len(at), -1, np.int64)
-    place = np.searchsorted(start, at, side="right") - 1
-    inside = (place >= 0) & (at < end[np.maximum(place, 0)])
-    return np.where(inside, number[np.maximum(place, 0)], -1)
+    """Give the number of the step in which each moment lies; -1 outside of all."""
+    return lookup(number, range_at(start, end, at), missing=-1)

@@ -61,6 +61,24 @@ class MemorySource:
         return found
 
 
+class ChangedSource:
+    """One rank's tables, some of which are changed when they are asked for; what lies beneath stays as it is."""
+
+    def __init__(self, source: Source, changes: Mapping[str, Callable[[View], View]]) -> None:
+        """Take for each table that changes what makes the new one of the one beneath."""
+        self._source = source
+        self._changes = changes
+
+    def table(self, name: str) -> pa.Table:
+        """Give one table of this rank."""
+        return table_of(self.view(name)) if name in self._changes else self._source.table(name)
+
+    def view(self, name: str) -> View:
+        """Give the same, not read before its columns are asked for."""
+        view = self._source.view(name)
+        return self._changes[name](view) if name in self._changes else view
+
+
 class TableSet:
     """The tables of a run. Derived results are built once and kept (`memo`)."""
 

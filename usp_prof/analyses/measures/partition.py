@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.intervals import EMPTY, Intervals, at_least, by_latest_end, by_priority, union, union_of
+from usp_prof.columns.intervals import EMPTY, Intervals, at_least, by_latest_end, by_priority, time_of, union, union_of
 from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import PARALLEL_AXES, Axis
+from usp_prof.replay.host_gaps import LOADS_DATA
 from usp_prof.tables import calls
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ class Cause(StrEnum):
     OTHER = "other"
 
 
-_LOADS_DATA = re.compile(r"dataloader|data_loader|^train::input\b", re.IGNORECASE)
 _WAITS = re.compile(r"^(c10d::|_c10d_functional::wait|_c10d_functional_autograd::wait)")
 _FRAMES_STEP = re.compile(r"^ProfilerStep#")
 
@@ -54,14 +54,14 @@ def host_causes(tables: TableSet, rank: int, gaps: Intervals) -> dict[Cause, Int
     """Give what the host is to blame for among the gaps of one rank; what is left has another cause."""
     on_cpu = not len(tables.columns("kernels", rank))
     ops, annotations = tables.columns("ops", rank), tables.columns("annotations", rank)
-    loading = _named(ops, _LOADS_DATA.search) | _named(annotations, _LOADS_DATA.search)
+    loading = _named(ops, LOADS_DATA.search) | _named(annotations, LOADS_DATA.search)
     if on_cpu:
         waiting = _named(ops, _WAITS.search)
         hosted = _named(ops, lambda _: True) | _named(annotations, lambda name: not _FRAMES_STEP.search(name))
         empty = gaps
     else:
         launches = tables.columns("launches", rank)
-        waiting = _ranges(launches, launches["blocking"])
+        waiting = time_of(launches, launches["blocking"])
         empty = hosted = _queue_empty(tables, rank, gaps)
     late_input = empty & loading
     blocked = (empty & waiting) - late_input
@@ -96,13 +96,7 @@ def _launch_starts(tables: TableSet, rank: int) -> NDArray[np.int64]:
 
 
 def _named(columns: Columns, wanted: Callable[[str], object]) -> Intervals:
-    codes, names = columns.codes("name")
-    return _ranges(columns, lookup([bool(wanted(name)) for name in names], codes, missing=False))
-
-
-def _ranges(columns: Columns, rows: NDArray[np.bool_]) -> Intervals:
-    start = columns["start_ns"][rows]
-    return union(start, start + columns["dur_ns"][rows])
+    return time_of(columns, columns.satisfies("name", wanted))
 
 
 CAUSES = tuple(Cause)

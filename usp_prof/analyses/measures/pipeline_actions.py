@@ -10,7 +10,7 @@ import numpy as np
 from usp_prof.analyses.measures import partition
 from usp_prof.analyses.measures.partition import launch_starts
 from usp_prof.columns.intervals import Intervals, union
-from usp_prof.columns.rows import occurrence, per_code
+from usp_prof.columns.rows import lookup, occurrence, per_code, range_at
 from usp_prof.model.errors import UsageError
 from usp_prof.model.topology import Axis
 from usp_prof.schedule import Schedule, Shape, named
@@ -110,10 +110,9 @@ def _on_device(tables: TableSet, rank: int) -> tuple[NDArray[np.int64], NDArray[
     own = (launched >= 0) & (~activities.matches("kind", "communication") | activities.matches("axis", *_INSIDE))
     order = np.argsort(columns["start_ns"], kind="stable")
     begun = columns["start_ns"][order]
-    place = np.searchsorted(begun, launched, side="right") - 1
-    action = order[np.maximum(place, 0)] if len(order) else place
-    own &= (place >= 0) & (launched < (columns["start_ns"] + columns["dur_ns"])[action]) if len(order) else False
-    rows = np.flatnonzero(own)
+    # By activity: the action during which it was launched; -1 for none.
+    action = lookup(order, range_at(begun, begun + columns["dur_ns"][order], launched), missing=-1)
+    rows = np.flatnonzero(own & (action >= 0))
     if not len(rows):
         return first, last
     codes, inverse = np.unique(action[rows], return_inverse=True)

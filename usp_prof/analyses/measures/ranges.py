@@ -149,9 +149,8 @@ def sync_stats(tables: TableSet, rank: int, launches: Columns) -> list[SyncStat]
 
 def _marks(tables: TableSet, rank: int) -> Columns:
     marks = tables.columns("annotations", rank)
-    codes, names = marks.codes("name")
-    steps = lookup([name.startswith("ProfilerStep#") for name in names], codes, missing=False)
-    return marks.take(~marks["on_device"] & ~steps)
+    is_step = marks.satisfies("name", lambda name: name.startswith("ProfilerStep#"))
+    return marks.take(~marks["on_device"] & ~is_step)
 
 
 def _functions(tables: TableSet, rank: int) -> Columns:

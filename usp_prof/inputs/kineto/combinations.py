@@ -53,7 +53,7 @@ class Combinations:
         return "{" + ",".join(f'"{key}":{text}' for key, text in said if text) + "}"
 
 
-# How was device work launched? Grid, block and what Kineto adds, each distinct combination once for the whole file.
+# Launches of device work: grid, block and what Kineto adds, each distinct combination once for the whole file.
 #
 # Read as the events are read: to read them out of the arguments afterwards is to decode every kernel's a second time.
 
@@ -111,7 +111,7 @@ class GrowingDeviceWork:
         self._silent = 0
 
 
-# What went into the host's ops? Shapes, types and scalars, each distinct combination of them once for the whole file.
+# Inputs of the host's ops: shapes, types and scalars, each distinct combination once for the whole file.
 #
 # A training step runs the same few hundred combinations again and again, so they are coded as they are read; reading
 # them out of every op's arguments afterwards costs as much as all the rest of reading.

@@ -145,7 +145,7 @@ class Damage:
                 yield HealthRow(code, severity, count=count, detail=f"{count} {what}")
 
 
-# Which events stand in the file twice? Those that are alike in every field, arguments included.
+# Duplicates: events that stand in the file twice, alike in every field, arguments included.
 
 
 _CODED = ("phase", "category", "name", "process", "thread")

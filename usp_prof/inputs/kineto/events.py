@@ -40,7 +40,7 @@ SCHEMA = Schema(
 )
 
 
-# What does the reader hand to the builders of tables? One rank's file as columns, with what was wrong with it.
+# What the reader hands to the builders of tables: one rank's file as columns, with what was wrong with it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class RawTrace:
     """How the device work among the events was launched, read on the way; `None` where only the arguments tell."""
 
 
-# How does a reader make a table of a schema? Columns in order, texts dictionary-coded, what is missing as absent.
+# Tables by a schema: columns in order, texts dictionary-coded, what is missing as absent.
 
 
 _CODED = pa.dictionary(pa.int32(), pa.string())
@@ -85,9 +85,14 @@ def to_table(schema: Schema, columns: Mapping[str, Any], rows: int) -> pa.Table:
 
 def widened(schema: Schema, table: pa.Table, rank: int) -> Parted:
     """Give a table that a reader made as its schema has it: integers 64 bits wide, no nulls, the rank in its column."""
-    names, place = {column.name: column.kind for column in schema.columns}, schema.names.index("rank")
-    types = (pa.int64() if names[field.name] is Kind.INT else field.type for field in table.schema)
-    wide = pa.schema([pa.field(*told, nullable=False) for told in zip(table.schema.names, types, strict=True)])
+    kinds = {column.name: column.kind for column in schema.columns}
+    place = schema.names.index("rank")
+    wide = pa.schema(
+        [
+            pa.field(field.name, pa.int64() if kinds[field.name] is Kind.INT else field.type, nullable=False)
+            for field in table.schema
+        ]
+    )
 
     def make(begin: int, end: int) -> pa.Table:
         part = table.slice(begin, end - begin)

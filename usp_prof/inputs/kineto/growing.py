@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# How does a column of numbers grow? In place, so that many small pieces leave no holes in memory behind them.
+# Growing columns: numbers are appended in place, so that many small pieces leave no holes in memory behind them.
 
 
 Number = TypeVar("Number", bound=np.integer)

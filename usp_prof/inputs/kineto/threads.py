@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# What are the threads and streams of a trace called?
+# Names of the threads and streams of a trace.
 
 
 SCHEMA = Schema(

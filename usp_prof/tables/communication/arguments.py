@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from usp_prof import limits
 from usp_prof.columns.arrow import coded, index_of, numbers_of, texts_of
-from usp_prof.columns.rows import lookup
+from usp_prof.columns.rows import by_appearance, lookup
 from usp_prof.model.schema import Kind
 from usp_prof.tables.events.arguments import Field
 
@@ -65,31 +65,35 @@ def arguments_of(frame: EventFrame, first: Ints, *others: Ints) -> pa.Table:
 
     `first` and `others` have one event row a part, -1 where there is none.
     """
-    count = len(first)
+    # All events are read at once: those of `first`, then those of each of `others`.
     read = _described(frame, np.concatenate([first, *others]))
     columns = {}
     for name, kind in _KINDS.items():
-        own, values = read[name]
-        result = own[:count]
-        for place in range(1, len(others) + 1):
-            has = result != values.index("") if kind is Kind.TEXT else result >= 0
-            result = np.where(has, result, own[place * count : (place + 1) * count])
-        columns[name] = coded(result, values) if kind is Kind.TEXT else index_of(result)
+        numbers, texts = read[name]
+        merged, *fallbacks = np.split(numbers, len(others) + 1)
+        for fallback in fallbacks:
+            is_known = merged != texts.index("") if kind is Kind.TEXT else merged >= 0
+            merged = np.where(is_known, merged, fallback)
+        columns[name] = coded(merged, texts) if kind is Kind.TEXT else index_of(merged)
     return pa.table(columns)
 
 
 def _described(frame: EventFrame, rows: Ints) -> dict[str, tuple[Ints, list[str]]]:
-    """Give each field as numbers or, of a text, as codes and the texts, of which one is empty."""
-    known = np.flatnonzero(rows >= 0)
-    read = frame.arguments(rows[known], _FIELDS)
+    """Give each field of event rows as numbers or, of a text, as codes and the texts, of which one is empty.
+
+    Rows of -1, and events without the field, get -1 or the code of the empty text.
+    """
+    has_event = np.flatnonzero(rows >= 0)
+    read = frame.arguments(rows[has_event], _FIELDS)
     columns: dict[str, tuple[Ints, list[str]]] = {}
     for name, kind in _KINDS.items():
         if kind is Kind.TEXT:
-            values = read[name].dictionary.to_pylist()
-            values = values if "" in values else [*values, ""]
-            columns[name] = _spread(numbers_of(read[name].indices), known, len(rows), values.index("")), values
+            texts = read[name].dictionary.to_pylist()
+            texts = texts if "" in texts else [*texts, ""]
+            codes = numbers_of(read[name].indices)
+            columns[name] = _spread(codes, has_event, len(rows), texts.index("")), texts
         else:
-            columns[name] = _spread(read[name], known, len(rows), -1), []
+            columns[name] = _spread(read[name], has_event, len(rows), -1), []
     return _modern(columns)
 
 
@@ -125,33 +129,25 @@ def texts(table: pa.Table, name: str) -> tuple[Ints, list[str]]:
 def coded_texts(column: pa.Array | pa.ChunkedArray) -> tuple[Ints, list[str]]:
     """Give texts as codes and distinct texts."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    each = pa.concat_arrays(chunks or [texts_of([])]).dictionary_encode()
-    return _in_use(numbers_of(each.indices).astype(np.int64), each.dictionary.to_pylist())
-
-
-def _in_use(codes: Ints, values: list[str]) -> tuple[Ints, list[str]]:
-    """Keep the texts that occur, in the order in which they do."""
-    first = np.full(len(values), len(codes), np.int64)
-    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
-    order = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(codes))]
-    place = np.empty(len(values), np.int64)
-    place[order] = np.arange(len(order))
-    return place[codes], [values[code] for code in order.tolist()]
+    whole = pa.concat_arrays(chunks or [texts_of([])]).dictionary_encode()
+    return by_appearance(numbers_of(whole.indices).astype(np.int64), whole.dictionary.to_pylist())
 
 
 def sizes(table: pa.Table) -> tuple[Ints, Ints, NDArray[Any], NDArray[np.bool_]]:
     """Give bytes in and out, the element type, and whether bytes come from shapes, which tell of inputs alone."""
-    dims, types = texts(table, "dims"), texts(table, "types")
-    shaped = lookup([elements(text) for text in dims[1]], dims[0], missing=-1)
-    typed = lookup([_first_type(text) for text in types[1]], types[0], missing="")
-    own = texts(table, "dtype")
-    named = lookup(own[1], own[0], missing="")
-    dtype = np.where(named != "", named, typed)
-    values = {text: size_of(text) for text in set(dtype.tolist())}
-    width = np.array([values[text] for text in dtype.tolist()], dtype=np.int64)
+    # By part: the elements and the type of its first input, and the type that the event names itself.
+    dims_code, dims = texts(table, "dims")
+    count_by_shape = lookup([elements(text) for text in dims], dims_code, missing=-1)
+    types_code, types = texts(table, "types")
+    type_of_input = lookup([_first_type(text) for text in types], types_code, missing="")
+    dtype_code, dtypes = texts(table, "dtype")
+    named_type = lookup(dtypes, dtype_code, missing="")
+    dtype = np.where(named_type != "", named_type, type_of_input)
+    width_of = {text: size_of(text) for text in set(dtype.tolist())}
+    width = np.array([width_of[text] for text in dtype.tolist()], dtype=np.int64)
     in_count, out_count = numbers(table, "in_nelems"), numbers(table, "out_nelems")
-    by_shape = (in_count < 0) & (shaped >= 0)
-    in_count = np.where(by_shape, shaped, in_count)
+    by_shape = (in_count < 0) & (count_by_shape >= 0)
+    in_count = np.where(by_shape, count_by_shape, in_count)
     in_bytes = np.where((in_count >= 0) & (width > 0), in_count * width, -1)
     out_bytes = np.where((out_count >= 0) & (width > 0), out_count * width, -1)
     return in_bytes, out_bytes, dtype, by_shape

@@ -7,36 +7,36 @@ the part's axis, if there are any); otherwise it stays unknown. NCCL's kernels n
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.columns.arrow import index_of
 from usp_prof.columns.lanes import nest
-from usp_prof.columns.table import Columns, Replaced, table_of
+from usp_prof.columns.table import Columns, Replaced
 from usp_prof.contract import parse_mark
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.topology import group_key
 from usp_prof.tables.communication.arguments import numbers
 from usp_prof.tables.events.arguments import Field
 from usp_prof.tables.events.frame import MARKS, compact
+from usp_prof.tables.table_set import ChangedSource
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from usp_prof.columns.table import View
     from usp_prof.model.topology import Group
     from usp_prof.tables.communication.parts import Parts
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.groups import Membership
+    from usp_prof.tables.table_set import Source
 
     Ints = NDArray[np.int64]
-    from collections.abc import Mapping
-
-    from usp_prof.columns.table import View
-    from usp_prof.tables.table_set import Source
 
 
 _DIRECTIONS = ("", "send", "recv")
@@ -47,7 +47,8 @@ def direction(name: str) -> int:
     mark = parse_mark(name)
     if mark is None or mark.area != "pp":
         return 0
-    return next((place for place, word in enumerate(_DIRECTIONS) if word and mark.what.startswith(word)), 0)
+    places = (place for place, word in enumerate(_DIRECTIONS) if word and mark.what.startswith(word))
+    return next(places, 0)
 
 
 def marked_transfers(frame: EventFrame, track: Ints, at: Ints) -> tuple[NDArray[np.object_], Ints]:
@@ -76,32 +77,36 @@ _PEER_IN_GROUP = Field("peer", "Concrete Inputs", item=2)
 def peers(frame: EventFrame, parts: Parts, membership: Membership, axes: pa.DictionaryArray) -> Ints:
     """Give the other side's global rank for each part; -1 for none or unknown."""
     source, destination = numbers(parts.arguments, "source"), numbers(parts.arguments, "destination")
-    sends = parts.operation == "send"
-    first, second = np.where(sends, destination, source), np.where(sends, source, destination)
-    said = np.where((first >= 0) & (first != frame.rank), first, second)
-    said = np.where(said == frame.rank, -1, said)
+    is_send = parts.operation == "send"
+    is_directed = np.isin(parts.operation, _DIRECTED)
+    # As recorded. Some versions write the other side where the rank itself belongs: whichever is not this rank.
+    usual, swapped = np.where(is_send, destination, source), np.where(is_send, source, destination)
+    peer = np.where((usual >= 0) & (usual != frame.rank), usual, swapped)
+    peer = np.where(peer == frame.rank, -1, peer)
+    # Else by the mark, else by the place within a group.
     _, marked = marked_transfers(frame, parts.posted_track, parts.posted_at)
-    said = np.where((said < 0) & np.isin(parts.operation, _DIRECTED) & (marked != frame.rank), marked, said)
-    asked = np.flatnonzero((said < 0) & np.isin(parts.operation, _DIRECTED) & (parts.post >= 0))
-    if len(asked):
-        said[asked] = _from_groups(frame, parts.post[asked], axes.take(index_of(asked)).to_pylist(), membership)
-    return said
+    peer = np.where((peer < 0) & is_directed & (marked != frame.rank), marked, peer)
+    unknown = np.flatnonzero((peer < 0) & is_directed & (parts.post >= 0))
+    if len(unknown):
+        axis_of_part = axes.take(index_of(unknown)).to_pylist()
+        peer[unknown] = _from_groups(frame, parts.post[unknown], axis_of_part, membership)
+    return peer
 
 
 def _from_groups(frame: EventFrame, posts: Ints, axes: Sequence[str], membership: Membership) -> Ints:
-    in_group = frame.arguments(posts, (_PEER_IN_GROUP,))["peer"]
-    known = {}
-    for axis, place in sorted(set(zip(axes, in_group.tolist(), strict=True))):
-        known[axis, place] = _only(membership.groups, frame.rank, axis, place)
-    return np.array([known[key] for key in zip(axes, in_group.tolist(), strict=True)], np.int64)
+    """Give the peer of each post from its rank within a group, which is all that `c10d::send` was given; else -1."""
+    place_in_group = frame.arguments(posts, (_PEER_IN_GROUP,))["peer"]
+    keys = list(zip(axes, place_in_group.tolist(), strict=True))
+    peer_of_key = {(axis, place): _only(membership.groups, frame.rank, axis, place) for axis, place in set(keys)}
+    return np.array([peer_of_key[key] for key in keys], np.int64)
 
 
 def _only(groups: Sequence[Group], rank: int, axis: str, place: int) -> int:
     """Give the one global rank that a place within a group can mean; -1 when there are several or none."""
-    fitting = [g for g in groups if place >= 0 and rank in g.ranks and len(g.ranks) > max(place, 1)]
-    own = [g for g in fitting if g.axis == axis]
-    found = {g.ranks[place] for g in own or fitting} - {rank}
-    return found.pop() if len(found) == 1 else -1
+    fitting = [group for group in groups if place >= 0 and rank in group.ranks and len(group.ranks) > max(place, 1)]
+    of_axis = [group for group in fitting if group.axis == axis]
+    peers = {group.ranks[place] for group in of_axis or fitting} - {rank}
+    return peers.pop() if len(peers) == 1 else -1
 
 
 # Common exchanges: kernels of sends and receives that name no group and no peer, where all ranks share each of them.
@@ -135,12 +140,13 @@ def grouped(sources: Mapping[int, Source], world: int) -> tuple[dict[int, Source
     if min(counts) < _LEAST_LATE_CALLS or not _are_common(sources, rows, min(counts)):
         return plain, []
     key = group_key("", tuple(sorted(sources)))
-    found: dict[int, Source] = {rank: _Grouped(source, key, len(sources)) for rank, source in sources.items()}
+    change = {"collectives": partial(_with_group, key=key, size=len(sources))}
+    changed: dict[int, Source] = {rank: ChangedSource(source, change) for rank, source in sources.items()}
     detail = (
         f"{min(counts)} exchanges of each rank name no group: they are taken as calls of all {len(sources)} ranks, as "
         "whenever one rank came late all others waited for it"
     )
-    return found, [HealthRow("exchanges_grouped", Severity.INFO, count=min(counts), detail=detail)]
+    return changed, [HealthRow("exchanges_grouped", Severity.INFO, count=min(counts), detail=detail)]
 
 
 def nameless(collectives: Columns) -> Ints:
@@ -172,30 +178,17 @@ def _are_common(sources: Mapping[int, Source], rows: Mapping[int, Ints], count: 
     return bool(np.mean(holds_all[has_late_rank]) >= _HELD)
 
 
-class _Grouped:
-    """One rank's tables in which nameless exchanges are of the group of all ranks."""
-
-    def __init__(self, source: Source, key: str, size: int) -> None:
-        self._source, self._key, self._size = source, key, size
-
-    def table(self, name: str) -> pa.Table:
-        """Give one table of this rank."""
-        return table_of(self.view(name))
-
-    def view(self, name: str) -> View:
-        """Give one table of this rank, not read before its columns are asked for."""
-        view = self._source.view(name)
-        if name != "collectives":
-            return view
-        columns = Columns(view)
-        is_common = np.zeros(len(columns), bool)
-        is_common[nameless(columns)] = True
-        codes, keys = columns.codes("group")
-        names = [*keys, self._key] if self._key not in keys else list(keys)
-        return Replaced(
-            view,
-            {
-                "group": lambda: compact(np.where(is_common, names.index(self._key), codes), names),
-                "group_size": lambda: index_of(np.where(is_common, self._size, columns["group_size"])),
-            },
-        )
+def _with_group(collectives: View, key: str, size: int) -> View:
+    """Put the nameless exchanges of one rank into the group of all ranks."""
+    columns = Columns(collectives)
+    is_common = np.zeros(len(columns), bool)
+    is_common[nameless(columns)] = True
+    codes, keys = columns.codes("group")
+    names = [*keys, key] if key not in keys else list(keys)
+    return Replaced(
+        collectives,
+        {
+            "group": lambda: compact(np.where(is_common, names.index(key), codes), names),
+            "group_size": lambda: index_of(np.where(is_common, size, columns["group_size"])),
+        },
+    )

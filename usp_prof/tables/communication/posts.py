@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.lanes import nest
-from usp_prof.columns.rows import lookup
+from usp_prof.columns.rows import last_by, lookup, occurrence, rows_of
 from usp_prof.model.schema import Kind
 from usp_prof.tables.communication.arguments import coded_texts, elements, second_elements
 from usp_prof.tables.events.arguments import Field
@@ -50,33 +50,33 @@ def operation_of(frame: EventFrame, rows: Ints) -> NDArray[np.object_]:
 
 
 def posts_of_gloo(frame: EventFrame, row: Ints, op: NDArray[np.object_]) -> Ints:
-    """Find the c10d op that posted each gloo range.
+    """Find the c10d op that posted each gloo range; -1 where it lies before the window.
 
-    Sends and receives begin inside it. The others run on gloo's workers: of one operation and size, the posts and
-    the ranges follow each other in the same order, so they are counted off against each other.
+    1. Sends and receives begin inside their op, on its thread.
+    2. All others run on gloo's workers. Of one operation and size, ops and ranges follow each other in the same
+       order, so the k-th range belongs to the k-th op. More ranges than ops: the first were posted before the window.
     """
     posts = ranges_of(frame, HOST_OPS, lambda name: name.startswith("c10d::"))
-    found = around(frame, posts, frame.track[row], frame.start[row])
-    away = np.flatnonzero((found < 0) & ~np.isin(op, P2P))
-    inside = np.isin(posts, found)
-    free = posts[~inside]
-    kind = operation_of(frame, free)
-    kind = np.where(kind == "reduce_scatter", "all_reduce", kind)  # gloo carries it out as one
-    row_key, post_key = _keys(frame, row[away], op[away]), _keys(frame, free, kind)
-    codes, inverse = np.unique(np.concatenate([row_key, post_key]), return_inverse=True)
-    left, right = inverse[: len(row_key)], inverse[len(row_key) :]
-    surplus = np.bincount(left, minlength=len(codes)) - np.bincount(right, minlength=len(codes))
-    # More ranges than posts: the first ones were posted before the window began.
-    left_place = _count_off(left) - np.maximum(surplus, 0)[left]
-    stride = len(row) + len(free) + 1
-    wanted, offered = left * stride + left_place, right * stride + _count_off(right)
-    order = np.argsort(offered)
-    place = np.searchsorted(offered[order], wanted)
-    place = np.minimum(place, max(len(offered) - 1, 0))
-    if len(offered):
-        hit = (offered[order][place] == wanted) & (left_place >= 0)
-        found[away] = np.where(hit, free[order[place]], -1)
-    return found
+    post_of_row = around(frame, posts, frame.track[row], frame.start[row])
+    on_worker = np.flatnonzero((post_of_row < 0) & ~np.isin(op, P2P))
+    free_posts = posts[~np.isin(posts, post_of_row)]
+    if not len(free_posts):
+        return post_of_row
+    op_of_post = operation_of(frame, free_posts)
+    op_of_post = np.where(op_of_post == "reduce_scatter", "all_reduce", op_of_post)  # gloo carries it out as one
+    range_key = _keys(frame, row[on_worker], op[on_worker])
+    post_key = _keys(frame, free_posts, op_of_post)
+    # Keys as codes: ranges first, posts behind them.
+    keys, code = np.unique(np.concatenate([range_key, post_key]), return_inverse=True)
+    code_of_range, code_of_post = code[: len(range_key)], code[len(range_key) :]
+    surplus = np.bincount(code_of_range, minlength=len(keys)) - np.bincount(code_of_post, minlength=len(keys))
+    nth_range = _count_off(code_of_range) - np.maximum(surplus, 0)[code_of_range]
+    # One number for "the n-th of this key", by which ranges find their posts.
+    stride = len(row) + len(free_posts) + 1
+    wanted = np.where(nth_range >= 0, code_of_range * stride + nth_range, -1)
+    offered = code_of_post * stride + _count_off(code_of_post)
+    post_of_row[on_worker] = lookup(free_posts, rows_of(offered, wanted), missing=-1)
+    return post_of_row
 
 
 def _keys(frame: EventFrame, rows: Ints, op: NDArray[np.object_]) -> NDArray[np.str_]:
@@ -93,13 +93,7 @@ def _keys(frame: EventFrame, rows: Ints, op: NDArray[np.object_]) -> NDArray[np.
 
 def _count_off(codes: Ints) -> Ints:
     """Count off the entries of each code in the order in which they stand."""
-    order = np.argsort(codes, kind="stable")
-    sorted_codes = codes[order]
-    begins = np.r_[True, sorted_codes[1:] != sorted_codes[:-1]] if len(codes) else np.zeros(0, dtype=bool)
-    base = np.maximum.accumulate(np.where(begins, np.arange(len(codes)), 0))
-    numbers = np.empty(len(codes), np.int64)
-    numbers[order] = np.arange(len(codes)) - base
-    return numbers
+    return occurrence(codes, np.arange(len(codes)))
 
 
 # Late waits: posted transfers (gloo) that were over before anybody waited for them.
@@ -128,18 +122,18 @@ def asked_late(start: Ints, end: Ints, compute_end: Ints, lasting: Ints) -> tupl
     late = first != np.arange(len(start))
     if not len(compute_end):
         return late, first
-    ends = np.sort(compute_end)
-    place = np.searchsorted(ends, end, side="right") - 1
-    # The last compute to end before the part does; parts that begin before all compute have place -1.
-    before = ends[np.maximum(place, 0)]
+    # By part: the compute that is the last to end before the part does, and when; -1 where none ends before.
+    before = last_by(compute_end, np.arange(len(compute_end)), by=end)
+    computed_until = compute_end[before]
     soon = np.maximum(ANSWER_NS, (ANSWER_SHARE * lasting).astype(np.int64))
-    late |= (place >= 0) & (before > start) & (end - before <= soon)
+    late |= (before >= 0) & (computed_until > start) & (end - computed_until <= soon)
     return late, first
 
 
 def first_of_turn(start: Ints, end: Ints) -> Ints:
     """Give for each part of one rank the first of those that end right one after another while it was under way."""
     order = np.argsort(end, kind="stable")
+    # By place in that order: whether the part was under way when the one before it ended, and was answered at once.
     follows = np.zeros(len(end), dtype=bool)
     follows[1:] = (np.diff(end[order]) <= ANSWER_NS) & (end[order[:-1]] > start[order[1:]])
     first = np.empty(len(end), np.int64)

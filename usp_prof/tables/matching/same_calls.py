@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes, numbered, occurrence, occurrence_from_end, per_code, rows_by_code
+from usp_prof.columns.rows import (
+    group_codes,
+    numbered,
+    occurrence,
+    occurrence_from_end,
+    per_code,
+    rows_by_code,
+    stacked_codes,
+)
 from usp_prof.tables.communication.posts import P2P
 
 if TYPE_CHECKING:
@@ -31,7 +39,6 @@ if TYPE_CHECKING:
 
 
 UNMATCHED = -1
-_PAIRED = ("send", "recv", "send_recv")
 _UNEVEN = ("all_to_all", "send_recv", "gather", "scatter", "broadcast", "reduce")
 
 
@@ -45,14 +52,18 @@ class MatchedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """All ranks' parts in one list; `call` is -1 for a part whose group or peer is not known."""
+    """All ranks' parts below each other, rank by rank: one entry a part in each array."""
 
     columns: Columns
+    """Columns of `collectives`."""
     rank: NDArray[np.int64]
     part: NDArray[np.int64]
+    """Row of its rank's `collectives`."""
     start: NDArray[np.int64]
     end: NDArray[np.int64]
+    """Both on the rank's own clock."""
     call: NDArray[np.int64]
+    """Number of its call, from 0; -1 for a part whose group or peer is not known."""
     by: NDArray[np.int8]
     """Position in `MatchedBy`; -1 when unmatched."""
     calls: int
@@ -71,75 +82,79 @@ def _matched(tables: TableSet) -> Parts:
 def _matched_as(recorded: Parts, columns: Columns) -> Parts:
     """Match parts, of which there may be less here, as those of the same ranks and numbers are."""
     rank, part = columns["rank"], columns["part"]
+    # Ranks are in order and their parts numbered: a part lies `part` rows behind the first row of its rank.
     row = np.searchsorted(recorded.rank, rank) + part
     call, start = recorded.call[row], columns["start_ns"]
-    known = call != UNMATCHED
-    numbers, call[known] = numbered(call[known])
+    is_matched = call != UNMATCHED
+    numbers, call[is_matched] = numbered(call[is_matched])
     return Parts(columns, rank, part, start, start + columns["dur_ns"], call, recorded.by[row], len(numbers))
 
 
 def _match(columns: Columns) -> Parts:
     rank, start = columns["rank"], columns["start_ns"]
-    named = ~columns.matches("group", "") & (columns["group_size"] != 1)
+    has_group = ~columns.matches("group", "") & (columns["group_size"] != 1)
     # An exchange of a known group without a peer is an all-to-all, which runs by the kernel of sends.
-    exchange = named & columns.matches("op", "send_recv") & (columns["peer"] < 0)
-    paired = columns.matches("op", *_PAIRED) & ~exchange
-    numbered = _numbered(columns, named & ~paired)
+    is_exchange = has_group & columns.matches("op", "send_recv") & (columns["peer"] < 0)
+    is_transfer = columns.matches("op", *P2P) & ~is_exchange
+    is_collective = has_group & ~is_transfer
+    has_number = _with_numbers(columns, is_collective)
     # By part: how it was matched, and its call. Calls are numbered kind by kind, and by their keys within each.
     by = np.full(len(columns), UNMATCHED, np.int8)
     call = np.full(len(columns), UNMATCHED, np.int64)
     calls = 0
-    for rows, how, key in (
-        (numbered, MatchedBy.SEQUENCE, _by_sequence),
-        (named & ~paired & ~numbered, MatchedBy.ORDER, _by_order),
-        (paired & (columns["peer"] >= 0), MatchedBy.P2P, _by_pair),
+    for chosen, how, keys_of in (
+        (has_number, MatchedBy.SEQUENCE, _by_sequence),
+        (is_collective & ~has_number, MatchedBy.ORDER, _by_order),
+        (is_transfer & (columns["peer"] >= 0), MatchedBy.P2P, _by_pair),
     ):
-        index = np.flatnonzero(rows)
-        if not len(index):
+        rows = np.flatnonzero(chosen)
+        if not len(rows):
             continue
-        found, matched = key(columns.take(index))
-        index = index[matched]
-        by[index] = list(MatchedBy).index(how)
-        call[index] = calls + group_codes(*(each[matched] for each in found))
-        calls = int(call[index].max(initial=calls - 1)) + 1
+        keys, is_sure = keys_of(columns.take(rows))
+        rows = rows[is_sure]
+        by[rows] = list(MatchedBy).index(how)
+        call[rows] = calls + group_codes(*(key[is_sure] for key in keys))
+        calls = int(call[rows].max(initial=calls - 1)) + 1
     return Parts(columns, rank, columns["part"], start, start + columns["dur_ns"], call, by, calls)
 
 
-def _numbered(columns: Columns, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _with_numbers(columns: Columns, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Keep the parts of the groups all of whose parts carry a sequence number."""
-    group, names = columns.codes("group")
-    bare = np.zeros(len(names) + 1, bool)
-    bare[group[rows & (columns["sequence"] < 0)]] = True
-    return np.asarray(rows & ~bare[group])
+    group, keys = columns.codes("group")
+    # By group: some part of it carries no number.
+    lacks_number = np.zeros(len(keys), bool)
+    lacks_number[group[rows & (columns["sequence"] < 0)]] = True
+    return np.asarray(rows & ~lacks_number[group])
 
 
-def _by_sequence(c: Columns) -> tuple[Keys, NDArray[np.bool_]]:
+def _by_sequence(columns: Columns) -> tuple[Keys, NDArray[np.bool_]]:
     """Key by group, operation and number; several parts of one number (coalesced) by their order."""
-    group, op = c.codes("group")[0], c.codes("op")[0]
-    again = occurrence(group_codes(c["rank"], group, op, c["sequence"]), c["start_ns"])
-    return (group, op, c["sequence"], again), np.ones(len(c), bool)
+    group, op, sequence = columns.codes("group")[0], columns.codes("op")[0], columns["sequence"]
+    nth_of_number = occurrence(group_codes(columns["rank"], group, op, sequence), columns["start_ns"])
+    return (group, op, sequence, nth_of_number), np.ones(len(columns), bool)
 
 
-def _by_order(c: Columns) -> tuple[Keys, NDArray[np.bool_]]:
+def _by_order(columns: Columns) -> tuple[Keys, NDArray[np.bool_]]:
     """Key by group, operation and size, in order; members of some operations carry different sizes."""
-    group, op = c.codes("group")[0], c.codes("op")[0]
-    size = np.where(c.matches("op", *_UNEVEN), 0, np.maximum(c["in_bytes"], c["out_bytes"]))
-    return _ordered(c, group_codes(group, op, size), c["rank"])
+    group, op = columns.codes("group")[0], columns.codes("op")[0]
+    largest = np.maximum(columns["in_bytes"], columns["out_bytes"])
+    size = np.where(columns.matches("op", *_UNEVEN), 0, largest)
+    return _ordered(columns, group_codes(group, op, size), columns["rank"])
 
 
-def _by_pair(c: Columns) -> tuple[Keys, NDArray[np.bool_]]:
+def _by_pair(columns: Columns) -> tuple[Keys, NDArray[np.bool_]]:
     """Key by direction, in order; a batch that sends and receives stands for both, so its pair has no direction."""
-    group, rank, peer = c.codes("group")[0], c["rank"], c["peer"]
-    is_send, is_both = c.matches("op", "send"), c.matches("op", "send_recv")
+    group, rank, peer = columns.codes("group")[0], columns["rank"], columns["peer"]
+    is_send, is_both = columns.matches("op", "send"), columns.matches("op", "send_recv")
     low, high = np.minimum(rank, peer), np.maximum(rank, peer)
     source = np.where(is_both, low, np.where(is_send, rank, peer))
     target = np.where(is_both, high, np.where(is_send, peer, rank))
     kind = group_codes(group, is_both.astype(np.int64), source, target)
     # Each end of a pair counts its own: a rank's sends apart from its receives.
-    return _ordered(c, kind, c["rank"] * 2 + is_send)
+    return _ordered(columns, kind, rank * 2 + is_send)
 
 
-def _ordered(c: Columns, kind: Ints, member: Ints) -> tuple[Keys, NDArray[np.bool_]]:
+def _ordered(columns: Columns, kind: Ints, member: Ints) -> tuple[Keys, NDArray[np.bool_]]:
     """Key the parts of a kind by their places in order, and say which of them have a place that can be trusted.
 
     Places count from 0 inside a step where all members have equally many parts of the kind in every step:
@@ -150,7 +165,7 @@ def _ordered(c: Columns, kind: Ints, member: Ints) -> tuple[Keys, NDArray[np.boo
     Else they count from the end of the recording, with -2 for the step: ranks begin to record at different moments more
     often than they end. Parts outside of all steps can be trusted only where members have as many of them.
     """
-    step = c["step"]
+    step, start = columns["step"], columns["start_ns"]
     # Parts of each kind, step and member; then, whether all members have as many in that step.
     in_step = group_codes(kind, step, member)
     tally = np.bincount(in_step)[in_step]
@@ -158,12 +173,13 @@ def _ordered(c: Columns, kind: Ints, member: Ints) -> tuple[Keys, NDArray[np.boo
     cells = int(cell.max()) + 1
     fewest, most = (per_code(cell, tally, how, cells) for how in (np.minimum, np.maximum))
     is_equal = (fewest == most)[cell]
+    # By kind: members have equally many in every step, and some part lies in a step.
     kinds = int(kind.max()) + 1
     agrees = per_code(kind, is_equal | (step < 0), np.minimum, kinds)
     has_steps = per_code(kind, step >= 0, np.maximum, kinds)
     by_step = (agrees & has_steps)[kind].astype(bool)
-    from_start = occurrence(in_step, c["start_ns"])
-    from_end = occurrence_from_end(group_codes(kind, member), c["start_ns"])
+    from_start = occurrence(in_step, start)
+    from_end = occurrence_from_end(group_codes(kind, member), start)
     place = np.where(by_step, from_start, from_end)
     return (kind, np.where(by_step, step, -2), place), ~by_step | is_equal
 
@@ -183,24 +199,27 @@ def shared_calls(one: Columns, one_rank: int, other: Columns, other_rank: int, p
     if not len(rows[0]):
         rows = _transfers(one, one_rank, other, other_rank, period_ns)
     if not len(rows[0]) and any(columns.matches("group", "").all() for columns in (one, other)):
-        mine, theirs = (np.argsort(columns["start_ns"], kind="stable") for columns in (one, other))
-        rows = _in_order(one, mine, other, theirs, period_ns) if len(mine) and len(theirs) else rows
+        one_rows, other_rows = (np.argsort(columns["start_ns"], kind="stable") for columns in (one, other))
+        if len(one_rows) and len(other_rows):
+            return _in_order(one, one_rows, other, other_rows, period_ns)
     return rows
 
 
 def _collectives(one: Columns, other: Columns, period_ns: int) -> tuple[Ints, Ints]:
     """Match calls of groups that both ranks know, and of no known group, where all ranks run the same operations."""
-    rows_of_kind = _rows_by_kind(one, other)
-    found: list[tuple[Ints, Ints]] = []
-    for kind in (kind for kind in rows_of_kind[0] if kind in rows_of_kind[1]):
-        mine, theirs = rows_of_kind[0][kind], rows_of_kind[1][kind]
-        numbers, others = one["sequence"][mine], other["sequence"][theirs]
-        if (numbers >= 0).all() and (others >= 0).all():
-            _, a, b = np.intersect1d(numbers, others, return_indices=True)
-            found.append((mine[a], theirs[b]))
+    one_by_kind, other_by_kind = _rows_by_kind(one, other)
+    pairs: list[tuple[Ints, Ints]] = []
+    for kind, one_rows in one_by_kind.items():
+        if kind not in other_by_kind:
+            continue
+        other_rows = other_by_kind[kind]
+        one_number, other_number = one["sequence"][one_rows], other["sequence"][other_rows]
+        if (one_number >= 0).all() and (other_number >= 0).all():
+            _, one_place, other_place = np.intersect1d(one_number, other_number, return_indices=True)
+            pairs.append((one_rows[one_place], other_rows[other_place]))
         else:
-            found.append(_in_order(one, mine, other, theirs, period_ns))
-    return _joined(found)
+            pairs.append(_in_order(one, one_rows, other, other_rows, period_ns))
+    return _joined(pairs)
 
 
 def _rows_by_kind(one: Columns, other: Columns) -> tuple[dict[int, Ints], dict[int, Ints]]:
@@ -209,16 +228,25 @@ def _rows_by_kind(one: Columns, other: Columns) -> tuple[dict[int, Ints], dict[i
     A kind is a group and an operation, and a size where no numbers are recorded.
     """
     ranks = (one, other)
-    size = [np.where(each["sequence"] >= 0, 0, np.maximum(each["in_bytes"], each["out_bytes"])) for each in ranks]
-    kind = group_codes(_common_codes(one, other, "group"), _common_codes(one, other, "op"), np.concatenate(size))
-    kind = np.where(np.concatenate([_is_collective(each) for each in ranks]), kind, UNMATCHED)
-    rows = [rows_by_code(kind[: len(one)]), rows_by_code(kind[len(one) :])]
-    in_order = sorted(rows[0].keys() - {UNMATCHED}, key=lambda code: int(rows[0][code][0]))
-    by_start = [
-        {code: own[np.argsort(each["start_ns"][own], kind="stable")] for code, own in found.items()}
-        for each, found in zip(ranks, rows, strict=True)
-    ]
-    return {code: by_start[0][code] for code in in_order}, by_start[1]
+    # All three: one entry a row of both ranks, the first rank's before the other's.
+    group, op = (stacked_codes(columns.codes(name) for columns in ranks)[0] for name in ("group", "op"))
+    size = np.concatenate([_size_without_number(columns) for columns in ranks])
+    is_collective = np.concatenate([_is_collective(columns) for columns in ranks])
+    kind = np.where(is_collective, group_codes(group, op, size), UNMATCHED)
+    one_by_kind, other_by_kind = rows_by_code(kind[: len(one)]), rows_by_code(kind[len(one) :])
+    kinds = sorted(one_by_kind.keys() - {UNMATCHED}, key=lambda code: int(one_by_kind[code][0]))
+    one_sorted = {code: _by_start(one, one_by_kind[code]) for code in kinds}
+    return one_sorted, {code: _by_start(other, rows) for code, rows in other_by_kind.items()}
+
+
+def _size_without_number(columns: Columns) -> Ints:
+    """Give the bytes of each part that carries no sequence number, by which it is told from others; else 0."""
+    size = np.maximum(columns["in_bytes"], columns["out_bytes"])
+    return np.where(columns["sequence"] >= 0, 0, size)
+
+
+def _by_start(columns: Columns, rows: Ints) -> Ints:
+    return rows[np.argsort(columns["start_ns"][rows], kind="stable")]
 
 
 def _is_collective(columns: Columns) -> NDArray[np.bool_]:
@@ -227,51 +255,52 @@ def _is_collective(columns: Columns) -> NDArray[np.bool_]:
     return np.asarray((~columns.matches("op", *P2P) | nameless) & (columns["group_size"] != 1))
 
 
-def _common_codes(one: Columns, other: Columns, name: str) -> Ints:
-    """Give a text column of both ranks, one below the other, in codes that mean the same in both."""
-    coded = [one.codes(name), other.codes(name)]
-    place = {text: code for code, text in enumerate(dict.fromkeys(text for _, texts in coded for text in texts))}
-    return np.concatenate([np.array([place[text] for text in texts] or [0], np.int64)[codes] for codes, texts in coded])
-
-
 def _transfers(one: Columns, one_rank: int, other: Columns, other_rank: int, period_ns: int) -> tuple[Ints, Ints]:
     """Match the sends of each rank with the receives of the other, in order."""
-    found = []
-    for sends, receives in (("send", "recv"), ("recv", "send"), ("send_recv", "send_recv")):
-        mine = np.flatnonzero(one.matches("op", sends) & (one["peer"] == other_rank))
-        theirs = np.flatnonzero(other.matches("op", receives) & (other["peer"] == one_rank))
-        if len(mine) and len(theirs):
-            found.append(_in_order(one, mine, other, theirs, period_ns))
-    return _joined(found)
+    pairs = []
+    for op, other_op in (("send", "recv"), ("recv", "send"), ("send_recv", "send_recv")):
+        one_rows = np.flatnonzero(one.matches("op", op) & (one["peer"] == other_rank))
+        other_rows = np.flatnonzero(other.matches("op", other_op) & (other["peer"] == one_rank))
+        if len(one_rows) and len(other_rows):
+            pairs.append(_in_order(one, one_rows, other, other_rows, period_ns))
+    return _joined(pairs)
 
 
-def _in_order(one: Columns, mine: Ints, other: Columns, theirs: Ints, period_ns: int) -> tuple[Ints, Ints]:
-    """Match two lists of calls one to one, the second shifted by the number of calls at which ends lie closest."""
-    ends = one["start_ns"][mine] + one["dur_ns"][mine]
-    other_ends = other["start_ns"][theirs] + other["dur_ns"][theirs]
-    apart = len(mine) - len(theirs)
-    reach = abs(apart) + min(_SHIFTS, min(len(mine), len(theirs)) // 2)
-    shifts = sorted(range(-reach, reach + 1), key=lambda shift: (abs(shift - apart), shift))  # first: from the end
-    distances = [_distance(ends, other_ends, shift) for shift in shifts]
+def _in_order(one: Columns, one_rows: Ints, other: Columns, other_rows: Ints, period_ns: int) -> tuple[Ints, Ints]:
+    """Match two lists of calls one to one, the second shifted by the number of calls at which ends lie closest.
+
+    A rank that began to record two calls earlier has two calls more at its begin: with a shift of 2, its call 2 is the
+    other's call 0. Where no shift brings the ends close, the last calls of both are taken for the same.
+    """
+    one_end = one["start_ns"][one_rows] + one["dur_ns"][one_rows]
+    other_end = other["start_ns"][other_rows] + other["dur_ns"][other_rows]
+    from_end = len(one_rows) - len(other_rows)  # the shift with which the last calls of both are the same
+    reach = abs(from_end) + min(_SHIFTS, min(len(one_rows), len(other_rows)) // 2)
+    # Of shifts that are equally good the first wins: the one closest to `from_end`.
+    shifts = sorted(range(-reach, reach + 1), key=lambda shift: (abs(shift - from_end), shift))
+    distances = [_distance(one_end, other_end, shift) for shift in shifts]
     best = int(np.argmin(distances))
-    shift = shifts[best] if distances[best] <= _CLOSE * period_ns else apart
+    shift = shifts[best] if distances[best] <= _CLOSE * period_ns else from_end
+    one_part, other_part = _shifted(len(one_rows), len(other_rows), shift)
+    return one_rows[one_part], other_rows[other_part]
+
+
+def _shifted(one_count: int, other_count: int, shift: int) -> tuple[slice, slice]:
+    """Give the stretches of two lists that lie beside each other when item i of one is item i - shift of the other."""
     first = max(shift, 0)
-    count = min(len(mine), len(theirs) + shift) - first
-    return mine[first : first + count], theirs[first - shift : first - shift + count]
+    count = max(min(one_count, other_count + shift) - first, 0)
+    return slice(first, first + count), slice(first - shift, first - shift + count)
 
 
-def _distance(ends: Ints, other_ends: Ints, shift: int) -> float:
-    """Give the median distance of ends when call i of the first is call i - shift of the second."""
-    first = max(shift, 0)
-    count = min(len(ends), len(other_ends) + shift) - first
-    if count <= 0:
-        return float("inf")
-    return float(np.median(np.abs(ends[first : first + count] - other_ends[first - shift : first - shift + count])))
+def _distance(one_end: Ints, other_end: Ints, shift: int) -> float:
+    """Give the median distance of ends with this shift; infinite where no calls lie beside each other."""
+    one_part, other_part = _shifted(len(one_end), len(other_end), shift)
+    apart = np.abs(one_end[one_part] - other_end[other_part])
+    return float(np.median(apart)) if len(apart) else float("inf")
 
 
-def _joined(found: list[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+def _joined(pairs: list[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+    """Put the matched rows of several kinds behind each other."""
     nothing = np.zeros(0, np.int64)
-    return (
-        np.concatenate([nothing, *(rows for rows, _ in found)]),
-        np.concatenate([nothing, *(rows for _, rows in found)]),
-    )
+    one_rows = np.concatenate([nothing, *(rows for rows, _ in pairs)])
+    return one_rows, np.concatenate([nothing, *(rows for _, rows in pairs)])

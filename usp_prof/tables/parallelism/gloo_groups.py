@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.columns.arrow import index_of
-from usp_prof.columns.rows import lookup
-from usp_prof.columns.table import Columns, Replaced, table_of
+from usp_prof.columns.table import Columns, Replaced
 from usp_prof.model.schema import Kind
 from usp_prof.model.topology import Axis
 from usp_prof.tables.communication.arguments import elements, second_elements
@@ -27,11 +27,11 @@ from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.events.arguments import Field
 from usp_prof.tables.events.frame import compact
 from usp_prof.tables.parallelism.axis_names import axis_of_marks
+from usp_prof.tables.table_set import ChangedSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from usp_prof.columns.table import View
@@ -41,10 +41,11 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import Source
 
     Ints = NDArray[np.int64]
-    Told = Mapping[int, Counter[tuple[str, int]]]
+    OperationsOfRank = Mapping[int, Counter[tuple[str, int]]]
 
 
 _IMPOSSIBLE = -1e9
+# Points for each operation that an axis is known for (above zero) or hardly ever runs (below); none: it says nothing.
 _FITS = {
     "all_to_all": {Axis.EP: 2.0, Axis.CP: 1.0, Axis.TP: -1.0, Axis.PP: -2.0},
     "all_gather": {Axis.TP: 0.5, Axis.DP_SHARD: 0.5, Axis.PP: -2.0, Axis.DP_REPLICATE: -1.0},
@@ -68,31 +69,35 @@ class _Worker:
 
 def groups_of_workers(frame: EventFrame, parts: Parts, groups: Sequence[Group]) -> Ints:
     """Give for each part the place of its group in `groups`; -1 where nothing fits."""
+    # Places in `groups` of those that this rank is a member of, in the order in which they were made.
     candidates = [place for place, group in enumerate(groups) if group.size > 1 and frame.rank in group.ranks]
     candidates.sort(key=lambda place: _made(groups[place].name))
-    found = _of_transfers(frame, parts, groups, candidates)
+    group_of_part = _of_transfers(frame, parts, groups, candidates)
     workers = _workers(frame, parts)
     if not candidates or not workers:
-        return found
+        return group_of_part
+    # One row a worker, one column a candidate.
     scores = [[_score(worker, groups[place]) for place in candidates] for worker in workers]
-    for worker, choice, row in zip(workers, _assign(scores), scores, strict=True):
-        if row[choice] > 0:
-            found[worker.rows] = candidates[choice]
-    return found
+    for worker, choice, of_worker in zip(workers, _assign(scores), scores, strict=True):
+        if of_worker[choice] > 0:
+            group_of_part[worker.rows] = candidates[choice]
+    return group_of_part
 
 
 def _of_transfers(frame: EventFrame, parts: Parts, groups: Sequence[Group], candidates: list[int]) -> Ints:
     """Give sends and receives the one group of their mark's axis; without a mark they are the pipeline's."""
     axes = [*Axis]
     world = [place for place in candidates if groups[place].description == "default_pg"]
-    only = np.full(len(axes) + 1, -1, np.int64)
+    # By axis: the place of its only group, -1 for none or several; the last entry is for parts without a mark.
+    only_group = np.full(len(axes) + 1, -1, np.int64)
     for number, axis in enumerate(axes):
         # An axis that spans the whole job has no group of its own: it is the default group.
         fitting = [place for place in candidates if groups[place].axis == axis] or world
-        only[number] = fitting[0] if len({groups[place].ranks for place in fitting}) == 1 else -1
-    only[-1] = only[axes.index(Axis.PP)]
-    marks = axis_of_marks(frame, parts.posted_track, parts.posted_at)
-    return np.where(np.isin(parts.operation, P2P), only[marks], -1)
+        if len({groups[place].ranks for place in fitting}) == 1:
+            only_group[number] = fitting[0]
+    only_group[-1] = only_group[axes.index(Axis.PP)]
+    axis_of_part = axis_of_marks(frame, parts.posted_track, parts.posted_at)
+    return np.where(np.isin(parts.operation, P2P), only_group[axis_of_part], -1)
 
 
 def _made(name: str) -> tuple[int, str]:
@@ -101,6 +106,7 @@ def _made(name: str) -> tuple[int, str]:
 
 
 def _workers(frame: EventFrame, parts: Parts) -> list[_Worker]:
+    """Gather what ran on each worker thread, by the thread's number."""
     collective = np.flatnonzero(~np.isin(parts.operation, P2P))
     threads = frame.texts("thread", parts.row[collective]).tolist()
     growth = _growth(frame, parts, collective)
@@ -155,26 +161,33 @@ def _score(worker: _Worker, group: Group) -> float:
 
 
 def _assign(scores: Sequence[Sequence[float]]) -> list[int]:
-    """Choose a group for each worker, in order and at most two workers each, with the highest sum of scores."""
+    """Choose a group for each worker, in order and at most two workers each, with the highest sum of scores.
+
+    Dynamic programming, worker by worker. A state (group, used) says which group the worker has, and that it is the
+    group's first or second one. A worker that is a group's second comes behind its first; a worker that is a group's
+    first comes behind whichever state of an earlier group has the highest sum.
+    """
     groups = len(scores[0])
-    states = [(place, used) for place in range(groups) for used in range(1, _WORKERS_OF_A_GROUP + 1)]
-    best = {(place, used): (scores[0][place] if used == 1 else _IMPOSSIBLE * 10) for place, used in states}
-    came: list[dict[tuple[int, int], tuple[int, int]]] = []
-    for row in scores[1:]:
+    states = [(group, used) for group in range(groups) for used in range(1, _WORKERS_OF_A_GROUP + 1)]
+    # By state: the highest sum of scores up to the worker at hand. The first worker is its group's first.
+    best = {(group, used): (scores[0][group] if used == 1 else _IMPOSSIBLE * 10) for group, used in states}
+    # By worker from the second on, and state: the state of the worker before.
+    origins: list[dict[tuple[int, int], tuple[int, int]]] = []
+    for score_of_group in scores[1:]:
         before, best, origin = best, {}, {}
-        reach, top = _IMPOSSIBLE * 100, (0, 1)
-        for place, used in states:
-            if used == 1 and place:
-                for state in ((place - 1, u) for u in range(1, _WORKERS_OF_A_GROUP + 1)):
-                    if before[state] > reach:
-                        reach, top = before[state], state
-            value, state = (reach, top) if used == 1 else (before[place, used - 1], (place, used - 1))
-            best[place, used] = value + row[place]
-            origin[place, used] = state
-        came.append(origin)
-    state = max(states, key=lambda s: best[s])
+        highest, best_earlier = _IMPOSSIBLE * 100, (0, 1)  # over all states of earlier groups
+        for group, used in states:
+            if used == 1 and group:
+                for earlier in ((group - 1, count) for count in range(1, _WORKERS_OF_A_GROUP + 1)):
+                    if before[earlier] > highest:
+                        highest, best_earlier = before[earlier], earlier
+            origin[group, used] = best_earlier if used == 1 else (group, used - 1)
+            best[group, used] = score_of_group[group] + (highest if used == 1 else before[group, used - 1])
+        origins.append(origin)
+    # From the best state of the last worker back to the first.
+    state = max(states, key=lambda state: best[state])
     chosen = [state[0]]
-    for origin in reversed(came):
+    for origin in reversed(origins):
         state = origin[state]
         chosen.append(state[0])
     return chosen[::-1]
@@ -188,22 +201,29 @@ _EQUAL_SIZES = ("all_reduce", "broadcast", "reduce", "barrier")
 
 def regrouped(sources: Mapping[int, Source], groups: Sequence[Group]) -> dict[int, Source]:
     """Give the ranks' tables with groups that their members' operations do not contradict."""
-    told = _told(sources)
+    operations = _operations(sources)
+    # By rank: the right group for the key of each wrong one.
     instead: dict[int, dict[str, Group]] = {}
     for group in groups:
-        ran = {rank: counts for rank, counts in told.get(group.key, {}).items() if rank in group.ranks}
-        doubtful = all(op in _EQUAL_SIZES for counts in ran.values() for op, _ in counts)
-        if len(ran) > 1 and doubtful and not _agree(ran, ran):
-            others = {rank: other for rank in ran if (other := _other(rank, ran, group, groups)) is not None}
-            if len(others) == len(ran):  # one that was recorded for a part of the time contradicts nothing
-                for rank, other in others.items():
-                    instead.setdefault(rank, {})[group.key] = other
-    return {rank: _Regrouped(source, instead[rank]) if rank in instead else source for rank, source in sources.items()}
+        ran = {rank: counts for rank, counts in operations.get(group.key, {}).items() if rank in group.ranks}
+        is_doubtful = all(op in _EQUAL_SIZES for counts in ran.values() for op, _ in counts)
+        if len(ran) < 2 or not is_doubtful or _agree(ran, ran):
+            continue
+        others = {rank: _other(rank, ran, group, groups) for rank in ran}
+        known = {rank: other for rank, other in others.items() if other is not None}
+        if len(known) == len(ran):  # one that was recorded for a part of the time contradicts nothing
+            for rank, other in known.items():
+                instead.setdefault(rank, {})[group.key] = other
+    regrouped_sources = dict(sources)
+    for rank, groups_of_rank in instead.items():
+        change = {"collectives": partial(_with_groups, instead=groups_of_rank)}
+        regrouped_sources[rank] = ChangedSource(sources[rank], change)
+    return regrouped_sources
 
 
-def _told(sources: Mapping[int, Source]) -> dict[str, dict[int, Counter[tuple[str, int]]]]:
-    """Count what each rank ran in each group that no event named."""
-    found: dict[str, dict[int, Counter[tuple[str, int]]]] = {}
+def _operations(sources: Mapping[int, Source]) -> dict[str, dict[int, Counter[tuple[str, int]]]]:
+    """Count by group and rank the operations (with their bytes) that ran in groups that no event named."""
+    counted: dict[str, dict[int, Counter[tuple[str, int]]]] = {}
     for rank, source in sources.items():
         columns = Columns(source.view("collectives"))
         if not columns.matches("library", "gloo").any():
@@ -212,18 +232,18 @@ def _told(sources: Mapping[int, Source]) -> dict[str, dict[int, Counter[tuple[st
         (group, keys), (op, operations) = rows.codes("group"), rows.codes("op")
         lines, counts = np.unique(np.stack([group, op, rows["in_bytes"]], axis=1), axis=0, return_counts=True)
         for (group_code, op_code, size), count in zip(lines.tolist(), counts.tolist(), strict=True):
-            ran = found.setdefault(keys[group_code], {}).setdefault(rank, Counter())
+            ran = counted.setdefault(keys[group_code], {}).setdefault(rank, Counter())
             ran[operations[op_code], size] += count
-    return found
+    return counted
 
 
-def _agree(ran: Told, ranks: Iterable[int]) -> bool:
+def _agree(ran: OperationsOfRank, ranks: Iterable[int]) -> bool:
     """Say whether these ranks ran the same."""
     first, *others = (ran[rank] for rank in ranks)
     return all((first & other).total() >= _SAME_SHARE * max(first.total(), other.total()) for other in others)
 
 
-def _other(rank: int, ran: Told, wrong: Group, groups: Sequence[Group]) -> Group | None:
+def _other(rank: int, ran: OperationsOfRank, wrong: Group, groups: Sequence[Group]) -> Group | None:
     """Find the one other set of ranks that ran the same as this rank; of its groups the one that was made first."""
     fitting = [
         group
@@ -235,32 +255,20 @@ def _other(rank: int, ran: Told, wrong: Group, groups: Sequence[Group]) -> Group
     return made[0] if len({group.ranks for group in fitting}) == 1 else None
 
 
-class _Regrouped:
-    """One rank's tables with other groups for some of its collectives."""
-
-    def __init__(self, source: Source, instead: Mapping[str, Group]) -> None:
-        self._source, self._instead = source, instead
-
-    def table(self, name: str) -> pa.Table:
-        """Give one table of this rank."""
-        return table_of(self.view(name))
-
-    def view(self, name: str) -> View:
-        """Give one table of this rank, not read before its columns are asked for."""
-        view = self._source.view(name)
-        if name != "collectives":
-            return view
-        columns = Columns(view)
-        codes, keys = columns.codes("group")
-        moved = ~columns.matches("op", *P2P) & lookup([key in self._instead for key in keys], codes, missing=False)
-        others = [self._instead[key].key if key in self._instead else key for key in keys]
-        names = list(dict.fromkeys([*keys, *others]))
-        place = np.array([names.index(name) for name in others], np.int64)
-        size = np.array([self._instead[key].size if key in self._instead else -1 for key in keys])
-        return Replaced(
-            view,
-            {
-                "group": lambda: compact(np.where(moved, place[codes], codes), names),
-                "group_size": lambda: index_of(np.where(moved, size[codes], columns["group_size"])),
-            },
-        )
+def _with_groups(collectives: View, instead: Mapping[str, Group]) -> View:
+    """Put one rank's collectives into other groups; `instead` gives the right group by the key of the wrong one."""
+    columns = Columns(collectives)
+    codes, keys = columns.codes("group")
+    is_moved = ~columns.matches("op", *P2P) & columns.satisfies("group", instead.__contains__)
+    # By code of the group as it was: the new key's place in `names`, and the new group's size.
+    new_keys = [instead[key].key if key in instead else key for key in keys]
+    names = list(dict.fromkeys([*keys, *new_keys]))
+    new_code = np.array([names.index(key) for key in new_keys], np.int64)
+    new_size = np.array([instead[key].size if key in instead else -1 for key in keys])
+    return Replaced(
+        collectives,
+        {
+            "group": lambda: compact(np.where(is_moved, new_code[codes], codes), names),
+            "group_size": lambda: index_of(np.where(is_moved, new_size[codes], columns["group_size"])),
+        },
+    )

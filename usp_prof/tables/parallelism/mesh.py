@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import lookup
 from usp_prof.model.topology import PARALLEL_AXES, Axis, AxisSource, Group, Topology, group_key
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.parallelism.axis_names import described
@@ -59,24 +58,26 @@ def lay_out(groups: list[Group], job: Job, manifest: Manifest | None) -> tuple[T
     if manifest is not None and manifest.mesh:
         return _declared(groups, job.ranks, manifest), ""
     everyone = sorted({*job.ranks, *(rank for group in groups for rank in group.ranks)})
-    own: dict[int, list[Group]] = {rank: [] for rank in everyone}
+    groups_of_rank: dict[int, list[Group]] = {rank: [] for rank in everyone}
     for group in groups:
         if group.axis in PARALLEL_AXES and _sizes_axis(group):
             for rank in group.ranks:
-                own[rank].append(group)
-    places = {rank: _places(rank, own[rank], job) for rank in everyone}
+                groups_of_rank[rank].append(group)
+    # By rank and axis: the rank's place and the axis' size, (-1, -1) where its groups contradict one another.
+    places = {rank: _places(rank, groups_of_rank[rank], job) for rank in everyone}
     # Only of a rank that was read are all groups known.
     sizes, reason = _sizes([places[rank] for rank in job.ranks], job.world if job.world > 0 else len(everyone))
     if reason:
         return Topology(groups=tuple(groups)), reason
     axes = {axis: size for axis, size in sizes.items() if size > 1}
     # A rank of which only some places are known has none: of a single file, the others' places are not known.
+    sizes_beside_ep = {axis: size for axis, size in axes.items() if axis != Axis.EP}
     shown = {
-        rank: MappingProxyType({axis: found[axis][0] for axis in axes if axis in found})
-        for rank, found in places.items()
-        if all(found.get(axis, (-1, -1))[1] == size for axis, size in axes.items() if axis != Axis.EP)
+        rank: MappingProxyType({axis: own[axis][0] for axis in axes if axis in own})
+        for rank, own in places.items()
+        if all(own.get(axis, (-1, -1))[1] == size for axis, size in sizes_beside_ep.items())
     }
-    if _shared([{axis: place for axis, place in found.items() if axis != Axis.EP} for found in shown.values()]):
+    if _shared([{axis: own[axis] for axis in sizes_beside_ep} for own in shown.values()]):
         return Topology(groups=tuple(groups)), f"several ranks share a place of the mesh {_product(axes)}"
     sources = [group.axis_source for group in groups if group.axis in axes]
     order = [source.value for source in AxisSource]
@@ -85,25 +86,29 @@ def lay_out(groups: list[Group], job: Job, manifest: Manifest | None) -> tuple[T
 
 
 def _declared(groups: list[Group], ranks: Iterable[int], manifest: Manifest) -> Topology:
-    names = manifest.axis_order or list(manifest.mesh)
-    extra = [name for name in manifest.mesh if name not in names]
-    axes = {n: manifest.mesh[n] for n in [*names, *extra] if n in [*Axis] and manifest.mesh.get(n, 1) > 1}
+    ordered = manifest.axis_order or list(manifest.mesh)
+    others = [name for name in manifest.mesh if name not in ordered]
+    axes = {
+        name: manifest.mesh[name] for name in [*ordered, *others] if name in [*Axis] and manifest.mesh.get(name, 1) > 1
+    }
     places = {rank: MappingProxyType(dict(manifest.coordinates.get(str(rank), {}))) for rank in ranks}
     return Topology(MappingProxyType(axes), MappingProxyType(places), tuple(groups), AxisSource.MANIFEST.value)
 
 
 def _places(rank: int, own: list[Group], job: Job) -> dict[str, tuple[int, int]]:
     """Find a rank's place on each axis and the axis' size; (-1, -1) where its groups contradict one another."""
-    context: set[int] = max((set(group.ranks) for group in own if group.axis == Axis.CP), key=len, default=set())
-    found: dict[str, set[tuple[int, int]]] = {}
+    context_groups = [set(group.ranks) for group in own if group.axis == Axis.CP]
+    context: set[int] = max(context_groups, key=len, default=set())
+    # By axis: the place and size that each of the rank's groups shows; one of them, if they agree.
+    shown: dict[str, set[tuple[int, int]]] = {}
     for axis in PARALLEL_AXES:
         of_axis = [group for group in own if group.axis == axis]
-        # What was told counts before what was inferred or marked.
-        told = [group for group in of_axis if group.axis_source == AxisSource.DESCRIPTION]
-        for group in told or of_axis:
+        described_ones = [group for group in of_axis if group.axis_source == AxisSource.DESCRIPTION]
+        # A group that is described as the axis' counts before those whose axis was inferred or marked.
+        for group in described_ones or of_axis:
             ranks = _pipeline(rank, group, job) if axis == Axis.PP else group.ranks
-            found.setdefault(axis, set()).add(_place(rank, ranks, context if axis in _DATA else set()))
-    return {axis: places.pop() if len(places) == 1 else (-1, -1) for axis, places in found.items()}
+            shown.setdefault(axis, set()).add(_place(rank, ranks, context if axis in _DATA else set()))
+    return {axis: places.pop() if len(places) == 1 else (-1, -1) for axis, places in shown.items()}
 
 
 def _sizes_axis(group: Group) -> bool:
@@ -126,21 +131,26 @@ def _pipeline(rank: int, group: Group, job: Job) -> tuple[int, ...]:
 
 
 def _place(rank: int, ranks: Sequence[int], context: set[int]) -> tuple[int, int]:
-    """Give a rank's place among these ranks and their number, counted in whole context groups where they hold such."""
+    """Give a rank's place among these ranks and their number, counted in whole context groups where they hold such.
+
+    Rank 2 of ranks 0,1,2,3 has place 2 of 4; with its context group 2,3 among them, place 1 of 2.
+    """
     if rank not in ranks:
         return -1, -1
-    step = len(context) if len(context) > 1 and context <= set(ranks) else 1
     before = ranks[: ranks.index(rank)]
-    return sum(step == 1 or other not in context for other in before) // step, len(ranks) // step
+    if len(context) < 2 or not context <= set(ranks):
+        return len(before), len(ranks)
+    others_before = sum(other not in context for other in before)
+    return others_before // len(context), len(ranks) // len(context)
 
 
 def _sizes(places: Sequence[Mapping[str, tuple[int, int]]], world: int) -> tuple[dict[str, int], str]:
     """Give the size of each axis, or the reason why there is no mesh."""
-    each = {axis: {found[axis][1] for found in places if axis in found} for axis in PARALLEL_AXES}
-    doubtful = [axis.value for axis, sizes in each.items() if len(sizes) > 1 or -1 in sizes]
+    sizes_of_axis = {axis: {own[axis][1] for own in places if axis in own} for axis in PARALLEL_AXES}
+    doubtful = [axis.value for axis, shown in sizes_of_axis.items() if len(shown) > 1 or -1 in shown]
     if doubtful:
         return {}, f"the groups do not tell one size of {', '.join(doubtful)}"
-    sizes = {axis.value: size for axis, known in each.items() for size in known}
+    sizes = {axis.value: shown.pop() for axis, shown in sizes_of_axis.items() if shown}
     parts = [sizes[axis] for axis in (Axis.DP_SHARD, Axis.DP_REPLICATE) if axis in sizes]
     if parts and sizes.get(Axis.DP, 1) in {1, prod(parts)}:
         sizes.pop(Axis.DP, None)
@@ -164,13 +174,14 @@ def _shared(places: Sequence[Mapping[str, int]]) -> bool:
 
 def talking(parts: Mapping[int, Columns]) -> list[tuple[int, ...]]:
     """Find the sets of ranks that send to one another, directly or through others."""
+    # By rank: the ranks that it is known to be tied to so far. Ranks that are tied have the same set.
     together = {rank: {rank} for rank in parts}
     for rank, columns in parts.items():
         peers = np.unique(columns["peer"][columns.matches("op", *P2P)])
         for peer in peers[peers >= 0].tolist():
             joined = together.setdefault(peer, {peer}) | together[rank]
             together.update(dict.fromkeys(joined, joined))
-    return sorted({tuple(sorted(each)) for each in together.values() if len(each) > 1})
+    return sorted({tuple(sorted(ranks)) for ranks in together.values() if len(ranks) > 1})
 
 
 # Job group: the group of the whole job, where it is the only one that communication without a group can belong to.
@@ -196,54 +207,59 @@ def job_group(
     parts: Mapping[int, Columns], groups: Iterable[Group], world: int, hosts: Mapping[int, str]
 ) -> Group | None:
     """Find the group that parts without any belong to."""
-    bare = {rank: _bare(columns) for rank, columns in parts.items()}
+    bare = {rank: columns.take(columns.matches("group", "")) for rank, columns in parts.items()}
+    has_transfers = any(columns.matches("op", *P2P).any() for columns in bare.values())
     size = len(parts) if world < 1 else world
-    if size < 2 or not any(map(len, bare.values())) or any(each.matches("op", *P2P).any() for each in bare.values()):
+    if size < 2 or not any(map(len, bare.values())) or has_transfers:
         return None
-    larger = {group.ranks for group in groups if group.size > 1}
     everyone = tuple(range(size))
-    if larger - {everyone}:
+    named = {group.ranks for group in groups if group.size > 1}
+    if named - {everyone}:
         return None
-    complete = len(parts) == size
-    if not larger and not (_together(bare, hosts) if complete else size == _PAIR):
-        return None
+    if not named:
+        # No group says that the job communicates as a whole: the ranks' operations must.
+        is_complete = len(parts) == size
+        is_whole = _together(bare, hosts) if is_complete else size == _PAIR
+        if not is_whole:
+            return None
     return Group(group_key("", everyone), "", "", "", everyone, size)
-
-
-def _bare(columns: Columns) -> Columns:
-    codes, keys = columns.codes("group")
-    return columns.take(lookup([key == "" for key in keys], codes, missing=False))
 
 
 def _together(bare: Mapping[int, Columns], hosts: Mapping[int, str]) -> bool:
     """Say whether all ranks ran the same, at the same time."""
-    first = max(bare, key=lambda rank: len(bare[rank]))
-    return all(_tied(bare[first], each, known=_one_clock(hosts, first, rank)) for rank, each in bare.items())
+    longest = max(bare, key=lambda rank: len(bare[rank]))
+    host = hosts.get(longest, "")
+    return all(_tied(bare[longest], columns, same_host=hosts.get(rank, "") == host) for rank, columns in bare.items())
 
 
-def _one_clock(hosts: Mapping[int, str], first: int, second: int) -> bool:
-    return hosts.get(first, "") == hosts.get(second, "")
+def _tied(longest: Columns, other: Columns, *, same_host: bool) -> bool:
+    """Say whether a rank's operations are those of the longest recording, or a stretch of them, and end with them.
 
-
-def _tied(longest: Columns, other: Columns, *, known: bool) -> bool:
-    """Say whether a rank's operations are those of the longest recording, or a stretch of them, and end with them."""
+    On another host, the median distance of the ends is the distance of the clocks, and is taken out first.
+    """
     if not len(other):
         return False
     start, end = longest["start_ns"], longest["start_ns"] + longest["dur_ns"]
-    own_start, own_end = other["start_ns"], other["start_ns"] + other["dur_ns"]
-    for place in _places_within_lists(longest["op"].tolist(), other["op"].tolist()):
+    other_start, other_end = other["start_ns"], other["start_ns"] + other["dur_ns"]
+    limit = _TOGETHER_NS if same_host else _TOGETHER_ELSEWHERE_NS
+    for place in _places_of_sequence(other["op"].tolist(), longest["op"].tolist()):
         stretch = slice(place, place + len(other))
-        apart = own_end - end[stretch]
-        clock = 0 if known else int(np.median(apart))
-        overlapping = np.maximum(own_start - clock, start[stretch]) <= np.minimum(own_end - clock, end[stretch])
-        limit = _TOGETHER_NS if known else _TOGETHER_ELSEWHERE_NS
-        if np.mean(overlapping) >= _OVERLAPPING and np.median(np.abs(apart - clock)) <= limit:
+        apart = other_end - end[stretch]
+        clock = 0 if same_host else int(np.median(apart))
+        last_start = np.maximum(other_start - clock, start[stretch])
+        first_end = np.minimum(other_end - clock, end[stretch])
+        is_overlapping = last_start <= first_end
+        if np.mean(is_overlapping) >= _OVERLAPPING and np.median(np.abs(apart - clock)) <= limit:
             return True
     return False
 
 
-def _places_within_lists(longest: list[str], other: list[str]) -> list[int]:
-    """Find where a sequence of operations stands within the longest."""
-    sought, within = f" {' '.join(other)} ", f" {' '.join(longest)} "
-    found = [match.start() for match in re.finditer(f"(?={re.escape(sought)})", within)][:_ALIGNMENTS]
-    return [within[:at].count(" ") for at in found]
+def _places_of_sequence(sequence: list[str], whole: list[str]) -> list[int]:
+    """Find where a sequence of operations stands within a longer one, overlapping places too.
+
+    _places_of_sequence(["a", "b"], ["a", "b", "a", "b"]) == [0, 2]
+    """
+    pattern, text = f" {' '.join(sequence)} ", f" {' '.join(whole)} "
+    # A look-ahead matches without moving on, so that places may overlap.
+    letters = [match.start() for match in re.finditer(f"(?={re.escape(pattern)})", text)][:_ALIGNMENTS]
+    return [text[:letter].count(" ") for letter in letters]

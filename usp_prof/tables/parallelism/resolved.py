@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.columns.arrow import coded, index_of
-from usp_prof.columns.rows import first_rows, group_codes
-from usp_prof.columns.table import Columns, Replaced, table_of
+from usp_prof.columns.rows import by_appearance, first_rows, group_codes, lookup
+from usp_prof.columns.table import Columns, Replaced
 from usp_prof.model.topology import Axis, AxisSource
-from usp_prof.tables.parallelism.inference import (
-    made_for,
-    of_operation,
-)
+from usp_prof.tables.parallelism.inference import made_for, of_operation
+from usp_prof.tables.table_set import ChangedSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,43 +46,38 @@ class Layout:
 
 def apply(sources: Mapping[int, Source], layout: Layout) -> dict[int, Source]:
     """Wrap each rank's tables so that groups and axes are as the layout says; done on demand, table by table."""
-    return {rank: ResolvedSource(source, layout) for rank, source in sources.items()}
+    return {rank: _resolved(source, layout) for rank, source in sources.items()}
 
 
-class ResolvedSource:
-    """One rank's tables with the run's groups and axes in them."""
+def _resolved(source: Source, layout: Layout) -> Source:
+    """Give one rank's tables with the run's groups and axes in them."""
 
-    def __init__(self, source: Source, layout: Layout) -> None:
-        self._source = source
-        self._layout = layout
-        self._parts: View | None = None
+    @cache
+    def collectives() -> View:
+        return _collectives(source.view("collectives"), layout)
 
-    def table(self, name: str) -> pa.Table:
-        """Give one table of this rank."""
-        return table_of(self.view(name))
+    def activities(view: View) -> View:
+        return Replaced(view, {"axis": lambda: _axes_of_activities(view, collectives())})
 
-    def view(self, name: str) -> View:
-        """Give one table of this rank, not read before its columns are asked for."""
-        if name == "collectives":
-            self._parts = self._parts or _collectives(self._source.view(name), self._layout)
-            return self._parts
-        view = self._source.view(name)
-        if name == "groups":
-            return _groups(view, self._layout)
-        if name == "activities":
-            return Replaced(view, {"axis": lambda: _axes_of_activities(view, self.view("collectives"))})
-        return view
+    return ChangedSource(
+        source,
+        {
+            "collectives": lambda _: collectives(),
+            "groups": lambda view: _groups(view, layout),
+            "activities": activities,
+        },
+    )
 
 
 def _groups(view: View, layout: Layout) -> View:
     groups = {group.key: group for group in layout.topology.groups}
-    told = [groups[key] for key in view.column("group").to_pylist()]
+    group_of_row = [groups[key] for key in view.column("group").to_pylist()]
     return Replaced(
         view,
         {
-            "axis": lambda: _coded([str(group.axis) for group in told]),
-            "axis_source": lambda: _coded([str(group.axis_source) for group in told]),
-            "axis_reason": lambda: _coded([group.axis_reason for group in told]),
+            "axis": lambda: _coded([str(group.axis) for group in group_of_row]),
+            "axis_source": lambda: _coded([str(group.axis_source) for group in group_of_row]),
+            "axis_reason": lambda: _coded([group.axis_reason for group in group_of_row]),
         },
     )
 
@@ -92,11 +86,12 @@ def _collectives(view: View, layout: Layout) -> View:
     """Put the settled axes in: a trusted group decides, but a mark may choose among the axes that the group serves."""
     groups = {group.key: group for group in layout.topology.groups}
     columns = Columns(view)
-    combined = [columns.codes(name) for name in ("group", "axis", "axis_source", "op", "library")]
-    distinct, inverse = _distinct([codes for codes, _ in combined])
+    # Rows that are alike in all that decides are settled once: by kind of row, the new key, axis and source.
+    deciding = [columns.codes(name) for name in ("group", "axis", "axis_source", "op", "library")]
+    kinds, kind_of_row = _distinct([codes for codes, _ in deciding])
     keys, axes, sources = [], [], []
-    for line in distinct:
-        key, axis, source, op, library = (values[code] for code, (_, values) in zip(line, combined, strict=True))
+    for kind in kinds:
+        key, axis, source, op, library = (texts[code] for code, (_, texts) in zip(kind, deciding, strict=True))
         key = key or layout.whole
         own = groups.get(key)
         trusted = own is not None and own.axis_source in TRUSTED and own.axis != Axis.WORLD
@@ -109,9 +104,9 @@ def _collectives(view: View, layout: Layout) -> View:
         axes.append(str(axis))
         sources.append(str(source))
     made: dict[str, Callable[[], pa.Array]] = {
-        "group": lambda: _coded(keys, inverse),
-        "axis": lambda: _coded(axes, inverse),
-        "axis_source": lambda: _coded(sources, inverse),
+        "group": lambda: _coded(keys, kind_of_row),
+        "axis": lambda: _coded(axes, kind_of_row),
+        "axis_source": lambda: _coded(sources, kind_of_row),
     }
     whole = groups.get(layout.whole)
     if whole is not None:
@@ -142,23 +137,20 @@ def _part_axis(
 
 def _axes_of_activities(activities: View, collectives: View) -> pa.Array:
     part = Columns(activities)["collective"]
-    codes, values = Columns(collectives).codes("axis")
-    return _coded([*values, ""], np.r_[codes, len(values)][part])
+    codes, texts = Columns(collectives).codes("axis")
+    return _coded([*texts, ""], lookup(codes, part, missing=len(texts)))  # part -1: no communication
 
 
 def _distinct(codes: list[np.ndarray]) -> tuple[list[list[int]], np.ndarray]:
+    """Give the distinct combinations of some columns, and the number of each row's combination."""
     if not len(codes[0]):
         return [], np.zeros(0, np.int64)
-    line = group_codes(*codes)
-    return np.stack(codes, axis=1)[first_rows(line)].tolist(), line
+    combination = group_codes(*codes)
+    return np.stack(codes, axis=1)[first_rows(combination)].tolist(), combination
 
 
 def _coded(values: Sequence[str], rows: np.ndarray | None = None) -> pa.Array:
     """Make a text column whose rows have these values, codes in the order in which they come up first."""
-    place = {value: number for number, value in reversed(list(enumerate(values)))}
-    first = np.array([place[value] for value in values], np.int64)
-    codes = first if rows is None else first[rows]
-    ordered = codes[np.sort(first_rows(codes))]
-    new = np.zeros(len(values), np.int32)
-    new[ordered] = np.arange(len(ordered))
-    return coded(new[codes], [values[code] for code in ordered.tolist()])
+    code_of = {value: code for code, value in enumerate(dict.fromkeys(values))}
+    codes = np.array([code_of[value] for value in values], np.int64)
+    return coded(*by_appearance(codes if rows is None else codes[rows], list(code_of)))

@@ -19,13 +19,13 @@ from usp_prof.tables import actions
 from usp_prof.tables.build import table
 from usp_prof.tables.pipeline import stretches
 from usp_prof.tables.pipeline.turns import Labelled, Turn, by_named_order, counted
+from usp_prof.tables.table_set import ChangedSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
-    from usp_prof.columns.table import View
     from usp_prof.tables.pipeline.stretches import Messages, Stretches
     from usp_prof.tables.table_set import Source
 
@@ -48,28 +48,14 @@ class Inference:
         return self._made[rank]
 
 
-class WithActions:
-    """One rank's tables with actions that its marks leave out."""
-
-    def __init__(self, source: Source, rank: int, inference: Inference) -> None:
-        self._source, self._rank, self._inference = source, rank, inference
-
-    def table(self, name: str) -> pa.Table:
-        """Give one table of this rank."""
-        return self._inference.of(self._rank) if name == actions.SCHEMA.name else self._source.table(name)
-
-    def view(self, name: str) -> View:
-        """Give the same, not read before its columns are asked for."""
-        if name == actions.SCHEMA.name:
-            made: View = self.table(name)
-            return made
-        return self._source.view(name)
-
-
 def completed(sources: Mapping[int, Source]) -> dict[int, Source]:
     """Wrap each rank's tables so that actions are complete; made on demand."""
     inference = Inference(sources)
-    return {rank: WithActions(source, rank, inference) for rank, source in sources.items()}
+
+    def changed(rank: int, source: Source) -> ChangedSource:
+        return ChangedSource(source, {actions.SCHEMA.name: lambda _: inference.of(rank)})
+
+    return {rank: changed(rank, source) for rank, source in sources.items()}
 
 
 def _complete(sources: Mapping[int, Source]) -> dict[int, pa.Table]:

@@ -195,20 +195,17 @@ def _host_times(source: Source, activities: Columns) -> tuple[Ints, Ints]:
 def _kinds(source: Source, activities: Columns, compute: NDArray[np.bool_]) -> Ints:
     """Say of each activity whether it is forward or backward work, by its op or the pace that it keeps."""
     ops = Columns(source.view("ops"))
-    found = np.full(len(activities), _UNKNOWN, np.int64)
+    by_op = np.full(len(activities), _UNKNOWN, np.int64)
     if len(ops):
-        codes, phases = ops.codes("phase")
-        kind_of_op = lookup([_PHASES.get(phase, _UNKNOWN) for phase in phases], codes, missing=_UNKNOWN)
-        found = lookup(kind_of_op, rows_of(ops["event"], activities["op_event"]), missing=_UNKNOWN)
-    codes, names = activities.codes("name")
-    paced = lookup([_paced(name) for name in names], codes, missing=_UNKNOWN)
-    return np.where(compute & (paced != _UNKNOWN), paced, found)
+        kind_of_op = ops.by_text("phase", lambda phase: _PHASES.get(phase, _UNKNOWN), missing=_UNKNOWN)
+        by_op = lookup(kind_of_op, rows_of(ops["event"], activities["op_event"]), missing=_UNKNOWN)
+    by_pace = activities.by_text("name", _paced, missing=_UNKNOWN)
+    return np.where(compute & (by_pace != _UNKNOWN), by_pace, by_op)
 
 
 def _allocating(activities: Columns) -> NDArray[np.bool_]:
     """Find ops that only make room: buffers for receives are made between actions, and may take long when preempted."""
-    codes, names = activities.codes("name")
-    return lookup([_ALLOCATES.match(name) is not None for name in names], codes, missing=False)
+    return activities.satisfies("name", _ALLOCATES.match)
 
 
 def _paced(name: str) -> int:

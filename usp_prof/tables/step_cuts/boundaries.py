@@ -15,10 +15,13 @@ import numpy as np
 
 from usp_prof.columns.arrow import index_of
 from usp_prof.columns.rows import rows_of
-from usp_prof.columns.table import Columns, Replaced, table_of
+from usp_prof.columns.table import Columns, Replaced
 from usp_prof.tables import steps as step_table
+from usp_prof.tables.table_set import ChangedSource
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -162,34 +165,25 @@ _ON_DEVICE = ("activities", "kernels", "collectives")
 _ON_HOST = ("launches", "memory", "ops", "actions")
 
 
-class Recut:
-    """One rank's tables, cut into the steps given; the cached tables beneath stay as they are."""
+def recut(source: Source, rank: int, steps: step_table.Steps) -> Source:
+    """Give one rank's tables, cut into other steps; the cached tables beneath stay as they are."""
 
-    def __init__(self, source: Source, rank: int, steps: step_table.Steps) -> None:
-        self._source, self._rank, self._steps = source, rank, steps
+    def with_steps(name: str) -> Callable[[View], View]:
+        return lambda view: Replaced(view, {"step": partial(_step_numbers, name, view, steps)})
 
-    def table(self, name: str) -> pa.Table:
-        """Give one table of this rank."""
-        return table_of(self.view(name))
+    changes = {name: with_steps(name) for name in (*_ON_DEVICE, *_ON_HOST, "annotations")}
+    return ChangedSource(source, {**changes, step_table.SCHEMA.name: lambda _: step_table.table_of_rank(rank, steps)})
 
-    def view(self, name: str) -> View:
-        """Give one table of this rank, not read before its columns are asked for."""
-        if name == step_table.SCHEMA.name:
-            made: View = step_table.table_of_rank(self._rank, self._steps)
-            return made
-        view = self._source.view(name)
-        if name in _ON_DEVICE or name in _ON_HOST or name == "annotations":
-            return Replaced(view, {"step": partial(self._step, name, view)})
-        return view
 
-    def _step(self, name: str, view: View) -> pa.Array:
-        columns, steps = Columns(view), self._steps
-        start = columns["start_ns"]
-        if name in _ON_DEVICE:
-            return index_of(steps.of_device(start))
-        if name in _ON_HOST:
-            return index_of(steps.of_host(start))
-        return index_of(np.where(columns["on_device"], steps.of_device(start), steps.of_host(start)))
+def _step_numbers(name: str, view: View, steps: step_table.Steps) -> pa.Array:
+    """Give the step of each row of a table, by where it ran."""
+    columns = Columns(view)
+    start = columns["start_ns"]
+    if name in _ON_DEVICE:
+        return index_of(steps.of_device(start))
+    if name in _ON_HOST:
+        return index_of(steps.of_host(start))
+    return index_of(np.where(columns["on_device"], steps.of_device(start), steps.of_host(start)))
 
 
 def with_host(source: Source, number: Ints, start: Ints, end: Ints, named: str) -> step_table.Steps:

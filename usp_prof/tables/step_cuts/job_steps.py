@@ -20,7 +20,7 @@ import numpy as np
 from usp_prof.columns.table import Columns
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.tables.matching.same_calls import shared_calls
-from usp_prof.tables.step_cuts.boundaries import CALLS, Cut, Recut, cut_like, some_of, with_host
+from usp_prof.tables.step_cuts.boundaries import CALLS, Cut, cut_like, recut, some_of, with_host
 from usp_prof.tables.step_cuts.device_work import Alphabet, device_work, whole_periods
 
 if TYPE_CHECKING:
@@ -70,14 +70,14 @@ def cut(sources: Mapping[int, Source], health: Iterable[HealthRow]) -> Stepped:
         if rank in guessed:
             start, end = found.at_ns[:-1][kept], found.at_ns[1:][kept]
             steps = with_host(sources[rank], found.number[kept], start, end, found.source)
-            wrapped[rank] = Recut(sources[rank], rank, steps)
+            wrapped[rank] = recut(sources[rank], rank, steps)
         elif not kept.all():
             steps = some_of(own[rank], np.isin(own[rank]["step"], common))
-            wrapped[rank] = Recut(sources[rank], rank, steps)
+            wrapped[rank] = recut(sources[rank], rank, steps)
     lost = sorted(set(guessed) - set(cuts))
     nothing = np.zeros(0, np.int64)
     for rank in lost:
-        wrapped[rank] = Recut(sources[rank], rank, with_host(sources[rank], nothing, nothing, nothing, CALLS))
+        wrapped[rank] = recut(sources[rank], rank, with_host(sources[rank], nothing, nothing, nothing, CALLS))
     is_recut = {*cuts, *lost}
     rows = [row for row in rows if row.rank not in is_recut or row.code not in _REPLACED]
     return Stepped(wrapped, rows + _told(cuts, guessed, lost, len(common)))
@@ -187,7 +187,7 @@ def _uncut(
             continue
         begin = work["start_ns"]
         start, end = np.array([begin.min()], np.int64), np.array([(begin + work["dur_ns"]).max()], np.int64)
-        wrapped[rank] = Recut(sources[rank], rank, with_host(sources[rank], np.zeros(1, np.int64), start, end, WINDOW))
+        wrapped[rank] = recut(sources[rank], rank, with_host(sources[rank], np.zeros(1, np.int64), start, end, WINDOW))
     if len(sources) == 1 or _hold_the_same(sources, own, guessed):
         return Stepped(wrapped, rows)
     doubt = (
