@@ -13,7 +13,7 @@ from usp_prof.tables import calls
 
 if TYPE_CHECKING:
     from usp_prof.columns.table import Columns
-    from usp_prof.replay.graph import Flags, Graph, Ints
+    from usp_prof.replay.graph import Graph, Ints
     from usp_prof.tables.table_set import TableSet
 
 
@@ -39,36 +39,40 @@ class Slowness:
 def slowness(tables: TableSet, graph: Graph) -> dict[int, Slowness]:
     """Compare every rank that has peers; the median over steps of compute for the same work."""
     compute = {rank: compute_per_step(graph, rank) for rank in tables.ranks}
-    found = {}
+    slowness_of_rank = {}
     for group in peer_groups(tables, graph):
         for rank in group:
             others = tuple(other for other in group if other != rank)
             if others and compute[rank]:
-                reference = float(np.median([compute[other] for other in others]))
-                found[rank] = Slowness(rank, others, compute[rank], reference)
-    return found
+                usual = float(np.median([compute[other] for other in others]))
+                slowness_of_rank[rank] = Slowness(rank, others, compute[rank], usual)
+    return slowness_of_rank
 
 
-def slowness_by_step(found: Slowness, graph: Graph) -> dict[int, float]:
+def slowness_by_step(slow: Slowness, graph: Graph) -> dict[int, float]:
     """Give in each step how many times as long a rank's compute takes as its peers' in that step in the median."""
-    own, others = compute_by_step(graph, found.rank), [compute_by_step(graph, rank) for rank in found.peers]
+    of_peers = [compute_by_step(graph, rank) for rank in slow.peers]
     ratio = {}
-    for step, time in own.items():
-        usual = [other[step] for other in others if step in other]
-        if usual and np.median(usual) > 0:
-            ratio[step] = time / float(np.median(usual))
+    for step, own_ns in compute_by_step(graph, slow.rank).items():
+        peers_ns = [by_step[step] for by_step in of_peers if step in by_step]
+        if peers_ns and np.median(peers_ns) > 0:
+            ratio[step] = own_ns / float(np.median(peers_ns))
     return ratio
 
 
 def peer_groups(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:
-    """Group the ranks that do the same work: of one pipeline stage, as the manifest or the work itself says."""
+    """Group the ranks that do the same work: of one pipeline stage, as the manifest or the work itself says.
+
+    Without a manifest ranks are sorted by how many pieces of compute they ran; a group goes on while they are nearly as
+    many as those of its first rank.
+    """
     places = tables.manifest.coordinates if tables.manifest else {}
     if all(str(rank) in places for rank in tables.ranks):
         stages: dict[int, list[int]] = {}
         for rank in tables.ranks:
             stages.setdefault(places[str(rank)].get("pp", 0), []).append(rank)
         return [tuple(ranks) for _, ranks in sorted(stages.items())]
-    computes = _computes(graph)
+    computes = graph.nodes.kind == NodeKind.COMPUTE
     number = {rank: int(computes[graph.nodes.of_rank(rank)].sum()) for rank in tables.ranks}
     groups: list[list[int]] = []
     for rank in sorted(number, key=lambda rank: (number[rank], rank)):
@@ -87,17 +91,13 @@ def compute_per_step(graph: Graph, rank: int) -> float:
 
 def compute_by_step(graph: Graph, rank: int) -> dict[int, int]:
     """Give a rank's compute in each step, in ns."""
-    mine = graph.nodes.of_rank(rank)
-    mine = mine[(graph.nodes.kind[mine] == NodeKind.COMPUTE) & (graph.nodes.step[mine] >= 0)]
-    if not len(mine):
+    rows = graph.nodes.of_rank(rank)
+    rows = rows[(graph.nodes.kind[rows] == NodeKind.COMPUTE) & (graph.nodes.step[rows] >= 0)]
+    if not len(rows):
         return {}
-    steps, step = numbered(graph.nodes.step[mine])
-    sums: Ints = np.bincount(step, weights=graph.duration[mine]).astype(np.int64)
+    steps, place = numbered(graph.nodes.step[rows])
+    sums: Ints = np.bincount(place, weights=graph.duration[rows]).astype(np.int64)
     return dict(zip(steps.tolist(), sums.tolist(), strict=True))
-
-
-def _computes(graph: Graph) -> Flags:
-    return np.asarray(graph.nodes.kind == NodeKind.COMPUTE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,29 +115,33 @@ class LinkSlowness:
 
 def calls_of(tables: TableSet) -> Columns:
     """Give the calls that tie nodes of a graph, in the order of their numbers there."""
-    found = calls.of(tables)
-    read = np.bincount(found.part_columns()["call"])
-    return found.columns().take(np.flatnonzero(read > 1))
+    matched = calls.of(tables)
+    members_read = np.bincount(matched.part_columns()["call"])
+    return matched.columns().take(np.flatnonzero(members_read > 1))
 
 
 def ratios(tables: TableSet) -> tuple[Columns, Ints, np.ndarray]:
-    """Give the calls, the code of each call's group, and how its kind compares with that of other groups (1: alike)."""
+    """Give the calls, the code of each call's group, and how its kind compares with that of other groups (1: alike).
+
+    Of each kind of call (axis, operation, bytes) the median transfer of a group is set beside the median of the other
+    groups' medians.
+    """
     rows = calls_of(tables)
     ratio = np.ones(len(rows))
     if not len(rows):
         return rows, np.zeros(0, np.int64), ratio
-    group = rows.codes("group")[0]
+    group, transfer_ns = rows.codes("group")[0], rows["transfer_ns"]
     kind = group_codes(rows.codes("axis")[0], rows.codes("op")[0], rows["bytes"], rows.codes("matched_by")[0])
-    timed = (rows["transfer_ns"] > 0) & ~rows.matches("matched_by", "p2p")
-    for each in np.unique(kind[timed]).tolist():
-        mine = timed & (kind == each)
-        groups = np.unique(group[mine])
+    is_timed = (transfer_ns > 0) & ~rows.matches("matched_by", "p2p")
+    for code in np.unique(kind[is_timed]).tolist():
+        of_kind = is_timed & (kind == code)
+        groups = np.unique(group[of_kind])
         if len(groups) < 2:
             continue
-        medians = np.array([np.median(rows["transfer_ns"][mine & (group == g)]) for g in groups])
-        for g, median in zip(groups.tolist(), medians.tolist(), strict=True):
-            others = float(np.median(medians[groups != g]))
-            ratio[mine & (group == g)] = median / others if others else 1.0
+        medians = np.array([np.median(transfer_ns[of_kind & (group == one)]) for one in groups])
+        for one, median in zip(groups.tolist(), medians.tolist(), strict=True):
+            others = float(np.median(medians[groups != one]))
+            ratio[of_kind & (group == one)] = median / others if others else 1.0
     return rows, group, ratio
 
 
@@ -145,14 +149,15 @@ def link_slowness(tables: TableSet) -> list[LinkSlowness]:
     """List the groups whose transfers take longer than other groups', by name."""
     rows, group, ratio = ratios(tables)
     texts = rows.codes("group")[1] if len(rows) else []
-    found = []
+    links = []
     for code in np.unique(group[ratio != 1]).tolist():
-        mine = (group == code) & (ratio != 1)
-        extra = rows["transfer_ns"][mine] * (1 - 1 / ratio[mine])
-        axis = str(rows["axis"][np.flatnonzero(mine)[0]])
-        slower = float(np.average(ratio[mine], weights=rows["transfer_ns"][mine]))
-        found.append(LinkSlowness(texts[code], axis, slower, int(mine.sum()), int(extra.sum())))
-    return sorted(found, key=lambda each: (-each.extra_ns, each.group))
+        calls_of_group = np.flatnonzero((group == code) & (ratio != 1))
+        transfer_ns, slower = rows["transfer_ns"][calls_of_group], ratio[calls_of_group]
+        axis = str(rows["axis"][calls_of_group[0]])
+        mean_ratio = float(np.average(slower, weights=transfer_ns))
+        extra_ns = transfer_ns * (1 - 1 / slower)
+        links.append(LinkSlowness(texts[code], axis, mean_ratio, len(calls_of_group), int(extra_ns.sum())))
+    return sorted(links, key=lambda link: (-link.extra_ns, link.group))
 
 
 def group_word(group: str) -> str:

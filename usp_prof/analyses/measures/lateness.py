@@ -1,4 +1,9 @@
-"""Lateness of a rank: its own time, part by part, beside its peers', and the cause where a part covers the cost."""
+"""Lateness of a rank: its own time, part by part, beside its peers', and the cause where a part covers the cost.
+
+Own time is what does not wait for other ranks: compute, transfers, copies, input, host. The excess of a part is what it
+takes beyond the median of the rank's peers, which do the same work. A part is the cause where its excess covers at
+least half of what the rank costs the others.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from usp_prof.model.selection import EVERYTHING
 from usp_prof.tables import calls as call_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -44,11 +49,13 @@ _OWN = (Why.SLOW_COMPUTE, Why.SLOW_LINK, Why.COPIES, Why.LATE_INPUT, Why.HOST)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnTime:
-    """Per (rank, step) row of the partition: a column for each part of the time that is not waiting for others."""
+    """Own time: one row for each (rank, step) of the partition in each array."""
 
     parts: Partition
     columns: NDArray[np.int64]
+    """In ns, a column for each part in the order of `_OWN`."""
     kernels: NDArray[np.int64]
+    """How many pieces of compute began in the step."""
     flop: NDArray[np.float64]
     """What the ops of known shape must compute; 0 where no shapes were recorded."""
 
@@ -60,38 +67,42 @@ class OwnTime:
 
 def own_time(tables: TableSet, parts: Partition) -> OwnTime:
     """Divide each rank's steps into own time: compute, transfers, copies, input, host."""
-    columns, kernels = np.zeros((len(parts.rank), len(_OWN)), np.int64), np.zeros(len(parts.rank), np.int64)
-    host = (CAUSES.index(Idle.HOST), CAUSES.index(Idle.SYNC), CAUSES.index(Idle.OTHER))
+    stalled, kernels = np.zeros(len(parts.rank), np.int64), np.zeros(len(parts.rank), np.int64)
     for rank in np.unique(parts.rank).tolist():
-        mine = np.flatnonzero(parts.rank == rank)
-        start, end = parts.start[mine], parts.end[mine]
-        stalled = (arrivals.stalls(tables, rank) - partition.sets_of(tables, rank).bubble).within(start, end)
-        columns[mine, 0] = parts.compute[mine]
-        columns[mine, 1] = np.maximum(parts.exposed[mine].sum(axis=1) - stalled, 0)
-        columns[mine, 2] = parts.memcpy[mine]
-        columns[mine, 3] = parts.idle[mine, CAUSES.index(Idle.INPUT)]
-        columns[mine, 4] = sum(parts.idle[mine, column] for column in host)
+        rows = np.flatnonzero(parts.rank == rank)
+        start, end = parts.start[rows], parts.end[rows]
+        waiting = arrivals.stalls(tables, rank) - partition.sets_of(tables, rank).bubble
+        stalled[rows] = waiting.within(start, end)
         activities = tables.columns("activities", rank)
         begun = np.sort(activities["start_ns"][activities.matches("kind", "compute")])
-        kernels[mine] = np.searchsorted(begun, end) - np.searchsorted(begun, start)
-    return OwnTime(parts, columns, kernels, _flop(tables, parts))
+        kernels[rows] = np.searchsorted(begun, end) - np.searchsorted(begun, start)
+    own = {
+        Why.SLOW_COMPUTE: parts.compute,
+        Why.SLOW_LINK: np.maximum(parts.exposed.sum(axis=1) - stalled, 0),
+        Why.COPIES: parts.memcpy,
+        Why.LATE_INPUT: parts.idle[:, CAUSES.index(Idle.INPUT)],
+        Why.HOST: parts.idle[:, [CAUSES.index(cause) for cause in (Idle.HOST, Idle.SYNC, Idle.OTHER)]].sum(axis=1),
+    }
+    return OwnTime(parts, np.stack([own[part] for part in _OWN], axis=1), kernels, _flop(tables, parts))
 
 
 def _flop(tables: TableSet, parts: Partition) -> NDArray[np.float64]:
     """Add up per (rank, step) the FLOP of the ops, each op once however many kernels it launched."""
-    found = np.zeros(len(parts.rank))
+    flop_of_row = np.zeros(len(parts.rank))
     for rank in np.unique(parts.rank).tolist():
-        mine = np.flatnonzero(parts.rank == rank)
-        done = op_work.of_rank(tables, rank, EVERYTHING)
-        first = first_rows(done.owner)
-        first = first[(done.owner[first] >= 0) & (done.kind[first] >= 0)]
-        flop_of_kind = [kind.cost.flop if kind.cost is not None else 0.0 for kind in done.kinds]
-        steps, place = numbered(parts.step[mine])
-        step = rows_of(steps, done.step[first])
-        inside = step >= 0
-        flop = lookup(flop_of_kind, done.kind[first[inside]], missing=0.0)
-        found[mine] = np.bincount(step[inside], flop, len(steps))[place]
-    return found
+        rows = np.flatnonzero(parts.rank == rank)
+        work = op_work.of_rank(tables, rank, EVERYTHING)
+        # The first kernel of each op of a known kind; -1 stands for kernels without one.
+        first = first_rows(work.owner)
+        first = first[(work.owner[first] >= 0) & (work.kind[first] >= 0)]
+        flop_of_kind = [kind.cost.flop if kind.cost is not None else 0.0 for kind in work.kinds]
+        # By op: the place of its step among the rank's steps; ops outside of them do not count.
+        steps, place_of_row = numbered(parts.step[rows])
+        place = rows_of(steps, work.step[first])
+        inside = place >= 0
+        flop = lookup(flop_of_kind, work.kind[first[inside]], missing=0.0)
+        flop_of_row[rows] = np.bincount(place[inside], flop, len(steps))[place_of_row]
+    return flop_of_row
 
 
 def peers_of(tables: TableSet) -> dict[int, tuple[int, ...]]:
@@ -120,17 +131,19 @@ def peer_medians(parts: Partition, peers: Mapping[int, tuple[int, ...]], figures
     """Give for each (rank, step), a row of `figures`, the medians over its peers in that step; NaN without any."""
     ranks, rank = np.unique(parts.rank, return_inverse=True)
     steps, step = np.unique(parts.step, return_inverse=True)
+    # By rank and step: the row of `figures`, -1 where the rank has no such step.
     row_of = np.full((len(ranks), len(steps)), -1, np.int64)
     row_of[rank, step] = np.arange(len(rank))
-    found = np.full(figures.shape, np.nan)
-    for place, own in enumerate(ranks.tolist()):
-        mine, theirs = row_of[place], row_of[np.isin(ranks, peers[own])]
-        number = np.where(mine >= 0, (theirs >= 0).sum(axis=0), 0)
-        for count in np.unique(number[number > 0]).tolist():  # steps with as many peers are looked at together
-            there = np.flatnonzero(number == count)
-            rows = np.sort(theirs[:, there], axis=0)[-count:]  # those that are missing are sorted to the front
-            found[mine[there]] = np.median(figures[rows], axis=0)
-    return found
+    medians = np.full(figures.shape, np.nan)
+    for place, own_rank in enumerate(ranks.tolist()):
+        own_row, peer_rows = row_of[place], row_of[np.isin(ranks, peers[own_rank])]
+        peers_in_step = np.where(own_row >= 0, (peer_rows >= 0).sum(axis=0), 0)
+        # Steps with equally many peers are looked at together.
+        for count in np.unique(peers_in_step[peers_in_step > 0]).tolist():
+            alike = np.flatnonzero(peers_in_step == count)
+            rows = np.sort(peer_rows[:, alike], axis=0)[-count:]  # -1 of missing peers is sorted to the front
+            medians[own_row[alike]] = np.median(figures[rows], axis=0)
+    return medians
 
 
 def slow_axis(tables: TableSet, rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]) -> str:
@@ -141,22 +154,34 @@ def slow_axis(tables: TableSet, rank: int, peers: tuple[int, ...], steps: NDArra
     axis = codes[parts["call"]]
     over: dict[str, float] = {}
     for code in np.unique(axis[chosen]).tolist():
-        sums = [int(parts["transfer_ns"][chosen & (axis == code) & (parts["rank"] == r)].sum()) for r in (rank, *peers)]
-        over[names[code]] = sums[0] - float(np.median(sums[1:])) if len(sums) > 1 else 0.0
+        on_axis = chosen & (axis == code)
+        own, *of_peers = (
+            int(parts["transfer_ns"][on_axis & (parts["rank"] == member)].sum()) for member in (rank, *peers)
+        )
+        over[names[code]] = own - float(np.median(of_peers)) if of_peers else 0.0
     worst = max(sorted(over), key=lambda name: over[name], default="")
     return worst if worst and over[worst] > 0 else ""
 
 
 def excess(own: OwnTime, rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]) -> NDArray[np.float64]:
     """Give each part's mean excess over the peers' median, over some steps; NaN without peers in these steps."""
-    p = own.parts
-    found = []
+    by_step = [
+        own.columns[own_row] - np.median(own.columns[peer_rows], axis=0)
+        for own_row, peer_rows in _beside_peers(own.parts, rank, peers, steps)
+    ]
+    return np.mean(by_step, axis=0) if by_step else np.full(len(_OWN), np.nan)
+
+
+def _beside_peers(
+    parts: Partition, rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]
+) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Give the rank's row and its peers' rows in each step that the rank and some peer have."""
+    is_peer = np.isin(parts.rank, peers)
     for step in steps.tolist():
-        mine = (p.rank == rank) & (p.step == step)
-        theirs = np.isin(p.rank, peers) & (p.step == step)
-        if mine.any() and theirs.any():
-            found.append(own.columns[mine][0] - np.median(own.columns[theirs], axis=0))
-    return np.mean(found, axis=0) if found else np.full(len(_OWN), np.nan)
+        own_rows = np.flatnonzero((parts.rank == rank) & (parts.step == step))
+        peer_rows = np.flatnonzero(is_peer & (parts.step == step))
+        if len(own_rows) and len(peer_rows):
+            yield int(own_rows[0]), peer_rows
 
 
 def work_ratio(own: OwnTime, rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]) -> float:
@@ -166,12 +191,12 @@ def work_ratio(own: OwnTime, rank: int, peers: tuple[int, ...], steps: NDArray[n
 
 def _ratio(own: OwnTime, counts: NDArray[Any], rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]) -> float:
     """Give the median over steps of a rank's count over its peers' median; 1 where none is known."""
-    p, found = own.parts, []
-    for step in steps.tolist():
-        mine, theirs = ((rows & (p.step == step)) for rows in (p.rank == rank, np.isin(p.rank, peers)))
-        if mine.any() and theirs.any() and np.median(counts[theirs]) > 0:
-            found.append(float(counts[mine][0] / np.median(counts[theirs])))
-    return float(np.median(found)) if found else 1.0
+    ratios = [
+        float(counts[own_row] / usual)
+        for own_row, peer_rows in _beside_peers(own.parts, rank, peers, steps)
+        if (usual := np.median(counts[peer_rows])) > 0
+    ]
+    return float(np.median(ratios)) if ratios else 1.0
 
 
 def why(over: NDArray[np.float64], cost_ns: float, slowdown: float, work: float) -> Why:

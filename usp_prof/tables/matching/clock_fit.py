@@ -1,4 +1,15 @@
-"""Clock fit: one offset (and, over long windows, one drift) per host, from calls whose members end together."""
+"""Clock fit: one offset (and, over long windows, one drift) per host, from calls whose members end together.
+
+Members of an all-reduce leave it within microseconds. So each call gives one equation a member:
+
+    end + offset[clock of the member] + drift * time = the call's true end + a residual
+
+  1. Take the calls whose members end together, at most 500 a group. Ranks that no collective connects are tied by their
+     sends and receives.
+  2. A rough offset per clock: medians of the ends' differences, added up along a walk through the connected clocks.
+  3. The rest by least squares (`least_squares`). A drift is believed at four standard errors, as is an offset.
+  4. Where the ends lie no closer afterwards, the clocks are left as they are.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import group_codes, occurrence, per_code, rows_by_code
+from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.matching import least_squares
 from usp_prof.tables.matching.normal_equations import Observations
 
@@ -19,73 +31,86 @@ if TYPE_CHECKING:
 
     Int = NDArray[np.int64]
 
-_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+_END_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 _CALLS_PER_GROUP = 500
-_CONTRADICTED_AT_MOST = 0.005
-_NOTHING_NS = 20_000  # members of one call end this far apart with the best of clocks
-_BEST_DRIFT_PPM = 1_000.0
-_SURE = 4.0  # a drift is believed when it is this many times its standard error
-_TOLD = 4.0  # an offset is told from none when it is this many times its standard error
-_BETTER = 0.98  # and when it brings the residual below this share
+_MOST_CONTRADICTED = 0.005  # share of calls in which a member may end before the last one began
+_SAME_END_NS = 20_000  # members of one call end this far apart with the best of clocks
+_MOST_DRIFT_PPM = 1_000.0  # no clock drifts faster: a fit that says so has failed
+_MIN_T_OF_DRIFT = 4.0  # a drift is believed when it is this many times its standard error
+_MIN_T_OF_OFFSET = 4.0  # below four standard errors an offset is indistinguishable from zero
+_BETTER = 0.98  # drifts are fitted only where they bring the residual below this share
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ties:
-    """Members of calls that have at least two; `row` is the rank's place among the ranks, `call` numbers from 0."""
+    """Members of calls that have at least two: one entry a member in each array."""
 
     call: Int
+    """Number of its call, from 0."""
     row: Int
+    """Place of its rank among the ranks."""
     start: Int
     end: Int
+    """Both on the rank's own clock."""
 
 
 def find_ties(parts: Parts, ranks: Int) -> Ties:
     """Take the calls whose members end together; where a group has none, its sends and receives."""
-    collective = parts.columns.matches("op", *_TOGETHER) & (parts.call >= 0)
-    paired = parts.columns.matches("op", "send", "recv", "send_recv") & (parts.call >= 0)
-    found = [_members(parts, rows, ranks) for rows in (collective, paired)]
-    joined = _reach(found[0], len(ranks))
-    if len(np.unique(joined)) > 1 and len(found[1].call):
-        shift = int(found[0].call.max()) + 1 if len(found[0].call) else 0
-        return Ties(
-            np.concatenate([found[0].call, found[1].call + shift]),
-            *(np.concatenate([getattr(t, name) for t in found]) for name in ("row", "start", "end")),
-        )
-    return found[0]
+    is_matched = parts.call >= 0
+    collectives = _members(parts, is_matched & parts.columns.matches("op", *_END_TOGETHER), ranks)
+    transfers = _members(parts, is_matched & parts.columns.matches("op", *P2P), ranks)
+    # Were every rank a clock of its own: do the collectives connect them all?
+    component = _components(np.arange(len(ranks), dtype=np.int64), collectives)
+    if len(np.unique(component)) < 2 or not len(transfers.call):
+        return collectives
+    first_transfer = int(collectives.call.max(initial=-1)) + 1
+    return Ties(
+        np.concatenate([collectives.call, transfers.call + first_transfer]),
+        np.concatenate([collectives.row, transfers.row]),
+        np.concatenate([collectives.start, transfers.start]),
+        np.concatenate([collectives.end, transfers.end]),
+    )
 
 
-def _members(parts: Parts, rows: NDArray[np.bool_], ranks: Int) -> Ties:
-    index = np.flatnonzero(rows)
-    call = parts.call[index]
-    members = np.bincount(call, minlength=max(parts.calls, 1))[call] if len(call) else call
-    index = index[members >= 2]
-    if not len(index):
+def _members(parts: Parts, chosen: NDArray[np.bool_], ranks: Int) -> Ties:
+    """Take the chosen parts of calls with at least two of them, of each group a bounded number of calls."""
+    rows = np.flatnonzero(chosen)
+    members_of_call = np.bincount(parts.call[rows], minlength=parts.calls)
+    rows = rows[members_of_call[parts.call[rows]] >= 2]
+    if not len(rows):
         nothing = np.zeros(0, np.int64)
         return Ties(nothing, nothing, nothing, nothing)
-    index = index[_thinned(parts, index)]
-    call = group_codes(parts.call[index])
-    return Ties(call, np.searchsorted(ranks, parts.rank[index]), parts.start[index], parts.end[index])
+    rows = rows[_thinned(parts, rows)]
+    call = group_codes(parts.call[rows])
+    return Ties(call, np.searchsorted(ranks, parts.rank[rows]), parts.start[rows], parts.end[rows])
 
 
-def _thinned(parts: Parts, index: Int) -> NDArray[np.bool_]:
+def _thinned(parts: Parts, rows: Int) -> NDArray[np.bool_]:
     """Keep of each group a bounded number of calls, spread evenly over the window."""
-    call = parts.call[index]
+    call = parts.call[rows]
+    # One entry a call: its number, its group, and which of its group's calls it is.
     numbers, first = np.unique(call, return_index=True)
-    group = group_codes(parts.columns.codes("group")[0][index][first])
-    place, total = occurrence(group, numbers), np.bincount(group)[group]
-    stride = -(-total // _CALLS_PER_GROUP)
-    return np.isin(call, numbers[place % stride == 0])
+    group = group_codes(parts.columns.codes("group")[0][rows][first])
+    nth_of_group = occurrence(group, numbers)
+    calls_of_group = np.bincount(group)[group]
+    stride = -(-calls_of_group // _CALLS_PER_GROUP)  # rounded up
+    return np.isin(call, numbers[nth_of_group % stride == 0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
-    """Clocks by domain: offset at the reference time, and drift; ranks have a domain and a component each."""
+    """Clocks, numbered from 0 (a domain is what shares one), and what brings each to the common time."""
 
     domain: Int
+    """By rank: its clock."""
     component: Int
+    """By rank: which set of connected clocks it belongs to."""
     offset_ns: Int
+    """By clock: what to add at the reference time."""
     drift_ppm: NDArray[np.float64]
+    """By clock: what to add beyond that for each millionth of the time since; NaN where it is not known."""
     reference_ns: Int
+    """By clock: the middle of its ties, on the clock itself."""
 
     @classmethod
     def alone(cls, domain: Int, ties: Ties) -> Solution:
@@ -123,7 +148,7 @@ class Solution:
         calls = int(ties.call.max()) + 1
         first_end = per_code(ties.call, self.align(ties, ties.end), np.minimum, calls)
         last_start = per_code(ties.call, self.align(ties, ties.start), np.maximum, calls)
-        return bool((first_end < last_start - _NOTHING_NS).mean() <= _CONTRADICTED_AT_MOST)
+        return bool((first_end < last_start - _SAME_END_NS).mean() <= _MOST_CONTRADICTED)
 
 
 def solve(start: Solution, ties: Ties) -> Solution:
@@ -140,34 +165,31 @@ def _across(domain: Int, ties: Ties) -> Ties:
     """Keep the calls with members on several clocks."""
     if not len(ties.call):
         return ties
-    calls, of_row = int(ties.call.max()) + 1, domain[ties.row]
-    low, high = (per_code(ties.call, of_row, how, calls) for how in (np.minimum, np.maximum))
-    kept = (low != high)[ties.call]
-    return Ties(
-        group_codes(ties.call[kept]) if kept.any() else ties.call[:0], ties.row[kept], ties.start[kept], ties.end[kept]
-    )
+    calls, clock = int(ties.call.max()) + 1, domain[ties.row]
+    lowest, highest = (per_code(ties.call, clock, how, calls) for how in (np.minimum, np.maximum))
+    kept = (lowest != highest)[ties.call]
+    return Ties(group_codes(ties.call[kept]), ties.row[kept], ties.start[kept], ties.end[kept])
 
 
 def _pairs(domain: Int, ties: Ties) -> tuple[Int, Int, Int]:
     """Set each member beside its call's first: the two clocks, and by how much the first's end is later."""
     order = np.lexsort((domain[ties.row], ties.call))
     call, clock, end = ties.call[order], domain[ties.row][order], ties.end[order]
-    first = np.concatenate([[True], call[1:] != call[:-1]]) if len(call) else np.zeros(0, bool)
-    head = np.maximum.accumulate(np.where(first, np.arange(len(call)), 0)) if len(call) else call
-    return clock[head], clock, end[head] - end
+    first_of_call = np.searchsorted(call, call)
+    return clock[first_of_call], clock, end[first_of_call] - end
 
 
 def _rough(domain: Int, ties: Ties) -> Int:
     """Walk from each component's first clock along the median differences; exact integers, however far apart."""
     one, other, difference = _pairs(domain, ties)
-    pair = group_codes(one, other)
+    # By clock: the clocks that it shares calls with, and by how much each one's offset is larger.
     edges: dict[int, list[tuple[int, int]]] = {}
-    for rows in rows_by_code(pair).values():
-        a, b, sample = int(one[rows[0]]), int(other[rows[0]]), np.sort(difference[rows])
-        if a != b:
-            middle = int(sample[len(sample) // 2])
-            edges.setdefault(a, []).append((b, middle))
-            edges.setdefault(b, []).append((a, -middle))
+    for rows in rows_by_code(group_codes(one, other)).values():
+        one_clock, other_clock = int(one[rows[0]]), int(other[rows[0]])
+        if one_clock != other_clock:
+            middle = int(np.sort(difference[rows])[len(rows) // 2])
+            edges.setdefault(one_clock, []).append((other_clock, middle))
+            edges.setdefault(other_clock, []).append((one_clock, -middle))
     count = int(domain.max()) + 1
     offset, reached = np.zeros(count, np.int64), np.zeros(count, bool)
     for root in range(count):
@@ -183,24 +205,27 @@ def _rough(domain: Int, ties: Ties) -> Int:
 
 
 def _refined(rough: Solution, ties: Ties) -> Solution:
+    """Fit what the rough offsets leave: offsets alone, and with drifts where those are certain and fit better."""
     clock = rough.domain[ties.row]
     aligned = rough.align(ties, ties.end)
     calls = int(ties.call.max()) + 1
     anchor = per_code(ties.call, aligned, np.minimum, calls)[ties.call]
     seconds = (ties.end - rough.reference_ns[clock]) / 1e9
     count = len(rough.offset_ns)
+    # Ends count from the first of their call: as floats, nanoseconds since 1970 would lose the digits that matter.
     seen = Observations(ties.call, clock, (aligned - anchor).astype(float), seconds, count)
-    by_clock = np.full(count, np.iinfo(np.int64).max)
-    by_clock[rough.domain] = rough.component
-    pinned = np.array([np.flatnonzero(by_clock == c)[0] for c in np.unique(by_clock)], np.int64)
+    component_of_clock = np.full(count, np.iinfo(np.int64).max)
+    component_of_clock[rough.domain] = rough.component
+    # The first clock of each component is the one that the others are compared with.
+    pinned = np.unique(component_of_clock, return_index=True)[1]
     fit = least_squares.solve(seen, pinned, np.zeros(count, bool))
     drifting, certain = _drifting(seen, pinned)
-    sane = np.abs(drifting.drift).max() < _BEST_DRIFT_PPM * 1e3
+    sane = np.abs(drifting.drift).max() < _MOST_DRIFT_PPM * 1e3
     if certain.any() and sane and drifting.sigma < _BETTER * fit.sigma:
         known = certain | np.isin(np.arange(count), pinned)
         ppm = np.where(known & np.isin(np.arange(count), clock), drifting.drift / 1e3, np.nan)
-        return replace(rough, offset_ns=_told(rough, drifting), drift_ppm=ppm)
-    return replace(rough, offset_ns=_told(rough, fit))
+        return replace(rough, offset_ns=_whole_offset(rough, drifting), drift_ppm=ppm)
+    return replace(rough, offset_ns=_whole_offset(rough, fit))
 
 
 def _drifting(seen: Observations, pinned: Int) -> tuple[Fit, NDArray[np.bool_]]:
@@ -212,17 +237,17 @@ def _drifting(seen: Observations, pinned: Int) -> tuple[Fit, NDArray[np.bool_]]:
     asked = np.ones(seen.clocks, bool)
     while True:
         fit = least_squares.solve(seen, pinned, asked)
-        certain = asked & (np.abs(fit.drift) > _SURE * fit.drift_error)
+        certain = asked & (np.abs(fit.drift) > _MIN_T_OF_DRIFT * fit.drift_error)
         if not certain.any() or (certain == asked).all():
             return fit, certain
         asked = certain
 
 
-def _told(rough: Solution, fit: Fit) -> Int:
-    """Give each clock's whole offset; one that noise alone would show is none: that clock is left alone."""
+def _whole_offset(rough: Solution, fit: Fit) -> Int:
+    """Give each clock's rough and fitted offset together; one that noise alone would show is zero."""
     whole = rough.offset_ns + np.rint(fit.offset).astype(np.int64)
-    steady = fit.drift == 0
-    return np.where(steady & (np.abs(whole) <= _TOLD * fit.offset_error), 0, whole)
+    is_noise = (fit.drift == 0) & (np.abs(whole) <= _MIN_T_OF_OFFSET * fit.offset_error)
+    return np.where(is_noise, 0, whole)
 
 
 def _components(domain: Int, ties: Ties) -> Int:
@@ -249,8 +274,3 @@ def _lowest_reached(one: Int, other: Int, label: Int) -> Int:
         if (lower == label).all():
             return label
         label = lower
-
-
-def _reach(ties: Ties, ranks: int) -> Int:
-    """Give each rank's component were every rank a clock of its own."""
-    return _components(np.arange(ranks, dtype=np.int64), ties)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     Int = NDArray[np.int64]
 
 _ROUNDS = 12
-_HUBER = 1.345
-_FLOOR_NS = 100.0
+_HUBER = 1.345  # residuals beyond so many sigmas weigh less; 95 % efficient for a normal distribution
+_FLOOR_NS = 100.0  # ends are not known better: keeps weights sane where all residuals are near zero
 _ASSUMED_NS = 20_000.0
 """How far apart members of a call end, where there are too few calls to see it."""
 
@@ -44,11 +44,15 @@ class Fit:
 
 
 def solve(seen: Observations, pinned: Int, drifting: NDArray[np.bool_]) -> Fit:
-    """Solve the clocks; the pinned ones (one for each component) keep offset and drift zero, as do drifts not named."""
+    """Solve the clocks; the pinned ones (one for each component) keep offset and drift zero, as do drifts not named.
+
+    Solved twelve times, each with the weights that the residuals of the time before give.
+    """
     width = 2 if drifting.any() else 1
     free = np.stack([np.ones(seen.clocks, bool), drifting], axis=1)[:, :width]
     free[pinned] = False
     weight = np.ones(len(seen.call))
+    # One row a clock: its offset, and (with a width of 2) its drift.
     solution = np.zeros((seen.clocks, width))
     for _ in range(_ROUNDS):
         system = equations(seen, weight, free)
@@ -56,6 +60,7 @@ def solve(seen: Observations, pinned: Int, drifting: NDArray[np.bool_]) -> Fit:
         residual = seen.centred(seen.end_ns + seen.shift(solution), weight)
         sigma = max(robust_sigma(residual), _FLOOR_NS)
         weight = np.minimum(1.0, _HUBER * sigma / np.maximum(np.abs(residual), 1e-9))
+    # Degrees of freedom that the ends of calls and the unknowns of clocks leave.
     spare = len(seen.call) - len(np.unique(seen.call)) - int(free.sum())
     error = system.spread() * (sigma * np.sqrt(len(seen.call) / spare) if spare > 0 else _ASSUMED_NS)
     nothing = np.zeros(seen.clocks)

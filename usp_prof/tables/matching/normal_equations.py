@@ -39,12 +39,16 @@ _DRAWS = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observations:
-    """One row for each member of each call; `call` and `clock` number from 0, `time_s` counts on the clock itself."""
+    """One entry for each member of each call."""
 
     call: Int
+    """From 0."""
     clock: Int
+    """From 0."""
     end_ns: Float
+    """On the rough common time, counted from an origin of its call's own."""
     time_s: Float
+    """The same moment on the clock itself, counted from its reference."""
     clocks: int
 
     @property
