@@ -130,14 +130,14 @@ class Anchored:
     def _added(self, graph: Graph) -> Ints:
         """Give what an edit put into the same rank."""
         rows = np.arange(len(graph.nodes) - graph.added, len(graph.nodes))
-        return rows[graph.nodes.rank[rows] == graph.nodes.rank[self.rows[0]]]
+        return np.asarray(rows[graph.nodes.rank[rows] == graph.nodes.rank[self.rows[0]]])
 
     def _ended(self, graph: Graph, timeline: Timeline) -> Ints:
         """Give when the last node that begins before each moment ends; also of those that an edit put in there."""
         ended = np.maximum.accumulate(timeline.end[self.rows])[self.place - 1]
         added = _by_start(self._added(graph), graph)
         place = np.searchsorted(graph.nodes.start[added], self.when)
-        return np.maximum(ended, lookup(np.maximum.accumulate(timeline.end[added]), place - 1, missing=-1))
+        return np.asarray(np.maximum(ended, lookup(np.maximum.accumulate(timeline.end[added]), place - 1, missing=-1)))
 
 
 def moved(when: Ints, rows: Ints, graph: Graph, timeline: Timeline) -> Ints:
