@@ -100,6 +100,7 @@ def test_a_selection_lists_what_ran_and_opens_in_perfetto(visit: Visit) -> None:
     answer = page.request.get(link or "")
     trace = json.loads(gzip.decompress(answer.body()))
     assert {event["ph"] for event in trace["traceEvents"]} >= {"X", "M"}
+    visit.until_timeline("line.selection")
     selected = visit.on_timeline("line.selection")
     visit.on_timeline("(line.canvas.focus(), 1)")
     page.keyboard.press("z")
