@@ -116,6 +116,10 @@ def _check_model(settled: Settled) -> None:
     _multiple("--sequence", shape.sequence, "tp x cp (x 2 for zigzag)", unit)
     rule = "--no-sequence-parallel: each of the --tp ranks would send the same tokens to the experts"
     refuse(shape.experts and slices < tp, rule, "leave --no-sequence-parallel out")
+    rule = "--tp-async cuts up the gathers and sums of sequence parallelism"
+    refuse(options.tp_async and not options.sequence_parallel, rule, "leave --no-sequence-parallel out")
+    rule = "--tp-async sends and receives within a layer, which --compile makes one piece"
+    refuse(options.tp_async and options.compile, rule, "leave --tp-async out")
     if options.cp_method == "ulysses":
         _divides(
             "--cp", cp, "heads / tp, which --cp-method ulysses splits,", shape.heads // tp, ", or --cp-method ring"
@@ -202,6 +206,7 @@ def check_sharing(settled: Settled) -> None:
     rule = "processes that share a GPU talk through gloo, which sends nothing of a GPU to one rank alone"
     passed_on = layout.pp > 1 or (layout.cp > 1 and options.cp_method == "ring")
     refuse(passed_on, rule, "--device cpu, or --pp 1 and --cp-method allgather")
+    refuse(options.tp_async, rule, "--device cpu, or leave --tp-async out")
 
 
 def check_links(settled: Settled) -> None:

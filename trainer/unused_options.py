@@ -63,6 +63,7 @@ def conditions(settled: Settled) -> Iterator[Condition]:
     yield Condition("prefetch", options.zero >= 2, "is about gathered weights, which ZeRO-2 and -3 have")
 
     yield Condition("sequence_parallel", layout.tp > 1, "is about tensor parallelism, and --tp is 1")
+    yield Condition("tp_async", layout.tp > 1, "is about tensor parallelism, and --tp is 1")
     yield Condition("cp_method", layout.cp > 1, "is how context ranks attend, and --cp is 1")
     yield Condition("cp_layout", layout.cp > 1, "is how context ranks share a sequence, and --cp is 1")
 

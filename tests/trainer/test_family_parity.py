@@ -59,13 +59,13 @@ FILES = {
     },
 }
 TWO = (
-    "dense --pp 2 --zero 1",
+    "dense --pp 2 --zero 1 --offload optimizer",
     "dense --pp 2 --schedule zbv",
     "dense --tp 2 --zero 1",
     "dense --tp 2 --no-sequence-parallel",
     "gpt2 --tp 2 --zero 2 --no-sequence-parallel",
     "dense --dp 2 --zero 3",
-    "gpt2 --tp 2",
+    "gpt2 --tp 2 --tp-async",
     "gpt2 --cp 2 --zero 2",
     "mixture --tp 2 --ep 2",
     "gated --tp 2",
@@ -83,7 +83,7 @@ MORE_FOUR = (
     "gpt2 --pp 2 --tp 2 --schedule interleaved-zb",
     "gpt2 --dp 4 --dp-replicate 2 --zero 1",
     "mixture --dp 2 --cp 2 --ep 4 --zero 3",
-    "mixture --pp 2 --tp 2 --ep 2 --schedule zbv",
+    "mixture --pp 2 --tp 2 --ep 2 --schedule zbv --tp-async",
     "gated --pp 2 --dp 2 --ep 2 --zero 2",
 )
 SPLIT = 3

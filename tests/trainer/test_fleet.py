@@ -73,10 +73,12 @@ def guess(draw: random.Random) -> tuple[int, str, str]:
     return world, options, how + prefetch + whole
 
 
-def later_options(seed: int) -> str:
+def later_options(seed: int, how: str) -> str:
     """Draw the options that came later with a generator of their own: so a seed's layout stays what it was."""
     draw = random.Random(1000 + seed)  # noqa: S311 - no secret
-    return " --offload optimizer" if draw.random() < 0.3 else ""
+    drawn = " --offload optimizer" if draw.random() < 0.3 else ""
+    can_overlap = "--tp 1" not in how and "--no-sequence-parallel" not in how
+    return drawn + (" --tp-async" if draw.random() < 0.5 and can_overlap else "")
 
 
 @cache
@@ -89,7 +91,7 @@ def layout(seed: int) -> tuple[int, str, str]:
             settle(parse([*MODEL.split(), *model.split(), *how.split()]), world)
         except OptionError:
             continue
-        return world, model, how + later_options(seed)
+        return world, model, how + later_options(seed, how)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +122,7 @@ def test_a_random_layout_learns_what_one_process_learns(curves: dict, seed: int)
 def test_the_fleet_meets_what_it_should() -> None:
     drawn = [f"--world {world} {model} {how}" for world, model, how in map(layout, SEEDS)]
     wanted = [f"--schedule {name} " for name in SCHEDULES] + [f"--zero {stage}" for stage in range(4)]
-    wanted += ["--no-sequence-parallel", "--offload optimizer"]
+    wanted += ["--no-sequence-parallel", "--offload optimizer", "--tp-async"]
     wanted += [f"--cp-method {name}" for name in ("ring", "ulysses", "allgather")] + ["--world 8", "--experts"]
     missing = [what for what in wanted if sum(f"{what}" in f"{case} " for case in drawn) < 2]
     assert not missing

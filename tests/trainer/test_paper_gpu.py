@@ -47,6 +47,7 @@ PLACES = (
     "1 4 --dp 4 --ep 2 --experts 4 --capacity 1.5 --dtype bf16",
     "1 2 --tp 2 --dtype fp8",
     "1 2/1 --tp 2 --dtype bf16",
+    "2 4 --tp 4 --tp-async --dtype bf16 --model small --layers 2",
     "1 2 --cp 2 --dtype bf16",
     "0 2 --cp 2 --dtype fp8 --cp-layout contiguous",
     "1 2 --cp 2 --cp-method allgather --dtype bf16 --model small --layers 2",

@@ -62,6 +62,9 @@ REFUSED = (
     (2, "--bucket-mb 4 --zero 3", "ZeRO-0 or -1", "leave --bucket-mb out"),
     (1, "--bucket-mb 4", "dp or cp", "leave --bucket-mb out"),
     (2, "--no-prefetch", "ZeRO-2 and -3", "leave --no-prefetch out"),
+    (2, "--tp-async", "--tp is 1", "leave --tp-async out"),
+    (2, "--tp 2 --tp-async --no-sequence-parallel", "sequence parallelism", "leave --no-sequence-parallel out"),
+    (2, "--tp 2 --tp-async --compile", "one piece", "leave --tp-async out"),
     (2, "--cp-method ulysses", "--cp is 1", "leave --cp-method out"),
     (2, "--cp-layout contiguous", "--cp is 1", "leave --cp-layout out"),
     (2, "--ep-layout inner --experts 4", "--ep is 1", "leave --ep-layout out"),
@@ -118,7 +121,7 @@ def test_the_default_mesh(world: int, axes: dict[str, int]) -> None:
 
 
 def test_processes_that_share_a_gpu_cannot_pass_on_what_is_on_it() -> None:
-    for options in (["--pp", "2"], ["--cp", "2"]):
+    for options in (["--pp", "2"], ["--cp", "2"], ["--tp", "2", "--tp-async"]):
         with pytest.raises(OptionError, match="share a GPU") as refused:
             check_sharing(settle(parse(options), 2))
         assert "--device cpu" in refused.value.hint

@@ -72,6 +72,21 @@ def test_a_slow_link_delays_each_message_on_its_way(tmp_path: Path) -> None:
     assert before < taken / 2, "nobody waits before it is posted"
 
 
+def test_a_product_stands_between_a_chunk_that_leaves_and_its_arrival(tmp_path: Path) -> None:
+    layers, updates = 2, "--steps 3 --profile --profile-steps 1"
+    train(2, f"--tp 2 --tp-async --layers {layers} {updates} --output {tmp_path / 'run'}")
+    events = [event for event in trace(tmp_path / "run", 0)["traceEvents"] if "dur" in event]
+    begun = {
+        name: sorted((event["ts"], event["tid"]) for event in events if event["name"].startswith(name))
+        for name in ("tp::ring_send_recv", "tp::ring_wait", "aten::mm")
+    }
+    posted, awaited = begun["tp::ring_send_recv"], begun["tp::ring_wait"]
+    # A layer has two blocks, each with a gather before and a sum behind it, and as many in backward; one hop each.
+    assert len(posted) == len(awaited) == layers * 2 * 2 * 2
+    for (left, thread), (arrived, _) in zip(posted, awaited, strict=True):
+        assert any(left < at < arrived for at, where in begun["aten::mm"] if where == thread)
+
+
 def test_one_process_as_typed(tmp_path: Path) -> None:
     lines = train(1, f"--profile --steps 4 --experts 4 --output {tmp_path / 'run'}")
     assert len(lines) == 4

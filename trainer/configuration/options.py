@@ -61,6 +61,7 @@ class Options:
     # Tensor and sequence parallelism.
     tp: int = option(0, "tensor-parallel ranks")
     sequence_parallel: bool = option(default=True, text="tensor ranks hold a slice of the sequence between blocks")
+    tp_async: bool = option(default=False, text="cut products into chunks, so that tp's messages hide behind them")
 
     # Context parallelism.
     cp: int = option(0, "context-parallel ranks")

@@ -80,15 +80,22 @@ class _Multiply(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         d_x = ctx.product.input_gradient(grad, weight)
         gradient = partial(ctx.product.weight_gradient, grad, x)
-        if ctx.postponed.jobs is None:
-            return d_x, gradient(), None, None
-        ctx.postponed.run(partial(_accumulate, ctx.parameter, gradient))
-        return d_x, None, None, None
+        return d_x, weight_gradient(ctx.parameter, gradient, ctx.postponed), None, None
 
 
 def multiply(x: torch.Tensor, weight: torch.Tensor, product: Product, postponed: Postponed | None) -> torch.Tensor:
     """Multiply by a weight; with `postponed` its gradient may come later, without it autograd does as always."""
     return product.forward(x, weight) if postponed is None else _Multiply.apply(x, weight, product, postponed)
+
+
+def weight_gradient(
+    parameter: torch.Tensor, gradient: Callable[[], torch.Tensor], postponed: Postponed | None
+) -> torch.Tensor | None:
+    """Give a weight's gradient to autograd, or leave it for W and give none."""
+    if postponed is None or postponed.jobs is None:
+        return gradient()
+    postponed.run(partial(_accumulate, parameter, gradient))
+    return None
 
 
 @torch.no_grad()

@@ -41,8 +41,7 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
         """Attend; takes and gives what a rank holds between the blocks."""
-        x = self.edges.enter(x)
-        q, k, v = (self._heads(layer(x)) for layer in (self.q, self.k, self.v))
+        q, k, v = (self._heads(part) for part in self.edges.project(x, (self.q, self.k, self.v)))
         q, k = self.q_norm(q), self.k_norm(k)
         if self.rotates:
             q, k = rotate(q, rotary), rotate(k, rotary)

@@ -67,9 +67,11 @@ class FeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the network; takes and gives what a rank holds between the blocks."""
-        x = self.edges.enter(x)
-        inner = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
-        return self.down(inner)
+        if self.gate is None:
+            (up,) = self.edges.project(x, (self.up,))
+            return self.down(self.activation(up))
+        gate, up = self.edges.project(x, (self.gate, self.up))
+        return self.down(self.activation(gate) * up)
 
 
 class SharedExperts(FeedForward):

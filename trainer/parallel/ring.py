@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from trainer.parallel.mesh import Group
+from trainer.parallel.passing import Neighbours, Passage
 from trainer.parallel.tile_attention import attend, attend_backward
 from trainer.synthetic.pacing import Pace
-from usp_prof.record import ring_step, ring_wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +36,12 @@ class Tile:
         return pairs / 2 if self.causal else pairs
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """A tensor on its way to the next rank, kept until it has left, and the one that comes for it."""
-
-    leaving: torch.Tensor
-    arriving: torch.Tensor
-    works: list[dist.Work]
-
-    def arrived(self, step: int) -> torch.Tensor:
-        """Wait for both; gives what has come."""
-        with ring_wait(step):
-            for work in self.works:
-                work.wait()
-        return self.arriving
-
-
 class Ring:
     """The ranks that pass blocks on, and the tiles of each rank's block that this rank's queries see."""
 
     def __init__(self, group: Group, runs: Sequence[Sequence[range]], pace: Pace | None) -> None:
         self.group, self.pace = group, pace
-        self.next = group.ranks[(group.rank + 1) % group.size]
-        self.previous = group.ranks[(group.rank - 1) % group.size]
+        self.neighbours = Neighbours(group, "cp")
         self.tiles = [_tiles(runs[group.rank], source) for source in runs]
         held = sum(len(run) for run in runs[group.rank])
         self.shares = [sum(tile.area for tile in tiles) / (held * held * group.size / 2) for tiles in self.tiles]
@@ -78,19 +60,10 @@ class Ring:
         if self.pace is not None and self.pace.attention:
             self.pace.wait(what, times * self.pace.attention * self.shares[self.source(step)])
 
-    def shift(self, x: torch.Tensor, step: int) -> Passage:
-        """Start passing a tensor on to the next rank, and receiving one from the rank before."""
-        arriving = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        self.group.leave()
-        with ring_step(step):
-            out = dist.P2POp(dist.isend, x, self.next, self.group.handle)
-            into = dist.P2POp(dist.irecv, arriving, self.previous, self.group.handle)
-            return Passage(x, arriving, dist.batch_isend_irecv([out, into]))
-
     def rounds(self, block: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, list[Tile]]]:
         """Give each step with a rank's block and its tiles, mine first; meanwhile the next block is on its way."""
         for step in range(self.group.size):
-            passage = self.shift(block, step) if step < self.group.size - 1 else None
+            passage = self.neighbours.shift(block, step) if step < self.group.size - 1 else None
             yield step, block, self.tiles[self.source(step)]
             if passage is not None:
                 block = passage.arrived(step)
@@ -159,7 +132,7 @@ class _RingAttention(torch.autograd.Function):
             ring.stand(step, "dgrad", 2)
             if travelling is not None:
                 own += travelling.arrived(step)
-            travelling = ring.shift(own, step)
+            travelling = ring.neighbours.shift(own, step)
         dk, dv = travelling.arrived(ring.group.size).to(k.dtype).unbind(0)
         return dq.to(q.dtype), dk, dv, None
 

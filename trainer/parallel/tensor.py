@@ -15,6 +15,7 @@ batch, H the hidden width, V the vocabulary, n the tensor-parallel ranks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import nn
 
 from trainer.foundation.weight_gradients import multiply
+from trainer.parallel.async_tensor import ChunkedProducts
 from trainer.parallel.collectives import all_reduce, gather, reduce_scatter, sum_backward, sum_forward
 from trainer.parallel.mesh import Group
 from trainer.parallel.stage import Plan
@@ -43,6 +45,15 @@ class BlockEdges:
 
     def __init__(self, plan: Plan) -> None:
         self.group, self.sequence_parallel = plan.mesh["tp"], plan.settled.options.sequence_parallel
+        self.chunked = ChunkedProducts.of(plan) if plan.settled.options.tp_async else None
+
+    def project(self, x: torch.Tensor, layers: Sequence[SplitLinear]) -> list[torch.Tensor]:
+        """Enter a block and run its first layers, which all take the same input."""
+        if self.chunked is None:
+            x = self.enter(x)
+            return [layer(x) for layer in layers]
+        products = self.chunked.gather_and_multiply(x, [layer.weight for layer in layers])
+        return [layer.add_bias(product) for layer, product in zip(layers, products, strict=True)]
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:
         """Give a block the whole sequence: ``[S, B, H]`` from ``[S/n, B, H]``, or as it is."""
@@ -75,8 +86,11 @@ class SplitLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply by this rank's part, in the layers' precision: ``[S, B, outputs/n]`` from ``[S, B, inputs]``."""
-        out = multiply(x, self.weight, self.product, self.postponed)
-        return out if self.bias is None else out + self.bias
+        return self.add_bias(multiply(x, self.weight, self.product, self.postponed))
+
+    def add_bias(self, product: torch.Tensor) -> torch.Tensor:
+        """Add this rank's part of the bias, where there is one."""
+        return product if self.bias is None else product + self.bias
 
 
 class RowLinear(nn.Module):
@@ -91,8 +105,10 @@ class RowLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply ``[S, B, inputs/n]`` by this rank's part, and add up over the group."""
-        partial_sums = multiply(x, self.weight, self.product, self.postponed)
-        out = self.edges.leave(partial_sums)
+        if self.edges.chunked is None:
+            out = self.edges.leave(multiply(x, self.weight, self.product, self.postponed))
+        else:
+            out = self.edges.chunked.multiply_and_reduce(x, self.weight)
         return out if self.bias is None else out + self.bias
 
 

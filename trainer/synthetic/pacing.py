@@ -68,6 +68,8 @@ class Pace(LayerTimer):
     postponed: Postponed | None = None
     """Where the wait for the weights' gradients goes under a split backward."""
     began: float = 0.0
+    ahead: float = 0.0
+    """Seconds of the layer's present pass that chunks of its products have waited for already."""
 
     @classmethod
     def of(cls, device: str, shape: ModelShape, tokens: int, documents: int = 1) -> Pace:
@@ -90,13 +92,21 @@ class Pace(LayerTimer):
         """Wait for work that differs from rank to rank, forward once and backward twice as long."""
         return observe(x, partial(self.wait, "fwd", seconds), partial(self.wait, "dgrad", 2 * seconds))
 
+    def product(self, what: str, share: float) -> None:
+        """Wait for a chunk of a product now, a share of the layer's pass; the layer's end waits for the rest."""
+        seconds = share * (self.forward if what == "fwd" else self.input_gradient)
+        self.ahead += seconds
+        self.wait(what, seconds)
+
     def forward_ends(self) -> None:
         """Wait for the rest of the layer's forward."""
-        self.wait("fwd", self.forward)
+        self.wait("fwd", self.forward - self.ahead)
+        self.ahead = 0.0
 
     def backward_ends(self) -> None:
         """Wait for the rest of the gradient of its input, then for its weights' gradients: now, or in their W."""
-        self.wait("dgrad", self.input_gradient)
+        self.wait("dgrad", self.input_gradient - self.ahead)
+        self.ahead = 0.0
         if self.postponed is None:
             self.weight_ends()
         else:

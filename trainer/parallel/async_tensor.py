@@ -1,0 +1,165 @@
+"""Asynchronous tensor parallelism: products cut into chunks, so that messages hide behind them (`--tp-async`).
+
+With sequence parallelism a block begins with an all-gather of the sequence and ends with a reduce-scatter (`BlockEdges`
+in `tensor.py`), and the ranks compute nothing meanwhile. But a product works on the sequence row by row. So each rank
+multiplies the chunk that it has while the next one is on its way round the ring. With three ranks, on rank 0:
+
+    all-gather, then multiply                  multiply, then reduce-scatter
+    multiply         on its way                multiply          on its way
+    own chunk 0      chunk 2 arrives           part of chunk 2
+    chunk 2          chunk 1 arrives           part of chunk 1   sum of chunk 2 leaves, sum of chunk 1 arrives
+    chunk 1                                    part of chunk 0   sum of chunk 1 leaves, sum of chunk 0 arrives
+
+Of n products n - 1 have a message beside them. The gradient of one kind is the other: backward of a block's first
+products is multiply-and-reduce-scatter, backward of its last one all-gather-and-multiply. Weights' gradients take the
+whole sequence, which each gather leaves behind.
+
+The bytes are those of the plain collectives, in n - 1 messages between neighbours. In the trace: `tp::ring_send_recv`
+where a chunk is posted, `tp::ring_wait` where its product has not hidden it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from trainer.foundation.weight_gradients import Postponed, Product, weight_gradient
+from trainer.parallel.mesh import Group
+from trainer.parallel.passing import Neighbours
+from trainer.parallel.stage import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedProducts:
+    """Products with this rank's part of a weight, chunk by chunk; a chunk is one rank's rows of the sequence."""
+
+    group: Group
+    product: Product
+    postponed: Postponed | None
+    pause: Callable[[str, int], None]
+    """Waits as long as a paced device multiplies a chunk by so many weights (`fwd` or `dgrad`)."""
+
+    @classmethod
+    def of(cls, plan: Plan) -> ChunkedProducts:
+        """Take what a stage is built from."""
+        shape, group = plan.settled.shape, plan.mesh["tp"]
+        pause = partial(_pause, plan, shape.layer_parameters(shape.top_k))
+        return cls(group, plan.product, plan.postponed, pause)
+
+    def gather_and_multiply(self, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Multiply the whole sequence by each weight: ``[S, B, outputs/n]`` each, of ``[S/n, B, H]`` on every rank."""
+        return _GatherAndMultiply.apply(x, self, *weights)
+
+    def multiply_and_reduce(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Multiply ``[S, B, inputs/n]``, and add up over the group; this rank gets its rows, ``[S/n, B, outputs]``."""
+        return _MultiplyAndReduce.apply(x, weight, self)
+
+    def arriving(self, chunk: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+        """Give each rank's chunk with the rank, my own first; meanwhile the next one is on its way."""
+        neighbours, size = Neighbours(self.group, "tp"), self.group.size
+        chunk = chunk.contiguous()
+        for step in range(size - 1):
+            passage = neighbours.shift(chunk, step)
+            yield (self.group.rank - step) % size, chunk  # the caller multiplies it, while the message travels
+            chunk = passage.arrived(step)
+        yield (self.group.rank + 1) % size, chunk
+
+    def add_up(self, part_of: Callable[[int], torch.Tensor]) -> torch.Tensor:
+        """Add up what all ranks have for my chunk; `part_of` computes what this rank has for a rank's chunk.
+
+        The sum of each chunk goes once round the ring and ends at its owner. It is computed one rank ahead of my own
+        chunk backwards, so mine comes last. While a part is computed, the sum that it is added to is on its way.
+        """
+        neighbours, size = Neighbours(self.group, "tp"), self.group.size
+        total = part_of((self.group.rank - 1) % size)
+        for step in range(size - 1):
+            passage = neighbours.shift(total, step)
+            total = part_of((self.group.rank - 2 - step) % size)
+            total = total + passage.arrived(step)
+        return total
+
+    def input_gradient(self, gradients: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Give what one chunk's gradients of all products make of the gradient of their input."""
+        parts = [self.product.input_gradient(grad, weight) for grad, weight in zip(gradients, weights, strict=True)]
+        self.pause("dgrad", sum(weight.numel() for weight in weights))
+        return sum(parts[1:], parts[0])
+
+
+def _in_order(chunks: dict[int, torch.Tensor]) -> torch.Tensor:
+    """Put chunks together as they stand in the sequence: by rank, in whatever order they came round the ring."""
+    return torch.cat([chunks[rank] for rank in sorted(chunks)])
+
+
+def _pause(plan: Plan, layer_parameters: int, what: str, weights: int) -> None:
+    """Wait for a chunk's share of a paced layer: that of this product's weights in the layer's, over the chunks."""
+    if plan.pace is not None:
+        # Each rank has 1/n of a weight, and a chunk is 1/n of its rows; a layer's time is that of all its rows here.
+        plan.pace.product(what, weights / layer_parameters)
+
+
+class _GatherAndMultiply(torch.autograd.Function):
+    """Forward: chunks arrive and are multiplied. Backward: gradients of chunks are computed, sent on and added up."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401 - torch's context
+        x: torch.Tensor,
+        chunked: ChunkedProducts,
+        *weights: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        chunks: dict[int, torch.Tensor] = {}
+        products: list[dict[int, torch.Tensor]] = [{} for _ in weights]
+        for rank, chunk in chunked.arriving(x):
+            chunks[rank] = chunk
+            for product_of, weight in zip(products, weights, strict=True):
+                product_of[rank] = chunked.product.forward(chunk, weight)
+            chunked.pause("fwd", sum(weight.numel() for weight in weights))
+        ctx.save_for_backward(_in_order(chunks), *weights)  # the weights' gradients take the whole sequence
+        # Beside their values: the parameters themselves, which keep their `grad` (recomputation saves detached copies).
+        ctx.chunked, ctx.parameters = chunked, weights
+        return tuple(_in_order(product_of) for product_of in products)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
+        whole, *weights = ctx.saved_tensors
+        chunked: ChunkedProducts = ctx.chunked
+        grads_of_chunk = list(zip(*(grad.chunk(chunked.group.size) for grad in grads), strict=True))
+        d_x = chunked.add_up(lambda rank: chunked.input_gradient(grads_of_chunk[rank], weights))
+        d_weights = [
+            weight_gradient(parameter, partial(chunked.product.weight_gradient, grad, whole), chunked.postponed)
+            for parameter, grad in zip(ctx.parameters, grads, strict=True)
+        ]
+        return d_x, None, *d_weights
+
+
+class _MultiplyAndReduce(torch.autograd.Function):
+    """Forward: parts of chunks are computed, sent on and added up. Backward: gradients arrive and are multiplied."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, chunked: ChunkedProducts) -> torch.Tensor:  # noqa: ANN401
+        chunks = x.chunk(chunked.group.size)
+
+        def part_of(rank: int) -> torch.Tensor:
+            part = chunked.product.forward(chunks[rank], weight)
+            chunked.pause("fwd", weight.numel())
+            return part
+
+        ctx.save_for_backward(x, weight)
+        ctx.chunked, ctx.parameter = chunked, weight
+        return chunked.add_up(part_of)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
+        x, weight = ctx.saved_tensors
+        chunked: ChunkedProducts = ctx.chunked
+        chunks: dict[int, torch.Tensor] = {}
+        d_chunks: dict[int, torch.Tensor] = {}
+        for rank, chunk in chunked.arriving(grad):
+            chunks[rank] = chunk
+            d_chunks[rank] = chunked.input_gradient([chunk], [weight])
+        gradient = partial(chunked.product.weight_gradient, _in_order(chunks), x)
+        return _in_order(d_chunks), weight_gradient(ctx.parameter, gradient, chunked.postponed), None
