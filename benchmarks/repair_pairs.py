@@ -31,6 +31,8 @@ class Kind:
 
     code: str
     draw: Callable[[np.random.Generator], Pair]
+    in_both: str = ""
+    """Code of the fault that both halves have, because without it the pair's own would cost nothing."""
 
 
 def base(rng: np.random.Generator, mesh: dict[str, int]) -> Declared:
@@ -179,10 +181,12 @@ KINDS: dict[str, Kind] = {
     "unoverlapped_sync": Kind(
         "exposed-gradient-sync",
         settings("work", {"overlap_dp": False}, {"overlap_dp": True}, **_LINK, speed=speed(200_000)),
+        in_both="low-bandwidth",
     ),
     "no_prefetch": Kind(
         "exposed-gathers",
         settings("work", {"zero_stage": 3, "overlap_dp": False}, {"zero_stage": 3, "overlap_dp": True}, **_LINK),
+        in_both="low-bandwidth",
     ),
     "recompute": Kind("needless-recompute", settings("work", {"recompute": 1}, {})),
     "low_bandwidth": Kind("low-bandwidth", slow_bandwidth),

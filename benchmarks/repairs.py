@@ -62,7 +62,7 @@ def case(name: str, rng: np.random.Generator) -> Case:
             made(each, Path(folder) / half) for half, each in (("a", pair.faulty), ("b", pair.repaired))
         )
         steps = [unedited(run.tables).mean_measured_ns for run in (faulty, repaired)]
-        found = find(faulty.tables)
+        found = [each for each in find(faulty.tables) if each.code != kind.in_both]
         mine = next((each for each in found if each.code == kind.code), None)
         told = predict(faulty.tables, [parse_edit(pair.edit)]) if mine and pair.edit else mine
     mesh = ",".join(f"{axis}={size}" for axis, size in pair.faulty["mesh"].items())

@@ -23,6 +23,8 @@ from trainer.parallel.tensor import cross_entropy
 from trainer.synthetic.injection import Faults
 from usp_prof import record
 
+FORMS = {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False, "fused": False}}
+"""How AdamW runs over its tensors: all in one kernel, each operation over all of them, or one tensor after another."""
 BIAS_STEP = 1e-3
 """How far an expert's bias moves against its load in one update."""
 
@@ -79,7 +81,7 @@ class Update:
             lr=options.lr,
             betas=(0.9, 0.95),
             weight_decay=options.weight_decay,
-            fused=options.dtype != "fp64" or None,
+            **FORMS[options.adamw],
         )
         self.optimizer: DeviceOptimizer | HostOptimizer = DeviceOptimizer(self.slices, self.adamw)
         if options.offload == "optimizer":

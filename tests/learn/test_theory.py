@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isnan
+
 import pytest
 
 from usp_prof.contract import Manifest, ModelEntry
@@ -17,6 +19,7 @@ from usp_prof.learn.theory import (
     sent_context,
     sent_gradients,
     textbook_bubble,
+    update_operations,
 )
 
 MS = 1e6
@@ -117,3 +120,9 @@ def test_ulysses_sends_a_share_of_heads_and_repeats_keys_where_they_are_too_few(
 def test_a_rank_of_a_pipeline_computes_its_layers_for_each_micro_batch() -> None:
     assert layers_of_a_rank(manifest(), {}) == pytest.approx(60 * MS)
     assert layers_of_a_rank(manifest(mesh={"pp": 2}, micro_batches=4), {}) == pytest.approx(120 * MS)
+
+
+def test_a_loop_over_the_tensors_of_two_layers_runs_ten_operations_for_each() -> None:
+    loop = Manifest(model=ModelEntry(name="", layers=2, parameters=1_000_000), options={"adamw": "loop"})
+    assert update_operations(loop, {}) == 10 * (2 * 9 + 3)
+    assert isnan(update_operations(manifest(), {}))

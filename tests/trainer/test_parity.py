@@ -35,6 +35,8 @@ TWO = (
     "--dp 2 --zero 3",
     "--dp 2 --zero 3 --no-prefetch --recompute full",
     *(f"{case} --offload optimizer" for case in OFFLOADED),
+    "--dp 2 --zero 1 --adamw loop",
+    "--dp 2 --zero 3 --adamw foreach --offload optimizer",
     "--tp 2",
     "--tp 2 --zero 1 --recompute selective",
     "--tp 2 --no-sequence-parallel",

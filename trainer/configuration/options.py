@@ -102,6 +102,7 @@ class Options:
     warmup: int = option(2, "updates of linear warm-up; a cosine follows")
     clip: float = option(1.0, "largest gradient norm over the mesh; 0 for none")
     weight_decay: float = option(0.1, "AdamW's weight decay")
+    adamw: str = option("fused", "how an update runs over the tensors", choices=("fused", "foreach", "loop"))
     seed: int = option(0, "of weights and data")
 
     # Where it runs, and what it records and tells.

@@ -34,6 +34,7 @@ LESSONS = (
     "pipeline",
     "experts",
     "compile",
+    "optimizer",
     "configuration",
 )
 """The lessons in the order in which they are read, after the playbook's."""

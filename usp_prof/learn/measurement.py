@@ -41,11 +41,19 @@ OPS = Metric(
     "ops_per_step", Unit.COUNT, Better.LOWER, "Operations in a step",
     "Pieces of compute of a rank: kernels on a device, ops on a CPU, where what is fused is one.",
 )  # fmt: skip
+UPDATE_OPS = Metric(
+    "update_ops", Unit.COUNT, Better.LOWER, "Operations of the update",
+    "Pieces of compute of a rank while its optimizer updates the weights of one step.",
+)  # fmt: skip
+UPDATE_TIME = Metric(
+    "update_time", Unit.NS, Better.LOWER, "The update's time",
+    "How long a rank's optimizer takes in one step, on the host.",
+)  # fmt: skip
 STATES = Metric(
     "model_states", Unit.BYTES, Better.LOWER, "Weights, gradients, optimizer's state on a rank",
     "By theory alone: a CPU's trace tells what was allocated since recording began, and these lie there before.",
 )  # fmt: skip
-DERIVED = (CALLS, SENT, OPS, STATES)
+DERIVED = (CALLS, SENT, OPS, UPDATE_OPS, UPDATE_TIME, STATES)
 """Figures of lessons that no analysis gives."""
 
 
@@ -111,6 +119,8 @@ def value_of(run: Run, figure: Figure) -> float:
         return _mean_in_step(run, figure.dims["axis"], in_bytes=figure.metric == SENT.id)
     if figure.metric == OPS.id:
         return _computations_in_step(run)
+    if figure.metric in (UPDATE_OPS.id, UPDATE_TIME.id):
+        return _mean_update(run, in_time=figure.metric == UPDATE_TIME.id)
     if figure.metric == STATES.id:
         return float("nan")
     analysis, _ = metrics()[figure.metric]
@@ -145,6 +155,23 @@ def _computations_in_step(run: Run) -> float:
         steps += len(np.unique(activities["step"][computes]))
         found += int(np.count_nonzero(computes))
     return found / steps if steps else 0.0
+
+
+def _mean_update(run: Run, *, in_time: bool) -> float:
+    """Count what a rank computes in the optimizer's mark, or measure how long that mark is; mean over all of them."""
+    found = updates = 0
+    for rank in run.ranks:
+        marks = run.tables.columns("annotations", rank)
+        update = marks.take(marks.matches("name", "train::optimizer") & (marks["step"] >= 0))
+        updates += len(update)
+        if in_time:
+            found += int(update["dur_ns"].sum())
+            continue
+        activities = run.tables.columns("activities", rank)
+        begins = np.sort(activities["start_ns"][activities.matches("kind", "compute")])
+        begun_before = np.searchsorted(begins, [update["start_ns"], update["start_ns"] + update["dur_ns"]])
+        found += int((begun_before[1] - begun_before[0]).sum())
+    return found / updates if updates else float("nan")
 
 
 def _sent_bytes(calls: Columns) -> float:

@@ -37,9 +37,9 @@ wrong: there is no lesson, or one that leaves out their speed and says so.
 
 - **Asynchronous tensor parallelism** cuts a product into pieces and overlaps each with a piece of its message. On a CPU
   both compete for the same cores.
-- **Fused optimizers**: this trainer's optimizer is one fused call over a few flat buffers already. In a GPU's trace a
-  loop over tensors shows as thousands of tiny kernels; [`unfused-optimizer`](../reference/rules.md#unfused-optimizer)
-  names them, and the edit `fused_optimizer` says what one launch would save.
+- **Fused optimizers** have a lesson about the number of operations and passes over memory. On a GPU a loop over tensors
+  shows as thousands of tiny kernels; [`unfused-optimizer`](../reference/rules.md#unfused-optimizer) names them, and the
+  edit `fused_optimizer` says what one launch would save.
 - **Compiled layers** have a lesson about the number of operations; what fewer kernels are worth, only a device shows.
   [`host-bound`](../reference/rules.md#host-bound) names a device that waits for launches, and the edit
   `no_launch_gaps` says what they cost.

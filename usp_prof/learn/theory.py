@@ -22,6 +22,8 @@ _BUCKETS = 4
 """The trainer cuts gradients into at least so many buckets; those of the lessons' small models are exactly so many."""
 _TENSORS_OF_LAYER, _TENSORS_BESIDE = 9, 3
 """Weights of a layer (four projections, three of the feed-forward block, two norms); embedding, last norm, head."""
+_OPERATIONS_OF_ADAMW = 10
+"""Count the step and read the count; decay; two moments, the second in two; root, scale, epsilon, the change itself."""
 
 
 def pace(manifest: Manifest) -> tuple[float, ...]:
@@ -73,6 +75,14 @@ def gradient_messages(manifest: Manifest, measured: Mapping[str, float]) -> floa
     if not any(fault["kind"] == "unbucketed" for fault in manifest.faults):
         return nan
     return _TENSORS_OF_LAYER * _model(manifest).layers + _TENSORS_BESIDE
+
+
+def update_operations(manifest: Manifest, measured: Mapping[str, float]) -> float:
+    """Count the operations of AdamW tensor by tensor, where ZeRO-3 has one for each weight; NaN for other forms."""
+    del measured
+    if manifest.options.get("adamw") != "loop":
+        return nan
+    return _OPERATIONS_OF_ADAMW * (_TENSORS_OF_LAYER * _model(manifest).layers + _TENSORS_BESIDE)
 
 
 def model_states(manifest: Manifest, measured: Mapping[str, float]) -> float:
@@ -205,6 +215,7 @@ THEORIES: dict[str, Callable[[Manifest, Mapping[str, float]], float]] = {
         sent_context,
         sent_gradients,
         textbook_bubble,
+        update_operations,
     )
 }
 """The theories that a lesson's figure can name."""
