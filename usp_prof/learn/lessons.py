@@ -28,6 +28,7 @@ LESSONS = (
     "recompute",
     "precision",
     "tensor",
+    "asynchronous",
     "ring",
     "ulysses",
     "interleaved",
