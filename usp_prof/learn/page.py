@@ -35,8 +35,8 @@ _NOT_SHOWN = """\
 Some techniques change what happens inside a device. A pace has no kernels, so a picture of them recorded here would be
 wrong: there is no lesson, or one that leaves out their speed and says so.
 
-- **Asynchronous tensor parallelism** has a lesson about what hides behind what; that narrow products are slower, and that
-  moving data takes multiprocessors, only a device shows.
+- **Asynchronous tensor parallelism** has a lesson about what hides behind what. That narrow products are slower, and
+  that moving data takes multiprocessors, only a device shows.
 - **Fused optimizers** have a lesson about the number of operations and passes over memory. On a GPU a loop over tensors
   shows as thousands of tiny kernels; [`unfused-optimizer`](../reference/rules.md#unfused-optimizer) names them, and the
   edit `fused_optimizer` says what one launch would save.
