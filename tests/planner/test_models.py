@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from hand_counts import MODELS
 
+from usp_prof.model.errors import UsageError
 from usp_prof.model.flops import describe
 from usp_prof.model.shape import shape_of
 from usp_prof.planner.models import FILE, known, model_named
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from usp_prof.contract import ModelEntry
 
 BY_HAND = {
@@ -62,6 +65,31 @@ def test_models_counted_by_hand(name: str) -> None:
     assert [getattr(found, field) for field in FIELDS] == [getattr(published, field) for field in FIELDS]
     # All but norms and biases, which are thousandths of it, is the hand's count.
     assert billions(found) == pytest.approx((count.multiplying + count.beside + count.idle) / 1e9, rel=2e-3)
+
+
+SIZES = {"layers": 2, "hidden": 64, "heads": 4, "ffn_hidden": 128, "vocab": 100}
+
+
+def test_a_file_of_our_own_fields_needs_every_size(tmp_path: Path) -> None:
+    """Without `ffn_hidden` it was planned as attention alone: a plan that fits, of another model."""
+    file = tmp_path / "model.json"
+    for name in ("heads", "ffn_hidden", "vocab"):
+        file.write_text(json.dumps({field: size for field, size in SIZES.items() if field != name}))
+        with pytest.raises(UsageError, match=f"gives no {name}"):
+            model_named(str(file))
+    file.write_text(json.dumps(SIZES))
+    assert model_named(str(file)).ffn_hidden == 128
+
+
+def test_a_model_of_experts_alone_needs_only_their_width(tmp_path: Path) -> None:
+    file = tmp_path / "model.json"
+    mixture = {"experts": 8, "experts_per_token": 2, "expert_ffn_hidden": 32}
+    sizes = {field: size for field, size in SIZES.items() if field != "ffn_hidden"}
+    file.write_text(json.dumps(sizes | mixture))
+    assert model_named(str(file)).expert_ffn_hidden == 32
+    file.write_text(json.dumps(sizes | mixture | {"moe_layers": 1}))
+    with pytest.raises(UsageError, match="gives no ffn_hidden"):  # of the layer without experts
+        model_named(str(file))
 
 
 @pytest.mark.parametrize("name", DEFAULTS)

@@ -12,6 +12,7 @@ from usp_prof.model.configuration import Configuration, Recompute, broken_rule
 from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.hardware import find
 from usp_prof.model.metric import Unit
+from usp_prof.model.shape import missing_sizes
 from usp_prof.planner.calibration import NEUTRAL, recorded_configuration
 from usp_prof.planner.cluster import of_device
 from usp_prof.planner.memory import of_ranks
@@ -102,7 +103,7 @@ def fill_of_run(tables: TableSet, device: str = "") -> Filled:
     """Predict the recorded configuration of a run; raises where it does not tell its model and mesh."""
     manifest = tables.manifest
     model = tables.assumptions.model or (manifest.model if manifest is not None else None)
-    if manifest is None or model is None or not (model.layers and model.hidden and model.sequence):
+    if manifest is None or model is None or missing_sizes(model) or not model.sequence:
         raise InputError(
             "the run does not tell its model and mesh, so that its memory cannot be predicted",
             hint="record it with usp_prof.record, which writes run.json, or give --model and the degrees",

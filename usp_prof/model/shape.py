@@ -69,6 +69,15 @@ def stacked(rows: Sequence[T]) -> T:
     return type(first)(**columns)
 
 
+def missing_sizes(model: ModelEntry) -> list[str]:
+    """Name the sizes that a model's description lacks: without them it would be taken for a smaller model."""
+    needed = ["layers", "hidden", "vocab"]
+    if not model.layer_order:  # layers that are described one by one bring the sizes of their blocks
+        dense = conventions.expert_layers(model) < model.layers or not model.expert_ffn_hidden
+        needed += ["heads", *(["ffn_hidden"] if dense else [])]
+    return [name for name in needed if getattr(model, name) < 1]
+
+
 def shape_of(model: ModelEntry) -> Shape:
     """Describe a model as numbers."""
     mean = conventions.mean_layer(model)

@@ -21,7 +21,7 @@ from usp_prof.analyses import breakdown, mfu, step_time
 from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.errors import InputError
 from usp_prof.model.hardware import find
-from usp_prof.model.shape import shape_of
+from usp_prof.model.shape import missing_sizes, shape_of
 from usp_prof.planner import compute
 from usp_prof.planner.cases import cases_of, machine_of
 from usp_prof.planner.cluster import DEVICES_PER_NODE, NETWORK_RATE, Cluster
@@ -78,7 +78,7 @@ def calibrate(tables: TableSet) -> Calibration:
     """Learn from a run; raises with what the recording lacks."""
     manifest = tables.manifest
     model = tables.assumptions.model or (manifest.model if manifest is not None else None)
-    if manifest is None or model is None or not (model.layers and model.hidden and model.sequence):
+    if manifest is None or model is None or missing_sizes(model) or not model.sequence:
         raise InputError(
             "the run does not tell its model and mesh, so that nothing can be planned from it",
             hint="record it with usp_prof.record, which writes run.json, or plan with --model and --device",

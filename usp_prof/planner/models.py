@@ -8,8 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.model.errors import unknown_name
+from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.flops import describe, load
+from usp_prof.model.shape import missing_sizes
 
 if TYPE_CHECKING:
     from usp_prof.contract import ModelEntry
@@ -21,12 +22,21 @@ def model_named(name: str, sequence: int = 0) -> ModelEntry:
     """Give a model by name (`Llama-3-8B`, `llama3.1 8b`), or from a file (config.json, or our own fields)."""
     path = Path(name)
     if path.suffix == ".json" or path.exists():
-        return load(path, sequence)
+        return _whole(load(path, sequence), path)
     found = _by_letters().get(_letters(name))
     if found is None:
         raise unknown_name("model", name, list(known()))
     model = describe(json.loads(FILE.read_text())[found])
     return replace(model, name=found, sequence=sequence, flop_per_token={})
+
+
+def _whole(model: ModelEntry, path: Path) -> ModelEntry:
+    if missing := missing_sizes(model):
+        raise UsageError(
+            f"{path} gives no {', '.join(missing)}: without it, this would be the plan of a smaller model",
+            hint="give a Hugging Face config.json, or JSON with layers, hidden, heads, kv_heads, ffn_hidden, vocab",
+        )
+    return model
 
 
 @lru_cache(maxsize=1)

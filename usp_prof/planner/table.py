@@ -15,7 +15,7 @@ from usp_prof.contract import ModelEntry
 from usp_prof.model.configuration import Configuration, Recompute, broken_rule
 from usp_prof.model.errors import UsageError, UspProfError
 from usp_prof.model.printable import csv_cell
-from usp_prof.model.shape import shape_of, stacked
+from usp_prof.model.shape import missing_sizes, shape_of, stacked
 from usp_prof.planner.cases import cases_of, machine_of
 from usp_prof.planner.cluster import of_device
 from usp_prof.planner.models import model_named
@@ -183,8 +183,8 @@ def _model(given: Mapping[str, str]) -> ModelEntry:
             raise UsageError("the row names no model and gives no shape", hint="layers, hidden, heads, ffn_hidden")
         if not model.sequence:
             raise UsageError("the row gives no sequence length")
-        if min(model.layers, model.hidden, model.heads) < 1 or model.vocab < 1:
-            raise UsageError("layers, hidden, heads and vocab are at least 1")
+        if missing := missing_sizes(model):
+            raise UsageError(f"{', '.join(missing)}: at least 1")
         _MODELS[key] = model
     return _MODELS[key]
 
