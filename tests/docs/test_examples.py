@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import pickle
@@ -18,7 +19,7 @@ import pytest
 from thinned import thinned
 from torture.descriptions import MODEL, SNAPSHOT
 
-from usp_prof.cli.app import COMMANDS, load, main
+from usp_prof.cli.app import COMMANDS, common_options, load, main
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
 
@@ -29,12 +30,16 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN_IN_ORDER = ("README.md", "tutorial.md")
 """Pages whose blocks make what later ones name: test_code.py runs them."""
+FENCE = re.compile(r"^ *```([^\n]*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+SIGN = re.compile(r"^\s*(\$ |- )?")
+COMMAND = re.compile(r"\s*(\$ |(- )?(usp-prof|torchrun|srun|pip|python3?|uvx?|scripts/\S+) )")
+"""A line that a reader would type: behind a prompt, or one that begins with a command."""
 NOT_TYPED = {
     r"usp-prof dashboard": "a server that waits; tests/dashboard opens its pages",
     r"usp-prof mcp": "a server that waits; tests/agent talks to it",
     r"usp-prof plan traces/run-8r": "needs a run whose step it predicts well: docs/planning.md has one",
     r"usp-prof learn \w+": "records for a minute; tests/learn does it with less",
-    r"usp-prof sweep sweeps": "trains for minutes; tests/planner/test_sweep.py has a trainer of its own",
+    r"usp-prof sweep (sweeps|traces)": "trains for minutes; tests/planner/test_sweep.py has a trainer of its own",
     r"usp-prof sweep --published": "the table is no part of this repository; test_sweep.py has one of its form",
     r"usp-prof synth .*--events": "makes 64 ranks of a million events; benchmarks/ does",
     r"usp-prof analyze --follow": "waits for a job to end; tests/cli/test_follow.py",
@@ -92,13 +97,14 @@ def lines_of_help() -> list[str]:
 
 
 def lines_of_pages() -> Iterator[str]:
-    """Give the commands of every block that a reader may type."""
+    """Give the commands of every block, whatever its kind; those of `sh` need no sign that they are some."""
     for page in PAGES:
-        text = "" if page.name in RUN_IN_ORDER else page.read_text(encoding="utf-8")
-        for kind, code in re.findall(r"^```(sh|bash|console|text)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for kind, code in FENCE.findall(page.read_text(encoding="utf-8")):
+            if page.name in RUN_IN_ORDER and kind == "sh":
+                continue
             for line in code.splitlines():
-                typed = line.removeprefix("$ ").strip()
-                if (kind in {"sh", "bash"} or line.startswith("$ ")) and typed and "[options]" not in typed:
+                typed = SIGN.sub("", line).strip()
+                if typed and (kind in {"sh", "bash"} or COMMAND.match(line)) and "[options]" not in typed:
                     yield re.sub(r"\s{2,}(\(.*\)|#.*)$", "", typed)
 
 
@@ -149,6 +155,37 @@ def test_an_example_runs_as_it_is_typed(
 def test_every_reason_is_needed() -> None:
     lines = every_line()
     assert [pattern for pattern in NOT_TYPED if not any(re.match(pattern, line) for line in lines)] == []
+
+
+def test_every_kind_of_block_is_one_that_a_test_reads() -> None:
+    kinds = {kind for page in PAGES for kind, _ in FENCE.findall(page.read_text(encoding="utf-8"))}
+    told = {"", "sh", "bash", "console", "text", "{toctree}", "json", "toml", "yaml", "python", "python no-run"}
+    assert kinds <= told
+
+
+INLINE = [
+    (page.name, command)
+    for page in PAGES
+    for command in re.findall(r"`(usp-prof [a-z][^`]*)`", FENCE.sub("", page.read_text(encoding="utf-8")))
+]
+"""Commands within a sentence: most of them are cut short, so that only their names and options can be looked up."""
+
+
+def test_a_command_within_a_sentence_has_the_options_that_it_shows() -> None:
+    assert len(INLINE) > 50
+    for page, command in INLINE:
+        _, name, *words = command.split()
+        assert name in dict(COMMANDS), f"{page}: {command}"
+        asked = set(re.findall(r"--[a-z-]+", " ".join(words)))
+        assert asked <= options_of(name), f"{page}: {command}"
+
+
+def options_of(name: str) -> set[str]:
+    """Give the options of a command."""
+    parser = argparse.ArgumentParser()
+    load(name).configure(parser)
+    common_options(parser)
+    return set(re.findall(r"--[a-z-]+", parser.format_help()))
 
 
 def test_every_block_of_python_says_why_it_does_not_run() -> None:

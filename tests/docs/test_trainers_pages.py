@@ -53,6 +53,11 @@ BLOCKS = [(page, block) for page in PAGES for block in BLOCK.findall((ROOT / "do
 SHOWN = [(page, *call) for page, block in BLOCKS for call in calls(block)]
 
 
+def test_no_other_page_has_lines_that_do_not_run() -> None:
+    found = {page.name for page in (ROOT / "docs").rglob("*.md") if BLOCK.search(page.read_text(encoding="utf-8"))}
+    assert found == set(PAGES)
+
+
 def test_every_adapter_is_shown() -> None:
     adapters = {path.stem for path in ADAPTERS.glob("*.py")} - {"__init__"}
     assert {adapter for _, adapter, _, _ in SHOWN} == adapters
