@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pkgutil
+import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +18,6 @@ from usp_prof.cli.app import COMMANDS, build_parser, main
 from usp_prof.run import open_run
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEAVY = {"torch", "pandas", "bokeh", "streamlit", "duckdb", "pyarrow", "numpy"}
 PLUMBING = {"app", "follow", "opening", "plan_text"}
@@ -109,3 +108,11 @@ def test_a_path_that_there_is_not_is_unusable_input(tmp_path: Path, capsys: pyte
     assert shown.startswith("error: ")
     assert "hint: " in shown
     assert "Traceback" not in shown
+
+
+def test_every_extra_is_tried_alone_by_test_wheels() -> None:
+    """`dev` is what these tests run in."""
+    root = Path(__file__).parents[2]
+    declared = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    lists = re.findall(r"^(?:small|large)=\((.*?)\)", (root / "scripts" / "test-wheels").read_text(), re.MULTILINE)
+    assert sorted(" ".join(lists).split()) == sorted(declared.keys() - {"dev"})
