@@ -136,7 +136,9 @@ def under_limit(kind: str, number: int, words: Sequence[Any], written: Path, fol
     begun = time.monotonic()
     process = _start([sys.executable, "-c", LIMITED, kind, number, *words], folder)
     err = _ended(process, begun, words)
-    _hold(process.returncode, EXITS, f"{kind}={number}: {err}", words, written)
+    # DuckDB's own allocator breaks in a thread that ends while there is no memory (docs/limits.md).
+    allowed = {*EXITS, -signal.SIGSEGV} if kind == "RLIMIT_DATA" and words[0] == "query" else EXITS
+    _hold(process.returncode, allowed, f"{kind}={number}: {err}", words, written)
 
 
 def mounted(rng: random.Random, run: Path, folder: Path) -> None:
