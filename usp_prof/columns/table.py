@@ -1,7 +1,7 @@
 """Columns: a table's columns as NumPy arrays, each read when it is first asked for, and views that stand for tables.
 
-A view gives its columns one by one, so that a table can be narrowed (`Chosen`), changed (`Replaced`) or joined from
-several ranks (`Stacked`) without being read as a whole.
+A view gives its columns one by one, so that a table can be narrowed (`Chosen`) or changed (`Replaced`) without being
+read as a whole. `stacked` joins columns of several ranks.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from usp_prof.columns.arrow import index_of, numbers_of
+from usp_prof.columns.arrow import array_of, coded, index_of, numbers_of
 from usp_prof.columns.rows import lookup
 from usp_prof.model.errors import unknown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -91,24 +91,6 @@ class Replaced:
             place = table.column_names.index(name)
             table = table.set_column(place, table.schema.field(name), self.column(name))
         return table
-
-
-class Stacked:
-    """The tables of several ranks, one below the other."""
-
-    def __init__(self, views: Sequence[View]) -> None:
-        self._views = views
-        self.num_rows = sum(view.num_rows for view in views)
-        self.schema: pa.Schema = views[0].schema
-
-    def column(self, name: str) -> pa.ChunkedArray:
-        """Give one column of all of them."""
-        chunks = [chunk for view in self._views for chunk in view.column(name).chunks]
-        return pa.chunked_array(chunks, self.schema.field(name).type)
-
-    def whole(self) -> pa.Table:
-        """Give all columns of all of them."""
-        return pa.concat_tables([table_of(view) for view in self._views]).unify_dictionaries()
 
 
 _ALL = np.zeros(0, np.int64)
@@ -197,6 +179,37 @@ class Columns:
         if place < 0:
             raise unknown_name("column", name, self._view.schema.names)
         return self._view.schema.field(place).type
+
+
+def stacked(tables: Iterable[Columns], fields: Sequence[pa.Field], rows: int) -> pa.Table:
+    """Put some columns of several tables below each other; `rows` is how many they have together.
+
+    The tables are taken one by one, and nothing of one is held when the next is asked for: of a thousand ranks no more
+    is in memory than these columns and one rank's table. Texts come coded.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    # By text column the code of each text, in the order in which they come up first.
+    code_of: dict[str, dict[str, int]] = {field.name: {} for field in fields if _is_text(field.type)}
+    begin = 0
+    for table in tables:
+        end = begin + len(table)
+        for field in fields:
+            name = field.name
+            if name in code_of:
+                codes, texts = table.narrow_codes(name)
+                new_code = [code_of[name].setdefault(text, len(code_of[name])) for text in texts]
+                values = lookup(new_code, codes, missing=-1).astype(np.int32)
+            else:
+                values = table[name]
+            if name not in arrays:
+                arrays[name] = np.empty(rows, values.dtype)
+            arrays[name][begin:end] = values
+        begin = end
+    made = [
+        coded(arrays[field.name], list(code_of[field.name])) if field.name in code_of else array_of(arrays[field.name])
+        for field in fields
+    ]
+    return pa.table(made, names=[field.name for field in fields])
 
 
 def _coded(chunked: pa.ChunkedArray) -> tuple[NDArray[Any], list[str]]:

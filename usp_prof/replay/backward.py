@@ -170,7 +170,7 @@ class Accumulated:
 
 def accumulated(tables: TableSet, rank: int) -> Accumulated:
     """Look at one rank's accumulations, once."""
-    return tables.memo(("accumulated gradients", rank), lambda: _accumulated(tables, rank))
+    return tables.memo_of_rank(rank, "accumulated gradients", lambda: _accumulated(tables, rank))
 
 
 def _accumulated(tables: TableSet, rank: int) -> Accumulated:

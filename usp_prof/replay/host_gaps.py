@@ -167,7 +167,7 @@ def lane_before(graph: Graph) -> Ints:
 
 def loading(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
     """Give the begins and ends of when a rank's host is inside the data loader, on its own clock."""
-    return tables.memo(("loading", rank), lambda: _loading(tables, rank))
+    return tables.memo_of_rank(rank, "loading", lambda: _loading(tables, rank))
 
 
 def _loading(tables: TableSet, rank: int) -> tuple[Ints, Ints]:

@@ -79,6 +79,10 @@ class StoredTables:
         """Give one table of which columns are read when they are asked for."""
         return self._views.setdefault(name, StoredTable(self.path(name)))
 
+    def let_go(self) -> None:
+        """Forget what was read: it is read again when it is asked for."""
+        self._views.clear()
+
     def path(self, name: str) -> Path:
         """Say where a table lies."""
         return self.folder / f"{name}.parquet"

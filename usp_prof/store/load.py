@@ -86,6 +86,10 @@ class MendingSource:
             self.health += rows
             return self._source.view(name)
 
+    def let_go(self) -> None:
+        """Forget what was read and can be read again."""
+        self._source.let_go()
+
 
 def rank_key(file: TraceFile, manifest: Manifest | None) -> str:
     """Make the cache key of a rank's tables: the file's content, the rank, the manifest, and the code that reads."""

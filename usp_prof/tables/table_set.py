@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
 
-from usp_prof.columns.table import Columns, Stacked, table_of
+from usp_prof.columns.table import Columns, stacked, table_of
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.selection import NOTHING_ASSUMED
 from usp_prof.model.topology import Topology
 from usp_prof.tables.ranks import UNRECORDED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from usp_prof.columns.table import View
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from usp_prof.model.health import HealthRow
 
 T = TypeVar("T")
+
+FEW_RANKS = 64
+"""A run of no more ranks keeps all that was read of them."""
+HELD_BYTES = 512 << 20
+"""Tables of more ranks that are held in memory, counted as if all their columns were."""
+_LATELY_USED = 8
+"""Ranks that are held in any case: an analysis may set a few beside each other."""
 
 
 class Source(Protocol):
@@ -32,6 +40,10 @@ class Source(Protocol):
 
     def view(self, name: str) -> View:
         """Give the same, not read before its columns are asked for."""
+        ...
+
+    def let_go(self) -> None:
+        """Forget what was read and can be read again."""
         ...
 
 
@@ -60,6 +72,9 @@ class MemorySource:
         found: View = self.table(name)
         return found
 
+    def let_go(self) -> None:
+        """Keep all: there is nowhere to read it again."""
+
 
 class ChangedSource:
     """One rank's tables, some of which are changed when they are asked for; what lies beneath stays as it is."""
@@ -78,9 +93,17 @@ class ChangedSource:
         view = self._source.view(name)
         return self._changes[name](view) if name in self._changes else view
 
+    def let_go(self) -> None:
+        """Forget what was read beneath."""
+        self._source.let_go()
+
 
 class TableSet:
-    """The tables of a run. Derived results are built once and kept (`memo`)."""
+    """The tables of a run. Derived results are built once and kept (`memo`), those of one rank beside its tables.
+
+    Of many ranks only as much is held in memory as a bound allows; the rest is read from the store again when it is
+    asked for.
+    """
 
     def __init__(
         self,
@@ -91,7 +114,12 @@ class TableSet:
         topology: Topology | None = None,
     ) -> None:
         self._sources = dict(sorted(sources.items()))
-        self._columns: dict[tuple[str, int], Columns] = {}
+        self._of_rank: dict[int, dict[object, object]] = {}
+        """By rank its tables as arrays and what was made of them; the rank that was asked for last comes last."""
+        self._bytes_of_rank: dict[int, int] = {}
+        """By rank how much its tables take, were all their columns read."""
+        self._held_bytes = 0
+        """Of all ranks that are held."""
         self._memo: dict[object, object] = {}
         self.manifest = manifest
         self.assumptions = NOTHING_ASSUMED
@@ -115,14 +143,52 @@ class TableSet:
 
     def columns(self, name: str, rank: int) -> Columns:
         """Give one table of one rank as arrays."""
-        key = (name, rank)
-        if key not in self._columns:
-            self._columns[key] = Columns(self._sources[rank].view(name))
-        return self._columns[key]
+        return self.memo_of_rank(rank, name, lambda: self._columns(name, rank))
 
-    def together(self, name: str) -> Columns:
-        """Give one table of all ranks as arrays."""
-        return Columns(Stacked([self.view(name, rank) for rank in self.ranks]))
+    def _columns(self, name: str, rank: int) -> Columns:
+        view = self.view(name, rank)
+        size = view.num_rows * len(view.schema) * 8
+        self._bytes_of_rank[rank] = self._bytes_of_rank.get(rank, 0) + size
+        self._held_bytes += size
+        return Columns(view)
+
+    def memo_of_rank(self, rank: int, key: object, build: Callable[[], T]) -> T:
+        """Build something of one rank's tables, and keep it for as long as they are held."""
+        held = self._of_rank.setdefault(rank, {})
+        if key not in held:
+            held[key] = build()
+        if len(self._sources) > FEW_RANKS:
+            self._of_rank[rank] = self._of_rank.pop(rank, held)
+            self._bound()
+        return held[key]  # type: ignore[return-value] # the key names the type
+
+    def _bound(self) -> None:
+        """Let ranks go until those that are held keep to the bound.
+
+        Analyses take the ranks in turn, so the one that was used last comes again last: it goes first, but for the few
+        that may be in use. Were it the one that was used longest ago, each would be gone just before its turn.
+        """
+        while self._held_bytes > HELD_BYTES and len(self._of_rank) > _LATELY_USED:
+            rank = next(islice(reversed(self._of_rank), _LATELY_USED, None))
+            del self._of_rank[rank]
+            self._held_bytes -= self._bytes_of_rank.pop(rank, 0)
+            self._sources[rank].let_go()
+
+    def together(self, name: str, columns: Sequence[str]) -> Columns:
+        """Give some columns of one table of all ranks as arrays."""
+        schema = self.view(name, self.ranks[0]).schema
+        rows = sum(self.view(name, rank).num_rows for rank in self.ranks)
+        fields = [schema.field(column) for column in columns]
+        return Columns(stacked(self._one_by_one(name), fields, rows))
+
+    def _one_by_one(self, name: str) -> Iterator[Columns]:
+        """Give one table of each rank; of many ranks, one that is not held already is let go after its turn."""
+        for rank in self.ranks:
+            if len(self._sources) <= FEW_RANKS or name in self._of_rank.get(rank, {}):
+                yield self.columns(name, rank)
+            else:
+                yield Columns(self.view(name, rank))
+                self._sources[rank].let_go()
 
     def view(self, name: str, rank: int) -> View:
         """Give one table of one rank, not read before its columns are asked for."""

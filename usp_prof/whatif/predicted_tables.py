@@ -169,6 +169,10 @@ class _MovedTables:
         there = [key for key in _TIMES if key in view.schema.names]
         return Replaced(view, {key: partial(self._column, name, key) for key in there})
 
+    def let_go(self) -> None:
+        """Forget the moved times."""
+        self._spans.clear()
+
     def _column(self, name: str, key: str) -> pa.Array:
         return index_of(self._times(name, key))
 

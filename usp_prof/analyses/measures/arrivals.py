@@ -61,7 +61,7 @@ def arrivals(tables: TableSet) -> Arrivals:
 
 def stalls(tables: TableSet, rank: int) -> Intervals:
     """Give the time (on the rank's own clock) in which it stood still for others: waits not hidden by compute."""
-    return tables.memo(("stalls", rank), lambda: _stalls(tables, rank))
+    return tables.memo_of_rank(rank, "stalls", lambda: _stalls(tables, rank))
 
 
 def _stalls(tables: TableSet, rank: int) -> Intervals:

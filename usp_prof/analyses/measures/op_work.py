@@ -58,7 +58,7 @@ class RankWork:
 
 def of_rank(tables: TableSet, rank: int, selection: Selection) -> RankWork:
     """Tie the compute activities of the selected steps of one rank to ops and their costs, once."""
-    return tables.memo(("op work", rank, selection), lambda: _tied(tables, rank, selection))
+    return tables.memo_of_rank(rank, ("op work", selection), lambda: _tied(tables, rank, selection))
 
 
 def _tied(tables: TableSet, rank: int, selection: Selection) -> RankWork:

@@ -84,7 +84,7 @@ def _queue_empty(tables: TableSet, rank: int, gaps: Intervals) -> Intervals:
 
 def launch_starts(tables: TableSet, rank: int) -> NDArray[np.int64]:
     """Give for each activity when the host launched it, looked up once; -1 where that is not known."""
-    return tables.memo(("launch starts", rank), lambda: _launch_starts(tables, rank))
+    return tables.memo_of_rank(rank, "launch starts", lambda: _launch_starts(tables, rank))
 
 
 def _launch_starts(tables: TableSet, rank: int) -> NDArray[np.int64]:
@@ -164,7 +164,7 @@ def of_run(tables: TableSet, selection: Selection = EVERYTHING) -> Partition:
 
 def sets_of(tables: TableSet, rank: int) -> Sets:
     """Give what one rank did when."""
-    return tables.memo(("sets", rank), lambda: _sets(tables, rank))
+    return tables.memo_of_rank(rank, "sets", lambda: _sets(tables, rank))
 
 
 def _whole(tables: TableSet) -> Partition:

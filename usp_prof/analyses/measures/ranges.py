@@ -52,7 +52,8 @@ class SyncStat:
 
 def selected(tables: TableSet, name: str, rank: int, selection: Selection) -> Columns:
     """Give the rows of a table that lie in the selected steps, chosen once."""
-    return tables.memo(("selected", name, rank, selection), lambda: _chosen(tables.columns(name, rank), selection))
+    key = ("selected", name, selection)
+    return tables.memo_of_rank(rank, key, lambda: _chosen(tables.columns(name, rank), selection))
 
 
 def _chosen(table: Columns, selection: Selection) -> Columns:
@@ -117,7 +118,7 @@ def queue_depth(tables: TableSet, rank: int, limit: int) -> list[tuple[int, int,
 
 def launched_at(tables: TableSet, rank: int) -> Ints:
     """Give when each kernel was launched, looked up once; its own start where the launch is not in the trace."""
-    return tables.memo(("begun", rank), lambda: _launched(tables, rank))
+    return tables.memo_of_rank(rank, "begun", lambda: _launched(tables, rank))
 
 
 def _launched(tables: TableSet, rank: int) -> Ints:

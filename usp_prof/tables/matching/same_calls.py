@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 
 
 UNMATCHED = -1
+_COLUMNS = (
+    "rank", "part", "op", "library", "group", "axis", "sequence", "group_size", "in_bytes", "out_bytes", "peer",
+    "start_ns", "dur_ns", "step",
+)  # fmt: skip
+"""What is needed of all ranks' `collectives` to match them and to measure their calls."""
 _UNEVEN = ("all_to_all", "send_recv", "gather", "scatter", "broadcast", "reduce")
 
 
@@ -71,7 +76,7 @@ def of(tables: TableSet) -> Parts:
 
 
 def _matched(tables: TableSet) -> Parts:
-    columns = tables.together("collectives")
+    columns = tables.together("collectives", _COLUMNS)
     return _match(columns) if tables.recorded is None else _matched_as(of(tables.recorded), columns)
 
 
