@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,13 @@ import pandas as pd
 import pytest
 from made_faults import run_with
 
-from usp_prof import UspProfError
+from usp_prof import UspProfError, open_run
 from usp_prof.analyses import breakdown, overlap
 from usp_prof.model.selection import Selection
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from usp_prof.api.answer import Answer
 
 QUESTIONS = (
@@ -90,6 +93,22 @@ def test_findings_have_a_row_each_and_say_the_first() -> None:
     assert answer.plot().renderers
 
 
+def test_findings_of_a_trace_without_steps_are_drawn_over_the_whole_of_it(tmp_path: Path) -> None:
+    trace = {"traceEvents": [], "distributedInfo": {"rank": 0, "world_size": 1}}
+    for number in range(200):  # each kernel waits for its launch: 90 us of every 100
+        launch = {"ph": "X", "pid": 9, "tid": 9, "cat": "cuda_runtime", "name": "cudaLaunchKernel"}
+        kernel = {"ph": "X", "pid": 0, "tid": 7, "cat": "kernel", "name": f"gemm_{number % 3}"}
+        tied = {"correlation": number + 1, "device": 0, "stream": 7}
+        trace["traceEvents"] += [
+            launch | {"ts": number * 100, "dur": 80, "args": tied},
+            kernel | {"ts": number * 100 + 85, "dur": 10, "args": tied},
+        ]
+    (tmp_path / "rank0.json").write_text(json.dumps(trace))
+    found = open_run(tmp_path, cache_dir=tmp_path / "cache").findings()
+    assert list(found.df["code"]) == ["host-bound"]
+    assert found.plot().renderers
+
+
 def test_the_report_is_written_by_its_suffix(tmp_path: object) -> None:
     report = run_with("slow_rank").report()
     path = report.write(f"{tmp_path}/report.md")
@@ -125,7 +144,7 @@ def test_a_timeline_is_of_one_step_of_the_chosen_ranks() -> None:
 def test_what_was_not_recorded_is_said_and_not_drawn() -> None:
     answer = ask("memory")
     assert "not recorded" in answer.sentence
-    with pytest.raises(UspProfError, match="nothing can be drawn"):
+    with pytest.raises(UspProfError, match="this answer has no picture"):
         answer.plot()
     assert "<svg" not in answer._repr_html_()
 

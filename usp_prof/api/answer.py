@@ -79,7 +79,7 @@ class Answer:
         Raises `UspProfError` where there is nothing to draw, or Bokeh is not installed.
         """
         if self.picture is None:
-            raise UsageError(f"nothing can be drawn: {self.sentence}", hint="the answer's notes say what is missing")
+            raise UsageError(f"this answer has no picture: {self.sentence}", hint="its notes say what is missing")
         from usp_prof.charts import draw  # noqa: PLC0415 - Bokeh is loaded by those who draw
         from usp_prof.charts.theme import THEMES  # noqa: PLC0415
 

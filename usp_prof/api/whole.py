@@ -100,8 +100,9 @@ def report_of(tables: TableSet, name: str, selection: Selection) -> Report:
 def findings_of(tables: TableSet, selection: Selection) -> Answer:
     """Ask the rules; the table has a row for each finding, most important first."""
     found = find_all(tables, selection)
+    length = (step_time.STEP_TIME, step_time.WINDOW_TIME)  # a trace without steps is one window
     steps = step_time.compute(tables, selection).values()
-    step = next((value.value for value in steps if value.metric is step_time.STEP_TIME and not value.dims), 0)
+    step = next((value.value for value in steps if value.metric in length and not value.dims), 0)
     return Answer(
         "What is wrong, and what is each thing worth?",
         sentences.findings(found.findings),

@@ -52,7 +52,8 @@ def rank_as_peers(graph: Graph, request: Request) -> Graph:
     wanted = [rank for rank, each in found.items() if each.ratio > 1] if every else _ranks(edit)
     for rank in wanted:
         if rank not in found:
-            raise UsageError(f"rank {rank} has no peers to be compared with", hint=f"one of {sorted(found)}")
+            hint = f"one of {sorted(found)}" if found else "no rank of this run has: peers do the same work"
+            raise UsageError(f"rank {rank} has no peers to be compared with", hint=hint)
     nodes, ratio = graph.nodes, np.ones(len(graph.nodes))
     for rank in wanted:
         compute = nodes.of_rank(rank)
