@@ -118,7 +118,7 @@ from usp_prof.tables.clock import of as clock_of
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits import EDITS
 from usp_prof.whatif.predict import Prediction, predict, unedited
-from usp_prof.whatif.reordering.schedule import Rescheduled, reschedule
+from usp_prof.whatif.rescheduled import Rescheduled, reschedule
 
 REPORT_MODULES = (causes, document, finding, health, inputs, metric)
 """The modules whose classes a report consists of."""

@@ -9,14 +9,14 @@ __version__ = "0.1.0"
 
 @cache
 def fingerprint(*rooms: str) -> str:
-    """Give a text that changes with the code of these rooms, by default of the whole package.
+    """Give a text that changes with the code of these rooms and files, by default of the whole package.
 
     It is part of the keys of what is kept in the cache: what older code made is never shown as today's.
     """
     package = Path(__file__).parent
     digest = blake2b(digest_size=16)
-    for folder in [package / room for room in rooms] or [package]:
-        for file in sorted(folder.rglob("*")):
+    for place in [package / room for room in rooms] or [package]:
+        for file in [place] if place.is_file() else sorted(place.rglob("*")):
             if file.suffix in {".py", ".toml", ".sql", ".json"}:
                 digest.update(f"\0{file.relative_to(package)}\0".encode())
                 digest.update(file.read_bytes())

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
+from usp_prof.analyses import NAMES
 from usp_prof.findings import find
 from usp_prof.findings.engine import found_in
 from usp_prof.gate import measured as baselines
-from usp_prof.gate.guarded_metrics import analyses_for, asks_for_slowdown, check_names
 from usp_prof.gate.judgement import Verdict
 from usp_prof.gate.measured import measure, seen
 from usp_prof.gate.policy import Judge, Policy, load_policy
+from usp_prof.gate.series import SHARES
 from usp_prof.gate.verdict import Inconclusive, Report, check
-from usp_prof.model.errors import UsageError
+from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.model.finding import JOB_SLOWDOWN
 from usp_prof.report.answers.check import as_annotations, as_json, as_junit, as_markdown, as_terminal
 
 if TYPE_CHECKING:
@@ -109,3 +113,53 @@ def render(report: Report, form: str, *, color: bool = False, width: int = 120) 
         "github": as_annotations,
     }
     return writers[form](report)
+
+
+# Guarded metrics: what the rules and bounds of a policy name, and the analyses and replays that give them.
+
+ALWAYS = ("step_time", "breakdown", "overlap")
+"""What tells the noise of the steps, and why a step got longer."""
+
+
+def analyses_for(policy: Policy) -> tuple[str, ...]:
+    """List the analyses, in their order, whose values a check under this policy looks at."""
+    patterns = [_pattern(word) for word in _words(policy)]
+    return tuple(name for name in NAMES if name in ALWAYS or any(_declares(name, each) for each in patterns))
+
+
+def known_metrics() -> tuple[str, ...]:
+    """Name all metrics that a rule can be about."""
+    declared = {name for analysis in NAMES for name in _declared(analysis)}
+    return tuple(sorted(declared | {JOB_SLOWDOWN.id}))
+
+
+def asks_for_slowdown(policy: Policy) -> bool:
+    """Say whether a rule or a bound names the job's slowdown, which takes a replay."""
+    patterns = [_pattern(word) for word in _words(policy)]
+    return any(pattern.fullmatch(JOB_SLOWDOWN.id) for pattern in patterns)
+
+
+def _words(policy: Policy) -> list[str]:
+    return [rule.match for rule in policy.rules] + [name for name, _ in policy.minimum]
+
+
+def check_names(policy: Policy) -> None:
+    """Refuse rules and bounds about metrics that do not exist: a misspelt rule would guard nothing and say nothing."""
+    known = known_metrics()
+    for word in _words(policy):
+        name = word.partition("[")[0]
+        if not any(_pattern(name).fullmatch(each) for each in known):
+            raise unknown_name("metric", name, known)
+
+
+def _pattern(word: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, word.partition("[")[0].split("*"))))
+
+
+def _declares(analysis: str, pattern: re.Pattern[str]) -> bool:
+    return any(pattern.fullmatch(name) for name in _declared(analysis))
+
+
+def _declared(analysis: str) -> list[str]:
+    declared = [metric.id for metric in import_module(f"usp_prof.analyses.{analysis}").METRICS]
+    return [*declared, *(SHARES[metric][0] for metric in declared if metric in SHARES)]

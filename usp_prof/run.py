@@ -19,7 +19,7 @@ from usp_prof.store.cache import CacheUnwritableError, StoredTables
 from usp_prof.store.load import gather_late_health
 from usp_prof.store.places import open_cache
 from usp_prof.store.reading import read_run
-from usp_prof.tables.assemble import assemble
+from usp_prof.tables.catalogue import assemble
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -18,8 +18,7 @@ from usp_prof.model.selection import Selection
 from usp_prof.report.build import analyse, build
 from usp_prof.report.document import KeyFigures
 from usp_prof.schedule import Schedule, Shape, named
-from usp_prof.schedules.orders import Action, Kind, order
-from usp_prof.schedules.simulation import simulate
+from usp_prof.schedule_orders import Action, Kind, order, simulate
 from usp_prof.synth.declaration import Declaration, Mesh
 from usp_prof.synth.declaration import Shape as Layers
 from usp_prof.synth.declaration import Work as Plan

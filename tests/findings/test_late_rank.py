@@ -14,7 +14,7 @@ from usp_prof.analyses.measures.lateness import Why
 from usp_prof.analyses.stragglers import Culprit, StragglersResult
 from usp_prof.findings import find, find_all
 from usp_prof.findings.causes import causes_of
-from usp_prof.findings.rules.late_rank import CAUSES, LateRank
+from usp_prof.findings.rules.slow_ranks import CAUSES, LateRank
 from usp_prof.model.edit import parse_edit
 from usp_prof.run import open_run
 from usp_prof.whatif.predict import predict

@@ -3,8 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof.analyses import NAMES
-from usp_prof.checking import Demand, check_run, measured
-from usp_prof.gate.guarded_metrics import analyses_for
+from usp_prof.checking import Demand, analyses_for, check_run, measured
 from usp_prof.gate.judgement import Verdict
 from usp_prof.gate.measured import Baseline, save
 from usp_prof.gate.policy import Policy, policy_from

@@ -9,8 +9,8 @@ from gate_runs import measured, series, steps, with_fact
 from usp_prof.checking import text
 from usp_prof.gate.facts import FactKind
 from usp_prof.gate.measured import Baseline
-from usp_prof.gate.medians import boil_down_to_median, median_error
 from usp_prof.gate.policy import Judge, Policy, policy_from
+from usp_prof.gate.sample import boil_down_to_median, median_error
 from usp_prof.gate.verdict import Inconclusive, Verdict, check
 from usp_prof.model.errors import UsageError
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from gate_runs import series
 
+from usp_prof.checking import check_names
 from usp_prof.gate.facts import FactKind
-from usp_prof.gate.guarded_metrics import check_names
 from usp_prof.gate.judgement import Scale
 from usp_prof.gate.policy import Policy, load_policy, parse_pairs, policy_from
 from usp_prof.gate.sample import PRIORS, Machine, Prior

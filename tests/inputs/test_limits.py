@@ -19,7 +19,7 @@ from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.model.files import read_bytes, read_json
 from usp_prof.schedule import Schedule, Shape
-from usp_prof.schedules.orders import order
+from usp_prof.schedule_orders import order
 
 DOCS = Path(__file__).parents[2] / "docs" / "limits.md"
 

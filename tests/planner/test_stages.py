@@ -7,9 +7,8 @@ from usp_prof.model.configuration import Configuration
 from usp_prof.planner.stages import by_cost, stages_of
 from usp_prof.planner.step import FILLING
 from usp_prof.schedule import Schedule, Shape
-from usp_prof.schedules.orders import order
-from usp_prof.schedules.simulation import simulate
-from usp_prof.whatif.reordering.stages import in_flight
+from usp_prof.schedule_orders import order, simulate
+from usp_prof.whatif.layout import in_flight
 
 
 def test_by_cost_the_stage_with_the_head_has_fewer_layers() -> None:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from usp_prof.model.errors import UsageError
 from usp_prof.schedule import TRAITS, Schedule, Shape, named
-from usp_prof.schedules.orders import ORDERS, Action, Kind, order, stage_ranks
-from usp_prof.schedules.simulation import simulate
+from usp_prof.schedule_orders import ORDERS, Action, Kind, order, simulate, stage_ranks
 
 TWO = (Schedule.ZBV, Schedule.DUALPIPE_V)
 LOOPED = (Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB)

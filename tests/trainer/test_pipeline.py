@@ -16,7 +16,7 @@ from trainer.foundation.weight_gradients import LINEAR, Postponed, Product, mult
 from trainer.model.experts import grouped, one_each
 from trainer.parallel.pipeline import Transfer, with_transfers
 from usp_prof.schedule import Schedule, Shape
-from usp_prof.schedules.orders import Action, Kind, order, stage_ranks
+from usp_prof.schedule_orders import Action, Kind, order, stage_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

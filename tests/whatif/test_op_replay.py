@@ -12,7 +12,7 @@ import pytest
 
 from usp_prof.inputs.op_table import Op, read_op_table
 from usp_prof.model.errors import InputError
-from usp_prof.whatif.reordering.op_replay import job_slowdown
+from usp_prof.whatif.op_replay import job_slowdown
 
 PUBLISHED = Path(__file__).parents[2].parent / "shared" / "traces" / "straggler-timelines"
 

@@ -14,8 +14,8 @@ from usp_prof.model.errors import UsageError
 from usp_prof.run import open_run
 from usp_prof.whatif.layout import layout_of
 from usp_prof.whatif.predict import predict, unedited
-from usp_prof.whatif.reordering.actions import pipeline_of
-from usp_prof.whatif.reordering.schedule import reschedule
+from usp_prof.whatif.recorded_pipeline import pipeline_of
+from usp_prof.whatif.rescheduled import reschedule
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet

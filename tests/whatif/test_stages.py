@@ -8,7 +8,7 @@ from planned import LLAMA_8B
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.errors import UsageError
 from usp_prof.schedule import Schedule, Shape
-from usp_prof.whatif.reordering.stages import footprints, in_flight, layers_of_stages, stages_of, worst
+from usp_prof.whatif.layout import footprints, in_flight, layers_of_stages, stages_of, worst
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from trainer.parallel.mesh import Group
 from trainer.parallel.stage import Stage
 from usp_prof import record
 from usp_prof.schedule import Schedule, Shape
-from usp_prof.schedules.orders import Action, Kind, Order, order, stage_ranks
+from usp_prof.schedule_orders import Action, Kind, Order, order, stage_ranks
 
 # Transfers: the sends and receives that a schedule's actions need, in an order that cannot deadlock.
 #

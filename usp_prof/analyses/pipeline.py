@@ -25,7 +25,7 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import FROM_ONE, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import Axis
-from usp_prof.schedules.orders import Kind
+from usp_prof.schedule_orders import Kind
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:

@@ -121,7 +121,7 @@ def _ideal(args: argparse.Namespace, edits: Sequence[Edit]) -> int:
         raise UsageError("--ideal stands alone", hint="for one part of it: --edit ideal,rank=3")
     if Path(args.path).suffix == _OP_TABLE:
         from usp_prof.inputs.op_table import read_op_table  # noqa: PLC0415 - needs no run
-        from usp_prof.whatif.reordering.op_replay import job_slowdown  # noqa: PLC0415
+        from usp_prof.whatif.op_replay import job_slowdown  # noqa: PLC0415
 
         found = job_slowdown(read_op_table(Path(args.path)))
         write_out(slowdown_answer.of_job(found, as_json=args.format == "json"))

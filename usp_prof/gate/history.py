@@ -20,9 +20,8 @@ from usp_prof.gate.change_points import Trend, find_trend
 from usp_prof.gate.facts import Fact, FactKind, barred, differences
 from usp_prof.gate.sample import boil_down
 from usp_prof.model.errors import NO_ROOM, InputError
-from usp_prof.model.files import read_bytes
+from usp_prof.model.files import ERRORS, read_bytes
 from usp_prof.model.metric import Better, Unit
-from usp_prof.model.plain_data import ERRORS
 from usp_prof.whole_files import one_writer, whole_file
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.gate.judgement import Judgement, Scale, Verdict, worsening
-from usp_prof.gate.medians import boil_down_to_median, steps_alone
-from usp_prof.gate.sample import boil_down, pseudo_median, t_quantile
+from usp_prof.gate.sample import boil_down, boil_down_to_median, pseudo_median, steps_alone, t_quantile
 from usp_prof.model.metric import Better, Unit
 
 if TYPE_CHECKING:

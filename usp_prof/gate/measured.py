@@ -12,7 +12,6 @@ import numpy as np
 from usp_prof._version import __version__
 from usp_prof.analyses import NAMES
 from usp_prof.analyses.result import impossible
-from usp_prof.findings import slowdown
 from usp_prof.gate.facts import (
     Fact,
     facts_of,
@@ -23,10 +22,12 @@ from usp_prof.gate.series import (
     with_derived,
 )
 from usp_prof.model.errors import InputError
-from usp_prof.model.files import read_bytes, write
-from usp_prof.model.finding import Level  # noqa: TC001
+from usp_prof.model.files import ERRORS, checked, is_later, read_bytes, write
+from usp_prof.model.finding import (
+    Level,
+    slowdown_values,
+)
 from usp_prof.model.health import Severity  # noqa: TC001
-from usp_prof.model.plain_data import ERRORS, checked, is_later
 from usp_prof.model.printable import readable
 from usp_prof.model.selection import EVERYTHING, Selection
 
@@ -246,7 +247,7 @@ def measure(
     ideal: IdealStep | None = None,
 ) -> Measured:
     """Measure a run by the named analyses; `ideal` is its step with all ranks alike, where it was replayed."""
-    values: list[Value] = slowdown.values(ideal)
+    values: list[Value] = slowdown_values(ideal)
     health = list(tables.health)
     for name in analyses:
         measured = import_module(f"usp_prof.analyses.{name}").compute(tables, selection).values()

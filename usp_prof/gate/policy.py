@@ -16,10 +16,9 @@ from usp_prof.gate.facts import FactKind
 from usp_prof.gate.judgement import Limit, parse_limit
 from usp_prof.gate.sample import PRIORS, Machine, Prior
 from usp_prof.model.errors import InputError, UsageError, unknown_name
-from usp_prof.model.files import read_bytes
+from usp_prof.model.files import ERRORS, checked, read_bytes
 from usp_prof.model.finding import Level
 from usp_prof.model.health import Severity
-from usp_prof.model.plain_data import ERRORS, checked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,12 +1,19 @@
-"""Files that a person names: read within bounds, written whole; what is wrong with a path is said with the path."""
+"""Files that a person names: read within bounds, checked against declared types, written whole.
+
+What is wrong with a path is said with the path, and what is wrong with the data with the field.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
+from usp_prof import limits
 from usp_prof.limits import MAX_DEPTH, MAX_DESCRIPTION_BYTES
 from usp_prof.model.errors import NO_ROOM, InputError
 from usp_prof.whole_files import whole_file
@@ -67,3 +74,42 @@ def write(path: str | Path, data: bytes | str, hint: str = "choose another file 
     """Write a file at once."""
     with written(path, hint) as file:
         file.write(data.encode() if isinstance(data, str) else data)
+
+
+# Plain data against declared types: JSON that a person wrote becomes a dataclass, or an error that names the field.
+
+T = TypeVar("T")
+
+ERRORS = (TypeError, ValueError, KeyError, AttributeError, OverflowError, msgspec.ValidationError, RecursionError)
+"""What data of another shape raises where it is taken apart."""
+
+
+def checked(kind: type[T], data: object) -> T:
+    """Give data as a dataclass with every field of its declared type; raises one of `ERRORS`.
+
+    Numbers are finite, and whole ones such that a double holds them exactly.
+    """
+    check_numbers(data)
+    return msgspec.convert(data, kind)
+
+
+def check_numbers(data: object, where: str = "") -> None:
+    """Raise `ValueError` where a number, however deep, is not finite or too large to count anything."""
+    if isinstance(data, dict):
+        for key, inner in data.items():
+            check_numbers(inner, f"{where}.{key}" if where else str(key))
+    elif isinstance(data, (list, tuple)):
+        for place, inner in enumerate(data):
+            check_numbers(inner, f"{where}[{place}]")
+    elif isinstance(data, float) and not math.isfinite(data):
+        raise ValueError(f"{where} is {data}, no finite number")
+    elif isinstance(data, int) and not isinstance(data, bool) and not limits.CHANGE.holds(data):
+        raise ValueError(f"{where} is {str(data)[:24]}, outside of {limits.CHANGE}")
+
+
+def is_later(data: object, format_name: str, version: int) -> bool:
+    """Say whether decoded JSON is a file of a format of ours, in a later version than this one."""
+    if not isinstance(data, dict) or data.get("format") != format_name:
+        return False
+    written = data.get("version")
+    return isinstance(written, int) and written > version

@@ -8,6 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from usp_prof.model.health import HealthRow  # noqa: TC001 - msgspec reads the fields' types
+from usp_prof.model.metric import Better, Metric, Unit, Value
 
 Plain = str | int | float | bool | None
 PlainMap = Mapping[str, Plain]
@@ -90,6 +91,21 @@ class IdealStep:
         """Whether the step loses more than the prediction's error."""
         lost = self.step_ns - self.ideal_ns
         return not self.unknown and lost > max(LEAST_LOSS, self.error_fraction) * self.step_ns
+
+
+JOB_SLOWDOWN = Metric(
+    "job_slowdown", Unit.RATIO, Better.LOWER, "Job's slowdown",
+    "T / T_ideal: the mean step over its replay with all ranks alike (compute at the mean of peers, transfers and "
+    "hosts at the median), as `whatif --ideal` gives it. Not given where ranks wait in calls that are not matched.",
+    inputs="measured and replayed steps",
+)  # fmt: skip
+
+
+def slowdown_values(ideal: IdealStep | None) -> list[Value]:
+    """Give the metric value of a run whose ideal is known."""
+    if ideal is None or ideal.slowdown is None:
+        return []
+    return [Value(JOB_SLOWDOWN, ideal.slowdown)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from usp_prof import architecture, conventions
 from usp_prof.contract import ModelEntry, model_entry
 from usp_prof.model.errors import InputError, UsageError, unknown_name
-from usp_prof.model.files import read_json
-from usp_prof.model.plain_data import ERRORS, checked
+from usp_prof.model.files import ERRORS, checked, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ import numpy as np
 
 from usp_prof.model.configuration import SCHEDULES
 from usp_prof.schedule import Schedule, Shape
-from usp_prof.whatif.reordering.stages import in_flight, layers_of_stages
+from usp_prof.whatif.layout import in_flight, layers_of_stages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

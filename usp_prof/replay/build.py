@@ -9,9 +9,8 @@ import numpy as np
 
 from usp_prof.columns.rows import numbered, sorted_within, stacked_codes
 from usp_prof.replay.dependencies import RankWaits, waits_of
-from usp_prof.replay.full_queue import usual_launch_ns, waited_for_room
 from usp_prof.replay.graph import HOST_KINDS, NEVER, Edges, Graph, NodeKind, Nodes
-from usp_prof.replay.hidden_waits import with_asked_posts
+from usp_prof.replay.hidden_waits import usual_launch_ns, waited_for_room, with_asked_posts
 from usp_prof.tables import calls, clock
 
 if TYPE_CHECKING:

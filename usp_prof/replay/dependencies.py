@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import last_by, lookup, rows_of
-from usp_prof.replay.full_queue import freed_by
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
-from usp_prof.replay.hidden_waits import hidden_waits
+from usp_prof.replay.hidden_waits import freed_by, hidden_waits
 
 if TYPE_CHECKING:
     from usp_prof.replay.build import RankNodes

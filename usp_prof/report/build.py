@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from usp_prof._version import __version__
 from usp_prof.analyses import NAMES
 from usp_prof.analyses.result import impossible
-from usp_prof.findings import slowdown
 from usp_prof.findings.engine import find_all
 from usp_prof.inputs.memory import no_collection
 from usp_prof.model.errors import unknown_name
+from usp_prof.model.finding import slowdown_values
 from usp_prof.model.metric import sound
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.report.document import Document, run_facts
@@ -69,7 +69,7 @@ def build(
             found = find_all(tables, selection)
             findings = found.findings
             notes.update(found.skipped)
-            measured.append(sound(slowdown.values(found.ideal)))
+            measured.append(sound(slowdown_values(found.ideal)))
     notes.update(row for each in measured for row in impossible(each))
     values = tuple(value for each in measured for value in each)
     context = Context(

@@ -16,7 +16,7 @@ from usp_prof.model.health import Severity
 from usp_prof.model.printable import readable
 from usp_prof.store.cache import CacheUnwritableError
 from usp_prof.store.places import cache_at
-from usp_prof.tables.assemble import build_rank
+from usp_prof.tables.catalogue import build_rank
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -9,7 +9,7 @@ from typing import Any
 
 from usp_prof import limits
 from usp_prof.model.errors import UsageError, unknown_name
-from usp_prof.model.plain_data import ERRORS, checked
+from usp_prof.model.files import ERRORS, checked
 
 
 class Style(StrEnum):

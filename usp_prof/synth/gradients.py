@@ -9,7 +9,7 @@ from usp_prof.synth.history import Part
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from usp_prof.schedules.orders import Action
+    from usp_prof.schedule_orders import Action
     from usp_prof.synth.declaration import Declaration
     from usp_prof.synth.history import Call, Exchange
     from usp_prof.synth.mesh import Group

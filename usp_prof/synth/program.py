@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from usp_prof import contract
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.schedule import Schedule, Shape, named
-from usp_prof.schedules.orders import Action, Kind, order
+from usp_prof.schedule_orders import Action, Kind, order
 from usp_prof.synth.declaration import check
 from usp_prof.synth.gradients import Gradients
 from usp_prof.synth.history import BACKWARD, MAIN, ActionTime, Exchange, Part
@@ -19,7 +19,7 @@ from usp_prof.synth.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from usp_prof.schedules.orders import Order
+    from usp_prof.schedule_orders import Order
     from usp_prof.synth.declaration import Declaration, Work
     from usp_prof.synth.history import Call, RankLog
 

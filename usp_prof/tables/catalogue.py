@@ -1,11 +1,15 @@
-"""Catalogue: every table's schema, in the order in which the documentation shows them."""
+"""Catalogue of tables: all schemas, a rank's tables built from its events, and a run assembled from its ranks."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
+from usp_prof.columns.table import Columns
 from usp_prof.inputs.kineto import events, threads
+from usp_prof.inputs.kineto.events import widened
 from usp_prof.model.errors import unknown_name
+from usp_prof.model.health import HealthRow, Severity
 from usp_prof.tables import (
     actions,
     activities,
@@ -19,26 +23,41 @@ from usp_prof.tables import (
     memory,
     ops,
     ranks,
-    steps,
 )
-from usp_prof.tables import annotations as annotations_table
+from usp_prof.tables import annotations as annotation_table
+from usp_prof.tables import steps as step_table
+from usp_prof.tables.communication import peers
+from usp_prof.tables.communication.parts import find_parts
+from usp_prof.tables.events.frame import EventFrame
+from usp_prof.tables.events.links import cut, link
+from usp_prof.tables.groups import seen
+from usp_prof.tables.parallelism import group_axes
+from usp_prof.tables.parallelism.gloo_groups import regrouped
+from usp_prof.tables.parallelism.resolved import apply
+from usp_prof.tables.pipeline import inferred_actions
+from usp_prof.tables.ranks import UNRECORDED
+from usp_prof.tables.step_cuts import job_steps
+from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     import pyarrow as pa
 
+    from usp_prof.columns.arrow import Parted
+    from usp_prof.contract import Manifest
+    from usp_prof.inputs.kineto.events import RawTrace
     from usp_prof.model.schema import Schema
-    from usp_prof.tables.table_set import TableSet
+    from usp_prof.tables.table_set import Source
 
 SCHEMAS: tuple[Schema, ...] = (
     ranks.SCHEMA,
-    steps.SCHEMA,
+    step_table.SCHEMA,
     activities.SCHEMA,
     kernels.SCHEMA,
     launches.SCHEMA,
     ops.SCHEMA,
-    annotations_table.SCHEMA,
+    annotation_table.SCHEMA,
     collectives.SCHEMA,
     calls.SCHEMA,
     calls.PARTS,
@@ -50,7 +69,7 @@ SCHEMAS: tuple[Schema, ...] = (
     threads.SCHEMA,
     health.SCHEMA,
 )
-
+"""Every table's schema, in the order in which the documentation shows them."""
 
 RUN_TABLES: dict[str, Callable[[TableSet], pa.Table]] = {
     calls.SCHEMA.name: calls.build,
@@ -59,6 +78,9 @@ RUN_TABLES: dict[str, Callable[[TableSet], pa.Table]] = {
     clock.SCHEMA.name: clock.build,
 }
 """What makes the tables that are of the run as a whole."""
+
+ROOMS = ("contract.py", "limits.py", "schedule.py", "schedule_orders.py", "columns", "inputs", "model", "tables")
+"""Files and rooms whose code decides what tables are made of a trace; their fingerprint is part of the cache's key."""
 
 
 def schema(name: str) -> Schema:
@@ -69,5 +91,86 @@ def schema(name: str) -> Schema:
     return found[name]
 
 
-ROOMS = ("columns", "inputs", "model", "schedules", "tables")
-"""Rooms whose code decides what tables are made of a file: their fingerprint is part of the key in the cache."""
+def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str, pa.Table | Parted]:
+    """Build all tables of one rank from what its file says; axes that need other ranks are settled at assembly.
+
+    The two that have a row for nearly every event come in parts.
+    """
+    frame = EventFrame(raw, rank)
+    overrunning = cut(frame)
+    links = link(frame)
+    steps = step_table.find(frame, links)
+    parts = find_parts(frame, links)
+    membership = groups.join(frame, parts)
+    collective = collectives.build(frame, links, parts, membership, steps)
+    kernel = kernels.build(frame, links, steps)
+    return {
+        "events": widened(events.SCHEMA, raw.events, rank),
+        "threads": widened(threads.SCHEMA, raw.threads, rank).whole(),
+        "ranks": ranks.build(frame, manifest),
+        "steps": step_table.build(frame, steps),
+        "kernels": kernel,
+        "launches": launches.build(frame, links, steps),
+        "annotations": annotation_table.build(frame, steps),
+        "collectives": collective,
+        "activities": activities.build(frame, links, parts, collective, steps),
+        "groups": groups.build(rank, membership.groups),
+        "actions": actions.build(frame, links, steps),
+        "memory": memory.build(frame, steps),
+        "ops": ops.build(frame, links, steps),
+        "health": health.build([*raw.health, *health.find(frame, links, steps, parts, kernel, overrunning)]),
+    }
+
+
+def assemble(
+    sources: Mapping[int, Source], *, manifest: Manifest | None = None, health: Iterable[HealthRow] = ()
+) -> TableSet:
+    """Join ranks to a run; `health` is what is known of the run beside the ranks' own tables."""
+    sources = regrouped(sources, seen(sources))
+    layout, found = group_axes.resolve(sources, manifest)
+    known = sorted({*health, *found, *_of_ranks(sources), *_without_device_work(sources), *_in_light_mode(manifest)})
+    cut = job_steps.cut(apply(sources, layout), known)
+    cut_sources, of_exchanges = peers.grouped(cut.sources, group_axes.world_size(sources))
+    tables = TableSet(
+        inferred_actions.completed(cut_sources),
+        manifest=manifest,
+        health=[*cut.health, *of_exchanges],
+        topology=layout.topology,
+    )
+    tables.incomparable = cut.incomparable
+    return tables
+
+
+def _of_ranks(sources: Mapping[int, Source]) -> list[HealthRow]:
+    """Give the rows of health that the ranks' own tables hold."""
+    fields = [field.name for field in dataclasses.fields(HealthRow)]
+    found = []
+    for source in sources.values():
+        rows = source.table("health").select(fields).to_pylist()
+        found += [HealthRow(**{**row, "severity": Severity(row["severity"])}) for row in rows]
+    return found
+
+
+def _without_device_work(sources: Mapping[int, Source]) -> list[HealthRow]:
+    """Name the ranks whose device was not recorded: nothing that needs device work is shown of them."""
+    detail = (
+        "the trace holds no device activity, only what the host did: no figure of device work is shown; record with "
+        "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+    )
+    return [
+        HealthRow("no_device_activity", Severity.ERROR, rank, detail=detail, file=str(own["file"][0]))
+        for rank, source in sources.items()
+        if (own := Columns(source.view("ranks"))).matches("device_kind", UNRECORDED).any()
+    ]
+
+
+def _in_light_mode(manifest: Manifest | None) -> list[HealthRow]:
+    """Say what a run that the recorder took in light mode cannot tell."""
+    recorded = manifest.options.get("recorded") if manifest else None
+    if not isinstance(recorded, dict) or recorded.get("level") != "light":
+        return []
+    detail = (
+        "recorded in light mode: steps, marks, kernels, communication and launches are here; ops, their shapes and "
+        "FLOP, what the host did, memory and Python functions are not; record a window with level='full' for those"
+    )
+    return [HealthRow("light_mode", Severity.INFO, detail=detail)]

@@ -14,7 +14,7 @@ from usp_prof.whatif.edits import Lean, Request, apply, kind_of
 from usp_prof.whatif.edits.pipeline import is_of_pipeline, lowered, relaid
 from usp_prof.whatif.layout import Layout, layout_of
 from usp_prof.whatif.predicted_tables import retimed
-from usp_prof.whatif.reordering.schedule import Rescheduled, reschedule
+from usp_prof.whatif.rescheduled import Rescheduled, reschedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.tiny import Trace, raw_trace
 from usp_prof.inputs.kineto import combinations
 from usp_prof.inputs.kineto.combinations import CATEGORIES, LAUNCH_KEYS, GrowingDeviceWork
-from usp_prof.tables.assemble import build_rank
+from usp_prof.tables.catalogue import build_rank
 
 if TYPE_CHECKING:
     import pytest

@@ -14,8 +14,7 @@ from usp_prof.columns.rows import lookup, occurrence, per_code, range_at
 from usp_prof.model.errors import UsageError
 from usp_prof.model.topology import Axis
 from usp_prof.schedule import Schedule, Shape, named
-from usp_prof.schedules.orders import Action, Kind, Order, order
-from usp_prof.schedules.simulation import simulate
+from usp_prof.schedule_orders import Action, Kind, Order, order, simulate
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.model.selection import Selection
-    from usp_prof.schedules.simulation import Timeline
+    from usp_prof.schedule_orders import Timeline
     from usp_prof.tables.table_set import TableSet
 
 

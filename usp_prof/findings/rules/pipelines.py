@@ -16,7 +16,7 @@ from usp_prof.replay.build import graph_of
 from usp_prof.replay.peers import compute_per_step
 from usp_prof.schedule import named
 from usp_prof.whatif.layout import layout_of
-from usp_prof.whatif.reordering.schedule import pipeline_of, reschedule
+from usp_prof.whatif.rescheduled import pipeline_of, reschedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.model.errors import InputError
-from usp_prof.model.plain_data import ERRORS, checked
+from usp_prof.model.files import ERRORS, checked
 from usp_prof.whole_files import whole_file
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.model.errors import InputError, UsageError
-from usp_prof.model.plain_data import is_later
+from usp_prof.model.files import is_later
 from usp_prof.planner.sweep import outcome as outcomes
 from usp_prof.planner.sweep.cells import Cell, typed
 from usp_prof.planner.sweep.outcome import Outcome, Status

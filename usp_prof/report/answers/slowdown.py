@@ -10,7 +10,7 @@ from usp_prof.report.format import quantity
 
 if TYPE_CHECKING:
     from usp_prof.whatif.attribution import Slowdown
-    from usp_prof.whatif.reordering.op_replay import JobSlowdown
+    from usp_prof.whatif.op_replay import JobSlowdown
 
 MISSING = "The step with all ranks alike is not known: {}."
 """What is said of a run whose ideal cannot be told."""

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from usp_prof.replay.replays import StepTimes
     from usp_prof.report.document import Cell
     from usp_prof.report.writers.json_text import ChangeJson, MemoryJson
-    from usp_prof.schedules.simulation import Timeline as SimulatedSchedule
+    from usp_prof.schedule_orders import Timeline as SimulatedSchedule
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.predict import Prediction
-    from usp_prof.whatif.reordering.schedule import Rescheduled
+    from usp_prof.whatif.rescheduled import Rescheduled
 
 LEAST_SHARE = 0.0005
 """Parts of the step below this share are not listed."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from usp_prof.analyses.pipeline import PipelineResult
     from usp_prof.report.document import Block
     from usp_prof.report.figures import Context
-    from usp_prof.schedules.simulation import Timeline
+    from usp_prof.schedule_orders import Timeline
 
 
 _RANKS = {

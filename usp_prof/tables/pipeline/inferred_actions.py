@@ -1,7 +1,7 @@
 """Inferred actions: pipeline actions of ranks that mark none, from what they computed between sends and receives.
 
-The ranks of a pipeline follow from who first sends to whom. Each rank's stretches of forward and backward work
-(`stretches`) are set beside the orders of all named schedules: one that has the same turns and sends on every rank
+The ranks of a pipeline follow from who first sends to whom (`traffic`). Each rank's stretches of forward and backward
+work (`stretches`) are set beside the orders of all named schedules: one that has the same turns and sends on every rank
 tells stage and micro-batch of each action. A plain pipeline in another order counts its micro-batches through, as
 messages keep their order. Else only the kinds are known. What marks leave out (`Forward 3` names no stage) is filled
 in from the pipeline's order as well.
@@ -9,16 +9,20 @@ in from the pipeline's order as well.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof.columns.table import Columns
-from usp_prof.model.topology import Axis
+from usp_prof.model.errors import UsageError
+from usp_prof.schedule import Schedule, Shape
+from usp_prof.schedule_orders import Action, Kind, Order, order
 from usp_prof.tables import actions
 from usp_prof.tables.build import table
 from usp_prof.tables.pipeline import stretches
-from usp_prof.tables.pipeline.turns import Labelled, Turn, by_named_order, counted
+from usp_prof.tables.pipeline.stretches import BACKWARD, FORWARD
+from usp_prof.tables.pipeline.traffic import chains
 from usp_prof.tables.table_set import ChangedSource
 
 if TYPE_CHECKING:
@@ -94,59 +98,6 @@ def _with_stage(made: pa.Table, stage: int) -> pa.Table:
     return made.set_column(place, made.schema.field(place), [np.where(without, stage, columns["stage"])])
 
 
-def chains(sources: Mapping[int, Source], passed: Mapping[int, Messages]) -> list[tuple[int, ...]]:
-    """Sort ranks into pipelines in order of their stages: the first sends first, each next gets its first message."""
-    found, left = [], {rank for rank in sources if len(passed[rank].posted)}
-    for rank in sorted(left):
-        if rank not in left:
-            continue
-        members = _members(rank, passed) or _group(sources[rank], rank)
-        members &= left
-        left -= members
-        chain = _in_order(members, passed)
-        if len(chain) > 1:
-            found.append(chain)
-    return found
-
-
-def _members(rank: int, passed: Mapping[int, Messages]) -> set[int]:
-    """Give all ranks that a rank exchanges messages with, also through others; nothing where peers are unknown."""
-    members, new = {rank}, {rank}
-    while new:
-        heard = {peer for one in new if one in passed for peer in np.unique(passed[one].peer).tolist()}
-        if -1 in heard:
-            return set()
-        new = heard - members
-        members |= new
-    return members
-
-
-def _group(source: Source, rank: int) -> set[int]:
-    groups = Columns(source.view("groups"))
-    for axis, ranks in zip(groups["axis"].tolist(), groups["ranks"].tolist(), strict=True):
-        if axis == str(Axis.PP) and ranks:
-            return {int(text) for text in ranks.split(",")}
-    return {rank}
-
-
-def _in_order(members: set[int], passed: Mapping[int, Messages]) -> tuple[int, ...]:
-    """Sort the ranks of a pipeline by stage, following who first sends to whom.
-
-    Stage 0 is the one rank whose first message is a send. It sends to stage 1, whose first send goes to stage 2, and so
-    on. Where peers are unknown, or several ranks send first, the order of the ranks is taken.
-    """
-    sending_first = [rank for rank in sorted(members) if passed[rank].sends[0]]
-    chain = sending_first[:1]
-    while len(sending_first) == 1 and len(chain) < len(members):
-        last = passed[chain[-1]]
-        peers = last.peer[last.sends]
-        following = int(peers[0]) if len(peers) else -1
-        if following not in members or following in chain:
-            break
-        chain.append(following)
-    return tuple(chain) if len(chain) == len(members) else tuple(sorted(members))
-
-
 def _inferred(
     sources: Mapping[int, Source], passed: Mapping[int, Messages], chain: tuple[int, ...]
 ) -> dict[int, pa.Table]:
@@ -163,14 +114,14 @@ def _inferred(
 
 def _labelled_step(found: Sequence[Stretches], passed: Sequence[Messages], step: int) -> list[list[Labelled]]:
     """Leave out as little light work as makes the rest fit an order; all but the lightest where none fits."""
-    tried = [[_turns(*one, step, share) for one in zip(found, passed, strict=True)] for share in _LIGHT]
+    tried = [[_observed_turns(*one, step, share) for one in zip(found, passed, strict=True)] for share in _LIGHT]
     for turns in tried:
         if labels := by_named_order(turns):
             return labels
     return counted(tried[0])
 
 
-def _turns(found: Stretches, passed: Messages, step: int, share: float) -> list[tuple[int, Turn]]:
+def _observed_turns(found: Stretches, passed: Messages, step: int, share: float) -> list[tuple[int, Turn]]:
     """List the stretches of a rank in one step with their kinds, and whether something was sent after each."""
     rows = found.heavy(share)
     kinds, sends = found.kind[rows], found.sends(rows, passed)
@@ -203,3 +154,110 @@ def _table(rank: int, found: Stretches, labelled: Sequence[Labelled], passed: Me
         "step": found.step[np.searchsorted(found.first, first, side="right") - 1],
     }
     return table(actions.SCHEMA, columns, len(ranges))
+
+
+# Turns: stretches of a step named by the order of the schedule that fits, or counted through where none does.
+
+_MOST_CHUNKS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One stretch as orders know it: forward or backward, and whether something is sent after it."""
+
+    kind: int
+    sends: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """Stretches (rows) that hold some actions, in order; stage and micro-batch are -1 where only the kind is known."""
+
+    rows: tuple[int, ...]
+    actions: tuple[tuple[str, int, int], ...]
+    """Kind, stage and micro-batch of each."""
+
+
+def by_named_order(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[list[Labelled]]:
+    """Name the stretches (row and turn) of each rank by the first schedule that fits; nothing where none does."""
+    observed = [_grouped(of_rank) for of_rank in turns]
+    for candidate in _candidates(turns):
+        expected = [_grouped(list(enumerate(_expected_turns(candidate, rank)))) for rank in range(len(candidate))]
+        if all(_same(*pair) for pair in zip(observed, expected, strict=True)):
+            return [
+                _by_order(one, theirs, candidate[rank])
+                for rank, (one, theirs) in enumerate(zip(observed, expected, strict=True))
+            ]
+    return []
+
+
+def _grouped(turns: Sequence[tuple[int, Turn]]) -> list[tuple[Turn, list[int]]]:
+    """Join stretches of one kind up to where something is sent: what both observation and order can tell apart."""
+    groups: list[tuple[Turn, list[int]]] = []
+    for row, turn in turns:
+        last = groups[-1][0] if groups else None
+        if last is not None and last.kind == turn.kind and not last.sends:
+            groups[-1] = (turn, [*groups[-1][1], row])
+        else:
+            groups.append((turn, [row]))
+    return groups
+
+
+def _same(one: list[tuple[Turn, list[int]]], other: list[tuple[Turn, list[int]]]) -> bool:
+    return [turn for turn, _ in one] == [turn for turn, _ in other]
+
+
+def _candidates(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[Order]:
+    """List the orders of all schedules that have as many forwards on the first rank."""
+    forwards = sum(turn.kind == FORWARD for _, turn in turns[0])
+    found = []
+    for chunks in range(1, _MOST_CHUNKS + 1):
+        if forwards and forwards % chunks == 0:
+            for schedule in Schedule:
+                try:
+                    found.append(order(schedule, Shape(len(turns), forwards // chunks, chunks)))
+                except UsageError:
+                    continue
+    return found
+
+
+def _expected_turns(candidate: Order, rank: int) -> list[Turn]:
+    home = {action.stage: place for place, acts in enumerate(candidate) for action in acts}
+    return [Turn(FORWARD if a.kind is Kind.FORWARD else BACKWARD, _sends(a, home, rank)) for a in candidate[rank]]
+
+
+def _sends(action: Action, home: Mapping[int, int], rank: int) -> bool:
+    if action.kind is Kind.WEIGHT_GRADIENT:
+        return False
+    following = action.stage + (1 if action.kind is Kind.FORWARD else -1)
+    return home.get(following, rank) != rank
+
+
+def _by_order(
+    observed: list[tuple[Turn, list[int]]], expected: list[tuple[Turn, list[int]]], acts: Sequence[Action]
+) -> list[Labelled]:
+    found = []
+    for (_, rows), (_, places) in zip(observed, expected, strict=True):
+        named = tuple((str(acts[place].kind), acts[place].stage, acts[place].micro_batch) for place in places)
+        found.append(Labelled(tuple(rows), named))
+    return found
+
+
+def counted(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[list[Labelled]]:
+    """Count micro-batches through where every rank has as many forwards as backwards; else tell the kinds only."""
+    numbers = {sum(turn.kind == kind for _, turn in one) for one in turns for kind in (FORWARD, BACKWARD)}
+    plain = len(numbers) == 1 and all(
+        turn.sends == (place != (len(turns) - 1 if turn.kind == FORWARD else 0))
+        for place, one in enumerate(turns)
+        for _, turn in one
+    )
+    found: list[list[Labelled]] = []
+    for stage, one in enumerate(turns):
+        seen = {FORWARD: 0, BACKWARD: 0}
+        mine = []
+        for row, turn in one:
+            kind = str(Kind.FORWARD if turn.kind == FORWARD else Kind.BACKWARD)
+            mine.append(Labelled((row,), ((kind, stage, seen[turn.kind]) if plain else (kind, -1, -1),)))
+            seen[turn.kind] += 1
+        found.append(mine)
+    return found

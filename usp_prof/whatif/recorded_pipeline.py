@@ -9,7 +9,7 @@ import numpy as np
 
 from usp_prof.columns.rows import lookup
 from usp_prof.model.errors import UsageError
-from usp_prof.schedules.orders import Action, Kind, Order
+from usp_prof.schedule_orders import Action, Kind, Order
 from usp_prof.tables import calls, clock
 
 if TYPE_CHECKING:

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
 from usp_prof.schedule import Shape, named
-from usp_prof.schedules.orders import Action, Kind, order
-from usp_prof.schedules.simulation import Timeline, simulate
+from usp_prof.schedule_orders import Action, Kind, Timeline, order, simulate
 from usp_prof.whatif.edits.pipeline import BALANCE, MOVE, PASSES, SCHEDULE, chunks_of
 from usp_prof.whatif.layout import layout_of
-from usp_prof.whatif.reordering.actions import Pipeline, pipeline_of
+from usp_prof.whatif.recorded_pipeline import Pipeline, pipeline_of
 
 if TYPE_CHECKING:
-    from usp_prof.schedules.orders import Order
+    from usp_prof.schedule_orders import Order
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.layout import Layout
 

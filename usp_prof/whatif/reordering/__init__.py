@@ -1,1 +1,0 @@
-"""Reordering: a pipeline under another schedule, from the measured durations of its actions."""
