@@ -15,8 +15,7 @@ from usp_prof.analyses.measures.op_work import of_rank as op_work_of
 from usp_prof.analyses.measures.partition import sets_of as time_sets_of
 from usp_prof.analyses.measures.ranges import launched_at
 from usp_prof.analyses.memory import line_of as memory_line_of
-from usp_prof.charts import inputs
-from usp_prof.charts.as_json import as_json, height_of
+from usp_prof.charts import as_json, height_of, inputs
 from usp_prof.charts.inputs import (
     AxisCommunication,
     BreakdownRows,

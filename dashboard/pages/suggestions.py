@@ -98,7 +98,7 @@ def _together(index: int, ticked: Sequence[Finding], steps: Sequence[Prediction]
     if not steps:
         return
     edits = steps[-1].edits
-    found = whatif_answer.together_section(ticked, steps, data.runs()[index].path)
+    found = whatif_answer.together_section(data.open_numbered(index).tables, ticked, steps, data.runs()[index].path)
     for number, block in enumerate(found.blocks[:-1]):
         show(block, f"together-{number}", state.is_dark())
     st.code(found.blocks[-1].text, language=None)  # type: ignore[union-attr]

@@ -137,7 +137,7 @@ def draw() -> None:
         together = data.prediction(view.run, edits)
     with place:
         now_and_predicted(together, text)
-    made = whatif_answer.whatif_section(error, alone, together)
+    made = whatif_answer.whatif_section(data.open_numbered(view.run).tables, error, alone, together)
     offer_play(view, wait(data.ask_document(view.run, view.selection)), together)
     section(made, dark=state.is_dark())
     offer(WHAT_IF, view.run, text, lambda: (made,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from usp_prof.charts.as_json import as_json, height_of, renumbered
+from usp_prof.charts import as_json, height_of, renumbered
 from usp_prof.charts.inputs import BreakdownRows, Part
 from usp_prof.charts.theme import LIGHT
 

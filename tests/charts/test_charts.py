@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,23 +11,25 @@ import pytest
 from chart_samples import SAMPLES
 
 from usp_prof import charts
-from usp_prof.charts import heat_map, inputs
+from usp_prof.charts import inputs, maps
 from usp_prof.charts.theme import DARK, HUES, LIGHT, THEMES, Theme, ink_on
 
 if TYPE_CHECKING:
     from bokeh.models import ColumnDataSource
 
 FOLDER = Path(charts.__file__).parent
-SHARED = {"__init__", "as_json", "inputs", "theme", "frame", "levels", "svg", "svg_marks"}
+SHARED = {"__init__", "inputs", "theme", "frame", "levels", "svg", "svg_marks"}
 
 
 def sources(plot: Any) -> list[ColumnDataSource]:
     return [renderer.data_source for renderer in plot.renderers if hasattr(renderer, "data_source")]
 
 
-def test_every_module_is_a_chart_in_the_list_with_a_sample() -> None:
-    files = {path.stem for path in FOLDER.glob("*.py")} - SHARED
-    assert files == set(charts.CHARTS.values())
+def test_every_chart_is_in_the_list_with_a_sample() -> None:
+    files = [path for path in FOLDER.glob("*.py") if path.stem not in SHARED]
+    drawing = re.compile(r"^def ([a-z]\w*)\(data: \w+, theme: Theme\) -> Figure:", re.MULTILINE)
+    functions = {f"{path.stem}.{name}" for path in files for name in drawing.findall(path.read_text(encoding="utf-8"))}
+    assert functions == set(charts.CHARTS.values())
     assert {type(sample) for sample in SAMPLES} == set(charts.CHARTS)
 
 
@@ -63,10 +66,10 @@ def test_many_ranks_stay_within_the_page() -> None:
 
 def test_deviations_are_against_the_steps_median() -> None:
     values = np.array([[10.0, np.nan], [10.0, 4.0], [12.0, 5.0]])
-    deviation = heat_map.deviations(values)
+    deviation = maps.deviations(values)
     assert deviation[:, 0].tolist() == [0.0, 0.0, pytest.approx(0.2)]
     assert np.isnan(deviation[0, 1])
-    assert np.isnan(heat_map.deviations(np.array([[np.nan], [np.nan]]))).all()
+    assert np.isnan(maps.deviations(np.array([[np.nan], [np.nan]]))).all()
 
 
 def test_a_heat_map_of_nothing_known_still_draws() -> None:
@@ -164,7 +167,7 @@ def test_a_grid_of_ranks_leaves_places_without_one_out() -> None:
 def test_neighbours_share_a_row_and_no_outlier_is_lost() -> None:
     values = np.ones((512, 3))
     values[301, 1] = 1.5
-    kept, deviation, rank = heat_map.folded(inputs.HeatMap("compute", tuple(range(512)), (0, 1, 2), values))
+    kept, deviation, rank = maps.folded(inputs.HeatMap("compute", tuple(range(512)), (0, 1, 2), values))
     assert kept.values_ns.shape == deviation.shape == rank.shape == (64, 3)
     assert kept.ranks[:3] == (0, 8, 16)
     assert rank[deviation == 0.5].tolist() == [301]
@@ -172,6 +175,6 @@ def test_neighbours_share_a_row_and_no_outlier_is_lost() -> None:
 
 def test_few_ranks_have_a_row_each() -> None:
     data = inputs.HeatMap("compute", (0, 2), (0,), np.ones((2, 1)))
-    kept, _, rank = heat_map.folded(data)
+    kept, _, rank = maps.folded(data)
     assert kept is data
     assert rank.tolist() == [[0], [2]]

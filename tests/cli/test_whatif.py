@@ -64,6 +64,16 @@ def test_the_parts_before_and_after_add_up_to_the_step(capsys: pytest.CaptureFix
         assert sum(part[side] for part in parts) == pytest.approx(step[side], rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "says"), [("0-3", "mean of all ranks' steps"), ("0,1", "mean of these 2 ranks' steps")]
+)
+def test_a_mean_says_of_which_ranks_it_is(
+    ranks: str, says: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["whatif", str(folder / "run"), "--ranks", ranks, "--edit", "comm_faster=2"]) == 0
+    assert capsys.readouterr().out.count(says) == 2  # beside the step, and above the parts before and after
+
+
 def test_json_is_the_predicted_runs_report_with_the_recorded_one(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,11 +1,12 @@
-"""Charts: plain columns (`inputs`) and a theme to one Bokeh figure, one figure a module.
+"""Charts: plain columns (`inputs`) and a theme to one Bokeh figure, or to the JSON that browsers draw.
 
-A chart is `figure(data, theme)` in the module of its name. A new chart is one file, one class in `inputs`, one line
-in `CHARTS` and one test file. This package itself loads no Bokeh: `draw` imports a chart when it is drawn.
+A new chart is a function `(data, theme)` in the file of its kind, a class in `inputs`, a line in `CHARTS` and its case
+in tests/charts. This package itself loads no Bokeh: a chart's file is imported when the chart is drawn.
 """
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,27 +17,61 @@ if TYPE_CHECKING:
     from usp_prof.charts.theme import Theme
 
 CHARTS: dict[type, str] = {
-    inputs.BreakdownRows: "breakdown",
-    inputs.HeatMap: "heat_map",
-    inputs.AxisCommunication: "axes",
-    inputs.PipelineSchedule: "schedule",
-    inputs.BandwidthPoints: "bandwidth",
-    inputs.RooflinePoints: "roofline",
-    inputs.TimelineSlices: "timeline",
-    inputs.Waterfall: "waterfall",
-    inputs.PeerMatrix: "peers",
-    inputs.RankGrid: "rank_grid",
-    inputs.RankBars: "rank_bars",
-    inputs.PlanPoints: "plan_front",
-    inputs.PlanGrid: "plan_grid",
-    inputs.MemoryParts: "footprint",
-    inputs.MemoryLines: "memory_line",
-    inputs.LaunchLines: "launch_lead",
+    inputs.BreakdownRows: "bars.breakdown",
+    inputs.HeatMap: "maps.heat_map",
+    inputs.AxisCommunication: "bars.axis_communication",
+    inputs.PipelineSchedule: "timeline.schedule",
+    inputs.BandwidthPoints: "points.bandwidth",
+    inputs.RooflinePoints: "points.roofline",
+    inputs.TimelineSlices: "timeline.timeline",
+    inputs.Waterfall: "bars.waterfall",
+    inputs.PeerMatrix: "maps.peer_matrix",
+    inputs.RankGrid: "maps.rank_grid",
+    inputs.RankBars: "bars.rank_bars",
+    inputs.PlanPoints: "plans.plan_points",
+    inputs.PlanGrid: "plans.plan_grid",
+    inputs.MemoryParts: "bars.memory_parts",
+    inputs.MemoryLines: "lines.memory_lines",
+    inputs.LaunchLines: "lines.launch_lines",
 }
-"""The module that draws each kind of input; a test walks this folder against it."""
+"""The file and function that draw each kind of input; a test walks this folder against it."""
 
 
 def draw(data: ChartInput, theme: Theme) -> Any:  # noqa: ANN401 - a Bokeh model, and Bokeh is loaded only here
     """Draw a chart's input with the chart made for it."""
-    module = import_module(f"usp_prof.charts.{CHARTS[type(data)]}")
-    return module.figure(data, theme)
+    module, function = CHARTS[type(data)].split(".")
+    return getattr(import_module(f"usp_prof.charts.{module}"), function)(data, theme)
+
+
+# Charts for browsers: Bokeh's JSON, with names that do not depend on what was drawn before.
+
+_MODEL_ID = re.compile(r"p\d+\Z")
+_ID_KEYS = ("id", "root_id")
+
+
+def as_json(data: ChartInput, theme: Theme, prefix: str = "p") -> dict[str, Any]:
+    """Draw a chart and give what BokehJS embeds; its models are named by the prefix and a number from 0."""
+    from bokeh.embed import json_item  # noqa: PLC0415 - loaded by those who draw only
+
+    item: dict[str, Any] = renumbered(json_item(draw(data, theme)), {}, prefix)
+    return item
+
+
+def height_of(item: dict[str, Any]) -> int:
+    """Say how high a chart is; 0 where that is left to the page."""
+    return int(item["doc"]["roots"][0]["attributes"].get("height") or 0)
+
+
+def renumbered(item: Any, known: dict[str, str], prefix: str) -> Any:  # noqa: ANN401 - JSON
+    """Give a chart's models numbers from 0, so that the same chart gives the same bytes whatever was drawn before."""
+    if isinstance(item, (list, tuple)):
+        return [renumbered(entry, known, prefix) for entry in item]
+    if not isinstance(item, dict):
+        return item
+    made = {}
+    for key, entry in item.items():
+        if key in _ID_KEYS and isinstance(entry, str) and _MODEL_ID.match(entry):
+            made[key] = known.setdefault(entry, f"{prefix}{len(known)}")
+        else:
+            made[key] = renumbered(entry, known, prefix)
+    return made

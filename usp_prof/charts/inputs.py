@@ -48,6 +48,10 @@ class AxisCommunication:
     hidden_ns: tuple[float, ...]
 
 
+ACTION_NAMES = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
+"""Kinds of pipeline actions, in the order of legends."""
+
+
 @dataclass(frozen=True, slots=True)
 class PipelineSchedule:
     """Pipeline actions as they ran; times count from the schedule's first action."""

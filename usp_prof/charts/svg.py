@@ -30,7 +30,6 @@ _ROW, _TOP, _BOTTOM, _RIGHT = 18, 30, 26, 20
 _MOST_ROWS = 64
 _LEAST_PIXELS = 0.3
 """Boxes narrower than this are widened to it, so that none vanishes."""
-_KINDS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +114,17 @@ def _waterfall(data: inputs.Waterfall, theme: Theme = LIGHT) -> str:
 
 @as_svg.register(inputs.PipelineSchedule)
 def _schedule(data: inputs.PipelineSchedule, theme: Theme = LIGHT) -> str:
+    names = inputs.ACTION_NAMES
     columns = (data.row, data.start_ns, data.end_ns, data.kind, data.stage, data.micro_batch)
     boxes = tuple(
         _Box(
             int(row), float(start), float(end), f"action:{kind}",
-            f"{_KINDS.get(kind, kind)} of micro-batch {micro_batch}, stage {stage}: {marks.time_text(end - start)}",
+            f"{names.get(kind, kind)} of micro-batch {micro_batch}, stage {stage}: {marks.time_text(end - start)}",
             str(micro_batch) if micro_batch >= 0 else "",
         )
         for row, start, end, kind, stage, micro_batch in zip(*columns, strict=True)
     )  # fmt: skip
-    legend = tuple((_KINDS.get(kind, kind), f"action:{kind}") for kind in dict.fromkeys(data.kind))
+    legend = tuple((names.get(kind, kind), f"action:{kind}") for kind in dict.fromkeys(data.kind))
     return _drawn(_Boxes(data.rows, boxes, legend, marks.time_text, float(data.until_ns)), theme)
 
 

@@ -122,4 +122,14 @@ def ink_on(color: str) -> str:
     return _DARKEST if luminance > _EVEN else _LIGHTEST
 
 
+def mix(first: str, second: str, share: float) -> str:
+    """Mix two colours; `share` of the second."""
+    pairs = zip(_channels(first), _channels(second), strict=True)
+    return "#" + "".join(f"{round(a + (b - a) * share):02X}" for a, b in pairs)
+
+
+def _channels(color: str) -> tuple[int, int, int]:
+    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
+
+
 THEMES: dict[str, Theme] = {"light": LIGHT, "dark": DARK}

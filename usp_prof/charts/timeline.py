@@ -1,7 +1,7 @@
-"""Timeline of all rows, with more detail the closer one looks.
+"""Timelines: what every rank did when, and the actions of a pipeline.
 
-The levels of detail travel with the page; a few lines of JavaScript pick the finest level of which the visible part is
-small enough to draw at once.
+A timeline shows more detail the closer one looks. The levels of detail travel with the page; a few lines of JavaScript
+pick the finest level of which the visible part is small enough to draw at once.
 """
 
 from __future__ import annotations
@@ -9,16 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from bokeh.core.properties import value
 from bokeh.models import BoxAnnotation, ColumnDataSource, CustomJS, FactorRange, Range1d
 
 from usp_prof.charts.frame import base, hover, legend, time_ticks
+from usp_prof.charts.inputs import ACTION_NAMES
+from usp_prof.charts.theme import ink_on
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
     from numpy.typing import NDArray
 
-    from usp_prof.charts.inputs import TimelineSlices
+    from usp_prof.charts.inputs import PipelineSchedule, TimelineSlices
     from usp_prof.charts.theme import Theme
+
 
 VISIBLE = 4000
 """Slices drawn at once: a redraw of so many stays within one animation frame on a canvas."""
@@ -49,7 +53,7 @@ shown.data = out;
 """
 
 
-def figure(data: TimelineSlices, theme: Theme) -> Figure:
+def timeline(data: TimelineSlices, theme: Theme) -> Figure:
     """Draw the timeline; wheel zooms, drag pans, a box zooms in."""
     colors = [theme.color(role) for role in data.roles]
     begin = data.level_start[0]
@@ -137,3 +141,96 @@ def _longest(data: TimelineSlices) -> list[float]:
     duration: NDArray[np.int64] = data.end_ns - data.start_ns
     bounds = zip(data.level_start, data.level_start[1:], strict=False)
     return [float(duration[lo:hi].max(initial=0)) for lo, hi in bounds]
+
+
+_LABEL_PIXELS = 16
+
+# Bokeh does not clip text to its box, so numbers are shown only where the box is wide enough at this zoom.
+_SHOW_LABELS = """
+const per_pixel = (range.end - range.start) / Math.max(1, plot.inner_width || 1000);
+const width = source.data.width, shown = source.data.shown, text = source.data.text;
+for (let i = 0; i < width.length; i++) shown[i] = width[i] / per_pixel > pixels ? text[i] : '';
+source.change.emit();
+"""
+
+
+def schedule(data: PipelineSchedule, theme: Theme) -> Figure:
+    """Draw the schedule, a row a stage (or rank), a colour a kind."""
+    rows = len(data.rows)
+    end = float(max(data.until_ns, data.end_ns.max(initial=1)))
+    plot = base(
+        theme,
+        100 + 34 * max(1, rows),
+        tools="xpan,xwheel_zoom,xbox_zoom,reset",
+        x_range=Range1d(0, end, bounds=(0, end)),
+        y_range=Range1d(rows - 0.5, -0.5),
+    )
+    kinds = np.asarray(data.kind, dtype=object)
+    for kind in [*ACTION_NAMES, *sorted(set(data.kind) - set(ACTION_NAMES))]:
+        chosen = kinds == kind
+        if chosen.any():
+            _draw_kind(plot, data, theme, kind, chosen)
+    plot.yaxis.ticker = list(range(rows))
+    plot.yaxis.major_label_overrides = dict(enumerate(data.rows))
+    plot.xaxis.formatter = time_ticks()
+    plot.ygrid.grid_line_color = None
+    legend(plot, theme)
+    return plot
+
+
+def _draw_kind(plot: Figure, data: PipelineSchedule, theme: Theme, kind: str, chosen: np.ndarray) -> None:
+    name = ACTION_NAMES.get(kind, kind)
+    start, end = data.start_ns[chosen], data.end_ns[chosen]
+    text = [str(number) if number >= 0 else "" for number in data.micro_batch[chosen]]
+    fits = (end - start) / max(1.0, float(plot.x_range.end)) * 1000 > _LABEL_PIXELS
+    source = ColumnDataSource(
+        {
+            "left": start.astype(float),
+            "right": end.astype(float),
+            "middle": (start + end) / 2,
+            "bottom": data.row[chosen] + 0.4,
+            "top": data.row[chosen] - 0.4,
+            "row": data.row[chosen].astype(float),
+            "width": (end - start).astype(float),
+            "ms": (end - start) / 1e6,
+            "stage": data.stage[chosen],
+            "micro_batch": data.micro_batch[chosen],
+            "text": text,
+            "shown": [label if fit else "" for label, fit in zip(text, fits, strict=True)],
+        }
+    )
+    boxes = plot.quad(
+        "left",
+        "right",
+        "top",
+        "bottom",
+        source=source,
+        fill_color=theme.color(f"action:{kind}"),
+        line_color=theme.background,
+        line_width=0.7,
+        legend_label=name,
+    )
+    plot.text(
+        "middle",
+        "row",
+        "shown",
+        source=source,
+        text_align="center",
+        text_baseline="middle",
+        text_color=ink_on(theme.color(f"action:{kind}")),
+        text_font_size="11px",
+        text_font=value(theme.font),
+    )
+    hover(
+        plot,
+        [
+            ("", f"{name} of micro-batch @micro_batch, stage @stage"),
+            ("time", "@ms{0,0.000} ms"),
+        ],
+        [boxes],
+    )
+    relabel = CustomJS(
+        args={"source": source, "range": plot.x_range, "plot": plot, "pixels": _LABEL_PIXELS}, code=_SHOW_LABELS
+    )
+    plot.x_range.js_on_change("end", relabel)
+    plot.x_range.js_on_change("start", relabel)

@@ -95,7 +95,7 @@ def _text(args: argparse.Namespace, opened: Run, alone: Sequence[Prediction], to
         return answer.as_json(opened.tables, opened.name, alone, together)
     measured, screen = unedited(opened.tables), output(args)
     sections = (
-        answer.whatif_section(float(measured.error.max(initial=0.0)), alone, together),
+        answer.whatif_section(opened.tables, float(measured.error.max(initial=0.0)), alone, together),
         answer.before_after_section(opened.tables, together, measured),
     )
     return terminal.sections_text(opened.name, sections, color=not screen.no_color, width=screen.width)

@@ -9,9 +9,10 @@ from usp_prof.analyses import breakdown, mfu
 from usp_prof.charts.inputs import Waterfall
 from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING, Selection
-from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
+from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text, run_facts
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.pipeline import simulated_schedule
+from usp_prof.report.words import ranks_of_mean
 from usp_prof.whatif.layout import memory_of
 from usp_prof.whatif.predicted import predicted_tables
 
@@ -36,13 +37,13 @@ _SHOWN_CODES = ("predicted_ranks", "predicted_calls", "rearranged")
 """Rows of health that say what a prediction rests on."""
 
 
-def whatif_section(error: float, alone: Sequence[Prediction], together: Prediction) -> Section:
+def whatif_section(tables: TableSet, error: float, alone: Sequence[Prediction], together: Prediction) -> Section:
     """Set out the step with changes made; `error` is what the replay of the unchanged run misses."""
     return Section(
         "whatif",
         "What if: " + " ".join(str(edit) for edit in together.edits),
         (
-            key_figures(together, f"mean over ranks; replayed unchanged: within {100 * error:.2f} % of it"),
+            key_figures(together, f"{_mean_of(tables)}; replayed unchanged: within {100 * error:.2f} % of it"),
             *([Chart("", _bars(together))] if together.before_ns > 0 else []),
             _table(alone),
             Text("Gains overlap: they are never added, but replayed together.", quiet=True),
@@ -59,6 +60,11 @@ def key_figures(together: Prediction, basis: str, gain: str = "gain") -> KeyFigu
             KeyFigure(gain, together.gain_fraction, Unit.FRACTION, sure(together)),
         )
     )
+
+
+def _mean_of(tables: TableSet) -> str:
+    """Say of which ranks the step is the mean: a sample is not the job."""
+    return f"mean of {ranks_of_mean(run_facts(tables, EVERYTHING, ''))} steps"
 
 
 def sure(prediction: Prediction) -> str:
@@ -107,7 +113,7 @@ def before_after_section(tables: TableSet, together: Prediction, measured: StepT
     notes = [row.detail for row in after_tables.health if row.code in _SHOWN_CODES]
     if memory_of(together.layout_after) is not None:
         notes.append("* by formula from the model's description: for the change, not for the figure")
-    columns = (TableColumn("mean over ranks"), TableColumn("before"), TableColumn("after"))
+    columns = (TableColumn(_mean_of(tables)), TableColumn("before"), TableColumn("after"))
     table = DataTable("", columns, tuple(rows))
     return Section("before-after", "Before and after", (table, *(Text(note, quiet=True) for note in notes)))
 
@@ -150,7 +156,7 @@ LONGEST = 48
 """Letters of a finding's title beside a bar."""
 
 
-def together_section(ticked: Sequence[Finding], steps: Sequence[Prediction], path: str) -> Section:
+def together_section(tables: TableSet, ticked: Sequence[Finding], steps: Sequence[Prediction], path: str) -> Section:
     """Set out what the ticked findings give; `steps` replays the first, the first two, and so on."""
     words = " ".join(f"--edit {edit}" for edit in " ".join(str(edit) for edit in steps[-1].edits).split())
     return Section(
@@ -159,7 +165,7 @@ def together_section(ticked: Sequence[Finding], steps: Sequence[Prediction], pat
         (
             key_figures(
                 steps[-1],
-                "mean over ranks",
+                _mean_of(tables),
                 f"gain of {len(ticked)} together" if len(ticked) > 1 else "gain of the one ticked",
             ),
             Chart("", bars(ticked, steps)),

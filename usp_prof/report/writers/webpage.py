@@ -13,7 +13,7 @@ from html import escape as html_escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from usp_prof.charts.as_json import as_json, height_of
+from usp_prof.charts import as_json, height_of
 from usp_prof.charts.theme import DARK, LIGHT, PATTERNS
 from usp_prof.model.printable import printable
 from usp_prof.report import document as doc

@@ -1,4 +1,4 @@
-"""Grid of plans: a figure over two degrees, written in each cell."""
+"""Plans: memory over speed of all that fit, and a figure over two degrees."""
 
 from __future__ import annotations
 
@@ -8,20 +8,62 @@ import numpy as np
 from bokeh.core.properties import value
 from bokeh.models import ColumnDataSource, FactorRange, LinearColorMapper
 
-from usp_prof.charts.frame import base, hover
-from usp_prof.charts.heat_map import mix
-from usp_prof.charts.theme import ink_on
+from usp_prof.charts.frame import base, hover, legend, rate_ticks, size_axis
+from usp_prof.charts.theme import ink_on, mix
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
 
-    from usp_prof.charts.inputs import PlanGrid
+    from usp_prof.charts.inputs import PlanGrid, PlanPoints
     from usp_prof.charts.theme import Theme
+
+
+def plan_points(data: PlanPoints, theme: Theme) -> Figure:
+    """Draw a mark for each plan and join those of the front."""
+    plot = base(theme, 380)
+    colour, front = theme.color("measured"), theme.color("reference")
+    unit, name = (2**30, "GiB") if data.memory_bytes.max(initial=0) >= 2**30 else (2**20, "MiB")
+    for chosen, ink, size, label in ((~data.front, colour, 6, "fits"), (data.front, front, 10, "best at its memory")):
+        source = ColumnDataSource(
+            {
+                "speed": data.tokens_per_second[chosen],
+                "memory": data.memory_bytes[chosen],
+                "size": data.memory_bytes[chosen] / unit,
+                "mfu": data.mfu[chosen],
+                "label": [text for text, keep in zip(data.label, chosen.tolist(), strict=True) if keep],
+            }
+        )
+        plot.scatter(
+            "memory", "speed", source=source, size=size, fill_color=ink, fill_alpha=0.6, line_color=theme.muted,
+            line_width=0.5, legend_label=label,
+        )  # fmt: skip
+    order = np.argsort(data.memory_bytes[data.front])
+    plot.line(
+        data.memory_bytes[data.front][order],
+        data.tokens_per_second[data.front][order],
+        line_color=front,
+        line_dash="4 3",
+    )
+    size_axis(plot, float(data.memory_bytes.max(initial=0)), data.room_bytes, theme.muted)
+    plot.y_range.start = 0
+    plot.xaxis.axis_label = "memory of the fullest rank"
+    plot.yaxis.axis_label = "predicted speed"
+    plot.yaxis.formatter = rate_ticks("tokens/s")
+    tips = [
+        ("", "@label"),
+        ("speed", "@speed{0,0} tokens/s"),
+        ("MFU", "@mfu{0.0 %}"),
+        ("memory", f"@size{{0,0.0}} {name}"),
+    ]
+    hover(plot, tips)
+    legend(plot, theme)
+    return plot
+
 
 _SHADES = 48
 
 
-def figure(data: PlanGrid, theme: Theme) -> Figure:
+def plan_grid(data: PlanGrid, theme: Theme) -> Figure:
     """Draw the map: the stronger a cell's colour, the larger its value; empty where nothing fits."""
     known = np.isfinite(data.values)
     low, high = (float(data.values[known].min()), float(data.values[known].max())) if known.any() else (0.0, 1.0)

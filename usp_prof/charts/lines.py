@@ -1,28 +1,30 @@
-"""Memory over time: a line a rank of what is allocated, above it what the allocator holds."""
+"""Lines over time, one a rank: memory, and how far the host runs ahead of its device."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 from bokeh.models import ColumnDataSource, Label
 
-from usp_prof.charts.frame import base, hover, legend, size_ticker, size_ticks, time_ticks
+from usp_prof.charts.frame import base, duration_ticks, hover, legend, size_ticker, size_ticks, time_ticks
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
 
-    from usp_prof.charts.inputs import MemoryLines
+    from usp_prof.charts.inputs import LaunchLines, MemoryLines
     from usp_prof.charts.theme import Theme
 
-_COLOURS = ("compute", "comm:dp", "comm:cp", "comm:pp")
+
+_ROLES = ("compute", "comm:dp", "comm:cp", "comm:pp")
 
 
-def figure(data: MemoryLines, theme: Theme) -> Figure:
+def memory_lines(data: MemoryLines, theme: Theme) -> Figure:
     """Draw each rank's allocated bytes as a step line, reserved ones dashed, and the levels to hold them against."""
     plot = base(theme, 320, tools="pan,xwheel_zoom,box_zoom,reset")
     lines = []
     for place, line in enumerate(data.lines):
-        ink = theme.color(_COLOURS[place % len(_COLOURS)])
+        ink = theme.color(_ROLES[place % len(_ROLES)])
         for label, sizes, dash in ((line.label, line.allocated_bytes, "solid"), ("", line.reserved_bytes, "4 3")):
             source = ColumnDataSource(
                 {
@@ -52,5 +54,42 @@ def figure(data: MemoryLines, theme: Theme) -> Figure:
     plot.yaxis.ticker = size_ticker()
     plot.xaxis.axis_label = "since each rank's first allocator event"
     hover(plot, [("", "@what"), ("memory", "@gigabytes{0.000} GB")], lines)
+    legend(plot, theme)
+    return plot
+
+
+_LEAST_NS = 1000
+"""Leads below are drawn here: clocks of host and device tell no less, and nothing has no logarithm."""
+
+
+def launch_lines(data: LaunchLines, theme: Theme) -> Figure:
+    """Draw a dot for each launch: its time, and how long after it the device work began; a colour a rank.
+
+    A lead of some milliseconds means that the host runs ahead. Where it falls to the launch latency (some
+    microseconds), the device waits for its host.
+    """
+    plot = base(theme, 300, tools="pan,xwheel_zoom,box_zoom,reset", y_axis_type="log")
+    dots = []
+    for place, line in enumerate(data.lines):
+        source = ColumnDataSource(
+            {
+                "time": line.time_ns,
+                "lead": np.maximum(line.lead_ns, _LEAST_NS),
+                "us": line.lead_ns / 1e3,
+                "what": [line.label] * len(line.lead_ns),
+            }
+        )
+        ink = theme.color(_ROLES[place % len(_ROLES)])
+        dots.append(
+            plot.scatter(
+                "time", "lead", source=source, size=5, fill_color=ink, line_color=None, fill_alpha=0.6,
+                legend_label=line.label,
+            )
+        )  # fmt: skip
+    plot.xaxis.formatter = time_ticks()
+    plot.yaxis.formatter = duration_ticks()
+    plot.xaxis.axis_label = "since the first launch"
+    plot.yaxis.axis_label = "from launch to start"
+    hover(plot, [("", "@what"), ("lead", "@us{0,0.0} \u03bcs")], dots)
     legend(plot, theme)
     return plot

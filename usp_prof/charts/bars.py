@@ -1,0 +1,262 @@
+"""Bars: parts of a step or of memory stacked, communication by axis, amounts by rank, changes as a waterfall."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from bokeh.core.properties import value
+from bokeh.models import ColumnDataSource, FactorRange, LabelSet, NumeralTickFormatter, Range1d
+
+from usp_prof.charts.frame import base, hover, legend, picked_by_click, size_axis, time_ticks
+from usp_prof.charts.theme import PATTERNS
+
+if TYPE_CHECKING:
+    from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
+
+    from usp_prof.charts.inputs import AxisCommunication, BreakdownRows, MemoryParts, RankBars, Waterfall
+    from usp_prof.charts.theme import Theme
+
+
+_STEP_ROW_HEIGHT = 22
+_MAX_HEIGHT = 900
+
+
+def breakdown(data: BreakdownRows, theme: Theme) -> Figure:
+    """Draw the parts of each row's step, one after the other; idle time is hatched by its cause."""
+    rows = len(data.labels)
+    height = int(min(_MAX_HEIGHT, 90 + rows * _STEP_ROW_HEIGHT))
+    plot = base(theme, height, y_range=FactorRange(*reversed(data.labels)), tools="pan,xbox_zoom,reset")
+    left = np.zeros(rows)  # where each row's next part begins
+    whole = np.sum([part.values_ns for part in data.parts], axis=0) if data.parts else left
+    for part in data.parts:
+        values = np.asarray(part.values_ns, float)
+        if not values.any():
+            continue
+        source = ColumnDataSource(
+            {
+                "row": list(data.labels),
+                "left": left,
+                "right": left + values,
+                "ms": values / 1e6,
+                "share": np.divide(values, whole, out=np.zeros(rows), where=whole > 0),
+                "part": [part.label] * rows,
+            }
+        )
+        plot.hbar(
+            y="row",
+            left="left",
+            right="right",
+            height=0.78,
+            source=source,
+            fill_color=theme.color(part.role),
+            line_color=theme.background,
+            line_width=0.5,
+            hatch_pattern=PATTERNS.get(part.role),
+            hatch_color=theme.muted,
+            hatch_alpha=0.5,
+            hatch_scale=8,
+            hatch_weight=0.6,
+            legend_label=part.label,
+        )
+        left = left + values
+    plot.x_range.start = 0
+    plot.xaxis.formatter = time_ticks()
+    plot.ygrid.grid_line_color = None
+    if rows * _STEP_ROW_HEIGHT > _MAX_HEIGHT:
+        plot.yaxis.major_label_text_font_size = "8px"
+    hover(plot, [("", "@row · @part"), ("time", "@ms{0,0.000} ms"), ("of the step", "@share{0.0 %}")])
+    legend(plot, theme)
+    return plot
+
+
+_MEMORY_ROLES = ("compute", "memcpy", "comm:cp", "comm:ep", "comm:dp", "comm:pp")
+_MEMORY_ROW_HEIGHT = 26
+
+
+def memory_parts(data: MemoryParts, theme: Theme) -> Figure:
+    """Draw what fills the memory of each pipeline rank, and the room there is."""
+    rows = len(data.labels)
+    plot = base(
+        theme, int(min(900, 100 + rows * _MEMORY_ROW_HEIGHT)), y_range=FactorRange(*reversed(data.labels)),
+        tools="pan,xbox_zoom,reset",
+    )  # fmt: skip
+    left = np.zeros(rows)
+    for place, (label, sizes) in enumerate(data.parts):
+        values = np.asarray(sizes, float)
+        if not values.any():
+            continue
+        source = ColumnDataSource(
+            {
+                "row": list(data.labels),
+                "left": left,
+                "right": left + values,
+                "gigabytes": values / 1e9,
+                "part": [label] * rows,
+            }
+        )
+        fill = theme.color(_MEMORY_ROLES[place % len(_MEMORY_ROLES)])
+        plot.hbar(
+            y="row", left="left", right="right", height=0.78, source=source, legend_label=label,
+            fill_color=fill, line_color=theme.background, line_width=0.5,
+        )  # fmt: skip
+        left = left + values
+    size_axis(plot, float(left.max(initial=0)), data.room_bytes, theme.color("reference"))
+    plot.ygrid.grid_line_color = None
+    hover(plot, [("", "@row · @part"), ("memory", "@gigabytes{0.00} GB")])
+    legend(plot, theme)
+    return plot
+
+
+_HIDDEN_ALPHA = 0.35
+_ROOM_FOR_SHARE, _ROOM_FOR_TIME = 1.3, 1.12
+"""Room to the right of the longest bar, for the text beside it."""
+
+
+def axis_communication(data: AxisCommunication, theme: Theme) -> Figure:
+    """Draw a bar for each axis: exposed in full colour, hidden behind compute in a faint one."""
+    exposed = np.asarray(data.exposed_ns, float)
+    hidden = np.asarray(data.hidden_ns, float)
+    total = exposed + hidden
+    fraction = np.divide(hidden, total, out=np.zeros(len(total)), where=total > 0)
+    source = ColumnDataSource(
+        {
+            "axis": list(data.axes),
+            "exposed": exposed,
+            "total": total,
+            "exposed_ms": exposed / 1e6,
+            "hidden_ms": hidden / 1e6,
+            "fraction": fraction,
+            "color": [theme.color(f"comm:{axis}") for axis in data.axes],
+            "text": [f" {100 * share:.0f} % hidden" for share in fraction],
+        }
+    )
+    plot = base(
+        theme, 100 + 34 * max(1, len(data.axes)), y_range=FactorRange(*reversed(data.axes)), tools="xbox_zoom,reset"
+    )
+    plot.hbar("axis", left=0, right="exposed", height=0.62, source=source, fill_color="color", line_color=None)
+    plot.hbar(
+        "axis",
+        left="exposed",
+        right="total",
+        height=0.62,
+        source=source,
+        fill_color="color",
+        fill_alpha=_HIDDEN_ALPHA,
+        line_color="color",
+        line_alpha=_HIDDEN_ALPHA,
+    )
+    _write_at_bars(plot, source, "total", "axis", theme, theme.muted)
+    plot.x_range.start = 0
+    plot.x_range.end = float(total.max(initial=0) * _ROOM_FOR_SHARE) or 1.0
+    plot.xaxis.formatter = time_ticks()
+    plot.xaxis.axis_label = "time of a step: solid is exposed, faint is hidden behind compute"
+    plot.ygrid.grid_line_color = None
+    hover(
+        plot,
+        [
+            ("axis", "@axis"),
+            ("exposed", "@exposed_ms{0,0.000} ms"),
+            ("hidden", "@hidden_ms{0,0.000} ms"),
+            ("overlap", "@fraction{0.0 %}"),
+        ],
+    )
+    return plot
+
+
+_MOST_HEIGHT = 620
+_REACH = 0.45
+_NAMED = 40
+"""Beyond so many bars names would lie on one another: the pointer tells them."""
+
+
+def rank_bars(data: RankBars, theme: Theme) -> Figure:
+    """Draw the bars top down, each with a mark at the mean of its group."""
+    values = np.asarray(data.values, float)
+    even = np.asarray(data.even or (0.0,) * len(values), float)
+    source = ColumnDataSource(
+        {
+            "label": list(data.labels),
+            "value": values,
+            "shown": values / 1e6 if data.is_time else values,
+            "even": even,
+            "ratio": np.divide(values, even, out=np.ones(len(values)), where=even > 0),
+            "below": [(label, -_REACH) for label in data.labels],
+            "above": [(label, _REACH) for label in data.labels],
+        }
+    )
+    height = 90 + min(_MOST_HEIGHT, 22 * max(2, len(values)))
+    plot = base(theme, height, y_range=FactorRange(*reversed(data.labels)), tools="reset")
+    fill = theme.color(data.role)
+    bars = plot.hbar("label", left=0, right="value", height=0.7, source=source, fill_color=fill, line_color=None)
+    picked_by_click(plot, bars, theme)
+    marks = ((theme.background, 5), (theme.ink, 2)) if data.even else ()
+    for color, width in marks:  # with a rim, to be seen on bars of any colour
+        plot.segment("even", "below", "even", "above", source=source, line_color=color, line_width=width)
+    plot.x_range = Range1d(0, 1.05 * max(float(values.max(initial=0.0)), float(even.max(initial=0.0))) or 1.0)
+    plot.xaxis.formatter = time_ticks() if data.is_time else NumeralTickFormatter(format="0,0")
+    plot.xaxis.axis_label = f"{data.what}; the mark is the mean of the group" if data.even else data.what
+    plot.ygrid.grid_line_color = None
+    if len(values) > _NAMED:
+        plot.yaxis.major_label_text_font_size = "0px"
+        plot.yaxis.major_tick_line_color = None
+    number = "@shown{0,0.000} ms" if data.is_time else "@shown{0,0.[0]}"
+    over = [("over the mean", "@ratio{0.00} x")] if data.even else []
+    hover(plot, [("", "@label"), (data.what, number), *over], [bars])
+    return plot
+
+
+def waterfall(data: Waterfall, theme: Theme) -> Figure:
+    """Draw a bar for each end and each change; what takes longer is warm, what is saved is cool.
+
+    Of the steps 10, +3, -1 the bars reach from 0 to 10, 10 to 13, 12 to 13 and 0 to 12.
+    """
+    delta = np.asarray(data.delta_ns, float)
+    reached = data.first_ns + np.concatenate([[0.0], np.cumsum(delta)])
+    last = float(reached[-1])
+    # One entry for each bar, the two ends included.
+    low = np.concatenate([[0.0], np.minimum(reached[:-1], reached[1:]), [0.0]])
+    high = np.concatenate([[data.first_ns], np.maximum(reached[:-1], reached[1:]), [last]])
+    change = np.concatenate([[data.first_ns], delta, [last]])
+    colors = [theme.muted, *(theme.slow if each > 0 else theme.fast for each in delta), theme.muted]
+    labels = _distinct([data.first, *data.changes, data.last])
+    source = ColumnDataSource(
+        {
+            "label": labels,
+            "low": low,
+            "high": high,
+            "ms": change / 1e6,
+            "color": colors,
+            "text": [_text(each, signed=0 < place <= len(delta)) for place, each in enumerate(change.tolist())],
+        }
+    )
+    plot = base(theme, 70 + 28 * len(labels), y_range=FactorRange(*reversed(labels)), tools="xbox_zoom,reset")
+    plot.hbar("label", left="low", right="high", height=0.66, source=source, fill_color="color", line_color=None)
+    _write_at_bars(plot, source, "high", "label", theme, theme.ink, x_offset=5)
+    plot.x_range.start, plot.x_range.end = 0, float(high.max(initial=1.0)) * _ROOM_FOR_TIME
+    plot.xaxis.formatter = time_ticks()
+    plot.ygrid.grid_line_color = None
+    hover(plot, [("", "@label"), ("", "@ms{+0,0.000} ms")])
+    return plot
+
+
+def _write_at_bars(
+    plot: Figure, source: ColumnDataSource, x: str, y: str, theme: Theme, color: str, **options: float
+) -> None:
+    """Write the source's `text` to the right of the places x, y."""
+    plot.add_layout(
+        LabelSet(
+            x=x, y=y, text="text", source=source, text_baseline="middle", text_color=color,
+            text_font=value(theme.font), text_font_size="11px", **options,
+        )
+    )  # fmt: skip
+
+
+def _text(ns: float, *, signed: bool) -> str:
+    scale, unit = next(((s, u) for s, u in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")) if abs(ns) >= s), (1.0, "ns"))
+    return f"{ns / scale:+.3g} {unit}" if signed else f"{ns / scale:.3g} {unit}"
+
+
+def _distinct(labels: list[str]) -> list[str]:
+    """Tell bars of the same name apart, which an axis of names cannot."""
+    return [label + " " * labels[:place].count(label) for place, label in enumerate(labels)]
