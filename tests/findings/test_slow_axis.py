@@ -19,8 +19,10 @@ FLOATS = 50_000
 """200 kB: 1.6 ms over gigabit Ethernet."""
 
 
-def run(transfer_us: int, *, latency_us: int = 200, floats: int = FLOATS, axis: str = "dp") -> TableSet:
-    """Make two ranks with six messages a step on an axis, and a small sum over the world."""
+def run(
+    transfer_us: int, *, latency_us: int = 200, floats: int = FLOATS, axis: str = "dp", disturbed_us: int = 0
+) -> TableSet:
+    """Make two ranks with six messages a step on an axis, and a small sum over the world, disturbed but for one."""
     traces = {}
     for rank in range(2):
         trace = traces[rank] = Trace(rank, 2, device="cpu")
@@ -35,8 +37,9 @@ def run(transfer_us: int, *, latency_us: int = 200, floats: int = FLOATS, axis: 
                 trace.gloo("all_reduce", at, transfer_us * US, **sent)
                 at += (transfer_us + 10) * US
                 number += 1
-            trace.gloo("all_reduce", at, latency_us * US, group="2", sequence=step, thread=201, posted_at=at - 5 * US)
-            at += (latency_us + 50) * US
+            small_ns = (latency_us + (disturbed_us if step else 0)) * US
+            trace.gloo("all_reduce", at, small_ns, group="2", sequence=step, thread=201, posted_at=at - 5 * US)
+            at += small_ns + 50 * US
             trace.step(step, begin, at - begin)
     return table_set(traces, Manifest(device="cpu"))
 
@@ -51,6 +54,10 @@ def test_messages_that_take_far_longer_than_over_ethernet_are_a_slow_link(axis: 
     assert whole_axes(tables) == [({"axis": axis}, f"comm_faster=5,axis={axis}")]  # 9 ms, where 0.2 + 1.6 would do
     first = find(tables)[0]
     assert (first.code, dict(first.where)) == ("slow-link", {"axis": axis})
+
+
+def test_a_busy_host_that_holds_up_the_other_groups_does_not_hide_a_slow_axis() -> None:
+    assert whole_axes(run(9_000, disturbed_us=9_000)) == [({"axis": "dp"}, "comm_faster=5,axis=dp")]
 
 
 def test_a_healthy_socket_is_none() -> None:

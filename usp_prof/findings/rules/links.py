@@ -36,8 +36,9 @@ class SlowLink:
         those of the other groups of its axis, for the same operation and the same bytes, and whose repair would shorten
         the step by 1 % or more.
         A whole axis has nothing to be compared with. It is named where three quarters of its calls, in its best group,
-        take at least 1.5 times as long as gigabit Ethernet would: the bytes at 125 MB/s after the latency that the
-        run's other groups show. Where the device's link is known, `low-bandwidth` holds an axis against that.
+        take at least 1.5 times as long as gigabit Ethernet would: the bytes at 125 MB/s after the latency that the best
+        quarter of the other groups' messages show. Where the device's link is known, `low-bandwidth` holds an axis
+        against that.
 
     Why it costs time
         A collective is as fast as its slowest link: a port that trained down, a congested switch, a ring that leaves
