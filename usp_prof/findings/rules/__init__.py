@@ -10,7 +10,7 @@ NAMES: tuple[str, ...] = (
     "links.SlowLink",
     "hosts.LateInput",
     "hosts.HostPause",
-    "late_rank.LateRank",
+    "slow_ranks.LateRank",
     "contention.SharedCores",
     "exposed_communication.ExposedGradientSync",
     "exposed_communication.ExposedGathers",
