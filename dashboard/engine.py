@@ -15,6 +15,7 @@ from usp_prof.analyses.measures.op_work import of_rank as op_work_of
 from usp_prof.analyses.measures.partition import sets_of as time_sets_of
 from usp_prof.analyses.measures.ranges import launched_at
 from usp_prof.analyses.memory import line_of as memory_line_of
+from usp_prof.api import sentences
 from usp_prof.charts import as_json, height_of, inputs
 from usp_prof.charts.inputs import (
     AxisCommunication,
@@ -103,7 +104,7 @@ from usp_prof.report.document import (
     Text,
     run_facts,
 )
-from usp_prof.report.figures import Figures
+from usp_prof.report.figures import Figures, Key, Number
 from usp_prof.report.figures import parts as step_parts
 from usp_prof.report.format import column_scale, head_text, quantity, share
 from usp_prof.report.words import REST as REST_OF_FINDINGS

@@ -44,15 +44,15 @@ def chart_of(document: Document, kind: type[ChartKind]) -> Chart | None:
 
 
 def lateness(document: Document) -> Chart | None:
-    """Set out on the mesh how long the others wait for each rank in a step."""
+    """Set out on the mesh how late each rank is of its own doing in a step."""
     cost = {int(rank): value for rank, value in Figures(document.values).along("straggler_cost", "rank").items()}
     if not cost:
         return None
     placed = chart_of(document, RankGrid)
     grid = placed.data if placed is not None and isinstance(placed.data, RankGrid) else _in_rows(sorted(cost))
     waited = np.array([[cost.get(rank, np.nan) for rank in row] for row in grid.rank.tolist()], float)
-    what = "the others wait for it"
-    title = "How long the others wait for each rank in a step, by its place on the axes"
+    what = "late of its own doing"
+    title = "How late each rank is of its own doing in a step, by its place on the axes"
     return Chart(title, replace(grid, what=what, values_ns=waited, ground=Ground.NOTHING))
 
 

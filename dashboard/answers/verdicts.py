@@ -5,15 +5,19 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from ..engine import Basis, DataTable, Figures, Unit, causes_of, quantity, step_parts
+from ..engine import Basis, DataTable, Figures, Unit, causes_of, quantity, sentences, step_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from ..engine import Calibration, Cause, Cell, Document, Finding
+    from ..engine import Calibration, Cause, Cell, Document, Finding, Key, Number
 
 NOTABLE = 0.02
 """Less than 2 % of a step is not worth a sentence."""
+APART = 2.0
+"""A rank that waits this many times as long as the mean rank is named."""
+FEWEST_RANKS = 4
+"""Of fewer ranks, one can hardly lie apart from the mean."""
 IDLE = {"host": "waiting for launches", "input": "waiting for input", "sync": "after a synchronisation"}
 """Words for what the device does while it is idle."""
 
@@ -56,27 +60,25 @@ def _bound(finding: Finding) -> float:
 
 
 def ranks(document: Document) -> str:
-    """Say who is waited for, how much that costs and on which axis; or that nobody is."""
+    """Say who is late, what the step would be without that, on which axis, and why; or that nobody is."""
     figures = Figures(document.values)
     cost = figures.along("straggler_cost", "rank")
     if not cost:
         return ""
-    rank = max(cost, key=lambda each: cost[each])
-    span = "step" if figures.has("step_time") else "window"
+    rank, _ = sentences.largest(cost)
+    said = [sentences.stragglers(figures)]
     culprit = next((row for row in _culprits(document) if row["rank"] == rank), None)
     if culprit is None:
-        return (
-            f"No rank holds the others up: they wait {quantity(cost[rank], Unit.NS)} a {span} at most, for rank {rank}."
-        )
+        return said[0]
     axis, worth = str(culprit["axis"]), culprit["worth, replayed"]
-    text = f"Rank {rank} is late: the others wait {quantity(cost[rank], Unit.NS)} a {span} for it"
     if isinstance(worth, int | float):
-        text += f", which is worth {quantity(worth, Unit.FRACTION)} of the {span} (replayed)"
+        said.append(f"Without that the step would be {quantity(worth, Unit.FRACTION)} shorter (replayed).")
     late = figures.at("late_fraction", axis=axis, rank=rank)
     if late is not None:
-        text += f"; it arrives last in {quantity(late, Unit.FRACTION)} of its {axis} calls"
+        said.append(f"It arrives last in {quantity(late, Unit.FRACTION)} of its {axis} calls.")
     why = str(culprit["cause"])
-    return f"{text}. Cause: {'not told by the trace' if why == 'unknown' else why}."
+    said.append(f"Cause: {'not told by the trace' if why == 'unknown' else why}.")
+    return " ".join(said)
 
 
 def _culprits(document: Document) -> list[dict[str, Cell]]:
@@ -117,37 +119,18 @@ def communication(document: Document) -> str:
 def pipeline(document: Document) -> str:
     """Say how large the bubble is, and how much of it the schedule explains."""
     figures = Figures(document.values)
-    bubble = figures.whole("bubble_fraction")
-    if bubble is None:
-        return ""
-    text = f"The pipeline stands still for {quantity(bubble, Unit.FRACTION)} of its window"
-    ideal = figures.whole("bubble_ideal_fraction")
-    if ideal is None:
-        return f"{text}."
-    lost = max(bubble - ideal, 0.0)
-    if lost < NOTABLE:
-        return f"{text}, as its schedule must with stages of these lengths."
-    return (
-        f"{text}: {quantity(min(ideal, bubble), Unit.FRACTION)} is due to the schedule and its stages, "
-        f"{quantity(lost, Unit.FRACTION)} is lost beside it."
-    )
+    return sentences.pipeline(figures) if figures.whole("bubble_fraction") is not None else ""
 
 
 def kernels(document: Document) -> str:
     """Say how near the kernels come to the device, and how much of its time the largest op takes."""
     figures = Figures(document.values)
-    said = []
-    mfu, efficiency = figures.whole("mfu"), figures.whole("kernel_efficiency")
-    if mfu is not None:
-        said.append(f"MFU is {quantity(mfu, Unit.FRACTION)}")
-    if efficiency is not None:
-        known = figures.whole("formula_fraction")
-        over = f" (known for {quantity(known, Unit.FRACTION)} of device time)" if known is not None else ""
-        said.append(f"kernels reach {quantity(efficiency, Unit.FRACTION)} of what the device could do{over}")
-    op = _largest_op(document)
-    if op:
-        said.append(op)
-    return _sentence(said)
+    said = [
+        sentences.mfu(figures) if figures.whole("mfu") is not None else "",
+        sentences.kernels(figures) if figures.whole("kernel_efficiency") is not None else "",
+        _largest_op(document),
+    ]
+    return " ".join(sentence for sentence in said if sentence)
 
 
 def _largest_op(document: Document) -> str:
@@ -163,7 +146,7 @@ def _largest_op(document: Document) -> str:
         if not first or shares[first] < shares.get(second, 0.0) + unseen:
             return ""
         least = "at least " if table.more else ""
-        return f"the op {first} takes {least}{quantity(shares[first], Unit.FRACTION)} of device time"
+        return f"The op {first} takes {least}{quantity(shares[first], Unit.FRACTION)} of device time."
     return ""
 
 
@@ -193,10 +176,22 @@ def host(document: Document) -> str:
     else:
         most = f"{quantity(idle[cause] / whole, Unit.FRACTION)} {IDLE[cause]}"
         said = [f"The host leaves the device idle for {quantity(share, Unit.FRACTION)} of a {span} ({most})"]
+    said += _waits_apart(figures.along("idle_time", "rank", cause=cause), whole)
     empty = figures.whole("empty_queue_fraction")
     if empty is not None:
         said.append(f"{quantity(empty, Unit.FRACTION)} of its launches find an empty queue")
     return _sentence(said)
+
+
+def _waits_apart(waited: Mapping[Key, Number], span: Number) -> list[str]:
+    """Name the rank whose device waits far longer for its host than the mean of all ranks' does."""
+    if len(waited) < FEWEST_RANKS:
+        return []
+    rank, longest = sentences.largest(waited)
+    mean = sum(waited.values()) / len(waited)
+    if longest < max(APART * mean, NOTABLE * span):
+        return []
+    return [f"rank {rank} waits {quantity(longest, Unit.NS)}, the mean is {quantity(mean, Unit.NS)}"]
 
 
 def memory(document: Document, learnt: Calibration | None = None) -> str:
@@ -205,16 +200,13 @@ def memory(document: Document, learnt: Calibration | None = None) -> str:
     Where that was not recorded, what the planner predicts stands first.
     """
     figures = Figures(document.values)
-    peaks, taken = figures.along("peak_memory", "rank"), figures.whole("taken_memory")
-    if not peaks and taken is not None:
-        return (
-            f"A rank took {quantity(taken, Unit.BYTES)} at most after the profiler began. What it held before is not "
-            "known: on a CPU torch counts from there."
-        )
+    peaks = figures.along("peak_memory", "rank")
     if not peaks:
-        return f"{_predicted_peak(learnt)}How much was in use is not known: the traces hold no allocator events."
-    rank = max(peaks, key=lambda each: peaks[each])
-    peak, headroom = quantity(peaks[rank], Unit.BYTES), figures.at("memory_headroom", rank=rank)
+        return (
+            f"{'' if figures.whole('taken_memory') is not None else _predicted_peak(learnt)}{sentences.memory(figures)}"
+        )
+    rank, peak_bytes = sentences.largest(peaks)
+    peak, headroom = quantity(peak_bytes, Unit.BYTES), figures.at("memory_headroom", rank=rank)
     if headroom is None:
         return f"Rank {rank} is the fullest: {peak} are in use at its peak."
     left = quantity(headroom, Unit.FRACTION)
@@ -234,12 +226,38 @@ def _predicted_peak(learnt: Calibration | None) -> str:
 
 def suggestions(document: Document) -> str:
     """Say which one change is certain to gain most."""
-    causes = causes_of(document.findings).causes
-    causes = tuple(cause for cause in causes if cause.finding.edit and certain_gain(cause.finding) > 0)
-    if not causes:
+    first = _first_change(document)
+    if first is None:
         return "No change was found that is certain to make the step shorter."
-    first = causes[0].finding
     return f"Change this first, for at least {quantity(certain_gain(first), Unit.FRACTION)} of a step: {first.title}."
+
+
+def whatif(document: Document) -> str:
+    """Say how long the step is as recorded, and which change among the findings is worth trying first."""
+    span, length = _span(Figures(document.values))
+    if length is None:
+        return ""
+    recorded = f"As recorded a {span} takes {quantity(length, Unit.NS)}"
+    first = _first_change(document)
+    if first is None:
+        return f"{recorded}; no finding names a change that is certain to make it shorter."
+    return f"{recorded}; the first change to try is {first.edit}, worth {worth(first)}."
+
+
+def _first_change(document: Document) -> Finding | None:
+    """Give the first finding that a replayed change is certain to mend."""
+    found = (cause.finding for cause in causes_of(document.findings).causes)
+    return next((finding for finding in found if finding.edit and certain_gain(finding) > 0), None)
+
+
+def timeline(document: Document) -> str:
+    """Say where to look first: at the rank that is late, else at what the report puts first."""
+    figures = Figures(document.values)
+    cost = figures.along("straggler_cost", "rank")
+    if cost and sentences.largest(cost)[0] in {row["rank"] for row in _culprits(document)}:
+        return f"Look here first: {sentences.stragglers(figures)}"
+    first = first_notable(document)
+    return f"Look for this first: {first.finding.title}." if first is not None else ""
 
 
 def _span(figures: Figures) -> tuple[str, float | None]:
@@ -262,5 +280,7 @@ OF_PAGE: dict[str, Callable[[Document], str]] = {
     "host": host,
     "memory": memory,
     "suggestions": suggestions,
+    "timeline": timeline,
+    "whatif": whatif,
 }
 """The pages whose sentence the report's figures give, by their path."""

@@ -61,9 +61,8 @@ def draw() -> None:
     with left:
         _wrong(document, view, dark=dark)
     with right:
-        st.markdown("**Where the step goes**")
         for stack in _of(blocks, Stack):
-            show(replace(stack, title="Mean of all ranks"), "stack", dark)
+            show(stack, "stack", dark)
         place = st.container(key="worst-step")
     _folds(document, view, dark=dark)
     with place:  # last, since a first visit waits for it

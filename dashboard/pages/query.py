@@ -163,7 +163,7 @@ def _chart(frame: pd.DataFrame) -> None:
     countable = [str(name) for name in frame.columns if pd.api.types.is_numeric_dtype(frame[name])]
     if not countable or not len(frame):
         return
-    left, middle, right = st.columns(3)
+    left, middle, right = st.columns([3, 2, 2])
     kind = left.segmented_control("Chart", list(KINDS), default=state.word("chart", KINDS)) or KINDS[0]
     state.keep("chart", kind if kind != KINDS[0] else None)
     if kind == KINDS[0]:

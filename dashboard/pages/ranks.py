@@ -24,7 +24,7 @@ RANKS_SECTIONS = ("stragglers", "step_time", "critical_path", "clock")
 
 
 def draw() -> None:
-    """Draw which rank the others wait for, and where it lies on the axes."""
+    """Draw how late each rank is of its own doing, and where it lies on the axes."""
     view = state.current()
     document = wait(data.ask_document(view.run, view.selection))
     verdict(verdicts.ranks(document))

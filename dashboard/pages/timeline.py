@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from .. import data, routes, state
+from ..answers import verdicts
 from ..components import findings
 from ..components import slice as picked_slice
+from ..components.blocks import verdict
 from ..components.download import data_table
 from ..components.findings import MIDDLE
 from ..components.rank_wall import choose_ranks, mesh_heads, mesh_order, rank_wall
@@ -58,6 +60,7 @@ def draw() -> None:
     """Draw the page."""
     view = state.current()
     store = wait(data.ask_timeline(view.run))
+    verdict(verdicts.timeline(wait(data.ask_document(view.run, EVERYTHING))))
     left, middle, right = st.columns([2.2, 5.2, 1.2], vertical_alignment="bottom")
     pattern = left.text_input(
         "Search",

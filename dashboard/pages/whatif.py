@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from .. import data, state
-from ..components.blocks import now_and_predicted, section
+from ..answers import verdicts
+from ..components.blocks import now_and_predicted, section, verdict
 from ..components.play import offer_play
-from ..engine import EDITS, PARALLEL_AXES, Schedule, parse_edit, whatif_answer
+from ..engine import EDITS, EVERYTHING, PARALLEL_AXES, Schedule, parse_edit, whatif_answer
 from ..report import offer
 from ..state import Page, Room
 from ..work import wait
@@ -112,6 +113,7 @@ MOST_LETTERS = 400
 def draw() -> None:
     """Draw the page."""
     view = state.current()
+    heading = st.container()
     place = st.container(key="now")
     axes = tuple(axis for axis in PARALLEL_AXES if data.open_numbered(view.run).tables.topology.axis_groups(axis))
     found, left = chosen(st.query_params.get("edits", "")[:MOST_LETTERS].split(), axes)
@@ -126,9 +128,11 @@ def draw() -> None:
     with st.expander("Which changes there are"):
         st.dataframe([{"change": each.example, "what it does": each.doc} for each in EDITS], hide_index=True)
     if not text.strip():
+        with heading:
+            verdict(verdicts.whatif(wait(data.ask_document(view.run, EVERYTHING))))
         with place:
             now_and_predicted(None, "no change chosen")
-        st.info("Name a change to see what it would be worth.")
+        st.info("Choose a change to see what it would be worth.")
         return
     edits = tuple(parse_edit(word) for word in text.split())
     with st.spinner("replaying", show_time=True):

@@ -73,6 +73,16 @@ def test_a_page_is_drawn(page: Page) -> None:
     assert drawn(page.path).main
 
 
+def test_a_mean_of_some_ranks_is_not_said_to_be_of_all() -> None:
+    drawn_all, drawn_two = drawn("overview"), drawn("overview", ranks="0,1")
+    of_all, of_two = (
+        [text.value for text in app.markdown if "Where the" in text.value] for app in (drawn_all, drawn_two)
+    )
+    assert len(of_all) == len(of_two) == 1
+    assert "mean of all ranks' steps" in of_all[0]
+    assert "mean of these 2 ranks' steps" in of_two[0]
+
+
 def test_a_change_is_predicted() -> None:
     app = AppTest.from_string(SCRIPT_OF_PAGE.format(page="whatif"), default_timeout=120)
     app.query_params["edits"] = "comm_faster=2"

@@ -14,7 +14,7 @@ from dashboard.answers import pictures, verdicts
 from dashboard.pages.sections import most_exposed_first
 from usp_prof.charts.inputs import Ground, RankGrid
 from usp_prof.model.finding import Basis, Finding
-from usp_prof.model.metric import Unit
+from usp_prof.model.metric import Better, Metric, Unit, Value
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.report.document import DataTable, Section, TableColumn
 
@@ -42,8 +42,38 @@ def finding(title: str, gain: float, error: float, basis: Basis = Basis.REPLAYED
 
 def test_the_late_rank_is_named_with_its_cost(slow_rank: Document) -> None:
     said = verdicts.ranks(slow_rank)
-    assert said.startswith("Rank 2 is late: the others wait ")
+    assert said.startswith("Rank 2 is late by 768 ms of its own doing in a step of 1.79 s (43.0 %). Without that")
+    assert "It arrives last in " in said
     assert "Cause: " in said
+
+
+def test_the_figures_are_told_in_the_words_of_python(slow_rank: Document) -> None:
+    run = data.open_numbered(0)
+    assert verdicts.ranks(slow_rank).startswith(run.stragglers().sentence)
+    assert run.memory().sentence in verdicts.memory(slow_rank)
+    assert verdicts.timeline(slow_rank) == f"Look here first: {run.stragglers().sentence}"
+
+
+def test_a_device_that_waits_far_longer_for_its_host_than_the_mean_is_named(slow_rank: Document) -> None:
+    def waiting(*times: float) -> Document:
+        idle = Metric("idle_time", Unit.NS, Better.LOWER, "Idle", "", ("rank", "cause"))
+        compute = Metric("compute_time", Unit.NS, Better.LOWER, "Compute", "", ())
+        values = [Value(idle, time * 1e6, {"rank": rank, "cause": "host"}) for rank, time in enumerate(times)]
+        mean = sum(times) / len(times)
+        values += [Value(idle, mean * 1e6, {"cause": "host"}), Value(compute, (100 - mean) * 1e6)]
+        return replace(slow_rank, values=tuple(values))
+
+    assert "rank 3 waits 40.0 ms, the mean is 13.0 ms" in verdicts.host(waiting(4, 4, 4, 40))
+    assert "rank" not in verdicts.host(waiting(12, 13, 14, 13))
+    assert "rank" not in verdicts.host(waiting(0.1, 0.1, 0.1, 1))  # far from the mean, but nothing that costs
+
+
+def test_the_change_to_try_first_is_named_with_what_it_is_worth(slow_rank: Document) -> None:
+    change = replace(finding("rank 2 is late", 0.3, 0.05), edit="rank_as_peers=2")
+    found = (finding("no change for this", 0.5, 0.0, Basis.BOUND), change)
+    said = verdicts.whatif(replace(slow_rank, findings=found))
+    assert said.endswith("the first change to try is rank_as_peers=2, worth at least 25.0 %.")
+    assert "no finding names a change" in verdicts.whatif(replace(slow_rank, findings=()))
 
 
 def test_every_sentence_is_one_or_none(slow_rank: Document) -> None:
@@ -70,12 +100,12 @@ def test_the_first_cause_that_is_worth_it_is_told_in_the_reports_order(slow_rank
 
 def test_memory_that_was_not_recorded_is_told_as_predicted(slow_rank: Document) -> None:
     unknown = replace(slow_rank, values=())
-    assert verdicts.memory(unknown).startswith("How much was in use is not known")
+    assert verdicts.memory(unknown).startswith("Memory was not recorded")
     learnt = data.ask_calibration(0).result()
     said = verdicts.memory(unknown, learnt)
     assert said.startswith("The planner predicts ")
     roomy = replace(learnt, cluster=replace(learnt.cluster, memory_bytes=80 * 2.0**30))
-    assert " of 80.0 GiB: it fits. How much was in use is not known" in verdicts.memory(unknown, roomy)
+    assert " of 80.0 GiB: it fits. Memory was not recorded" in verdicts.memory(unknown, roomy)
     tiny = replace(learnt, cluster=replace(learnt.cluster, memory_bytes=1024.0))
     assert "it does not fit" in verdicts.memory(unknown, tiny)
 

@@ -10,7 +10,7 @@ from usp_prof.report.format import quantity, share
 from usp_prof.report.words import ranks_phrase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from usp_prof.model.finding import Finding
     from usp_prof.report.document import Document, RunFacts
@@ -45,7 +45,7 @@ def overlap(figures: Figures) -> str:
     text = f"Compute hides {quantity(figures.whole('overlap_fraction'), Unit.FRACTION)} of {quantity(total, Unit.NS)} "
     text += "of communication in a step."
     if exposed:
-        worst, time = _largest(exposed)
+        worst, time = largest(exposed)
         text += f" Most is exposed on {worst}: {quantity(time, Unit.NS)}."
     return text
 
@@ -86,7 +86,7 @@ def stragglers(figures: Figures) -> str:
     step = figures.whole("step_time") or figures.whole("window_time")
     if not cost:
         return "Nothing tells which rank arrives last: the calls' other members were not recorded."
-    rank, time = _largest(cost)
+    rank, time = largest(cost)
     if not step or time < _LEAST * step:
         return "No rank is late by its own doing for more than half a per cent of the step."
     return (
@@ -182,5 +182,6 @@ def summary(document: Document, figures: Figures) -> str:
     return f"{lead}{breakdown(figures)} {findings(document.findings)}"
 
 
-def _largest(found: dict[Key, Number]) -> tuple[Key, Number]:
+def largest(found: Mapping[Key, Number]) -> tuple[Key, Number]:
+    """Give the key of the largest value, and the value; of equal ones the last by name."""
     return max(found.items(), key=lambda item: (item[1], str(item[0])))
