@@ -5,7 +5,7 @@ import-linter holds the package to that. A name that says too little by itself g
 
 from __future__ import annotations
 
-from usp_prof import Run, UspProfError, __version__, open_run
+from usp_prof import Run, UspProfError, __version__, charts, open_run
 from usp_prof._version import fingerprint as findings_code
 from usp_prof.analyses.collectives import bus_bandwidth
 from usp_prof.analyses.critical_path import Piece
@@ -16,7 +16,7 @@ from usp_prof.analyses.measures.partition import sets_of as time_sets_of
 from usp_prof.analyses.measures.ranges import launched_at
 from usp_prof.analyses.memory import line_of as memory_line_of
 from usp_prof.api import sentences
-from usp_prof.charts import as_json, height_of, inputs
+from usp_prof.charts import height_of, inputs
 from usp_prof.charts.inputs import (
     AxisCommunication,
     BreakdownRows,
