@@ -16,7 +16,7 @@ from usp_prof.analyses.measures import arrivals, partition
 from usp_prof.analyses.measures.partition import Cause
 from usp_prof.analyses.result import frame, in_order, spread
 from usp_prof.columns.intervals import by_priority, union
-from usp_prof.columns.rows import per_code
+from usp_prof.columns.rows import per_code, rows_by_code
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -54,30 +54,40 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Exits:
-    """Where the way leaves a rank: communication waited for at its end, by end; `arrival` is the last member's."""
+    """Where the way leaves a rank: communication that was waited for when it ended, sorted by end."""
 
     end: Int
     arrival: Int
+    """When its last member arrived; all times on the common clock."""
     to: Int
+    """That member's rank."""
     axis: NDArray[np.object_]
 
 
 def walk(tables: TableSet, rank: int, begin_ns: int, end_ns: int) -> tuple[Piece, ...]:
     """Walk from the end on a rank back to the begin; pieces come in order of time."""
-    exits = tables.memo("exits", lambda: _exits(tables))
-    here, now, pieces, through = rank, end_ns, [], ""
-    while now > begin_ns:
-        leave = exits.get(here)
-        place = int(np.searchsorted(leave.end, now, side="right")) - 1 if leave is not None else -1
-        while leave is not None and place >= 0 and leave.arrival[place] >= now:
-            place -= 1
-        if leave is None or place < 0 or leave.arrival[place] <= begin_ns:
-            pieces.append(Piece(here, begin_ns, now, through))
+    exits_of_rank = tables.memo("exits", lambda: _exits(tables))
+    pieces: list[Piece] = []
+    through = ""
+    while end_ns > begin_ns:
+        exits = exits_of_rank.get(rank)
+        place = -1 if exits is None else _last_exit(exits, end_ns)
+        if exits is None or place < 0 or exits.arrival[place] <= begin_ns:
+            pieces.append(Piece(rank, begin_ns, end_ns, through))
             break
-        pieces.append(Piece(here, int(leave.arrival[place]), now, through))
-        through = str(leave.axis[place])
-        now, here = int(leave.arrival[place]), int(leave.to[place])
+        arrival_ns = int(exits.arrival[place])
+        pieces.append(Piece(rank, arrival_ns, end_ns, through))
+        through = str(exits.axis[place])
+        rank, end_ns = int(exits.to[place]), arrival_ns
     return tuple(reversed(pieces))
+
+
+def _last_exit(exits: _Exits, now: int) -> int:
+    """Give the last exit that ends by a moment and leads to one before it; -1 for none."""
+    place = int(np.searchsorted(exits.end, now, side="right")) - 1
+    while place >= 0 and exits.arrival[place] >= now:
+        place -= 1
+    return place
 
 
 def _exits(tables: TableSet) -> dict[int, _Exits]:
@@ -85,36 +95,31 @@ def _exits(tables: TableSet) -> dict[int, _Exits]:
     if not len(calls):
         return {}
     clocks, count = clock.of(tables), len(calls)
-    of_call, rank = parts["call"], parts["rank"]
-    start, end = (np.zeros(len(of_call), np.int64) for _ in range(2))
-    open_end = np.zeros(len(of_call), bool)
-    for r in np.unique(rank).tolist():
-        mine = np.flatnonzero(rank == r)
-        collectives = tables.columns("collectives", r)
-        begun = collectives["start_ns"][parts["part"][mine]]
-        over = begun + collectives["dur_ns"][parts["part"][mine]]
-        start[mine], end[mine] = clocks.align(r, begun), clocks.align(r, over)
-        open_end[mine] = ~partition.sets_of(tables, r).compute.holds(over - 1)
-    last = per_code(of_call, start, np.maximum, count)
-    order = np.lexsort((start, of_call))
-    late = rank[order[np.searchsorted(of_call[order], np.arange(count), side="right") - 1]]
+    # One entry a part, those of all calls and ranks: times on the common clock; no compute hides its end; it sends.
+    call, rank = parts["call"], parts["rank"]
+    start, end = np.zeros(len(call), np.int64), np.zeros(len(call), np.int64)
+    is_exposed, is_send = np.zeros(len(call), bool), np.zeros(len(call), bool)
+    for member, rows in rows_by_code(rank).items():
+        collectives, part = tables.columns("collectives", member), parts["part"][rows]
+        own_start = collectives["start_ns"][part]
+        own_end = own_start + collectives["dur_ns"][part]
+        start[rows], end[rows] = clocks.align(member, own_start), clocks.align(member, own_end)
+        is_exposed[rows] = ~partition.sets_of(tables, member).compute.holds(own_end - 1)
+        is_send[rows] = collectives.matches("op", "send")[part]
+    # By call: when its last member arrived, and that member's rank.
+    last_arrival = per_code(call, start, np.maximum, count)
+    order = np.lexsort((start, call))
+    last_rank = rank[order[np.searchsorted(call[order], np.arange(count), side="right") - 1]]
     # A posted send that outlasts its receive, or that waits for its receiver, holds nobody up by itself.
-    leaves = calls["complete"][of_call] & open_end & (parts["wait_ns"] > 0) & (late[of_call] != rank)
-    leaves &= ~_sends(tables, rank, parts["part"])
-    found = {}
-    for r in np.unique(rank[leaves]).tolist():
-        rows = np.flatnonzero(leaves & (rank == r))
-        rows = rows[np.lexsort((last[of_call[rows]], end[rows]))]
-        found[r] = _Exits(end[rows], last[of_call[rows]], late[of_call[rows]], calls["axis"][of_call[rows]])
-    return found
-
-
-def _sends(tables: TableSet, rank: Int, part: Int) -> NDArray[np.bool_]:
-    found = np.zeros(len(rank), bool)
-    for r in np.unique(rank).tolist():
-        mine = rank == r
-        found[mine] = tables.columns("collectives", r).matches("op", "send")[part[mine]]
-    return found
+    leaves = calls["complete"][call] & is_exposed & (parts["wait_ns"] > 0) & (last_rank[call] != rank) & ~is_send
+    leaving = np.flatnonzero(leaves)
+    exits = {}
+    for member, places in rows_by_code(rank[leaving]).items():
+        rows = leaving[places]
+        rows = rows[np.lexsort((last_arrival[call[rows]], end[rows]))]
+        of_call = call[rows]
+        exits[member] = _Exits(end[rows], last_arrival[of_call], last_rank[of_call], calls["axis"][of_call])
+    return exits
 
 
 PATH_TIME = Metric(
@@ -176,17 +181,17 @@ class CriticalPathResult:
         if not self.pieces:
             return Values()
         length_ns = self.length_ns
-        found = [Value(PATH_TIME, length_ns)]
+        values = [Value(PATH_TIME, length_ns)]
         ranks = sorted({share.rank for share in self.shares})
         names = list(dict.fromkeys(share.part for share in self.shares))
         sums: list[tuple[dict[str, int | str], int]]
-        sums = [({"rank": r}, sum(s.ns for s in self.shares if s.rank == r)) for r in ranks]
-        sums += [({"part": n}, sum(s.ns for s in self.shares if s.part == n)) for n in names]
-        sums += [({"rank": s.rank, "part": s.part}, s.ns) for s in self.shares]
+        sums = [({"rank": rank}, sum(share.ns for share in self.shares if share.rank == rank)) for rank in ranks]
+        sums += [({"part": name}, sum(share.ns for share in self.shares if share.part == name)) for name in names]
+        sums += [({"rank": share.rank, "part": share.part}, share.ns) for share in self.shares]
         for dims, ns in sums:
-            found += [Value(PATH_TIME, ns, dims), Value(PATH_FRACTION, ns / length_ns, dims)]
+            values += [Value(PATH_TIME, ns, dims), Value(PATH_FRACTION, ns / length_ns, dims)]
         slack = np.array(self.slack_ns, np.int64)
-        return in_order(found + spread(SLACK, self.parts.rank, self.parts.step, slack))
+        return in_order(values + spread(SLACK, self.parts.rank, self.parts.step, slack))
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each rank and part."""
@@ -198,15 +203,15 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CriticalPath
     parts = partition.of_run(tables, Selection(None, selection.first_step, selection.last_step))
     clocks, notes = clock.of(tables), _notes(tables)
     slack = np.zeros(len(parts.rank), np.int64)
-    for rank in np.unique(parts.rank).tolist():
-        mine = np.flatnonzero(parts.rank == rank)
-        slack[mine] = arrivals.stalls(tables, rank).within(parts.start[mine], parts.end[mine])
+    for rank, rows in rows_by_code(parts.rank).items():
+        slack[rows] = arrivals.stalls(tables, rank).within(parts.start[rows], parts.end[rows])
     if not len(parts.rank):
         return CriticalPathResult((), (), (), parts, (), tuple(notes))
     begin, end = (clocks.align_rows(parts.rank, when) for when in (parts.start, parts.end))
+    # The walk starts where the last step of all ends.
     tied = _largest_component(clocks, parts)
-    last = int(parts.rank[tied][np.argmax(end[tied])])
-    pieces = walk(tables, last, int(begin[tied].min()), int(end[tied].max()))
+    last_rank = int(parts.rank[tied][np.argmax(end[tied])])
+    pieces = walk(tables, last_rank, int(begin[tied].min()), int(end[tied].max()))
     on_path = _on_path(tables, pieces)
     shares = tuple(s for rank in sorted(on_path) for s in _shares(tables, rank, on_path[rank]))
     bounding = [b for rank in sorted(on_path) for b in _bounding(tables, rank, on_path[rank])]
@@ -214,7 +219,8 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CriticalPath
     return CriticalPathResult(pieces, shares, heaviest, parts, tuple(slack.tolist()), tuple(notes))
 
 
-def _largest_component(clocks: Clock, parts: Partition) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _largest_component(clocks: Clock, parts: Partition) -> Int:
+    """Give the rows of the ranks whose clocks are tied to each other, of the largest such set."""
     component = clocks.component_rows(parts.rank)
     return np.flatnonzero(component == np.argmax(np.bincount(component)))
 
@@ -222,12 +228,12 @@ def _largest_component(clocks: Clock, parts: Partition) -> np.ndarray[tuple[int]
 def _on_path(tables: TableSet, pieces: tuple[Piece, ...]) -> dict[int, Intervals]:
     """Give each rank's time on the way, on its own clock."""
     clocks = clock.of(tables)
-    found = {}
+    on_path = {}
     for rank in sorted({piece.rank for piece in pieces}):
-        mine = [piece for piece in pieces if piece.rank == rank]
-        begin, end = ([getattr(piece, name) for piece in mine] for name in ("begin_ns", "end_ns"))
-        found[rank] = union(clocks.local(rank, begin), clocks.local(rank, end))
-    return found
+        begin = [piece.begin_ns for piece in pieces if piece.rank == rank]
+        end = [piece.end_ns for piece in pieces if piece.rank == rank]
+        on_path[rank] = union(clocks.local(rank, begin), clocks.local(rank, end))
+    return on_path
 
 
 def _shares(tables: TableSet, rank: int, on_path: Intervals) -> list[Share]:
@@ -238,10 +244,9 @@ def _shares(tables: TableSet, rank: int, on_path: Intervals) -> list[Share]:
     named |= {"memcpy": sets.copies, f"idle:{Cause.BUBBLE}": sets.bubble}
     named |= {f"idle:{cause}": sets.host[cause] for cause in (Cause.INPUT, Cause.SYNC, Cause.HOST)}
     owned = by_priority(list(named.values())).cut(on_path.start, on_path.end, len(named)).sum(axis=0).tolist()
-    rest = on_path.length - sum(owned)
-    return [
-        Share(rank, part, ns) for part, ns in [*zip(named, owned, strict=True), (f"idle:{Cause.OTHER}", rest)] if ns
-    ]
+    ns_of_part = dict(zip(named, owned, strict=True))
+    ns_of_part[f"idle:{Cause.OTHER}"] = on_path.length - sum(owned)
+    return [Share(rank, part, ns) for part, ns in ns_of_part.items() if ns]
 
 
 def _bounding(tables: TableSet, rank: int, on_path: Intervals) -> list[Bounding]:

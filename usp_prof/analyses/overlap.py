@@ -128,15 +128,15 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> OverlapResul
     for rank in ranks:
         mine = parts.take(parts.rank == rank)
         window = union(mine.start, mine.end)
-        for key, both in _kinds(tables, rank, window, len(mine.rank)).items():
-            kinds.setdefault(key, []).append(both)
+        for key, comm_and_hidden in _kinds(tables, rank, window, len(mine.rank)).items():
+            kinds.setdefault(key, []).append(comm_and_hidden)
         for key, hidden in _hiders(tables, rank, window).items():
             hiders[key] = hiders.get(key, 0) + hidden
-    means = tuple(
-        KindOverlap(*key, *(float(sum(column)) / len(ranks) for column in zip(*found, strict=True)))
-        for key, found in sorted(kinds.items())
-    )
-    return OverlapResult(parts, means, tuple(_top(hiders)))
+    means = []
+    for (axis, collective), of_ranks in sorted(kinds.items()):
+        comm_ns, hidden_ns = (float(sum(column)) / len(ranks) for column in zip(*of_ranks, strict=True))
+        means.append(KindOverlap(axis, collective, comm_ns, hidden_ns))
+    return OverlapResult(parts, tuple(means), tuple(_top(hiders)))
 
 
 def _levels(p: Partition, comm: NDArray[np.int64], exposed: NDArray[np.int64], **dims: int | str) -> list[Value]:
@@ -147,22 +147,28 @@ def _levels(p: Partition, comm: NDArray[np.int64], exposed: NDArray[np.int64], *
 
 
 def _kinds(tables: TableSet, rank: int, window: Intervals, steps: int) -> dict[tuple[str, str], tuple[float, float]]:
-    """Measure each axis' kinds of collectives on one rank, mean per step."""
+    """Measure each axis' kinds of collectives on one rank: communication and what of it is hidden, mean per step."""
     activities, collectives = tables.columns("activities", rank), tables.columns("collectives", rank)
     sets = partition.sets_of(tables, rank)
-    talks = activities.matches("kind", "communication")
-    start, end = sets.begin[talks], sets.done[talks]
-    (axis, axes), (op, ops), part = activities.codes("axis"), collectives.codes("op"), activities["collective"][talks]
-    axis, op = axis[talks], lookup(op, np.where(part < len(collectives), part, -1), missing=len(ops))
-    kind = group_codes(axis, op)
-    keys = [((*axes, "")[axis[row]], (*ops, "other")[op[row]]) for row in first_rows(kind).tolist()]
-    found = {}
-    for key in sorted(set(keys)):
-        rows = np.array([each == key for each in keys])[kind]
+    is_communication = activities.matches("kind", "communication")
+    start, end = sets.begin[is_communication], sets.done[is_communication]
+    axis_code, axes = activities.codes("axis")
+    axis_code = axis_code[is_communication]
+    # Row of `collectives` that each communication belongs to; -1: none is known, shown as "other".
+    part = activities["collective"][is_communication]
+    part = np.where(part < len(collectives), part, -1)
+    op_of_part, ops = collectives.codes("op")
+    op_code = lookup(op_of_part, part, missing=len(ops))
+    kind = group_codes(axis_code, op_code)
+    # Name of each kind; several kinds may have one, where no part is known.
+    names = [(axes[axis_code[row]], [*ops, "other"][op_code[row]]) for row in first_rows(kind).tolist()]
+    measured = {}
+    for axis, op in sorted(set(names)):
+        rows = np.array([name == (axis, op) for name in names])[kind]
         comm = union(start[rows], end[rows]) & window
         if comm.length:
-            found[key[0] or "unknown", key[1]] = (comm.length / steps, (comm & sets.compute).length / steps)
-    return found
+            measured[axis or "unknown", op] = (comm.length / steps, (comm & sets.compute).length / steps)
+    return measured
 
 
 def _hiders(tables: TableSet, rank: int, window: Intervals) -> dict[tuple[str, str], int]:
@@ -171,22 +177,19 @@ def _hiders(tables: TableSet, rank: int, window: Intervals) -> dict[tuple[str, s
     computes = activities.matches("kind", "compute")
     codes, names = activities.codes("name")
     start = activities["start_ns"][computes]
-    found: dict[tuple[str, str], int] = {}
+    hidden: dict[tuple[str, str], int] = {}
     for axis, comm in partition.sets_of(tables, rank).axes.items():
         under = (comm & window).within(start, start + activities["dur_ns"][computes])
         sums = np.bincount(codes[computes], weights=under, minlength=len(names)).astype(np.int64)
-        found |= {(axis, names[code]): int(sums[code]) for code in np.flatnonzero(sums).tolist()}
-    return found
+        hidden |= {(axis, names[code]): int(sums[code]) for code in np.flatnonzero(sums).tolist()}
+    return hidden
 
 
 def _top(hiders: dict[tuple[str, str], int]) -> list[Hider]:
-    rows = sorted((Hider(axis, name, ns) for (axis, name), ns in hiders.items()), key=_rank_hider)
+    """Keep the kernels of each axis that hide most, in order."""
+    rows = [Hider(axis, name, ns) for (axis, name), ns in hiders.items()]
     kept: list[Hider] = []
-    for row in rows:
+    for row in sorted(rows, key=lambda row: (row.axis, -row.hidden_ns, row.name)):
         if sum(other.axis == row.axis for other in kept) < _HIDERS:
             kept.append(row)
     return kept
-
-
-def _rank_hider(row: Hider) -> tuple[str, int, str]:
-    return (row.axis, -row.hidden_ns, row.name)

@@ -67,34 +67,44 @@ def stalls(tables: TableSet, rank: int) -> Intervals:
 def _stalls(tables: TableSet, rank: int) -> Intervals:
     calls, sets = call_table.of(tables), partition.sets_of(tables, rank)
     collectives = tables.columns("collectives", rank)
-    parts, mine = calls.part_columns(), calls.rows_of(rank)
+    parts, rows = calls.part_columns(), calls.rows_of(rank)
+    # By row of `collectives`: the wait for the last member; 0 for parts of no call.
     waiting = np.zeros(len(collectives), np.int64)
-    waiting[parts["part"][mine]] = np.maximum(parts["wait_ns"][mine], 0)
+    waiting[parts["part"][rows]] = np.maximum(parts["wait_ns"][rows], 0)
     start = collectives["start_ns"]
     return (union(start, start + waiting) | sets.bubble) - sets.compute
 
 
 def _measure(tables: TableSet) -> Arrivals:
-    every = call_table.of(tables).columns()
-    met = every["complete"] & (every["group_size"] > 1) & ~every.matches("matched_by", "p2p")
-    calls = every.take(met)
-    number = np.full(len(every) + 1, -1, np.int64)
-    number[np.flatnonzero(met)] = np.arange(len(calls))
+    """Measure the arrivals at all complete collectives of several ranks.
+
+    1. A member's own way is the time from its arrival at the group's call before to this one, less what it stood still.
+    2. The last to arrive is late by its distance to the second last.
+    3. Its own doing is what its way is longer than all others', between nothing and that distance.
+    """
+    all_calls = call_table.of(tables).columns()
+    is_taken = all_calls["complete"] & (all_calls["group_size"] > 1) & ~all_calls.matches("matched_by", "p2p")
+    calls = all_calls.take(is_taken)
+    # By number of a call: its row in `calls`, -1 for those that are left out.
+    row_of_call = np.full(len(all_calls), -1, np.int64)
+    row_of_call[is_taken] = np.arange(len(calls))
+    # Members of these calls: one entry each in `row`, `rank`, `part`, `arrival` and `own`.
     parts = call_table.of(tables).part_columns()
-    row = number[parts["call"]]
-    rank, row, part = parts["rank"][row >= 0], row[row >= 0], parts["part"][row >= 0]
+    row = row_of_call[parts["call"]]
+    is_member = row >= 0
+    row, rank, part = row[is_member], parts["rank"][is_member], parts["part"][is_member]
     if not len(calls):
         nothing, words = np.zeros(0, np.int64), np.zeros(0, object)
         return Arrivals(nothing, words, words, words, nothing, nothing, nothing, np.zeros(0, bool), (nothing, nothing))
     arrival, own = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
-    first = _first_begin(tables, np.unique(rank))
+    first_begin = _first_begin(tables, np.unique(rank))
     group = calls.codes("group")[0]
     clocks = clock.of(tables)
-    for r, mine in rows_by_code(rank).items():
-        start = tables.columns("collectives", r)["start_ns"][part[mine]]
-        arrival[mine] = clocks.align(r, start)
-        since = _arrival_before(group[row[mine]], start, int(clocks.local(r, first)))
-        own[mine] = start - since - stalls(tables, r).within(since, start)
+    for member, members in rows_by_code(rank).items():
+        start = tables.columns("collectives", member)["start_ns"][part[members]]
+        arrival[members] = clocks.align(member, start)
+        since = _arrival_before(group[row[members]], start, int(clocks.local(member, first_begin)))
+        own[members] = start - since - stalls(tables, member).within(since, start)
     late_by, own_by = _margins(row, arrival, own, len(calls))
     late, from_one = calls["late_rank"], calls.matches("op", *FROM_ONE_RANK)
     return Arrivals(
@@ -122,20 +132,20 @@ def _arrival_before(group: Int, start: Int, first: int) -> Int:
 def _first_begin(tables: TableSet, ranks: Int) -> int:
     """Give the begin of the first step over ranks, on the common clock; all ways are measured from it at first."""
     clocks = clock.of(tables)
-    begins = [clocks.align(r, tables.columns("steps", r)["start_ns"][:1]) for r in ranks.tolist()]
-    return int(np.concatenate(begins).min()) if any(len(b) for b in begins) else 0
+    begins = [clocks.align(rank, tables.columns("steps", rank)["start_ns"][:1]) for rank in ranks.tolist()]
+    return int(np.concatenate(begins).min()) if any(map(len, begins)) else 0
 
 
 def _margins(row: Int, arrival: Int, own: Int, calls: int) -> tuple[Int, Int]:
     """Give for each call by how much the last arrival is later, and its own way longer, than all others'."""
     order = np.lexsort((arrival, row))
-    tail = np.searchsorted(row[order], np.arange(calls), side="right") - 1
-    last = order[tail]
+    # By call: its member that arrives last.
+    last = order[np.searchsorted(row[order], np.arange(calls), side="right") - 1]
     others = np.ones(len(row), bool)
     others[last] = False
-    best_arrival = per_code(row[others], arrival[others], np.maximum, calls)
-    best_own = per_code(row[others], own[others], np.maximum, calls)
-    return arrival[last] - best_arrival, own[last] - best_own
+    second_last = per_code(row[others], arrival[others], np.maximum, calls)
+    longest_way = per_code(row[others], own[others], np.maximum, calls)
+    return arrival[last] - second_last, own[last] - longest_way
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,7 +183,7 @@ def waiting_of(tables: TableSet, selection: Selection) -> Waiting:
     first = first_rows(pair)
     pairs = zip(rank[first].tolist(), number[first].tolist(), strict=True)
     # Place of each pair of rank and step among the cells; -1: a step that the rank's own table does not have.
-    place = np.array([place_of_cell.get(each, -1) for each in pairs], np.int64)[pair]
+    place = np.array([place_of_cell.get(rank_and_step, -1) for rank_and_step in pairs], np.int64)[pair]
     rows, place = rows[place >= 0], place[place >= 0]
     axes = distinct(axis[kept])
     cell = np.searchsorted(axes, axis[rows]) * len(cells) + place

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes, lookup, per_code, rows_of
+from usp_prof.columns.rows import group_codes, lookup, numbered, per_code, rows_by_code, rows_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,6 +43,8 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
+    """Parts of the chosen calls: one entry a part in each array."""
+
     call: NDArray[np.int64]
     rank: NDArray[np.int64]
     row: NDArray[np.int64]
@@ -50,6 +52,7 @@ class _Parts:
     wait: NDArray[np.int64]
     transfer: NDArray[np.int64]
     part: NDArray[np.int64]
+    """Row of its rank's `collectives`."""
 
 
 def pairs(tables: TableSet, calls: Columns, parts: Columns) -> tuple[Pair, ...]:
@@ -57,66 +60,72 @@ def pairs(tables: TableSet, calls: Columns, parts: Columns) -> tuple[Pair, ...]:
     chosen = _chosen(calls, parts, calls["complete"] & calls.matches("matched_by", "p2p"))
     if not len(chosen.call):
         return ()
-    receives = _texts(tables, chosen, "op") == "recv"
-    peers = _numbers(tables, chosen, "peer")
-    kept = np.flatnonzero(receives)
-    direction = group_codes(peers[kept], chosen.rank[kept], calls.codes("axis")[0][chosen.row[kept]])
-    found = []
-    for code in range(int(direction.max()) + 1 if len(kept) else 0):
-        rows = kept[direction == code]
+    sender = _values(tables, chosen, "peer")
+    receives = np.flatnonzero(_values(tables, chosen, "op") == "recv")
+    axis = calls.codes("axis")[0][chosen.row]
+    # One number for each sender, receiver and axis.
+    direction = group_codes(sender[receives], chosen.rank[receives], axis[receives])
+    directions = []
+    for places in rows_by_code(direction).values():
+        rows = receives[places]
         of_call = chosen.row[rows]
-        found.append(
+        size = calls["bytes"][of_call]
+        directions.append(
             Pair(
-                int(peers[rows[0]]),
-                int(chosen.rank[rows[0]]),
-                str(calls["axis"][of_call[0]]),
-                len(rows),
-                int(calls["bytes"][of_call].sum()) if (calls["bytes"][of_call] >= 0).all() else -1,
-                float(np.median(chosen.wait[rows])),
-                float(np.median(chosen.transfer[rows])),
+                source=int(sender[rows[0]]),
+                target=int(chosen.rank[rows[0]]),
+                axis=str(calls["axis"][of_call[0]]),
+                transfers=len(rows),
+                bytes=int(size.sum()) if (size >= 0).all() else -1,
+                wait_ns=float(np.median(chosen.wait[rows])),
+                transfer_ns=float(np.median(chosen.transfer[rows])),
             )
         )
-    return tuple(sorted(found, key=lambda p: (p.axis, p.source, p.target)))
+    return tuple(sorted(directions, key=lambda pair: (pair.axis, pair.source, pair.target)))
 
 
 def exchanges(tables: TableSet, calls: Columns, parts: Columns) -> tuple[Exchange, ...]:
-    """Measure how unevenly all-to-alls fall on their members."""
+    """Measure how unevenly all-to-alls fall on their members: what the largest receives over the mean, call by call."""
     chosen = _chosen(calls, parts, calls["complete"] & calls.matches("op", "all_to_all"))
     if not len(chosen.call):
         return ()
-    received = _numbers(tables, chosen, "out_bytes")
-    codes = group_codes(chosen.row)
-    count = int(codes.max()) + 1
-    low = per_code(codes, received, np.minimum, count)
-    largest, total = (per_code(codes, received, how, count) for how in (np.maximum, np.add))
-    known = (low >= 0) & (total > 0)
-    ratio = np.where(known, largest * np.bincount(codes) / np.maximum(total, 1), np.nan)
-    axis = calls["axis"][np.unique(chosen.row)]
-    sent = _sent(tables, calls, chosen)
-    return tuple(
-        Exchange(name, int((axis == name).sum()), float(np.mean(ratio[(axis == name) & known])), sent.get(name, ()))
-        for name in sorted(set(axis.tolist()))
-        if ((axis == name) & known).any()
+    received = _values(tables, chosen, "out_bytes")
+    # From here on one entry a call.
+    row_of_call, call = numbered(chosen.row)
+    smallest, largest, total = (
+        per_code(call, received, reduce, len(row_of_call)) for reduce in (np.minimum, np.maximum, np.add)
     )
+    is_known = (smallest >= 0) & (total > 0)  # -1: what a member received is not recorded
+    ratio = np.where(is_known, largest * np.bincount(call) / np.maximum(total, 1), np.nan)
+    axis = calls["axis"][row_of_call]
+    sent = _sent(tables, calls, chosen)
+    measured = []
+    for name in sorted(set(axis.tolist())):
+        on_axis = axis == name
+        if (on_axis & is_known).any():
+            imbalance = float(np.mean(ratio[on_axis & is_known]))
+            measured.append(Exchange(name, int(on_axis.sum()), imbalance, sent.get(name, ())))
+    return tuple(measured)
 
 
 def _sent(tables: TableSet, calls: Columns, chosen: _Parts) -> dict[str, tuple[tuple[int, int, int], ...]]:
     """Add up bytes from member to member where the split sizes are written; loops over distinct splits only."""
-    splits, names = _texts(tables, chosen, "in_split"), calls.codes("group")[1]
-    group, axis = calls.codes("group")[0][chosen.row], calls["axis"][chosen.row]
-    sizes = _numbers(tables, chosen, "in_bytes")
+    code_of_group, group_keys = calls.codes("group")
+    group, axis = code_of_group[chosen.row], calls["axis"][chosen.row]
+    splits, sizes = _values(tables, chosen, "in_split"), _values(tables, chosen, "in_bytes")
+    # Bytes by axis, source and target.
     sums: dict[tuple[str, int, int], float] = {}
     keys = list(zip(axis.tolist(), group.tolist(), chosen.rank.tolist(), splits.tolist(), sizes.tolist(), strict=True))
     distinct, times = np.unique(np.array([str(key) for key in keys]), return_index=True, return_counts=True)[1:]
     for first, repeated in zip(distinct.tolist(), times.tolist(), strict=True):
         name, code, rank, text, size = keys[first]
-        members = _members(names[code])
-        rows = _split(text)
-        if len(rows) != len(members) or sum(rows) <= 0 or size < 0:
+        members = _members(group_keys[code])
+        split = _split(text)
+        if len(split) != len(members) or sum(split) <= 0 or size < 0:
             continue
-        for member, share in zip(members, rows, strict=True):
+        for member, share in zip(members, split, strict=True):
             key = (name, rank, member)
-            sums[key] = sums.get(key, 0.0) + repeated * size * share / sum(rows)
+            sums[key] = sums.get(key, 0.0) + repeated * size * share / sum(split)
     ordered = sorted(sums.items(), key=lambda item: (-item[1], item[0]))
     return {
         name: tuple((source, target, round(total)) for (n, source, target), total in ordered if n == name)
@@ -131,10 +140,10 @@ def _members(group: str) -> list[int]:
 
 def _split(text: str) -> list[int]:
     try:
-        found = json.loads(text) if text else []
+        sizes = json.loads(text) if text else []
     except ValueError:
         return []
-    return found if isinstance(found, list) and all(isinstance(n, int) for n in found) else []
+    return sizes if isinstance(sizes, list) and all(isinstance(size, int) for size in sizes) else []
 
 
 def _chosen(calls: Columns, parts: Columns, wanted: NDArray[np.bool_]) -> _Parts:
@@ -150,17 +159,11 @@ def _chosen(calls: Columns, parts: Columns, wanted: NDArray[np.bool_]) -> _Parts
     )
 
 
-def _numbers(tables: TableSet, chosen: _Parts, name: str) -> NDArray[np.int64]:
-    found = np.full(len(chosen.rank), -1, np.int64)
-    for rank in np.unique(chosen.rank).tolist():
-        mine = chosen.rank == rank
-        found[mine] = tables.columns("collectives", rank)[name][chosen.part[mine]]
-    return found
-
-
-def _texts(tables: TableSet, chosen: _Parts, name: str) -> NDArray[np.object_]:
-    found = np.full(len(chosen.rank), "", object)
-    for rank in np.unique(chosen.rank).tolist():
-        mine = chosen.rank == rank
-        found[mine] = tables.columns("collectives", rank)[name][chosen.part[mine]]
-    return found
+def _values(tables: TableSet, chosen: _Parts, name: str) -> NDArray[Any]:
+    """Give a column of `collectives` for each of some parts (at least one)."""
+    by_rank = rows_by_code(chosen.rank)
+    columns = {rank: tables.columns("collectives", rank)[name] for rank in by_rank}
+    values = np.empty(len(chosen.rank), next(iter(columns.values())).dtype)
+    for rank, rows in by_rank.items():
+        values[rows] = columns[rank][chosen.part[rows]]
+    return values

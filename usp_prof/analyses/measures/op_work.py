@@ -42,16 +42,19 @@ class OpKind:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankWork:
-    """One rank's compute: parallel arrays over its activities; `kind` and `owner` are -1 where no op is known."""
+    """One rank's compute: one entry an activity in each array."""
 
     names: list[str]
     name: Ints
+    """Place in `names`."""
     event: Ints
     start_ns: Ints
     dur_ns: Ints
     kinds: list[OpKind]
     kind: Ints
+    """Place in `kinds` of the op that it carries out; -1 where none is known."""
     owner: Ints
+    """Row in `ops` of that op; -1 likewise."""
     step: Ints
     on_gpu: bool
 
@@ -84,8 +87,8 @@ def _inside(step: Ints, selection: Selection) -> NDArray[np.bool_]:
 
 def _one_type(tables: TableSet) -> str:
     """Give the type of all of the run's numbers, where it trains in one and the recorder says so."""
-    said = tables.manifest.dtype if tables.manifest is not None else ""
-    return "float" if said in _FULL else ""
+    declared = tables.manifest.dtype if tables.manifest is not None else ""
+    return "float" if declared in _FULL else ""
 
 
 _FULL = ("fp32", "float32")
@@ -93,11 +96,12 @@ _FULL = ("fp32", "float32")
 
 def _tell_lists(kinds: list[OpKind], kind: Ints, name: Ints, names: list[str]) -> None:
     """Cost ops on lists of tensors by the type that their kernels' names tell, where nothing else told it."""
-    has_no_cost = lookup([each.cost is None and LIST in each.types for each in kinds], kind, missing=False)
+    has_no_cost = lookup([of_kind.cost is None and LIST in of_kind.types for of_kind in kinds], kind, missing=False)
     for place in distinct(kind[has_no_cost]).tolist():
-        told = next(filter(None, (element_type(names[code]) for code in distinct(name[kind == place]).tolist())), "")
-        if told:
-            kinds[place] = replace(kinds[place], cost=_cost(kinds[place], told))
+        kernels = [names[code] for code in distinct(name[kind == place]).tolist()]
+        element = next(filter(None, map(element_type, kernels)), "")
+        if element:
+            kinds[place] = replace(kinds[place], cost=_cost(kinds[place], element))
 
 
 def _cost(kind: OpKind, lists: str) -> Cost | None:
@@ -135,25 +139,26 @@ def _counts(ops: Columns, kinds: list[OpKind], kind_of: Ints) -> NDArray[np.bool
 
 def _encloses(wanted: NDArray[np.bool_], parent: Ints) -> NDArray[np.bool_]:
     """Say which ops have a wanted op somewhere inside."""
-    found = np.zeros(len(wanted), dtype=bool)
+    encloses = np.zeros(len(wanted), dtype=bool)
+    # From the wanted ops outwards, level by level; what was marked on the way has been followed already.
     above = distinct(parent[wanted])
     above = above[above >= 0]
     while len(above):
-        found[above] = True
+        encloses[above] = True
         above = distinct(parent[above])
         above = above[above >= 0]
-        above = above[~found[above]]
-    return found
+        above = above[~encloses[above]]
+    return encloses
 
 
 def _owners(ops: Columns, events: Ints, known: NDArray[np.bool_]) -> Ints:
     """Climb from each op to the nearest one with a formula; where there is none, stay."""
-    start = rows_of(ops["event"], events)
-    parent = np.append(rows_of(ops["event"], ops["parent"]), -1)
-    knows = np.append(known, False)
-    current, owner = start.copy(), np.full(len(start), -1, np.int64)
+    own_row = rows_of(ops["event"], events)
+    parent = rows_of(ops["event"], ops["parent"])
+    # By event: the row that the climb has reached; -1 when it is over, with an owner or at the top.
+    current, owner = own_row, np.full(len(own_row), -1, np.int64)
     while (current >= 0).any():
-        found = (owner < 0) & (current >= 0) & knows[current]
-        owner[found] = current[found]
-        current = np.where(owner >= 0, -1, parent[current])
-    return np.where(owner >= 0, owner, start)
+        has_formula = lookup(known, current, missing=False)
+        owner[has_formula] = current[has_formula]
+        current = np.where(has_formula, -1, lookup(parent, current, missing=-1))
+    return np.where(owner >= 0, owner, own_row)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import first_rows, group_codes, numbered
+from usp_prof.columns.rows import first_rows, group_codes
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.topology import Axis, AxisSource
 from usp_prof.tables.communication.posts import P2P
@@ -78,32 +78,34 @@ class Traffic:
 
 def traffic_of(ranks: Mapping[int, Columns]) -> dict[str, Traffic]:
     """Gather the traffic of every group by its key; that without a group by the empty key."""
-    found: dict[str, Traffic] = {}
+    traffic_of_group: dict[str, Traffic] = {}
     for columns in ranks.values():
         if not len(columns):
             continue
-        names = ("group", "op", "phase", "shape", "axis", "axis_source")
-        coded = [columns.codes(name) for name in names]
-        posted = (columns["op_event"] >= 0) | (columns["phase"] != "")
-        sizes, size = np.unique(columns["in_bytes"], return_inverse=True)
-        alike = group_codes(*(codes for codes, _ in coded), size, posted.astype(np.int64))
-        first = first_rows(alike)
-        lines = np.stack([codes for codes, _ in coded], axis=1)[first].tolist()
+        texts = [columns.codes(name) for name in ("group", "op", "phase", "shape", "axis", "axis_source")]
+        is_posted = (columns["op_event"] >= 0) | (columns["phase"] != "")
+        size = columns["in_bytes"]
+        # Parts that are alike in all of these are counted at once.
+        alike = group_codes(*(codes for codes, _ in texts), size, is_posted.astype(np.int64))
         counts = np.bincount(alike).tolist()
-        for line, row, count in zip(lines, first.tolist(), counts, strict=True):
-            key, op, phase, shape, axis, source = (v[code] for code, (_, v) in zip(line, coded, strict=True))
-            traffic = found.setdefault(key, Traffic())
-            traffic.kinds[Kind(op, phase, shape, int(sizes[size[row]]), bool(posted[row]))] += count
+        for row, count in zip(first_rows(alike).tolist(), counts, strict=True):
+            key, op, phase, shape, axis, source = (values[codes[row]] for codes, values in texts)
+            traffic = traffic_of_group.setdefault(key, Traffic())
+            traffic.kinds[Kind(op, phase, shape, int(size[row]), bool(is_posted[row]))] += count
             if source == AxisSource.MARK:
                 traffic.marks[axis] += count
-        groups, keys = coded[0]
-        own, number = numbered(groups[first_rows(group_codes(groups, columns["step"]))])
-        for code, count in zip(own.tolist(), np.bincount(number).tolist(), strict=True):
-            found[keys[code]].steps += count
-            rows = columns.take((groups == code) & columns.matches("op", *P2P))
-            if len(rows):
-                found[keys[code]].transfers = found[keys[code]].transfers.beside(transfers_of(rows))
-    return found
+        group, keys = texts[0]
+        # One entry for each step of each group.
+        group_of_step = group[first_rows(group_codes(group, columns["step"]))]
+        for code, steps in enumerate(np.bincount(group_of_step, minlength=len(keys)).tolist()):
+            if not steps:
+                continue
+            traffic = traffic_of_group[keys[code]]
+            traffic.steps += steps
+            transfers = columns.take((group == code) & columns.matches("op", *P2P))
+            if len(transfers):
+                traffic.transfers = traffic.transfers.beside(transfers_of(transfers))
+    return traffic_of_group
 
 
 def inferred(traffic: Mapping[str, Traffic], groups: Iterable[Group]) -> dict[str, Inferred]:
@@ -131,8 +133,9 @@ def inferred(traffic: Mapping[str, Traffic], groups: Iterable[Group]) -> dict[st
 
 def infer(traffic: Traffic) -> Inferred:
     """Infer the axis of a group from its traffic."""
-    candidates = [told for told in (_pipeline(traffic), _gradients(traffic), _activations(traffic)) if told.reason]
-    return candidates[0] if len(candidates) == 1 else Inferred()
+    judged = (_pipeline(traffic), _gradients(traffic), _activations(traffic))
+    fitting = [axis for axis in judged if axis.reason]
+    return fitting[0] if len(fitting) == 1 else Inferred()
 
 
 def made_for(library: str) -> Inferred:
@@ -159,7 +162,7 @@ def _pipeline(traffic: Traffic) -> Inferred:
 
 
 def _gradients(traffic: Traffic) -> Inferred:
-    """Gradients are reduced in the backward pass or around the optimizer, never in forward.
+    """Infer data parallelism: gradients are reduced in the backward pass or around the optimizer, never in forward.
 
     Scalars (a norm, a loss) say nothing. A reduction once a step beside sends may be that of tied embeddings.
     """
@@ -177,7 +180,7 @@ def _gradients(traffic: Traffic) -> Inferred:
 
 
 def _activations(traffic: Traffic) -> Inferred:
-    """Activations are reduced many times a step, with the same sizes in forward and in backward.
+    """Infer tensor parallelism: activations are reduced many times a step, with the same sizes forward and backward.
 
     Statistics (batch norm, the balance of experts) are small; gradients are not reduced in forward.
     """

@@ -179,15 +179,17 @@ class Labelled:
 
 
 def by_named_order(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[list[Labelled]]:
-    """Name the stretches (row and turn) of each rank by the first schedule that fits; nothing where none does."""
+    """Name the stretches (row and turn) of each rank by the first schedule that fits; nothing where none does.
+
+    A schedule fits where every rank's groups of turns are those of its order: with (F, sends) (F, sends) (B) (B) on the
+    first of two ranks, GPipe of two micro-batches does.
+    """
     observed = [_grouped(of_rank) for of_rank in turns]
     for candidate in _candidates(turns):
         expected = [_grouped(list(enumerate(_expected_turns(candidate, rank)))) for rank in range(len(candidate))]
-        if all(_same(*pair) for pair in zip(observed, expected, strict=True)):
-            return [
-                _by_order(one, theirs, candidate[rank])
-                for rank, (one, theirs) in enumerate(zip(observed, expected, strict=True))
-            ]
+        of_ranks = list(zip(observed, expected, candidate, strict=True))
+        if all(_same(seen, planned) for seen, planned, _ in of_ranks):
+            return [_by_order(seen, planned, acts) for seen, planned, acts in of_ranks]
     return []
 
 
@@ -210,54 +212,65 @@ def _same(one: list[tuple[Turn, list[int]]], other: list[tuple[Turn, list[int]]]
 def _candidates(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[Order]:
     """List the orders of all schedules that have as many forwards on the first rank."""
     forwards = sum(turn.kind == FORWARD for _, turn in turns[0])
-    found = []
+    orders = []
     for chunks in range(1, _MOST_CHUNKS + 1):
         if forwards and forwards % chunks == 0:
             for schedule in Schedule:
                 try:
-                    found.append(order(schedule, Shape(len(turns), forwards // chunks, chunks)))
-                except UsageError:
+                    orders.append(order(schedule, Shape(len(turns), forwards // chunks, chunks)))
+                except UsageError:  # the schedule has no such shape
                     continue
-    return found
+    return orders
 
 
 def _expected_turns(candidate: Order, rank: int) -> list[Turn]:
-    home = {action.stage: place for place, acts in enumerate(candidate) for action in acts}
-    return [Turn(FORWARD if a.kind is Kind.FORWARD else BACKWARD, _sends(a, home, rank)) for a in candidate[rank]]
+    """Give the turns of one rank of an order."""
+    rank_of_stage = {action.stage: place for place, acts in enumerate(candidate) for action in acts}
+    return [
+        Turn(FORWARD if action.kind is Kind.FORWARD else BACKWARD, _sends(action, rank_of_stage, rank))
+        for action in candidate[rank]
+    ]
 
 
-def _sends(action: Action, home: Mapping[int, int], rank: int) -> bool:
+def _sends(action: Action, rank_of_stage: Mapping[int, int], rank: int) -> bool:
+    """Say whether an action's result goes to another rank: that of the next stage, of a backward the one before."""
     if action.kind is Kind.WEIGHT_GRADIENT:
         return False
     following = action.stage + (1 if action.kind is Kind.FORWARD else -1)
-    return home.get(following, rank) != rank
+    return rank_of_stage.get(following, rank) != rank
 
 
 def _by_order(
     observed: list[tuple[Turn, list[int]]], expected: list[tuple[Turn, list[int]]], acts: Sequence[Action]
 ) -> list[Labelled]:
-    found = []
+    """Label the rows of each observed group with the actions of the group beside it."""
+    labels = []
     for (_, rows), (_, places) in zip(observed, expected, strict=True):
-        named = tuple((str(acts[place].kind), acts[place].stage, acts[place].micro_batch) for place in places)
-        found.append(Labelled(tuple(rows), named))
-    return found
+        actions = [acts[place] for place in places]
+        named = tuple((str(action.kind), action.stage, action.micro_batch) for action in actions)
+        labels.append(Labelled(tuple(rows), named))
+    return labels
 
 
 def counted(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[list[Labelled]]:
-    """Count micro-batches through where every rank has as many forwards as backwards; else tell the kinds only."""
-    numbers = {sum(turn.kind == kind for _, turn in one) for one in turns for kind in (FORWARD, BACKWARD)}
-    plain = len(numbers) == 1 and all(
-        turn.sends == (place != (len(turns) - 1 if turn.kind == FORWARD else 0))
-        for place, one in enumerate(turns)
-        for _, turn in one
+    """Count micro-batches through in a plain pipeline; else tell the kinds only.
+
+    A pipeline is plain where all ranks have as many forwards as backwards, and all send after each turn, but for the
+    last stage's forwards and the first stage's backwards.
+    """
+    counts = {sum(turn.kind == kind for _, turn in of_rank) for of_rank in turns for kind in (FORWARD, BACKWARD)}
+    silent_stage = {FORWARD: len(turns) - 1, BACKWARD: 0}
+    is_plain = len(counts) == 1 and all(
+        turn.sends == (stage != silent_stage[turn.kind]) for stage, of_rank in enumerate(turns) for _, turn in of_rank
     )
-    found: list[list[Labelled]] = []
-    for stage, one in enumerate(turns):
-        seen = {FORWARD: 0, BACKWARD: 0}
-        mine = []
-        for row, turn in one:
+    labels: list[list[Labelled]] = []
+    for stage, of_rank in enumerate(turns):
+        micro_batch = {FORWARD: 0, BACKWARD: 0}
+        of_stage = []
+        for row, turn in of_rank:
             kind = str(Kind.FORWARD if turn.kind == FORWARD else Kind.BACKWARD)
-            mine.append(Labelled((row,), ((kind, stage, seen[turn.kind]) if plain else (kind, -1, -1),)))
-            seen[turn.kind] += 1
-        found.append(mine)
-    return found
+            action = (kind, stage, micro_batch[turn.kind]) if is_plain else (kind, -1, -1)
+            of_stage.append(Labelled((row,), (action,)))
+            micro_batch[turn.kind] += 1
+        labels.append(of_stage)
+    return labels

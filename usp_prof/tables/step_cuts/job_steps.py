@@ -61,15 +61,15 @@ def cut(sources: Mapping[int, Source], health: Iterable[HealthRow]) -> Stepped:
         return Stepped(sources, rows)
     cuts = _Job(sources, own, guessed).cuts()
     # Steps that are whole on every rank that could be cut.
-    common = sorted(set.intersection(*(set(found.number.tolist()) for found in cuts.values()))) if cuts else []
+    common = sorted(set.intersection(*(set(of_rank.number.tolist()) for of_rank in cuts.values()))) if cuts else []
     if not common:
         return _uncut(sources, own, guessed, rows)
     wrapped = dict(sources)
-    for rank, found in cuts.items():
-        kept = np.isin(found.number, common)
+    for rank, of_rank in cuts.items():
+        kept = np.isin(of_rank.number, common)
         if rank in guessed:
-            start, end = found.at_ns[:-1][kept], found.at_ns[1:][kept]
-            steps = with_host(sources[rank], found.number[kept], start, end, found.source)
+            start, end = of_rank.at_ns[:-1][kept], of_rank.at_ns[1:][kept]
+            steps = with_host(sources[rank], of_rank.number[kept], start, end, of_rank.source)
             wrapped[rank] = recut(sources[rank], rank, steps)
         elif not kept.all():
             steps = some_of(own[rank], np.isin(own[rank]["step"], common))
@@ -80,7 +80,7 @@ def cut(sources: Mapping[int, Source], health: Iterable[HealthRow]) -> Stepped:
         wrapped[rank] = recut(sources[rank], rank, with_host(sources[rank], nothing, nothing, nothing, CALLS))
     is_recut = {*cuts, *lost}
     rows = [row for row in rows if row.rank not in is_recut or row.code not in _REPLACED]
-    return Stepped(wrapped, rows + _told(cuts, guessed, lost, len(common)))
+    return Stepped(wrapped, rows + _health(cuts, guessed, lost, len(common)))
 
 
 def _is_guessed(steps: Columns) -> bool:
@@ -102,16 +102,15 @@ class _Job:
 
     def cuts(self) -> dict[int, Cut]:
         """Cut as many ranks as can be; none when no rank shows where a step begins and no periods repeat."""
-        found = self._marked() or self._first()
+        cuts = self._marked() or self._first()
+        # In each round the ranks that share calls with one that is cut already.
         while True:
-            reached = {
-                rank: new
-                for rank in self._guessed
-                if rank not in found and (new := self._alike(rank, found)) is not None
-            }
+            left = [rank for rank in self._guessed if rank not in cuts]
+            tried = {rank: self._alike(rank, cuts) for rank in left}
+            reached = {rank: cut for rank, cut in tried.items() if cut is not None}
             if not reached:
-                return dict(sorted(found.items()))
-            found |= reached
+                return dict(sorted(cuts.items()))
+            cuts |= reached
 
     def _marked(self) -> dict[int, Cut]:
         """Take the ranks whose steps are marked, and whose marks are linked to device work."""
@@ -135,8 +134,8 @@ class _Job:
             if self._has_host(rank) and self._own[rank].matches("source", PATTERN).all():
                 return {rank: self._own_cut(rank)}
         # A rank whose host was recorded, and showed nothing that repeats, is not searched again.
-        found = {rank: self._periods(rank) for rank in ranks[:_TRIED] if not self._has_host(rank)}
-        cuts = {rank: cut for rank, cut in found.items() if cut is not None}
+        tried = {rank: self._periods(rank) for rank in ranks[:_TRIED] if not self._has_host(rank)}
+        cuts = {rank: cut for rank, cut in tried.items() if cut is not None}
         most = max(cuts, key=lambda rank: len(cuts[rank].at_ns), default=None)
         return {} if most is None else {most: cuts[most]}
 
@@ -162,17 +161,18 @@ class _Job:
 
     def _alike(self, rank: int, cuts: Mapping[int, Cut]) -> Cut | None:
         """Cut a rank as the rank with which it shares most calls is cut."""
-        nearest, theirs, mine = -1, np.zeros(0, np.int64), np.zeros(0, np.int64)  # rows of the calls they share
+        # The rank that shares most so far, and the rows of the shared calls on it and on this rank.
+        nearest, their_rows, own_rows = -1, np.zeros(0, np.int64), np.zeros(0, np.int64)
         for other, cut in cuts.items():
             period = int(np.median(np.diff(cut.at_ns)))
-            rows, own_rows = shared_calls(self._parts[other], other, self._parts[rank], rank, period)
-            if len(own_rows) > len(mine):
-                nearest, theirs, mine = other, rows, own_rows
-            if len(mine) and len(mine) == len(self._parts[rank]):
+            rows_of_other, rows = shared_calls(self._parts[other], other, self._parts[rank], rank, period)
+            if len(rows) > len(own_rows):
+                nearest, their_rows, own_rows = other, rows_of_other, rows
+            if len(own_rows) and len(own_rows) == len(self._parts[rank]):
                 break
         if nearest < 0 or not len(self.work(rank)):
             return None
-        their_start, start = self._parts[nearest]["start_ns"][theirs], self._parts[rank]["start_ns"][mine]
+        their_start, start = self._parts[nearest]["start_ns"][their_rows], self._parts[rank]["start_ns"][own_rows]
         return cut_like(cuts[nearest], self.work(nearest), their_start, self.work(rank), start)
 
 
@@ -221,17 +221,17 @@ def _calls_by_group(source: Source) -> dict[str, int]:
     }
 
 
-def _told(cuts: Mapping[int, Cut], guessed: list[int], lost: list[int], steps: int) -> list[HealthRow]:
+def _health(cuts: Mapping[int, Cut], guessed: list[int], lost: list[int], steps: int) -> list[HealthRow]:
     """Say how steps were cut, and on which ranks they could not be."""
-    found = [rank for rank in guessed if rank in cuts]
+    cut_ranks = [rank for rank in guessed if rank in cuts]
     rows = []
-    if any(cuts[rank].source == CALLS for rank in found):
+    if any(cuts[rank].source == CALLS for rank in cut_ranks):
         detail = (
             f"no step marks: {steps} whole periods of the calls that all ranks share, cut alike on all of them; where "
             f"a step begins within the period is not known; {RECORD_MARKS}"
         )
-        rows.append(HealthRow("steps_by_calls", Severity.INFO, count=len(found), detail=detail))
-    elif found:
+        rows.append(HealthRow("steps_by_calls", Severity.INFO, count=len(cut_ranks), detail=detail))
+    elif cut_ranks:
         detail = (
             f"no step marks: {steps} whole periods of the device's work; where a step begins within the period is not "
             f"known; {RECORD_MARKS}"
