@@ -66,6 +66,24 @@ def test_a_small_message_that_waits_for_a_large_one_tells_no_latency() -> None:
     assert found.latency_ns.max() == pytest.approx(400_000, rel=0.05)
 
 
+def test_messages_of_nearly_one_size_tell_no_latency() -> None:
+    traces = {}
+    for rank in range(2):
+        trace = traces[rank] = Trace(rank, 2, device="cpu").group("1", [0, 1], "mesh_dp")
+        for step in range(4):
+            at = step * 300_000_000
+            trace.step(step, at, 300_000_000).op("aten::mm", at, 1_000_000)
+            # A line through these two would leave 88 of 90 ms without bytes.
+            for number, (elements, took) in enumerate([(500_000, 90_000_000), (510_000, 90_040_000), (64, 400_000)]):
+                begin = at + 2_000_000 + number * 95_000_000
+                trace.gloo(
+                    "all_reduce", begin, took, dims=(elements,), sequence=3 * step + number,
+                    group="1", posted_at=begin - 100_000,
+                )  # fmt: skip
+    found = network_of(table_set(traces, Manifest(device="cpu")))
+    assert found.latency_ns.max() == pytest.approx(400_000, rel=0.05)
+
+
 def test_kernels_scale_along_the_line() -> None:
     times = KernelTimes(constant_ns=5_000, flop_per_ns=1e6, shortest_ns=2_000)
     half = times.scaled(np.array([105_000, 40_000, 2_000]), np.array([1e11, 0.0, 0.0]), 0.5)

@@ -94,7 +94,7 @@ def _fit_products(tables: TableSet) -> KernelTimes:
 # Times of communication under other conditions: latency and bandwidth fitted to the run's own calls.
 #
 # A call of an axis and an operation takes a latency and its bytes at a bandwidth: t = a + bytes / b, a line through
-# the calls of that kind whose messages have at least two sizes. Where all are alike, nothing tells the two apart: then
+# the calls of that kind whose messages differ enough in size. Where all are alike, nothing tells the two apart: then
 # the latency is that of the run's small messages on any axis, or a usual one, and the bandwidth has the rest.
 
 
@@ -108,6 +108,8 @@ class Algorithm(StrEnum):
 
 SMALL_BYTES = 65_536
 """Smaller messages take their latency and little else."""
+APART = 2
+"""The largest message is so many times the smallest where a line through them tells the latency."""
 USUAL_LATENCY_NS = 20_000
 """Of a collective inside a node over NCCL, 10 to 30 us are usual; taken where the run has no small messages."""
 
@@ -201,9 +203,9 @@ def _alone(group: Ints, begin: Ints, end: Ints) -> Flags:
 
 
 def _intercept(size: Ints, time: Floats) -> float | None:
-    """Give where the line through the medians of each size meets no bytes; `None` where one size is all there is."""
+    """Give where the line through the medians of each size meets no bytes; `None` where sizes are (nearly) alike."""
     sizes = np.unique(size)
-    if len(sizes) < 2:
+    if len(sizes) < 2 or sizes[-1] < APART * sizes[0]:
         return None
     median = np.array([np.median(time[size == each]) for each in sizes.tolist()])
     slope = (median[-1] - median[0]) / (sizes[-1] - sizes[0])

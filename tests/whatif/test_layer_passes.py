@@ -1,0 +1,30 @@
+"""Layers of a pass: cut where one layer's work ends, also where a layer is one long node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.node_work import FORWARD
+from usp_prof.run import open_run
+from usp_prof.whatif.edits.layer_passes import first_forwards, heads, passes_of
+
+RUN = Path(__file__).parents[2] / "traces" / "recorded-zero3-prefetch"
+LAYERS = 6
+
+
+@pytest.mark.skipif(not RUN.is_dir(), reason="the recorded run is not here")
+def test_each_layers_paced_forward_lies_in_a_piece_of_its_own(tmp_path: Path) -> None:
+    tables = open_run(RUN, cache_dir=tmp_path).tables
+    graph = graph_of(tables)
+    for rank in tables.ranks:
+        forwards = [each for each in passes_of(graph, tables, rank) if each.key[1] == FORWARD]
+        assert len(first_forwards(forwards)) == len(forwards) == 2  # of two steps
+        for each in forwards:
+            begins = np.array([head for _, head in heads(graph, each.rows, LAYERS)])
+            paces = [row for row in each.rows if graph.names[graph.nodes.name[row]] == "pace::fwd"]
+            assert [layer for layer, _ in heads(graph, each.rows, LAYERS)] == list(range(LAYERS))
+            assert np.searchsorted(begins, paces, side="right").tolist() == list(range(1, LAYERS + 1))

@@ -1,0 +1,255 @@
+"""Messages of another ZeRO stage: gathers of weights and reductions of gradients, as long as the run's own.
+
+    stage   gradients                         weights
+    0       all-reduced in backward           -
+    1, 2    reduce-scattered in backward      gathered after the optimizer
+    3       reduce-scattered in backward      gathered before each layer's forward and backward
+
+Over gloo it is otherwise. A reduce-scatter runs as an all-reduce there, and takes as long. ZeRO-2 and -3 are FSDP2's: a
+rank waits for the reduction of each layer, and under ZeRO-2 gathers a layer's weights before its forward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.intervals import union
+from usp_prof.model.errors import UsageError
+from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.insertion import Added
+from usp_prof.replay.node_work import BACKWARD, OPTIMIZER, work_of
+from usp_prof.replay.peers import calls_of
+from usp_prof.whatif.edits.layer_passes import first_forwards, heads, last_backwards, passes_of, ready_after
+from usp_prof.whatif.fitted_times import network_of, on_axis
+
+if TYPE_CHECKING:
+    from usp_prof.replay.graph import Flags, Graph
+    from usp_prof.tables.table_set import TableSet
+    from usp_prof.whatif.edits.kind import Request
+
+
+SLOWER = 1.25
+"""Cautiously, a gather takes so many times what a reduction of as many bytes does."""
+
+
+def over_gloo(tables: TableSet) -> bool:
+    """Say whether gloo carries the run's messages."""
+    return any(tables.columns("collectives", rank).matches("library", "gloo").any() for rank in tables.ranks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reductions:
+    """The run's reductions of gradients. By rank: the group, and one step's latency and time of the bytes alone."""
+
+    rows: Flags
+    group: dict[int, int]
+    latency_ns: float
+    bytes_ns: dict[int, float]
+    """As a gather of all these bytes would take."""
+
+
+def reductions(graph: Graph, request: Request) -> Reductions:
+    """Find what reduces gradients over the data-parallel ranks."""
+    found, rows = network_of(request.tables), on_axis(graph, request, "dp")
+    kinds = [op in ("all_reduce", "reduce_scatter") for op in found.op]
+    reduces = found.spread(graph, np.array(kinds, bool)[found.op_code], 0.0) > 0
+    phase = np.append(work_of(request.tables).phase, np.zeros(graph.added, np.int64))
+    rows = rows & reduces & graph.tied & (phase != OPTIMIZER)
+    if not rows.any():
+        raise UsageError(
+            f"edit {request.edit}: no reduction of gradients over dp was seen on two ranks of a group",
+            hint="read all ranks of a group; the run needs dp of at least 2",
+        )
+    as_all_reduce = ("all_reduce", "reduce_scatter") if over_gloo(request.tables) else ("all_reduce",)
+    halved = np.array([0.5 if op in as_all_reduce else 1.0 for op in found.op])[found.op_code]
+    latency = float(np.median(found.latency(graph)[rows]))
+    only = np.maximum(graph.transfer - latency, 0) * found.spread(graph, halved, 1.0)
+    groups = found.spread(graph, calls_of(request.tables).codes("group")[0].astype(np.float64), -1.0)
+    steps = max(1, len(np.unique(graph.nodes.step[rows])))
+    ranks = np.unique(graph.nodes.rank[rows]).tolist()
+    mine = {rank: rows & (graph.nodes.rank == rank) for rank in ranks}
+    return Reductions(
+        np.asarray(rows),
+        {rank: int(groups[np.flatnonzero(mine[rank])[0]]) for rank in ranks},
+        latency * (SLOWER if request.cautious else 1.0),
+        {
+            rank: float(only[rows].sum()) * _apart(graph, rows) / steps * (SLOWER if request.cautious else 1.0)
+            for rank, rows in mine.items()
+        },
+    )
+
+
+def _apart(graph: Graph, rows: Flags) -> float:
+    """Give the time in which any of these calls moves data, as a share of the sum of all: 1 where none overlap.
+
+    Messages that share a link take longer each, not together.
+    """
+    end, transfer = graph.nodes.end[rows], graph.transfer[rows]
+    return union(end - transfer, end).length / max(1, int(transfer.sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """What is gathered and reduced in one message: each layer of a stage, and all that lies outside of layers."""
+
+    layers: int
+    outside: float
+    """The embedding's and the head's share of the weights; 0 with a pipeline, where two stages share them."""
+    stages: int
+    """Stages on a rank."""
+
+    @property
+    def layer(self) -> float:
+        """A layer's share of the rank's weights."""
+        return (1 - self.outside) / self.layers / self.stages
+
+
+_OUTSIDE = -1
+"""Stands for the embedding and the head in a message's key."""
+
+
+def _units(request: Request) -> Units:
+    model, layout = request.layout.model, request.layout
+    layers = model.layers // max(layout.pp * layout.chunks, 1) if model else 0
+    if model is None or layers < 1:
+        hint = "give --model config.json"
+        raise UsageError(f"edit {request.edit}: the model's number of layers is not known", hint=hint)
+    beside = model.embedding_parameters * (1 if model.tied_embeddings else 2)
+    is_whole = layout.pp == 1 and 0 < beside < model.parameters
+    return Units(layers, beside / model.parameters if is_whole else 0.0, max(1, layout.chunks))
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One rank's part of a call that is put in; see `Added`. Parts of a group's ranks with one `key` are one call."""
+
+    rank: int
+    group: int
+    key: tuple[int, ...]
+    transfer_ns: float
+    after: int
+    before: int
+    asked_ns: int
+    at_start: bool = False
+
+
+def _added(messages: list[Message], name: str) -> Added:
+    numbers: dict[tuple[int, tuple[int, ...]], int] = {}
+    calls = [numbers.setdefault((each.group, each.key), len(numbers)) for each in messages]
+    columns = [
+        (each.rank, call, round(each.transfer_ns), each.after, each.at_start, each.asked_ns, each.before)
+        for each, call in zip(messages, calls, strict=True)
+    ]
+    rank, call, transfer, after, at_start, asked, before = np.array(columns, np.int64).reshape(-1, 7).T
+    return Added(rank, call, transfer, after, at_start.astype(bool), asked, before, "dp", name)
+
+
+def gathers_of_weights(graph: Graph, request: Request, whole: Reductions) -> Added:
+    """Gather all weights once a step, after the optimizer; what its stream does in the next step waits for them."""
+    phase = np.append(work_of(request.tables).phase, np.zeros(graph.added, np.int64))
+    compute = (graph.nodes.kind == NodeKind.COMPUTE) & graph.measured
+    work = ~graph.nodes.of_host & (graph.nodes.kind != NodeKind.COMMUNICATION) & graph.measured
+    messages: list[Message] = []
+    for rank, group in whole.group.items():
+        mine = np.flatnonzero(compute & (graph.nodes.rank == rank) & (graph.nodes.step >= 0))
+        mine = mine[np.argsort(graph.nodes.start[mine], kind="stable")]
+        steps = graph.nodes.step[mine]
+        streams = np.flatnonzero(work & (graph.nodes.rank == rank))
+        streams = streams[np.argsort(graph.nodes.start[streams], kind="stable")]
+        for step in np.unique(steps).tolist():
+            own = mine[steps == step]
+            stepping = own[phase[own] == OPTIMIZER]
+            last = int((stepping if len(stepping) else own)[-1])
+            same_stream = graph.nodes.lane[streams] == graph.nodes.lane[last]
+            following = streams[same_stream & (graph.nodes.step[streams] > step)]
+            time = whole.latency_ns + whole.bytes_ns[rank]
+            before = int(following[0]) if len(following) else -1
+            messages.append(Message(rank, group, (step,), time, last, before, int(graph.nodes.end[last])))
+    return _added(messages, "all_gather")
+
+
+def gathers_of_layers(graph: Graph, request: Request, whole: Reductions, *, kept: bool = False) -> Added:
+    """Gather each layer's weights before its forward and its backward, asked for when the layer before begins.
+
+    The embedding's and the head's come first, in a message of their own. Where weights are `kept` until they
+    change, they are gathered before the first forward of a step alone.
+    """
+    units, ready, start = _units(request), ready_after(graph), graph.nodes.start
+    messages: list[Message] = []
+    for rank, group in whole.group.items():
+        bytes_ns, latency = whole.bytes_ns[rank], whole.latency_ns
+        passes = passes_of(graph, request.tables, rank)
+        for each in first_forwards(passes) if kept else passes:
+            before = -1
+            for layer, head in heads(graph, each.rows, units.layers):
+                key, time = (*each.key, layer), latency + bytes_ns * units.layer
+                if before >= 0:
+                    messages.append(Message(rank, group, key, time, before, head, int(start[before]), at_start=True))
+                else:  # asked for when the pass begins, and not with the work before, of another step maybe
+                    opened = (int(ready[head]), head, int(start[head]))
+                    if units.outside:
+                        outside = (*each.key, _OUTSIDE)
+                        messages.append(Message(rank, group, outside, latency + bytes_ns * units.outside, *opened))
+                    messages.append(Message(rank, group, key, time, *opened))
+                before = head
+    return _added(messages, "all_gather")
+
+
+def reductions_of_layers(graph: Graph, request: Request, whole: Reductions) -> Added:
+    """Reduce each layer's gradients after its last backward of a step, while the rank waits (FSDP2 over gloo)."""
+    units = _units(request)
+    messages: list[Message] = []
+    for rank, group in whole.group.items():
+        bytes_ns, latency = 2 * whole.bytes_ns[rank], whole.latency_ns  # an all-reduce takes the way twice
+        for each in last_backwards(passes_of(graph, request.tables, rank)):
+            last = int(each.rows[-1])
+            after_last = (last, _next_on_lane(graph, last), int(graph.nodes.end[last]))
+            for layer, head in heads(graph, each.rows, units.layers)[1:]:
+                key, time = (*each.key, layer - 1), latency + bytes_ns * units.layer
+                messages.append(Message(rank, group, key, time, head - 1, head, int(graph.nodes.end[head - 1])))
+            key, time = (*each.key, units.layers - 1), latency + bytes_ns * units.layer
+            messages.append(Message(rank, group, key, time, *after_last))
+            if units.outside:
+                outside = (*each.key, _OUTSIDE)
+                messages.append(Message(rank, group, outside, latency + bytes_ns * units.outside, *after_last))
+    return _added(messages, "reduce_scatter")
+
+
+def reductions_beside_backward(graph: Graph, request: Request, whole: Reductions) -> Added:
+    """Let the run's own reductions be waited for after backward alone, and not layer by layer (FSDP2 over gloo)."""
+    nodes = graph.nodes
+    phase = np.append(work_of(request.tables).phase, np.zeros(graph.added, np.int64))
+    backward = (nodes.kind == NodeKind.COMPUTE) & (phase == BACKWARD)
+    posts = graph.edges.take(graph.edges.kind == EdgeKind.ISSUE)
+    posted_by = np.full(len(nodes), -1, np.int64)
+    posted_by[posts.target] = posts.source
+    rows = np.flatnonzero(whole.rows)
+    rows = rows[np.lexsort((nodes.start[rows], nodes.rank[rows]))]
+    after_backward: dict[tuple[int, int], int] = {}
+    for rank, step in set(zip(nodes.rank[rows].tolist(), nodes.step[rows].tolist(), strict=True)):
+        mine = np.flatnonzero(backward & (nodes.rank == rank) & (nodes.step == step))
+        last = int(mine[np.argmax(nodes.end[mine])]) if len(mine) else -1
+        after_backward[rank, step] = _next_on_lane(graph, last) if last >= 0 else -1
+    before = [after_backward[int(nodes.rank[row]), int(nodes.step[row])] for row in rows]
+    _, call = np.unique(nodes.call[rows], return_inverse=True)
+    return Added(
+        nodes.rank[rows],
+        call.ravel(),
+        graph.transfer[rows],
+        posted_by[rows],
+        np.zeros(len(rows), bool),
+        nodes.start[rows],
+        np.array(before, np.int64),
+        "dp",
+        "reduce_scatter",
+        stands_for=rows,
+    )
+
+
+def _next_on_lane(graph: Graph, node: int) -> int:
+    """Give the node that follows on a lane, -1 after its last."""
+    following = node + 1
+    return following if following < len(graph.nodes) and graph.nodes.lane[following] == graph.nodes.lane[node] else -1
