@@ -37,11 +37,11 @@ def command(*words: object, cwd: Path, **options: object) -> subprocess.Complete
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
-@pytest.mark.parametrize("words", [("info",), ("analyze",), ("analyze", "--format", "json"), ("tables",)])
+@pytest.mark.parametrize("words", [("info",), ("analyze",), ("tables",), ("--help",)])
 def test_a_full_disk_is_no_verdict(run: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
-    target = () if words == ("tables",) else (run,)
+    target = () if words[0] in {"tables", "--help"} else (run, "-q")
     with FULL.open("w") as full:
-        done = command(words[0], *target, *words[1:], "-q", cwd=tmp_path, stdout=full)
+        done = command(*words, *target, cwd=tmp_path, stdout=full)
     assert done.returncode == Exit.FAILED
     assert "No space left" in done.stderr
     assert "Traceback" not in done.stderr
@@ -99,10 +99,35 @@ def test_names_that_are_no_utf_8_are_read(tmp_path: Path, words: tuple[str, ...]
     assert done.returncode == 0, done.stderr
 
 
-def test_a_closed_output_is_a_failure(run: Path, tmp_path: Path) -> None:
-    done = command("info", run, "-q", cwd=tmp_path, preexec_fn=lambda: os.close(1))
+@pytest.mark.parametrize("words", [("info",), ("explain",), ("--help",)])
+def test_a_closed_output_is_a_failure(run: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    target = (run, "-q") if words == ("info",) else ()
+    done = command(*words, *target, cwd=tmp_path, preexec_fn=lambda: os.close(1))
     assert done.returncode == Exit.FAILED
-    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: standard output is closed\n")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+def test_an_error_that_cannot_be_said_keeps_its_code(tmp_path: Path) -> None:
+    """It ended with 1, as a regression does: the handler's own message failed."""
+    words = [sys.executable, "-m", "usp_prof.cli.app", "analyze", "nowhere"]
+    with FULL.open("w") as full:
+        assert subprocess.run(words, stderr=full, cwd=tmp_path, check=False).returncode == Exit.UNUSABLE
+
+
+def test_messages_to_a_closed_stream_are_dropped(run: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "usp_prof.cli.app", "export", str(run), "-o", "merged.json.gz"]
+    words += ["--cache-dir", str(tmp_path / "cache")]
+    done = subprocess.run(words, cwd=tmp_path, check=False, preexec_fn=lambda: os.close(2))
+    assert done.returncode == 0
+    assert (tmp_path / "merged.json.gz").exists()
+
+
+def test_a_shown_traceback_changes_no_code(tmp_path: Path) -> None:
+    done = command("analyze", "nowhere", "--verbose", cwd=tmp_path)
+    assert done.returncode == Exit.UNUSABLE
+    assert "Traceback" in done.stderr
+    assert "\nerror: nowhere does not exist" in done.stderr
 
 
 INTERRUPTED_IMPORT = """
@@ -140,14 +165,14 @@ def test_our_own_failure_says_where_its_details_are(capsys: pytest.CaptureFixtur
     def broken() -> int:
         raise ZeroDivisionError("by nothing")
 
-    assert run_to_exit(broken, show_tracebacks=False) == Exit.FAILED
-    shown = capsys.readouterr().err
-    assert shown.startswith("error: internal error: ZeroDivisionError: by nothing")
-    details = Path(shown.partition("the details are in ")[2].partition(";")[0])
-    assert "in broken" in details.read_text()
-    details.unlink()
-    with pytest.raises(ZeroDivisionError):
-        run_to_exit(broken, show_tracebacks=True)
+    for shows_traceback in (False, True):
+        assert run_to_exit(broken, show_tracebacks=shows_traceback) == Exit.FAILED
+        shown = capsys.readouterr().err
+        assert "error: internal error: ZeroDivisionError: by nothing" in shown
+        assert shows_traceback == ("in broken" in shown)
+        details = Path(shown.partition("the details are in ")[2].partition(";")[0])
+        assert "in broken" in details.read_text()
+        details.unlink()
 
 
 @pytest.mark.parametrize("status", [0, 1, 2])

