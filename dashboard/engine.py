@@ -48,11 +48,11 @@ from usp_prof.gate.comparison import compare as compare_runs
 from usp_prof.gate.measured import Measured
 from usp_prof.inputs.discovery import discover
 from usp_prof.learn import course
+from usp_prof.learn.course import commands as commands_of_lesson
+from usp_prof.learn.course import comparison as comparison_of_lesson
 from usp_prof.learn.lessons import Lesson
 from usp_prof.learn.lessons import lesson as lesson_named
 from usp_prof.learn.lessons import lessons as all_lessons
-from usp_prof.learn.page import commands as commands_of_lesson
-from usp_prof.learn.page import comparison as comparison_of_lesson
 from usp_prof.model import finding, health, metric
 from usp_prof.model.configuration import Configuration, Recompute, broken_rule
 from usp_prof.model.edit import Edit, parse_edit

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.learn.page import from_json
+from usp_prof.learn.course import from_json
 
 if TYPE_CHECKING:
     from usp_prof.learn.measurement import LessonFigures

@@ -10,11 +10,9 @@ from course_pages import COURSE, IMAGES, known
 from trainer.configuration.options import parse
 from trainer.rules import settle
 from usp_prof.learn.comparison import claims
-from usp_prof.learn.lessons import LESSONS, Lesson, lesson, lessons
+from usp_prof.learn.course import draw, index, page, to_json
+from usp_prof.learn.lessons import LESSONS, Lesson, lesson, lessons, record
 from usp_prof.learn.measurement import measure, metrics
-from usp_prof.learn.page import index, page, to_json
-from usp_prof.learn.pictures import draw
-from usp_prof.learn.recording import record
 from usp_prof.learn.theory import THEORIES
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UspProfError

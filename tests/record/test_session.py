@@ -15,7 +15,7 @@ from usp_prof import record
 from usp_prof.contract import Manifest
 from usp_prof.record.export import enrich
 from usp_prof.record.join import recorded_entries
-from usp_prof.record.topology import survey
+from usp_prof.record.surroundings import survey
 from usp_prof.record.trace_text import ENCODING
 
 if TYPE_CHECKING:

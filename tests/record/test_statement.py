@@ -10,8 +10,7 @@ from usp_prof.record.gathering import Part
 from usp_prof.record.options import settle
 from usp_prof.record.peak import Peak
 from usp_prof.record.statement import begin, complete, dtype_name, own_part, silent
-from usp_prof.record.surroundings import Place
-from usp_prof.record.topology import Topology
+from usp_prof.record.surroundings import Place, Topology
 
 PLACE = Place(1, 4, "host", "cpu", "cpu", 1, 4)
 TOPOLOGY = Topology({"pp": 2, "dp": 2}, {1: {"pp": 0, "dp": 1}}, [GroupEntry("0", [0, 1], ["dp"])])

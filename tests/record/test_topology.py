@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from usp_prof.contract import GroupEntry
-from usp_prof.record.topology import row_major, survey
+from usp_prof.record.surroundings import row_major, survey
 
 
 @given(st.dictionaries(st.sampled_from(["pp", "dp", "cp", "tp", "ep"]), st.integers(1, 4), min_size=1))

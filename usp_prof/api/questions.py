@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Self
 
-    from usp_prof.api.predicted import Predicted
+    from usp_prof.api.compared import Predicted
     from usp_prof.api.whole import Report
     from usp_prof.tables.table_set import TableSet
 
@@ -119,7 +119,7 @@ class Questions:
 
         Raises `UspProfError` for an edit that there is not; the reference lists all.
         """
-        from usp_prof.api.predicted import Predicted  # noqa: PLC0415 - whoever only reads needs no replay
+        from usp_prof.api.compared import Predicted  # noqa: PLC0415 - whoever only reads needs no replay
         from usp_prof.model.edit import parse_edit  # noqa: PLC0415
         from usp_prof.whatif.predict import predict  # noqa: PLC0415
 

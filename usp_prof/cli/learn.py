@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import completes, note, output, write_out
 from usp_prof.learn import lessons
-from usp_prof.learn.recording import path_of, record
+from usp_prof.learn.lessons import path_of, record
 from usp_prof.model.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.charts.inputs import BreakdownRows, Part
-from usp_prof.hta import breakdowns, marks, queues
-from usp_prof.hta.path import CriticalPath
+from usp_prof.hta import breakdowns, launches
+from usp_prof.hta.breakdowns import CriticalPath
 from usp_prof.hta.window import Window
 from usp_prof.model.errors import UsageError
 from usp_prof.run import Run, open_run
@@ -125,33 +125,33 @@ class TraceAnalysis:
 
     def get_queue_length_time_series(self, ranks: list[int] | None = None) -> dict[int, pd.DataFrame]:
         """Give each stream's queue length over time, by rank."""
-        found = {rank: queues.queue_length(self.window, rank) for rank in self._chosen(ranks)}
+        found = {rank: launches.queue_length(self.window, rank) for rank in self._chosen(ranks)}
         return {rank: frame for rank, frame in found.items() if frame is not None}
 
     def get_queue_length_summary(self, ranks: list[int] | None = None) -> pd.DataFrame | None:
         """Describe the queue lengths of each rank and stream."""
-        return queues.queue_summary(self.get_queue_length_time_series(ranks))
+        return launches.queue_summary(self.get_queue_length_time_series(ranks))
 
     def get_queue_length_summary_from_time_series(
         self, queue_length_dict: Mapping[int, pd.DataFrame]
     ) -> pd.DataFrame | None:
         """Describe time series that `get_queue_length_time_series` gave."""
-        return queues.queue_summary(queue_length_dict)
+        return launches.queue_summary(queue_length_dict)
 
     def get_time_spent_blocked_on_full_queue(
         self, queue_length_dict: Mapping[int, pd.DataFrame], max_queue_length: int = MAX_QUEUE
     ) -> pd.DataFrame:
         """Sum up the time with a full queue, by rank and stream."""
-        return queues.blocked(self.window, queue_length_dict, max_queue_length)
+        return launches.blocked(self.window, queue_length_dict, max_queue_length)
 
     def get_memory_bw_time_series(self, ranks: list[int] | None = None) -> dict[int, pd.DataFrame]:
         """Give the bandwidth of copies over time, by rank and kind of copy."""
-        found = {rank: queues.bandwidth(self.window, rank) for rank in self._chosen(ranks)}
+        found = {rank: launches.bandwidth(self.window, rank) for rank in self._chosen(ranks)}
         return {rank: frame for rank, frame in found.items() if frame is not None}
 
     def get_memory_bw_summary(self, ranks: list[int] | None = None) -> pd.DataFrame | None:
         """Describe the bandwidth while anything is copied, weighted by time."""
-        return queues.bandwidth_summary(self.get_memory_bw_time_series(ranks))
+        return launches.bandwidth_summary(self.get_memory_bw_time_series(ranks))
 
     def get_cuda_kernel_launch_stats(
         self,
@@ -164,14 +164,14 @@ class TraceAnalysis:
         """Give each launch with its call's duration, its kernel's, and the delay between them."""
         del runtime_cutoff, launch_delay_cutoff, visualize  # they choose what HTA's histograms show
         chosen = self._chosen(ranks)
-        return {rank: queues.launch_stats(self.window, rank, memory=include_memory_events) for rank in chosen}
+        return {rank: launches.launch_stats(self.window, rank, memory=include_memory_events) for rank in chosen}
 
     def get_aten_op_kernels_and_delay(
         self, ranks: list[int] | None = None, sort_by: list[str] | None = None
     ) -> dict[int, pd.DataFrame]:
         """Count the kernel sequences of each ATen op, with the delays of their first kernel."""
         keys = sort_by or ["occurrence_count"]
-        return {rank: marks.of_ops(self.window, rank, keys) for rank in self._chosen(ranks)}
+        return {rank: launches.kernels_of_ops(self.window, rank, keys) for rank in self._chosen(ranks)}
 
     def get_gpu_kernels_with_user_annotations(
         self,
@@ -181,7 +181,7 @@ class TraceAnalysis:
     ) -> pd.DataFrame | None:
         """Give every kernel with the innermost device annotation around it; None where none was recorded."""
         del expand_names, shortern_names  # names are always texts here, and whole
-        return marks.of_kernels(self.window, self._chosen([rank])[0])
+        return launches.annotated_kernels(self.window, self._chosen([rank])[0])
 
     def get_gpu_user_annotation_breakdown(
         self,
@@ -194,7 +194,7 @@ class TraceAnalysis:
     ) -> pd.DataFrame | None:
         """Sum up user annotations by name on each rank; None where none was recorded."""
         del visualize, image_renderer
-        return marks.by_time(
+        return launches.annotations_by_time(
             self.window, duration_ratio, num_kernels, allowlist_patterns or [], on_device=use_gpu_annotation
         )
 

@@ -15,11 +15,10 @@ import msgspec
 
 from usp_prof import limits
 from usp_prof.contract import TRACE_METADATA_KEY
-from usp_prof.inputs.head import checked_head
 from usp_prof.inputs.kineto import wire
 from usp_prof.inputs.kineto.nanoseconds import ABSENT, from_texts
 from usp_prof.inputs.kineto.salvage import salvage, salvage_fields
-from usp_prof.inputs.kineto.split import Feed, last_seam, parse_head
+from usp_prof.inputs.kineto.split import Feed, checked_head, last_seam, parse_head
 from usp_prof.inputs.source import Source
 
 if TYPE_CHECKING:

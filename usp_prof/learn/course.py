@@ -1,24 +1,39 @@
-"""Course: figures and pictures of the recorded lessons, in a clone's `docs/course`; an installed package has none."""
+"""Course: the page, the figures and the pictures of each recorded lesson, kept in a clone's `docs/course`.
+
+`tools/make_course` writes them; the dashboard reads them. An installed package has none.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.learn.page import from_json
-from usp_prof.learn.recording import CLONE
+import msgspec
+
+from usp_prof.charts.inputs import PipelineSchedule, TimelineSlices
+from usp_prof.charts.svg import as_svg
+from usp_prof.learn.comparison import Claim, Row, claims, rows
+from usp_prof.learn.lessons import CLONE, lessons
+from usp_prof.learn.measurement import LessonFigures
+from usp_prof.model.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from usp_prof.learn.lessons import Lesson
-    from usp_prof.learn.measurement import LessonFigures
+    from usp_prof.run import Run
+
 
 FOLDER = CLONE / "docs" / "course"
 
 
 @cache
 def recorded() -> dict[str, LessonFigures]:
-    """Give what was measured of each lesson that has a page; empty where there is no clone."""
+    """Give the measured figures of each lesson that has a page, by its name; empty where there is no clone."""
     path = FOLDER / "figures.json"
     return from_json(path.read_text(encoding="utf-8")) if path.exists() else {}
 
@@ -36,3 +51,182 @@ def run_of(lesson: Lesson, path: str) -> str:
         if parts[-2:] == (lesson.name, run.name) or (run.recorded and parts[-1:] == (run.recorded,)):
             return run.name
     return ""
+
+
+# Pages: a lesson and what was measured of it, as Markdown.
+
+
+MADE = "<!-- Made by tools/make_course from usp_prof/learn/lessons and recorded runs: do not edit. -->"
+_INTRODUCTION = """\
+The [Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook) explains the techniques of
+large-scale training. Here each of them is recorded, on a laptop, and can be recorded anew: `usp-prof learn` lists the
+lessons, `usp-prof learn overlap` records one and shows it, `--open` opens the lesson and its runs in the dashboard.
+
+Nearly all runs are *paced*: in place of its arithmetic a layer waits for as long as a device would compute. A waiting
+process uses no core, so several ranks on two cores give the picture of a cluster. Communication is real, over gloo, on
+links that are slowed down where the lesson says so. Nothing here measures a GPU; what is shown is what a technique does
+to the order of things, to memory, and to messages.
+
+Every figure was measured on the recorded runs, none is typed. Beside it stands what theory makes of the declared pace,
+links and mesh. *Replayed* and *planned* are predictions of the step that saw only the first run's trace: by
+`usp-prof whatif` and by the planner calibrated on it.
+"""
+_NOT_SHOWN = """\
+Some techniques change what happens inside a device. A pace has no kernels, so a picture of them recorded here would be
+wrong: there is no lesson, or one that leaves out their speed and says so.
+
+- **Asynchronous tensor parallelism** has a lesson about what hides behind what. That narrow products are slower, and
+  that moving data takes multiprocessors, only a device shows.
+- **Fused optimizers** have a lesson about the number of operations and passes over memory. On a GPU a loop over tensors
+  shows as thousands of tiny kernels; [`unfused-optimizer`](../reference/rules.md#unfused-optimizer) names them, and the
+  edit `fused_optimizer` says what one launch would save.
+- **Compiled layers** have a lesson about the number of operations; what fewer kernels are worth, only a device shows.
+  [`host-bound`](../reference/rules.md#host-bound) names a device that waits for launches, and the edit
+  `no_launch_gaps` says what they cost.
+- **Mixed precision** has a lesson about bytes; how much faster matrix cores are, only a device shows. The edit
+  `matmul_dtype=bf16` answers it for a recorded GPU run.
+"""
+
+
+def page(lesson: Lesson, figures: LessonFigures) -> str:
+    """Write a lesson's page."""
+    parts = [
+        f"# {lesson.title}",
+        MADE,
+        f"{lesson.part}. Read with the playbook's *{lesson.playbook}*.",
+        lesson.what.strip(),
+        "## Record it",
+        f"```sh\nusp-prof learn {lesson.name}\n```",
+        f"It runs, one after another:\n\n```text\n{commands(lesson)}\n```",
+        "## What it looks like",
+        lesson.look.strip(),
+        *(_picture(lesson, run.name, run.title) for run in lesson.runs),
+        "All pictures have one time scale.",
+        "## What it comes to",
+        comparison(lesson, figures),
+        "## A question",
+        f"{lesson.question.strip()}",
+        f"<details>\n<summary>Answer</summary>\n\n{lesson.answer.strip()}\n\n</details>",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def commands(lesson: Lesson) -> str:
+    """Write the commands that record a lesson's runs, one a line."""
+    return "\n".join(f"torchrun {' '.join(lesson.command(run, run.name)[1:])}" for run in lesson.runs)
+
+
+def comparison(lesson: Lesson, figures: LessonFigures) -> str:
+    """Write what was measured of a lesson: the table, what it had to show, where it was recorded."""
+    parts = [
+        _table(rows(lesson, figures), [run.name for run in lesson.runs]),
+        _claims(claims(lesson, figures)),
+        *_remarks(figures),
+        f"Recorded on {figures.recorded}: {figures.machine}. {figures.remark}".strip(),
+    ]
+    return "\n\n".join(parts)
+
+
+def index(known: Mapping[str, LessonFigures]) -> str:
+    """Write the course's first page: lessons that were recorded lead to their page, others to their command."""
+    chosen = lessons()
+    lines = ["# The playbook, live", MADE, _INTRODUCTION.strip()]
+    by_part = sorted(chosen, key=lambda each: _order(each, chosen))
+    for part, members in groupby(by_part, key=lambda each: each.part):
+        listed = "\n".join(_entry(each, is_recorded=each.name in known) for each in members)
+        lines += [f"## {part}", listed]
+    lines += ["## What a CPU cannot show", _NOT_SHOWN.strip()]
+    toctree = "\n".join(lesson.name for lesson in chosen if lesson.name in known)
+    lines.append(f"```{{toctree}}\n:hidden:\n\n{toctree}\n```")
+    return "\n\n".join(lines) + "\n"
+
+
+def _entry(lesson: Lesson, *, is_recorded: bool) -> str:
+    if is_recorded:
+        return f"- [{lesson.title}]({lesson.name}.md)"
+    return f"- {lesson.title}: no page yet, record it yourself with `usp-prof learn {lesson.name}`"
+
+
+def to_json(known: Mapping[str, LessonFigures]) -> str:
+    """Write what was measured, six digits of each figure."""
+    rounded = msgspec.to_builtins(known)
+    return msgspec.json.format(msgspec.json.encode(_rounded(rounded)), indent=1).decode() + "\n"
+
+
+def from_json(text: str) -> dict[str, LessonFigures]:
+    """Read what was measured."""
+    return msgspec.json.decode(text, type=dict[str, LessonFigures])
+
+
+def _order(lesson: Lesson, chosen: Sequence[Lesson]) -> int:
+    """Give the place of a lesson's part: parts stand in the order in which they first come."""
+    return [each.part for each in chosen].index(lesson.part)
+
+
+def _picture(lesson: Lesson, name: str, title: str) -> str:
+    return f"**{name}**: {title}\n\n![{name}: {title}](images/{lesson.name}-{name}.svg)"
+
+
+def _table(compared: Sequence[Row], names: Sequence[str]) -> str:
+    """Write a line for each figure and source, a column for each run; a figure is named on its first line only."""
+    lines = [f"| figure | from | {' | '.join(names)} |", f"| --- | --- |{' --- |' * len(names)}"]
+    shown = ""
+    for row in compared:
+        title = row.figure if row.figure != shown else ""
+        shown = row.figure
+        lines.append(f"| {title} | {row.source} | {' | '.join(row.texts)} |")
+    return "\n".join(lines)
+
+
+def _claims(found: Sequence[Claim]) -> str:
+    return "\n".join(f"- {each.says} ({each.evidence}: {'holds' if each.holds else '**missed**'})" for each in found)
+
+
+def _remarks(figures: LessonFigures) -> list[str]:
+    told = list(dict.fromkeys(remark for run in figures.runs.values() for remark in run.remarks))
+    return [f"Not predicted: {'; '.join(told)}."] if told else []
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+# Pictures: one SVG a run, all of a lesson on one time scale, small enough to be kept in a repository.
+
+
+_Drawn = TimelineSlices | PipelineSchedule
+_TIP = re.compile(r"<title>.*?</title>", re.DOTALL)
+_BOX = re.compile(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)" fill="([^"]+)"(?:/>|></rect>)')
+
+
+def draw(lesson: Lesson, runs: Mapping[str, Run]) -> dict[str, str]:
+    """Draw a middle step of each run; a millisecond is as wide in all of them."""
+    inputs = {name: _timeline_of(lesson, run) for name, run in runs.items()}
+    until = max(int(drawn.end_ns.max()) for drawn in inputs.values())
+    return {name: _small(as_svg(replace(drawn, until_ns=until))) for name, drawn in inputs.items()}
+
+
+def _timeline_of(lesson: Lesson, run: Run) -> _Drawn:
+    drawn = run.pipeline().picture if lesson.picture == "pipeline" else run.timeline().picture
+    if not isinstance(drawn, TimelineSlices | PipelineSchedule):
+        raise InputError(f"{run.path} holds nothing to draw", hint=f"record it anew: usp-prof learn {lesson.name}")
+    return drawn
+
+
+def _small(svg: str) -> str:
+    """Write all boxes of one colour as one path, and leave out texts under the pointer, which an image never shows.
+
+    Paths go behind the grid's last line, so that they cover the grid and the numbers inside boxes cover them.
+    """
+    plain = _TIP.sub("", svg)
+    boxes: dict[str, list[str]] = {}
+    for x, y, width, height, fill in _BOX.findall(plain):
+        boxes.setdefault(fill, []).append(f"M{x},{y}h{width}v{height}h-{width}z")
+    paths = "".join(f'<path fill="{fill}" d="{"".join(each)}"/>' for fill, each in boxes.items())
+    rest = _BOX.sub("", plain)
+    behind_grid = rest.index("/>", rest.rindex("<line")) + len("/>")
+    return f"{rest[:behind_grid]}{paths}{rest[behind_grid:]}\n"

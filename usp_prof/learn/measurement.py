@@ -13,8 +13,7 @@ import numpy as np
 from usp_prof.analyses import NAMES
 from usp_prof.analyses.collectives import bus_factor
 from usp_prof.learn import theory
-from usp_prof.learn.lessons import lesson
-from usp_prof.learn.recording import path_of
+from usp_prof.learn.lessons import lesson, path_of
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.model.metric import Better, Metric, Unit

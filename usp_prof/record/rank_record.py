@@ -13,8 +13,7 @@ from usp_prof.contract import MANIFEST_NAME, Manifest
 from usp_prof.record import _torch_private, export, statement
 from usp_prof.record.gathering import Exchange, Part
 from usp_prof.record.peak import Peak, cpu_peak
-from usp_prof.record.surroundings import Place, find_place, uses_cuda
-from usp_prof.record.topology import Topology, survey
+from usp_prof.record.surroundings import Place, Topology, find_place, survey, uses_cuda
 from usp_prof.whole_files import whole_file
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from usp_prof.record.light import Notes
     from usp_prof.record.options import Settings
-    from usp_prof.record.topology import GroupsLike, MeshLike
+    from usp_prof.record.surroundings import GroupsLike, MeshLike
 
 
 class RecordingWarning(UserWarning):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from usp_prof.contract import Manifest
     from usp_prof.record.options import Settings
-    from usp_prof.record.topology import GroupsLike, MeshLike
+    from usp_prof.record.surroundings import GroupsLike, MeshLike
 
 _sessions = count()
 _open_sessions: list[Session] = []

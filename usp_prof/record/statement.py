@@ -19,8 +19,7 @@ from usp_prof.record.surroundings import CPU, software
 if TYPE_CHECKING:
     from usp_prof.record.options import Settings
     from usp_prof.record.peak import Peak
-    from usp_prof.record.surroundings import Place
-    from usp_prof.record.topology import Topology
+    from usp_prof.record.surroundings import Place, Topology
 
 
 def own_part(place: Place, topology: Topology, settings: Settings) -> Part:

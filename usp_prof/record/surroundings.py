@@ -1,15 +1,25 @@
-"""Surroundings of this process: rank, host, device, software."""
+"""Surroundings of this process: rank, host, device and software, its place in the mesh, the axes of its groups.
+
+Axes come from the actual group objects: a mesh dimension that spans the whole world *is* the default group, and two
+groups may hold the same ranks for different axes, so neither descriptions nor rank lists can tell.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
 import socket
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
+from math import prod
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from usp_prof.contract import GroupEntry
+from usp_prof.record import _torch_private
 
 _PACKAGES = ("usp-prof", "transformers", "lightning", "accelerate", "deepspeed", "torchtitan", "megatron-core")
 CPU = "cpu"
@@ -60,3 +70,106 @@ def software() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+# The place of this rank in the mesh, and the axes that each process group serves.
+
+
+MeshLike = DeviceMesh | Mapping[str, int] | Sequence[DeviceMesh] | None
+GroupsLike = Mapping[str | tuple[str, ...], "dist.ProcessGroup | Sequence[dist.ProcessGroup] | None"]
+
+_DESCRIPTION_PREFIX = "mesh_"
+
+
+@dataclass(slots=True)
+class Topology:
+    """The mesh, the coordinates that this rank knows of, and the groups that it belongs to."""
+
+    mesh: dict[str, int] = field(default_factory=dict)
+    coordinates: dict[int, dict[str, int]] = field(default_factory=dict)
+    groups: list[GroupEntry] = field(default_factory=list)
+
+
+def survey(
+    mesh: MeshLike, groups: GroupsLike | None, coordinates: Mapping[str, int] | None, rank: int, world: int
+) -> Topology:
+    """Find out what this rank can know of the job's shape."""
+    topology = Topology()
+    served: dict[str, list[str]] = {}
+    if isinstance(mesh, Mapping):
+        topology.mesh = {str(axis): int(size) for axis, size in mesh.items()}
+        topology.coordinates = row_major(topology.mesh, world)
+    else:
+        for device_mesh in _meshes(mesh):
+            _read_mesh(device_mesh, topology, served)
+    for axes, group in (groups or {}).items():
+        for one in _one_or_more(group):
+            _serve(served, one, (axes,) if isinstance(axes, str) else axes)
+    if coordinates is not None:
+        topology.coordinates.setdefault(rank, {}).update(coordinates)
+    topology.groups = [_entry(group, served) for group in _all_groups(groups)]
+    return topology
+
+
+def row_major(mesh: Mapping[str, int], world: int) -> dict[int, dict[str, int]]:
+    """Give every rank's coordinates, the last axis varying fastest; none when the sizes do not make up the world."""
+    if not mesh or prod(mesh.values()) != world:
+        return {}
+    coordinates: dict[int, dict[str, int]] = {}
+    for rank in range(world):
+        rest, place = rank, {}
+        for axis in reversed(list(mesh)):
+            rest, place[axis] = divmod(rest, mesh[axis])
+        coordinates[rank] = {axis: place[axis] for axis in mesh}
+    return coordinates
+
+
+def _meshes(mesh: DeviceMesh | Sequence[DeviceMesh] | None) -> list[DeviceMesh]:
+    if mesh is None:
+        return []
+    return [mesh] if isinstance(mesh, DeviceMesh) else list(mesh)
+
+
+def _read_mesh(mesh: DeviceMesh, topology: Topology, served: dict[str, list[str]]) -> None:
+    names = mesh.mesh_dim_names
+    if names is None:
+        raise ValueError("the device mesh has no dimension names; give it mesh_dim_names, for example ('dp', 'tp')")
+    for dimension, axis in enumerate(names):
+        topology.mesh.setdefault(axis, mesh.mesh.size(dimension))
+        if mesh.get_coordinate() is not None:
+            _serve(served, mesh.get_group(axis), (axis,))
+    for place in (mesh.mesh >= 0).nonzero().tolist():
+        rank = int(mesh.mesh[tuple(place)])
+        known = topology.coordinates.setdefault(rank, {})
+        for axis, index in zip(names, place, strict=True):
+            known.setdefault(axis, index)
+
+
+def _one_or_more(group: dist.ProcessGroup | Sequence[dist.ProcessGroup] | None) -> list[dist.ProcessGroup]:
+    if group is None:
+        return []
+    candidates: Iterable[object] = group if isinstance(group, (list, tuple)) else [group]
+    return [one for one in candidates if isinstance(one, dist.ProcessGroup)]
+
+
+def _serve(served: dict[str, list[str]], group: dist.ProcessGroup, axes: Iterable[str]) -> None:
+    known = served.setdefault(group.group_name, [])
+    known.extend(axis for axis in axes if axis not in known)
+
+
+def _all_groups(groups: GroupsLike | None) -> list[dist.ProcessGroup]:
+    if not dist.is_available() or not dist.is_initialized():
+        return []
+    every = {group.group_name: group for group in _torch_private.local_groups()}
+    for declared in (groups or {}).values():
+        for group in _one_or_more(declared):
+            every.setdefault(group.group_name, group)
+    return list(every.values())
+
+
+def _entry(group: dist.ProcessGroup, served: Mapping[str, list[str]]) -> GroupEntry:
+    description = group.group_desc
+    axes = list(served.get(group.group_name, ()))
+    if not axes and description.startswith(_DESCRIPTION_PREFIX):
+        axes = [description.removeprefix(_DESCRIPTION_PREFIX)]
+    return GroupEntry(group.group_name, dist.get_process_group_ranks(group), axes, description)

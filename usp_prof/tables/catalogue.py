@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from usp_prof.columns.table import Columns
-from usp_prof.inputs.kineto import events, threads
+from usp_prof.inputs.kineto import events
 from usp_prof.inputs.kineto.events import widened
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.health import HealthRow, Severity
@@ -66,7 +66,7 @@ SCHEMAS: tuple[Schema, ...] = (
     memory.SCHEMA,
     clock.SCHEMA,
     events.SCHEMA,
-    threads.SCHEMA,
+    events.THREADS,
     health.SCHEMA,
 )
 """Every table's schema, in the order in which the documentation shows them."""
@@ -106,7 +106,7 @@ def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str,
     kernel = kernels.build(frame, links, steps)
     return {
         "events": widened(events.SCHEMA, raw.events, rank),
-        "threads": widened(threads.SCHEMA, raw.threads, rank).whole(),
+        "threads": widened(events.THREADS, raw.threads, rank).whole(),
         "ranks": ranks.build(frame, manifest),
         "steps": step_table.build(frame, steps),
         "kernels": kernel,

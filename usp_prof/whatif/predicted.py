@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from usp_prof.contract import MANIFEST_NAME, TRACE_METADATA_KEY, format_mark
 from usp_prof.export.merged_trace import write_rank
-from usp_prof.inputs.kineto import events, threads
+from usp_prof.inputs.kineto import events
 from usp_prof.inputs.kineto.combinations import Inputs
 from usp_prof.inputs.kineto.events import RawTrace
 from usp_prof.model.errors import UsageError
@@ -156,7 +156,7 @@ def rearranged(tables: TableSet, other: Rescheduled) -> TableSet:
     for rank in tables.ranks:
         rows = _rank_rows(tables, rank, windows, other, place[rank], saved)
         found = table_from_rows(events.SCHEMA, rows)
-        raw = RawTrace(found, Inputs.none(len(rows)), table_from_rows(threads.SCHEMA, []), {}, (), "", 0)
+        raw = RawTrace(found, Inputs.none(len(rows)), table_from_rows(events.THREADS, []), {}, (), "", 0)
         made = build_rank(raw, rank, tables.manifest)
         ranks = tables.arrow("ranks", [rank])
         sources[rank] = MemorySource({**made, "ranks": ranks})

@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.inputs.kineto import events, reader, split, threads
+from usp_prof.inputs.kineto import events, reader, split
 from usp_prof.inputs.kineto.argument_types import Links
 from usp_prof.limits import MAX_WINDOW_NS
 from usp_prof.model.errors import InputError, UspProfError
@@ -129,7 +129,7 @@ def test_kineto_s_own_layout_is_read_to_the_last_nanosecond(tmp_path: Path) -> N
 def test_tables_have_the_columns_of_their_schemas(tmp_path: Path) -> None:
     trace = read(tmp_path, KINETO_LAYOUT)
     assert tuple(trace.events.column_names) == events.SCHEMA.names
-    assert tuple(trace.threads.column_names) == threads.SCHEMA.names
+    assert tuple(trace.threads.column_names) == events.THREADS.names
 
 
 @pytest.mark.parametrize("options", [{}, {"indent": 2}, {"indent": 4}, {"separators": (",", ":")}])

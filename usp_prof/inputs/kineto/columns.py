@@ -20,6 +20,7 @@ from usp_prof.inputs.kineto.argument_types import (
     WorkArguments,
 )
 from usp_prof.inputs.kineto.combinations import GrowingDeviceWork, GrowingInputs
+from usp_prof.inputs.kineto.events import ThreadNames
 from usp_prof.inputs.kineto.growing import (
     ArgumentTexts,
     Kinds,
@@ -31,7 +32,6 @@ from usp_prof.inputs.kineto.growing import (
     plain_text,
     spread,
 )
-from usp_prof.inputs.kineto.threads import ThreadNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -1,18 +1,21 @@
-"""Table of events: one row for each complete or instant event of a trace, as written."""
+"""Tables of events and of threads, as the reader of a trace gives them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from usp_prof.columns.arrow import Parted, array_of
+from usp_prof.columns.arrow import Parted, array_of, texts_of
+from usp_prof.inputs.kineto import wire
+from usp_prof.inputs.kineto.growing import plain_text
 from usp_prof.model.schema import DURATION, RANK, START, Column, Kind, Schema, integer, text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from usp_prof.inputs.kineto.combinations import DeviceWork, Inputs
     from usp_prof.model.health import HealthRow
@@ -55,7 +58,7 @@ class RawTrace:
     """What went into the ops among the events, read on the way."""
 
     threads: pa.Table
-    """By the schema of `kineto.threads`."""
+    """By the schema of `THREADS`."""
 
     metadata: Mapping[str, Any]
     """Every top-level field of the file but the events, as JSON gives them."""
@@ -108,3 +111,76 @@ def _array(column: Column, value: Any, rows: int) -> Any:  # noqa: ANN401 - an a
     if column.kind is Kind.TEXT and column.name not in PLAIN_TEXT:
         return value if pa.types.is_dictionary(value.type) else value.dictionary_encode().cast(_CODED)
     return array_of(value) if isinstance(value, np.ndarray) else value
+
+
+# Names of the threads and streams of a trace.
+
+
+THREADS = Schema(
+    "threads",
+    "Names that the trace gives to its processes and threads (a thread is a stream on a device process).",
+    (
+        RANK,
+        text("process", "The trace's pid as text."),
+        text("thread", "The trace's tid as text."),
+        text("process_name", "Name of the process."),
+        text("process_labels", "Labels of the process (CPU, GPU 0, ...)."),
+        text("thread_name", "Name of the thread or stream."),
+        integer("sort_index", "Where viewers place it."),
+    ),
+)
+
+
+_INT64 = 1 << 63
+
+
+@dataclass(slots=True)
+class ThreadNames:
+    """Collects `process_name`, `process_labels`, `thread_name` and `thread_sort_index` events."""
+
+    _processes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _threads: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, events: Iterable[wire.Event | wire.ExactEvent | wire.Metadata]) -> None:
+        """Take over metadata events; later ones win, as in the viewers."""
+        for event in events:
+            process, thread = plain_text(event.pid), plain_text(event.tid)
+            said = _arguments(event.args)
+            if event.name in {"process_name", "process_labels", "process_sort_index"}:
+                row = self._processes.setdefault(process, {})
+                if event.name == "process_labels":
+                    row["process_labels"] = plain_text(said.get("labels"))
+                elif event.name == "process_name":
+                    row["process_name"] = plain_text(said.get("name"))
+            elif event.name == "thread_name":
+                self._threads.setdefault((process, thread), {})["thread_name"] = plain_text(said.get("name"))
+            elif event.name == "thread_sort_index":
+                self._threads.setdefault((process, thread), {})["sort_index"] = _index(said.get("sort_index"))
+
+    def table(self) -> pa.Table:
+        """Give one row a thread; a process that names no thread has a row with an empty one."""
+        alone = set(self._processes) - {process for process, _ in self._threads}
+        keys = sorted([*self._threads, *((process, "") for process in alone)])
+        rows = [
+            {"process": p, "thread": t, **self._processes.get(p, {}), **self._threads.get((p, t), {})} for p, t in keys
+        ]
+        texts = ("process", "thread", "process_name", "process_labels", "thread_name")
+        columns: dict[str, Any] = {name: texts_of([row.get(name, "") for row in rows]) for name in texts}
+        columns["sort_index"] = np.array([row.get("sort_index", -1) for row in rows], np.int64)
+        return to_table(THREADS, columns, len(rows))
+
+
+def _arguments(text: msgspec.Raw) -> dict[str, Any]:
+    try:
+        said = msgspec.json.decode(text)
+    except wire.DECODE_ERRORS:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _index(value: object) -> int:
+    if isinstance(value, float) and abs(value) < _INT64:
+        return int(value)
+    if isinstance(value, bool):
+        return -1
+    return value if isinstance(value, int) and -_INT64 <= value < _INT64 else -1

@@ -15,14 +15,13 @@ from msgspec.structs import astuple
 
 from usp_prof import limits
 from usp_prof.columns.arrow import array_of, coded, numbers_of
-from usp_prof.inputs.head import checked_head
 from usp_prof.inputs.kineto import nanoseconds, wire
 from usp_prof.inputs.kineto.columns import Columns, side_by_side, too_large, transposed
 from usp_prof.inputs.kineto.damage import Damage, join_begin_end, repeated
 from usp_prof.inputs.kineto.events import SCHEMA, RawTrace, to_table
 from usp_prof.inputs.kineto.growing import kept
 from usp_prof.inputs.kineto.salvage import salvage, salvage_fields
-from usp_prof.inputs.kineto.split import HEAD_LIMIT, Feed, parse_head, parse_tail, split_end
+from usp_prof.inputs.kineto.split import HEAD_LIMIT, Feed, checked_head, parse_head, parse_tail, split_end
 from usp_prof.inputs.memory import no_collection
 from usp_prof.inputs.source import Source
 from usp_prof.model.errors import InputError

@@ -47,7 +47,7 @@ MODULES = {
     "mfu": "compute",
     "kernels": "compute",
     "host": "compute",
-    "memory": "memory",
+    "memory": "compute",
     "moe": "uneven_work",
     "cp": "uneven_work",
     "clock": "health",

@@ -1,4 +1,4 @@
-"""Sections on compute: ops and kernels against the device's peak, MFU, and whether the host keeps the device fed."""
+"""Sections on each rank's own work: ops and kernels against the peak, MFU, what the host does, memory."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from usp_prof.charts.inputs import RooflinePoints
+from usp_prof.analyses.memory import line_of
+from usp_prof.charts.inputs import MemoryLine, MemoryLines, RooflinePoints
 from usp_prof.model.hardware import precision
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, Section, Text
 from usp_prof.report.format import quantity
-from usp_prof.report.sections.plain import key_figures, listed, notes
+from usp_prof.report.sections.plain import key_figures, length, listed, notes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from _typeshed import DataclassInstance
+    from numpy.typing import NDArray
 
     from usp_prof.analyses.host import HostResult
     from usp_prof.analyses.kernels import KernelsResult
+    from usp_prof.analyses.memory import MemoryResult
     from usp_prof.analyses.mfu import MfuResult
     from usp_prof.analyses.result import Listing
+    from usp_prof.model.memory_snapshot import MemorySnapshot
     from usp_prof.report.document import Block
     from usp_prof.report.figures import Context
+    from usp_prof.tables.table_set import TableSet
 
 
 _OPS = {
@@ -55,7 +60,7 @@ _KERNELS = {
     "min_ns": "",
     "max_ns": "",
 }
-_MOST_POINTS = 400
+_MOST_OPS = 400
 
 
 def build_kernels(context: Context, title: str) -> Section | None:
@@ -76,7 +81,7 @@ def build_kernels(context: Context, title: str) -> Section | None:
 
 def roofline(result: KernelsResult) -> RooflinePoints | None:
     """Set the ops with FLOP and bytes under the roof of the precision that takes most of their time."""
-    ops = [op for op in result.ops if op.flop and op.bytes and op.time_ns][:_MOST_POINTS]
+    ops = [op for op in result.ops if op.flop and op.bytes and op.time_ns][:_MOST_OPS]
     if not ops or not result.total_ns or not result.roof.memory_rate:
         return None
     times: dict[str, int] = {}
@@ -171,3 +176,79 @@ def _joined(name: str, alike: Sequence[Any]) -> float:
     """Make one figure of those of several ranks; what is not known on some is that of the others."""
     known = [figure for figure in map(attrgetter(name), alike) if figure == figure]  # noqa: PLR0124 - NaN
     return _HOW.get(name, sum)(known) if known else nan
+
+
+# How much memory did each rank need, what was alive at its peak, and how fast were copies?
+
+
+MOST_MEMORY_LINES = 4
+"""Ranks whose memory is drawn: the fullest."""
+MOST_MEMORY_POINTS = 2000
+"""Points of each line."""
+
+
+def build_memory(context: Context, title: str) -> Section | None:
+    """Show memory over time, peaks by rank, copies by direction, and what memory snapshots tell."""
+    if "memory" not in context.results:
+        return None
+    result = cast("MemoryResult", context.results["memory"])
+    blocks: list[Block] = [*key_figures(result)]
+    taken = any(peak.since_recording for peak in result.peaks)
+    since = "taken after the profiler began" if taken else "in use"
+    tables = ((f"Most memory {since}, by rank", result.listing()), ("Copies", result.copy_listing()))
+    drawn = memory_lines(context.tables, result)
+    if drawn.lines:
+        blocks.append(Chart(f"Memory {since} over time, of the fullest ranks", drawn))
+    blocks += [listed(listing, name, rows=64) for name, listing in tables if length(listing)]
+    if result.snapshots:
+        blocks += _snapshots(result)
+    return Section("memory", title, (*blocks, *notes(result)))
+
+
+def _snapshots(result: MemoryResult) -> list[Block]:
+    """Show what was read of memory snapshots: totals, history, and which lines took what is in use."""
+    blocks: list[Block] = [listed(result.snapshot_listing(), "Memory snapshots", rows=64)]
+    fullest = sorted((one for one in result.snapshots if len(one.change)), key=lambda one: -one.peak)[
+        :MOST_MEMORY_LINES
+    ]
+    if fullest:
+        drawn = MemoryLines(tuple(_history(one) for one in fullest))
+        blocks.append(Chart("Memory over time, as the snapshots' histories tell", drawn))
+    sites = result.site_listing()
+    if length(sites):
+        blocks.append(listed(sites, "What took the memory in use at the snapshots"))
+    return blocks
+
+
+def _history(one: MemorySnapshot) -> MemoryLine:
+    label = one.name if one.rank < 0 else f"rank {one.rank}"
+    time_ns = _since_first(one.time_us) * 1000
+    drawn = _drawn_events(one.in_use)
+    return MemoryLine(label, time_ns[drawn], one.in_use[drawn], one.held[drawn])
+
+
+def memory_lines(tables: TableSet, result: MemoryResult) -> MemoryLines:
+    """Give the fullest ranks' memory over time; long ones keep the highest of each stretch, so that no peak is lost."""
+    traced = [peak for peak in result.peaks if peak.at_ns >= 0]
+    fullest = sorted(traced, key=lambda peak: (-peak.allocated, peak.rank))[:MOST_MEMORY_LINES]
+    return MemoryLines(tuple(_line(tables, peak.rank) for peak in sorted(fullest, key=lambda peak: peak.rank)))
+
+
+def _line(tables: TableSet, rank: int) -> MemoryLine:
+    events = line_of(tables, rank)
+    time_ns = _since_first(events["start_ns"])
+    drawn = _drawn_events(events["allocated_bytes"])
+    sizes = (events[name][drawn] for name in ("allocated_bytes", "reserved_bytes"))
+    return MemoryLine(f"rank {rank}", time_ns[drawn], *sizes)
+
+
+def _since_first(moments: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Count moments from the first one; there may be none."""
+    return moments - moments[0] if len(moments) else moments
+
+
+def _drawn_events(allocated: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give the places of the events to draw: all, or the highest of each stretch where there are too many."""
+    stretch = max(1, -(-len(allocated) // MOST_MEMORY_POINTS))
+    begins = range(0, len(allocated), stretch)
+    return np.array([low + int(allocated[low : low + stretch].argmax()) for low in begins], np.int64)

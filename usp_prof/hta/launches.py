@@ -1,0 +1,230 @@
+"""Launches as HTA asks for them: queues, delays, bandwidth of copies, kernels of ATen ops and of user annotations."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from usp_prof.columns.rows import lookup
+from usp_prof.hta.breakdowns import summed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from usp_prof.hta.window import Window
+
+
+_COPIES = ("memcpy", "memset")
+"""Kinds of launches that HTA counts as memory events."""
+
+
+def launch_stats(window: Window, rank: int, *, memory: bool) -> pd.DataFrame:
+    """Give each piece of device work with the call that launched it; the delay counts from the call's end."""
+    frame = window.kernels(rank)
+    frame = frame[frame["launch_ts"].notna()]
+    if not memory:
+        frame = frame[~frame["launch_kind"].isin(_COPIES)]
+    delay = (frame["ts"] - frame["launch_ts"] - frame["launch_dur"]).clip(lower=0)
+    found = {"correlation": frame["correlation"], "cpu_duration": frame["launch_dur"], "gpu_duration": frame["dur"]}
+    return pd.DataFrame({**found, "launch_delay": delay}).reset_index(drop=True)
+
+
+def queue_length(window: Window, rank: int) -> pd.DataFrame | None:
+    """Count what was launched on each stream and has not begun.
+
+    +1 at each launch, -1 at each start of work; the running sum of a stream is the length of its queue. Launches at 0
+    and 2 us of work that begins at 1 and 5 us give the lengths 1, 0, 1, 0.
+    """
+    frame = window.kernels(rank)
+    frame = frame[frame["launch_ts"].notna()]
+    if not len(frame):
+        return None
+    place = ["pid", "tid", "stream"]
+    launched = frame[place].assign(ts=frame["launch_ts"], change=1, index=frame["launch_event"])
+    begun = frame[place].assign(ts=frame["ts"], change=-1, index=frame["event"])
+    # At one moment launches come first, so that no queue is shorter than nothing.
+    found = pd.concat([launched, begun]).sort_values(["stream", "ts", "change"], ascending=[True, True, False])
+    found["queue_length"] = found.groupby("stream")["change"].cumsum()
+    return found.set_index("index")[["ts", *place, "queue_length"]]
+
+
+def queue_summary(series: Mapping[int, pd.DataFrame]) -> pd.DataFrame | None:
+    """Describe the queue lengths of each rank and stream."""
+    described = [
+        frame.assign(rank=rank)[["rank", "stream", "queue_length"]].groupby(["rank", "stream"]).describe()
+        for rank, frame in series.items()
+    ]
+    return pd.concat(described) if described else None
+
+
+def blocked(window: Window, series: Mapping[int, pd.DataFrame], most: int) -> pd.DataFrame:
+    """Sum up the time with a full queue, a row for every stream that ever was full; relative to the steps' length."""
+    rows = []
+    for rank, frame in series.items():
+        whole = window.host_length(rank) / 1000
+        for stream, of_stream in frame.groupby("stream"):
+            lasted = of_stream["ts"].shift(-1) - of_stream["ts"]  # how long each length holds; NaN for the last
+            full = of_stream["queue_length"] >= most
+            if full.any():
+                time = lasted[full].sum()
+                rows.append((rank, stream, time, time / whole))
+    names = ["rank", "stream", "duration_at_max_queue_length", "relative_duration_at_max_queue_length"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def bandwidth(window: Window, rank: int) -> pd.DataFrame | None:
+    """Give the bandwidth of copies and memsets over time, by kind, in GB/s.
+
+    A copy adds its bytes over its exact duration where it begins, and takes them away where it ends; the running sum
+    of a kind is its bandwidth.
+    """
+    frame = window.kernels(rank)
+    frame = frame[(frame["kernel_type"] == "MEMORY") & (frame["bytes"] >= 0) & (frame["dur"] > 0)]
+    if not len(frame):
+        return None
+    rate = frame["bytes"] / frame["dur"] / 1000  # bytes per microsecond are MB/s
+    kind = frame["name"].str.extract(r"^(Memset|Memcpy \w+)", expand=False).fillna("Memcpy Unknown")
+    begins = pd.DataFrame({"ts": frame["ts"], "pid": frame["pid"], "name": kind, "change": rate})
+    ends = begins.assign(ts=frame["end"], change=-rate)
+    # At one moment ends come first: a copy that follows another at once never counts beside it.
+    found = pd.concat([ends, begins]).sort_values(["name", "ts"], kind="stable")
+    found["memory_bw_gbps"] = found.groupby("name")["change"].cumsum()
+    # What is left of a sum that should be nothing is rounding.
+    found.loc[found["memory_bw_gbps"].abs() < 1e-9, "memory_bw_gbps"] = 0.0
+    return found[["ts", "pid", "name", "memory_bw_gbps"]].reset_index(drop=True)
+
+
+def bandwidth_summary(series: Mapping[int, pd.DataFrame]) -> pd.DataFrame | None:
+    """Describe the bandwidth while anything is copied, each value weighted by how long it lasted."""
+    described = []
+    for rank, frame in series.items():
+        lasted = frame.groupby("name")["ts"].shift(-1) - frame["ts"]
+        copies = frame.assign(rank=rank, weight=lasted)
+        copies = copies[(copies["memory_bw_gbps"] > 0) & (copies["weight"] > 0)]
+        for (_, name), each in copies.groupby(["rank", "name"]):
+            described.append({"rank": rank, "name": name} | _weighted(each["memory_bw_gbps"], each["weight"]))
+    if not described:
+        return None
+    found = pd.DataFrame(described).set_index(["rank", "name"])
+    found.columns = pd.MultiIndex.from_product([["memory_bw_gbps"], found.columns])
+    return found
+
+
+def _weighted(value: pd.Series[float], weight: pd.Series[float]) -> dict[str, float]:
+    """Give the figures of `describe`, weighted; a quantile is the least value that so much of the time lies under."""
+    order = np.argsort(value.to_numpy(), kind="stable")
+    values = value.to_numpy()[order]
+    weights = weight.to_numpy()[order]
+    mean = float(np.average(values, weights=weights))
+    variance = float(np.average((values - mean) ** 2, weights=weights))
+    # Share of the time that lies at or below each value, ascending to 1.
+    share_below = np.cumsum(weights) / weights.sum()
+    found = {"count": float(len(values)), "mean": mean, "std": float(np.sqrt(variance)), "min": float(values[0])}
+    for quantile in (0.25, 0.5, 0.75):
+        place = np.searchsorted(share_below, quantile - 1e-12)
+        found[f"{100 * quantile:.0f}%"] = float(values[place])
+    return {**found, "max": float(values[-1])}
+
+
+# Kernels by the annotation or the ATen op that they belong to.
+
+
+def annotated_kernels(window: Window, rank: int) -> pd.DataFrame | None:
+    """Give every kernel with the innermost device annotation of its stream that it overlaps; None without any."""
+    marks = _annotations(window, rank, on_device=True)
+    if not len(marks):
+        return None
+    frame = window.kernels(rank)
+    found = np.full(len(frame), "", object)
+    for _, of_stream in marks.sort_values("dur", ascending=False, kind="stable").groupby("thread", sort=False):
+        # Kernels of the stream; they are sorted by start, but not by end, hence the running maximum.
+        rows = np.flatnonzero(frame["tid"].astype(str).to_numpy() == of_stream["thread"].iloc[0])
+        starts = frame["ts"].to_numpy()[rows]
+        ends = frame["end"].to_numpy()[rows]
+        latest = np.maximum.accumulate(ends) if len(ends) else ends
+        # Long annotations first, so that the innermost, which is shortest, is written last.
+        for name, begin, end in of_stream[["name", "ts", "end"]].itertuples(index=False):
+            low = np.searchsorted(latest, begin, side="right")  # no kernel before this one reaches into it
+            high = np.searchsorted(starts, end)
+            inside = rows[low:high]
+            found[inside[ends[low:high] > begin]] = name
+    columns = ["event", "name", "pid", "tid", "ts", "dur", "end", "stream", "correlation", "bytes", "kernel_type"]
+    return (
+        frame[columns]
+        .rename(columns={"event": "index"})
+        .assign(s_name=frame["name"], user_annotation=found, s_user_annotation=found)
+    )
+
+
+def annotations_by_time(
+    window: Window, duration_ratio: float, num_kernels: int, patterns: Sequence[str], *, on_device: bool
+) -> pd.DataFrame | None:
+    """Sum up annotations by name on each rank, on the device or on the host; None without any."""
+    frames = []
+    for rank in window.ranks:
+        marks = _annotations(window, rank, on_device=on_device)
+        kept = [name for name in marks["name"].unique() if any(re.search(pattern, name) for pattern in patterns)]
+        frames.append(summed(marks, duration_ratio, num_kernels, kept).assign(rank=rank))
+    found = pd.concat(frames, ignore_index=True)
+    return found.sort_values(["rank", "name"], ignore_index=True) if len(found) else None
+
+
+def kernels_of_ops(window: Window, rank: int, sort_by: Sequence[str]) -> pd.DataFrame:
+    """Count the sequences of kernels that each ATen op launches, with the delays of the first of them.
+
+    A kernel belongs to the innermost ATen op around its launch. avg_aten_op_launch_delay reaches from the op's start to
+    the launch, avg_runtime_delay from the launch to the kernel; both in microseconds.
+    """
+    frame = window.kernels(rank)
+    frame = frame[frame["launch_ts"].notna() & (frame["op_event"] >= 0)].sort_values(["launch_ts", "ts"])
+    ops = window.tables.columns("ops", rank)
+    codes, names = ops.codes("name")
+    is_aten = np.asarray([name.startswith("aten::") for name in names], bool)[codes]
+    # From each op to the innermost ATen op around it, by climbing to the parent as long as it is another kind of op.
+    last_event = max(ops["event"].max(initial=-1), frame["op_event"].max() if len(frame) else -1)
+    row_of_event = np.full(int(last_event) + 2, -1)  # -1: no op; the last entry stays so
+    row_of_event[ops["event"]] = np.arange(len(ops))
+    row = row_of_event[frame["op_event"].to_numpy(np.int64)]
+    climbs = (row >= 0) & ~np.append(is_aten, True)[row]
+    while climbs.any():
+        row[climbs] = row_of_event[ops["parent"][row[climbs]]]  # -1 (no parent) indexes the last entry, which is -1
+        climbs = (row >= 0) & ~np.append(is_aten, True)[row]
+    frame = frame[row >= 0].assign(op=row[row >= 0])
+    starts = window.micros(rank, ops["start_ns"])
+    frame = frame.assign(op_delay=frame["launch_ts"] - starts[frame["op"]], delay=frame["ts"] - frame["launch_ts"])
+    grouped = frame.groupby("op", sort=False)
+    calls = pd.DataFrame(
+        {
+            "kernel_sequence": grouped["name"].agg(" -> ".join),
+            "op_delay": grouped["op_delay"].first(),
+            "delay": grouped["delay"].first(),
+        }
+    )
+    calls["aten_op_name"] = np.asarray(names, object)[codes[calls.index.to_numpy(np.int64)]] if len(calls) else ""
+    found = calls.groupby(["aten_op_name", "kernel_sequence"]).agg(
+        occurrence_count=("delay", "count"),
+        avg_aten_op_launch_delay=("op_delay", "mean"),
+        avg_runtime_delay=("delay", "mean"),
+    )
+    return found.reset_index().sort_values(list(sort_by), ascending=False, kind="stable").round(3)
+
+
+def _annotations(window: Window, rank: int, *, on_device: bool) -> pd.DataFrame:
+    marks = window.tables.columns("annotations", rank)
+    marks = marks.take(np.flatnonzero(marks["on_device"] == on_device))
+    marks = marks.take(np.flatnonzero(window.keeps(rank, marks["step"], marks["start_ns"])))
+    start = window.micros(rank, marks["start_ns"])
+    names, texts = marks.codes("name")
+    threads, labels = marks.codes("thread")
+    return pd.DataFrame(
+        {
+            "name": lookup(texts, names, missing=""),
+            "thread": lookup(labels, threads, missing=""),
+            "ts": start,
+            "dur": marks["dur_ns"] / 1000,
+            "end": start + marks["dur_ns"] / 1000,
+        }
+    )
