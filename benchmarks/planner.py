@@ -5,7 +5,7 @@
 Splits are fixed here, before any fit: five folds by row number, each model left out, up to 8 nodes for 16, each
 published source left out. Constants are fitted anew inside each split (see `planner_fit.py`), so that no row is both
 fitted and judged. Beside each stand baselines fitted to the same rows (`planner_baselines.py`): a plain roofline, a
-rule of thumb, a textbook's formula. Exits with 1 where a bar is missed.
+rule of thumb, a textbook's formula. The first choice is judged in every split. Exits with 1 where a bar is missed.
 """
 
 from __future__ import annotations

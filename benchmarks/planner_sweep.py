@@ -43,12 +43,19 @@ def judge(rows: Measured) -> list[Line]:
         seconds[held], expected[held] = found.seconds[held], found.expected[held]
         plain[held] = roofline(rows, ~held)[held]
     lines = list(_speed(rows, "five folds", everything, normal, seconds, plain))
+    choices = list(_choices(rows, "five folds", everything, normal, expected, plain))
     for what, held in _left_out(rows):
         _, found = fit_sweep(rows, ~held)
-        lines += _speed(rows, what, held, normal, found.seconds, roofline(rows, ~held))
+        of_others = roofline(rows, ~held)
+        lines += _speed(rows, what, held, normal, found.seconds, of_others)
+        choices += _choices(rows, what, held, normal, found.expected, of_others)
     inside = np.abs(np.log(rows.seconds / seconds)) < float(PROFILES["nanotron"].time_spread)
     lines.append(Line("80 % intervals of speed hold", int(normal.sum()), float(inside[normal].mean()), 0.75, 0.88))
-    return [*lines, *_choices(rows, expected, seconds, plain, normal)]
+    return [
+        *lines,
+        *choices,
+        _signs(rows.rows[normal].assign(measured=1 / rows.seconds[normal], order=1 / seconds[normal])),
+    ]
 
 
 def _left_out(rows: Measured) -> Iterator[tuple[str, Mask]]:
@@ -70,12 +77,14 @@ def _speed(rows: Measured, what: str, held: Mask, normal: Mask, predicted: Numbe
         yield Line(f"speed, {what}, {which}", int(judged.sum()), error, most=most, beside=beside)
 
 
-def _choices(rows: Measured, expected: Numbers, seconds: Numbers, plain: Numbers, normal: Mask) -> Iterator[Line]:
-    """Judge the first choice among the measured rows of each model and node count, and the order of neighbours."""
+def _choices(rows: Measured, split: str, held: Mask, normal: Mask, expected: Numbers, plain: Numbers) -> Iterator[Line]:
+    """Judge the first choice among the measured rows of each model and node count."""
     frame = rows.rows.assign(
-        measured=1 / rows.seconds, ours=1 / expected, order=1 / seconds, plain=1 / plain, rule=rule_of_thumb(rows.rows)
+        measured=1 / rows.seconds, ours=1 / expected, plain=1 / plain, rule=rule_of_thumb(rows.rows)
     )
-    for name, part in (("all", frame), ("single stage", frame[frame.pp == 1]), ("normal", frame[normal])):
+    alone = (rows.rows.pp == 1).to_numpy()
+    for name, kept in (("all", held), ("single stage", held & alone), ("normal", held & normal)):
+        part = frame[kept]
         groups = [group for _, group in part.groupby(["model", "nodes"])]
         ours, thumb, roof = (
             float(np.mean([regret(group[score].to_numpy(), group.measured.to_numpy()) for group in groups]))
@@ -84,9 +93,8 @@ def _choices(rows: Measured, expected: Numbers, seconds: Numbers, plain: Numbers
         five = float(np.mean([regret_of_five(group.ours.to_numpy(), group.measured.to_numpy()) for group in groups]))
         beside = f"rule of thumb {thumb:.1%}, roofline {roof:.1%}"
         most = min(MOST_REGRET, thumb, roof)
-        yield Line(f"regret of the first choice, {name}", len(groups), ours, most=most, beside=beside)
-        yield Line(f"regret of the best of five, {name}", len(groups), five, most=MOST_REGRET_OF_FIVE)
-    yield _signs(frame[normal])
+        yield Line(f"regret of the first choice, {split}, {name}", len(groups), ours, most=most, beside=beside)
+        yield Line(f"regret of the best of five, {split}, {name}", len(groups), five, most=MOST_REGRET_OF_FIVE)
 
 
 def regret(score: Numbers, measured: Numbers) -> float:

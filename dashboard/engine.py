@@ -75,8 +75,11 @@ from usp_prof.planner.profiles import DEFAULT_PROFILE, DEFAULT_TRAINER, PROFILES
 from usp_prof.planner.search import GRID_AXES, Plans, Question
 from usp_prof.planner.search import search as search_plans
 from usp_prof.planner.sweep import runner as sweep_runner
+from usp_prof.planner.sweep.published import Published
+from usp_prof.planner.sweep.published import read as read_published_sweep
 from usp_prof.planner.sweep.rows import Row as SweepRow
 from usp_prof.planner.sweep.rows import of_folder as rows_of_sweep
+from usp_prof.planner.sweep.score import score as score_of_sweep
 from usp_prof.replay.graph import events_of
 from usp_prof.report import document
 from usp_prof.report.answers import comparison as comparison_answer

@@ -135,6 +135,9 @@ class Planned:
                     "micro_batch": plan.configuration.micro_batch,
                     "schedule": plan.configuration.schedule if plan.configuration.pp > 1 else "",
                     "recompute": str(plan.configuration.recompute),
+                    "recompute_layers": plan.configuration.recompute_layers,
+                    "recompute_group": plan.configuration.recompute_group,
+                    "offload": str(plan.configuration.offload),
                     "step_ns": plan.step_ns,
                     "tokens_per_second": plan.tokens_per_second,
                     "mfu_fraction": plan.mfu,
@@ -209,8 +212,9 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
     from usp_prof.planner import cluster as clusters  # noqa: PLC0415
     from usp_prof.planner import models  # noqa: PLC0415
     from usp_prof.planner.calibration import calibrate  # noqa: PLC0415
+    from usp_prof.planner.candidates import PINNABLE  # noqa: PLC0415
     from usp_prof.planner.profiles import DEFAULT_TRAINER, PROFILES  # noqa: PLC0415
-    from usp_prof.planner.search import PINNABLE, Question, search  # noqa: PLC0415
+    from usp_prof.planner.search import Question, search  # noqa: PLC0415
 
     for what, name, known in (("trainer", habits, PROFILES), *(("knob", knob, PINNABLE) for knob in pinned)):
         if name and name not in known:

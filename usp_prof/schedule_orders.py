@@ -253,7 +253,7 @@ def simulate(order: Order, duration: Callable[[Action], int], *, transfer_ns: in
         rank = runnable.pop()
         while place[rank] < len(order[rank]):
             action = order[rank][place[rank]]
-            needs = _needs(action, stages, ended)
+            needs = needs_of(action, stages, ended)
             missing = [need for need in needs if need not in ended]
             if missing:
                 waiting[missing[0]].append(rank)
@@ -273,7 +273,7 @@ def simulate(order: Order, duration: Callable[[Action], int], *, transfer_ns: in
     return Timeline(len(order), actions, *times)
 
 
-def _needs(action: Action, stages: int, ended: dict[Action, int]) -> list[Action]:
+def needs_of(action: Action, stages: int, ended: dict[Action, int]) -> list[Action]:
     """List what must have ended: the stage before for F, the stage after for B and I, the own forward, I for W."""
     stage, number = action.stage, action.micro_batch
     if action.kind is Kind.FORWARD:

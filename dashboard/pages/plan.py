@@ -14,18 +14,31 @@ from ..components.blocks import folded, show, verdict
 from ..components.configuration import draw_configuration
 from ..components.download import data_table
 from ..components.question import ask_question
-from ..engine import GRID_AXES, TRAINERS, Plans, UspProfError, plan_answer, rows_of_sweep, sweep_answer, sweep_runner
+from ..engine import (
+    GRID_AXES,
+    TRAINERS,
+    Plans,
+    UspProfError,
+    plan_answer,
+    read_published_sweep,
+    rows_of_sweep,
+    score_of_sweep,
+    sweep_answer,
+    sweep_runner,
+)
 from ..report import offer
 from ..state import Page, Room
-from ..work import wait
+from ..work import wait, worker
 
 if TYPE_CHECKING:
-    from ..engine import Calibration, Document, Plan, Question, SweepRow
+    from collections.abc import Sequence
+
+    from ..engine import Calibration, Document, Plan, Published, Question, Section, SweepRow
 
 
 MOST_PLANS = 200
 """How many plans the choice and the table offer; the chart shows all."""
-BEST, ONE, SWEEP_TAB, RAN = "Best plans", "One configuration", "Sweep", "What was run"
+BEST, ONE, SWEEP_TAB, RAN, PUBLISHED = "Best plans", "One configuration", "Sweep", "What was run", "Published sweep"
 
 
 # The question stands above the tabs; all choices live in the address.
@@ -52,12 +65,15 @@ def draw_sweep() -> None:
 
 
 def _draw(first: str) -> None:
-    tabs = (BEST, ONE, SWEEP_TAB, *([RAN] if sweep_folders() else []))
+    tabs = (BEST, ONE, SWEEP_TAB, *([RAN] if sweep_folders() else []), *([PUBLISHED] if published_table() else []))
     tabs = (first, *(tab for tab in tabs if tab != first))
     tab = st.segmented_control("View", tabs, default=state.word("view", tabs), label_visibility="collapsed") or first
     state.keep("view", None if tab == first else tab)
     if tab == RAN:
         _ran()
+        return
+    if tab == PUBLISHED:
+        _published()
         return
     place = st.container()
     learnt, question = _ask()
@@ -202,7 +218,37 @@ def _ran() -> None:
     state.keep("folder", place or None)
     rows, cells = _ended(folders[place])
     said = (f"{len(rows)} of {cells} cells have ended.",)
-    for part in sweep_answer.sections(rows, None, said, drawn=True):
+    _draw_sections(sweep_answer.sections(rows, None, said, drawn=True))
+
+
+def _draw_sections(parts: Sequence[Section]) -> None:
+    for part in parts:
         st.subheader(state.plain(part.title), anchor=part.id)
         for number, block in enumerate(part.blocks):
             show(block, f"{part.id}-{number}", state.is_dark())
+
+
+# A published sweep: the same pictures of a table that the user has.
+
+
+PUBLISHED_VARIABLE = "USP_PROF_DASHBOARD_PUBLISHED"
+ALL_MODELS = "all models"
+
+
+def published_table() -> tuple[str, Path] | None:
+    """Give the form and the file of the published sweep that was named at the start; None where none was."""
+    named = json.loads(os.environ.get(PUBLISHED_VARIABLE, "[]"))
+    return (named[0], Path(named[1])) if named else None
+
+
+def _published() -> None:
+    """Draw a published sweep, whole or of one model, with the planner's predictions beside it."""
+    named = published_table()
+    assert named is not None  # the tab is there  # noqa: S101
+    form, file = named
+    table: Published = wait(worker.ask(("published", form, str(file)), lambda: read_published_sweep(form, file)))
+    models = (ALL_MODELS, *sorted({row.model for row in table.rows}))
+    model = st.selectbox("Rows of", models, models.index(state.word("rows", models)))
+    state.keep("rows", None if model == ALL_MODELS else model)
+    rows = tuple(row for row in table.rows if model in (ALL_MODELS, row.model))
+    _draw_sections(sweep_answer.sections(rows, score_of_sweep(rows), table.notes, drawn=True))

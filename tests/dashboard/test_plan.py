@@ -12,7 +12,7 @@ from drawn import SCRIPT_OF_PAGE, drawn, naming
 from streamlit.testing.v1 import AppTest
 
 from dashboard import data
-from dashboard.pages.plan import SWEEPS_VARIABLE
+from dashboard.pages.plan import PUBLISHED_VARIABLE, SWEEPS_VARIABLE
 from dashboard.report import Answer, recorded_question, written
 from usp_prof.model.footprint import Footprint
 from usp_prof.planner.sweep import outcome, runner
@@ -120,6 +120,18 @@ def test_what_was_swept_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "3 of 4 cells have ended" in app.caption[0].value
     assert "dp2, 1x4 on 2 devices, 1,000 tokens" in app.markdown[0].value
     assert len(app.dataframe[0].value) == 3
+
+
+def test_the_playbooks_own_sweep_is_drawn_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = "model,nodes,n_gpus,dp,pp,tp,zero,mbs,grad_acc,mfu_pct,tok_s,mem_gb,status"
+    rows = [f"{model},1,8,{8 // tp},1,{tp},0,2,{16 * tp},40,{90000 // tp},50,success" for model in ("1B", "8B")
+            for tp in (1, 2, 4)]  # fmt: skip
+    (tmp_path / "playbook.csv").write_text("\n".join([columns, *rows]))
+    monkeypatch.setenv(PUBLISHED_VARIABLE, json.dumps(["playbook", str(tmp_path / "playbook.csv")]))
+    assert len(drawn("plan", view="Published sweep").dataframe[-1].value) == 6
+    app = drawn("plan", view="Published sweep", rows="8B")
+    assert len(app.dataframe[-1].value) == 3
+    assert any("judged" in each.value or "planner" in each.value for each in app.subheader)
 
 
 def test_choices_make_words_and_words_set_choices() -> None:

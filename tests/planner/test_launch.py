@@ -2,12 +2,13 @@
 
 import shlex
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from planned import EXPERTS, LLAMA_8B
 
 from usp_prof.contract import ModelEntry
-from usp_prof.model.configuration import Configuration, Recompute
+from usp_prof.model.configuration import Configuration, Offload, Recompute
 from usp_prof.model.errors import UsageError
 from usp_prof.planner.launch import command, command_or_reason
 from usp_prof.planner.launch.ours import PRESETS
@@ -25,6 +26,7 @@ EACH = Configuration(dp=4, tp=2, pp=2, zero=1, micro_batches=8, schedule="interl
         Configuration(dp=4, tp=2, zero=3, micro_batches=4, replicas=2, recompute=Recompute.FULL),
         Configuration(dp=8, ep=2, micro_batches=2),
         Configuration(dp=4, tp=2, micro_batches=2, sequence_parallel=False),
+        Configuration(dp=2, zero=1, micro_batches=2, offload=Offload.OPTIMIZER),
     ],
 )
 def test_our_trainer_settles_on_the_planned_configuration(configuration: Configuration) -> None:
@@ -36,6 +38,7 @@ def test_our_trainer_settles_on_the_planned_configuration(configuration: Configu
     assert settled.micro_batch == configuration.micro_batch
     assert settled.options.batch == configuration.batch
     assert settled.options.sequence_parallel == configuration.sequence_parallel
+    assert settled.options.offload == configuration.offload
     assert (settled.shape.hidden, settled.shape.layers, settled.shape.sequence) == (64, 8, 64)
 
 
@@ -101,6 +104,33 @@ def test_a_model_that_is_no_preset_of_ours_is_refused() -> None:
         command("usp-prof", of_tiny, Configuration(tp=2, sequence_parallel=False))
 
 
+def test_layers_to_recompute_and_an_offloaded_optimizer_reach_megatron() -> None:
+    full = replace(EACH, recompute=Recompute.FULL)
+    for each, method in (
+        (full, "uniform --recompute-num-layers 1"),
+        (replace(full, recompute_layers=3), "block --recompute-num-layers 3"),
+        (replace(full, recompute_group=4), "uniform --recompute-num-layers 4"),
+    ):
+        assert f"--recompute-granularity full --recompute-method {method}" in command("megatron", LLAMA_8B, each)
+    alone = command("megatron", LLAMA_8B, Configuration(offload=Offload.OPTIMIZER))
+    assert "--use-distributed-optimizer --optimizer-cpu-offload --optimizer-offload-fraction 1.0" in alone
+
+
+@pytest.mark.parametrize(
+    ("trainer", "change", "reason"),
+    [
+        ("usp-prof", {"recompute": Recompute.FULL, "recompute_layers": 2}, "all layers of a stage"),
+        ("torchtitan", {"offload": Offload.OPTIMIZER, "recompute": Recompute.SELECTIVE}, "another plan"),
+        ("megatron", {"offload": Offload.OPTIMIZER, "zero": 0}, "ZeRO-1"),
+        ("megatron", {"offload": Offload.OPTIMIZER, "zero": 3, "pp": 1, "chunks": 1, "schedule": "1f1b"}, "FSDP"),
+    ],
+)
+def test_what_else_a_trainer_cannot_recompute_or_offload(trainer: str, change: dict[str, Any], reason: str) -> None:
+    model = TINY if trainer == "usp-prof" else model_named("Llama-3-8B", 8192)
+    with pytest.raises(UsageError, match=reason):
+        command(trainer, model, replace(EACH, dtype="bf16", **change))
+
+
 def test_an_unknown_trainer_is_refused() -> None:
     with pytest.raises(UsageError, match="no trainer is named"):
         command("torchtitn", LLAMA_8B, EACH)
@@ -144,9 +174,11 @@ OF_MEGATRONS_DATACLASSES = {
     "--expert-model-parallel-size", "--expert-tensor-parallel-size", "--ffn-hidden-size", "--fp16", "--hidden-size",
     "--kv-channels", "--lr", "--moe-ffn-hidden-size", "--moe-grouped-gemm", "--moe-router-topk",
     "--moe-shared-expert-intermediate-size", "--moe-token-dispatcher-type", "--normalization", "--num-attention-heads",
-    "--num-layers", "--num-query-groups", "--overlap-grad-reduce", "--overlap-param-gather",
+    "--num-layers", "--num-query-groups", "--optimizer-cpu-offload", "--optimizer-offload-fraction",
+    "--overlap-cpu-optimizer-d2h-h2d", "--overlap-grad-reduce", "--overlap-param-gather",
     "--pipeline-model-parallel-size", "--recompute-granularity", "--recompute-method", "--recompute-num-layers",
     "--sequence-parallel", "--tensor-model-parallel-size", "--use-distributed-optimizer", "--use-megatron-fsdp",
+    "--use-precision-aware-optimizer",
 }  # fmt: skip
 """Options that are fields of dataclasses in megatron-core 0.16.0."""
 OF_MEGATRONS_PARSER = {
@@ -166,6 +198,7 @@ OF_MEGATRONS_PARSER = {
         (LLAMA_8B, Configuration(dp=8, zero=3)),
         (LLAMA_8B, Configuration(dp=8, zero=2, dtype="fp8")),
         (LLAMA_8B, Configuration(tp=2, dtype="fp16", sequence_parallel=False, fused_attention=False)),
+        (LLAMA_8B, replace(EACH, recompute=Recompute.FULL, recompute_layers=2, offload=Offload.OPTIMIZER)),
         (EXPERTS, replace(EACH, recompute=Recompute.FULL)),
         (EXPERTS, replace(EACH, recompute=Recompute.SELECTIVE, dtype="fp4")),
     ],

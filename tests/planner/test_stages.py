@@ -5,9 +5,7 @@ from planned import cases
 
 from usp_prof.model.configuration import Configuration
 from usp_prof.planner.stages import by_cost, stages_of
-from usp_prof.planner.step import FILLING
 from usp_prof.schedule import Schedule, Shape
-from usp_prof.schedule_orders import order, simulate
 from usp_prof.whatif.layout import in_flight
 
 
@@ -31,14 +29,3 @@ def test_what_is_kept_is_what_the_orders_of_the_schedule_keep(schedule: str) -> 
     found = stages_of(cases(Configuration(pp=4, micro_batches=16, schedule=schedule, chunks=chunks)))
     kept = in_flight(Schedule(schedule), Shape(4, 16, chunks))
     assert found.kept[0, 0] == pytest.approx(kept[0] / chunks, rel=0.15)
-
-
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev"])
-def test_the_closed_form_of_the_window_is_that_of_the_simulated_schedule(schedule: str) -> None:
-    chunks = Schedule(schedule).traits.usual_stages_per_rank
-    shape = Shape(4, 16, chunks)
-    durations = {"F": 300, "B": 600, "I": 300, "W": 300}
-    window = simulate(order(Schedule(schedule), shape), lambda action: durations[action.kind]).window
-    busy = 16 * 900 * chunks
-    # A chunk takes 900; a schedule without chunks would fill and drain for 3 of them, times the share that is left.
-    assert busy + FILLING[Schedule(schedule)] * 3 * 900 == pytest.approx(window, rel=0.01)

@@ -9,7 +9,8 @@ import pytest
 from usp_prof.cli.app import main
 from usp_prof.model.errors import UspProfError
 from usp_prof.planner.predict import Prediction
-from usp_prof.planner.table import COLUMNS, GIVEN, predict_table, read_rows, understood
+from usp_prof.planner.table import COLUMNS, predict_table, understood
+from usp_prof.planner.table_file import GIVEN, read_rows
 
 ROW = {
     "model": "Llama-3-8B", "sequence": "8192", "device": "H100", "devices": "16", "tp": "8", "micro_batch": "1",
@@ -61,6 +62,26 @@ def test_a_shape_needs_no_name() -> None:
 def test_what_is_impossible_is_refused(change: dict[str, str], sentence: str) -> None:
     with pytest.raises(UspProfError, match=sentence):
         understood({**ROW, **change})
+
+
+@pytest.mark.parametrize(
+    ("words", "layers", "group"),
+    [
+        ({"recompute_layers": "3"}, 3, 1),
+        ({"recompute_method": "block", "recompute_num_layers": "2"}, 2, 1),
+        ({"recompute_method": "uniform", "recompute_num_layers": "2"}, 0, 2),
+    ],
+)
+def test_layers_are_recomputed_in_our_words_or_in_megatrons(words: dict[str, str], layers: int, group: int) -> None:
+    found = understood({**ROW, "recompute": "full", **words}).configuration
+    assert (found.recompute_layers, found.recompute_group) == (layers, group)
+
+
+def test_an_offloaded_optimizer_leaves_the_device_for_its_host() -> None:
+    kept, offloaded = predict_table([ROW, {**ROW, "offload": "optimizer"}])
+    assert isinstance(kept, Prediction)
+    assert isinstance(offloaded, Prediction)
+    assert offloaded.footprint.optimizer_bytes == kept.host_bytes == 0 < offloaded.host_bytes
 
 
 def test_a_refused_row_does_not_hold_up_the_others() -> None:

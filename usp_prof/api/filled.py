@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from usp_prof.analyses import memory as measured_memory
-from usp_prof.model.configuration import Configuration, Recompute, broken_rule
+from usp_prof.model.configuration import Configuration, Offload, Recompute, broken_rule
 from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.hardware import find
 from usp_prof.model.metric import Unit
@@ -131,6 +131,10 @@ def fill_of_model(
         if given["recompute"] not in list(Recompute):
             raise unknown_name("recomputation", str(given["recompute"]), list(Recompute))
         given["recompute"] = Recompute(given["recompute"])
+    if "offload" in given:
+        if given["offload"] not in list(Offload):
+            raise unknown_name("offload", str(given["offload"]), list(Offload))
+        given["offload"] = Offload(given["offload"])
     return _filled(model, Configuration(**given), profile_named(habits), {}, device)
 
 

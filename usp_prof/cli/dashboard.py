@@ -18,8 +18,9 @@ from urllib.parse import urlsplit
 
 from usp_prof.inputs.discovery import paths_of_runs
 from usp_prof.inputs.runs import is_made_name
-from usp_prof.model.errors import InputError, UsageError
+from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.printable import one_line
+from usp_prof.planner.sweep import published
 from usp_prof.planner.sweep.runner import FILE as SWEEP_FILE
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ EXAMPLES = """\
   usp-prof dashboard traces/before traces/after --port 8600
   usp-prof dashboard                              (plans for a model that you choose)
   usp-prof dashboard sweeps/tiny                  (what ran of a sweep)
+  usp-prof dashboard --published playbook FILE.csv   (the playbook's own sweep, from a table that you have)
   usp-prof dashboard traces/my-run --host 0.0.0.0 --no-browser   (for others, who need the token in the link)
 """
 INSTALLED_PACKAGE = "usp_prof_dashboard"
@@ -49,6 +51,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "paths", nargs="*", metavar="PATH",
         help="a folder of traces, or a file; several to compare; a folder of usp-prof sweep; none: plans alone",
     )  # fmt: skip
+    parser.add_argument(
+        "--published", nargs=2, metavar=("FORM", "FILE"), help="draw a published sweep that you have: playbook"
+    )
     parser.add_argument("--port", type=int, metavar="N", help=f"port (default: the first free from {FIRST_PORT})")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
@@ -63,12 +68,18 @@ def run(args: argparse.Namespace) -> int:
     sweeps = [str(Path(path).resolve()) for path in args.paths if (Path(path) / SWEEP_FILE).is_file()]
     named = [path for path in args.paths if not (Path(path) / SWEEP_FILE).is_file()]
     paths = [path for name in named for path in _runs_under(name)]
+    form, table = args.published or ("", "")
+    if form and form not in published.READERS:
+        raise unknown_name("published sweep", form, published.READERS)
+    if form and not Path(table).is_file():
+        raise InputError(f"there is no table {table}", hint="--published playbook FILE.csv")
     port = args.port or free_port(args.host)
     token = "" if args.host in LOOPBACK else secrets.token_urlsafe(16)
     link = link_to(args.host, port, page=args.page, token=token)
     sys.stderr.write(f"usp-prof dashboard: {one_line(link)}  (Ctrl-C ends it)\n")
     environment = os.environ | {"USP_PROF_DASHBOARD_PATHS": json.dumps(paths)}
     environment["USP_PROF_DASHBOARD_SWEEPS"] = json.dumps(sweeps)
+    environment["USP_PROF_DASHBOARD_PUBLISHED"] = json.dumps([form, str(Path(table).resolve())] if form else [])
     environment |= {"USP_PROF_DASHBOARD_HOSTS": args.host, "USP_PROF_DASHBOARD_TOKEN": token}
     if args.cache_dir:
         environment["USP_PROF_CACHE"] = args.cache_dir

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from usp_prof.api.filled import fill_of_model, fill_of_run
 from usp_prof.cli.opening import choice_options, open_from, write_out
 from usp_prof.cli.plan_text import bar
-from usp_prof.model.configuration import Recompute
+from usp_prof.model.configuration import Offload, Recompute
 from usp_prof.model.errors import UsageError
 from usp_prof.model.metric import Unit
 from usp_prof.planner.models import model_named
@@ -26,7 +26,8 @@ EXAMPLES = """\
   usp-prof memory --model config.json --sequence 4096 --tp 4 --sequence-parallel off --attention unfused
   usp-prof memory traces/run-8r
 """
-NUMBERS = ("dp", "tp", "cp", "pp", "ep", "micro_batch", "micro_batches", "chunks", "replicas")
+NUMBERS = ("dp", "tp", "cp", "pp", "ep", "micro_batch", "micro_batches", "chunks", "replicas", "recompute_group")
+OTHERS = ("zero", "schedule", "recompute", "recompute_layers", "offload", "dtype")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +42,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--zero", metavar="N", type=int, default=0, help="ZeRO stage, 0 to 3")
     parser.add_argument("--schedule", metavar="NAME", default="1f1b", help="pipeline schedule")
     parser.add_argument("--recompute", choices=tuple(Recompute), default="none", help="what backward computes again")
+    parser.add_argument(
+        "--recompute-layers",
+        metavar="N",
+        type=int,
+        default=0,
+        help="of a stage, that are wholly computed again; 0: all",
+    )
+    parser.add_argument("--offload", choices=tuple(Offload), default="none", help="what the host's memory holds")
     parser.add_argument("--dtype", choices=("bf16", "fp16", "fp32", "fp8"), default="bf16", help="type of training")
     parser.add_argument("--sequence-parallel", choices=("on", "off"), default="on", help="beside tensor parallelism")
     parser.add_argument("--attention", choices=("fused", "unfused"), default="fused", help="unfused keeps the scores")
@@ -61,7 +70,7 @@ def _asked(args: argparse.Namespace, device: str) -> Filled:
     if not args.model:
         raise UsageError("give a run, or --model with the degrees", hint=EXAMPLES.splitlines()[0].strip())
     degrees = {
-        **{name: getattr(args, name) for name in (*NUMBERS, "zero", "schedule", "recompute", "dtype")},
+        **{name: getattr(args, name) for name in (*NUMBERS, *OTHERS)},
         "sequence_parallel": args.sequence_parallel == "on",
         "fused_attention": args.attention == "fused",
         "gradient_bytes": args.gradient_bytes,

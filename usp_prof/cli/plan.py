@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING, Any
 from usp_prof import limits
 from usp_prof.cli.opening import choice_options, open_from, progress_of, write_out
 from usp_prof.cli.plan_text import as_json, as_text
+from usp_prof.model.configuration import Offload, Recompute
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.flops import check_convention
 from usp_prof.model.hardware import DEVICES
 from usp_prof.planner import cluster as clusters
 from usp_prof.planner import models
 from usp_prof.planner.calibration import Calibration, calibrate
+from usp_prof.planner.candidates import PINNABLE
 from usp_prof.planner.launch import TRAINERS
 from usp_prof.planner.profiles import DEFAULT_TRAINER, PROFILES
-from usp_prof.planner.search import PINNABLE, Question, search
-from usp_prof.planner.table import predict_table, read_rows, write_rows
+from usp_prof.planner.search import Question, search
+from usp_prof.planner.table import predict_table
+from usp_prof.planner.table_file import read_rows, write_rows
 
 if TYPE_CHECKING:
     import argparse
@@ -36,7 +39,15 @@ EXAMPLES = """\
   usp-prof plan --model Llama-3-8B --sequence 8192 --devices 8 --device A100 --batch 64 --for torchtitan --format json
 """
 FLAGS = {"sequence_parallel": "on or off"}
-WORDS = {"schedule": "pipeline schedule", "recompute": "none, selective or full"}
+WORDS = {"schedule": "pipeline schedule"}
+CHOICES = {
+    "recompute": (tuple(Recompute), "what backward computes again"),
+    "offload": (tuple(Offload), "what the host's memory holds (default: the optimizer where nothing fits else)"),
+}
+NUMBERS = {
+    "recompute_layers": "layers of a stage that full recomputation computes again; 0: all",
+    "recompute_group": "layers that share one kept input and are unfolded together",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -70,8 +81,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
             pins.add_argument(option, choices=("on", "off"), help=FLAGS[name])
         elif name in WORDS:
             pins.add_argument(option, metavar="NAME", help=WORDS[name])
+        elif name in CHOICES:
+            words, said = CHOICES[name]
+            pins.add_argument(option, choices=words, help=said)
         else:
-            pins.add_argument(option, metavar="N", type=int)
+            pins.add_argument(option, metavar="N", type=int, help=NUMBERS.get(name))
     parser.add_argument("--convention", default="palm", help="FLOP convention of MFU: palm, matmul or causal")
     parser.add_argument(
         "--for",
@@ -143,7 +157,7 @@ def _check(args: argparse.Namespace) -> None:
         most = limits.MAX_RANKS if name in {"devices", "node"} else limits.COUNT.high
         if value > most:
             raise UsageError(f"--{name.replace('_', '-')} is at most {most}, not {value}")
-    least = {"zero": 0, "etp": 0}
+    least = {"zero": 0, "etp": 0, "recompute_layers": 0}
     for name in PINNABLE:
         value = getattr(args, name)
         if isinstance(value, int) and value < least.get(name, 1):

@@ -62,6 +62,8 @@ def why(plans: Plans) -> list[str]:
         if other.turned_by:
             said += f"; first where {other.turned_by} takes {other.turned_at:.2f}x as long as predicted"
         lines.append(said + (" (within the first's 80 %)" if other.within(first) else ""))
+    if first.host_bytes:
+        lines.append(f"  host memory of the first: {on_host(first, question)}")
     leaner = [plan for plan in plans.pareto() if plan.step_ns > first.step_ns][:MOST_LEANER]
     for plan in leaner:
         speed, need = first.step_ns / plan.step_ns, quantity(plan.footprint.total_bytes, Unit.BYTES)
@@ -98,7 +100,16 @@ def _one(plan: Prediction, trainer: str, question: Question) -> list[str]:
     )
     sizes = {part.removesuffix("_bytes"): float(size) for part, size in plan.footprint.parts().items()}
     lines += [bar(name, size, device.memory_bytes, Unit.BYTES) for name, size in sizes.items() if size > 0]
+    if plan.host_bytes:
+        lines.append(f"host memory {on_host(plan, question)}")
     return [*lines, "", f"start it: {command_or_reason(trainer, question.model, plan.configuration)}"]
+
+
+def on_host(plan: Prediction, question: Question) -> str:
+    """Say what an offloaded optimizer takes of a node's memory."""
+    devices = min(question.cluster.devices_per_node, plan.configuration.devices)
+    whole = quantity(plan.host_bytes * devices, Unit.BYTES)
+    return f"{whole} a node for the optimizer of {devices} devices; its time rests on data sheets, on no run"
 
 
 def stalls(plan: Prediction) -> str:
@@ -158,6 +169,10 @@ def _plain(plan: Prediction, plans: Plans, trainer: str) -> dict[str, Any]:
         "schedule": c.schedule if c.pp > 1 else "",
         "chunks": c.chunks,
         "recompute": str(c.recompute),
+        "recompute_layers": c.recompute_layers,
+        "recompute_group": c.recompute_group,
+        "offload": str(c.offload),
+        "host_bytes": round(plan.host_bytes),
         "sequence_parallel": c.sequence_parallel,
         "replicas": c.replicas,
         "step_ns": round(plan.step_ns),

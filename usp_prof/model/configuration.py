@@ -27,6 +27,13 @@ class Recompute(StrEnum):
     FULL = "full"
 
 
+class Offload(StrEnum):
+    """What the host's memory holds in place of the device's."""
+
+    NONE = "none"
+    OPTIMIZER = "optimizer"
+
+
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """One way to train: degrees of the axes, ZeRO stage, micro-batch size (sequences) and how many of them a step has.
@@ -55,6 +62,11 @@ class Configuration:
     fused_attention: bool = True
     gradient_bytes: float = 0.0
     """Bytes of a gradient in memory; 0: what the trainer does by habit."""
+    recompute_layers: int = 0
+    """Layers of each stage that full recomputation computes again (Megatron's method `block`); 0: all of them."""
+    recompute_group: int = 1
+    """Layers that share one kept input and are unfolded together in backward (Megatron's method `uniform`)."""
+    offload: Offload = Offload.NONE
 
     @property
     def devices(self) -> int:
@@ -82,7 +94,11 @@ class Configuration:
         if self.pp > 1:
             words.append(self.schedule + (f" v={self.chunks}" if self.chunks > 1 else ""))
         if self.recompute is not Recompute.NONE:
-            words.append(f"recompute {self.recompute}")
+            some = f" of {self.recompute_layers} layers a stage" if self.recompute_layers else ""
+            together = f", {self.recompute_group} layers at a time" if self.recompute_group > 1 else ""
+            words.append(f"recompute {self.recompute}{some}{together}")
+        if self.offload is not Offload.NONE:
+            words.append(f"{self.offload} offloaded")
         return ", ".join(words)
 
     def degrees(self) -> dict[str, int]:
@@ -94,6 +110,7 @@ SCHEDULES = tuple(Schedule)
 RECOMPUTES = tuple(Recompute)
 NONE, SELECTIVE, FULL = range(3)
 """Places in `RECOMPUTES`."""
+IS_V_SHAPED = np.array([schedule.traits.is_v_shaped for schedule in SCHEDULES])
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +137,20 @@ class Columns:
     fused_attention: NDArray[Any]
     replicas: NDArray[Any]
     gradient_bytes: NDArray[Any]
+    recompute_layers: NDArray[Any]
+    recompute_group: NDArray[Any]
+    offload: NDArray[Any]
+    """Whether the optimizer lies in the host's memory."""
+
+    @property
+    def stages_of_rank(self) -> NDArray[Any]:
+        """How many stages a pipeline rank holds; V-shaped schedules always have two."""
+        return np.where(IS_V_SHAPED[self.schedule] & (self.pp > 1), 2, self.chunks)
+
+    def recomputed(self, layers: Column, stages: Column) -> NDArray[Any]:
+        """How many of `layers` that so many stages hold together are wholly computed again."""
+        some = np.minimum(self.recompute_layers * stages, layers)
+        return np.where(self.recompute == FULL, np.where(self.recompute_layers > 0, some, layers), 0.0)
 
     @property
     def spread(self) -> NDArray[Any]:
@@ -149,7 +180,10 @@ class Columns:
 
 def columns_of(configurations: Sequence[Configuration], gradient_bytes: Column = 0.0) -> Columns:
     """Put configurations into columns; `gradient_bytes` where a configuration names none (0: as wide as weights)."""
-    names = ("dp", "tp", "cp", "pp", "ep", "etp", "zero", "micro_batch", "micro_batches", "chunks", "replicas")
+    names = (
+        "dp", "tp", "cp", "pp", "ep", "etp", "zero", "micro_batch", "micro_batches", "chunks", "replicas",
+        "recompute_layers", "recompute_group",
+    )  # fmt: skip
     flags = ("sequence_parallel", "fused_attention")
     schedules = [named(each.schedule) or Schedule.ONE_F_ONE_B for each in configurations]
     width = np.array([4 if each.dtype == "fp32" else 2 for each in configurations])
@@ -160,6 +194,7 @@ def columns_of(configurations: Sequence[Configuration], gradient_bytes: Column =
         schedule=np.array([SCHEDULES.index(schedule) for schedule in schedules]),
         recompute=np.array([RECOMPUTES.index(each.recompute) for each in configurations]),
         width=width,
+        offload=np.array([each.offload is Offload.OPTIMIZER for each in configurations]),
         gradient_bytes=np.where(
             own > 0, own, np.where((width == 4) | (np.asarray(gradient_bytes) == 0), width, gradient_bytes)
         ),
@@ -169,8 +204,8 @@ def columns_of(configurations: Sequence[Configuration], gradient_bytes: Column =
 def broken_rule(model: ModelEntry, configuration: Configuration) -> str:
     """Name the first rule that makes a configuration impossible for a model; empty when there is none."""
     c = configuration
-    counts = (c.micro_batch, c.micro_batches, c.chunks, c.replicas)
-    if min(*c.degrees().values(), *counts) < 1 or c.etp < 0:
+    counts = (c.micro_batch, c.micro_batches, c.chunks, c.replicas, c.recompute_group)
+    if min(*c.degrees().values(), *counts) < 1 or min(c.etp, c.recompute_layers) < 0:
         return "every degree and count is at least 1"
     columns = columns_of([c])
     return next((sentence for broken, sentence in _rules(model, columns, c) if np.any(broken)), "")
@@ -207,7 +242,18 @@ def _rules(model: ModelEntry, columns: Columns, one: Configuration | None) -> It
     yield (np.asarray(c.etp) > 0) & (c.tp % np.maximum(c.etp, 1) != 0), f"etp={say.etp} does not divide tp={say.tp}"
     yield ranks % c.replicas != 0, f"{say.replicas} replicas do not divide dp x cp"
     yield (c.zero < 0) | (c.zero > 3), "ZeRO has stages 0 to 3"
+    yield from _rules_of_recomputation(model, columns, say)
     several = (c.chunks > 1) & looped & (c.micro_batches % c.pp != 0)
     yield several, f"{say.schedule} needs micro-batches in multiples of pp={say.pp}, not {say.micro_batches}"
     few = (c.pp > 1) & (least > 1) & (c.micro_batches < least * c.pp)
     yield few, f"{say.schedule} needs more micro-batches than {say.micro_batches} for pp={say.pp}"
+
+
+def _rules_of_recomputation(model: ModelEntry, c: Columns, say: Configuration) -> Iterator[tuple[Column, str]]:
+    some, together = c.recompute_layers > 0, c.recompute_group > 1
+    yield (some | together) & (c.recompute != FULL), "recompute-layers and recompute-group are of full recomputation"
+    yield some & together, "recompute-layers and recompute-group are two methods: give one"
+    most = -(-model.layers // (c.pp * c.stages_of_rank))
+    sentence = f"a stage has fewer layers than recompute-layers={say.recompute_layers}"
+    yield c.recompute_layers > most, sentence
+    yield c.recompute_group > most, f"a stage has fewer layers than recompute-group={say.recompute_group}"

@@ -13,7 +13,8 @@ score matrix      5 a s: softmax, dropout's mask, result  over tp; only without 
 feed-forward      8f with a gate, 4f without              over tp
 mixture           the chosen experts' share of the above, and each token's copies (2 x 2h) beside
 selective         score matrix and attention's output are computed once more
-full              2h, the layer's input, and one layer unfolded at a time
+full              2h, the layer's input, and one layer unfolded at a time; in groups one input for a group, and
+                  all of its layers unfolded; layers of a stage that are not recomputed keep all of the above
 ================  ======================================  ==================================================
 
 After Korthikanti et al. (arXiv 2205.05198) and Fujii et al. (arXiv 2411.06465), without dropout of hidden states. The
@@ -87,6 +88,8 @@ class Habits:
     overhead_bytes: Column = 0.0
     buffer_fraction: Column = 0.0
     """Of one rank's weights and gradients, that buckets and the allocator hold beside them."""
+    offload_keeps: Column = 0.0
+    """Bytes of a weight's optimizer that stay on the device under ZeRO-2 and -3, where it lies in host memory."""
 
 
 PLAIN = Habits()
@@ -108,6 +111,9 @@ def footprints(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) -
         return bytes_each * np.where(c.zero >= from_stage, sharded, dense + routed)
 
     optimizer = np.where(c.width == 4, 8, MASTER_AND_MOMENTS)
+    # In host memory it costs the device what the trainer's shards of weights stay there as masters (ZeRO-2 and -3).
+    left_behind = np.where(c.zero >= 2, habits.offload_keeps, 0.0)
+    optimizer = np.where(c.offload, np.minimum(left_behind, optimizer), optimizer)
     kept, gradients = held(c.width, 3), held(c.gradient_bytes, 2)
     layer = Stage(1.0, embedding=0, head=0, in_flight=1.0)
     gathered = np.where(c.zero == 3, 2 * c.width * sum(parameters(shape, c, layer)), 0.0)
@@ -135,9 +141,14 @@ def parameters(shape: Shape, c: Columns, stage: Stage) -> tuple[Column, Column]:
 
 def activations(shape: Shape, c: Columns, stage: Stage) -> Column:
     """Give what all layers of a stage keep of the micro-batches in flight, and the layer that is unfolded."""
-    kept = layer_activations(shape, c, c.recompute) * np.maximum(stage.layers, 1.0) * stage.in_flight
-    unfolded = np.where(c.recompute == FULL, layer_activations(shape, c, np.asarray(NONE)), 0.0)
-    return kept + unfolded
+    layers = np.maximum(stage.layers, 1.0)
+    again = c.recomputed(layers, c.stages_of_rank)
+    whole = layer_activations(shape, c, np.where(c.recompute == FULL, NONE, c.recompute))
+    # A group of layers keeps the input of its first; the last group of a stage may be smaller.
+    inputs = np.where(c.recompute_group > 1, np.ceil(again / c.recompute_group), again)
+    of_inputs = inputs * layer_activations(shape, c, np.asarray(FULL))
+    kept = ((layers - again) * whole + of_inputs) * stage.in_flight
+    return np.asarray(kept + np.where(again > 0, np.minimum(c.recompute_group, again) * whole, 0.0))
 
 
 def layer_activations(shape: Shape, c: Columns, recompute: Column) -> Column:

@@ -39,6 +39,10 @@ class Machine:
     efficiency: Column
     """Of the peak that a large matrix product reaches alone."""
     memory_share: Column
+    host_link_rate: Column
+    """Between a device and its host's memory."""
+    host_memory_rate: Column
+    """What an optimizer reaches of one device's share of its host's memory, reading and writing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,12 @@ class Cases(Columns):
     def tokens(self) -> Column:
         """Tokens of a micro-batch on one rank of cp."""
         return np.asarray(self.micro_batch * self.shape.sequence / self.cp)
+
+    @property
+    def recomputed_share(self) -> Column:
+        """The share of the layers that are wholly computed again in backward, 0..1."""
+        layers = self.shape.layers
+        return self.recomputed(layers, self.stages_of_rank * self.pp) / layers
 
 
 def machine_of(cluster: Cluster) -> Machine:
@@ -69,6 +79,8 @@ def machine_of(cluster: Cluster) -> Machine:
         network_latency=cluster.network_latency_ns / 1e9,
         efficiency=cluster.efficiency,
         memory_share=cluster.memory_share,
+        host_link_rate=cluster.host_link_rate,
+        host_memory_rate=cluster.host_memory_rate,
     )
 
 

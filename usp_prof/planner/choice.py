@@ -33,7 +33,7 @@ class Barred:
     """A value of a knob with which nothing fits: how many configurations have it, and what the leanest needs."""
 
     knob: str
-    value: int
+    value: int | str
     tried: int
     leanest_bytes: float
 

@@ -29,6 +29,20 @@ NETWORK_OF_LINK = {"NVLink2": 12.5e9, "NVLink3": 25e9, "PCIe3": 3e9, "PCIe4": 12
 """A device's share of the cards that nodes of older generations come with: a DGX A100 has 200 Gb/s for each."""
 NODE_OF_DEVICE = {"GB200": 72, "GB300": 72}
 """Devices that share one NVLink domain where it is more than a box of eight."""
+HOST_OF_LINK = {
+    "NVLink2": (12e9, 256e9 / 8), "PCIe3": (12e9, 256e9 / 8), "NVLink3": (25e9, 410e9 / 8), "PCIe4": (25e9, 410e9 / 8),
+}  # fmt: skip
+"""Older hosts: bytes per second between a device and its host, and a device's share of the host's memory. PCIe of 16
+lanes carries about 0.8 of its rate; nodes of two sockets have six channels of DDR4-2666 each (DGX-2), or eight of
+DDR4-3200 (DGX A100)."""
+HOST = (50e9, 614e9 / 8)
+"""The same of a node with PCIe 5 and eight channels of DDR5-4800 on each of two sockets."""
+HOST_OF_DEVICE = {"GH200 144GB": (450e9, 500e9), "GH200 96GB": (450e9, 500e9), "GB200": (225e9, 250e9),
+                  "GB300": (225e9, 250e9)}  # fmt: skip
+"""Devices that share a package with their host: NVLink-C2C and LPDDR5X, of which GB200 has one for two."""
+HOST_SHARE = 0.45
+"""Of the host memory's rate that Adam reaches on a CPU: 4.5 billion weights of 28 bytes a second on a DGX-2 (1 billion
+in 0.22 s, ZeRO-Offload, arXiv 2101.06840, table of CPU-Adam), whose sockets read 256 GB/s."""
 NODE_LATENCY_NS, NETWORK_LATENCY_NS = 4_000, 10_000
 """What a step of a ring costs whatever its size, inside a node (nccl-tests of 2 to 8 H100: 1 to 4 microseconds with
 the start of the call) and between nodes on InfiniBand; a slower network is in its trainer's profile."""
@@ -54,6 +68,8 @@ class Cluster:
     """Peak of the type that attention's core and the head are computed in; 0: `peak_flops`."""
     node_latency_ns: float = NODE_LATENCY_NS
     network_latency_ns: float = NETWORK_LATENCY_NS
+    host_link_rate: float = HOST[0]
+    host_memory_rate: float = HOST[1] * HOST_SHARE
     basis: str = "assumed"
 
     @property
@@ -69,6 +85,7 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
         known = ", ".join(sorted(each.name for each in DEVICES))
         raise UsageError(f"the hardware table has no device {name!r}", hint=f"it has {known}")
     peak = _peak(device, dtype)
+    host_link, host_memory = HOST_OF_DEVICE.get(device.name, HOST_OF_LINK.get(device.link, HOST))
     if not peak:
         raise UsageError(f"no source gives {device.name} a peak for {dtype}", hint="choose another --dtype")
     return Cluster(
@@ -81,6 +98,8 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
         efficiency=_reached(device, dtype) / peak if _reached(device, dtype) else EFFICIENCY,
         basis="measured products" if _reached(device, dtype) else "assumed",
         core_flops=device.peak(Precision.BF16) or device.peak(Precision.FP16) or peak,
+        host_link_rate=host_link,
+        host_memory_rate=host_memory * HOST_SHARE,
         devices_per_node=NODE_OF_DEVICE.get(device.name, DEVICES_PER_NODE),
     )
 

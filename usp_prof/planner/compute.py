@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.model.configuration import FULL, SELECTIVE
+from usp_prof.model.configuration import SELECTIVE
 
 if TYPE_CHECKING:
     from usp_prof.model.shape import Column
@@ -49,6 +49,12 @@ class Direction:
 
     forward: Column
     backward: Column
+    weights: Column = 0.0
+    """What of backward gives the gradients of weights: one product for each of forward."""
+
+    def scaled(self, factor: Column) -> Direction:
+        """Give all of it so many times as long."""
+        return Direction(self.forward * factor, self.backward * factor, self.weights * factor)
 
 
 def product(c: Cases, rows: Column, columns: Column, inner: Column, peak: Column | None = None) -> Column:
@@ -77,8 +83,8 @@ def layer(c: Cases) -> Direction:
     backward = 2 * products + CORE_BACKWARD * core + 2 * rest
     share = c.profile.selective_forward
     selective = (1 - share) * core + share * forward
-    again = np.where(c.recompute == FULL, forward, np.where(c.recompute == SELECTIVE, selective, 0.0))
-    return Direction(forward, backward + again)
+    again = c.recomputed_share * forward + np.where(c.recompute == SELECTIVE, selective, 0.0)
+    return Direction(forward, backward + again, products)
 
 
 def experts(c: Cases) -> Column:
@@ -132,7 +138,7 @@ def head(c: Cases) -> Direction:
     s = c.shape
     multiply = product(c, c.tokens, s.vocabulary / c.tp, s.hidden, c.machine.core_peak)
     loss = c.tokens * s.vocabulary / c.tp * LOGIT_PASSES * 4 * c.profile.rest_scale / c.machine.memory_rate
-    return Direction(multiply + loss, 2 * multiply + loss)
+    return Direction(multiply + loss, 2 * multiply + loss, multiply)
 
 
 def with_host(c: Cases, times: Direction) -> Direction:
@@ -140,11 +146,8 @@ def with_host(c: Cases, times: Direction) -> Direction:
     layer_host = np.where(c.fused_attention, c.profile.host_layer, c.profile.host_unfused)
     host = layer_host + c.profile.host_tensor * (c.tp > 1) + c.profile.host_experts * c.shape.mixed
     host = host + HOST_BLOCK * (c.cp - 1)
-    again = np.where(c.recompute == FULL, 1.0, 0.0)
-    return Direction(
-        joined(times.forward, host / 3),
-        joined(times.backward, host * (2 + again) / 3),
-    )
+    backward = joined(times.backward, host * (2 + c.recomputed_share) / 3)
+    return Direction(joined(times.forward, host / 3), backward, times.weights * backward / times.backward)
 
 
 def joined(device: Column, host: Column) -> Column:

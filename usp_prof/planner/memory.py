@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.model.configuration import SCHEDULES, Configuration, columns_of
-from usp_prof.model.footprint import Footprint, Habits, Stage, footprints
+from usp_prof.model.footprint import MASTER_AND_MOMENTS, Footprint, Habits, Stage, footprints, parameters
 from usp_prof.model.shape import shape_of
 from usp_prof.planner.stages import WHERE, Stages, head_cost, ranks_of, stages_of
 
@@ -25,12 +25,17 @@ def of_stages(c: Cases, stages: Stages | None = None) -> tuple[Parts, ...]:
     """Give the footprint of the first, a middle and the last rank of each pipeline."""
     stages = stages or stages_of(c)
     p = c.profile
-    habits = Habits(p.activation_scale, p.logit_bytes, p.overhead_bytes, p.buffer_fraction)
+    habits = habits_of(p)
     held = [
         Stage(stages.layers[row], stages.embedding[row], stages.head[row], stages.kept[row])
         for row in range(len(WHERE))
     ]
     return tuple(footprints(c.shape, c, stage, habits) for stage in held)
+
+
+def habits_of(p: Profile) -> Habits:
+    """Give what a trainer keeps beyond the formulas."""
+    return Habits(p.activation_scale, p.logit_bytes, p.overhead_bytes, p.buffer_fraction, p.offload_keeps)
 
 
 def of_ranks(model: ModelEntry, configuration: Configuration, profile: Profile) -> tuple[Footprint, ...]:
@@ -48,7 +53,7 @@ def of_ranks(model: ModelEntry, configuration: Configuration, profile: Profile) 
     )
     # V-shaped schedules bring the last stage back to the first rank.
     last = 0 if SCHEDULES[schedule].traits.is_v_shaped else configuration.pp - 1
-    habits = Habits(profile.activation_scale, profile.logit_bytes, profile.overhead_bytes, profile.buffer_fraction)
+    habits = habits_of(profile)
     found = []
     for rank, count in enumerate(layers):
         parts = footprints(shape, columns, Stage(count, rank == 0, rank == last, kept[rank]), habits)
@@ -65,6 +70,25 @@ def fullest(found: tuple[Parts, ...]) -> Parts:
     """Give the parts of the rank that needs most, case by case."""
     worst = np.stack([total(each) for each in found]).argmax(axis=0)
     return {part: np.choose(worst, [each[part] for each in found]) for part in found[0]}
+
+
+def weights_to_update(c: Cases, stages: Stages) -> NDArray[np.float64]:
+    """Count the weights that a rank updates, on the rank that has most."""
+    counts = []
+    for row in range(len(WHERE)):
+        held = Stage(stages.layers[row], stages.embedding[row], stages.head[row], 1.0)
+        dense, routed = parameters(c.shape, c, held)
+        is_sharded = c.zero > 0
+        counts.append(dense / np.where(is_sharded, c.shards, 1) + routed / np.where(is_sharded, c.expert_shards, 1))
+    return np.max(counts, axis=0)  # type: ignore[no-any-return]
+
+
+def host_bytes(c: Cases, stages: Stages) -> Column:
+    """Give what an offloaded optimizer takes of the host's memory for one device; 0 where none is offloaded.
+
+    Master, two moments and the place where the gradient lands, in float32, and the weight before it goes back.
+    """
+    return np.where(c.offload, weights_to_update(c, stages) * (MASTER_AND_MOMENTS + 4 + c.width), 0.0)
 
 
 def fit_probability(peak: NDArray[np.float64], room: Column, spread: Column) -> NDArray[np.float64]:

@@ -13,6 +13,7 @@ from usp_prof.model.shape import shape_of
 from usp_prof.planner import memory, stalls
 from usp_prof.planner.cases import cases_of, machine_of
 from usp_prof.planner.profiles import DEFAULT_PROFILE
+from usp_prof.planner.stages import stages_of
 from usp_prof.planner.step import step
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Prediction:
     """How many of such runs stall on their pipeline's sends, where it was measured."""
     stall_ns: float = 0.0
     """What a step takes longer then; it is in `step_ns` where more runs stall than not."""
+    host_bytes: float = 0.0
+    """What an offloaded optimizer takes of the host's memory, for one device."""
 
     @property
     def tokens_per_device(self) -> float:
@@ -100,8 +103,9 @@ def records(
     c: Cases, configurations: Sequence[Configuration], models: Sequence[ModelEntry], convention: str
 ) -> list[Prediction]:
     """Predict cases, and give each as a record."""
-    times = step(c)
-    need = memory.fullest(memory.of_stages(c))
+    stages = stages_of(c)
+    times = step(c, stages, simulates=True)
+    need = memory.fullest(memory.of_stages(c, stages))
     total = memory.total(need)
     size = len(configurations)
 
@@ -117,6 +121,7 @@ def records(
     parts = {part: column(value) for part, value in need.items()}
     exposed = {axis: column(value) for axis, value in times.exposed.items()}
     peak = column(c.machine.peak)
+    on_host = column(memory.host_bytes(c, stages))
     stall_chance, stall = column(times.stall_chance), column(times.stall)
     found = []
     for place, each in enumerate(configurations):
@@ -143,6 +148,7 @@ def records(
                 fit_probability=fits[place],
                 stall_fraction=stall_chance[place],
                 stall_ns=stall[place] * 1e9,
+                host_bytes=on_host[place],
             )
         )
     return found

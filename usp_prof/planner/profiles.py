@@ -83,6 +83,8 @@ class Profile:
     work_scale: Column = 1.0
     """Of all device work, where a recorded run taught it."""
     optimizer_scale: Column = 1.5
+    offload_keeps: Column = 0.0
+    """Bytes of a weight's optimizer that stay on the device beside an offloaded one, under ZeRO-2 and -3."""
     fixed: Column = 0.02
     """Of a step, whatever its size."""
     time_spread: Column = 0.4
@@ -118,7 +120,7 @@ PROFILES: dict[str, Profile] = {
     ),
     "torchtitan": replace(PUBLISHED, name="torchtitan", selective_forward=0.4),
     "fsdp": replace(PUBLISHED, name="fsdp"),
-    "usp-prof": replace(PUBLISHED, name="usp-prof"),
+    "usp-prof": replace(PUBLISHED, name="usp-prof", offload_keeps=4.0),
 }
 # fmt: on
 DEFAULT_TRAINER = "megatron"

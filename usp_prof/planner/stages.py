@@ -1,7 +1,8 @@
 """Stages: how many layers each pipeline rank holds, and how many micro-batches it keeps at once.
 
 Three ranks decide about time and memory: the first (it keeps most micro-batches, and the embedding), the last (the
-head, the logits) and the first of those between with the most layers.
+head, the logits; the first has them where stages run down the ranks and up again) and the first of those between with
+the most layers.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.model.configuration import SCHEDULES
+from usp_prof.model.configuration import IS_V_SHAPED, SCHEDULES
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.whatif.layout import in_flight, layers_of_stages
 
@@ -52,12 +53,13 @@ def stages_of(c: Cases) -> Stages:
     different, place = np.unique(table, axis=1, return_inverse=True)
     laid = np.array([_laid(*column) for column in different.T.tolist()])
     found = laid[place.ravel()].T
-    alone = table[1] == 1
+    alone, returns = table[1] == 1, IS_V_SHAPED[table[3].astype(int)]
     return Stages(
         layers=found[:3],
         kept=found[3:],
         embedding=np.stack([alone | True, alone, alone]),
-        head=np.stack([alone, alone, alone | True]),
+        # V-shaped schedules bring the last stage back to the first rank.
+        head=np.stack([alone | returns, alone, alone | ~returns]),
     )
 
 
@@ -90,13 +92,18 @@ def ranks_of(
     if kind.traits.is_v_shaped and ranks > 1:
         chunks = 2
     stages = ranks * chunks
-    each = by_cost(layers, stages, head) if uneven else layers_of_stages(layers, stages)
+    each = layers_of_each_stage(layers, stages, uneven=uneven, head=head)
     home = [*range(ranks), *reversed(range(ranks))] if kind.traits.is_v_shaped else list(range(ranks)) * chunks
     held = [0] * ranks
     for stage, rank in enumerate(home[:stages]):
         held[rank] += each[stage]
     kept = _kept(kind, Shape(ranks, micro_batches, chunks)) if ranks > 1 else (1.0,)
     return tuple(held), kept
+
+
+def layers_of_each_stage(layers: int, stages: int, *, uneven: bool, head: float) -> tuple[int, ...]:
+    """Deal layers out to stages, by cost or as evenly as they go."""
+    return by_cost(layers, stages, head) if uneven else layers_of_stages(layers, stages)
 
 
 def _kept(kind: Schedule, shape: Shape) -> tuple[float, ...]:

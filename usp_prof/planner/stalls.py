@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.model.configuration import FULL
 from usp_prof.planner import memory
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def held_up(c: Cases, layer: Column) -> Column:
     p = c.profile
     launches = p.host_pipeline + p.host_pipeline_tensor * c.tp**TENSOR_POWER
     # Full recomputation launches forward, a third of all, once more.
-    launches = launches * np.where(c.recompute == FULL, 4 / 3, 1.0)
+    launches = launches * (1 + c.recomputed_share / 3)
     launches = np.where(crosses_nodes(c), launches, 0.0)
     # A smooth maximum of the two: 10 ms of compute and 5 of launches take 10.2 ms, 10 and 10 take 11.9.
     return np.asarray((layer**4 + launches**4) ** 0.25 - layer)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.model.configuration import FULL, SCHEDULES
-from usp_prof.planner import compute, network, stalls
+from usp_prof.model.configuration import SCHEDULES
+from usp_prof.planner import compute, filling, memory, network, stalls
 from usp_prof.planner.stages import stages_of
 from usp_prof.schedule import Schedule
+from usp_prof.schedule_orders import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,22 +27,11 @@ if TYPE_CHECKING:
     from usp_prof.planner.cases import Cases
     from usp_prof.planner.stages import Stages
 
-FILLING = {
-    Schedule.GPIPE: 1.0,
-    Schedule.ONE_F_ONE_B: 1.0,
-    Schedule.INTERLEAVED: 1.0,
-    Schedule.ZB_H1: 1 / 3,
-    Schedule.INTERLEAVED_ZB: 1 / 3,
-    Schedule.ZBV: 1 / 3,
-    Schedule.DUALPIPE_V: 1 / 3,
-}
-"""What is left of the time to fill and drain a pipeline of one chunk, where F, I and W take equally long (simulated);
-divided by the chunks on a rank."""
 LEAST_EXPOSED = 0.05
 """Share of a message that shows even beside long compute: it has to start, and to be waited for."""
-IS_LOOPED = np.array([schedule.traits.is_looped for schedule in SCHEDULES])
-FILL = np.array([FILLING[schedule] for schedule in SCHEDULES])
-IS_V = np.array([schedule.traits.is_v_shaped for schedule in SCHEDULES])
+GRADIENT_DOWN, HOST_BYTES = 4.0, 28.0
+"""Bytes of a weight where the host holds the optimizer: its gradient on the way down; what AdamW reads (gradient,
+master, two moments) and writes (master, two moments) there."""
 IS_GPIPE = np.array([schedule is Schedule.GPIPE for schedule in SCHEDULES])
 
 
@@ -70,13 +60,18 @@ class Step:
         return np.asarray(stalls.expected(self.seconds, self.stall, self.stall_chance))
 
 
-def step(c: Cases, stages: Stages | None = None, stall_chance: Column | None = None) -> Step:
-    """Predict the step of each case; `stages` and `stall_chance` where they are known, such as in a fit."""
+def step(
+    c: Cases, stages: Stages | None = None, stall_chance: Column | None = None, *, simulates: bool = False
+) -> Step:
+    """Predict the step of each case; `stages` and `stall_chance` where they are known, such as in a fit.
+
+    `simulates` runs the schedules that split backward, where `filling.py` has no exact form.
+    """
     stages = stages or stages_of(c)
     stall_chance = stalls.chance(c, stages) if stall_chance is None else stall_chance
-    device = _scaled(c, compute.layer(c))
+    device = compute.layer(c).scaled(c.profile.work_scale)
     times = compute.with_host(c, device)
-    head = _scaled(c, compute.head(c))
+    head = compute.head(c).scaled(c.profile.work_scale)
     messages = _layer_messages(c, times)
     work = times.forward + times.backward
     layer = work + sum(messages.values())
@@ -89,7 +84,11 @@ def step(c: Cases, stages: Stages | None = None, stall_chance: Column | None = N
     whole = c.shape.layers * layer + head.forward + head.backward
     busy = (most - held * held_up) * c.micro_batches
     stall = stalls.seconds(c)
-    window = most * c.micro_batches + _waiting(c, most, whole)
+    actions = _work_of_actions(times, head, layer)
+    filled = filling.closed(c, actions, most, whole)
+    if simulates:
+        filled = filling.simulated(c, actions, most, filled)
+    window = most * c.micro_batches + _waiting(c, filled)
     window = window + np.where(stall_chance > stalls.LIKELY, stall, 0.0)
     beside = held * times.backward
     exposed = {axis: value * held * c.micro_batches for axis, value in messages.items()}
@@ -113,14 +112,22 @@ def step(c: Cases, stages: Stages | None = None, stall_chance: Column | None = N
     )
 
 
-def _scaled(c: Cases, times: compute.Direction) -> compute.Direction:
-    return compute.Direction(times.forward * c.profile.work_scale, times.backward * c.profile.work_scale)
+def _work_of_actions(times: compute.Direction, head: compute.Direction, layer: Column) -> filling.Work:
+    """Tell forward, input gradient and weight gradient apart; messages (in `layer`) go with the first two."""
+    longer = layer / (times.forward + times.backward)
+    forward = times.forward * longer
+    return filling.Work(
+        {Kind.FORWARD: forward, Kind.WEIGHT_GRADIENT: times.weights,
+         Kind.INPUT_GRADIENT: layer - forward - times.weights},
+        {Kind.FORWARD: head.forward, Kind.WEIGHT_GRADIENT: head.weights,
+         Kind.INPUT_GRADIENT: head.backward - head.weights},
+    )  # fmt: skip
 
 
 def _layer_messages(c: Cases, times: compute.Direction) -> dict[str, Column]:
     """Give what of a layer's messages stays exposed, forward and backward of one micro-batch together."""
     s, p = c.shape, c.profile
-    passes = np.where(c.recompute == FULL, 3.0, 2.0)
+    passes = 2.0 + c.recomputed_share
     size = c.tokens * s.hidden * c.width
     # With sequence parallelism two gathers and two scatters each way, without it two all-reduces: the same bytes.
     parallel = 4 * network.all_gather(c, "tp", size)
@@ -154,16 +161,14 @@ def _gathers(c: Cases, times: compute.Direction) -> Column:
     return np.where((c.zero == 3) & (c.shards > 1), (forward + backward) * c.profile.data_exposed, 0.0)
 
 
-def _waiting(c: Cases, most: Column, whole: Column) -> Column:
-    """Give what the busiest rank waits in the pipeline: filling and draining, and messages on the way."""
+def _waiting(c: Cases, filled: Column) -> Column:
+    """Give what the busiest rank waits in the pipeline: filling and draining (`filled`), and messages on the way."""
     size = c.tokens * c.shape.hidden * c.width / c.spread
     hop = network.send(c, "pp", size) + np.where(c.pp > 1, c.profile.pipeline_hop, 0.0)
-    chunks = np.where(IS_V[c.schedule], 2, c.chunks)
-    fill = FILL[c.schedule] * (whole - most) / np.where(IS_LOOPED[c.schedule] | IS_V[c.schedule], chunks, 1)
     travel = 2 * (c.pp - 1) * hop
     # In 1F1B's steady state a round trip of p stages carries p micro-batches: each waits for two hops (p-1)/p.
-    steady = np.where(IS_GPIPE[c.schedule], 0.0, 2 * hop * chunks * (c.pp - 1) / c.pp * (c.micro_batches - 1))
-    return np.where(c.pp > 1, fill + travel + steady, 0.0)
+    steady = np.where(IS_GPIPE[c.schedule], 0.0, 2 * hop * c.stages_of_rank * (c.pp - 1) / c.pp * (c.micro_batches - 1))
+    return np.where(c.pp > 1, filled + travel + steady, 0.0)
 
 
 def _gradients(c: Cases, stages: Stages, backward: Column, gathers: Column) -> Column:
@@ -191,10 +196,20 @@ def _gradients(c: Cases, stages: Stages, backward: Column, gathers: Column) -> C
 
 
 def _optimizer(c: Cases, stages: Stages) -> Column:
-    """Give the optimizer's bytes, read and written once, over the memory's rate."""
+    """Give the optimizer's bytes, read and written once, over the memory's rate: the device's, or its host's.
+
+    Offloaded, gradients in float32 go down while the host updates what has arrived and weights come back: three stages
+    that run side by side over slices, so that the slowest decides.
+    """
     s = c.shape
     held = stages.layers.max(axis=0)
     dense = (held * s.shared_parameters + s.vocabulary * s.hidden) / c.tp
     dense = dense / np.where(c.zero > 0, c.shards, 1)
     own = held * s.routed_parameters / c.ep / c.expert_tp / np.where(c.zero > 0, c.expert_shards, 1)
-    return np.asarray((dense + own) * 2 * 18 * c.profile.optimizer_scale / c.machine.memory_rate)
+    on_device = (dense + own) * 2 * 18 * c.profile.optimizer_scale / c.machine.memory_rate
+    if not np.any(c.offload):
+        return np.asarray(on_device)
+    weights = memory.weights_to_update(c, stages)
+    down, up = (weights * size / c.machine.host_link_rate for size in (GRADIENT_DOWN, c.width))
+    on_host = np.maximum(np.maximum(down, up), weights * HOST_BYTES / c.machine.host_memory_rate)
+    return np.where(c.offload, on_host, on_device)

@@ -6,15 +6,13 @@ usual names. What a row leaves out takes its default; what is impossible is refu
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from usp_prof.contract import ModelEntry
-from usp_prof.model.configuration import Configuration, Recompute, broken_rule
+from usp_prof.model.configuration import Configuration, Offload, Recompute, broken_rule
 from usp_prof.model.errors import UsageError, UspProfError
-from usp_prof.model.printable import csv_cell
 from usp_prof.model.shape import missing_sizes, shape_of, stacked
 from usp_prof.planner.cases import cases_of, machine_of
 from usp_prof.planner.cluster import of_device
@@ -50,7 +48,12 @@ COLUMNS = {
     "micro_batch": "sequences of a micro-batch", "micro_batches": "how many of them a step has on one rank of dp",
     "batch": "sequences of a step over all devices, where `micro_batches` is missing",
     "schedule": "pipeline schedule", "chunks": "stages on each pipeline rank",
-    "recompute": "none, selective or full", "dtype": "bf16, fp16, fp8, fp4, fp32",
+    "recompute": "none, selective or full",
+    "recompute_layers": "layers of a stage that full recomputation computes again; 0 (default): all",
+    "recompute_group": "layers that share one kept input (default 1)",
+    "recompute_method": "Megatron's: block makes `recompute_num_layers` layers of a stage, uniform a group",
+    "recompute_num_layers": "Megatron's, with `recompute_method`",
+    "offload": "optimizer: it lies in the host's memory; none (default)", "dtype": "bf16, fp16, fp8, fp4, fp32",
     "sequence_parallel": "1 (default) or 0", "fused_attention": "1 (default) or 0: the score matrix is kept",
     "gradient_bytes": "bytes of a gradient in memory; 0: the trainer's habit",
 }  # fmt: skip
@@ -60,13 +63,6 @@ ALIASES = {
     "precision": "dtype", "ffn": "ffn_hidden", "expert_ffn": "expert_ffn_hidden", "tied": "tied_embeddings",
     "gated": "gated_ffn",
 }  # fmt: skip
-GIVEN = (
-    "step_ns", "step_low_ns", "step_high_ns", "tokens_per_second", "tokens_per_second_low", "tokens_per_second_high",
-    "tokens_per_second_device", "mfu_fraction", "memory_bytes", "memory_low_bytes", "memory_high_bytes", "fits",
-    "fit_probability", "compute_ns", "exposed_tp_ns", "exposed_dp_ns", "exposed_cp_ns", "exposed_ep_ns", "bubble_ns",
-    "optimizer_ns", "fixed_ns", "stall_fraction", "expected_step_ns", "error",
-)  # fmt: skip
-"""Columns that a prediction adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +135,15 @@ def understood(row: Mapping[str, str]) -> Case:
         etp=_whole(given, "etp", 0),
         schedule=given.get("schedule", "interleaved" if degrees["chunks"] > 1 else "1f1b"),
         recompute=_recompute(given.get("recompute", "none")),
+        **_partly_recomputed(given),
+        offload=_offload(given.get("offload", "none")),
         dtype=_precision(dtype),
         sequence_parallel=_whole(given, "sequence_parallel", 1) == 1,
         fused_attention=_whole(given, "fused_attention", 1) == 1,
         gradient_bytes=_number(given, "gradient_bytes", 0.0),
-        **degrees,
-    )
+        tp=degrees["tp"], cp=degrees["cp"], pp=degrees["pp"], ep=degrees["ep"], chunks=degrees["chunks"],
+        micro_batch=degrees["micro_batch"], replicas=degrees["replicas"],
+    )  # fmt: skip
     if named(configuration.schedule) is None:
         raise UsageError(f"no schedule is named {configuration.schedule!r}")
     rule = broken_rule(model, configuration)
@@ -228,6 +227,24 @@ def _recompute(word: str) -> Recompute:
     return Recompute(first)
 
 
+def _partly_recomputed(given: Mapping[str, str]) -> dict[str, int]:
+    """Read which layers are recomputed, in our words or in Megatron's."""
+    layers, group = _whole(given, "recompute_layers", 0), _whole(given, "recompute_group", 1)
+    method, number = given.get("recompute_method", ""), _whole(given, "recompute_num_layers", 0)
+    if method not in ("", "block", "uniform") or (number and not method):
+        raise UsageError(f"recompute_method is block or uniform, not {method!r}")
+    return {
+        "recompute_layers": number if method == "block" else layers,
+        "recompute_group": max(number, 1) if method == "uniform" else group,
+    }
+
+
+def _offload(word: str) -> Offload:
+    if word.lower() not in list(Offload):
+        raise UsageError(f"offload is none or optimizer, not {word!r}")
+    return Offload(word.lower())
+
+
 def _number(given: Mapping[str, str], name: str, default: float) -> float:
     try:
         value = float(given.get(name, default))
@@ -247,48 +264,3 @@ def _whole(given: Mapping[str, str], name: str, default: int) -> int:
     if value > MAX_WHOLE:
         raise UsageError(f"{name} is at most {MAX_WHOLE}, not {given[name][:24]}")
     return int(value)
-
-
-def read_rows(file: TextIO) -> tuple[list[str], list[dict[str, str]]]:
-    """Read a CSV file: its columns and its rows."""
-    reader = csv.DictReader(file)
-    columns = list(reader.fieldnames or ())
-    known = {*COLUMNS, *ALIASES}
-    if not known & set(columns):
-        raise UsageError(f"the table has none of the columns {', '.join(list(COLUMNS)[:6])}, ...")
-    return columns, list(reader)
-
-
-def write_rows(
-    file: TextIO, columns: Sequence[str], rows: Sequence[Mapping[str, str]], found: Sequence[Prediction | str]
-) -> None:
-    """Write the rows with the columns of `GIVEN` beside them; a column of that name in the input is replaced."""
-    kept = [column for column in columns if column not in GIVEN]
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([csv_cell(column) for column in (*kept, *GIVEN)])
-    for row, prediction in zip(rows, found, strict=True):
-        writer.writerow([csv_cell(text) for text in (*(row[column] for column in kept), *_values(prediction))])
-
-
-def _values(p: Prediction | str) -> list[str]:
-    if isinstance(p, str):
-        return [""] * (len(GIVEN) - 1) + [p]
-    c = p.configuration
-    values = (
-        p.step_ns, p.step_low_ns, p.step_high_ns, p.tokens_per_second, p.tokens_per_second * p.step_ns / p.step_high_ns,
-        p.tokens_per_second * p.step_ns / p.step_low_ns, p.tokens_per_second / c.devices,
-    )  # fmt: skip
-    rest = [p.compute_ns, *(p.exposed_ns.get(axis, 0.0) for axis in ("tp", "dp", "cp", "ep"))]
-    rest += [p.bubble_ns, p.optimizer_ns, p.fixed_ns]
-    memory = (p.footprint.total_bytes, p.memory_low_bytes, p.memory_high_bytes)
-    return [
-        *(f"{value:.0f}" for value in values),
-        f"{p.mfu:.5f}",
-        *(f"{value:.0f}" for value in memory),
-        str(int(p.fit_probability >= 0.5)),
-        f"{p.fit_probability:.3f}",
-        *(f"{value:.0f}" for value in rest),
-        f"{p.stall_fraction:.3f}",
-        f"{p.expected_step_ns:.0f}",
-        "",
-    ]

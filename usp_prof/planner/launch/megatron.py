@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof.model.configuration import Recompute
+from usp_prof.model.configuration import Offload, Recompute
 from usp_prof.planner.launch.rules import torchrun
 from usp_prof.schedule import Schedule, named
 
@@ -21,11 +21,10 @@ SHARDING = {
     2: f"{FSDP} optim_grads {FSDP_NEEDS}",
     3: f"{FSDP} optim_grads_params {FSDP_NEEDS}",
 }
-RECOMPUTATION = {
-    Recompute.NONE: "",
-    Recompute.SELECTIVE: "--recompute-granularity selective",
-    Recompute.FULL: "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
-}
+OFFLOADED = (
+    "--optimizer-cpu-offload --optimizer-offload-fraction 1.0 --use-precision-aware-optimizer "
+    "--overlap-cpu-optimizer-d2h-h2d"
+)
 PRECISION = {
     "bf16": "--bf16", "fp16": "--fp16", "fp8": "--bf16 --fp8-format hybrid", "fp4": "--bf16 --fp4-format e2m1",
     "fp32": "",
@@ -48,13 +47,27 @@ def words(model: ModelEntry, c: Configuration) -> list[str]:
     if c.tp > 1 and c.sequence_parallel:
         found.append("--sequence-parallel")
     found.append(SHARDING[c.zero])
+    if c.offload is Offload.OPTIMIZER:
+        # It asks for the distributed optimizer, which shards nothing where there is one rank of dp.
+        found += ["--use-distributed-optimizer" if c.zero == 0 else "", OFFLOADED]
     if c.chunks > 1:
         found.append(f"--num-virtual-stages-per-pipeline-rank {c.chunks}")
     if model.experts:
         found.append(f"--expert-model-parallel-size {c.ep} --expert-tensor-parallel-size {_tp_of_experts(c)}")
-    found += [RECOMPUTATION[c.recompute], PRECISION[c.dtype]]
+    found += [_recomputation(c), PRECISION[c.dtype]]
     found += [f"--attention-backend {'flash' if c.fused_attention else 'unfused'}", TRIAL]
     return [word for word in found if word]
+
+
+def _recomputation(c: Configuration) -> str:
+    """Give what is computed again: `block` counts layers of a stage, `uniform` those that share an input."""
+    if c.recompute is Recompute.NONE:
+        return ""
+    granularity = f"--recompute-granularity {c.recompute}"
+    if c.recompute is Recompute.SELECTIVE:
+        return granularity
+    method, layers = ("block", c.recompute_layers) if c.recompute_layers else ("uniform", c.recompute_group)
+    return f"{granularity} --recompute-method {method} --recompute-num-layers {layers}"
 
 
 def _connections(c: Configuration) -> int:
@@ -106,4 +119,7 @@ def rules(model: ModelEntry, c: Configuration) -> Rules:
     yield model.layers % stages != 0, f"its {stages} stages must divide the {model.layers} layers"
     yield c.zero > 1 and c.pp > 1, f"ZeRO-{c.zero} is its FSDP, which is not run with a pipeline here"
     yield c.replicas > 1, "hybrid sharding needs its own sharding strategy between replicas"
+    is_offloaded = c.offload is Offload.OPTIMIZER
+    yield is_offloaded and c.zero == 0 and c.dp * c.cp > 1, "its offload needs its distributed optimizer (ZeRO-1)"
+    yield is_offloaded and c.zero > 1, "its FSDP is not run with an offloaded optimizer here"
     yield bool(model.experts) and c.tp > 1 and not c.sequence_parallel, "experts with tp need sequence parallelism"

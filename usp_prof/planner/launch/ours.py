@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof.model.configuration import Recompute
+from usp_prof.model.configuration import Offload, Recompute
 from usp_prof.schedule import named
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ def words(model: ModelEntry, c: Configuration) -> list[str]:
         found.append(f"--dp-replicate {c.replicas}")
     if c.recompute is not Recompute.NONE:
         found.append(f"--recompute {c.recompute}")
+    if c.offload is not Offload.NONE:
+        found.append(f"--offload {c.offload}")
     return found
 
 
@@ -58,4 +60,6 @@ def rules(model: ModelEntry, c: Configuration) -> Rules:
     yield bool(model.experts) and without_sequence_parallelism, "experts with tp need sequence parallelism"
     yield not c.fused_attention, "its attention is always fused"
     yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
+    some = c.recompute_layers > 0 or c.recompute_group > 1
+    yield some, "it recomputes all layers of a stage, one at a time"
     yield c.etp > 1, "it does not divide experts by tp"

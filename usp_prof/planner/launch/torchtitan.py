@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof.model.configuration import Recompute
+from usp_prof.model.configuration import Offload, Recompute
 from usp_prof.planner.launch.rules import torchrun
 from usp_prof.schedule import named
 
@@ -63,6 +63,9 @@ def rules(model: ModelEntry, c: Configuration) -> Rules:
     yield model.name not in CONFIGS, f"it has no configuration of the model (it has {', '.join(CONFIGS)})"
     _, _, recompute = CONFIGS.get(model.name, ("", "", c.recompute))
     yield c.recompute is not recompute, f"its configuration recomputes {recompute}, which is no option"
+    some = c.recompute_layers > 0 or c.recompute_group > 1
+    yield some, "it recomputes all layers of a stage, one at a time"
+    yield c.offload is not Offload.NONE, "it offloads weights with the optimizer, which is another plan"
     yield c.zero == 1, "it shards gradients with the optimizer (ZeRO-2) or weights too (ZeRO-3)"
     yield c.zero == 0 and c.dp > 1 and c.devices > c.dp, "it replicates data parallelism beside other axes only by FSDP"
     yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"

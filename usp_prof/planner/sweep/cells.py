@@ -15,7 +15,7 @@ from hashlib import blake2b
 from itertools import product
 from typing import TYPE_CHECKING, TextIO
 
-from usp_prof.model.configuration import Configuration, Recompute
+from usp_prof.model.configuration import Configuration, Offload, Recompute
 from usp_prof.model.errors import UsageError
 from usp_prof.schedule import named
 
@@ -32,7 +32,7 @@ TRAINERS_NAMES = {"devices": "processes", "chunks": "stages-per-rank", "replicas
 OF_THE_LAYOUT = frozenset(
     {
         "dp", "dp-replicate", "tp", "cp", "pp", "ep", "zero", "micro-batch", "micro-batches", "accumulate", "batch",
-        "schedule", "stages-per-rank", "recompute", "sequence-parallel", "processes",
+        "schedule", "stages-per-rank", "recompute", "sequence-parallel", "offload", "processes",
     }
 )  # fmt: skip
 """Options that a `Configuration` holds: cells that differ in these alone train the same model."""
@@ -162,6 +162,7 @@ def configuration_of(cell: Cell, fixed: Mapping[str, str]) -> Configuration | No
             chunks=(number("stages-per-rank") or 2) if looped and pp > 1 else (fixed_chunks or 1) if pp > 1 else 1,
             recompute=Recompute(given.get("recompute", "none")), dtype=given.get("dtype", "fp32"),
             replicas=number("dp-replicate") or 1,
+            offload=Offload(given.get("offload", "none")),
             sequence_parallel=given.get("sequence-parallel", "on") not in ("off", "false"),
         )  # fmt: skip
     except ValueError:  # a value that is no number or no choice: the trainer says so itself

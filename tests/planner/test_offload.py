@@ -1,0 +1,61 @@
+"""Does an offloaded optimizer leave the device, cost its host's memory, and take as long as its slowest stage?"""
+
+from dataclasses import replace
+
+import pytest
+from planned import LLAMA_8B, MACHINE, PLAIN_TRAINER
+
+from usp_prof.model.configuration import Configuration, Offload
+from usp_prof.planner.cluster import of_device
+from usp_prof.planner.predict import Prediction, predict
+from usp_prof.planner.profiles import PROFILES
+from usp_prof.planner.search import Question, search
+
+KEPT = Configuration(dp=8, zero=1, micro_batches=4)
+OFFLOADED = replace(KEPT, offload=Offload.OPTIMIZER)
+WEIGHTS = 8.03e9 / 8
+"""Of Llama-3-8B, on one of eight ranks."""
+
+
+def plain(configuration: Configuration, **rates: float) -> Prediction:
+    """Predict by the formulas alone."""
+    return predict(LLAMA_8B, configuration, replace(MACHINE, **rates), profile=PLAIN_TRAINER)
+
+
+def test_it_leaves_the_device_and_takes_eighteen_bytes_a_weight_of_the_host() -> None:
+    kept, offloaded = plain(KEPT), plain(OFFLOADED)
+    assert kept.footprint.optimizer_bytes == pytest.approx(12 * WEIGHTS, rel=0.01)
+    assert (offloaded.footprint.optimizer_bytes, kept.host_bytes) == (0, 0)
+    assert offloaded.host_bytes == pytest.approx(18 * WEIGHTS, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("rates", "bytes_each", "rate"),
+    [
+        ({"host_link_rate": 1e9, "host_memory_rate": 1e12}, 4, 1e9),  # gradients on their way down
+        ({"host_link_rate": 1e12, "host_memory_rate": 1e9}, 28, 1e9),  # AdamW on the host
+    ],
+)
+def test_the_slowest_stage_decides(rates: dict[str, float], bytes_each: int, rate: float) -> None:
+    assert plain(OFFLOADED, **rates).optimizer_ns == pytest.approx(bytes_each * WEIGHTS / rate * 1e9, rel=0.01)
+
+
+def test_our_trainer_keeps_its_fp32_shards_on_the_device_under_zero_3() -> None:
+    found = predict(LLAMA_8B, replace(OFFLOADED, zero=3), MACHINE, profile=PROFILES["usp-prof"])
+    assert found.footprint.optimizer_bytes == pytest.approx(4 * WEIGHTS, rel=0.01)
+
+
+def test_it_is_searched_where_nothing_fits_without_it() -> None:
+    tight = Question(LLAMA_8B, replace(MACHINE, memory_bytes=80e9), 1, 4)
+    plans = search(tight)
+    assert plans.best
+    assert {plan.configuration.offload for plan in plans.best} == {Offload.OPTIMIZER}
+    assert ("offload", "none") in [(each.knob, each.value) for each in plans.barred]
+    assert not search(replace(tight, pinned={"offload": "none"})).best
+    roomy = search(replace(tight, cluster=replace(MACHINE, memory_bytes=300e9)))
+    assert {plan.configuration.offload for plan in roomy.best} == {Offload.NONE}
+
+
+def test_hosts_of_newer_devices_are_faster() -> None:
+    old, new, joined = (of_device(name).host_link_rate for name in ("A100", "H100", "GH200 144GB"))
+    assert old < new < joined

@@ -1,0 +1,115 @@
+"""Are as many layers computed again as memory needs, and does that cost memory and time by the layer?"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from planned import LLAMA_8B, MACHINE, PLAIN, cases
+
+from usp_prof.model.configuration import Configuration, Recompute, broken_rule
+from usp_prof.planner import memory
+from usp_prof.planner.search import Question, search
+from usp_prof.planner.step import step
+
+FULL = Configuration(pp=2, micro_batches=8, recompute=Recompute.FULL)
+"""PLAIN has 8 layers, so that each of the two stages has 4."""
+
+
+def activations(*each: Configuration) -> list[float]:
+    """Give the activations of the first rank, in bytes; it keeps two micro-batches."""
+    first, *_ = memory.of_stages(cases(*each))
+    return first["activation_bytes"].tolist()  # type: ignore[no-any-return]
+
+
+def test_each_layer_that_is_computed_again_keeps_its_input_alone() -> None:
+    none, one, two, three, all_of_them = activations(
+        replace(FULL, recompute=Recompute.NONE), *(replace(FULL, recompute_layers=count) for count in (1, 2, 3)), FULL
+    )
+    whole_layer = none / 4 / 2  # of one micro-batch
+    its_input = 512 * 2 * 1024  # tokens, bytes, hidden
+    saved = 2 * (whole_layer - its_input)
+    # Beside what is kept, one layer is unfolded in backward.
+    assert [one, two, three, all_of_them] == pytest.approx(
+        [none + whole_layer - count * saved for count in (1, 2, 3, 4)]
+    )
+
+
+def test_a_group_of_layers_keeps_one_input_and_is_unfolded_together() -> None:
+    one_by_one, pairs, threes = activations(FULL, *(replace(FULL, recompute_group=size) for size in (2, 3)))
+    its_input = 512 * 2 * 1024
+    unfolded = one_by_one - 2 * 4 * its_input
+    assert pairs == pytest.approx(2 * 2 * its_input + 2 * unfolded)
+    assert threes == pytest.approx(2 * 2 * its_input + 3 * unfolded)  # a group of 3 and one of 1
+
+
+def test_what_is_computed_again_takes_time_by_the_layer_and_a_group_takes_none() -> None:
+    none, two, all_of_them, grouped = step(
+        cases(
+            replace(FULL, recompute=Recompute.NONE), replace(FULL, recompute_layers=2), FULL,
+            replace(FULL, recompute_group=4),
+        )
+    ).compute  # fmt: skip
+    assert two == pytest.approx((none + all_of_them) / 2)
+    assert grouped == pytest.approx(all_of_them)
+
+
+def test_stages_of_a_rank_have_so_many_layers_each() -> None:
+    looped = replace(FULL, schedule="interleaved", chunks=2, recompute_layers=1)
+    one, every = step(cases(looped, replace(looped, recompute_layers=2))).compute
+    assert one < every == pytest.approx(step(cases(replace(looped, recompute_layers=0))).compute[0])
+
+
+@pytest.mark.parametrize(
+    ("configuration", "reason"),
+    [
+        (Configuration(recompute_layers=2), "of full recomputation"),
+        (replace(FULL, recompute_layers=5), "fewer layers than recompute-layers=5"),
+        (replace(FULL, recompute_group=5), "fewer layers than recompute-group=5"),
+        (replace(FULL, recompute_group=2, recompute_layers=2), "give one"),
+    ],
+)
+def test_what_no_stage_can_do_is_refused(configuration: Configuration, reason: str) -> None:
+    assert reason in broken_rule(PLAIN, configuration)
+
+
+PINNED = {"tp": 1, "pp": 1, "dp": 8, "zero": 1, "micro_batch": 1, "cp": 1}
+
+
+def found(room: float, **more: object) -> dict[tuple[str, int, int], float]:
+    """Give the plans that fit: how they recompute, and how long they take."""
+    question = Question(LLAMA_8B, replace(MACHINE, memory_bytes=room), 8, 32, pinned={**PINNED, **more})
+    return {
+        (str(plan.configuration.recompute), plan.configuration.recompute_layers, plan.configuration.recompute_group):
+        plan.step_ns for plan in search(question).best
+    }  # fmt: skip
+
+
+def needed(layers: int = 0, group: int = 1, **more: object) -> float:
+    """Give what the same plan needs with so many layers of a stage computed again, or in such groups."""
+    pinned = {**PINNED, **more}
+    each = Configuration(
+        **pinned, micro_batches=32 // pinned["dp"], recompute=Recompute.FULL, recompute_layers=layers,
+        recompute_group=group,
+    )  # type: ignore[arg-type]  # fmt: skip
+    return float(np.ravel(memory.total(memory.fullest(memory.of_stages(cases(each, model=LLAMA_8B, **HABITS)))))[0])
+
+
+HABITS = {"profile": Question(LLAMA_8B, MACHINE, 8, 32).profile}
+
+
+def test_the_search_finds_the_fewest_layers_that_fit() -> None:
+    plans = found(needed(13) * 1.0001)
+    assert ("full", 13, 1) in plans
+    assert plans["full", 13, 1] == min(plans.values())
+    assert plans["full", 13, 1] < plans["full", 0, 1]
+    assert not any(recompute == "none" for recompute, _, _ in plans)
+
+
+def test_where_all_layers_one_by_one_do_not_fit_a_group_may() -> None:
+    keeps_all = {"pp": 4, "dp": 2, "schedule": "gpipe"}
+    assert needed(group=2, **keeps_all) < needed(**keeps_all)
+    assert set(found(needed(group=2, **keeps_all) * 1.0001, **keeps_all)) == {("full", 0, 2)}
+
+
+def test_pinned_layers_are_kept() -> None:
+    assert set(found(200e9, recompute_layers=3)) == {("full", 3, 1)}

@@ -1,0 +1,115 @@
+"""Do the trainers' own checks accept the commands of plans? Where their packages are: `scripts/test-launch` has them.
+
+megatron-core holds the dataclasses that Megatron-LM's options fill, and their checks (`__post_init__`); its parser is
+not packaged. torchtitan's options are the fields of its configuration.
+"""
+
+import shlex
+from dataclasses import fields, replace
+from enum import Enum
+from types import UnionType
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import torch
+from planned import EXPERTS, LLAMA_8B
+
+from usp_prof.contract import ModelEntry
+from usp_prof.model.configuration import Configuration, Offload, Recompute
+from usp_prof.planner.launch import command
+from usp_prof.planner.models import model_named
+
+MEGATRON = "pip install --no-deps megatron-core==0.16.1, in an environment apart (scripts/test-launch)"
+TORCHTITAN = "pip install --no-deps torchtitan==0.3.0 and what it needs, in an environment apart (scripts/test-launch)"
+CONFIGURATIONS = [
+    ("megatron.core.transformer.transformer_config", "TransformerConfig"),
+    ("megatron.core.distributed.distributed_data_parallel_config", "DistributedDataParallelConfig"),
+    ("megatron.core.optimizer.optimizer_config", "OptimizerConfig"),
+]
+RENAMED = {"num_experts": "num_moe_experts", "num_virtual_stages_per_pipeline_rank": ""}
+"""Options that its `core_transformer_config_from_args` hands on under another name, or works into another field."""
+FULL = Configuration(tp=2, pp=2, dp=2, zero=1, micro_batches=8, recompute=Recompute.FULL)
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Megatron's own, about what else could be installed
+
+
+def options_of(words: list[str]) -> dict[str, list[str]]:
+    """Tell options and their values apart, named as fields are."""
+    found: dict[str, list[str]] = {}
+    for word in words:
+        if word.startswith("--"):
+            found[word.removeprefix("--").replace("-", "_")] = []
+        elif found:
+            found[next(reversed(found))].append(word)
+    return found
+
+
+def value_of(words: list[str], kind: Any) -> Any:
+    """Read a value as the field's type; an option without one is a switch."""
+    if not words:
+        return True
+    kinds = get_args(kind) if isinstance(kind, UnionType) or get_args(kind) else (kind,)
+    for each in kinds:
+        if isinstance(each, type) and issubclass(each, Enum):
+            return each[words[0]]
+        if each in (int, float, str):
+            return each(words[0])
+    return words[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "configuration"),
+    [
+        (LLAMA_8B, Configuration(dp=8)),
+        (LLAMA_8B, Configuration(dp=8, zero=3)),
+        (LLAMA_8B, Configuration(tp=4, pp=2, micro_batches=8, schedule="interleaved", chunks=2)),
+        (LLAMA_8B, Configuration(dp=4, cp=2, zero=1, recompute=Recompute.SELECTIVE)),
+        (LLAMA_8B, FULL),
+        (LLAMA_8B, replace(FULL, recompute_layers=3)),
+        (LLAMA_8B, replace(FULL, recompute_group=4)),
+        (LLAMA_8B, replace(FULL, offload=Offload.OPTIMIZER)),
+        (LLAMA_8B, Configuration(tp=8, offload=Offload.OPTIMIZER, dtype="fp8")),
+        (EXPERTS, Configuration(dp=4, tp=2, ep=4, zero=1)),
+        (model_named("Qwen3-30B-A3B", 4096), Configuration(dp=8, tp=4, ep=8, zero=1)),
+    ],
+)
+def test_megatrons_own_checks_pass(model: ModelEntry, configuration: Configuration) -> None:
+    words = shlex.split(command("megatron", model, configuration))
+    typed = options_of(words[words.index("pretrain_gpt.py") + 1 :])
+    given = {RENAMED.get(name, name): values for name, values in typed.items()}
+    used = set()
+    for module, name in CONFIGURATIONS:
+        kind = getattr(pytest.importorskip(module, reason=MEGATRON), name)
+        hints = get_type_hints(kind)
+        names = {field.name for field in fields(kind) if field.init} & given.keys()
+        # No options: the type that pipelines send in is that of its weights, and a switch turns biases off.
+        derived = {"pipeline_dtype": torch.bfloat16, "add_bias_linear": "disable_bias_linear" not in given}
+        derived = {each: value for each, value in derived.items() if each in hints}
+        made = kind(**{each: value_of(given[each], hints[each]) for each in names}, **derived)
+        assert all(getattr(made, each) is not None for each in names)
+        used |= names
+    assert {"num_layers", "tensor_model_parallel_size", "bf16"} <= used
+    assert ("recompute_num_layers" in used) == (configuration.recompute is Recompute.FULL)
+    assert ("optimizer_cpu_offload" in used) == (configuration.offload is Offload.OPTIMIZER)
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        Configuration(dp=8, zero=3),
+        Configuration(dp=4, tp=2, cp=2, zero=2),
+        Configuration(dp=2, pp=4, zero=2, micro_batches=8, schedule="interleaved", chunks=2),
+    ],
+)
+def test_torchtitans_configuration_has_those_fields(configuration: Configuration) -> None:
+    configs = pytest.importorskip("torchtitan.config.configs", reason=TORCHTITAN)
+    sections = {"parallelism": configs.ParallelismConfig, "training": configs.TrainingConfig}
+    each = replace(configuration, recompute=Recompute.SELECTIVE)
+    words = shlex.split(command("torchtitan", model_named("Llama-3-8B", 8192), each))
+    given = options_of(words[words.index("torchtitan.train") + 1 :])
+    for section, kind in sections.items():
+        hints = get_type_hints(kind)
+        mine = {name.partition(".")[2]: values for name, values in given.items() if name.startswith(f"{section}.")}
+        assert mine
+        assert mine.keys() <= hints.keys()
+        kind(**{name: value_of(values, hints[name]) for name, values in mine.items()})

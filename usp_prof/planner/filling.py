@@ -1,0 +1,143 @@
+"""Filling of a pipeline: what its busiest rank waits while stages fill and drain, beside what it works.
+
+GPipe, 1F1B and interleaved pipelines have a closed form: all ranks but the busiest fill and drain once, and interleaved
+ones so many times faster as a rank has stages. Schedules that split backward hide part of it behind weight gradients;
+what is left depends on how long F, I and W take:
+
+    left of filling = (F + I - W) / (F + I + W)     ZB-H1 (Qi et al. 2023); 1/3 where all are equally long
+
+That serves a search of a million. What is shown is simulated instead (`simulated`): the schedule's own order of
+actions, each stage with the F, I and W of its own layers and of the head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.model.configuration import IS_V_SHAPED, SCHEDULES
+from usp_prof.planner.stages import ENOUGH, head_cost, layers_of_each_stage
+from usp_prof.schedule import Shape
+from usp_prof.schedule_orders import Kind, needs_of, order, simulate, stage_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from usp_prof.model.shape import Column
+    from usp_prof.planner.cases import Cases
+    from usp_prof.schedule import Schedule
+    from usp_prof.schedule_orders import Action
+
+    Seconds = NDArray[np.float64]
+
+SPLITS = np.array([schedule.traits.splits_backward for schedule in SCHEDULES])
+IS_LOOPED = np.array([schedule.traits.is_looped for schedule in SCHEDULES])
+MOST_ACTIONS = 40_000
+"""Pipelines of more actions keep the closed form: each is one step of a loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Seconds of one micro-batch, by action; each entry is that of a layer, of the head, or 0."""
+
+    layer: Mapping[Kind, Column]
+    head: Mapping[Kind, Column]
+
+
+def closed(c: Cases, work: Work, most: Column, whole: Column) -> Column:
+    """Give the seconds of filling and draining; `most` is a micro-batch on the busiest rank, `whole` on all ranks."""
+    inputs, weights = work.layer[Kind.INPUT_GRADIENT], work.layer[Kind.WEIGHT_GRADIENT]
+    before_weights = work.layer[Kind.FORWARD] + inputs
+    left = np.maximum(before_weights - weights, 0.0) / (before_weights + weights)
+    left = np.where(SPLITS[c.schedule], left, 1.0)
+    divided = np.where(IS_LOOPED[c.schedule] | IS_V_SHAPED[c.schedule], c.stages_of_rank, 1)
+    return np.asarray(left * (whole - most) / divided)
+
+
+def simulated(c: Cases, work: Work, most: Column, closed_form: Column) -> Column:
+    """Give the same by simulation for schedules that split backward, and `closed_form` for all others.
+
+    Messages between stages are no part of it. Cases with the same pipeline are simulated together, as columns.
+    """
+    found = np.array(np.broadcast_to(closed_form, c.dp.shape), float)
+    rows = np.flatnonzero(SPLITS[c.schedule] & (c.pp > 1))
+    if not rows.size:
+        return found
+    # Further micro-batches cost what the busiest rank takes for them.
+    number = np.minimum(c.micro_batches, ENOUGH * c.pp)
+    keys = (c.schedule, c.pp, c.stages_of_rank, number, c.shape.layers, c.profile.uneven, head_cost(c.shape))
+    table = np.stack([np.broadcast_to(np.asarray(key, float), c.dp.shape)[rows] for key in keys])
+    different, place = np.unique(table, axis=1, return_inverse=True)
+    busiest = np.broadcast_to(np.asarray(most, float), c.dp.shape)
+    for group, (schedule, ranks, chunks, micro_batches, layers, uneven, head) in enumerate(different.T.tolist()):
+        shape = Shape(int(ranks), int(micro_batches), int(chunks))
+        if 3 * shape.ranks * shape.chunks * shape.micro_batches > MOST_ACTIONS:
+            continue
+        of_group = rows[place.ravel() == group]
+        held = layers_of_each_stage(int(layers), shape.ranks * shape.chunks, uneven=bool(uneven), head=head)
+        seconds = _durations(work, held, c.dp.shape, of_group)
+        window = _window(graph_of(SCHEDULES[int(schedule)], shape), seconds)
+        found[of_group] = np.maximum(window - busiest[of_group] * shape.micro_batches, 0.0)
+    return found
+
+
+def _durations(
+    work: Work, held: tuple[int, ...], size: tuple[int, ...], rows: NDArray[np.int64]
+) -> dict[tuple[int, Kind], Seconds]:
+    """Give the seconds of each stage's actions, one entry a row; B is I and W together."""
+    of_layer, of_head = (
+        {kind: np.broadcast_to(np.asarray(value, float), size)[rows] for kind, value in each.items()}
+        for each in (work.layer, work.head)
+    )
+    found = {
+        (stage, kind): layers * of_layer[kind] + (of_head[kind] if stage == len(held) - 1 else 0.0)
+        for stage, layers in enumerate(held)
+        for kind in of_layer
+    }
+    for stage in range(len(held)):
+        found[stage, Kind.BACKWARD] = found[stage, Kind.INPUT_GRADIENT] + found[stage, Kind.WEIGHT_GRADIENT]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A schedule's actions in an order in which each stands after all that it waits for."""
+
+    actions: tuple[tuple[int, Kind], ...]
+    """Stage and kind."""
+    waits_for: tuple[tuple[int, ...], ...]
+    """Places of the actions that have to end before: the one before on its rank, and what it needs."""
+
+
+@lru_cache(maxsize=64)
+def graph_of(schedule: Schedule, shape: Shape) -> Graph:
+    """Lay out a schedule; whatever its actions take, the same ones wait for each other."""
+    found = simulate(order(schedule, shape), lambda _: 1).actions
+    home, stages = stage_ranks(schedule, shape), shape.ranks * shape.chunks
+    # Places in the order: of each action that has ended, and of the last one of each rank (-1: none yet).
+    ended: dict[Action, int] = {}
+    last_of_rank = [-1] * shape.ranks
+    waits_for = []
+    for place, action in enumerate(found):
+        rank = home[action.stage]
+        before = [ended[need] for need in needs_of(action, stages, ended)]
+        waits_for.append(tuple(before + ([last_of_rank[rank]] if last_of_rank[rank] >= 0 else [])))
+        ended[action] = last_of_rank[rank] = place
+    return Graph(tuple((action.stage, action.kind) for action in found), tuple(waits_for))
+
+
+def _window(graph: Graph, seconds: Mapping[tuple[int, Kind], Seconds]) -> Seconds:
+    """Give first start to last end: every action begins when the last that it waits for has ended."""
+    ends: list[Seconds] = []
+    nothing = np.zeros_like(next(iter(seconds.values())))
+    for action, before in zip(graph.actions, graph.waits_for, strict=True):
+        start = ends[before[0]] if before else nothing
+        for other in before[1:]:
+            start = np.maximum(start, ends[other])
+        ends.append(start + seconds[action])
+    return np.asarray(np.max(ends, axis=0))
