@@ -108,6 +108,8 @@ class Algorithm(StrEnum):
 
 SMALL_BYTES = 65_536
 """Smaller messages take their latency and little else."""
+ALIKE = 4
+"""Of the small messages those tell the latency that are at most so many times the smallest."""
 APART = 2
 """The largest message is so many times the smallest where a line through them tells the latency."""
 USUAL_LATENCY_NS = 20_000
@@ -179,6 +181,8 @@ def _fit_network(tables: TableSet) -> Network:
     # What shares its link with another message waits for it: such a small one may take as long as a large one.
     timed = (rows["transfer_ns"] > 0) & (size >= 0) & _alone(rows.codes("group")[0], rows["last_ns"], rows["end_ns"])
     small = timed & (size <= SMALL_BYTES)
+    if small.any():  # over a slow link the bytes of the larger of them count
+        small &= size <= ALIKE * max(1, int(size[small].min()))
     usual = float(np.median(transfer[small])) if small.any() else float(USUAL_LATENCY_NS)
     latency = np.minimum(np.full(len(rows), usual), np.maximum(transfer, 0.0))
     guessed = np.full(len(rows), not small.any())

@@ -12,13 +12,14 @@ from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.replay.node_work import work_of
 from usp_prof.schedule import Schedule, named
 from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.layout import Layout, layout_of
 
 if TYPE_CHECKING:
+    from usp_prof.columns.table import Columns
     from usp_prof.replay.graph import Graph, Ints
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.layout import Layout
 
-
+_FOREVER = np.iinfo(np.int64).max
 SCHEDULE, BALANCE, MOVE, PASSES = "schedule", "balance_stages", "move_layers", "micro_batches"
 
 
@@ -122,6 +123,12 @@ def micro_batches(graph: Graph, request: Request) -> Graph:
     """Run so many micro-batches of the same size between two updates: the batch, and its step, grow or shrink."""
     wanted, number = request.whole(), passes_of(graph, request.tables)
     now = int(number.max(initial=-1)) + 1
+    told = layout_of(request.tables).micro_batches
+    if told and now and told != now:
+        raise UsageError(
+            f"edit {request.edit}: the trace shows {now} passes a step, and the run's description says {told}",
+            hint="mark each pass: record.phase('forward')",
+        )
     if wanted == now:
         return graph
     if now < 2:
@@ -149,20 +156,33 @@ def passes_of(graph: Graph, tables: TableSet) -> Ints:
         return work.micro_batch
     found = np.full(len(graph.nodes) - graph.added, -1, np.int64)
     for rank in tables.ranks:
-        marks = tables.columns("annotations", rank)
-        rows = np.flatnonzero(marks.matches("name", "train::fwd_bwd") & ~marks["on_device"])
-        if not len(rows):
+        begin, end, within = _marked_passes(tables.columns("annotations", rank))
+        if not len(begin):
             continue
-        rows = rows[np.argsort(marks["start_ns"][rows], kind="stable")]
-        begin, end = marks["start_ns"][rows], (marks["start_ns"] + marks["dur_ns"])[rows]
-        step = marks["step"][rows]
-        within = np.arange(len(rows)) - np.searchsorted(step, step)
         mine = np.flatnonzero(graph.nodes.rank[: len(found)] == rank)
         at = work.issued_ns[mine]
         place = np.searchsorted(begin, at, side="right") - 1
         inside = (place >= 0) & (at < end[np.maximum(place, 0)])
         found[mine[inside]] = within[place[inside]]
     return found
+
+
+def _marked_passes(marks: Columns) -> tuple[Ints, Ints, Ints]:
+    """Give begins and ends of a rank's passes, in order, and each one's number within its step.
+
+    A pass has a mark `train::forward`, and lasts until the next one of its step begins. Where forward is not marked
+    apart, it is a mark `train::fwd_bwd`.
+    """
+    on_host = ~marks["on_device"] & (marks["step"] >= 0)
+    forwards = np.flatnonzero(on_host & marks.matches("name", "train::forward"))
+    rows = forwards if len(forwards) else np.flatnonzero(on_host & marks.matches("name", "train::fwd_bwd"))
+    rows = rows[np.argsort(marks["start_ns"][rows], kind="stable")]
+    begin, step = marks["start_ns"][rows], marks["step"][rows]
+    end = begin + marks["dur_ns"][rows]
+    if len(forwards):
+        same_step = step[1:] == step[:-1]
+        end = np.append(np.where(same_step, begin[1:], _FOREVER), _FOREVER)
+    return begin, end, np.arange(len(rows)) - np.searchsorted(step, step)
 
 
 def _times(values: Ints, factor: np.ndarray) -> Ints:
