@@ -151,23 +151,11 @@ class Planned:
 
     def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
         """Draw what each plan gives over the memory that it needs; the front is what no other plan beats in both."""
-        import numpy as np  # noqa: PLC0415 - loaded by those who draw
-
-        from usp_prof.charts import draw  # noqa: PLC0415
-        from usp_prof.charts.inputs import PlanPoints  # noqa: PLC0415
+        from usp_prof.charts import draw  # noqa: PLC0415 - loaded by those who draw
         from usp_prof.charts.theme import THEMES  # noqa: PLC0415
+        from usp_prof.report.answers.plan import points  # noqa: PLC0415
 
-        best = self.plans.best
-        front = {plan.configuration for plan in self.plans.pareto()}
-        points = PlanPoints(
-            tuple(str(plan.configuration) for plan in best),
-            np.array([plan.tokens_per_second for plan in best], float),
-            np.array([plan.footprint.total_bytes for plan in best], float),
-            np.array([plan.mfu for plan in best], float),
-            np.array([plan.configuration in front for plan in best], bool),
-            float(self.plans.question.cluster.room_bytes),
-        )
-        return draw(points, THEMES[theme])
+        return draw(points(self.plans), THEMES[theme])
 
     def explain(self) -> str:
         """Say what was tried, what fits, and how sure the prediction is."""

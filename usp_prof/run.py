@@ -39,17 +39,19 @@ if TYPE_CHECKING:
 
 
 class Derived:
-    """What was made of a run's tables and is kept in the cache, under the tables' own keys."""
+    """Things made of a run's tables (levels of a timeline, ...), kept in the cache under the tables' own keys."""
 
     def __init__(self, keys: Mapping[int, str], cache: Cache) -> None:
-        self._keys, self._cache = keys, cache
+        self._keys = keys
+        """The key of each rank's tables."""
+        self._cache = cache
 
     def derived(self, form: str, write: Callable[[Path], None]) -> Path:
         """Give the folder of something, made by `write(folder)` when it is not there yet."""
-        key = " ".join([form, *(f"{rank}:{key}" for rank, key in self._keys.items())])
+        ranks = (f"{rank}:{key}" for rank, key in self._keys.items())
         try:
-            return self._cache.derive(key, write)
-        except CacheUnwritableError:
+            return self._cache.derive(" ".join([form, *ranks]), write)
+        except CacheUnwritableError:  # a folder that goes with this object
             folder = Path(mkdtemp(prefix="usp-prof-"))
             finalize(self, rmtree, folder, ignore_errors=True)
             write(folder)
@@ -87,9 +89,10 @@ class Run(Questions):
         self.others = tuple(readable(run.name) for run in discovery.runs if run is not found)
         self.skipped = discovery.skipped
         self.tables = tables
-        self.metadata = {rank: one.metadata for rank, one in sorted(loaded.items())}
-        self._stored = _as_they_are(loaded)
-        self._derived = Derived({rank: one.key for rank, one in sorted(loaded.items())}, cache)
+        by_rank = dict(sorted(loaded.items()))
+        self.metadata = {rank: of_rank.metadata for rank, of_rank in by_rank.items()}
+        self._stored = _stored_files(by_rank)
+        self._derived = Derived({rank: of_rank.key for rank, of_rank in by_rank.items()}, cache)
         tables.kept = self._derived
 
     @property
@@ -175,15 +178,18 @@ def open_run(
     discovery = path if isinstance(path, Discovery) else discover(path)
     cache = open_cache(cache_dir)
     read = read_run(discovery, run, ranks, cache, progress or notebook_progress(), executor)
-    sources = {rank: one.source for rank, one in read.loaded.items()}
+    sources = {rank: of_rank.source for rank, of_rank in read.loaded.items()}
     tables = assemble(sources, manifest=read.manifest, health=read.health)
     gather_late_health(read.loaded.values(), tables.health)
     return Run(read.found, discovery, read.loaded, tables, cache)
 
 
-def _as_they_are(loaded: Mapping[int, LoadedRank]) -> dict[str, list[Path]]:
-    """Name the tables that no other rank changes, when all of them lie in the cache."""
-    stored = [one.source for _, one in sorted(loaded.items()) if isinstance(one.source, StoredTables)]
-    if len(stored) < len(loaded) or not all(source.is_local for source in stored):
+def _stored_files(by_rank: Mapping[int, LoadedRank]) -> dict[str, list[Path]]:
+    """Give the files of the tables that SQL may read as they lie in the cache: no other rank changes their rows.
+
+    Empty where a rank is not in the cache, or not on this machine.
+    """
+    stored = [of_rank.source for of_rank in by_rank.values() if isinstance(of_rank.source, StoredTables)]
+    if len(stored) < len(by_rank) or not all(source.is_local for source in stored):
         return {}
     return {name: [source.path(name) for source in stored] for name in ("events", "threads")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,19 +23,29 @@ if TYPE_CHECKING:
 Steps = int | tuple[int, int] | range
 """One step, the first and last of several (both included), or a range."""
 
-# Question, its analysis, and the analyses whose figures the sentence and the picture take.
-_QUESTIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "breakdown": ("Where does the step go?", "breakdown", ()),
-    "overlap": ("How much communication does compute hide?", "overlap", ("breakdown",)),
-    "communication": ("What do collectives cost, and is it waiting or transfer?", "collectives", ()),
-    "pipeline": ("How large is the pipeline's bubble?", "pipeline", ()),
-    "stragglers": ("Which rank do the others wait for?", "stragglers", ("step_time",)),
-    "kernels": ("Which ops and kernels take the time, and how near are they to the roofline?", "kernels", ()),
-    "mfu": ("How much of the peak does the model use?", "mfu", ("step_time",)),
-    "host": ("Does the host keep the device waiting?", "host", ()),
-    "memory": ("How full is the memory?", "memory", ()),
-    "critical_path": ("Which work bounds the run?", "critical_path", ()),
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A question as a user would ask it, the analysis that answers it, and those whose figures its words need, too."""
+
+    text: str
+    analysis: str
+    further: tuple[str, ...] = ()
+
+
+_QUESTIONS = {
+    "breakdown": _Question("Where does the step go?", "breakdown"),
+    "overlap": _Question("How much communication does compute hide?", "overlap", ("breakdown",)),
+    "communication": _Question("What do collectives cost, and is it waiting or transfer?", "collectives"),
+    "pipeline": _Question("How large is the pipeline's bubble?", "pipeline"),
+    "stragglers": _Question("Which rank do the others wait for?", "stragglers", ("step_time",)),
+    "kernels": _Question("Which ops and kernels take the time, and how near are they to the roofline?", "kernels"),
+    "mfu": _Question("How much of the peak does the model use?", "mfu", ("step_time",)),
+    "host": _Question("Does the host keep the device waiting?", "host"),
+    "memory": _Question("How full is the memory?", "memory"),
+    "critical_path": _Question("Which work bounds the run?", "critical_path"),
 }
+"""The questions by the methods of `Questions` that ask them."""
 
 
 class Questions:
@@ -146,20 +157,23 @@ class Questions:
         from usp_prof.report.figures import Figures  # noqa: PLC0415
         from usp_prof.report.sections import SECTIONS  # noqa: PLC0415
 
-        question, analysis, further = _QUESTIONS[name]
+        question = _QUESTIONS[name]
         selection = self._selection(ranks, steps)
-        results = analyse(self.tables, selection, (analysis, *further))
-        without = [section for section, _ in SECTIONS if section != analysis]
+        results = analyse(self.tables, selection, (question.analysis, *question.further))
+        # Of the report's sections only the one of this analysis is built: it holds the picture.
+        without = [section for section, _ in SECTIONS if section != question.analysis]
         document = build(self.tables, results, name=self.name, selection=selection, findings=(), without=without)
         section = next(iter(document.sections), None)
-        result, figures = results[analysis], Figures(document.values)
+        result = results[question.analysis]
+        figures = Figures(document.values)
+        sentence = getattr(sentences, name)(figures)
         return Answer(
-            question,
-            sentences.of_ranks(document.run, getattr(sentences, name)(figures)),
-            tuple(result.values()),
-            tuple(sorted(result.notes)),
-            pictures.picture(analysis, section, result, figures),
-            result.to_pandas,
+            question=question.text,
+            sentence=sentences.of_ranks(document.run, sentence),
+            metric_values=tuple(result.values()),
+            notes=tuple(sorted(result.notes)),
+            picture=pictures.picture(question.analysis, section, result, figures),
+            make_frame=result.to_pandas,
         )
 
     def _selection(self, ranks: Iterable[int] | None, steps: Steps | None) -> Selection:
@@ -171,6 +185,7 @@ class Questions:
 
 
 def _bounds(steps: Steps | None) -> tuple[int | None, int | None]:
+    """Give the first and the last step, both included; None: from the beginning, to the end."""
     if steps is None:
         return None, None
     if isinstance(steps, int):

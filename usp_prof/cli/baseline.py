@@ -16,6 +16,7 @@ from usp_prof.run import open_run
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from usp_prof.gate.measured import Measured
 
@@ -34,21 +35,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Save a baseline; runs that no check could be made against are refused."""
-    runs = tuple(checking.measured(open_run(path, cache_dir=args.cache_dir), path) for path in args.paths)
-    _fit(runs)
-    runs = (*(replace(each, work=()) for each in runs[:-1]), runs[-1])  # why a step grew is told against the last
-    baselines.save(baselines.Baseline(runs), args.output)
-    steps = ", ".join(str(max((len(s.steps) for s in each.series), default=0)) for each in runs)
+    runs = [checking.measured(open_run(path, cache_dir=args.cache_dir), path) for path in args.paths]
+    _check_alike(runs)
+    # Ops and kernels are kept of the last run alone: a check says against it why a step grew.
+    kept = [*(replace(run, work=()) for run in runs[:-1]), runs[-1]]
+    baselines.save(baselines.Baseline(tuple(kept)), args.output)
+    steps = ", ".join(str(_step_count(run)) for run in runs)
     note(args, f"wrote {args.output}: {len(runs)} run{'s' if len(runs) > 1 else ''}, {steps} steps")
     return 0
 
 
-def _fit(runs: tuple[Measured, ...]) -> None:
+def _step_count(run: Measured) -> int:
+    return max((len(series.steps) for series in run.series), default=0)
+
+
+def _check_alike(runs: Sequence[Measured]) -> None:
+    """Refuse runs of several configurations, and those that no check could be made against."""
     first = runs[0]
-    for each in runs:
-        bad = [d for d in differences(first.facts, each.facts) if d.kind is not FactKind.SOFTWARE]
-        if bad:
-            raise InputError(f"{each.label} is not of {first.label}'s configuration: {bad[0]}", hint="save them apart")
-        reasons = unusable_input((first,), each, Severity.DATA_LOSS, ())
+    for run in runs:
+        others = [each for each in differences(first.facts, run.facts) if each.kind is not FactKind.SOFTWARE]
+        if others:
+            raise InputError(
+                f"{run.label} is not of {first.label}'s configuration: {others[0]}", hint="save them apart"
+            )
+        reasons = unusable_input((first,), run, Severity.DATA_LOSS, ())
         if reasons:
             raise InputError(f"no baseline can be made: {reasons[0]}", hint="usp-prof info RUN shows what is damaged")

@@ -20,7 +20,9 @@ EXAMPLES = """\
   usp-prof export traces/my-run -o start.json.gz --range 0ms-250ms
 """
 _UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)\Z")
+_SPAN = re.compile(
+    r"(?P<first>\d+(?:\.\d+)?)(?P<first_unit>ns|us|ms|s)\s*-\s*(?P<last>\d+(?:\.\d+)?)(?P<last_unit>ns|us|ms|s)\Z"
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -45,10 +47,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _window(text: str) -> tuple[int, int]:
-    ends = [_TIME.match(part.strip()) for part in text.split("-")]
-    if len(ends) != 2 or ends[0] is None or ends[1] is None:
+    """Read `100ms-1.5s` as nanoseconds."""
+    match = _SPAN.match(text.strip())
+    if match is None:
         raise UsageError(f"--range {text!r} is no span of time", hint="write it like --range 100ms-1.5s")
-    first, last = (round(float(end[1]) * _UNITS[end[2]]) for end in ends if end is not None)
+    first = round(float(match["first"]) * _UNITS[match["first_unit"]])
+    last = round(float(match["last"]) * _UNITS[match["last_unit"]])
     if last <= first:
         raise UsageError(f"--range {text!r} is empty", hint="write the earlier time first")
     return first, last

@@ -61,12 +61,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Predict and print; 1 when the fullest rank does not fit the device."""
     device = args.device or ""
-    filled = fill_of_run(open_from(args).tables, device) if args.path else _asked(args, device)
+    filled = fill_of_run(open_from(args).tables, device) if args.path else _of_options(args, device)
     write_out(_json(filled) if args.format == "json" else _text(filled))
     return 0 if filled.fits else 1
 
 
-def _asked(args: argparse.Namespace, device: str) -> Filled:
+def _of_options(args: argparse.Namespace, device: str) -> Filled:
+    """Predict the configuration that the options describe."""
     if not args.model:
         raise UsageError("give a run, or --model with the degrees", hint=EXAMPLES.splitlines()[0].strip())
     degrees = {
@@ -79,21 +80,29 @@ def _asked(args: argparse.Namespace, device: str) -> Filled:
 
 
 def _text(filled: Filled) -> str:
-    ranks, room = filled.footprints, filled.room_bytes
-    fullest = max(range(len(ranks)), key=lambda rank: ranks[rank].total_bytes)
-    whole = room if isfinite(room) else ranks[fullest].total_bytes
+    """Write a line for each pipeline rank, and beneath it a bar for each part of its memory."""
+    footprints = filled.footprints
+    fullest = max(range(len(footprints)), key=lambda rank: footprints[rank].total_bytes)
+    whole = filled.room_bytes if isfinite(filled.room_bytes) else footprints[fullest].total_bytes
     lines = [f"{filled.configuration}: predicted peak of each pipeline rank"]
-    for rank, need in enumerate(ranks):
-        words = [f"pipeline rank {rank}: {quantity(need.total_bytes, Unit.BYTES)}"]
-        words += ["the fullest"] if rank == fullest and len(ranks) > 1 else []
-        measured = filled.measured_bytes.get(rank)
-        words += [f"measured {quantity(measured, Unit.BYTES)}"] if measured is not None else []
-        words += [f"{need.total_bytes / room:.0%} of the device"] if isfinite(room) else []
-        lines += ["", ", ".join(words)]
-        lines += [
-            bar(part.removesuffix("_bytes"), size, whole, Unit.BYTES) for part, size in need.parts().items() if size
-        ]
+    for rank, need in enumerate(footprints):
+        lines += ["", _rank_line(filled, rank, is_fullest=rank == fullest and len(footprints) > 1)]
+        for part, size in need.parts().items():
+            if size:
+                lines.append(bar(part.removesuffix("_bytes"), size, whole, Unit.BYTES))
     return "\n".join(lines) + "\n"
+
+
+def _rank_line(filled: Filled, rank: int, *, is_fullest: bool) -> str:
+    needed = filled.footprints[rank].total_bytes
+    words = [f"pipeline rank {rank}: {quantity(needed, Unit.BYTES)}"]
+    if is_fullest:
+        words.append("the fullest")
+    if rank in filled.measured_bytes:
+        words.append(f"measured {quantity(filled.measured_bytes[rank], Unit.BYTES)}")
+    if isfinite(filled.room_bytes):
+        words.append(f"{needed / filled.room_bytes:.0%} of the device")
+    return ", ".join(words)
 
 
 def _json(filled: Filled) -> str:

@@ -14,6 +14,7 @@ from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
 EXAMPLES = """\
   usp-prof synth traces/demo --mesh dp=2,tp=2,pp=2 --micro-batches 8
@@ -53,18 +54,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _declaration(args: argparse.Namespace) -> dict[str, Any]:
-    data: dict[str, Any] = _read(Path(args.declaration)) if args.declaration else {}
-    work, faults = data.get("work", {}), data.get("faults", [])
+    """Give the declaration's file, changed by the options that were given."""
+    declared: dict[str, Any] = _read(Path(args.declaration)) if args.declaration else {}
+    work = declared.get("work", {})
+    faults = declared.get("faults", [])
     if not isinstance(work, dict) or not isinstance(faults, list):
-        return data  # the declaration refuses it by its field
-    work = dict(work)
-    for name in ("schedule", "micro_batches", "steps"):
-        if getattr(args, name) is not None:
-            work[name] = getattr(args, name)
-    changes = {"style": args.style, "seed": args.seed, "mesh": _mesh(args.mesh) if args.mesh else None}
-    data |= {name: value for name, value in changes.items() if value is not None}
-    faults = [*faults, *(_fault(text) for text in args.fault)]
-    return {**data, "work": work, "faults": faults}
+        return declared  # the declaration refuses it by its field
+    of_work = {name: getattr(args, name) for name in ("schedule", "micro_batches", "steps")}
+    of_run = {"style": args.style, "seed": args.seed, "mesh": _mesh(args.mesh) if args.mesh else None}
+    return {
+        **declared,
+        **_given(of_run),
+        "work": {**work, **_given(of_work)},
+        "faults": [*faults, *map(_fault, args.fault)],
+    }
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the options that the command line does not have."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -76,6 +84,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _mesh(text: str) -> dict[str, int]:
+    """Read `dp=2,tp=4`."""
     known = [field.name for field in fields(Mesh)]
     pairs = [pair.partition("=") for pair in text.split(",")]
     if any(name not in known or not value.isdigit() for name, _, value in pairs):
@@ -83,14 +92,19 @@ def _mesh(text: str) -> dict[str, int]:
     return {name: int(value) for name, _, value in pairs}
 
 
+_TYPES: dict[str, Callable[[str], Any]] = {"axis": str, "factor": float}
+"""Types of a fault's values; all others are whole numbers."""
+
+
 def _fault(text: str) -> dict[str, Any]:
+    """Read `slow_rank:rank=2,factor=1.5`."""
     kind, _, rest = text.partition(":")
-    values: dict[str, Any] = {"kind": kind}
+    values: dict[str, Any] = {"rank": 0, "kind": kind}
     try:
         FaultKind(kind)
         for pair in filter(None, rest.split(",")):
             name, _, value = pair.partition("=")
-            values[name] = value if name == "axis" else float(value) if name == "factor" else int(value)
+            values[name] = _TYPES.get(name, int)(value)
     except ValueError as error:
         raise UsageError(f"{text!r} is no fault: {error}", hint="write it like slow_rank:rank=2,factor=1.5") from error
-    return {"rank": 0, **values}
+    return values

@@ -19,7 +19,7 @@ from usp_prof.columns.rows import group_codes
 from usp_prof.model.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -71,17 +71,29 @@ def place(rank: int, title: str, events: pa.Table, threads: pa.Table, start_ns: 
 
 
 def event_texts(placed: Placed, zero_ns: int) -> pa.Array:
-    """Write each event as JSON text."""
+    """Write each event as JSON text, at its place in the merged trace."""
     events = placed.events
-    durations = events["dur_ns"].to_numpy()
+    texts = {name: json_texts(events, name, _json_text) for name in ("phase", "category", "name")}
+    place = {"process": _number(placed.process), "thread": _number(placed.thread)}
+    return joined_fields(events, {**texts, **place}, placed.start_ns - zero_ns)
+
+
+def joined_fields(events: pa.Table, json_of: Mapping[str, pa.Array], start_ns: Ints) -> pa.Array:
+    """Write each event as JSON text; `json_of` has its phase, category, name, process and thread as JSON."""
     args = events["args"].combine_chunks() if events.num_rows else pa.array([], pa.string())
-    args = pc.if_else(pc.equal(args, ""), "{}", args)
     parts: list[Any] = [
-        '{"ph":', _quoted(events, "phase"), ',"cat":', _quoted(events, "category"), ',"name":', _quoted(events, "name"),
-        ',"pid":', _number(placed.process), ',"tid":', _number(placed.thread), ',"ts":',
-        _microseconds(placed.start_ns - zero_ns), _duration(durations), ',"args":', args, "}",
+        '{"ph":', json_of["phase"], ',"cat":', json_of["category"], ',"name":', json_of["name"],
+        ',"pid":', json_of["process"], ',"tid":', json_of["thread"],
+        ',"ts":', _microseconds(start_ns), _duration(events["dur_ns"].to_numpy()),
+        ',"args":', pc.if_else(pc.equal(args, ""), "{}", args), "}",
     ]  # fmt: skip
     return pc.binary_join_element_wise(*parts, "")
+
+
+def json_texts(events: pa.Table, name: str, write: Callable[[str], str]) -> pa.Array:
+    """Write a column of texts as JSON, each distinct text once."""
+    values, codes = _codes(events, name)
+    return pa.array([write(value) for value in values], pa.string()).take(pa.array(codes))
 
 
 def flow_texts(rank: int, placed: Placed, links: Ints, zero_ns: int) -> list[str]:
@@ -102,7 +114,7 @@ def flow_texts(rank: int, placed: Placed, links: Ints, zero_ns: int) -> list[str
 def nesting_lanes(track: Ints, start: Ints, duration: Ints) -> Ints:
     """Give lanes on which ranges nest but never cross; lane 0 is the thread itself."""
     lanes = np.zeros(len(track), np.int64)
-    left, lane = np.arange(len(track)), 0
+    left, lane = np.arange(len(track)), 0  # rows without a lane yet, and the lane that is filled
     while len(left):
         stay, crossing = left, left[:0]
         for _ in range(_PASSES):
@@ -111,7 +123,7 @@ def nesting_lanes(track: Ints, start: Ints, duration: Ints) -> Ints:
                 break
             crossing = np.concatenate([crossing, stay[crosses]])
             stay = stay[~crosses]
-        else:
+        else:  # too many crossings to find them one after the other: lanes without any nesting
             lanes[stay] = lane + split_lanes(track[stay], start[stay], start[stay] + duration[stay])
             lane = int(lanes[stay].max(initial=lane))
         lanes[stay] = np.maximum(lanes[stay], lane)
@@ -136,11 +148,6 @@ def _codes(events: pa.Table, name: str) -> tuple[list[str], Ints]:
     if isinstance(column, pa.ChunkedArray):
         column = pa.array([], pa.string()).dictionary_encode()
     return column.dictionary.to_pylist(), column.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-def _quoted(events: pa.Table, name: str) -> pa.Array:
-    values, codes = _codes(events, name)
-    return pa.array([_json_text(value) for value in values], pa.string()).take(pa.array(codes))
 
 
 def _json_text(value: object) -> str:

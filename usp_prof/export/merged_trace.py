@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import zstandard
 
-from usp_prof.export.chrome import event_texts, flow_texts, joined, place
+from usp_prof.export.chrome import event_texts, flow_texts, joined, joined_fields, json_texts, place
 from usp_prof.model.files import written
 from usp_prof.tables import clock
 
@@ -49,35 +48,15 @@ def write_rank(tables: TableSet, rank: int, path: Path, metadata: Mapping[str, A
 
 
 def _events(table: pa.Table, zero: int) -> pa.Array:
-    args = table["args"].combine_chunks() if table.num_rows else pa.array([], pa.string())
-    duration = table["dur_ns"].to_numpy()
-    length = pc.binary_join_element_wise(',"dur":', _microseconds(np.maximum(duration, 0)), "")
-    parts = [
-        '{"ph":', _literal(table, "phase"), ',"cat":', _literal(table, "category"), ',"name":', _literal(table, "name"),
-        ',"pid":', _literal(table, "process"), ',"tid":', _literal(table, "thread"),
-        ',"ts":', _microseconds(table["start_ns"].to_numpy() - zero), pc.if_else(pa.array(duration >= 0), length, ""),
-        ',"args":', pc.if_else(pc.equal(args, ""), "{}", args), "}",
-    ]  # fmt: skip
-    return pc.binary_join_element_wise(*parts, "")
+    """Write the events as JSON texts, with the processes and threads of their file."""
+    texts = {name: json_texts(table, name, json.dumps) for name in ("phase", "category", "name")}
+    place = {name: json_texts(table, name, _bare_number) for name in ("process", "thread")}
+    return joined_fields(table, {**texts, **place}, table["start_ns"].to_numpy() - zero)
 
 
-def _literal(table: pa.Table, name: str) -> pa.Array:
-    """Set a text as JSON: process and thread numbers as numbers, all else as strings."""
-    column = table[name].combine_chunks()
-    column = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.array([], pa.string()).dictionary_encode()
-    texts = column.dictionary.to_pylist()
-    bare = name in ("process", "thread")
-    set_ = [text if bare and _NUMBER.match(text) else json.dumps(text) for text in texts]
-    return pa.array(set_, pa.string()).take(column.indices)
-
-
-def _microseconds(ns: np.ndarray) -> pa.Array:
-    whole, rest = np.divmod(ns, 1000)
-    numbers = (pa.array(each).cast(pa.string()) for each in (whole, rest))
-    first, second = numbers
-    return pc.binary_join_element_wise(first, pc.utf8_lpad(second, 3, "0"), ".")
+def _bare_number(text: str) -> str:
+    """Write a process or thread: a number where it is one, as the file had it."""
+    return text if _NUMBER.match(text) else json.dumps(text)
 
 
 def _names(tables: TableSet, rank: int) -> list[str]:

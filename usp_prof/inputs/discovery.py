@@ -180,7 +180,9 @@ def _without_host_processes(found: list[tuple[Location, Peek]]) -> tuple[list[tu
         return found, []
     without = {file for file in silent if not has_device_events(file)}
     telling = (file for file, _ in found if file not in silent)
-    if not without or not (len(without) < len(silent) or any(has_device_events(file) for file in telling)):
+    # Files that tell their rank are read only where no silent one has device work.
+    others_have_device_work = len(without) < len(silent) or any(map(has_device_events, telling))
+    if not without or not others_have_device_work:
         return found, []
     kept = [(file, seen) for file, seen in found if file not in without]
     return kept, [Skipped(file, FileKind.HOST_PROCESS) for file in silent if file in without]

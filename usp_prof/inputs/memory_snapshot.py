@@ -41,7 +41,9 @@ def read_memory_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
     try:
         data = _Plain(io.BytesIO(_checked(path))).load()
         segments, traces = data["segments"], data.get("device_traces", [])
-        devices = sorted({_number(s, "device") for s in segments} | {n for n, trace in enumerate(traces) if trace})
+        with_memory = {_number(segment, "device") for segment in segments}
+        with_history = {device for device, trace in enumerate(traces) if trace}
+        devices = sorted(with_memory | with_history)
         return tuple(_of_device(device, segments, traces) for device in devices)
     except (
         OSError,
@@ -85,8 +87,10 @@ def _number(entry: dict[str, Any], key: str) -> int:
 
 def _of_device(device: int, segments: list[dict[str, Any]], traces: list[list[dict[str, Any]]]) -> MemorySnapshot:
     own = [segment for segment in segments if _number(segment, "device") == device]
-    free = [_number(b, "size") for s in own for b in s.get("blocks", []) if str(b["state"]) == "inactive"]
+    blocks = [block for segment in own for block in segment.get("blocks", [])]
+    free = [_number(block, "size") for block in blocks if str(block["state"]) == "inactive"]
     history = traces[device] if device < len(traces) else []
+    # What takes or gives memory back; other events (snapshots, out of memory) change no size.
     known = [event for event in history if event["action"] in _TAKES or event["action"] in _HOLDS]
     return MemorySnapshot(
         device=device,

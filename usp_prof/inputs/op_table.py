@@ -75,12 +75,14 @@ def read_op_table(path: Path) -> OpTable:
             f"{path.name} has several model chunks on a stage", hint="only plain pipelines can be replayed"
         )
     kinds, kind = np.unique(columns["optype"].astype(str), return_inverse=True)
+    # For each row the number of its operation (kind, number, stage), and the place of its step among `steps`.
     key = group_codes(kind, columns["seq_id"], columns["stage"])
     steps, step = np.unique(columns["step"], return_inverse=True)
     replicas = int(columns["dp_rank"].max()) + 1
     count = int(key.max()) + 1
     if len(table) < count * replicas * len(steps):
         raise InputError(f"{path.name} lacks operations of some ranks or steps", hint="leave incomplete steps out")
+    # Operations by data-parallel ranks by steps, in seconds; NaN stays where no row tells.
     start = np.full((count, replicas, len(steps)), np.nan)
     end = start.copy()
     begun = columns["start_ts"].astype(float)
@@ -88,12 +90,12 @@ def read_op_table(path: Path) -> OpTable:
     end[key, columns["dp_rank"], step] = begun + columns["duration"].astype(float)
     if np.isnan(start).any():
         raise InputError(f"{path.name} lacks operations of some ranks or steps", hint="leave incomplete steps out")
-    first = np.unique(key, return_index=True)[1]
+    _, first_row = np.unique(key, return_index=True)
     ops = tuple(
-        Op(str(kinds[kind[row]]), int(columns["seq_id"][row]), int(columns["stage"][row])) for row in first.tolist()
+        Op(str(kinds[kind[row]]), int(columns["seq_id"][row]), int(columns["stage"][row])) for row in first_row.tolist()
     )
-    whole = tuple(int(number) for number in steps.tolist())
-    return OpTable(ops, whole, *(np.rint(t * _SECOND).astype(np.int64) for t in (start, end)))
+    start_ns, end_ns = (np.rint(seconds * _SECOND).astype(np.int64) for seconds in (start, end))
+    return OpTable(ops, tuple(map(int, steps.tolist())), start_ns, end_ns)
 
 
 def _checked(table: pa.Table, path: Path) -> dict[str, NDArray[Any]]:

@@ -103,7 +103,7 @@ class Columns:
         categories, names, processes, threads, times, durations, args, phases = fields
         codes = self.kinds.look_up(phases, categories, processes, threads)
         wanted = self._wanted(codes, events)
-        starts, spans = self._nanoseconds(times, durations)
+        starts, spans = self._nanoseconds(times, durations)  # `nanoseconds.ABSENT` where one is missing
         if not wanted.all():
             chosen = wanted.tolist()
             names, args = list(compress(names, chosen)), list(compress(args, chosen))
@@ -169,10 +169,12 @@ class Columns:
 
     def _add_args(self, args: Sequence[msgspec.Raw], codes: NDArray[np.int32]) -> None:
         """Append the texts of arguments, and what is read of them at once: links, inputs of ops, launches."""
-        sizes = np.fromiter(map(len, args), np.int64, len(args))
+        sizes = np.fromiter(map(len, args), np.int64, len(args))  # 0: the event has no arguments
         self.args.add(b"".join(args), sizes)
-        written, marks = sizes > 0, self.kinds.marks(codes)
-        is_op, is_work = has(marks, _IS_OP) & written, has(marks, _IS_WORK) & written
+        written = sizes > 0
+        marks = self.kinds.marks(codes)  # a bit for each sign
+        is_op = has(marks, _IS_OP) & written
+        is_work = has(marks, _IS_WORK) & written
         is_other = written & ~(is_op | is_work | has(marks, _HAS_NO_LINKS))
         ops = self._decoded(_OP_ARGUMENTS, args, sizes, is_op)
         work = self._decoded(_WORK_ARGUMENTS, args, sizes, is_work)

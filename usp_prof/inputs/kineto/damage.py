@@ -28,12 +28,13 @@ def join_begin_end(columns: dict[str, Any], rows: int) -> tuple[NDArray[np.bool_
     known = phase.dictionary.to_pylist()
     if "B" not in known and "E" not in known:
         return keep, 0
-    letters = numbers_of(phase.indices)
+    letters = numbers_of(phase.indices)  # each event's phase as a place in `known`
     begins = letters == (known.index("B") if "B" in known else -1)
     ends = letters == (known.index("E") if "E" in known else -1)
     marks = np.flatnonzero(begins | ends)
     process = numbers_of(columns["process"].indices)[marks].astype(np.int64)
     lane = process * (1 << 32) + numbers_of(columns["thread"].indices)[marks]
+    # By lane, in each by time, and at one moment as they stand in the file.
     order = np.lexsort((marks, columns["start_ns"][marks], lane))
     marks, lane, opens = marks[order], lane[order], begins[marks[order]]
     first, last = _pairs(lane, opens)
@@ -51,17 +52,22 @@ def join_begin_end(columns: dict[str, Any], rows: int) -> tuple[NDArray[np.bool_
 
 
 def _pairs(lane: NDArray[np.int64], opens: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pair within each lane like brackets: a begin and the next end at the same depth."""
-    change = np.where(opens, 1, -1)
-    depth = np.cumsum(change)
-    level = np.where(opens, depth, depth + 1)
+    """Pair within each lane like brackets: a begin and the next end at the same depth; gives places of both.
+
+    B B E E has the depths 1 2 2 1: the second pairs with the third, the first with the fourth.
+    """
+    # +1 at each begin, -1 at each end: the running sum is the depth behind a mark, an end's own is one more.
+    depth_behind = np.cumsum(np.where(opens, 1, -1))
+    depth = np.where(opens, depth_behind, depth_behind + 1)
+    # Counted from each lane's beginning: what an earlier lane left open does not count.
     first_of_lane = np.flatnonzero(np.r_[True, lane[1:] != lane[:-1]])
-    before = np.r_[0, depth][first_of_lane]
-    level = level - np.repeat(before, np.diff(np.r_[first_of_lane, len(lane)]))
-    order = np.lexsort((np.arange(len(lane)), level, lane))
-    a, b = order[:-1], order[1:]
-    match = (lane[a] == lane[b]) & (level[a] == level[b]) & opens[a] & ~opens[b]
-    return a[match], b[match]
+    before_lane = np.r_[0, depth_behind][first_of_lane]
+    depth = depth - np.repeat(before_lane, np.diff(np.r_[first_of_lane, len(lane)]))
+    order = np.lexsort((np.arange(len(lane)), depth, lane))
+    mark, following = order[:-1], order[1:]
+    is_alike = (lane[mark] == lane[following]) & (depth[mark] == depth[following])
+    is_pair = is_alike & opens[mark] & ~opens[following]
+    return mark[is_pair], following[is_pair]
 
 
 LOSS, ERROR, INFO = Severity.DATA_LOSS, Severity.ERROR, Severity.INFO
@@ -157,7 +163,7 @@ def repeated(columns: dict[str, Any], keep: NDArray[np.bool_]) -> tuple[NDArray[
     """Take repeats out of `keep`; the first of them stays. Gives the rows to keep and the number taken out."""
     key = _mixed(columns)
     ordered = np.sort(key)
-    twins = ordered[1:][ordered[1:] == ordered[:-1]]
+    twins = ordered[1:][ordered[1:] == ordered[:-1]]  # keys that stand more than once
     if not len(twins):
         return keep, 0
     suspects = np.flatnonzero(np.isin(key, twins) & keep)
@@ -168,8 +174,9 @@ def repeated(columns: dict[str, Any], keep: NDArray[np.bool_]) -> tuple[NDArray[
 
 def _repeats(columns: dict[str, Any], key: NDArray[np.uint64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Give those of the rows that repeat another: each is held against the first with its key, the rest one by one."""
-    rows = rows[np.lexsort((rows, key[rows]))]
+    rows = rows[np.lexsort((rows, key[rows]))]  # by key, and those of one key as they stand in the file
     leads = np.r_[True, key[rows][1:] != key[rows][:-1]] if len(rows) else np.zeros(0, bool)
+    # For each row the first one with its key.
     lead = rows[np.maximum.accumulate(np.where(leads, np.arange(len(rows)), 0))]
     row, lead = rows[~leads], lead[~leads]
     same = np.ones(len(row), bool)

@@ -29,6 +29,7 @@ def from_floats(us: NDArray[np.float64]) -> tuple[NDArray[np.int64], int]:
     useless = ~(size < _LIMIT_US)
     if useless.any():
         us, size = np.where(useless, 0.0, us), np.where(useless, 0.0, size)
+    # Whole and thousandths apart: their product in one float would lose nanoseconds.
     whole = np.floor(us)
     thousandths = (us - whole) * 1000.0
     nearest = np.rint(thousandths)
@@ -54,7 +55,7 @@ def too_large_for_floats(us: NDArray[np.float64]) -> bool:
 def from_texts(values: Sequence[bytes]) -> tuple[NDArray[np.int64], int]:
     """Give nanoseconds of numbers as written, and how many were finer than one nanosecond (these are rounded)."""
     sizes = np.fromiter(map(len, values), np.int32, len(values))
-    given = sizes > 0
+    given = sizes > 0  # an empty text is a time that is missing
     if not given.all():
         values = [value or b"0" for value in values]
         sizes = np.maximum(sizes, 1)
@@ -68,6 +69,7 @@ def from_texts(values: Sequence[bytes]) -> tuple[NDArray[np.int64], int]:
         out, finer = _one_by_one(values)
         out[~given] = ABSENT
         return out, finer
+    # A decimal of 128 bits is two words, the low one first; within 64 bits the high one repeats the sign.
     words = np.frombuffer(decimals.buffers()[1], dtype=np.int64)
     low, high = words[0::2].copy(), words[1::2]
     low[((low >> 63) != high) | ~given] = ABSENT

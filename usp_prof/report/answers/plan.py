@@ -118,10 +118,10 @@ def points(plans: Plans) -> PlanPoints:
     front = {plan.configuration for plan in plans.pareto()}
     return PlanPoints(
         tuple(str(plan.configuration) for plan in plans.best),
-        np.array([plan.tokens_per_second for plan in plans.best]),
+        np.array([plan.tokens_per_second for plan in plans.best], float),
         np.array([plan.footprint.total_bytes for plan in plans.best], float),
-        np.array([plan.mfu for plan in plans.best]),
-        np.array([plan.configuration in front for plan in plans.best]),
+        np.array([plan.mfu for plan in plans.best], float),
+        np.array([plan.configuration in front for plan in plans.best], bool),
         plans.question.cluster.room_bytes,
     )
 
