@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from . import stored_document
-from .engine import DARK, LIGHT, Chart, as_json, height_of
+from .engine import DARK, LIGHT, Chart, charts
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -74,8 +74,8 @@ class Drawings:
 def drawn(data: ChartInput, theme: Theme) -> Drawing:
     """Draw a chart; its models go by names that no other process's drawings have."""
     stamp = token_hex(12)
-    item = as_json(data, theme, f"{stamp}-")
-    return Drawing(json.dumps(item, separators=(",", ":")), stamp, height_of(item))
+    item = charts.as_json(data, theme, f"{stamp}-")
+    return Drawing(json.dumps(item, separators=(",", ":")), stamp, charts.height_of(item))
 
 
 def drawings_form() -> str:
@@ -86,7 +86,7 @@ def drawings_form() -> str:
 def write_drawings(document: Document, folder: Path) -> None:
     """Draw all charts of a report in each theme, and write them."""
     for theme in THEMES:
-        found = [drawn(data, theme) for data in charts(document)]
+        found = [drawn(data, theme) for data in charts_of(document)]
         rows = [(each.item, each.stamp, each.height) for each in found]
         (folder / f"{theme.name}.json").write_text(json.dumps(rows), encoding="utf-8")
 
@@ -95,11 +95,11 @@ def read_drawings(document: Document, folder: Path, into: Drawings) -> None:
     """Read the drawings of a report's charts."""
     for theme in THEMES:
         rows = json.loads((folder / f"{theme.name}.json").read_text(encoding="utf-8"))
-        for data, (item, stamp, height) in zip(charts(document), rows, strict=True):
+        for data, (item, stamp, height) in zip(charts_of(document), rows, strict=True):
             into.keep(data, theme, Drawing(item, stamp, height))
 
 
-def charts(document: Document) -> list[ChartInput]:
+def charts_of(document: Document) -> list[ChartInput]:
     """List what the charts of a report show, in its order."""
     parts = (document.summary, *document.sections)
     return [block.data for part in parts for block in part.blocks if isinstance(block, Chart)]

@@ -16,7 +16,7 @@ from usp_prof.analyses.measures.partition import sets_of as time_sets_of
 from usp_prof.analyses.measures.ranges import launched_at
 from usp_prof.analyses.memory import line_of as memory_line_of
 from usp_prof.api import sentences
-from usp_prof.charts import height_of, inputs
+from usp_prof.charts import inputs
 from usp_prof.charts.inputs import (
     AxisCommunication,
     BreakdownRows,
