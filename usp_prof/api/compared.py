@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Compared:
-    """The first run against the second."""
+    """Two runs side by side: every metric of both, and how the step of the first becomes that of the second."""
 
     comparison: Comparison
 
@@ -51,7 +51,7 @@ class Compared:
     @property
     def metrics(self) -> dict[str, tuple[float, float]]:
         """The figures over everything that both runs have: before and after, by metric id."""
-        rows = [each for each in self._pair.judgements if "[" not in each.key]
+        rows = [each for each in self._pair.judgements if "[" not in each.key]  # not those of one rank, axis, ...
         return {
             each.key: (each.before, each.after)
             for each in rows
@@ -78,6 +78,7 @@ class Compared:
 
     @property
     def _answer(self) -> Answer:
+        """The comparison as an answer: a sentence, the waterfall, the table of metrics."""
         pair = self._pair
         before = sum(part.before_ns for part in pair.waterfall)
         after = sum(part.after_ns for part in pair.waterfall)
@@ -86,11 +87,18 @@ class Compared:
             self.comparison.label, before,
             tuple(part.name for part in changed), tuple(part.delta_ns for part in changed), pair.label,
         )  # fmt: skip
-        doubts = [*(f"caution: {doubt}." for doubt in pair.doubts), *(f"Differs: {each}." for each in pair.differences)]
         change = signed((after - before) / before if before else None, Unit.FRACTION)
-        text = f"The step goes from {quantity(before, Unit.NS)} to {quantity(after, Unit.NS)} ({change})."
-        question = f"What changed from {self.comparison.label} to {pair.label}?"
-        return Answer(question, " ".join([text, *doubts]), (), (), picture if before else None, lambda: self.df)
+        said = [f"The step goes from {quantity(before, Unit.NS)} to {quantity(after, Unit.NS)} ({change})."]
+        said += [f"caution: {doubt}." for doubt in pair.doubts]
+        said += [f"Differs: {difference}." for difference in pair.differences]
+        return Answer(
+            question=f"What changed from {self.comparison.label} to {pair.label}?",
+            sentence=" ".join(said),
+            metric_values=(),
+            notes=(),
+            picture=picture if before else None,
+            make_frame=lambda: self.df,
+        )
 
 
 def compare_tables(

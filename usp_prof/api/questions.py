@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.api import pictures, sentences
-from usp_prof.api.answer import Answer
+from usp_prof.api import sentences
+from usp_prof.api.answer import Answer, picture
 from usp_prof.model.errors import UsageError
 from usp_prof.model.selection import Assumptions, Selection
 
@@ -172,7 +172,7 @@ class Questions:
             sentence=sentences.of_ranks(document.run, sentence),
             metric_values=tuple(result.values()),
             notes=tuple(sorted(result.notes)),
-            picture=pictures.picture(question.analysis, section, result, figures),
+            picture=picture(question.analysis, section, result, figures),
             make_frame=result.to_pandas,
         )
 

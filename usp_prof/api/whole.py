@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from usp_prof.analyses import step_time
 from usp_prof.analyses.result import frame
-from usp_prof.api import pictures, sentences
-from usp_prof.api.answer import Answer
+from usp_prof.api import sentences
+from usp_prof.api.answer import Answer, gains, stack_of
 from usp_prof.findings import find_all
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
@@ -44,12 +44,12 @@ class Report:
         """The first screen: `.df` has the key figures, each with its unit."""
         document = self.document
         return Answer(
-            "Where does the step go, and what should be done about it?",
-            sentences.of_ranks(document.run, sentences.summary(document, Figures(document.values))),
-            document.values,
-            document.health,
-            pictures.stack_of(document.summary.blocks),
-            self._key_figures,
+            question="Where does the step go, and what should be done about it?",
+            sentence=sentences.of_ranks(document.run, sentences.summary(document, Figures(document.values))),
+            metric_values=document.values,
+            notes=document.health,
+            picture=stack_of(document.summary.blocks),
+            make_frame=self._key_figures,
         )
 
     def text(self, form: str = "markdown") -> str:
@@ -104,12 +104,12 @@ def findings_of(tables: TableSet, selection: Selection) -> Answer:
     steps = step_time.compute(tables, selection).values()
     step = next((value.value for value in steps if value.metric in length and not value.dims), 0)
     return Answer(
-        "What is wrong, and what is each thing worth?",
-        sentences.findings(found.findings),
-        (),
-        tuple(sorted({*found.skipped, *tables.health})),
-        pictures.gains(found.findings, step),
-        lambda: _finding_frame(found.findings),
+        question="What is wrong, and what is each thing worth?",
+        sentence=sentences.findings(found.findings),
+        metric_values=(),
+        notes=tuple(sorted({*found.skipped, *tables.health})),
+        picture=gains(found.findings, step),
+        make_frame=lambda: _finding_frame(found.findings),
     )
 
 
@@ -139,15 +139,17 @@ def timeline_of(tables: TableSet, selection: Selection, step: int | None) -> Ans
     if chosen not in facts.steps:
         raise UsageError(f"there is no step {chosen}", hint=f"there are {facts.steps[0]} to {facts.steps[-1]}")
     drawn = slices_of(tables, facts.ranks, chosen)
+    if drawn is not None:
+        sentence = f"Step {chosen} on {len(facts.ranks)} ranks, on aligned clocks."
+    else:
+        sentence = f"No device work was recorded in step {chosen}."
     return Answer(
-        f"What did every rank do in step {chosen}?",
-        f"Step {chosen} on {len(facts.ranks)} ranks, on aligned clocks."
-        if drawn is not None
-        else f"No device work was recorded in step {chosen}.",
-        (),
-        (),
-        drawn,
-        lambda: _activities(tables, facts.ranks, chosen),
+        question=f"What did every rank do in step {chosen}?",
+        sentence=sentence,
+        metric_values=(),
+        notes=(),
+        picture=drawn,
+        make_frame=lambda: _activities(tables, facts.ranks, chosen),
     )
 
 

@@ -34,7 +34,9 @@ def temporal(window: Window) -> pd.DataFrame:
         sets = _by_type(window, rank)
         busy, compute = union_of(list(sets.values())), sets.get("COMPUTATION", EMPTY)
         begin, end = window.bounds(rank) or _span(busy)
-        total, used, computed = end - begin, busy.clip(begin, end).length, compute.clip(begin, end).length
+        total = end - begin
+        used = busy.clip(begin, end).length
+        computed = compute.clip(begin, end).length
         rows.append((rank, total - used, computed, used - computed, total))
     names = ["idle_time(us)", "compute_time(us)", "non_compute_time(us)", "kernel_time(us)"]
     found = pd.DataFrame(rows, columns=["rank", *names])
@@ -63,7 +65,8 @@ def kernels(
     sums: dict[str, int] = {}
     named = []
     for rank in window.ranks:
-        for label, time in _exclusive({kind: s for kind, s in _by_type(window, rank).items() if kind in types}).items():
+        sets = {kind: busy for kind, busy in _by_type(window, rank).items() if kind in types}
+        for label, time in _exclusive(sets).items():
             sums[label] = sums.get(label, 0) + time
         work = window.work(rank)
         kinds, kind_names = work.codes("kind")
@@ -138,8 +141,9 @@ def _by_type(window: Window, rank: int) -> dict[str, Intervals]:
     work = window.work(rank)
     start, end = work["start_ns"], work["start_ns"] + work["dur_ns"]
     codes, names = work.codes("kind")
-    kinds = lookup([KINDS.get(name, "OTHER") for name in names], codes, missing="")
-    return {kind: union(start[kinds == kind], end[kinds == kind]) for kind in _TYPES if (kinds == kind).any()}
+    type_of_work = lookup([KINDS.get(name, "OTHER") for name in names], codes, missing="")
+    chosen = {kind: type_of_work == kind for kind in _TYPES}
+    return {kind: union(start[rows], end[rows]) for kind, rows in chosen.items() if rows.any()}
 
 
 def _span(busy: Intervals) -> tuple[int, int]:
@@ -150,17 +154,17 @@ def _exclusive(sets: dict[str, Intervals]) -> dict[str, int]:
     """Give the time of each type alone and of each combination that runs at once, named as HTA does."""
     if not sets:
         return {}
-    points = np.unique(np.concatenate([edge for s in sets.values() for edge in (s.start, s.end)]))
-    middles = points[:-1]
-    running = {kind: s.holds(middles) for kind, s in sets.items()}
-    length = np.diff(points)
-    mask = np.zeros(len(middles), np.int64)  # a bit for each type
-    for place, holds in enumerate(running.values()):
-        mask |= holds.astype(np.int64) << place
+    # Between two neighbouring edges the same types run all the time.
+    edges = np.unique(np.concatenate([edge for busy in sets.values() for edge in (busy.start, busy.end)]))
+    begins = edges[:-1]
+    length = np.diff(edges)
+    types_running = np.zeros(len(begins), np.int64)  # by stretch, a bit for each type
+    for bit, busy in enumerate(sets.values()):
+        types_running |= busy.holds(begins).astype(np.int64) << bit
     found = {}
-    for value in np.unique(mask[mask > 0]).tolist():
-        label = " overlapping ".join(kind for place, kind in enumerate(running) if value >> place & 1)
-        found[label] = int(length[mask == value].sum())
+    for types in np.unique(types_running[types_running > 0]).tolist():
+        label = " overlapping ".join(kind for bit, kind in enumerate(sets) if types >> bit & 1)
+        found[label] = int(length[types_running == types].sum())
     return found
 
 

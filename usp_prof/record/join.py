@@ -171,6 +171,7 @@ def _owners(
     """Give each worker thread its group: blocks of neighbouring threads, at the least total misfit."""
     numbers = sorted(threads)
     nobody: tuple[str, ...] = ()
+    # best[n]: the least misfit of giving the first n threads to the groups so far, and who owns each of them.
     best = [(0, nobody)] + [(1 << 60, nobody)] * len(numbers)
     for group in order:
         following = []
