@@ -11,7 +11,7 @@ from hand_counts import MODELS
 from usp_prof.model.errors import UsageError
 from usp_prof.model.flops import describe
 from usp_prof.model.shape import shape_of
-from usp_prof.planner.models import FILE, known, model_named
+from usp_prof.planner.models import FILE, known, model_named, not_modelled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,6 +143,23 @@ def test_models_that_transformers_builds_have_as_many_parameters(name: str) -> N
     layer = counts[1] - counts[0]
     # Norms and the biases of Qwen's queries, keys and values are what our count may leave out.
     assert billions(model) == pytest.approx((counts[0] + (model.layers - 1) * layer) / 1e9, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("llama-3-8b", []),
+        ("deepseek-v3", ["its layers differ"]),
+        ("qwen3-next-80b-a3b", ["its layers differ", "gated_delta_net: states"]),
+        ("deepseek-v3 with multi-token prediction", ["its layers differ", "multi-token prediction is counted in MFU"]),
+    ],
+)
+def test_what_a_plan_leaves_out_of_a_model_is_said_by_name(name: str, said: list[str]) -> None:
+    count = MODELS[name]
+    model = describe({**count.config, **({"mtp_layers": 1} if "multi-token" in name else {})})
+    sentences = not_modelled(model)
+    assert all(any(sentence.startswith(words) for sentence in sentences) for words in said)
+    assert bool(sentences) == bool(said)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -7,12 +7,12 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from usp_prof.api.filled import fill_of_model, fill_of_run
-from usp_prof.cli.opening import choice_options, open_from, write_out
+from usp_prof.cli.opening import choice_options, note, open_from, write_out
 from usp_prof.cli.plan_text import bar
 from usp_prof.model.configuration import Offload, Recompute
 from usp_prof.model.errors import UsageError
 from usp_prof.model.metric import Unit
-from usp_prof.planner.models import model_named
+from usp_prof.planner.models import model_named, not_modelled
 from usp_prof.planner.profiles import DEFAULT_TRAINER, PROFILES
 from usp_prof.report.format import quantity
 
@@ -76,7 +76,10 @@ def _of_options(args: argparse.Namespace, device: str) -> Filled:
         "fused_attention": args.attention == "fused",
         "gradient_bytes": args.gradient_bytes,
     }
-    return fill_of_model(model_named(args.model, args.sequence), degrees, device, args.habits)
+    model = model_named(args.model, args.sequence)
+    for each in not_modelled(model):
+        note(args, f"not modelled: {each}")
+    return fill_of_model(model, degrees, device, args.habits)
 
 
 def _text(filled: Filled) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from usp_prof.model.metric import Unit
 from usp_prof.planner.choice import runners_up
 from usp_prof.planner.launch import command_or_reason
+from usp_prof.planner.models import not_modelled
 from usp_prof.planner.stalls import LIKELY
 from usp_prof.report.format import quantity
 
@@ -27,6 +28,7 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         f"trainer: {question.profile.name}",
         f"{plans.tried} legal configurations, {plans.fitting} predicted to fit",
     ]
+    lines += [f"not modelled: {each}" for each in not_modelled(question.model)]
     if calibration is not None:
         lines.append(
             f"of the recorded run itself the step is predicted with an error of {calibration.error_fraction:+.1%}"
@@ -149,6 +151,7 @@ def as_json(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         "fitting": plans.fitting,
         "leanest_bytes": plans.leanest_bytes,
         "calibration_error_fraction": calibration.error_fraction if calibration is not None else None,
+        "not_modelled": list(not_modelled(plans.question.model)),
         "barred": [
             {"knob": each.knob, "value": each.value, "tried": each.tried, "leanest_bytes": round(each.leanest_bytes)}
             for each in plans.barred

@@ -39,6 +39,21 @@ def _whole(model: ModelEntry, path: Path) -> ModelEntry:
     return model
 
 
+def not_modelled(model: ModelEntry) -> tuple[str, ...]:
+    """Say what of a model a plan leaves out, or takes for something simpler."""
+    found = list(model.notes)
+    some_mixed = 0 < model.moe_layers < model.layers
+    if len(set(model.layer_order)) > 1 or (some_mixed and not model.layer_order):
+        found.append("its layers differ: each stage is taken to hold mean layers")
+    kinds = [model.layer_kinds[place] for place in sorted(set(model.layer_order))]
+    recurrences = sorted({block.form for kind in kinds for block in kind.blocks if block.kind == "recurrence"})
+    if recurrences:
+        found.append(f"{', '.join(recurrences)}: states and gates that backward needs are not in the activations")
+    if model.mtp_layers:
+        found.append("multi-token prediction is counted in MFU, and neither in memory nor in the step")
+    return tuple(found)
+
+
 @lru_cache(maxsize=1)
 def known() -> tuple[str, ...]:
     """Name the models that need no file."""

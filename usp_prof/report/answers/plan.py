@@ -11,6 +11,7 @@ from usp_prof.model.errors import UspProfError
 from usp_prof.model.metric import Unit
 from usp_prof.planner.launch import command as launch_command
 from usp_prof.planner.memory import of_ranks as memory_of_ranks
+from usp_prof.planner.models import not_modelled
 from usp_prof.planner.search import grid as plan_grid
 from usp_prof.report.answers.one_plan import FILLS
 from usp_prof.report.document import (
@@ -102,8 +103,10 @@ def basis(learnt: Calibration | None, plans: Plans) -> Text:
     said = f"large matrix products taken to reach {100 * machine.efficiency:.3g} % of the dense peak ({machine.basis})"
     if learnt is not None and machine == learnt.cluster:
         said += f"; the recorded run itself is predicted with an error of {100 * learnt.error_fraction:+.1f} %"
+    left_out = "".join(f" Not modelled: {each}." for each in not_modelled(plans.question.model))
     return Text(
-        f"Predicted, never run: {said}. {plans.tried:,} legal configurations, {plans.fitting:,} fit.", quiet=True
+        f"Predicted, never run: {said}. {plans.tried:,} legal configurations, {plans.fitting:,} fit.{left_out}",
+        quiet=True,
     )
 
 
