@@ -14,7 +14,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import stored_document
 from .drawings import Drawings, drawings_form, read_drawings, write_drawings
 from .engine import (
     EVERYTHING,
@@ -38,6 +37,7 @@ from .engine import (
     predict,
     reschedule,
     search_plans,
+    stored_document,
     unedited,
 )
 from .timeline import overlays, store

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 from starlette.routing import Route
 
-from . import stored_document
-from .engine import DARK, LIGHT, Chart, charts
+from .engine import DARK, LIGHT, Chart, charts, stored_document
 
 if TYPE_CHECKING:
     from starlette.requests import Request

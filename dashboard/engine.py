@@ -6,7 +6,6 @@ import-linter holds the package to that. A name that says too little by itself g
 from __future__ import annotations
 
 from usp_prof import Run, UspProfError, __version__, charts, open_run
-from usp_prof._version import fingerprint as findings_code
 from usp_prof.analyses.collectives import bus_bandwidth
 from usp_prof.analyses.critical_path import Piece
 from usp_prof.analyses.critical_path import compute as critical_path_of
@@ -16,7 +15,6 @@ from usp_prof.analyses.measures.partition import sets_of as time_sets_of
 from usp_prof.analyses.measures.ranges import launched_at
 from usp_prof.analyses.memory import line_of as memory_line_of
 from usp_prof.api import sentences
-from usp_prof.charts import inputs
 from usp_prof.charts.inputs import (
     AxisCommunication,
     BreakdownRows,
@@ -41,7 +39,6 @@ from usp_prof.columns.table import Columns
 from usp_prof.contract import ModelEntry
 from usp_prof.export.merged_trace import beginning as trace_beginning
 from usp_prof.export.merged_trace import export as export_trace
-from usp_prof.findings import causes
 from usp_prof.findings.causes import Cause, causes_of
 from usp_prof.gate.comparison import Comparison, Pair
 from usp_prof.gate.comparison import compare as compare_runs
@@ -53,7 +50,6 @@ from usp_prof.learn.course import comparison as comparison_of_lesson
 from usp_prof.learn.lessons import Lesson
 from usp_prof.learn.lessons import lesson as lesson_named
 from usp_prof.learn.lessons import lessons as all_lessons
-from usp_prof.model import finding, health, metric
 from usp_prof.model.configuration import Configuration, Recompute, broken_rule
 from usp_prof.model.edit import Edit, parse_edit
 from usp_prof.model.errors import UsageError
@@ -81,7 +77,7 @@ from usp_prof.planner.sweep.rows import Row as SweepRow
 from usp_prof.planner.sweep.rows import of_folder as rows_of_sweep
 from usp_prof.planner.sweep.score import score as score_of_sweep
 from usp_prof.replay.graph import events_of
-from usp_prof.report import document
+from usp_prof.report import stored_document
 from usp_prof.report.answers import comparison as comparison_answer
 from usp_prof.report.answers import one_plan as one_plan_answer
 from usp_prof.report.answers import plan as plan_answer
@@ -122,6 +118,3 @@ from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits import EDITS
 from usp_prof.whatif.predict import Prediction, predict, unedited
 from usp_prof.whatif.rescheduled import Rescheduled, reschedule
-
-REPORT_MODULES = (causes, document, finding, health, inputs, metric)
-"""The modules whose classes a report consists of."""

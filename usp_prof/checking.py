@@ -32,7 +32,11 @@ class Opened(Protocol):
     """What a check takes of a run: its name and its tables."""
 
     name: str
-    tables: TableSet
+
+    @property
+    def tables(self) -> TableSet:
+        """The tables of all ranks."""
+        ...
 
 
 FORMATS = ("terminal", "json", "markdown", "junit", "github")

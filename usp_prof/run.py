@@ -74,13 +74,16 @@ class Run(Questions):
     """Files that are no traces, and why."""
     metadata: dict[int, Mapping[str, Any]]
     """What each rank's file says beside its events."""
+    health_of_files: tuple[HealthRow, ...]
+    """What was found wrong or missing as the files were read; `health` has what joining the ranks found as well."""
 
     def __init__(
         self,
         found: FoundRun,
         discovery: Discovery,
         loaded: Mapping[int, LoadedRank],
-        tables: TableSet,
+        assembled: Callable[[], TableSet],
+        health: tuple[HealthRow, ...],
         cache: Cache,
     ) -> None:
         self.name = readable(found.name)
@@ -88,17 +91,24 @@ class Run(Questions):
         self.files = tuple(file for file in found.files if file.rank in loaded)
         self.others = tuple(readable(run.name) for run in discovery.runs if run is not found)
         self.skipped = discovery.skipped
-        self.tables = tables
         by_rank = dict(sorted(loaded.items()))
         self.metadata = {rank: of_rank.metadata for rank, of_rank in by_rank.items()}
+        self.health_of_files = health
+        self._assembled = assembled
         self._stored = _stored_files(by_rank)
         self._derived = Derived({rank: of_rank.key for rank, of_rank in by_rank.items()}, cache)
+
+    @cached_property
+    def tables(self) -> TableSet:  # type: ignore[override] # a property where others have an attribute
+        """The tables of all ranks, joined when they are first asked for: a report that is kept needs none."""
+        tables = self._assembled()
         tables.kept = self._derived
+        return tables
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that were read, in order."""
-        return self.tables.ranks
+        return tuple(self.metadata)
 
     @property
     def manifest(self) -> Manifest | None:
@@ -178,10 +188,14 @@ def open_run(
     discovery = path if isinstance(path, Discovery) else discover(path)
     cache = open_cache(cache_dir)
     read = read_run(discovery, run, ranks, cache, progress or notebook_progress(), executor)
-    sources = {rank: of_rank.source for rank, of_rank in read.loaded.items()}
-    tables = assemble(sources, manifest=read.manifest, health=read.health)
-    gather_late_health(read.loaded.values(), tables.health)
-    return Run(read.found, discovery, read.loaded, tables, cache)
+
+    def assembled() -> TableSet:
+        sources = {rank: of_rank.source for rank, of_rank in read.loaded.items()}
+        tables = assemble(sources, manifest=read.manifest, health=read.health)
+        gather_late_health(read.loaded.values(), tables.health)
+        return tables
+
+    return Run(read.found, discovery, read.loaded, assembled, read.health, cache)
 
 
 def _stored_files(by_rank: Mapping[int, LoadedRank]) -> dict[str, list[Path]]:

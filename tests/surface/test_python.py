@@ -31,9 +31,9 @@ SURFACE = {
     "findings gain_fraction host kernels memory mfu name overlap pipeline plot prediction report stragglers summary "
     "tables timeline whatif",
     "Report": "document summary text write",
-    "Run": "answer assume breakdown communication critical_path derived files findings health host kernels manifest "
-    "memory metadata mfu name others overlap path pipeline query ranks report skipped sql stragglers summary table "
-    "tables timeline to_hta whatif",
+    "Run": "answer assume breakdown communication critical_path derived files findings health health_of_files host "
+    "kernels manifest memory metadata mfu name others overlap path pipeline query ranks report skipped sql stragglers "
+    "summary table tables timeline to_hta whatif",
 }
 
 

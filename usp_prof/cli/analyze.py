@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import platform
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from usp_prof import conventions
 from usp_prof.analyses import NAMES
@@ -23,13 +26,16 @@ from usp_prof.cli.opening import (
     read_snapshots,
     write_out,
 )
+from usp_prof.findings.draft import others
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
 from usp_prof.model.flops import load as load_model
 from usp_prof.model.health import spans
 from usp_prof.model.selection import Assumptions, Selection
+from usp_prof.report import stored_document
 from usp_prof.report.build import analyse, build
 from usp_prof.report.sections import SECTIONS
+from usp_prof.tables.table_set import FEW_RANKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -124,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
     if args.follow:
         _check_follow(args)
         return follow(args, lambda opened: _redraw(_document(opened, selection, only, assumptions, unseen), args))
-    _write([_document(opened, selection, only, assumptions, unseen) for opened in _runs(args)], args)
+    _write([_kept_document(opened, selection, only, assumptions, unseen) for opened in _runs(args)], args)
     return 0
 
 
@@ -170,6 +176,22 @@ def _unseen(form: str, wanted: Sequence[str]) -> frozenset[str]:
     if form == "terminal":
         return every - set(wanted) if wanted and ALL not in wanted else frozenset({"timeline"})
     return frozenset()
+
+
+def _kept_document(
+    opened: Run, selection: Selection, only: Sequence[str], assumptions: Assumptions, unseen: frozenset[str]
+) -> Document:
+    """Give the report of many ranks as it was kept, where nothing that it follows from has changed since.
+
+    Kept are reports without the timeline, by the package's own rules, of traces alone.
+    """
+    is_kept = "timeline" in unseen and not assumptions.snapshots and not others()
+    if len(opened.ranks) <= FEW_RANKS or not is_kept:
+        return _document(opened, selection, only, assumptions, unseen)
+    made_by = (platform.python_version(), np.__version__)
+    options = (selection, tuple(only), assumptions, sorted(unseen))
+    form = stored_document.form(made_by, opened.name, opened.others, opened.health_of_files, options)
+    return stored_document.kept_or_made(opened, form, lambda: _document(opened, selection, only, assumptions, unseen))
 
 
 def _document(

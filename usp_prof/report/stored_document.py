@@ -1,4 +1,4 @@
-"""A run's report kept as a file beside the run's other tables, so that the next visit shows it at once.
+"""Stored document: a run's report as a file beside the run's tables, so that the next visit shows it at once.
 
 MessagePack of plain values. A dataclass is `[class name, fields...]`, an array is its type, shape and bytes; reading
 knows the report's own classes and nothing else.
@@ -9,28 +9,52 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from .engine import REPORT_MODULES, Document, UspProfError, __version__, findings_code
+from usp_prof._version import __version__, fingerprint
+from usp_prof.charts import inputs
+from usp_prof.findings import causes
+from usp_prof.model import finding, health, metric
+from usp_prof.model.errors import UspProfError
+from usp_prof.report import document
+from usp_prof.report.document import Document
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from usp_prof.tables.table_set import Kept
 
 FILE = "document.msgpack"
 _CLASSES: dict[str, type[Any]] = {
     name: made
-    for module in REPORT_MODULES
+    for module in (causes, document, finding, health, inputs, metric)
     for name, made in vars(module).items()
     if isinstance(made, type) and made.__module__ == module.__name__
 }
 
 
-def form() -> str:
-    """Name the form of kept documents: another version of the code that makes them is another form."""
-    return f"document-{__version__}-{findings_code()}"
+def form(*facts: object) -> str:
+    """Name the form of kept documents: other code that makes them is another form, as are other facts."""
+    told = f"-{blake2b(repr(facts).encode(), digest_size=16).hexdigest()}" if facts else ""
+    return f"document-{__version__}-{fingerprint()}{told}"
+
+
+def kept_or_made(place: Kept, name: str, make: Callable[[], Document]) -> Document:
+    """Give the document of a form as it was kept, else make it and keep it."""
+    made: list[Document] = []
+
+    def write_made(folder: Path) -> None:
+        if not made:
+            made.append(make())
+        write(made[0], folder)
+
+    folder = place.derived(name, write_made)
+    return made[0] if made else read(folder)
 
 
 def write(made: Document, folder: Path) -> None:

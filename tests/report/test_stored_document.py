@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import pytest
+from golden_reports import ROOT
 
-from dashboard import stored_document
 from usp_prof import UspProfError, open_run
 from usp_prof.charts.inputs import HeatMap
+from usp_prof.report import stored_document
 from usp_prof.report.build import analyse, build
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@pytest.fixture
+def run_folder() -> Path:
+    return ROOT / "traces" / "recorded-1f1b"
 
 
 def test_a_report_comes_back_as_it_was(run_folder: Path, tmp_path: Path) -> None:
