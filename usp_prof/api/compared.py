@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Compared:
-    """Two runs side by side: every metric of both, and how the step of the first becomes that of the second."""
+    """The first run against the second."""
 
     comparison: Comparison
 
