@@ -10,7 +10,7 @@ from trainer.configuration.settled import Settled
 from trainer.foundation.weight_gradients import LINEAR, Postponed
 from trainer.model.decoder import Decoder
 from trainer.parallel.context import ContextAttention
-from trainer.parallel.data import Buckets, DataParallel
+from trainer.parallel.data import Buckets, DataParallel, make_buckets
 from trainer.parallel.mesh import SERVED, Mesh
 from trainer.parallel.sharding import Sharded
 from trainer.parallel.stage import Plan
@@ -20,14 +20,14 @@ from trainer.synthetic.pacing import Brake, Pace
 
 
 def wanted_groups(settled: Settled) -> set[str]:
-    """Name the groups that this configuration talks in; FSDP2 wants its own even where a rank is alone."""
+    """Name the groups that this configuration talks in."""
     zero, experts = settled.options.zero, bool(settled.shape.experts)
     dense, sparse = ({"data"}, {"edata"}) if zero == 0 else ({"fsdp", "dp_replicate"}, {"efsdp"})
     wanted = {"log", "pp", "tp", "cp", "ep"} | dense | (sparse if experts else set())
     if settled.shape.tied and not settled.traits.is_v_shaped:  # these hold the first and the last stage on one rank
         wanted.add("tied")
     alone = {name for name in wanted if len(settled.layout.groups(*SERVED[name])[0]) == 1}
-    return wanted - (alone - {"fsdp", "efsdp"} if zero >= 2 else alone)
+    return wanted - alone
 
 
 def build(settled: Settled, mesh: Mesh, device: torch.device, faults: Faults) -> Update:
@@ -50,12 +50,11 @@ def build_stage(settled: Settled, mesh: Mesh, device: torch.device, faults: Faul
     elif drag is not None:
         flop = 2.0 * here * shape.sequence * shape.layer_parameters(shape.top_k)
         brake = Brake(drag, flop, device, settled.compute)
-    masters = torch.promote_types(settled.compute, torch.float32)
     plan = Plan(
         settled=settled,
         mesh=mesh,
         device=device,
-        dtype=masters if options.zero >= 2 else settled.compute,
+        dtype=settled.compute,
         product=fp8.PRODUCT if options.dtype == "fp8" else LINEAR,
         attention=ContextAttention(mesh["cp"], settled, device, pace),
         documents=documents,
@@ -81,7 +80,7 @@ def build_data(
         return Sharded(
             chunks,
             mesh,
-            settled.compute,
+            device,
             free_after_forward=options.zero == 3,
             prefetch=options.prefetch,
             on_host=on_host,
@@ -91,4 +90,8 @@ def build_data(
     if faults.of_kind("unbucketed"):
         limit = 0
     overlap = not faults.of_kind("unoverlapped")
-    return Buckets(chunks, mesh, device, limit, sharded=options.zero == 1, overlap=overlap, on_host=on_host)
+    buckets = {
+        stage: make_buckets(chunk, mesh, device, limit, sharded=options.zero == 1, on_host=on_host)
+        for stage, chunk in chunks.items()
+    }
+    return Buckets(buckets, mesh, overlap=overlap)

@@ -50,7 +50,10 @@ def settle(options: Options, world: int) -> Settled:
     if options.pace:
         Pace.of(options.pace, load_shape(options.pace_model), tokens=1)  # says itself what it does not know
     settled = Settled(options, layout, shape, micro_batch, faults)
-    _check_model(settled)
+    _check_tensor_parallel(settled)
+    _check_sequence(settled)
+    if shape.experts:
+        _check_experts(settled)
     if layout.pp > 1:
         _check_pipeline(settled)
     for fault in faults:
@@ -102,40 +105,47 @@ def _settle_batch(options: Options, layout: Layout) -> int:
     return options.batch // unit
 
 
-def _check_model(settled: Settled) -> None:
-    options, layout, shape = settled.options, settled.layout, settled.shape
-    tp, cp = layout.tp, layout.cp
+def _check_tensor_parallel(settled: Settled) -> None:
+    options, shape, tp = settled.options, settled.shape, settled.layout.tp
+    # Each tensor-parallel rank has an equal part of all of these.
     split = {"heads": shape.heads, "kv_heads": shape.kv_heads, "ffn": shape.ffn, "vocab": shape.vocab}
     if shape.shared_ffn:
         split["shared experts' width"] = shape.shared_ffn
     uneven = next((f"{what} = {size}" for what, size in split.items() if size % tp), "")
     fitting = _nearest_divisor(gcd(*split.values()), tp)
     refuse(uneven, f"--tp {tp} must divide the model's {uneven}", f"--tp {fitting}")
-    slices = tp if options.sequence_parallel else 1
-    unit = slices * cp * (2 if options.cp_layout == "zigzag" and cp > 1 else 1)
-    _multiple("--sequence", shape.sequence, "tp x cp (x 2 for zigzag)", unit)
-    rule = "--no-sequence-parallel: each of the --tp ranks would send the same tokens to the experts"
-    refuse(shape.experts and slices < tp, rule, "leave --no-sequence-parallel out")
-    rule = "--tp-async cuts up the gathers and sums of sequence parallelism"
-    refuse(options.tp_async and not options.sequence_parallel, rule, "leave --no-sequence-parallel out")
+    if not options.sequence_parallel:
+        rule = "--no-sequence-parallel: each of the --tp ranks would send the same tokens to the experts"
+        refuse(shape.experts and tp > 1, rule, "leave --no-sequence-parallel out")
+        rule = "--tp-async cuts up the gathers and sums of sequence parallelism"
+        refuse(options.tp_async, rule, "leave --no-sequence-parallel out")
     rule = "--tp-async sends and receives within a layer, which --compile makes one piece"
     refuse(options.tp_async and options.compile, rule, "leave --tp-async out")
+
+
+def _check_sequence(settled: Settled) -> None:
+    options, shape, tp, cp = settled.options, settled.shape, settled.layout.tp, settled.layout.cp
+    slices = tp if options.sequence_parallel else 1
+    runs = 2 if options.cp_layout == "zigzag" and cp > 1 else 1  # that a context rank has of the sequence
+    _multiple("--sequence", shape.sequence, "tp x cp (x 2 for zigzag)", slices * cp * runs)
     if options.cp_method == "ulysses":
-        _divides(
-            "--cp", cp, "heads / tp, which --cp-method ulysses splits,", shape.heads // tp, ", or --cp-method ring"
-        )
+        what = "heads / tp, which --cp-method ulysses splits,"
+        _divides("--cp", cp, what, shape.heads // tp, ", or --cp-method ring")
     longest = shape.window or shape.learned_positions
     what = "attention looks back on" if shape.window else "positions are learned for"
     rule = f"--sequence {shape.sequence}: the model's {what} {longest} tokens"
     refuse(longest and shape.sequence > longest, rule, f"--sequence {longest}")
-    plain = shape.experts and (shape.ffn_bias or not shape.gated)
-    refuse(plain, "experts are gated and have no biases, unlike this model's layers", "--experts 0")
-    _multiple("--experts", shape.experts, "ep", layout.ep)
-    if shape.experts:
-        fitting = min(max(shape.top_k, 1), shape.experts)
-        refuse(shape.top_k != fitting, f"--top-k {shape.top_k} of {shape.experts} experts", f"--top-k {fitting}")
     rule = f"--data {options.data}: a text is bytes, but the model's vocabulary is {shape.vocab}"
     refuse(options.data and shape.vocab < 256, rule, "a model whose vocab is at least 256")
+
+
+def _check_experts(settled: Settled) -> None:
+    shape = settled.shape
+    unlike = shape.ffn_bias or not shape.gated
+    refuse(unlike, "experts are gated and have no biases, unlike this model's layers", "--experts 0")
+    _multiple("--experts", shape.experts, "ep", settled.layout.ep)
+    fitting = min(max(shape.top_k, 1), shape.experts)
+    refuse(shape.top_k != fitting, f"--top-k {shape.top_k} of {shape.experts} experts", f"--top-k {fitting}")
 
 
 def _check_pipeline(settled: Settled) -> None:
@@ -156,29 +166,23 @@ def _check_pipeline(settled: Settled) -> None:
 
 
 def _check_fault(fault: Fault, settled: Settled) -> None:
+    """Refuse a fault whose settings name what is not there, which begins too late, or which strikes nobody."""
     layout, shape, title = settled.layout, settled.shape, f"--fault {fault.kind}"
     refuse("expert" in fault.settings and not shape.experts, f"{title} needs routed experts", "--experts 8")
     limits = {"rank": layout.world, "stage": settled.stages, "dp": layout.dp, "expert": shape.experts}
     limits["host"] = fault.settings.get("hosts")
     for key, limit in limits.items():
         if key in fault.settings:
-            within = min(0, KINDS[fault.kind][key]) <= fault[key] < limit
-            refuse(not within, f"{title}: {key}={fault[key]} is none of 0 to {limit - 1}", f"{key}={limit - 1}")
+            lowest = min(0, KINDS[fault.kind][key])  # -1 where the setting may name none
+            rule = f"{title}: {key}={fault[key]} is none of 0 to {limit - 1}"
+            refuse(not lowest <= fault[key] < limit, rule, f"{key}={limit - 1}")
+    steps = settled.options.steps
     first = int(str(fault.settings.get("steps") or "0").partition("-")[0])
-    late = first >= settled.options.steps
-    refuse(
-        late, f"{title}: it begins with step {first} of {settled.options.steps}", f"steps={settled.options.steps - 1}"
-    )
+    refuse(first >= steps, f"{title}: it begins with step {first} of {steps}", f"steps={steps - 1}")
     refuse(not struck(fault, settled), f"{title}: it strikes no rank", f"hosts={layout.world}")
     match fault.kind:
         case "slow-link":
-            axes = {axis for axis, size in layout.axes().items() if size > 1}
-            fitting = f"axis={min(axes)}" if axes else "leave --fault out"
-            refuse(fault["axis"] not in axes, f"{title}: axis={fault['axis']} has one rank here", fitting)
-            rule = f"{title}: Linux holds a message back for {LONGEST_MS} ms at most"
-            refuse(fault["delay_ms"] >= LONGEST_MS, rule, f"delay_ms={LONGEST_MS // 2}")
-            slow = fault["mbps"] or fault["delay_ms"]
-            refuse(not slow, f"{title}: neither mbps nor delay_ms is given, so nothing is slow", "delay_ms=1")
+            _check_slow_link(fault, settled)
         case "unequal-lengths":
             parts, fitting = fault["documents"], _nearest_divisor(shape.sequence, fault["documents"])
             refuse(layout.cp > 1, f"{title} cuts sequences that cp holds together", "--cp 1")
@@ -189,6 +193,17 @@ def _check_fault(fault: Fault, settled: Settled) -> None:
             refuse(alone, f"{title}: no gradients are summed, dp and cp are 1", "leave --fault out")
             rule = f"{title} is about gradient buckets, which ZeRO-2 and -3 do not have"
             refuse(settled.options.zero >= 2, rule, "--zero 1")
+
+
+def _check_slow_link(fault: Fault, settled: Settled) -> None:
+    title = "--fault slow-link"
+    axes = {axis for axis, size in settled.layout.axes().items() if size > 1}
+    fitting = f"axis={min(axes)}" if axes else "leave --fault out"
+    refuse(fault["axis"] not in axes, f"{title}: axis={fault['axis']} has one rank here", fitting)
+    rule = f"{title}: Linux holds a message back for {LONGEST_MS} ms at most"
+    refuse(fault["delay_ms"] >= LONGEST_MS, rule, f"delay_ms={LONGEST_MS // 2}")
+    slow = fault["mbps"] or fault["delay_ms"]
+    refuse(not slow, f"{title}: neither mbps nor delay_ms is given, so nothing is slow", "delay_ms=1")
 
 
 def _check_device(settled: Settled) -> None:

@@ -100,20 +100,16 @@ def train(settled: Settled, rank: int, device: torch.device, gpus: int) -> int:
     faults = Faults(settled, rank)
     mesh = Mesh.build(settled.layout, rank, wanted_groups(settled), timedelta(seconds=options.timeout), faults.opened)
     if rank == 0:
-        shape = settled.shape
-        print(f"mesh: {settled.layout}", flush=True)
-        print(f"model: {shape.name}, {shape.parameters:,} parameters, {settled.tokens:,} tokens a step")
-        if fields := unread(options.model):
-            print(f"note: the trainer does not follow these fields of {options.model}: {', '.join(fields)}")
+        introduce(settled)
     meet(mesh, device)
     update = build(settled, mesh, device, faults)
     batches = Batches(settled, mesh.place, device)
     first = resume(settled, update, rank) if options.resume else 0
-    session = open_session(settled, mesh, faults) if options.profile else None
-    reporter = Reporter(settled, peak(settled, device, gpus)) if rank == 0 else None
     steps = range(first, options.steps)
     if rank == 0 and not steps:
         print(f"nothing to do: {first} updates are made, --steps {options.steps} asks for no more")
+    session = open_session(settled, mesh, faults) if options.profile else None
+    reporter = Reporter(settled, peak(settled, device, gpus)) if rank == 0 else None
     inputs = batches.ahead(steps)
     with session or nullcontext():
         for step in steps:
@@ -134,6 +130,15 @@ def train(settled: Settled, rank: int, device: torch.device, gpus: int) -> int:
     if session and steps:
         return report_traces(session.folder, rank)
     return 0
+
+
+def introduce(settled: Settled) -> None:
+    """Say what is trained."""
+    shape, model = settled.shape, settled.options.model
+    print(f"mesh: {settled.layout}", flush=True)
+    print(f"model: {shape.name}, {shape.parameters:,} parameters, {settled.tokens:,} tokens a step")
+    if fields := unread(model):
+        print(f"note: the trainer does not follow these fields of {model}: {', '.join(fields)}")
 
 
 def report_traces(folder: Path, rank: int) -> int:

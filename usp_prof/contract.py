@@ -9,7 +9,8 @@ annotations: ``area::what key=value key=value``. Values are integers or words wi
 ``cp::ring_send_recv step=``  one ring exchange; ``cp::ring_wait``, ``cp::all_gather_kv``, ``cp::ulysses_a2a``
 ``ep::dispatch``            tokens to their experts; ``ep::combine``, ``ep::counts``; ``ep::load tokens=12
                             experts=9,3``, the experts' work, in all and for each of the rank's experts
-``dp::zero1_reduce_scatter``  ZeRO phases written by hand; ``dp::zero1_all_gather``, ``dp::bucket_all_reduce``
+``dp::zero1_reduce_scatter``  ZeRO phases written by hand; ``dp::zero1_all_gather``, ``dp::bucket_all_reduce``; of a
+                            layer ``dp::zero_all_gather``, ``dp::zero_gather_wait``, ``dp::zero_reduce_scatter``
 ``train::forward``          phases: ``forward``, ``backward``, ``fwd_bwd``, ``optimizer``, ``grad_norm``, ``log``,
                             ``input``, ``checkpoint``; ``train::cut step=`` is a step that an error ended
 ``pace::fwd``               compute replaced by a timed wait (also ``dgrad``, ``wgrad``): synthetic, and said so

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from trainer.configuration.layout import Layout
-from trainer.parallel.data import Buckets
+from trainer.parallel.data import Buckets, make_buckets
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.placement import Placement
 from trainer.parallel.weights import Constant, Note
@@ -22,7 +22,7 @@ def layer_on_paper() -> torch.nn.Linear:
 def test_a_bucket_waits_for_those_before_it() -> None:
     early, late = layer_on_paper(), layer_on_paper()
     mesh = Mesh.build(Layout(), 0, set())
-    buckets = Buckets({0: torch.nn.ModuleList([early, late])}, mesh, CPU, 0, sharded=False)
+    buckets = Buckets({0: make_buckets(torch.nn.ModuleList([early, late]), mesh, CPU, 0, sharded=False)}, mesh)
     first, second = buckets  # in the order in which backward usually comes by
     buckets.begin(0, last=True)
     early(torch.ones(2)).sum().backward()  # this rank's gradients come the other way round
@@ -37,7 +37,8 @@ def test_a_bucket_waits_for_those_before_it() -> None:
 
 def test_gradients_of_several_passes_add_up_before_anything_starts() -> None:
     layer = layer_on_paper()
-    buckets = Buckets({0: layer}, Mesh.build(Layout(), 0, set()), CPU, 0, sharded=False)
+    mesh = Mesh.build(Layout(), 0, set())
+    buckets = Buckets({0: make_buckets(layer, mesh, CPU, 0, sharded=False)}, mesh)
     (bucket,) = buckets
     for last in (False, True):
         assert not bucket.launched

@@ -43,6 +43,8 @@ ALONE = (
     ("--zero 2 --accumulate 2", EXACT),
     ("--zero 3", EXACT),
     ("--offload optimizer", EXACT),
+    ("--offload optimizer --compile", EXACT),
+    ("--offload optimizer --dtype fp8", EIGHT_BITS),
     ("--zero 3 --dtype bf16 --offload optimizer", COARSE),
     ("--experts 4", EXACT),  # one by one
     ("--experts 4 --dtype bf16", COARSE),  # in one kernel

@@ -43,6 +43,7 @@ PLACES = (
     "0 2 --dp 2 --dtype fp8 --zero 3",
     "0 2 --dp 2 --dtype bf16 --zero 1 --offload optimizer",
     "1 2 --dp 2 --dtype bf16 --zero 3 --offload optimizer",
+    "0 1 --dtype fp8 --offload optimizer",
     "3 4 --dp 4 --dp-replicate 2 --zero 3 --experts 4 --ep 2",
     "1 4 --dp 4 --ep 2 --experts 4 --capacity 1.5 --dtype bf16",
     "1 2 --tp 2 --dtype fp8",

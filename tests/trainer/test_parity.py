@@ -74,6 +74,7 @@ FOUR = (
     "--dp 2 --cp 2 --zero 2",
     "--dp 4 --dp-replicate 2 --zero 1",
     "--dp 4 --dp-replicate 2 --zero 3",
+    "--dp 4 --dp-replicate 2 --zero 3 --offload optimizer",
     "--pp 2 --dp 2 --schedule zbv --zero 2",
     "--pp 2 --dp 2 --schedule 1f1b --zero 3 --accumulate 2",
     "--pp 2 --dp 2 --schedule interleaved --zero 3",

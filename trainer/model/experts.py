@@ -112,19 +112,30 @@ class Experts(nn.Module):
         again: the layer calls `count` once.
         """
         tokens = x.flatten(0, 1)
-        accurate = torch.promote_types(x.dtype, torch.float32)
+        chosen, gates = self._choose(tokens)
+        load = self._load_of(chosen)
+        compute = self._in_slots if self.capacity else self._in_runs
+        returned = compute(tokens, chosen, load)
+        # A pair is a token and one of its experts: [pairs, hidden] are [tokens, top_k, hidden].
+        weighted = returned.unflatten(0, (-1, self.top_k)) * gates.unsqueeze(-1)
+        return weighted.sum(1).view_as(x), load
+
+    def _choose(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Choose each token's experts, and how much of each it takes: both ``[tokens, top_k]``."""
+        accurate = torch.promote_types(tokens.dtype, torch.float32)
         logits = F.linear(tokens.to(accurate), self.router.to(accurate))
         scores = logits.sigmoid() if self.shape.scoring == "sigmoid" else logits.softmax(-1)
-        with torch.no_grad():
-            chosen = (scores + self.bias + self.crowd).topk(self.top_k, -1).indices
-            flat = chosen.flatten()
-            load = torch.zeros_like(self.load).scatter_add_(0, flat, torch.ones_like(flat))  # bincount would wait
+        # The bias evens loads: it counts in the choice, not in the result.
+        chosen = (scores.detach() + self.bias + self.crowd).topk(self.top_k, -1).indices
         gates = scores.gather(-1, chosen)
         if self.shape.renormalize:
             gates = gates / gates.sum(-1, keepdim=True)
-        gates = (gates * self.shape.routed_scale).to(x.dtype)
-        returned = (self._in_slots if self.capacity else self._in_runs)(tokens, chosen, load)
-        return (returned.unflatten(0, (-1, self.top_k)) * gates.unsqueeze(-1)).sum(1).view_as(x), load
+        return chosen, (gates * self.shape.routed_scale).to(tokens.dtype)
+
+    def _load_of(self, chosen: torch.Tensor) -> torch.Tensor:
+        """Count the tokens that chose each expert; the host waits for nothing, as it would with `bincount`."""
+        flat = chosen.flatten()
+        return torch.zeros_like(self.load).scatter_add_(0, flat, torch.ones_like(flat))
 
     def count(self, load: torch.Tensor) -> None:
         """Count a micro-batch's pairs, and those beyond the capacity."""

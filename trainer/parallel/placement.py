@@ -1,8 +1,8 @@
 """Placement: which box of a whole weight a rank holds, whatever the layout cut it by.
 
 A box is given by its first index and its size in each dimension of the whole weight. Tensor and expert parallelism cut
-along one dimension, and so does FSDP2. ZeRO-1 cuts a flat buffer wherever its equal parts end, which may be inside a
-row: such a run of memory is several boxes. The run 3..12 of a weight of rows of 5 holds
+along one dimension. ZeRO cuts a flat buffer wherever its equal parts end, which may be inside a row: such a run of
+memory is several boxes. The run 3..12 of a weight of rows of 5 holds
     the end of row 0      [0:1, 3:5]
     all of row 1          [1:2, 0:5]
     the start of row 2    [2:3, 0:2]
@@ -42,12 +42,6 @@ class Box:
     def view(self, memory: torch.Tensor) -> torch.Tensor:
         """Give the box in a tensor laid out as the slice is: its weights, or one of their moments."""
         return memory.view(-1)[self.start : self.start + prod(self.sizes)].view(self.sizes)
-
-
-def boxes_of_rows(name: str, placement: Placement, part: Sizes, rows: range) -> list[Box]:
-    """Give the box of some rows of a rank's part, which lie at the start of a slice of their own."""
-    offsets = (placement.offsets[0] + rows.start, *placement.offsets[1:])
-    return [Box(name, placement.whole, offsets, (len(rows), *part[1:]), 0)] if rows else []
 
 
 def boxes_of_run(name: str, placement: Placement, part: Sizes, run: range, start: int) -> list[Box]:

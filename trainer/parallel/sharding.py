@@ -1,199 +1,223 @@
-"""Sharded weights: ZeRO-2, ZeRO-3 and hybrid sharding by PyTorch's FSDP2, one unit a layer.
+"""ZeRO-2 and ZeRO-3: each rank keeps a shard of every layer's weights, and has a layer whole only while it computes.
 
-ZeRO-3 frees a layer's weights after its forward and gathers them again for backward; ZeRO-2 keeps them from forward to
-backward. With prefetch a layer's gather is issued while the one before it computes.
+The weights of a layer lie one after another in a flat buffer, cut into as many parts as there are ranks: a `Unit`,
+which is a bucket (`bucket.py`) whose buffer comes and goes. With prefetch, the messages of one layer travel while
+another computes:
+
+    forward     gather 0 | compute 0, gather 1 | compute 1, gather 2 | ...
+    backward    gather 2 | compute 2, gather 1 | compute 1, gather 0, reduce-scatter 2 | compute 0, reduce-scatter 1
+
+    gather            every rank gets all parts of the weights, in the type that the layers compute in
+    reduce-scatter    every rank gets its part of the sum of all gradients
+
+ZeRO-3 frees a layer's buffer after its forward and gathers it again for backward. ZeRO-2 gathers once and keeps the
+buffer until the update. What is no layer (embedding, last norm, head) is one more unit, which both keep until then.
+A layer's gradients are whole from when they are computed until the layer before has its own to send. Where several
+passes or micro-batches add up, they are so from the first on: what is summed over ranks, is summed once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import pairwise
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from trainer.foundation.torch_private import (
-    all_gather_single,
-    gather_asynchronously,
-    reduce_gradients,
-    reduce_scatter_single,
-)
-from trainer.parallel.collectives import all_reduce_together
-from trainer.parallel.mesh import Group, Mesh
-from trainer.parallel.placement import Box, Sizes, boxes_of_rows
-from trainer.parallel.slices import Slice, room_on_host
+from trainer.foundation.autograd_hooks import observe
+from trainer.foundation.torch_private import all_gather_single
+from trainer.parallel.bucket import Bucket
+from trainer.parallel.data import Buckets
+from trainer.parallel.mesh import Mesh
 from trainer.parallel.stage import Stage
-from trainer.parallel.weights import Note, fill, note_of
+from trainer.parallel.weights import note_of
+from usp_prof.record import mark
+
+Tensors = tuple[torch.Tensor, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """This rank's rows of a parameter, as FSDP2 cuts it."""
+class Unit(Bucket):
+    """Weights of one kind in one layer: this rank's shard of them, and now and then all of them."""
 
-    parameter: nn.Parameter
-    """A DTensor."""
-    note: Note
-    boxes: list[Box]
-    """None, or one: the last ranks may have no rows left."""
-    local: torch.Tensor
-    """The rows: a plain tensor that shares the parameter's memory."""
-    part: Slice
-    """The same as the optimizer has it."""
+    scatter_mark = "zero_reduce_scatter"
+    is_whole = False
+    gathering: torch.distributed.Work | None = None
+
+    def make_room(self) -> torch.Tensor:
+        """Keep the shard alone, as the optimizer has it; where that is in host memory, as the layers have it."""
+        if not self.sharded:
+            self.is_whole = True  # nobody to share with
+            return super().make_room()
+        free(self.flat)
+        dtype = self.flat.dtype if self.on_host else self.accurate
+        shard = torch.empty(len(self.run), dtype=dtype, device=self.flat.device)
+        self.fill(shard, self.run)
+        return shard
+
+    def make_gradient(self) -> torch.Tensor:
+        """Begin without memory for gradients; `take` makes it."""
+        return torch.empty(0, dtype=self.accurate, device=self.flat.device)
+
+    def gather(self) -> None:
+        """Begin to bring the weights here, where they are not."""
+        if self.is_whole or self.gathering is not None:
+            return
+        allocate(self.flat)
+        self.group.leave()
+        with mark("dp", "zero_all_gather", bytes=self.flat.nbytes):
+            shard = self.local.to(self.flat.dtype)
+            self.gathering = all_gather_single(self.flat, shard, group=self.group.handle, async_op=True)
+
+    def wait(self) -> None:
+        """Have the weights here."""
+        self.gather()
+        if self.gathering is not None:
+            with mark("dp", "zero_gather_wait"):
+                self.gathering.wait()
+            self.gathering, self.is_whole = None, True
+
+    def let_go(self) -> None:
+        """Keep the shard alone again."""
+        if self.sharded and self.is_whole:
+            free(self.flat)
+            self.is_whole = False
+
+    def take(self, parameter: nn.Parameter) -> None:
+        """Move a parameter's fresh gradient into the flat one."""
+        if parameter.grad is not None:
+            self._have_gradient()
+        super().take(parameter)
+
+    def launch(self) -> None:
+        """Start summing over the group."""
+        self._have_gradient()
+        super().launch()
+
+    def sum_up(self) -> None:
+        """Wait for the sum, of which this rank keeps its part; all other gradients go."""
+        if self.work is not None:
+            super().sum_up()
+            self.grad = self.make_gradient()
+
+    def drop(self) -> None:
+        """Forget gradients, and weights that are not up to date any more."""
+        self.grad, self.part.gradient = self.make_gradient(), None
+        self.let_go()
+
+    def _have_gradient(self) -> None:
+        if not self.grad.numel():
+            self.grad = torch.zeros(self.flat.shape, dtype=self.accurate, device=self.flat.device)
 
 
-class Sharded:
+class Sharded(Buckets):
     """ZeRO-2 and ZeRO-3 over the model chunks of this rank."""
 
     def __init__(
         self,
-        chunks: dict[int, Stage],
+        chunks: Mapping[int, Stage],
         mesh: Mesh,
-        compute: torch.dtype,
+        device: torch.device,
         *,
         free_after_forward: bool,
         prefetch: bool,
         on_host: bool = False,
     ) -> None:
-        """`on_host` says where the masters live; FSDP2's own shards, which it gathers from, stay on the device."""
-        self.mesh, self.chunks, self.free_after_forward, self.on_host = mesh, chunks, free_after_forward, on_host
-        policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.promote_types(compute, torch.float32))
-        shard = partial(fully_shard, mp_policy=policy, reshard_after_forward=free_after_forward)
-        device = next(iter(chunks.values())).rotary.device
-        meshes = {name: _device_mesh(mesh, mesh[name], device.type) for name in ("fsdp", "efsdp") if mesh[name].handle}
-        self.shards: list[Shard] = []
-        for module in chunks.values():
-            # FSDP2 replaces the parameters and knows nothing of what is noted on them.
-            papers = {name: (note_of(paper), tuple(paper.shape)) for name, paper in module.named_parameters()}
-            experts = _expert_modules(module)
-            for layer in module.layers.values():
-                for inner in layer.modules():
-                    if inner in experts:
-                        shard(inner, mesh=meshes["efsdp"])
-                shard(layer, mesh=meshes["fsdp"])
-            shard(module, mesh=meshes["fsdp"])
-            for unit in _units(module):
-                unit.set_gradient_divide_factor(1.0)
-                unit.set_force_sum_reduction_for_comms(enable=True)
-                group = mesh["efsdp" if unit in experts else "fsdp"]
-                if group.hold is not None:
-                    unit.set_custom_all_gather(SlowMessage(group))
-                    unit.set_custom_reduce_scatter(SlowMessage(group))
-            if prefetch:
-                _prefetch(module)
-            module.to_empty(device=device)  # so far everything was on paper; this allocates this rank's shards
-            for buffer in module.buffers():
-                buffer.zero_()
-            for name, parameter in module.named_parameters():
-                self.shards.append(self._shard(name, parameter, *papers[name]))
+        self.free_after_forward, self.prefetch = free_after_forward, prefetch
+        self.summing: Bucket | None = None
+        """The unit whose gradients were sent last."""
+        units: dict[int, list[Unit]] = {}
+        for number, chunk in chunks.items():
+            layers = [make_units(chunk, f"layers.{name}.", mesh, device, on_host=on_host) for name in chunk.layers]
+            others = make_units(chunk, "", mesh, device, on_host=on_host)
+            self._watch(chunk, layers, others)
+            # The gradients of the last layer are complete first; those of the embedding, which is no layer, last.
+            units[number] = [unit for layer in reversed(layers) for unit in layer] + others
+        self.units = [unit for several in units.values() for unit in several]
+        super().__init__(units, mesh)
 
-    def _shard(self, name: str, parameter: nn.Parameter, note: Note, part: Sizes) -> Shard:
-        """Find this rank's rows of a parameter, and let them begin as its note says."""
-        group = self.mesh["efsdp" if note.kind == "expert" else "fsdp"]
-        boxes = boxes_of_rows(name, note.placement, part, shard_rows(part[0], group.size, group.rank))
-        local = parameter.to_local().detach()  # type: ignore[operator] # a DTensor
-        fill(local, boxes, {name: note})
-        master = local
-        if self.on_host:
-            master = room_on_host(local, local.dtype)
-            fill(master, boxes, {name: note})
-        replicas, tp = self.mesh.layout.dp_replicate, self.mesh["tp"].size
-        others = {"partial": tp, "copied": tp, "tied": 2}.get(note.kind, 1)
-        part = Slice(master, local, replicas * others, boxes, note.kind == "tied", note.stored)
-        return Shard(parameter, note, boxes, local, part)
+    def _watch(self, chunk: Stage, layers: list[list[Unit]], others: list[Unit]) -> None:
+        """Gather before a layer computes, forward and backward, and free after it."""
 
-    def slices(self) -> list[Slice]:
-        """Give this rank's shards."""
-        return [shard.part for shard in self.shards]
+        def begin(_: nn.Module, __: object) -> None:
+            self._have(others, layers[0])
 
-    def begin(self, chunk: int, *, last: bool) -> None:
-        """Reduce gradients in the last backward only."""
-        self.chunks[chunk].set_is_last_backward(last)
-        self.chunks[chunk].set_requires_gradient_sync(last)
-        # ZeRO-2 keeps the weights until they change.
-        self.chunks[chunk].set_reshard_after_backward(self.free_after_forward or last)
+        chunk.register_forward_pre_hook(begin)
+        for index, module in enumerate(chunk.layers.values()):
+            here = layers[index]
+            after = layers[index + 1] if index + 1 < len(layers) else []
+            before = layers[index - 1] if index else []
+            module.register_forward_pre_hook(partial(self._enter, here, after))
+            module.register_forward_hook(partial(self._leave, here, before))
 
-    def take(self, chunk: int, *, last: bool) -> None:
-        """Reduce gradients after the last W: FSDP2 does so by itself in a backward only, and a W is none."""
-        if last:
-            reduce_gradients(self.chunks[chunk])
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _enter(self, here: list[Unit], after: list[Unit], _: nn.Module, arguments: Tensors) -> Tensors:
+        """Before a layer's forward; its backward ends where the gradient of its input passes."""
+        self._have(here, after)
+        x, *others = arguments
+        return observe(x, _nothing, partial(self._free, here)), *others
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _leave(
+        self, here: list[Unit], before: list[Unit], _: nn.Module, __: Tensors, out: torch.Tensor
+    ) -> torch.Tensor:
+        """After a layer's forward; its backward begins where the gradient of its output passes."""
+        self._free(here)
+        return observe(out, _nothing, partial(self._have, here, before))
+
+    def _have(self, here: Sequence[Unit], following: Sequence[Unit]) -> None:
+        """Have some units' weights, and begin to gather those that are needed next."""
+        for unit in here:
+            unit.wait()
+        for unit in following if self.prefetch else ():
+            unit.gather()
+
+    def _free(self, here: Sequence[Unit]) -> None:
+        if self.free_after_forward:
+            for unit in here:
+                unit.let_go()
+
+    def launch(self, bucket: Bucket) -> None:
+        """Start a unit's sum; the gradients of the one before have been sent meanwhile."""
+        if self.summing is not None:
+            self.summing.sum_up()
+        bucket.launch()
+        self.summing = bucket
 
     def finish(self) -> None:
-        """Add what tensor-parallel ranks have of the weights that see slices of the sequence, in one message."""
-        for shard in self.shards:
-            shard.part.gradient = shard.parameter.grad.to_local()  # type: ignore[union-attr] # a DTensor
-        partial_sums = [shard.part for shard in self.shards if shard.note.kind == "partial" and shard.boxes]
-        all_reduce_together([part.gradient for part in partial_sums], self.mesh["tp"])
+        """Complete every unit's sum."""
+        super().finish()
+        self.summing = None
 
     def publish(self) -> None:
-        """Drop gradients; FSDP2 gathers from the updated shards when it needs them."""
-        for shard in self.shards:
-            shard.parameter.grad = shard.part.gradient = None
+        """Drop gradients and old weights; each layer is gathered from the updated shards when it is needed."""
+        for unit in self.units:
+            unit.drop()
 
 
-class SlowMessage:
-    """FSDP2's own gather of weights, or sum of gradients, over a slow link (a fault)."""
-
-    def __init__(self, group: Group) -> None:
-        self.group = group
-
-    def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Make room for a message, as FSDP2 asks."""
-        return torch.empty(*size, dtype=dtype, device=device)
-
-    def __call__(
-        self,
-        output_tensor: torch.Tensor,
-        input_tensor: torch.Tensor,
-        **how: Any,  # noqa: ANN401 - as FSDP2 has it
-    ) -> dist.Work | None:
-        """Leave late; a sum says which `op`, a gather has none."""
-        self.group.leave()
-        send = reduce_scatter_single if "op" in how else all_gather_single
-        return send(output_tensor, input_tensor, **how)
+def make_units(chunk: Stage, prefix: str, mesh: Mesh, device: torch.device, *, on_host: bool) -> list[Unit]:
+    """Make the units of those weights whose names begin so and which are still on paper: one for each kind."""
+    kinds: dict[str, list[str]] = {}
+    for name, paper in chunk.named_parameters():
+        if paper.is_meta and name.startswith(prefix):
+            kinds.setdefault(_kind(paper, mesh), []).append(name)
+    return [Unit(chunk, names, mesh, device, sharded=True, on_host=on_host) for names in kinds.values()]
 
 
-def shard_rows(rows: int, size: int, rank: int) -> range:
-    """Give the rows that FSDP2 leaves a rank: equal parts, rounded up, so that the last ranks may have fewer."""
-    part = -(-rows // size)
-    return range(min(rank * part, rows), min((rank + 1) * part, rows))
+def allocate(x: torch.Tensor) -> None:
+    """Give a tensor's storage its memory; views of it, such as parameters, have it too."""
+    x.untyped_storage().resize_(x.nbytes)
 
 
-def _expert_modules(module: nn.Module) -> set[nn.Module]:
-    """Find the modules that hold nothing but routed experts: these are sharded over fewer ranks than the rest."""
-    kinds = {
-        part: {note_of(parameter).kind for parameter in part.parameters(recurse=False)} for part in module.modules()
-    }
-    return {part for part, kinds_of_part in kinds.items() if kinds_of_part == {"expert"}}
+def free(x: torch.Tensor) -> None:
+    """Take a tensor's memory away; it keeps its shape."""
+    x.untyped_storage().resize_(0)
 
 
-def _units(module: nn.Module) -> list[FSDPModule]:
-    return [unit for unit in module.modules() if isinstance(unit, FSDPModule)]
+def _kind(paper: nn.Parameter, mesh: Mesh) -> str:
+    """Give a weight's kind; on one tensor-parallel rank, weights in common of all of them are as any other."""
+    kind = note_of(paper).kind
+    return "dense" if kind in {"partial", "copied"} and mesh["tp"].size == 1 else kind
 
 
-def _device_mesh(mesh: Mesh, shard: Group, device: str) -> DeviceMesh:
-    """Wrap the groups that we opened ourselves; a mesh that opens its own would open one for every axis."""
-    replicas = mesh["dp_replicate"]
-    if replicas.size == 1:
-        return DeviceMesh.from_group(shard.handle, device, mesh_dim_names=("dp_shard",))
-    # One row for each replica; replicas stand a constant stride apart.
-    span = [[rank + other - replicas.ranks[replicas.rank] for rank in shard.ranks] for other in replicas.ranks]
-    groups = [replicas.handle, shard.handle]
-    return DeviceMesh.from_group(groups, device, mesh=span, mesh_dim_names=("dp_replicate", "dp_shard"))
-
-
-def _prefetch(module: Stage) -> None:
-    """Issue each layer's gather one layer ahead, both ways; on a GPU FSDP2 has a stream of its own for it."""
-    layers = list(module.layers.values())
-    if module.rotary.device.type == "cpu":
-        for unit in (module, *layers):
-            gather_asynchronously(unit)
-    module.set_modules_to_forward_prefetch(layers[:1])
-    for one, following in pairwise(layers):
-        one.set_modules_to_forward_prefetch([following])
-        following.set_modules_to_backward_prefetch([one])
+def _nothing() -> None:
+    """Leave the way forward as it is."""

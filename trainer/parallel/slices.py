@@ -1,7 +1,7 @@
 """Slice: weights that a rank updates, as the optimizer has them and as the model has them.
 
-Whatever the ZeRO stage, the optimizer gets plain local tensors: flat buckets or this rank's part of them
-(`data.py`), or the local shards of FSDP2 (`sharding.py`). It runs on the device, or in host memory (`offload.py`).
+Whatever the ZeRO stage, the optimizer gets plain local tensors: flat buckets (`data.py`) or this rank's part of them,
+also where that is all it keeps (`sharding.py`). It runs on the device, or in host memory (`offload.py`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,115 @@
+"""What does a rank have of the weights when, under ZeRO-2 and -3, and does it send what torch's FSDP2 sends?
+
+One rank alone, in a world whose others exist on paper (torch's `fake` backend). `test_parity.py` holds the curves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the backend
+
+from trainer.batches import Batches
+from trainer.build import build, wanted_groups
+from trainer.configuration.options import parse
+from trainer.parallel.mesh import Mesh
+from trainer.rules import settle
+from trainer.synthetic.injection import Faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trainer.step import Update
+
+pytestmark = pytest.mark.trainer
+LAYERS = 4
+CPU = torch.device("cpu")
+
+
+@contextmanager
+def rank_of_two() -> Iterator[None]:
+    dist.init_process_group("fake", rank=0, world_size=2, store=dist.HashStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def trained(options: str) -> tuple[Update, Callable[[], object]]:
+    settled = settle(parse(["--device", "cpu", "--dp", "2", "--layers", str(LAYERS), *options.split()]), 2)
+    mesh = Mesh.build(settled.layout, 0, wanted_groups(settled))
+    update = build(settled, mesh, CPU, Faults(settled, 0))
+    batches = Batches(settled, mesh.place, CPU)
+    return update, lambda: update(0, batches.update(0))
+
+
+def messages(train: Callable[[], object]) -> Counter[str]:
+    """Count gathers and sums of a step by what the trace says of them."""
+    with torch.profiler.profile(acc_events=True) as profile:
+        train()
+    names = [event.name for event in profile.events()]
+    kinds = {"zero_all_gather": "gather", "FSDP::all_gather ": "gather"}  # not `FSDP::all_gather_copy_in`
+    kinds |= {"zero_reduce_scatter": "sum", "FSDP::post_backward_reduce": "sum"}
+    found = [next((kind for part, kind in kinds.items() if part in f"{name} "), "") for name in names]
+    return Counter(kind for kind in found if kind)
+
+
+def whole_layers(update: Update) -> list[int]:
+    """Name the layers whose weights are all here."""
+    layers = update.chunks[0].layers
+    return [int(name) for name, layer in layers.items() if layer.ffn.up.weight.untyped_storage().nbytes()]
+
+
+@pytest.mark.parametrize(("stage", "gathers"), [(2, LAYERS + 1), (3, 2 * LAYERS + 1)])
+def test_each_layer_is_gathered_once_or_again_for_backward_as_by_torch(stage: int, gathers: int) -> None:
+    with rank_of_two():
+        ours = messages(trained(f"--zero {stage}")[1])
+        layers = [torch.nn.Linear(8, 8) for _ in range(LAYERS)]
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Sequential(*layers))
+        mesh = init_device_mesh("cpu", (2,))
+        for layer in layers:
+            fully_shard(layer, mesh=mesh, reshard_after_forward=stage == 3)
+        fully_shard(model, mesh=mesh)
+        x = torch.ones(2, 8)
+        theirs = messages(lambda: model(x).sum().backward())
+    assert ours == {"gather": gathers, "sum": LAYERS + 1}
+    assert theirs == ours
+
+
+@pytest.mark.parametrize(
+    ("options", "seen"),
+    [
+        ("--zero 3 --no-prefetch", [[0], [1], [2], [3]]),
+        ("--zero 3", [[0, 1], [1, 2], [2, 3], [3]]),
+        ("--zero 2", [[0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3]]),
+    ],
+)
+def test_which_layers_are_whole_while_one_computes(options: str, seen: list[list[int]]) -> None:
+    with rank_of_two():
+        update, train = trained(options)
+        assert whole_layers(update) == []
+        found = []
+        for layer in update.chunks[0].layers.values():
+            layer.ffn.register_forward_hook(lambda *_: found.append(whole_layers(update)))
+        train()
+        assert found == seen
+        assert whole_layers(update) == []  # the weights have changed
+
+
+def test_gradients_are_whole_for_one_layer_at_a_time() -> None:
+    with rank_of_two():
+        update, train = trained("--zero 3")
+        whole: list[int] = []
+        units = update.data.units
+        for layer in update.chunks[0].layers.values():
+            layer.register_full_backward_hook(lambda *_: whole.append(sum(unit.grad.numel() > 0 for unit in units)))
+        train()
+    # Those of the layer before are on their way, and those of the head and the last norm wait for the embedding's.
+    assert max(whole) <= 3
