@@ -2,7 +2,7 @@
 //
 // A page that asks for it (`data.picks`) is told the label of the mark that was clicked.
 
-let loading = null, drawn = null, leaving = 0;
+let loading = null, drawn = null;
 
 function library(address) {
   loading ||= new Promise((done, failed) => {
@@ -23,18 +23,8 @@ function blank(root) {
   }
 }
 
-// Bokeh's plots listen to the visual viewport and never stop, which would keep each of them for as long as the window is
-// open. What listens while a figure is drawn is let go with it; figures are drawn one after another so that it is known.
-async function listening(signal, work) {
-  const viewport = window.visualViewport;
-  if (!viewport) return work();
-  viewport.addEventListener = (name, heard) => EventTarget.prototype.addEventListener.call(viewport, name, heard, { signal });
-  try { return await work(); } finally { delete viewport.addEventListener; }
-}
-
 function dispose(host) {
   if (!host.documents) return;
-  host.gone.abort();
   blank(host);
   for (const view of [...(host.views ? host.views.roots : [])]) view.remove();
   for (const document_ of host.documents) {
@@ -43,15 +33,6 @@ function dispose(host) {
     if (at >= 0) window.Bokeh.documents.splice(at, 1);
   }
   host.views = host.documents = null;
-  clearTimeout(leaving);
-  leaving = setTimeout(collect, 300);
-}
-
-// Most of what a page leaves behind (elements, styles, pixels) is not on the script's heap, whose growth is what makes a
-// browser collect: several pages of it pile up. An array counts, though it is never touched and so takes no memory; it is
-// given back at once, so that the next one counts as much.
-function collect() {
-  try { new ArrayBuffer(128 << 20).transfer?.(0); } catch { /* no room for it: the browser collects by itself */ }
 }
 
 // The source of the marks that a click picks goes by this name (PICKED in usp_prof/charts/frame.py).
@@ -75,10 +56,9 @@ export default function ({ data, parentElement, setStateValue }) {
     if (host.stamp !== data.stamp) return;
     dispose(host);
     host.replaceChildren();
-    host.gone = new AbortController();
     const before = new Set(Bokeh.documents);
     try {
-      host.views = await listening(host.gone.signal, () => Bokeh.embed.embed_item(JSON.parse(data.item), host));
+      host.views = await Bokeh.embed.embed_item(JSON.parse(data.item), host);
     } finally { host.documents = Bokeh.documents.filter((made) => !before.has(made)); }
     if (host.stamp !== data.stamp) { dispose(host); return; }
     if (data.picks) tellPicked(host);

@@ -46,11 +46,6 @@ DRAWN = "() => document.querySelectorAll('.chart > *').length && window.Bokeh.do
 """The number of charts that are drawn on a page of the report."""
 
 
-VIEWS = """[...document.querySelectorAll('.usp-figure')]
-  .flatMap((host) => host.views.roots).map((view) => new WeakRef(view))"""
-"""What draws the charts of a page, held so that it can be collected."""
-
-
 @pytest.fixture(params=["light", "dark"])
 def themed(browser: Browser, server: str, request: pytest.FixtureRequest) -> Iterator[Visit]:
     context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=request.param)
@@ -216,19 +211,13 @@ def test_a_page_is_downloaded_as_one_file_that_asks_nobody(visit: Visit) -> None
     visit.check()
 
 
-def test_charts_of_a_page_that_was_left_are_let_go(visit: Visit) -> None:
+def test_the_documents_of_charts_go_with_their_page(visit: Visit) -> None:
     visit.go("pipeline?open=pipeline")
     visit.page.wait_for_function("() => document.querySelectorAll('.usp-figure[data-ready]').length >= 2")
-    assert visit.page.evaluate(f"() => {{ window.left = {VIEWS}; return window.left.length; }}") >= 2
+    assert visit.page.evaluate("() => Bokeh.documents.length") >= 2
     for page in ("Communication", "Host", "Query"):
         visit.turn_to(page)
-    meter = visit.page.context.new_cdp_session(visit.page)
-    for _ in range(20):
-        meter.send("HeapProfiler.collectGarbage")
-        held = visit.page.evaluate("() => window.left.filter((view) => view.deref()).length")
-        if not held:
-            break
-    assert held == 0
+    visit.page.wait_for_function("() => Bokeh.documents.length === 0")
     visit.check()
 
 

@@ -67,7 +67,7 @@ def test_written_drawings_are_those_of_the_report(document: Document, tmp_path: 
     folder.mkdir()
     drawings.write_drawings(document, folder)
     drawings.read_drawings(document, folder, kept)
-    shown = drawings.charts(document)
+    shown = drawings.charts_of(document)
     assert len(shown) > 3
     for theme in (LIGHT, DARK):
         written = json.loads((folder / f"{theme.name}.json").read_text(encoding="utf-8"))
