@@ -116,17 +116,17 @@ class MemoryResult:
 
     def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
-        found = [
-            Value(metric, figure, {"rank": peak.rank}) for peak in self.peaks for metric, figure in self._figures(peak)
-        ]
+        values: list[Value] = []
+        for of_rank in self.peaks:
+            values += [Value(metric, figure, {"rank": of_rank.rank}) for metric, figure in self._figures(of_rank)]
         if self.fullest is not None:
-            found += [Value(metric, figure) for metric, figure in self._figures(self.fullest)]
-            found += [Value(LIVE_AT_PEAK, size, {"phase": phase}) for phase, size in self.fullest.live.items()]
-        found += [Value(ALLOCATOR_CALLS, count, {"rank": rank}) for rank, count in self.allocator_calls.items()]
+            values += [Value(metric, figure) for metric, figure in self._figures(self.fullest)]
+            values += [Value(LIVE_AT_PEAK, size, {"phase": phase}) for phase, size in self.fullest.live.items()]
+        values += [Value(ALLOCATOR_CALLS, count, {"rank": rank}) for rank, count in self.allocator_calls.items()]
         if self.allocator_calls:
-            found.append(Value(ALLOCATOR_CALLS, float(np.mean(list(self.allocator_calls.values())))))
-        found += [Value(COPY_BANDWIDTH, one.bandwidth, {"direction": one.direction}) for one in self.copies]
-        return in_order(found)
+            values.append(Value(ALLOCATOR_CALLS, float(np.mean(list(self.allocator_calls.values())))))
+        values += [Value(COPY_BANDWIDTH, copies.bandwidth, {"direction": copies.direction}) for copies in self.copies]
+        return in_order(values)
 
     def _figures(self, peak: Peak) -> list[tuple[Metric, float]]:
         if peak.since_recording:
@@ -206,9 +206,8 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult
     peaks, calls, copies = [], {}, dict[str, list[int]]()
     for rank in ranks:
         rows = device_rows(tables, rank)
-        inside = selection.takes_steps(rows["step"])
-        found = peak(tables, rank, rows, inside)
-        peaks += [found] if found is not None else []
+        peak_of_rank = peak(tables, rank, rows, selection.takes_steps(rows["step"]))
+        peaks += [peak_of_rank] if peak_of_rank is not None else []
         _add_copies(copies, tables, rank, selection)
         if len(tables.columns("launches", rank)):
             calls[rank] = _allocator_calls(tables, rank, selection)

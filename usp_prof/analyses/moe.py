@@ -85,22 +85,21 @@ class MoeResult:
 
     def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
-        found = [Value(MOE_TOKENS, count, {"rank": rank}) for rank, count in self.tokens.items()]
-        found += [Value(MOE_TIME, time, {"phase": phase, "rank": rank}) for (phase, rank), time in self.times.items()]
+        values = [Value(MOE_TOKENS, count, {"rank": rank}) for rank, count in self.tokens.items()]
+        values += [Value(MOE_TIME, time, {"phase": phase, "rank": rank}) for (phase, rank), time in self.times.items()]
         for phase in sorted({phase for phase, _ in self.times}):
             mean = float(np.mean([time for (name, _), time in self.times.items() if name == phase]))
-            found.append(Value(MOE_TIME, mean, {"phase": phase}))
+            values.append(Value(MOE_TIME, mean, {"phase": phase}))
         if self.loads:
-            found.append(Value(MOE_IMBALANCE, _weighted(self.loads)))
-            found += [
-                Value(MOE_IMBALANCE, _weighted(tuple(load for load in self.loads if load.step == step)), {"step": step})
-                for step in sorted({load.step for load in self.loads})
-            ]
-        found += [Value(EXPERT_TOKENS, count, {"expert": expert}) for expert, count in self.experts.items()]
-        if sum(self.experts.values()):
-            fullest = max(self.experts.values()) * len(self.experts) / sum(self.experts.values())
-            found.append(Value(EXPERT_IMBALANCE, fullest))
-        return in_order(found)
+            values.append(Value(MOE_IMBALANCE, _weighted(self.loads)))
+        for step in sorted({load.step for load in self.loads}):
+            of_step = tuple(load for load in self.loads if load.step == step)
+            values.append(Value(MOE_IMBALANCE, _weighted(of_step), {"step": step}))
+        values += [Value(EXPERT_TOKENS, count, {"expert": expert}) for expert, count in self.experts.items()]
+        if tokens := sum(self.experts.values()):
+            fullest_over_mean = max(self.experts.values()) * len(self.experts) / tokens
+            values.append(Value(EXPERT_IMBALANCE, fullest_over_mean))
+        return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each routing and rank."""

@@ -110,23 +110,23 @@ class StragglersResult:
 
     def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
-        ranks = np.unique(self.rank).tolist()
-        per_rank = [(rank, self.rank_slowdown(rank)) for rank in ranks]
+        per_rank = [(rank, self.rank_slowdown(rank)) for rank in np.unique(self.rank).tolist()]
         known = [(rank, figure) for rank, figure in per_rank if not np.isnan(figure)]
-        found = [Value(SLOWDOWN, max(figure for _, figure in known))] if known else []
-        found += [Value(SLOWDOWN, figure, {"rank": rank}) for rank, figure in known]
-        cells = zip(self.rank.tolist(), self.step.tolist(), self.slowdown.tolist(), strict=True)
-        found += [Value(SLOWDOWN, figure, {"rank": r, "step": s}) for r, s, figure in cells if not np.isnan(figure)]
-        found += [Value(OWN_TIME_SLOWDOWN, figure, {"step": step}) for step, figure in self.own_time_slowdown.items()]
+        values = [Value(SLOWDOWN, max(figure for _, figure in known))] if known else []
+        values += [Value(SLOWDOWN, figure, {"rank": rank}) for rank, figure in known]
+        for rank, step, figure in zip(self.rank.tolist(), self.step.tolist(), self.slowdown.tolist(), strict=True):
+            if not np.isnan(figure):
+                values.append(Value(SLOWDOWN, figure, {"rank": rank, "step": step}))
+        values += [Value(OWN_TIME_SLOWDOWN, figure, {"step": step}) for step, figure in self.own_time_slowdown.items()]
         if self.own_time_slowdown:
-            found.append(Value(OWN_TIME_SLOWDOWN, float(np.median(list(self.own_time_slowdown.values())))))
+            values.append(Value(OWN_TIME_SLOWDOWN, float(np.median([*self.own_time_slowdown.values()]))))
         for late in self.lateness:
-            found.append(Value(LATE_FRACTION, late.late / late.calls, {"rank": late.rank, "axis": late.axis}))
+            values.append(Value(LATE_FRACTION, late.late / late.calls, {"rank": late.rank, "axis": late.axis}))
         costs = spread(STRAGGLER_COST, self.rank, self.step, self.cost_ns)
         if self.lateness and costs:
-            found += costs[1:]
-            found.append(Value(STRAGGLER_COST, max(v.value for v in costs if set(v.dims) == {"rank"})))
-        return in_order(found)
+            values += costs[1:]  # without the mean: the job's cost is that of its most expensive rank
+            values.append(Value(STRAGGLER_COST, max(cost.value for cost in costs if set(cost.dims) == {"rank"})))
+        return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each rank and axis."""

@@ -199,6 +199,7 @@ def _from_zero(blank: Judgement, after: Series) -> Judgement:
 
 def _said(found: Judgement, rule: Rule) -> Judgement:
     """Give the verdict that the interval allows."""
+    # All for the worse: the least and the largest change that the interval holds, the likely one, and the best case.
     if found.better is Better.NEITHER:
         nearest = 0.0 if found.low <= 0 <= found.high else min(abs(found.low), abs(found.high))
         farthest, amount, best = max(abs(found.low), abs(found.high)), abs(found.change), 0.0

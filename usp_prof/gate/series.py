@@ -131,17 +131,18 @@ RATES = ("mfu", "hfu", "tokens_per_second")
 
 def with_derived(series: Iterable[Series]) -> tuple[Series, ...]:
     """Spread rates over the steps and add the shares of the step to a run's series, sorted by key."""
-    listed = list(series)
-    timed = {each.metric: each for each in listed if each.metric in (STEP_TIME, WINDOW_TIME) and not each.place}
-    if not timed:
-        return tuple(listed)
-    base = timed.get(STEP_TIME) or timed[WINDOW_TIME]
-    lengths = dict(zip(base.steps, base.samples, strict=True))
-    if base.metric == STEP_TIME:
-        listed = [_by_step(each, lengths) if each.metric in RATES and not each.per_step else each for each in listed]
-    of_what = "step" if base.metric == STEP_TIME else "window"
-    shares = [_share(each, lengths, of_what) for each in listed if each.metric in SHARES]
-    return tuple(sorted([*listed, *(share for share in shares if share.steps)], key=lambda each: each.key))
+    known = list(series)
+    wholes = {one.metric: one for one in known if one.metric in (STEP_TIME, WINDOW_TIME) and not one.place}
+    if not wholes:
+        return tuple(known)
+    whole = wholes.get(STEP_TIME) or wholes[WINDOW_TIME]
+    lengths = dict(zip(whole.steps, whole.samples, strict=True))
+    if whole.metric == STEP_TIME:
+        known = [_by_step(one, lengths) if one.metric in RATES and not one.per_step else one for one in known]
+    of_what = "step" if whole.metric == STEP_TIME else "window"
+    shares = [_share(one, lengths, of_what) for one in known if one.metric in SHARES]
+    known += [share for share in shares if share.steps]
+    return tuple(sorted(known, key=lambda one: one.key))
 
 
 def _share(time: Series, lengths: dict[int, float], of_what: str) -> Series:

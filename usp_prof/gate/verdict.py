@@ -214,25 +214,23 @@ def _tails(families: dict[str, str], false_alarm: float) -> dict[str, float]:
 
 def _unanswered(judgements: Sequence[Judgement], policy: Policy, no_steps: str) -> tuple[str, ...]:
     """List what the command line asked for, and the step itself, where it could not be judged at all."""
-    open_ones = [each for each in judgements if math.isnan(each.change)]
-    answered = [each.key for each in judgements if not math.isnan(each.change)]
-    found = [
-        f"{each.key}: {each.reason}"
-        for each in open_ones
-        if each.key == STEP_TIME and each.verdict is Verdict.INCONCLUSIVE and each.more_steps == 0
-    ]
-    found += [f"{STEP_TIME}: {no_steps}"] if no_steps else []
-    found += [f"{each.key}: {each.reason}" for each in open_ones if SIGN in each.key]
-    found += [
-        f"{each.key}: {each.reason}"
-        for each in judgements
-        if SIGN in each.key and each.verdict is Verdict.INCONCLUSIVE and 0 < each.steps < FEWEST_STEPS
-    ]
+    unjudged = [judgement for judgement in judgements if math.isnan(judgement.change)]
+    judged = [judgement.key for judgement in judgements if not math.isnan(judgement.change)]
+    inconclusive = [judgement for judgement in judgements if judgement.verdict is Verdict.INCONCLUSIVE]
+    # The step itself, then the bounds that have no value, then those that too few steps leave open.
+    reasons = [(one.key, one.reason) for one in inconclusive if _is_unjudged_step(one)]
+    reasons += [(STEP_TIME, no_steps)] if no_steps else []
+    reasons += [(one.key, one.reason) for one in unjudged if SIGN in one.key]
+    reasons += [(one.key, one.reason) for one in inconclusive if SIGN in one.key and 0 < one.steps < FEWEST_STEPS]
     for name in policy.asked:
-        if not any(fits(name, key) for key in answered):
-            reason = next((each.reason for each in open_ones if fits(name, each.key)), "no such value in either run")
-            found.append(f"{name}: {reason}")
-    return tuple(dict.fromkeys(found))
+        if not any(fits(name, key) for key in judged):
+            reason = next((one.reason for one in unjudged if fits(name, one.key)), "no such value in either run")
+            reasons.append((name, reason))
+    return tuple(dict.fromkeys(f"{name}: {reason}" for name, reason in reasons))
+
+
+def _is_unjudged_step(judgement: Judgement) -> bool:
+    return judgement.key == STEP_TIME and math.isnan(judgement.change) and judgement.more_steps == 0
 
 
 def _aside(series: Series, verdict: Verdict, reason: str) -> Judgement:

@@ -30,19 +30,21 @@ USUALLY = 0.9
 
 def hidden_waits(n: RankNodes, explained_at: Ints, launched_at: Ints) -> tuple[Ints, Ints]:
     """Give the communications whose waits are hidden, and the compute behind each, as node numbers of the rank."""
-    linked = launched_at > NEVER
-    compute = np.flatnonzero(linked & (n.kind == NodeKind.COMPUTE))
-    talks = np.flatnonzero(linked & (n.kind == NodeKind.COMMUNICATION))
+    is_launched = launched_at > NEVER
+    compute = np.flatnonzero(is_launched & (n.kind == NodeKind.COMPUTE))
     compute = compute[np.argsort(launched_at[compute], kind="stable")]
-    place = np.searchsorted(launched_at[compute], launched_at[talks], side="right")
-    talks, place = talks[place < len(compute)], place[place < len(compute)]
-    behind = compute[place]
-    told = explained_at[behind] < n.end[talks]
-    waited = told & (n.start[behind] >= n.end[talks])
-    alike = group_codes(n.axis[0][talks], n.name[0][talks])
-    share = np.bincount(alike, waited) / np.maximum(np.bincount(alike, told), 1)
-    hidden = ~told & (n.end[talks] <= n.start[behind]) & (share[alike] >= USUALLY)
-    return talks[hidden], behind[hidden]
+    # Pairs: each communication, and the first compute that is launched behind it.
+    calls = np.flatnonzero(is_launched & (n.kind == NodeKind.COMMUNICATION))
+    place = np.searchsorted(launched_at[compute], launched_at[calls], side="right")
+    has_compute = place < len(compute)
+    calls, behind = calls[has_compute], compute[place[has_compute]]
+    # Where lane and launch were over before the communication ended, its own times tell whether the compute waited.
+    is_free = explained_at[behind] < n.end[calls]
+    begins_after = n.start[behind] >= n.end[calls]
+    kind = group_codes(n.axis[0][calls], n.name[0][calls])
+    waiting_share = np.bincount(kind, is_free & begins_after) / np.maximum(np.bincount(kind, is_free), 1)
+    is_hidden = ~is_free & begins_after & (waiting_share[kind] >= USUALLY)
+    return calls[is_hidden], behind[is_hidden]
 
 
 # Transfers of gloo: how long a posted transfer lasts, whose range ends only when somebody asks.
@@ -209,6 +211,7 @@ def waited_for_room(launches: Columns, work: Columns) -> Flags:
         before = of_stream[: int(first.min())]  # launched before the recording began, and still in the queue then
         rows = rows[np.argsort(launches["start_ns"][rows], kind="stable")]
         called, taken = launches["start_ns"][rows], launches["dur_ns"][rows]
+        # By call: launched before it, in the trace and before the trace began, less what had begun on the device.
         pending = np.arange(len(rows)) - np.searchsorted(begun, called)
         pending += len(before) - np.searchsorted(work["start_ns"][before], called)
         if pending.max() < LEAST_DEPTH:
@@ -241,12 +244,12 @@ def freed_by(n: RankNodes) -> tuple[Ints, Ints]:
     lane_of[n.launch[device]] = n.lane[device]
     of_lane = rows_by_code(n.lane[device])
     source = np.full(len(admitted), -1)
-    for lane, mine in rows_by_code(lane_of[n.event[admitted]]).items():
+    for lane, rows in rows_by_code(lane_of[n.event[admitted]]).items():
         if lane not in of_lane:
             continue
-        ended = device[of_lane[lane]]
-        ended = ended[np.argsort(n.end[ended], kind="stable")]
-        place = np.searchsorted(n.end[ended], n.start[admitted[mine]], side="right") - 1
-        source[mine] = lookup(ended, place, missing=-1)
-    known = source >= 0
-    return source[known], admitted[known]
+        by_end = device[of_lane[lane]]
+        by_end = by_end[np.argsort(n.end[by_end], kind="stable")]
+        place = np.searchsorted(n.end[by_end], n.start[admitted[rows]], side="right") - 1
+        source[rows] = lookup(by_end, place, missing=-1)
+    is_known = source >= 0
+    return source[is_known], admitted[is_known]

@@ -77,14 +77,14 @@ class Stretches:
 
         Usual is what half of all work is done in stretches of, however many light ones there are.
         """
-        found = np.zeros(len(self.step), bool)
+        is_heavy = np.zeros(len(self.step), bool)
         for kind in (FORWARD, BACKWARD):
-            mine = self.kind == kind
-            if mine.any():
-                heaviest = np.sort(self.busy[mine])[::-1]
-                usual = heaviest[np.searchsorted(np.cumsum(heaviest), heaviest.sum() / 2)]
-                found |= mine & (self.busy >= share * usual) & (self.busy > 0)
-        return np.flatnonzero(found)
+            of_kind = self.kind == kind
+            if of_kind.any():
+                heaviest_first = np.sort(self.busy[of_kind])[::-1]
+                half = np.searchsorted(np.cumsum(heaviest_first), heaviest_first.sum() / 2)
+                is_heavy |= of_kind & (self.busy >= share * heaviest_first[half]) & (self.busy > 0)
+        return np.flatnonzero(is_heavy)
 
     def sends(self, rows: Ints, passed: Messages) -> NDArray[np.bool_]:
         """Say after which of these rows something was sent: up to the next row, or the step's last message."""
@@ -103,6 +103,7 @@ class Stretches:
         bounds = [*self.first.tolist(), len(self.work.start)]
         places = np.concatenate([np.arange(bounds[row], bounds[row + 1]) for row in rows])
         done = np.cumsum(self.work.end[places] - self.work.start[places])
+        # Between two neighbours of `places`: how many of the `count` equal shares are done, and the pause there.
         share = done[:-1] * count / max(1, int(done[-1]))
         pause = self.work.start[places[1:]] - np.maximum.accumulate(self.work.end[places])[:-1]
         chosen = _at_messages(share, np.flatnonzero(np.isin(places[1:], self.first[rows])), count)
