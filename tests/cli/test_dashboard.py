@@ -103,6 +103,13 @@ def test_a_run_that_there_is_not_is_refused_at_once(tmp_path: Path, capsys: pyte
     assert "there is no" in capsys.readouterr().err
 
 
+def test_a_published_sweep_needs_a_form_that_is_known_and_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dashboard", "--published", "playbok", "rows.csv"]) == 2
+    assert "playbook" in capsys.readouterr().err
+    assert main(["dashboard", "--published", "playbook", "no-such.csv"]) == 2
+    assert "there is no table no-such.csv" in capsys.readouterr().err
+
+
 def test_the_package_is_the_installed_one_else_that_of_the_clone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dashboard.package() == "dashboard"
     monkeypatch.setattr(dashboard, "INSTALLED_PACKAGE", "json")

@@ -111,7 +111,7 @@ def on_host(plan: Prediction, question: Question) -> str:
     """Say what an offloaded optimizer takes of a node's memory."""
     devices = min(question.cluster.devices_per_node, plan.configuration.devices)
     whole = quantity(plan.host_bytes * devices, Unit.BYTES)
-    return f"{whole} a node for the optimizer of {devices} devices; its time rests on data sheets, on no run"
+    return f"{whole} a node of {devices} for the optimizer; its time rests on data sheets, on no run"
 
 
 def stalls(plan: Prediction) -> str:
