@@ -14,6 +14,7 @@ from usp_prof import limits
 from usp_prof.cli.app import main
 from usp_prof.inputs.discovery import discover
 from usp_prof.inputs.memory_snapshot import read_memory_snapshot
+from usp_prof.inputs.op_table import read_op_table
 from usp_prof.inputs.source import Source
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import InputError, UspProfError
@@ -57,6 +58,35 @@ def test_a_pipe_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> None:
         read_bytes(pipe, "policy", "")
     with pytest.raises(InputError, match="no plain file"):
         read_memory_snapshot(pipe)
+    with pytest.raises(InputError, match="is no file"):
+        read_op_table(pipe)
+    cells = ["sweep", str(tmp_path / "cells"), "--list"]
+    for words in (["plan", "--table"], cells, ["sweep", "--published", "playbook"]):
+        assert main([*words, str(pipe)]) == 2
+    os.mkfifo(tmp_path / "sweep.json")
+    assert main(["sweep", str(tmp_path)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        (b"\xff,1,2", "no UTF-8"),
+        (b"x" * 200_000 + b",1,2", "is no CSV: field larger"),
+        (b"Llama-3-8B,512,H100,8", "more cells than columns in row 2"),
+    ],
+)
+def test_a_table_that_is_no_csv_is_refused(
+    tmp_path: Path, rows: bytes, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.csv").write_bytes(b"model,sequence,device\n" + rows)
+    assert main(["plan", "--table", str(tmp_path / "rows.csv")]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_cell_that_is_left_out_is_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.csv").write_text("model,sequence,device\nLlama-3-8B\n")
+    assert main(["plan", "--table", str(tmp_path / "rows.csv")]) == 2
+    assert "1 of 1 rows were refused" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[" * 200 + "]" * 200, '{"a":' * 150 + "1" + "}" * 150, "", "{", "\0"])

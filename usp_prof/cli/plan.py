@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from usp_prof import limits
@@ -16,6 +15,7 @@ from usp_prof.cli.opening import choice_options, open_from, progress_of, write_o
 from usp_prof.cli.plan_text import as_json, as_text
 from usp_prof.model.configuration import Offload, Recompute
 from usp_prof.model.errors import InputError, UsageError
+from usp_prof.model.files import read_text
 from usp_prof.model.flops import check_convention
 from usp_prof.model.hardware import DEVICES
 from usp_prof.planner import cluster as clusters
@@ -129,11 +129,8 @@ def _table(args: argparse.Namespace) -> int:
     if args.table == "-":
         columns, rows = read_rows(sys.stdin)
     else:
-        try:
-            with Path(args.table).open(newline="", encoding="utf-8-sig") as file:
-                columns, rows = read_rows(file)
-        except OSError as error:
-            raise InputError(f"{args.table} cannot be read: {error}") from error
+        text = read_text(args.table, "table", "a CSV file with a row for each configuration, or - for standard input")
+        columns, rows = read_rows(StringIO(text, newline=""))
     found = predict_table(rows, check_convention(args.convention))
     written = StringIO()
     write_rows(written, columns, rows, found)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import note, notes, output, write_out
 from usp_prof.model.errors import InputError, UsageError, UspProfError
+from usp_prof.model.files import read_text
 from usp_prof.planner.calibration import calibrate
 from usp_prof.planner.sweep import published, rows, runner
 from usp_prof.planner.sweep.cells import MOST_PROCESSES, of_fixed, of_grid, of_list
@@ -107,11 +108,8 @@ def _run(args: argparse.Namespace, folder: Path) -> tuple[Sweep, list[Outcome]]:
         raise UsageError(f"--timeout is a number of seconds, not {args.timeout:g}")
     cells = of_grid(args.grid, args.processes) if args.grid else []
     if args.list:
-        try:
-            with Path(args.list).open(newline="", encoding="utf-8-sig") as file:
-                cells += of_list(file, args.processes)
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{args.list} cannot be read: {error}") from error
+        text = read_text(args.list, "list of cells", "a CSV file with a row for each cell")
+        cells += of_list(StringIO(text, newline=""), args.processes)
     trainer = args.trainer or runner.trainer_of_clone()
     if not trainer or not Path(trainer).is_file():
         raise InputError("there is no trainer to run", hint="--trainer FILE, such as trainer/run.py of a clone")

@@ -63,6 +63,8 @@ class OpTable:
 
 def read_op_table(path: Path) -> OpTable:
     """Read a published table of operations."""
+    if not path.is_file():
+        raise InputError(f"{path} is no file", hint="name a table of operations in Parquet")
     try:
         table = pq.read_table(path, columns=list(COLUMNS))
     except (OSError, pa.ArrowException) as error:

@@ -5,6 +5,7 @@ What is wrong with a path is said with the path, and what is wrong with the data
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from usp_prof.model.errors import NO_ROOM, InputError
 from usp_prof.whole_files import whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 def read_bytes(path: str | Path, what: str, hint: str) -> bytes:
@@ -37,6 +38,14 @@ def read_bytes(path: str | Path, what: str, hint: str) -> bytes:
         raise InputError(f"cannot read {what} {path}: {why}", hint=hint) from None
 
 
+def read_text(path: str | Path, what: str, hint: str) -> str:
+    """Read a small file of text, as editors and spreadsheets write it."""
+    try:
+        return read_bytes(path, what, hint).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{what} {path} is no UTF-8 text: {error}", hint=hint) from None
+
+
 def read_json(path: str | Path, what: str, hint: str) -> Any:  # noqa: ANN401 - any JSON
     """Read a small JSON file."""
     try:
@@ -45,6 +54,19 @@ def read_json(path: str | Path, what: str, hint: str) -> Any:  # noqa: ANN401 - 
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no {what}: {error}", hint=hint) from None
     return data
+
+
+def csv_rows(file: Iterable[str], what: str) -> tuple[list[str], list[dict[str, str]]]:
+    """Read a table of text: its columns and its rows. A cell that is left out is empty; one too many is refused."""
+    reader = csv.DictReader(file, restval="")
+    try:
+        rows = list(reader)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"the {what} is no CSV: {error}", hint="save it as CSV in UTF-8") from None
+    for number, row in enumerate(rows, 2):
+        if None in row:
+            raise InputError(f"the {what} has more cells than columns in row {number}", hint="quote cells with commas")
+    return list(reader.fieldnames or ()), rows
 
 
 def check_depth(data: object, most: int = MAX_DEPTH) -> None:

@@ -6,6 +6,7 @@ import csv
 from typing import TYPE_CHECKING, TextIO
 
 from usp_prof.model.errors import UsageError
+from usp_prof.model.files import csv_rows
 from usp_prof.model.printable import csv_cell
 from usp_prof.planner.table import ALIASES, COLUMNS
 
@@ -25,12 +26,11 @@ GIVEN = (
 
 def read_rows(file: TextIO) -> tuple[list[str], list[dict[str, str]]]:
     """Read a CSV file: its columns and its rows."""
-    reader = csv.DictReader(file)
-    columns = list(reader.fieldnames or ())
+    columns, rows = csv_rows(file, "table")
     known = {*COLUMNS, *ALIASES}
     if not known & set(columns):
         raise UsageError(f"the table has none of the columns {', '.join(list(COLUMNS)[:6])}, ...")
-    return columns, list(reader)
+    return columns, rows
 
 
 def write_rows(

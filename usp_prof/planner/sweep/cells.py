@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from usp_prof.model.configuration import Configuration, Offload, Recompute
 from usp_prof.model.errors import UsageError
+from usp_prof.model.files import csv_rows
 from usp_prof.schedule import named
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def of_grid(axes: Sequence[str], processes: int) -> list[Cell]:
 
 def of_list(file: TextIO, processes: int) -> list[Cell]:
     """Read one cell a row."""
-    rows = list(csv.DictReader(file))
+    _, rows = csv_rows(file, "list of cells")
     if len(rows) > MOST_CELLS:
         raise UsageError(f"the list has {len(rows)} cells, more than {MOST_CELLS}", hint="split it")
     return _different(

@@ -118,7 +118,7 @@ def write(outcome: Outcome, folder: Path) -> None:
 def read(folder: Path) -> Outcome | None:
     """Give a cell's outcome; None where it has not ended."""
     path = folder / FILE
-    if not path.exists():
+    if not path.is_file():
         return None
     try:
         outcome = checked(Outcome, json.loads(path.read_text(encoding="utf-8")))

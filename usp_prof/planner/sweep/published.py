@@ -8,7 +8,6 @@ they were.
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.limits import MAX_DESCRIPTION_BYTES
 from usp_prof.model.errors import InputError, unknown_name
+from usp_prof.model.files import csv_rows, read_bytes
 from usp_prof.planner.sweep.outcome import Status
 from usp_prof.planner.sweep.rows import NAN, Row
 from usp_prof.planner.table import predict_table, understood
@@ -105,16 +105,14 @@ def _notes(dropped: int) -> Iterator[str]:
 
 def _records(path: Path) -> Iterator[dict[str, str]]:
     try:
-        if path.stat().st_size > MAX_DESCRIPTION_BYTES:
-            raise InputError(f"{path} is larger than {MAX_DESCRIPTION_BYTES >> 20} MiB", hint="name the CSV table")
-        raw = path.read_bytes()
+        raw = read_bytes(path, "published table", "name the CSV table, plain or packed by gzip")
         if raw[:2] == b"\x1f\x8b":
             with gzip.open(io.BytesIO(raw)) as packed:
                 raw = packed.read(MAX_DESCRIPTION_BYTES)
         text = raw.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError, EOFError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-    yield from csv.DictReader(io.StringIO(text))
+    yield from csv_rows(io.StringIO(text), "published table")[1]
 
 
 def _batch(row: Mapping[str, str]) -> int:

@@ -89,7 +89,7 @@ def opened(folder: Path, asked: Sweep) -> Sweep:
 def read(folder: Path) -> Sweep | None:
     """Give the sweep that a folder holds; None where it holds none."""
     path = folder / FILE
-    if not path.exists():
+    if not path.is_file():
         return None
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
