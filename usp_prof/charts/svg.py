@@ -218,10 +218,9 @@ def _points(
     if not known.any():
         return ""
     left, height = 70.0, 220.0
-    decades = [(floor(log10(v[known].min())), max(ceil(log10(v[known].max())), floor(log10(v[known].min())) + 1))
-               for v in (across, up)]  # fmt: skip
-    (x0, x1), (y0, y1) = decades
-    x_scale, y_scale = (marks.WIDTH - left - _RIGHT) / (x1 - x0), height / (y1 - y0)
+    x0, x1 = _decades(across[known])
+    y0, y1 = _decades(up[known])
+    x_scale, y_scale = (marks.WIDTH - left - _RIGHT) / (x1 - x0), height / (y1 - y0)  # pixels of a decade
     parts = [marks.legend(legend, left, theme)]
     for power in range(x0, x1 + 1):
         x = left + (power - x0) * x_scale
@@ -242,6 +241,12 @@ def _points(
         marks.text_at(marks.WIDTH - _RIGHT, _TOP + height + 30, f"{heads[1]} over {heads[0]}", theme.muted, "end")
     )
     return marks.framed(parts, _TOP + height + 36, theme)
+
+
+def _decades(values: np.ndarray) -> tuple[int, int]:
+    """Give the powers of ten that an axis begins and ends with: those around the values, at least one decade."""
+    first = floor(log10(values.min()))
+    return first, max(ceil(log10(values.max())), first + 1)
 
 
 @as_svg.register(inputs.MemoryLines)

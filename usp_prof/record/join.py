@@ -107,7 +107,7 @@ def join(
     calls: dict[str, list[_Call]] = defaultdict(list)
     for entry, operator in calls_within(entries, operators):
         calls[entry.group].append(_Call(entry, operator, _kind(entry.name, entry.in_elements if sized else 0)))
-    threads: dict[int, list[int]] = defaultdict(list)
+    threads: dict[int, list[int]] = defaultdict(list)  # places of each worker thread's events, by start
     kinds = [_kind(event.name, _event_elements(event) if sized else 0) for event in events]
     for place in sorted(range(len(events)), key=lambda place: events[place].start_ns):
         threads[events[place].thread].append(place)
@@ -197,6 +197,7 @@ def _misfit(places: list[int], calls: Sequence[_Call], kinds: Sequence[Kind], ev
     last = max(events[place].start_ns for place in places)
     open_calls = Counter(call.kind for call in calls if call.entry.created_ns > last)
     alone = sum((have - want).values()) + sum((want - have - open_calls).values())
+    # Events that begin before the call that they would be paired with.
     early = sum(
         events[place].start_ns + _SLACK_NS < call.entry.created_ns
         for place, call in _pairs(places, calls, kinds, events)
@@ -227,7 +228,7 @@ def _pairs(
     places: Iterable[int], calls: Iterable[_Call], kinds: Sequence[Kind], events: Sequence[TextEvent]
 ) -> list[tuple[int, _Call]]:
     """Pair a group's events with its calls, kind by kind: in order, or to the nearest call before where some lack."""
-    waiting: dict[Kind, list[_Call]] = defaultdict(list)
+    waiting: dict[Kind, list[_Call]] = defaultdict(list)  # in the order of their sequence numbers
     for call in sorted(calls, key=lambda call: call.entry.sequence):
         waiting[call.kind].append(call)
     running: dict[Kind, list[int]] = defaultdict(list)
@@ -239,6 +240,7 @@ def _pairs(
         if len(here) == len(there):
             pairs += zip(here, there, strict=True)
             continue
+        # Some lack: from the last event back, each takes the latest call that was made before it began.
         left = list(there)
         for place in reversed(here):
             while left and left[-1].entry.created_ns > events[place].start_ns + _SLACK_NS:

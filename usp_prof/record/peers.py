@@ -57,10 +57,11 @@ def peers(
         if caller is None:
             continue
         fitting = [one for one in _candidates(caller.operator, marks, groups) if caller.peer_in_group < len(one.ranks)]
-        found = {one.ranks[caller.peer_in_group] for one in fitting} - {rank}
-        if len(found) != 1:
+        # Several groups may fit, as long as they agree on who the peer is.
+        global_peers = {one.ranks[caller.peer_in_group] for one in fitting} - {rank}
+        if len(global_peers) != 1:
             continue
-        peer = found.pop()
+        peer = global_peers.pop()
         sends = caller.operator.name == _SENDS
         told[place] |= {"Src Rank": rank if sends else peer, "Dst Rank": peer if sends else rank}
         if len(fitting) == 1:

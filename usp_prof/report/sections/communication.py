@@ -141,8 +141,8 @@ def matrix(sent: Sequence[tuple[int, int, int, int]]) -> PeerMatrix:
     """Set (source, target, bytes, transfers) out as a matrix of the ranks that take part."""
     ranks = tuple(sorted({rank for source, target, _, _ in sent for rank in (source, target)}))
     place = {rank: at for at, rank in enumerate(ranks)}
-    amount = np.zeros((len(ranks), len(ranks)))
-    times = np.full(amount.shape, -1, np.int64)
+    amount = np.zeros((len(ranks), len(ranks)))  # bytes, sources by targets
+    times = np.full(amount.shape, -1, np.int64)  # number of transfers; -1: not known
     for source, target, size, count in sent:
         at = place[source], place[target]
         amount[at] += size

@@ -69,11 +69,11 @@ def schedule(result: PipelineResult) -> tuple[PipelineSchedule, int]:
     stages = _held(result)
     ranks = sorted(stages, key=lambda rank: (stages[rank], rank))
     mine = actions.take((actions.step == step) & np.isin(actions.rank, ranks))
-    place = {rank: row for row, rank in enumerate(ranks)}
+    row_of_rank = {rank: row for row, rank in enumerate(ranks)}
     first = int(mine.start_ns.min())
     drawn = PipelineSchedule(
         tuple(_row(rank, stages[rank]) for rank in ranks),
-        np.array([place[rank] for rank in mine.rank.tolist()], np.int64),
+        np.array([row_of_rank[rank] for rank in mine.rank.tolist()], np.int64),
         mine.start_ns - first,
         mine.end_ns - first,
         tuple(str(kind) for kind in mine.kind),

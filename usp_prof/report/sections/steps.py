@@ -60,7 +60,7 @@ def rank_grid(context: Context) -> RankGrid | None:
     width = 1 + max(place.get(across, 0) for place in placed.values())
     if width > topology.axes[across]:  # somebody's coordinates lie outside the mesh
         return None
-    rank = np.full((len(keys), width), -1, np.int64)
+    rank = np.full((len(keys), width), -1, np.int64)  # -1: no rank at this place of the mesh
     values = np.full(rank.shape, np.nan)
     for each, place in placed.items():
         at = keys.index(tuple(place.get(axis, 0) for axis in down)), place.get(across, 0)
@@ -129,9 +129,10 @@ def readable(rows: BreakdownRows, most: int = _BARS) -> BreakdownRows:
     """Keep the rows that are least like the median row where there are too many, and the mean of all others."""
     if len(rows.labels) <= most:
         return rows
-    values = np.array([part.values_ns for part in rows.parts])
-    strange = np.abs(values - np.median(values, axis=1, keepdims=True)).sum(axis=0)
-    kept = np.sort(np.argsort(-strange, kind="stable")[: most - 1])
+    values = np.array([part.values_ns for part in rows.parts])  # parts by ranks
+    # How far each rank's parts are from the median rank's, added up over parts.
+    deviation = np.abs(values - np.median(values, axis=1, keepdims=True)).sum(axis=0)
+    kept = np.sort(np.argsort(-deviation, kind="stable")[: most - 1])
     others = np.setdiff1d(np.arange(len(rows.labels)), kept)
     return BreakdownRows(
         (f"mean of {len(others)} others", *(rows.labels[place] for place in kept)),

@@ -108,12 +108,12 @@ def _in_step(activities: Columns, step: int) -> Columns:
 def _row_keys(columns: Columns) -> tuple[NDArray[np.int64], list[str]]:
     """Give each activity its row among the rank's: the first for compute and copies, then one for each axis."""
     codes, axes = columns.codes("axis")
-    talks = columns.matches("kind", _COMMUNICATION)
-    present = {axes[code] or "unknown" for code in np.unique(codes[talks]).tolist()}
+    is_communication = columns.matches("kind", _COMMUNICATION)
+    present = {axes[code] or "unknown" for code in np.unique(codes[is_communication]).tolist()}
     order = ["", *(str(axis) for axis in axes_in_order(dict.fromkeys(present, 0)))]
     place_of_axis = {axis: place for place, axis in enumerate(order)}
     place = lookup([place_of_axis.get(axis or "unknown", 0) for axis in axes], codes, missing=0)
-    return np.where(talks, place, 0).astype(np.int64), order
+    return np.where(is_communication, place, 0).astype(np.int64), order
 
 
 def _merged(codes: NDArray[np.int64], names: list[str]) -> tuple[NDArray[np.int64], list[str]]:
@@ -122,6 +122,7 @@ def _merged(codes: NDArray[np.int64], names: list[str]) -> tuple[NDArray[np.int6
 
 
 def _roles(columns: Columns) -> tuple[NDArray[np.int64], list[str]]:
+    """Give each activity's role as a code; `roles` has one for each pair of kind and axis, kind by kind."""
     codes, axes = columns.codes("axis")
     kinds, kind_names = columns.codes("kind")
     roles = [
@@ -139,6 +140,7 @@ def _short(codes: NDArray[np.int64], names: list[str]) -> tuple[NDArray[np.int64
 def _coded(codes: NDArray[np.int64], texts: list[str], known: dict[str, int]) -> NDArray[np.int64]:
     """Translate codes of one rank's texts into those of all ranks; only texts in use get one."""
     used, inverse = np.unique(codes, return_inverse=True)
+    # The code over all ranks of each text in use.
     places = np.array([known.setdefault(texts[code], len(known)) for code in used.tolist()], dtype=np.int64)
     return places[inverse] if len(places) else np.zeros(0, np.int64)
 
