@@ -6,6 +6,7 @@ Each rule allows some change and promises a resolution: a verdict is *regressed*
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from dataclasses import dataclass, field, replace
@@ -119,6 +120,8 @@ class Policy:
         """Put the command line's words before everything else."""
         rules = tuple(_override(self.rules, name, text) for name, text in max_regression.items())
         floors = {**dict(self.minimum), **minimum}
+        if endless := [name for name, floor in floors.items() if not math.isfinite(floor)]:
+            raise UsageError(f"the least {endless[0]} is no finite number", hint="for example --min mfu=0.38")
         asked = (*self.asked, *max_regression)
         return replace(self, rules=rules + self.rules, minimum=tuple(sorted(floors.items())), asked=asked)
 
