@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,10 +55,11 @@ def run(args: argparse.Namespace) -> int:
     from usp_prof.cli import dashboard  # noqa: PLC0415 - only to open it
 
     paths = [str(path_of(each, folder)) for each in chosen.runs]
-    served = {
-        "port": None, "host": dashboard.LOOPBACK[0], "page": "learn", "no_browser": False, "cache_dir": args.cache_dir,
-    }  # fmt: skip
-    return dashboard.run(Namespace(paths=paths, **served))
+    options = ArgumentParser()
+    dashboard.configure(options)  # so that an option that is not named here has its default
+    served = options.parse_args(["--host", dashboard.LOOPBACK[0], "--", *paths])
+    served.page, served.cache_dir = "learn", args.cache_dir
+    return dashboard.run(served)
 
 
 def _listed() -> str:
