@@ -52,16 +52,6 @@ def first_forwards(passes: list[Pass]) -> list[Pass]:
     return list(found.values())
 
 
-def last_backwards(passes: list[Pass]) -> list[Pass]:
-    """Keep the last backward of each step and stage."""
-    found: dict[tuple[int, int], Pass] = {}
-    for each in passes:
-        step, phase, stage, _ = each.key
-        if phase == BACKWARD:
-            found[step, stage] = each
-    return list(found.values())
-
-
 def heads(graph: Graph, rows: Ints, layers: int) -> list[tuple[int, int]]:
     """Cut a pass into layers of equal compute; give the layers with the first node of each, where a node precedes it.
 

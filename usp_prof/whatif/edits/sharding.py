@@ -20,7 +20,6 @@ from usp_prof.whatif.edits.zero_messages import (
     over_gloo,
     reductions,
     reductions_beside_backward,
-    reductions_of_layers,
 )
 from usp_prof.whatif.fitted_times import kernel_times, network_of, on_axis
 
@@ -57,9 +56,8 @@ def zero(graph: Graph, request: Request) -> Graph:
         graph = _optimizing(graph, request, phase == OPTIMIZER, shrink=now == 0)
     # Weights are gathered after the optimizer, or ahead of the next forward; under ZeRO-3 nowhere but in passes.
     graph = _without(graph, gathers & np.isin(phase, (FORWARD, BACKWARD)) if now == SHARDED_WEIGHTS else gathers)
-    if is_gloo and (wanted >= SHARDED_GRADIENTS) != (now >= SHARDED_GRADIENTS):
-        made = reductions_of_layers if wanted >= SHARDED_GRADIENTS else reductions_beside_backward
-        graph = with_calls(_without(graph, whole.rows), made(graph, request, whole))
+    if is_gloo and now >= SHARDED_GRADIENTS > wanted:
+        graph = with_calls(_without(graph, whole.rows), reductions_beside_backward(graph, request, whole))
     if wanted == 0:
         return graph
     if wanted == 1 or (wanted == SHARDED_GRADIENTS and not is_gloo):

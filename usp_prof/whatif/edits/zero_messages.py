@@ -5,8 +5,8 @@
     1, 2    reduce-scattered in backward      gathered after the optimizer
     3       reduce-scattered in backward      gathered before each layer's forward and backward
 
-Over gloo it is otherwise. A reduce-scatter runs as an all-reduce there, and takes as long. ZeRO-2 and -3 are FSDP2's: a
-rank waits for the reduction of each layer, and under ZeRO-2 gathers a layer's weights before its forward.
+Over gloo it is otherwise: a reduce-scatter runs as an all-reduce there, and takes as long. ZeRO-2 on a CPU is FSDP2's
+or our trainer's, which gather each layer's weights before its first forward and keep them until the update.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from usp_prof.replay.graph import EdgeKind, NodeKind
 from usp_prof.replay.insertion import Added
 from usp_prof.replay.node_work import BACKWARD, OPTIMIZER, work_of
 from usp_prof.replay.peers import calls_of
-from usp_prof.whatif.edits.layer_passes import first_forwards, heads, last_backwards, passes_of, ready_after
+from usp_prof.whatif.edits.layer_passes import first_forwards, heads, passes_of, ready_after
 from usp_prof.whatif.fitted_times import network_of, on_axis
 
 if TYPE_CHECKING:
@@ -174,15 +174,16 @@ def gathers_of_weights(graph: Graph, request: Request, whole: Reductions) -> Add
 def gathers_of_layers(graph: Graph, request: Request, whole: Reductions, *, kept: bool = False) -> Added:
     """Gather each layer's weights before its forward and its backward, asked for when the layer before begins.
 
-    The embedding's and the head's come first, in a message of their own. Where weights are `kept` until they
-    change, they are gathered before the first forward of a step alone.
+    The embedding's and the head's come first, in a message of their own, and are kept. Where all weights are `kept`
+    until they change, they are gathered before the first forward of a step alone.
     """
     units, ready, start = _units(request), ready_after(graph), graph.nodes.start
     messages: list[Message] = []
     for rank, group in whole.group.items():
         bytes_ns, latency = whole.bytes_ns[rank], whole.latency_ns
         passes = passes_of(graph, request.tables, rank)
-        for each in first_forwards(passes) if kept else passes:
+        opening = first_forwards(passes)
+        for each in opening if kept else passes:
             before = -1
             for layer, head in heads(graph, each.rows, units.layers):
                 key, time = (*each.key, layer), latency + bytes_ns * units.layer
@@ -190,7 +191,7 @@ def gathers_of_layers(graph: Graph, request: Request, whole: Reductions, *, kept
                     messages.append(Message(rank, group, key, time, before, head, int(start[before]), at_start=True))
                 else:  # asked for when the pass begins, and not with the work before, of another step maybe
                     opened = (int(ready[head]), head, int(start[head]))
-                    if units.outside:
+                    if units.outside and each in opening:
                         outside = (*each.key, _OUTSIDE)
                         messages.append(Message(rank, group, outside, latency + bytes_ns * units.outside, *opened))
                     messages.append(Message(rank, group, key, time, *opened))
@@ -198,28 +199,8 @@ def gathers_of_layers(graph: Graph, request: Request, whole: Reductions, *, kept
     return _added(messages, "all_gather")
 
 
-def reductions_of_layers(graph: Graph, request: Request, whole: Reductions) -> Added:
-    """Reduce each layer's gradients after its last backward of a step, while the rank waits (FSDP2 over gloo)."""
-    units = _units(request)
-    messages: list[Message] = []
-    for rank, group in whole.group.items():
-        bytes_ns, latency = 2 * whole.bytes_ns[rank], whole.latency_ns  # an all-reduce takes the way twice
-        for each in last_backwards(passes_of(graph, request.tables, rank)):
-            last = int(each.rows[-1])
-            after_last = (last, _next_on_lane(graph, last), int(graph.nodes.end[last]))
-            for layer, head in heads(graph, each.rows, units.layers)[1:]:
-                key, time = (*each.key, layer - 1), latency + bytes_ns * units.layer
-                messages.append(Message(rank, group, key, time, head - 1, head, int(graph.nodes.end[head - 1])))
-            key, time = (*each.key, units.layers - 1), latency + bytes_ns * units.layer
-            messages.append(Message(rank, group, key, time, *after_last))
-            if units.outside:
-                outside = (*each.key, _OUTSIDE)
-                messages.append(Message(rank, group, outside, latency + bytes_ns * units.outside, *after_last))
-    return _added(messages, "reduce_scatter")
-
-
 def reductions_beside_backward(graph: Graph, request: Request, whole: Reductions) -> Added:
-    """Let the run's own reductions be waited for after backward alone, and not layer by layer (FSDP2 over gloo)."""
+    """Let the run's own reductions be waited for after backward alone: over gloo FSDP2 waits for each layer's."""
     nodes = graph.nodes
     phase = np.append(work_of(request.tables).phase, np.zeros(graph.added, np.int64))
     backward = (nodes.kind == NodeKind.COMPUTE) & (phase == BACKWARD)
