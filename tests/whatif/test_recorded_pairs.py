@@ -18,8 +18,6 @@ PAIRS = [
     ("zero3-prefetch", "prefetch=off", "zero3-no-prefetch"),
     ("zero0", "zero=1", "zero1"),
     ("zero1", "zero=0", "zero0"),
-    ("zero0", "zero=3", "zero3-prefetch"),
-    ("zero3-prefetch", "zero=0", "zero0"),
     ("slow-rank", "rank_as_peers=2", "slow-rank-repaired"),
 ]
 

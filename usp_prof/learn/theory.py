@@ -22,8 +22,6 @@ _BUCKETS = 4
 """The trainer cuts gradients into at least so many buckets; those of the lessons' small models are exactly so many."""
 _TENSORS_OF_LAYER, _TENSORS_BESIDE = 9, 3
 """Weights of a layer (four projections, three of the feed-forward block, two norms); embedding, last norm, head."""
-_OPERATIONS_OF_ADAMW = 10
-"""Count the step and read the count; decay; two moments, the second in two; root, scale, epsilon, the change itself."""
 
 
 def pace(manifest: Manifest) -> tuple[float, ...]:
@@ -77,14 +75,6 @@ def gradient_messages(manifest: Manifest, measured: Mapping[str, float]) -> floa
     return _TENSORS_OF_LAYER * _model(manifest).layers + _TENSORS_BESIDE
 
 
-def update_operations(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Count the operations of AdamW tensor by tensor, where ZeRO-3 has one for each weight; NaN for other forms."""
-    del measured
-    if manifest.options.get("adamw") != "loop":
-        return nan
-    return _OPERATIONS_OF_ADAMW * (_TENSORS_OF_LAYER * _model(manifest).layers + _TENSORS_BESIDE)
-
-
 def model_states(manifest: Manifest, measured: Mapping[str, float]) -> float:
     """Give the bytes of weights (4 a parameter), gradients (4) and Adam's moments (8) that the mesh leaves on a rank.
 
@@ -104,14 +94,16 @@ def model_states(manifest: Manifest, measured: Mapping[str, float]) -> float:
 
 
 def sent_gradients(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Give what a rank sends of N gradients or weights: 2N(n-1)/n for an all-reduce or its halves, ZeRO-3 3N(n-1)/n.
+    """Give what a rank sends of N gradients or weights: 2N(n-1)/n for an all-reduce or its halves.
 
-    ZeRO-3 gathers weights twice, for forward and for backward, and scatters gradients once.
+    ZeRO-3 gathers the layers' weights once more, for backward: those of the embedding and the head are kept.
     """
     del measured
-    ranks = manifest.mesh["dp"]
-    times = 3 if manifest.zero_stage == 3 else 2
-    return times * (ranks - 1) / ranks * _FP32 * _model(manifest).parameters
+    ranks, model = manifest.mesh["dp"], _model(manifest)
+    sent = 2 * model.parameters
+    if manifest.zero_stage == 3:
+        sent += model.parameters - model.embedding_parameters * (1 if model.tied_embeddings else 2)
+    return (ranks - 1) / ranks * _FP32 * sent
 
 
 def sent_activations(manifest: Manifest, measured: Mapping[str, float]) -> float:
@@ -215,7 +207,6 @@ THEORIES: dict[str, Callable[[Manifest, Mapping[str, float]], float]] = {
         sent_context,
         sent_gradients,
         textbook_bubble,
-        update_operations,
     )
 }
 """The theories that a lesson's figure can name."""
