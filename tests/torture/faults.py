@@ -133,9 +133,13 @@ def limited(rng: random.Random, run: Path, folder: Path) -> None:
 
 
 def under_limit(kind: str, number: int, words: Sequence[Any], written: Path, folder: Path) -> None:
-    """Run a command under one of the system's limits."""
+    """Run a command under one of the system's limits.
+
+    It keeps no compiled modules: up to Python 3.13 a module of which only a part could be written counts as whole, and
+    every later process fails to import it.
+    """
     begun = time.monotonic()
-    process = _start([sys.executable, "-c", LIMITED, kind, number, *words], folder)
+    process = _start([sys.executable, "-c", LIMITED, kind, number, *words], folder, PYTHONDONTWRITEBYTECODE="1")
     err = _ended(process, begun, words)
     # DuckDB's own allocator breaks in a thread that ends while there is no memory (docs/limits.md).
     allowed = {*EXITS, -signal.SIGSEGV} if kind == "RLIMIT_DATA" and words[0] == "query" else EXITS
@@ -177,12 +181,13 @@ def _without_paths(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))["metrics"]
 
 
-def _start(words: Sequence[Any], folder: Path, store: Path | None = None) -> subprocess.Popen[str]:
+def _start(words: Sequence[Any], folder: Path, store: Path | None = None, **variables: str) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
         "USP_PROF_CACHE": str(store or folder / "cache"),
         "OMP_NUM_THREADS": "1",
         "TMPDIR": str(folder),
+        **variables,
     }
     return subprocess.Popen(
         [str(word) for word in words],
