@@ -62,6 +62,7 @@ CASES: dict[str, Sides] = {
     ),
     "micro_batches=5": (REPLICAS, declared({"dp": 4}, {"micro_batches": 5}, network=SLOW_DP)),
     "micro_batches=4": (PIPELINE, declared({"dp": 2, "pp": 2}, {"micro_batches": 4})),
+    "bandwidth=0.5,axis=dp": (REPLICAS, declared({"dp": 4}, network={"axis_bytes_per_second": {"dp": 20e9}})),
     "bandwidth=2,axis=dp": (REPLICAS, declared({"dp": 4}, network={"axis_bytes_per_second": {"dp": 80e9}})),
     "comm_dtype=fp8,axis=dp": (REPLICAS, declared({"dp": 4}, network={"axis_bytes_per_second": {"dp": 80e9}})),
     "latency=4,axis=tp": (

@@ -18,6 +18,10 @@ PAIRS = [
     ("zero3-prefetch", "prefetch=off", "zero3-no-prefetch"),
     ("zero0", "zero=1", "zero1"),
     ("zero1", "zero=0", "zero0"),
+    ("zero0", "zero=3", "zero3-prefetch"),
+    ("zero3-prefetch", "zero=0", "zero0"),
+    ("zero1", "zero=3", "zero3-prefetch"),
+    ("zero3-prefetch", "zero=1", "zero1"),
     ("slow-rank", "rank_as_peers=2", "slow-rank-repaired"),
 ]
 
@@ -30,6 +34,15 @@ def test_a_recorded_change_is_predicted(before: str, edit: str, after: str, tmp_
     measured = 1 - unedited(other).mean_measured_ns / predicted.before_ns
     assert predicted.gain_fraction * measured > 0
     assert abs(predicted.gain_fraction - measured) <= predicted.error_fraction
+
+
+@pytest.mark.skipif(not (TRACES / "recorded-zero0").is_dir(), reason="the recorded runs are not here")
+def test_over_gloo_all_that_a_message_takes_may_be_its_bytes(tmp_path: Path) -> None:
+    """What looks like latency on shared cores is time that a slower link may stretch as well."""
+    tables = open_run(TRACES / "recorded-zero0", cache_dir=tmp_path).tables
+    likely, worst = (predict(tables, [parse_edit(f"{name}=0.1,axis=dp")]) for name in ("bandwidth", "comm_faster"))
+    assert worst.gain_fraction < likely.gain_fraction < 0
+    assert likely.gain_fraction - worst.gain_fraction <= likely.error_fraction + 1e-9
 
 
 @pytest.mark.parametrize("name", sorted(each.name for each in TRACES.glob("recorded-*")))

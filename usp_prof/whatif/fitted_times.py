@@ -168,6 +168,11 @@ class Network:
         )
 
 
+def over_gloo(tables: TableSet) -> bool:
+    """Say whether gloo carries the run's messages."""
+    return any(tables.columns("collectives", rank).matches("library", "gloo").any() for rank in tables.ranks)
+
+
 def network_of(tables: TableSet) -> Network:
     """Fit the run's network, once."""
     return tables.memo("whatif network", lambda: _fit_network(tables))

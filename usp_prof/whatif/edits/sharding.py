@@ -15,13 +15,13 @@ from usp_prof.replay.node_work import BACKWARD, FORWARD, OPTIMIZER, work_of
 from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.edits.zero_messages import (
     SLOWER,
+    TOGETHER,
     gathers_of_layers,
     gathers_of_weights,
-    over_gloo,
     reductions,
     reductions_beside_backward,
 )
-from usp_prof.whatif.fitted_times import kernel_times, network_of, on_axis
+from usp_prof.whatif.fitted_times import kernel_times, network_of, on_axis, over_gloo
 
 if TYPE_CHECKING:
     from usp_prof.model.edit import Edit
@@ -47,7 +47,12 @@ def zero(graph: Graph, request: Request) -> Graph:
     is_gloo = over_gloo(request.tables)
     if wanted == now or (not is_gloo and {wanted, now} == {1, 2}):
         return graph
-    whole = reductions(graph, request)
+    # Over gloo stages 0 and 1 have several messages on their way at once, stages 2 and 3 one after the other.
+    is_regrouped = is_gloo and (now >= SHARDED_GRADIENTS) != (wanted >= SHARDED_GRADIENTS)
+    whole = reductions(graph, request, slower=TOGETHER if is_regrouped else SLOWER)
+    if is_regrouped and request.cautious:
+        longer = graph.transfer * TOGETHER
+        graph = graph.with_changes(transfer=np.where(whole.rows, longer, graph.transfer).astype(np.int64))
     gathers = _gathers(graph, request)
     phase = np.append(work_of(request.tables).phase, np.zeros(graph.added, np.int64))
     if min(wanted, now) == 0:

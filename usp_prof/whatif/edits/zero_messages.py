@@ -23,21 +23,18 @@ from usp_prof.replay.insertion import Added
 from usp_prof.replay.node_work import BACKWARD, OPTIMIZER, work_of
 from usp_prof.replay.peers import calls_of
 from usp_prof.whatif.edits.layer_passes import first_forwards, heads, passes_of, ready_after
-from usp_prof.whatif.fitted_times import network_of, on_axis
+from usp_prof.whatif.fitted_times import network_of, on_axis, over_gloo
 
 if TYPE_CHECKING:
     from usp_prof.replay.graph import Flags, Graph
-    from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.edits.kind import Request
 
 
 SLOWER = 1.25
 """Cautiously, a gather takes so many times what a reduction of as many bytes does."""
-
-
-def over_gloo(tables: TableSet) -> bool:
-    """Say whether gloo carries the run's messages."""
-    return any(tables.columns("collectives", rank).matches("library", "gloo").any() for rank in tables.ranks)
+TOGETHER = 1.4
+"""Cautiously, where messages that shared their ranks' sockets follow one another, or the other way round: between
+recordings of ZeRO-0 to -3 over gloo, on links that bound the step, what a message takes was up to 1.3 times off."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,8 +48,8 @@ class Reductions:
     """As a gather of all these bytes would take."""
 
 
-def reductions(graph: Graph, request: Request) -> Reductions:
-    """Find what reduces gradients over the data-parallel ranks."""
+def reductions(graph: Graph, request: Request, *, slower: float = SLOWER) -> Reductions:
+    """Find what reduces gradients over the data-parallel ranks; cautiously, gathers take `slower` times as long."""
     found, rows = network_of(request.tables), on_axis(graph, request, "dp")
     kinds = [op in ("all_reduce", "reduce_scatter") for op in found.op]
     reduces = found.spread(graph, np.array(kinds, bool)[found.op_code], 0.0) > 0
@@ -74,9 +71,9 @@ def reductions(graph: Graph, request: Request) -> Reductions:
     return Reductions(
         np.asarray(rows),
         {rank: int(groups[np.flatnonzero(mine[rank])[0]]) for rank in ranks},
-        latency * (SLOWER if request.cautious else 1.0),
+        latency * (slower if request.cautious else 1.0),
         {
-            rank: float(only[rows].sum()) * _apart(graph, rows) / steps * (SLOWER if request.cautious else 1.0)
+            rank: float(only[rows].sum()) * _apart(graph, rows) / steps * (slower if request.cautious else 1.0)
             for rank, rows in mine.items()
         },
     )
