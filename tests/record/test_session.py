@@ -15,6 +15,8 @@ from usp_prof import record
 from usp_prof.contract import Manifest
 from usp_prof.record.export import enrich
 from usp_prof.record.join import recorded_entries
+from usp_prof.record.options import settle
+from usp_prof.record.rank_record import RankRecord
 from usp_prof.record.surroundings import survey
 from usp_prof.record.trace_text import ENCODING
 
@@ -156,6 +158,60 @@ def test_a_trace_that_cannot_be_written_does_not_stop_the_training(tmp_path: Pat
     (note,) = manifest_of(tmp_path).notes
     assert note.startswith("rank 0: writing the trace failed: IsADirectoryError")
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("prepare_trace", "beginning the recording failed"),
+        ("start_trace", "recording a step failed"),
+        ("stop_trace", "recording a step failed"),
+        ("export_chrome_trace", "writing the trace failed"),
+    ],
+)
+def test_whatever_the_profiler_raises_is_said_and_the_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, said: str
+) -> None:
+    whole = getattr(torch.profiler.profile, method)
+
+    def fail(profile: torch.profiler.profile, *arguments: str) -> None:
+        if method == "stop_trace":
+            whole(profile, *arguments)  # or it would go on beside the next tests
+        raise RuntimeError("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS")
+
+    monkeypatch.setattr(torch.profiler.profile, method, fail)
+    with (
+        pytest.warns(record.RecordingWarning, match=said),
+        record.session(tmp_path, **QUICK) as session,
+    ):
+        train(session, steps=5)
+    assert not list(tmp_path.glob("rank*"))
+    assert f"rank 0: {said}: RuntimeError: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS" in manifest_of(tmp_path).notes
+
+
+def test_a_window_that_fails_leaves_no_profiler_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = torch.profiler.record_function.__enter__
+
+    def fail_late(annotation: torch.profiler.record_function) -> object:
+        if annotation.name == "ProfilerStep#2":
+            raise RuntimeError("no annotation")
+        return opened(annotation)
+
+    def go_on() -> None:
+        with record.session(tmp_path, **QUICK) as session:
+            train(session)
+            assert not torch.autograd._profiler_enabled()
+
+    monkeypatch.setattr(torch.profiler.record_function, "__enter__", fail_late)
+    with pytest.warns(record.RecordingWarning, match="recording a step failed: RuntimeError: no annotation"):
+        go_on()
+    assert manifest_of(tmp_path).notes == ["rank 0: recording a step failed: RuntimeError: no annotation"]
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
+def test_what_ends_a_program_is_no_failure_of_the_recording(tmp_path: Path, ending: type[BaseException]) -> None:
+    with pytest.raises(ending), RankRecord(tmp_path, settle({})).surviving("anything"):
+        raise ending
 
 
 def test_a_failing_loop_leaves_the_steps_that_were_whole(tmp_path: Path, read_trace: Reader) -> None:

@@ -103,10 +103,15 @@ class RankRecord:
 
     @contextmanager
     def surviving(self, what: str) -> Iterator[None]:
-        """Turn a failure of the recording into a note: a training run must not die of being watched."""
+        """Turn a failure of the recording into a note and a warning: a training must not die of being watched.
+
+        Every kind of error is caught. The block may call the profiler, a device's library, a disk, a key-value store
+        or attributes of the user's model, and no list of what they raise is whole. None is silent: the note with the
+        error's type and message goes into `run.json`. Ctrl-C and `SystemExit` are no `Exception` and pass.
+        """
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - whatever a disk, a profiler or a store may raise
+        except Exception as error:  # noqa: BLE001 - see above
             self.note(f"{what} failed: {type(error).__name__}: {error}")
 
     def _peak(self) -> Peak:

@@ -211,7 +211,12 @@ class Session:
                 profiler.drop()
             self._record.note(f"a window is not recorded, since {other}; {HOW_TO_HAVE_BOTH}")
         except Exception:
-            self._profiler = None
+            # Of any kind, since it comes out of PyTorch's profiler or a device's library. The window is given up, so
+            # that no profiler goes on unread; `surviving`, which surrounds every call of this, says what went wrong.
+            profiler, self._profiler = self._profiler, None
+            if profiler is not None:
+                with self._record.surviving("ending the window that failed"):
+                    profiler.drop()
             raise
 
     @property

@@ -98,7 +98,7 @@ class WindowProfiler:
 
     def drop(self) -> None:
         """End the recording if it is still this one's; one that another profiler took over must not be touched."""
-        if self._step is not None and _torch_private.profiler_is_ours():
+        if _torch_private.profiler_is_ours():  # it is nobody's before `start`
             self._close()
             light.end()
             self._profile.stop_trace()
@@ -110,8 +110,9 @@ class WindowProfiler:
             raise OtherProfilerError("another profiler began during this window")
 
     def _open(self, step: int) -> None:
-        self._step = light.annotation(f"ProfilerStep#{step}")
-        self._step.__enter__()
+        annotation = light.annotation(f"ProfilerStep#{step}")
+        annotation.__enter__()
+        self._step = annotation
 
     def _close(self) -> None:
         if self._step is not None:
