@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 T = TypeVar("T")
+V = TypeVar("V", bound=np.generic)
 
 NEVER = np.iinfo(np.int64).min // 4
 """Earlier than everything: a bound that binds nothing."""
@@ -171,6 +172,10 @@ class Graph:
     def measured(self) -> Flags:
         """Mark the nodes that the trace holds."""
         return np.arange(len(self.nodes)) < len(self.nodes) - self.added
+
+    def spread(self, values: NDArray[V], *, missing: float) -> NDArray[V]:
+        """Give what is known of each measured node for all nodes: `missing` for those that edits put in behind them."""
+        return np.append(values, np.full(self.added, missing, dtype=values.dtype))
 
     def waits_as(self, other: Graph) -> bool:
         """Say whether nothing waits here for what it does not wait for there, so that one plan serves both."""

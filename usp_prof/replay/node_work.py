@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import first_rows, group_codes, lookup, range_at, rows_of
+from usp_prof.contract import PIPELINE_KINDS
 from usp_prof.model.hardware import Precision, element_bytes, precision
 from usp_prof.replay.build import graph_of
 from usp_prof.tables import calls
@@ -100,7 +101,7 @@ def _list(text: str) -> list[object]:
 
 
 FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in ("forward", "backward", "optimizer"))
-_KINDS = ("F", "B", "I", "W")
+WEIGHT_GRADIENT = PIPELINE_KINDS.index("W")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +111,7 @@ class Work:
     phase: Ints
     """FORWARD, BACKWARD, OPTIMIZER or 0."""
     kind: Ints
-    """Place of the action's kind in F, B, I, W."""
+    """Place of the action's kind in `PIPELINE_KINDS`; -1 outside of actions."""
     stage: Ints
     micro_batch: Ints
     shape: Ints
@@ -191,11 +192,13 @@ def _by_actions(tables: TableSet, rank: int, at: Ints, work: Ints, phase: Ints, 
     actions = tables.columns("actions", rank)
     around = _row_around(actions, np.arange(len(actions)), at)
     nodes, action = work[around >= 0], around[around >= 0]
-    kind = actions.by_text("kind", lambda text: _KINDS.index(text) if text in _KINDS else -1, missing=-1)[action]
+    kind = actions.by_text(
+        "kind", lambda text: PIPELINE_KINDS.index(text) if text in PIPELINE_KINDS else -1, missing=-1
+    )[action]
     columns["kind"][nodes] = kind
     columns["stage"][nodes] = actions["stage"][action]
     columns["micro_batch"][nodes] = actions["micro_batch"][action]
-    phase[nodes] = np.where(kind == _KINDS.index("F"), FORWARD, BACKWARD)
+    phase[nodes] = np.where(kind == PIPELINE_KINDS.index("F"), FORWARD, BACKWARD)
 
 
 def _row_around(ranges: Columns, rows: Ints, at: Ints) -> Ints:

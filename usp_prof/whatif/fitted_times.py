@@ -22,16 +22,15 @@ from usp_prof.replay.node_work import Family, work_of
 from usp_prof.replay.peers import calls_of
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.replay.graph import Ints
-    from usp_prof.tables.table_set import TableSet
-
-    Floats = NDArray[np.float64]
     from collections.abc import Sequence
 
-    from usp_prof.replay.graph import Flags, Graph
+    from numpy.typing import NDArray
+
+    from usp_prof.replay.graph import Flags, Graph, Ints
+    from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.edits.kind import Request
+
+    Floats = NDArray[np.float64]
 
 
 FEWEST = 3
@@ -59,7 +58,7 @@ class KernelTimes:
         else:
             ratio = change
         if cautious:
-            ratio = np.where(change < 1, ratio * (1 + CAUTION), np.where(change > 1, ratio * (1 + CAUTION), ratio))
+            ratio = np.where(change != 1, ratio * (1 + CAUTION), ratio)
         least = np.where(change < 1, np.minimum(duration, self.shortest_ns), 0)
         return np.asarray(np.rint(np.maximum(duration * ratio, least)), np.int64)
 

@@ -47,7 +47,7 @@ def link_as_peers(graph: Graph, request: Request) -> Graph:
 def comm_hidden(graph: Graph, request: Request) -> Graph:
     """Let only the optimizer and the next step wait for communication; keys: axis, op. What is left stays exposed."""
     rows, edges = talk(graph, request), graph.edges
-    of_optimizer = np.append(work_of(request.tables).phase == OPTIMIZER, np.zeros(graph.added, dtype=bool))
+    of_optimizer = graph.spread(work_of(request.tables).phase == OPTIMIZER, missing=False)
     gone = (edges.kind == EdgeKind.WAIT) & rows[edges.source] & ~of_optimizer[edges.target]
     return graph.with_changes(edges=edges.take(~gone))
 

@@ -35,7 +35,7 @@ def compute_faster(graph: Graph, request: Request) -> Graph:
     if edit.place("rank"):
         rows &= graph.nodes.rank == int(edit.number("rank"))
     if edit.place("stage"):
-        stage = np.append(work_of(request.tables).stage, np.full(graph.added, -1))
+        stage = graph.spread(work_of(request.tables).stage, missing=-1)
         rows &= stage == int(edit.number("stage"))
     if edit.place("name"):
         rows &= lookup([edit.place("name") in name for name in graph.names], graph.nodes.name, missing=False)

@@ -51,8 +51,7 @@ def tensor_parallel(graph: Graph, request: Request) -> Graph:
     ratio, work = request.layout.tp / request.whole(), work_of(request.tables)
     graph = _communicating(graph, request, "tp", bytes_ratio=1.0)
     is_split = [_is_split(shape.family, shape.sizes, request.layout) for shape in work.shapes]
-    # Nodes that earlier edits added stand behind the measured ones, and have no shape.
-    rows = np.append(work.of_shapes(is_split) > 0, np.zeros(graph.added, dtype=bool)) | _optimizing(graph, request)
+    rows = graph.spread(work.of_shapes(is_split) > 0, missing=False) | _optimizing(graph, request)
     graph = _computing(graph, request, rows, ratio)
     return _less_sent(graph, request, ("dp",), ratio)
 
@@ -118,7 +117,7 @@ def _begins_to_cross(request: Request, axis: str, size: int) -> bool:
 def _computing(graph: Graph, request: Request, rows: Flags, ratio: float) -> Graph:
     """Multiply the work of some kernels."""
     work = work_of(request.tables)
-    flop = np.append(work.of_shapes([shape.flop for shape in work.shapes]), np.zeros(graph.added))
+    flop = graph.spread(work.of_shapes([shape.flop for shape in work.shapes]), missing=0)
     rows = rows & (graph.nodes.kind == NodeKind.COMPUTE)
     times = kernel_times(request.tables).scaled(graph.duration, flop, ratio, cautious=request.cautious)
     return graph.with_changes(duration=np.where(rows, times, graph.duration))
@@ -139,7 +138,7 @@ def _less_sent(graph: Graph, request: Request, axes: tuple[str, ...], ratio: flo
 def _optimizing(graph: Graph, request: Request) -> Flags:
     """Mark the work of the optimizer."""
     work: Work = work_of(request.tables)
-    return np.append(work.phase == OPTIMIZER, np.zeros(graph.added, dtype=bool))
+    return graph.spread(work.phase == OPTIMIZER, missing=False)
 
 
 def _is_split(family: Family, sizes: frozenset[int], layout: Layout) -> bool:

@@ -32,7 +32,7 @@ def comm_dtype(graph: Graph, request: Request) -> Graph:
     if not wanted:
         raise UsageError(f"edit {request.edit}: {request.edit.value!r} is no number type", hint="fp8, bf16, fp16, fp32")
     rows, work = talk(graph, request), work_of(request.tables)
-    element = np.append(work.element, np.full(graph.added, -1))
+    element = graph.spread(work.element, missing=-1)
     known = rows & (element > 0)
     if not known.any():
         raise UsageError(f"edit {request.edit}: the trace does not say which types are sent", hint="record shapes")
@@ -60,7 +60,7 @@ def matmul_dtype(graph: Graph, request: Request) -> Graph:
     for shape in work.shapes:
         own = device.peak(shape.precision) if shape.family is Family.PRODUCT and shape.precision else 0.0
         ratios.append(reached(peak / own, share) if own else 1.0)
-    ratio = np.append(work.of_shapes(ratios), np.ones(graph.added))
+    ratio = graph.spread(work.of_shapes(ratios), missing=1)
     rows = (graph.nodes.kind == NodeKind.COMPUTE) & (ratio > 0) & (ratio != 1)
     constant = np.minimum(kernel_times(request.tables).constant_ns, graph.duration)
     faster = constant + (graph.duration - constant) / np.where(rows, ratio, 1.0)
@@ -109,7 +109,7 @@ def device(graph: Graph, request: Request) -> Graph:
     peak, memory, link = _ratios(request)
     work = work_of(request.tables)
     of_work = [peak if shape.family is not Family.OTHER else memory for shape in work.shapes]
-    ratio = np.append(work.of_shapes(of_work), np.zeros(graph.added))
+    ratio = graph.spread(work.of_shapes(of_work), missing=0)
     ratio = np.where(ratio > 0, ratio, memory)
     compute = graph.nodes.kind == NodeKind.COMPUTE
     duration = np.where(compute, np.rint(graph.duration / ratio), graph.duration).astype(np.int64)

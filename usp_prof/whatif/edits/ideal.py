@@ -48,7 +48,7 @@ def _hosts(graph: Graph, request: Request) -> list[int]:
     if edit.place("rank"):
         return [int(edit.number("rank"))]
     if edit.place("stage"):
-        stage = np.append(work_of(request.tables).stage, np.full(graph.added, -1))
+        stage = graph.spread(work_of(request.tables).stage, missing=-1)
         there = set(graph.nodes.rank[stage == int(edit.number("stage"))].tolist())
         return sorted(there)
     return list(ranks)
@@ -60,7 +60,7 @@ def _chosen(graph: Graph, request: Request) -> tuple[Flags, Flags]:
     measured = graph.measured
     compute = (graph.nodes.kind == NodeKind.COMPUTE) & (graph.nodes.step >= 0) & measured
     talks = graph.tied & measured & (graph.nodes.kind == NodeKind.COMMUNICATION)
-    stage, kind = (np.append(each, np.full(graph.added, -1)) for each in (work.stage, work.kind))
+    stage, kind = (graph.spread(each, missing=-1) for each in (work.stage, work.kind))
     if edit.place("axis"):
         return np.zeros_like(compute), np.asarray(talks & on_axis(graph, request, edit.place("axis")))
     if not edit.places:
@@ -83,7 +83,7 @@ def _mean(graph: Graph, request: Request) -> Ints:
     for place, ranks in enumerate(peer_groups(request.tables, graph)):
         peers[list(ranks)] = place
     stage, kind, shape, number = (
-        np.append(each, np.full(graph.added, -1)) for each in (work.stage, work.kind, work.shape, work.micro_batch)
+        graph.spread(each, missing=-1) for each in (work.stage, work.kind, work.shape, work.micro_batch)
     )
     same = group_codes(peers[nodes.rank], stage, kind, shape, nodes.name, nodes.kind)
     cell = group_codes(same, nodes.rank, nodes.step, number)

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.replay.graph import EdgeKind, NodeKind
-from usp_prof.replay.node_work import BACKWARD, FORWARD, work_of
+from usp_prof.replay.node_work import BACKWARD, FORWARD, WEIGHT_GRADIENT, work_of
 
 if TYPE_CHECKING:
     from usp_prof.replay.graph import Graph, Ints
     from usp_prof.tables.table_set import TableSet
-
-_W = 3
-"""Pipeline action: gradients of weights alone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +30,9 @@ def passes_of(graph: Graph, tables: TableSet, rank: int) -> list[Pass]:
     count = len(work.phase)
     rows = np.flatnonzero((graph.nodes.kind[:count] == NodeKind.COMPUTE) & (graph.nodes.rank[:count] == rank))
     rows = rows[
-        np.isin(work.phase[rows], (FORWARD, BACKWARD)) & (work.kind[rows] != _W) & (graph.nodes.step[rows] >= 0)
+        np.isin(work.phase[rows], (FORWARD, BACKWARD))
+        & (work.kind[rows] != WEIGHT_GRADIENT)
+        & (graph.nodes.step[rows] >= 0)
     ]
     rows = rows[np.argsort(graph.nodes.start[rows], kind="stable")]
     keys = np.stack([values[rows] for values in (graph.nodes.step, work.phase, work.stage, work.micro_batch)]).T
@@ -63,9 +62,9 @@ def heads(graph: Graph, rows: Ints, layers: int) -> list[tuple[int, int]]:
     place = np.searchsorted(done, wanted)
     earlier = np.maximum(place - 1, 0)
     place = np.where(wanted - done[earlier] < done[place] - wanted, earlier, place)
-    heads = rows[np.minimum(place, len(rows) - 1)].tolist()
+    first_nodes = rows[np.minimum(place, len(rows) - 1)].tolist()
     lane = graph.nodes.lane
-    return [(layer, head) for layer, head in enumerate(heads) if head > 0 and lane[head] == lane[head - 1]]
+    return [(layer, node) for layer, node in enumerate(first_nodes) if node > 0 and lane[node] == lane[node - 1]]
 
 
 def ready_after(graph: Graph) -> Ints:

@@ -35,7 +35,7 @@ _REDUCES = ("all_reduce", "reduce_scatter")
 def sync_overlapped(graph: Graph, request: Request) -> Graph:
     """Let each reduction of gradients begin in backward when its share is ready, and only the optimizer wait; axis."""
     work, nodes = work_of(request.tables), graph.nodes
-    phase = np.append(work.phase, np.zeros(graph.added, np.int64))
+    phase = graph.spread(work.phase, missing=0)
     is_bucket = talk(graph, request) & (nodes.step >= 0) & _reduces(graph, request)
     is_compute = (nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0)
     # Rows of the compute and of the buckets in each cell: one rank's step.

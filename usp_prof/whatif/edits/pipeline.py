@@ -137,7 +137,7 @@ def micro_batches(graph: Graph, request: Request) -> Graph:
             f"edit {request.edit}: the run shows {shown} a step, not what one without gradient sync takes",
             hint="record with gradient accumulation, and marks for each pass (pp::F mb=..., or train::fwd_bwd)",
         )
-    number = np.append(number, np.full(graph.added, -1))
+    number = graph.spread(number, missing=-1)
     factor = np.where((number >= 0) & (number < now - 1), (wanted - 1) / (now - 1), 1.0)
     edges = graph.edges
     lag = np.rint(edges.lag * factor[edges.target]).astype(np.int64)

@@ -16,12 +16,12 @@ from usp_prof.columns.rows import lookup
 from usp_prof.model.errors import UsageError
 from usp_prof.replay import backward
 from usp_prof.replay.graph import NodeKind
-from usp_prof.replay.node_work import BACKWARD, FORWARD, Family, Work, work_of
+from usp_prof.replay.node_work import BACKWARD, FORWARD, WEIGHT_GRADIENT, Family, Work, work_of
 from usp_prof.whatif.edits.kind import EditKind, Request
 
 if TYPE_CHECKING:
     from usp_prof.model.edit import Edit
-    from usp_prof.replay.graph import Flags, Graph, Ints
+    from usp_prof.replay.graph import Flags, Graph
     from usp_prof.whatif.layout import Layout
 
 NONE, SELECTIVE, FULL = "none", "selective", "full"
@@ -66,8 +66,8 @@ def _repeats_by_flop(graph: Graph, work: Work, present: Flags) -> float:
 
     Each product has two of its size in backward: all else there is forward again.
     """
-    flop = _spread(graph, work.of_shapes([shape.flop for shape in work.shapes]))
-    phase = _measured(graph, work.phase)
+    flop = graph.spread(work.of_shapes([shape.flop for shape in work.shapes]), missing=0)
+    phase = graph.spread(work.phase, missing=-1)
     forward, backward = flop[phase == FORWARD].sum(), flop[phase == BACKWARD].sum()
     once = flop[present].sum()
     return max(1.0, float((backward - 2 * forward) / once)) if once else 1.0
@@ -75,16 +75,16 @@ def _repeats_by_flop(graph: Graph, work: Work, present: Flags) -> float:
 
 def _part(graph: Graph, work: Work, which: str, layout: Layout) -> Flags:
     """Mark the forward nodes that are run again."""
-    forward = (_measured(graph, work.phase) == FORWARD) & _on_device(graph)
+    forward = (graph.spread(work.phase, missing=-1) == FORWARD) & _on_device(graph)
     forward &= ~_on_other_axes(graph)
     if which == NONE:
         return np.zeros_like(forward)
     if which == SELECTIVE:
         families = [shape.family is Family.ATTENTION for shape in work.shapes]
-        return np.asarray(forward & (_spread(graph, work.of_shapes(families)) > 0))
+        return np.asarray(forward & (graph.spread(work.of_shapes(families), missing=0) > 0))
     vocabulary = layout.model.vocab // max(layout.tp, 1) if layout.model else 0
     head = [bool(vocabulary) and shape.family is Family.PRODUCT and vocabulary in shape.sizes for shape in work.shapes]
-    return np.asarray(forward & ~(_spread(graph, work.of_shapes(head)) > 0))
+    return np.asarray(forward & ~(graph.spread(work.of_shapes(head), missing=0) > 0))
 
 
 def _on_other_axes(graph: Graph) -> Flags:
@@ -95,12 +95,13 @@ def _on_other_axes(graph: Graph) -> Flags:
 
 def _with_backward(graph: Graph, work: Work, again: np.ndarray) -> Graph:
     """Lengthen each stage's backward, compute and communication apart, by what is run again (or shorten it)."""
-    backward = (_measured(graph, work.phase) == BACKWARD) & ~_on_other_axes(graph) & _on_device(graph)
-    backward &= _measured(graph, work.kind) != 3  # where backward is split, the gradient of the input waits for it
+    backward = (graph.spread(work.phase, missing=-1) == BACKWARD) & ~_on_other_axes(graph) & _on_device(graph)
+    # Where backward is split, the gradient of the input waits for it.
+    backward &= graph.spread(work.kind, missing=-1) != WEIGHT_GRADIENT
     own = np.where(graph.tied, graph.transfer, graph.duration).astype(np.float64)
     talks = graph.nodes.kind == NodeKind.COMMUNICATION
     place = np.where(talks, graph.nodes.axis + 1, 0)
-    key = np.stack([graph.nodes.rank, _measured(graph, work.stage), place])
+    key = np.stack([graph.nodes.rank, graph.spread(work.stage, missing=-1), place])
     _, group = np.unique(key, axis=1, return_inverse=True)
     group = group.ravel()
     whole = np.bincount(group, np.where(backward, own, 0.0))
@@ -117,15 +118,6 @@ def _with_backward(graph: Graph, work: Work, again: np.ndarray) -> Graph:
 
 def _on_device(graph: Graph) -> Flags:
     return np.isin(graph.nodes.kind, (NodeKind.COMPUTE, NodeKind.COMMUNICATION))
-
-
-def _measured(graph: Graph, values: Ints) -> Ints:
-    """Spread what is known of measured nodes over those that edits added, which have none of it."""
-    return np.append(values, np.full(graph.added, -1, np.int64))
-
-
-def _spread(graph: Graph, values: np.ndarray) -> np.ndarray:
-    return np.append(values, np.zeros(graph.added))
 
 
 def _relaid(layout: Layout, edit: Edit) -> Layout:

@@ -54,7 +54,7 @@ def zero(graph: Graph, request: Request) -> Graph:
         longer = graph.transfer * TOGETHER
         graph = graph.with_changes(transfer=np.where(whole.rows, longer, graph.transfer).astype(np.int64))
     gathers = _gathers(graph, request)
-    phase = np.append(work_of(request.tables).phase, np.zeros(graph.added, np.int64))
+    phase = graph.spread(work_of(request.tables).phase, missing=0)
     if min(wanted, now) == 0:
         if not is_gloo:
             graph = _reduced(graph, request, whole.rows, 0.5 if now == 0 else 2.0)
@@ -74,7 +74,7 @@ def prefetch(graph: Graph, request: Request) -> Graph:
     """Ask for a layer's weights while the layer before computes (on), or when they are needed (off); needs ZeRO-3."""
     if request.edit.value not in ("on", "off"):
         raise UsageError(f"edit {request.edit}: prefetch is on or off", hint="prefetch=on")
-    phase = np.append(work_of(request.tables).phase, np.zeros(graph.added, np.int64))
+    phase = graph.spread(work_of(request.tables).phase, missing=0)
     rows = np.flatnonzero(_gathers(graph, request) & np.isin(phase, (FORWARD, BACKWARD)) & graph.tied)
     if not len(rows):
         raise UsageError(
@@ -85,7 +85,7 @@ def prefetch(graph: Graph, request: Request) -> Graph:
     work = work_of(request.tables)
     passes = [
         phase[rows],
-        *(np.append(each, np.full(graph.added, -1))[rows] for each in (work.stage, work.micro_batch)),
+        *(graph.spread(each, missing=-1)[rows] for each in (work.stage, work.micro_batch)),
     ]
     keys = (*passes, graph.nodes.step[rows], graph.nodes.rank[rows])
     order = np.lexsort((graph.nodes.start[rows], *keys))

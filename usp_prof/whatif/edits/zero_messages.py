@@ -53,7 +53,7 @@ def reductions(graph: Graph, request: Request, *, slower: float = SLOWER) -> Red
     found, rows = network_of(request.tables), on_axis(graph, request, "dp")
     kinds = [op in ("all_reduce", "reduce_scatter") for op in found.op]
     reduces = found.spread(graph, np.array(kinds, bool)[found.op_code], 0.0) > 0
-    phase = np.append(work_of(request.tables).phase, np.zeros(graph.added, np.int64))
+    phase = graph.spread(work_of(request.tables).phase, missing=0)
     rows = rows & reduces & graph.tied & (phase != OPTIMIZER)
     if not rows.any():
         raise UsageError(
@@ -146,7 +146,7 @@ def _added(messages: list[Message], name: str) -> Added:
 
 def gathers_of_weights(graph: Graph, request: Request, whole: Reductions) -> Added:
     """Gather all weights once a step, after the optimizer; what its stream does in the next step waits for them."""
-    phase = np.append(work_of(request.tables).phase, np.zeros(graph.added, np.int64))
+    phase = graph.spread(work_of(request.tables).phase, missing=0)
     compute = (graph.nodes.kind == NodeKind.COMPUTE) & graph.measured
     work = ~graph.nodes.of_host & (graph.nodes.kind != NodeKind.COMMUNICATION) & graph.measured
     messages: list[Message] = []
@@ -199,7 +199,7 @@ def gathers_of_layers(graph: Graph, request: Request, whole: Reductions, *, kept
 def reductions_beside_backward(graph: Graph, request: Request, whole: Reductions) -> Added:
     """Let the run's own reductions be waited for after backward alone: over gloo FSDP2 waits for each layer's."""
     nodes = graph.nodes
-    phase = np.append(work_of(request.tables).phase, np.zeros(graph.added, np.int64))
+    phase = graph.spread(work_of(request.tables).phase, missing=0)
     backward = (nodes.kind == NodeKind.COMPUTE) & (phase == BACKWARD)
     posts = graph.edges.take(graph.edges.kind == EdgeKind.ISSUE)
     posted_by = np.full(len(nodes), -1, np.int64)
