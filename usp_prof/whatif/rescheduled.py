@@ -201,6 +201,3 @@ def _duration(pipeline: Pipeline, action: Action, stages: int) -> int:
         return round(of(min(int(action.stage / cut), pipeline.stages - 1)) / cut) + pipeline.overhead_ns
     whole = round(1 / cut)  # several measured stages become one
     return round(sum(of(action.stage * whole + part) for part in range(whole))) + pipeline.overhead_ns
-
-
-__all__ = ["BALANCE", "SCHEDULE", "Pipeline", "Rescheduled", "pipeline_of", "reschedule"]

@@ -16,7 +16,8 @@ from usp_prof.replay.build import graph_of
 from usp_prof.replay.peers import compute_per_step
 from usp_prof.schedule import named
 from usp_prof.whatif.layout import layout_of
-from usp_prof.whatif.rescheduled import pipeline_of, reschedule
+from usp_prof.whatif.recorded_pipeline import pipeline_of
+from usp_prof.whatif.rescheduled import reschedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -43,13 +43,14 @@ def sync_overlapped(graph: Graph, request: Request) -> Graph:
     compute_rows, bucket_rows = np.flatnonzero(is_compute), np.flatnonzero(is_bucket)
     compute_of_cell = {code: compute_rows[each] for code, each in rows_by_code(cell[compute_rows]).items()}
 
-    in_backward, transfer = np.zeros(len(nodes), dtype=bool), graph.transfer.copy()
-    moved, completed_by = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    bucket_before, bucket_after = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    in_backward, is_moved = np.zeros(len(nodes), dtype=bool), np.zeros(len(nodes), dtype=bool)
+    transfer = graph.transfer.copy()
+    nothing = np.zeros(0, np.int64)
+    sources, targets = [nothing], [nothing]  # of the new edges: what a moved bucket waits for, and the bucket
     for code, each in rows_by_code(cell[bucket_rows]).items():
         buckets = bucket_rows[each]
         buckets = buckets[np.argsort(nodes.start[buckets], kind="stable")]
-        backward = _last_backward(graph, compute_of_cell.get(code, compute_rows[:0]), phase)
+        backward = _last_backward(graph, compute_of_cell.get(code, nothing), phase)
         if not len(backward):
             continue
         in_backward[backward] = True
@@ -57,23 +58,21 @@ def sync_overlapped(graph: Graph, request: Request) -> Graph:
         is_late[-1:] = False  # the last to be ready has nothing to hide behind
         if not is_late.any():
             continue
-        moved.append(buckets[is_late])
-        completed_by.append(_completed_by(graph, request.tables, work, buckets, backward)[is_late])
-        bucket_before.append(buckets[:-1][is_late[:-1]])
-        bucket_after.append(buckets[1:][is_late[:-1]])
+        is_moved[buckets[is_late]] = True
+        before, following = buckets[:-1][is_late[:-1]], buckets[1:][is_late[:-1]]
+        sources += [_completed_by(graph, request.tables, work, buckets, backward)[is_late], before]
+        targets += [buckets[is_late], following]
         is_alone = is_late | np.append(False, is_late[:-1])
         shares = fair_shares(nodes.end[buckets] - graph.transfer[buckets], nodes.end[buckets])
         transfer[buckets[is_alone]] = shares[is_alone]
     if not in_backward.any():
         return graph
 
-    is_moved = np.zeros(len(nodes), dtype=bool)
-    is_moved[np.concatenate(moved)] = True
     edges = graph.edges
     backward_waits = is_bucket[edges.source] & (edges.kind == EdgeKind.WAIT) & in_backward[edges.target]
     old_begins = is_moved[edges.target] & np.isin(edges.kind, (EdgeKind.ISSUE, EdgeKind.LAUNCH, EdgeKind.WAIT))
     edges = edges.take(~(backward_waits | old_begins))
-    source, target = np.concatenate([*completed_by, *bucket_before]), np.concatenate([*moved, *bucket_after])
+    source, target = np.concatenate(sources), np.concatenate(targets)
     edges = with_edges(edges, source, target, at_end=np.ones(len(target), dtype=bool), kind=EdgeKind.ISSUE)
     gap = np.where(is_moved, np.minimum(graph.gap, 0), graph.gap)
     return graph.with_changes(edges=edges, gap=gap, transfer=transfer, rewired=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import lookup
+from usp_prof.columns.rows import group_codes, lookup
 from usp_prof.model.errors import UsageError
 from usp_prof.replay import backward
 from usp_prof.replay.graph import NodeKind
@@ -67,15 +67,15 @@ def _repeats_by_flop(graph: Graph, work: Work, present: Flags) -> float:
     Each product has two of its size in backward: all else there is forward again.
     """
     flop = graph.spread(work.of_shapes([shape.flop for shape in work.shapes]), missing=0)
-    phase = graph.spread(work.phase, missing=-1)
-    forward, backward = flop[phase == FORWARD].sum(), flop[phase == BACKWARD].sum()
+    phase = graph.spread(work.phase, missing=0)
+    in_forward, in_backward = flop[phase == FORWARD].sum(), flop[phase == BACKWARD].sum()
     once = flop[present].sum()
-    return max(1.0, float((backward - 2 * forward) / once)) if once else 1.0
+    return max(1.0, float((in_backward - 2 * in_forward) / once)) if once else 1.0
 
 
 def _part(graph: Graph, work: Work, which: str, layout: Layout) -> Flags:
     """Mark the forward nodes that are run again."""
-    forward = (graph.spread(work.phase, missing=-1) == FORWARD) & _on_device(graph)
+    forward = (graph.spread(work.phase, missing=0) == FORWARD) & _on_device(graph)
     forward &= ~_on_other_axes(graph)
     if which == NONE:
         return np.zeros_like(forward)
@@ -94,22 +94,24 @@ def _on_other_axes(graph: Graph) -> Flags:
 
 
 def _with_backward(graph: Graph, work: Work, again: np.ndarray) -> Graph:
-    """Lengthen each stage's backward, compute and communication apart, by what is run again (or shorten it)."""
-    backward = (graph.spread(work.phase, missing=-1) == BACKWARD) & ~_on_other_axes(graph) & _on_device(graph)
+    """Lengthen each stage's backward, compute and communication apart, by what is run again (or shorten it).
+
+    `again` holds for each node how often more it runs: 1 where it will be run again, -1 where it no longer is.
+    """
+    is_backward = (graph.spread(work.phase, missing=0) == BACKWARD) & ~_on_other_axes(graph) & _on_device(graph)
     # Where backward is split, the gradient of the input waits for it.
-    backward &= graph.spread(work.kind, missing=-1) != WEIGHT_GRADIENT
-    own = np.where(graph.tied, graph.transfer, graph.duration).astype(np.float64)
+    is_backward &= graph.spread(work.kind, missing=-1) != WEIGHT_GRADIENT
+    taken = np.where(graph.tied, graph.transfer, graph.duration).astype(np.float64)
+    # A group: one rank's stage, and 0 for its compute or 1 + the axis of its communication.
     talks = graph.nodes.kind == NodeKind.COMMUNICATION
-    place = np.where(talks, graph.nodes.axis + 1, 0)
-    key = np.stack([graph.nodes.rank, graph.spread(work.stage, missing=-1), place])
-    _, group = np.unique(key, axis=1, return_inverse=True)
-    group = group.ravel()
-    whole = np.bincount(group, np.where(backward, own, 0.0))
-    if not whole.any():
+    axis = np.where(talks, graph.nodes.axis + 1, 0)
+    group = group_codes(graph.nodes.rank, graph.spread(work.stage, missing=-1), axis)
+    now = np.bincount(group, np.where(is_backward, taken, 0.0))
+    if not now.any():
         raise UsageError("no work of the run is known to be backward", hint="mark train::forward and train::backward")
-    more = np.bincount(group, again * own)
-    factor = np.maximum(1 + more / np.maximum(whole, 1.0), 0.0)[group]
-    factor = np.where(backward, factor, 1.0)
+    more = np.bincount(group, again * taken)
+    factor_of_group = np.maximum(1 + more / np.maximum(now, 1.0), 0.0)
+    factor = np.where(is_backward, factor_of_group[group], 1.0)
     return graph.with_changes(
         duration=np.where(graph.tied, graph.duration, np.rint(graph.duration * factor)).astype(np.int64),
         transfer=np.where(graph.tied, np.rint(graph.transfer * factor), graph.transfer).astype(np.int64),
