@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -71,8 +72,11 @@ def find_all(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
 
 def _searched(tables: TableSet, selection: Selection) -> Found:
     from usp_prof.findings.search import search  # noqa: PLC0415 - the replay and all edits come with it
+    from usp_prof.replay.representatives import representatives  # noqa: PLC0415 - so does this
 
-    return search(tables, selection)
+    replayed = representatives(tables)
+    found = search(replayed.tables, selection, replayed.doubt)
+    return found if replayed.note is None else replace(found, skipped=tuple(sorted((*found.skipped, replayed.note))))
 
 
 def found_in(tables: TableSet, selection: Selection = EVERYTHING) -> Found:

@@ -68,8 +68,11 @@ CRITICAL_GAIN = 0.1
 """What must be certain of a gain, in fractions of the step, for a finding to be critical."""
 
 
-def search(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
-    """Ask every rule and predict what each finding is worth; findings of ranks outside the selection are left out."""
+def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0.0) -> Found:
+    """Ask every rule and predict what each finding is worth; findings of ranks outside the selection are left out.
+
+    `doubt` is the share of the step by which every gain may be further off than its prediction says.
+    """
     drafts: list[tuple[Rule, Draft]] = []
     failed: dict[str, str] = {}
     for each in all_rules():
@@ -91,7 +94,7 @@ def search(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
             refused.add(each.CODE)
             failed[each.CODE] = gain.message
         elif _counts(draft, gain, selection):
-            judged.append((each, draft, _as_known(draft, gain)))
+            judged.append((each, draft, _as_known(draft, gain, doubt)))
     judged = _in_order(judged)
     edits = [draft.edit for _, draft, _ in judged]
     joined = together(tables, edits, judged[0][2].gain_fraction if judged else 0.0)
@@ -99,6 +102,8 @@ def search(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
     skipped = inputs.skipped_rules(failed)
     skipped += [_apart(judged[place][0].CODE, reason) for place, reason in joined.left_out.items()]
     ideal = ideal_step(tables) if len(tables.ranks) > 1 else None
+    if ideal is not None:
+        ideal = replace(ideal, error_fraction=ideal.error_fraction + doubt)
     return Found(tuple(findings), tuple(sorted(skipped)), ideal)
 
 
@@ -123,8 +128,9 @@ def _in_order(judged: Sequence[tuple[Rule, Draft, Gain]]) -> list[tuple[Rule, Dr
     return sorted(judged, key=key)
 
 
-def _as_known(draft: Draft, gain: Gain) -> Gain:
+def _as_known(draft: Draft, gain: Gain, doubt: float) -> Gain:
     """Doubt a gain as its rule does: where a rule says by how much its edit speeds something up, that is a model."""
+    gain = replace(gain, error_fraction=gain.error_fraction + doubt)
     if draft.basis is None:
         return gain
     modelled = MODEL_DOUBT * abs(gain.gain_fraction) if draft.basis is Basis.MODELLED else 0.0

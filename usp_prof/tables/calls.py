@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
-from usp_prof.columns.rows import per_code, rows_by_code
+from usp_prof.columns.rows import numbered, per_code, rows_by_code
 from usp_prof.columns.table import Columns
 from usp_prof.model.schema import STEP, Schema, Scope, flag, integer, text
 from usp_prof.tables import clock
@@ -25,7 +26,8 @@ from usp_prof.tables.matching.members import (
 from usp_prof.tables.matching.same_calls import MatchedBy
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from usp_prof.tables.table_set import TableSet
@@ -102,11 +104,34 @@ class Calls:
         """Give the rows of one rank's parts, in order."""
         return self._of_rank.get(rank, np.zeros(0, np.int64))
 
+    def among(self, ranks: Sequence[int]) -> Calls:
+        """Give the calls that some of these ranks are members of, and these members' parts.
+
+        What is known of a call stays what all its members told; one that came last and is not among these is -1.
+        """
+        part_rows = np.flatnonzero(np.isin(self._part_columns["rank"], ranks))
+        call_rows, call = numbered(self._part_columns["call"][part_rows])
+        late_rank = self._call_columns["late_rank"][call_rows]
+        calls, parts = self.calls.take(call_rows), self.parts.take(part_rows)
+        return Calls(
+            _with(calls, call=np.arange(len(call_rows)), late_rank=np.where(np.isin(late_rank, ranks), late_rank, -1)),
+            _with(parts, call=call),
+            self.delivered_ns[part_rows],
+        )
+
     def pairs_of(self, rank: int) -> Int:
         """Give the rows of one rank's sends and receives whose other side was read."""
         rows, calls = self.rows_of(rank), self._call_columns
         both = calls.matches("matched_by", str(MatchedBy.P2P)) & calls["complete"]
         return np.asarray(rows[both[self._part_columns["call"][rows]]])
+
+
+def _with(rows: pa.Table, **columns: Int) -> pa.Table:
+    """Give a table with some of its integer columns made anew."""
+    for name, values in columns.items():
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, rows.schema.field(name), pa.array(values))
+    return rows
 
 
 def of(tables: TableSet) -> Calls:

@@ -98,6 +98,51 @@ class ChangedSource:
         self._source.let_go()
 
 
+class _Held:
+    """Tables of ranks as arrays, and what was made of each rank's: of many ranks as much as a bound allows."""
+
+    def __init__(self, sources: Mapping[int, Source]) -> None:
+        self._sources = sources
+        self._of_rank: dict[int, dict[object, object]] = {}
+        """By rank what is held of it; the rank that was asked for last comes last."""
+        self._bytes_of_rank: dict[int, int] = {}
+        """By rank how much its tables take, were all their columns read."""
+        self._bytes = 0
+        """Of all ranks that are held."""
+        self.has_many = len(sources) > FEW_RANKS
+
+    def once(self, rank: int, key: object, build: Callable[[], T]) -> T:
+        """Build something of one rank's tables, and keep it for as long as they are held."""
+        held = self._of_rank.setdefault(rank, {})
+        if key not in held:
+            held[key] = build()
+        if self.has_many:
+            self._of_rank[rank] = self._of_rank.pop(rank, held)
+            self._bound()
+        return held[key]  # type: ignore[return-value] # the key names the type
+
+    def has(self, rank: int, key: object) -> bool:
+        """Say whether something is held of a rank."""
+        return key in self._of_rank.get(rank, {})
+
+    def add(self, rank: int, size: int) -> None:
+        """Count a table that is held from now on."""
+        self._bytes_of_rank[rank] = self._bytes_of_rank.get(rank, 0) + size
+        self._bytes += size
+
+    def _bound(self) -> None:
+        """Let ranks go until those that are held keep to the bound.
+
+        Analyses take the ranks in turn, so the one that was used last comes again last: it goes first, but for the few
+        that may be in use. Were it the one that was used longest ago, each would be gone just before its turn.
+        """
+        while self._bytes > HELD_BYTES and len(self._of_rank) > _LATELY_USED:
+            rank = next(islice(reversed(self._of_rank), _LATELY_USED, None))
+            del self._of_rank[rank]
+            self._bytes -= self._bytes_of_rank.pop(rank, 0)
+            self._sources[rank].let_go()
+
+
 class TableSet:
     """The tables of a run. Derived results are built once and kept (`memo`), those of one rank beside its tables.
 
@@ -114,12 +159,7 @@ class TableSet:
         topology: Topology | None = None,
     ) -> None:
         self._sources = dict(sorted(sources.items()))
-        self._of_rank: dict[int, dict[object, object]] = {}
-        """By rank its tables as arrays and what was made of them; the rank that was asked for last comes last."""
-        self._bytes_of_rank: dict[int, int] = {}
-        """By rank how much its tables take, were all their columns read."""
-        self._held_bytes = 0
-        """Of all ranks that are held."""
+        self._held = _Held(self._sources)
         self._memo: dict[object, object] = {}
         self.manifest = manifest
         self.assumptions = NOTHING_ASSUMED
@@ -147,32 +187,25 @@ class TableSet:
 
     def _columns(self, name: str, rank: int) -> Columns:
         view = self.view(name, rank)
-        size = view.num_rows * len(view.schema) * 8
-        self._bytes_of_rank[rank] = self._bytes_of_rank.get(rank, 0) + size
-        self._held_bytes += size
+        self._held.add(rank, view.num_rows * len(view.schema) * 8)
         return Columns(view)
 
     def memo_of_rank(self, rank: int, key: object, build: Callable[[], T]) -> T:
         """Build something of one rank's tables, and keep it for as long as they are held."""
-        held = self._of_rank.setdefault(rank, {})
-        if key not in held:
-            held[key] = build()
-        if len(self._sources) > FEW_RANKS:
-            self._of_rank[rank] = self._of_rank.pop(rank, held)
-            self._bound()
-        return held[key]  # type: ignore[return-value] # the key names the type
+        return self._held.once(rank, key, build)
 
-    def _bound(self) -> None:
-        """Let ranks go until those that are held keep to the bound.
-
-        Analyses take the ranks in turn, so the one that was used last comes again last: it goes first, but for the few
-        that may be in use. Were it the one that was used longest ago, each would be gone just before its turn.
-        """
-        while self._held_bytes > HELD_BYTES and len(self._of_rank) > _LATELY_USED:
-            rank = next(islice(reversed(self._of_rank), _LATELY_USED, None))
-            del self._of_rank[rank]
-            self._held_bytes -= self._bytes_of_rank.pop(rank, 0)
-            self._sources[rank].let_go()
+    def only(self, ranks: Iterable[int]) -> TableSet:
+        """Give the tables of some ranks and what is known of the run; what is held of their ranks is held once."""
+        some = TableSet(
+            {rank: self._sources[rank] for rank in ranks},
+            manifest=self.manifest,
+            health=self.health,
+            topology=self.topology,
+        )
+        some._held = self._held
+        some.assumptions, some.incomparable = self.assumptions, self.incomparable
+        some.recorded = self.recorded or self
+        return some
 
     def together(self, name: str, columns: Sequence[str]) -> Columns:
         """Give some columns of one table of all ranks as arrays."""
@@ -184,7 +217,7 @@ class TableSet:
     def _one_by_one(self, name: str) -> Iterator[Columns]:
         """Give one table of each rank; of many ranks, one that is not held already is let go after its turn."""
         for rank in self.ranks:
-            if len(self._sources) <= FEW_RANKS or name in self._of_rank.get(rank, {}):
+            if not self._held.has_many or self._held.has(rank, name):
                 yield self.columns(name, rank)
             else:
                 yield Columns(self.view(name, rank))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes, occurrence, per_code, rows_by_code
+from usp_prof.columns.rows import group_codes, lowest_reached, occurrence, per_code, rows_by_code
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.matching import least_squares
 from usp_prof.tables.matching.normal_equations import Observations
@@ -258,19 +258,5 @@ def _components(domain: Int, ties: Ties) -> Int:
     label = np.arange(count)
     if len(ties.call):
         one, other, _ = _pairs(domain, ties)
-        label = _lowest_reached(one, other, label)
+        label = lowest_reached(one, other, label)
     return np.unique(label, return_inverse=True)[1][domain]
-
-
-def _lowest_reached(one: Int, other: Int, label: Int) -> Int:
-    """Give each clock the lowest that pairs lead to: both of a pair take the lower label, until nothing changes."""
-    while True:
-        lower = label.copy()
-        low = np.minimum(label[one], label[other])
-        np.minimum.at(lower, label[one], low)
-        np.minimum.at(lower, label[other], low)
-        while (lower[lower] != lower).any():  # a label that has got a lower one itself hands it on
-            lower = lower[lower]
-        if (lower == label).all():
-            return label
-        label = lower

@@ -1,0 +1,127 @@
+"""Representatives: which replicas stand for all, and that what is found in them is what is found in all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from usp_prof import open_run
+from usp_prof.findings.engine import find_all
+from usp_prof.findings.search import search
+from usp_prof.replay import representatives as chosen
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.representatives import representatives
+from usp_prof.replay.replays import unedited
+from usp_prof.synth.declaration import Declaration, with_events
+from usp_prof.synth.write import write
+from usp_prof.tables import calls, clock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from usp_prof.run import Run
+
+DP, TP, PP = 8, 2, 2
+SLOW_RANK = {"kind": "slow_rank", "rank": 5, "factor": 1.5}
+FAULTS = {
+    "slow-rank": {"faults": [SLOW_RANK]},
+    "slow-link": {"faults": [{"kind": "slow_link", "rank": 5, "axis": "tp", "factor": 8.0}]},
+    "stage-imbalance": {"speed": {"last_stage_factor": 1.6}},
+}
+
+
+def opened(folder: Path, dp: int = DP, tp: int = TP, pp: int = PP, events: int = 800, **what: object) -> Run:
+    """Make up and open a run of several replicas, hosts of eight ranks with clocks of their own."""
+    declared = {
+        "mesh": {"dp": dp, "tp": tp, "pp": pp},
+        "work": {"steps": 3, "micro_batches": 4},
+        "clocks": {"ranks_per_host": 8, "offset_ns": [0, 7_000_000, -3_000_000, 11_000_000]},
+    }
+    write(with_events(Declaration.from_dict(declared | what), events), folder / "run")
+    return open_run(folder / "run", cache_dir=folder / "store")
+
+
+def nodes_of_replicas(run: Run, count: float) -> int:
+    """Give about how many nodes so many replicas of the run have."""
+    return round(len(graph_of(run.tables).nodes) / DP * count)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Open a run of eight replicas, of which one has a slow rank."""
+    return opened(tmp_path_factory.mktemp("replicas"), **FAULTS["slow-rank"])
+
+
+class TestWhichRanks:
+    """Whole replicas, the late ones first."""
+
+    def test_a_run_within_the_bound_is_replayed_whole(self, run: Run) -> None:
+        assert representatives(run.tables).tables is run.tables
+        assert representatives(run.tables).note is None
+
+    def test_the_late_replica_and_ordinary_ones_are_taken_with_all_their_ranks(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(chosen, "MOST_NODES", nodes_of_replicas(run, 4.5))
+        ranks = representatives(run.tables).tables.ranks
+        assert len(ranks) == 4 * TP * PP
+        assert SLOW_RANK["rank"] in ranks
+        # Ranks run over tp, then dp, then pp: a replica is one place on dp.
+        places = {rank // TP % DP for rank in ranks}
+        assert set(ranks) == {rank for rank in run.ranks if rank // TP % DP in places}
+
+    def test_three_replicas_are_taken_however_low_the_bound(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(chosen, "MOST_NODES", 1)
+        assert len(representatives(run.tables).tables.ranks) == 3 * TP * PP
+
+    def test_one_replica_alone_is_replayed_whole(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(chosen, "MOST_NODES", 1)
+        tables = opened(tmp_path, dp=1, events=300).tables
+        assert representatives(tables).tables is tables
+
+
+class TestWhatTheyKeep:
+    """What all ranks told of clocks and calls."""
+
+    def test_clocks_and_calls_are_those_of_all_ranks(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(chosen, "MOST_NODES", nodes_of_replicas(run, 4.5))
+        part = representatives(run.tables).tables
+        assert clock.of(part) is clock.of(run.tables)
+        found, whole = calls.of(part), calls.of(run.tables)
+        assert found.columns()["complete"].all()
+        rows = np.isin(whole.part_columns()["rank"], part.ranks)
+        assert (found.part_columns()["wait_ns"] == whole.part_columns()["wait_ns"][rows]).all()
+        assert set(found.columns()["late_rank"].tolist()) <= {-1, *part.ranks}
+
+    def test_their_replay_is_what_was_measured(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(chosen, "MOST_NODES", nodes_of_replicas(run, 4.5))
+        assert unedited(representatives(run.tables).tables).error.max() == 0
+
+    def test_waits_for_ranks_left_out_are_in_the_doubt(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        # Four late replicas, each in another of the steps: the bound has room for one of them.
+        faults = [SLOW_RANK | {"rank": 2 * place, "step": 10 + place % 3, "factor": 2.0} for place in range(4)]
+        run = opened(tmp_path, tp=1, pp=1, events=600, faults=faults)
+        monkeypatch.setattr(chosen, "MOST_NODES", nodes_of_replicas(run, 3))
+        replayed = representatives(run.tables)
+        found = find_all(run.tables)
+        assert replayed.doubt > 0.1
+        assert replayed.note in found.skipped
+        assert found.findings
+        assert min(finding.error_fraction for finding in found.findings) > replayed.doubt
+
+
+@pytest.mark.parametrize("code", FAULTS)
+def test_what_is_wrong_is_found_among_them_with_the_gain_of_the_whole(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = opened(tmp_path, events=800, **FAULTS[code])
+    monkeypatch.setattr(chosen, "MOST_NODES", nodes_of_replicas(run, 4.5))
+    replayed = representatives(run.tables)
+    assert len(replayed.tables.ranks) == len(run.ranks) / 2
+    found = search(run.tables), search(replayed.tables, doubt=replayed.doubt)
+    whole, part = (next(finding for finding in each.findings if finding.code == code) for each in found)
+    assert dict(part.where) == dict(whole.where)
+    assert part.edit == whole.edit
+    assert abs(part.gain_fraction - whole.gain_fraction) <= whole.error_fraction

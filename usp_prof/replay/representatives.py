@@ -1,0 +1,137 @@
+"""Representatives: of a run too large to be replayed whole, the replicas that are replayed in place of all.
+
+Between two calls of data parallelism, replicas of the model work on their own and do the same. So a few of them, each
+with all its ranks, tell what all do, provided that those which the others wait for are among them:
+
+  1. Ranks that talk on any axis but that of data are one replica.
+  2. A replica is late by how long it keeps the median member of its calls with other replicas waiting.
+  3. The latest are taken, up to a quarter of the bound, and beside them those whose lateness is nearest to the median.
+
+What is read of calls and clocks stays what all ranks told. A call that waited for a rank left out takes that much
+longer here, whatever an edit does: by so much a gain may be off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.rows import distinct, lowest_reached, numbered, per_code
+from usp_prof.model.health import HealthRow, Severity, spans
+from usp_prof.model.topology import Axis
+from usp_prof.tables import calls, clock
+
+if TYPE_CHECKING:
+    from usp_prof.columns.table import Columns
+    from usp_prof.replay.graph import Flags, Ints
+    from usp_prof.tables.table_set import TableSet
+
+MOST_NODES = 4_000_000
+"""Nodes that are replayed at most, where fewer replicas can stand for all: with all edits they take about 2 GB."""
+LATE_SHARE = 0.25
+"""Of that, so much is for the replicas that the others wait for."""
+FEWEST_OTHERS = 2
+"""Replicas beside the latest that are taken in any case: a median over peers is then that of ordinary ones."""
+_ALIKE = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD, Axis.WORLD)
+"""Axes whose members do the same work, each on its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Representatives:
+    """The tables that are replayed: those of all ranks, or of some that stand for all."""
+
+    tables: TableSet
+    doubt: float = 0.0
+    """The share of a step in which they waited for ranks left out, at most."""
+    note: HealthRow | None = None
+    """Which ranks these are; `None` where they are all."""
+
+
+def representatives(tables: TableSet) -> Representatives:
+    """Choose the ranks to replay, once: all of them where they are not too many."""
+    return tables.memo(("representatives", MOST_NODES), lambda: _representatives(tables, MOST_NODES))
+
+
+def _representatives(tables: TableSet, most_nodes: int) -> Representatives:
+    # By rank: about how many nodes it has.
+    nodes = np.array([sum(tables.view(name, rank).num_rows for name in _NODES) for rank in tables.ranks], np.int64)
+    if nodes.sum() <= most_nodes:
+        return Representatives(tables)
+    ranks = np.array(tables.ranks, np.int64)
+    matched = calls.of(tables)
+    is_apart = matched.columns().satisfies("axis", lambda axis: axis in _ALIKE)
+    replica = _replicas(ranks, matched.part_columns(), is_apart)
+    lateness = _lateness(ranks, matched, is_apart, replica)
+    chosen = _chosen(np.bincount(replica, nodes).astype(np.int64), lateness, most_nodes)
+    if len(chosen) == len(lateness):
+        return Representatives(tables)
+    part = tables.only(ranks[np.isin(replica, chosen)].tolist())
+    part.memo("clock", lambda: clock.of(tables))
+    part.memo("calls", lambda: matched.among(part.ranks))
+    doubt = _unread_wait(part)
+    detail = (
+        f"findings and their gains are from {len(part.ranks)} of {len(ranks)} ranks, {len(chosen)} of {len(lateness)} "
+        f"replicas of the model, with those that the others wait for among them (ranks {spans(part.ranks)}); their "
+        f"calls waited for other ranks in at most {doubt:.1%} of a step, which is in the error of each gain"
+    )
+    return Representatives(part, doubt, HealthRow("ranks_represented", Severity.INFO, count=len(ranks), detail=detail))
+
+
+_NODES = ("activities", "launches")
+"""Tables whose rows become nodes."""
+
+
+def _replicas(ranks: Ints, parts: Columns, is_apart: Flags) -> Ints:
+    """Give each of these ranks the number of its replica, counted from 0."""
+    # Parts are sorted by call: one and the next of the same call are a pair of ranks of one replica.
+    row = np.searchsorted(ranks, parts["rank"])
+    follows = (parts["call"][1:] == parts["call"][:-1]) & ~is_apart[parts["call"][1:]]
+    pairs = distinct(row[:-1][follows] * len(ranks) + row[1:][follows])
+    return numbered(lowest_reached(pairs // len(ranks), pairs % len(ranks), np.arange(len(ranks))))[1]
+
+
+def _lateness(ranks: Ints, matched: calls.Calls, is_apart: Flags, replica: Ints) -> Ints:
+    """Give by replica, summed over its calls with others, how much later it arrived than the median member, in ns."""
+    parts = matched.part_columns()
+    rows = np.flatnonzero((is_apart & matched.columns()["complete"])[parts["call"]])
+    call, wait_ns = numbered(parts["call"][rows])[1], parts["wait_ns"][rows]
+    by_wait = np.lexsort((wait_ns, call))
+    size = np.bincount(call)
+    median_wait = wait_ns[by_wait][np.cumsum(size) - size + size // 2]
+    late_ns = np.maximum(median_wait[call] - wait_ns, 0)
+    of_part = replica[np.searchsorted(ranks, parts["rank"][rows])]
+    return np.bincount(of_part, late_ns, minlength=int(replica.max()) + 1).astype(np.int64)
+
+
+def _chosen(nodes: Ints, lateness: Ints, most_nodes: int) -> Ints:
+    """Choose replicas: the latest, then the most ordinary ones, at least FEWEST_OTHERS of these."""
+    latest = np.argsort(-lateness, kind="stable")
+    late = _that_fit(latest, nodes, LATE_SHARE * most_nodes, fewest=1)
+    ordinary = np.argsort(np.abs(lateness - np.median(lateness)), kind="stable")
+    others = ordinary[~np.isin(ordinary, late)]
+    return np.append(late, _that_fit(others, nodes, most_nodes - nodes[late].sum(), FEWEST_OTHERS))
+
+
+def _that_fit(replicas: Ints, nodes: Ints, room: float, fewest: int) -> Ints:
+    """Take replicas in this order while there is room for their nodes, but so many in any case."""
+    count = int((np.cumsum(nodes[replicas]) <= room).sum())
+    return replicas[: max(count, fewest)]
+
+
+def _unread_wait(part: TableSet) -> float:
+    """Give the largest share of its steps that any rank's calls waited for the last member, which is left out."""
+    matched = calls.of(part)
+    parts = matched.part_columns()
+    is_inside = matched.columns()["complete"] & (matched.columns()["step"] >= 0)
+    # The last member of a call waits for nobody: the least wait among those that are here is for one that is not.
+    least_wait = per_code(parts["call"], parts["wait_ns"], np.minimum, len(is_inside))
+    unread_ns = np.where(is_inside, least_wait, 0)[parts["call"]]
+    shares = [0.0]
+    for rank in part.ranks:
+        steps = part.columns("steps", rank)
+        steps_ns = int((steps["end_ns"] - steps["start_ns"]).sum())
+        if steps_ns > 0:
+            shares.append(float(unread_ns[matched.rows_of(rank)].sum()) / steps_ns)
+    return max(shares)
