@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock, Timer
 
 SO_MAX_PACING_RATE = 47
-"""Linux: the most bytes per second that a socket sends."""
+"""Linux: the most bytes per second that a socket sends; after a pause a packet of up to 64 KB is charged half."""
 TCP_CORK = 3
 """Linux: a socket keeps the unfinished packet at the end of a message until it is uncorked, or for 200 ms."""
 LONGEST_MS = 200
