@@ -1,8 +1,15 @@
-"""Run: what opening a path gives. Its questions, its tables of all ranks, what is known and wrong about them."""
+"""Run: what opening a path gives. Its questions, its tables of all ranks, what is known and wrong about them.
+
+In a notebook, opening shows one line with a bar once reading takes longer than a moment.
+"""
 
 from __future__ import annotations
 
+import sys
+import time
 from functools import cached_property
+from html import escape
+from importlib import import_module
 from math import inf
 from pathlib import Path
 from shutil import rmtree
@@ -10,7 +17,6 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
-from usp_prof.api.progress import notebook_progress
 from usp_prof.api.questions import Questions
 from usp_prof.inputs.discovery import Discovery, discover
 from usp_prof.model.health import gathered
@@ -207,3 +213,38 @@ def _stored_files(by_rank: Mapping[int, LoadedRank]) -> dict[str, list[Path]]:
     if len(stored) < len(by_rank) or not all(source.is_local for source in stored):
         return {}
     return {name: [source.path(name) for source in stored] for name in ("events", "threads")}
+
+
+_MOMENT_S = 1.0
+_REDRAW_S = 0.1
+
+
+def notebook_progress() -> Callable[[int, int, str], None] | None:
+    """Give what `open_run` calls with bytes done, bytes in all and a file; None outside a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    display: Any = import_module("IPython.display")
+
+    begun = shown = time.monotonic()
+    handle: Any = None
+
+    def show(done: int, total: int, name: str) -> None:
+        nonlocal shown, handle
+        now = time.monotonic()
+        if now - begun < _MOMENT_S or (now - shown < _REDRAW_S and done < total):
+            return
+        shown = now
+        text = f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB"
+        html = display.HTML(
+            f'<progress value="{done}" max="{max(total, 1)}"></progress> reading {escape(name)}, {text}'
+        )
+        if done >= total:
+            html = display.HTML(f"<small>read {total / 1e6:,.0f} MB in {now - begun:.1f} s</small>")
+        if handle is None:
+            handle = display.display(html, display_id=True)
+        else:
+            handle.update(html)
+
+    return show

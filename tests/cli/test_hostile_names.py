@@ -20,7 +20,7 @@ from usp_prof.cli.app import main
 from usp_prof.contract import Manifest
 from usp_prof.model.printable import for_log, one_line, printable
 from usp_prof.planner.sweep.cells import Cell
-from usp_prof.planner.sweep.outcome import Outcome, Status
+from usp_prof.planner.sweep.rows import Outcome, Status
 
 EVIL = "\x1b[31mred\x07\x9b2J\u202e|<script>alert(1)</script>\n::error file=a::stolen\n##vso[task.setvariable]x"
 FORMULA = "=HYPERLINK(1)"

@@ -15,7 +15,8 @@ from dashboard import data
 from dashboard.pages.plan import PUBLISHED_VARIABLE, SWEEPS_VARIABLE
 from dashboard.report import Answer, recorded_question, written
 from usp_prof.model.footprint import Footprint
-from usp_prof.planner.sweep import outcome, runner
+from usp_prof.planner.sweep import rows as sweep_rows
+from usp_prof.planner.sweep import runner
 from usp_prof.planner.sweep.cells import Cell
 from usp_prof.report.answers import one_plan, plan
 
@@ -113,8 +114,8 @@ def test_what_was_swept_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         folder = runner.folder_of(tmp_path / "swept", cell)
         folder.mkdir(parents=True)
         figures = {"step_seconds": 0.1 + place, "tokens_per_second": 1000.0 - place, "mfu": 0.5}
-        ended = outcome.Outcome(cell.name, 2, dict(cell.options), outcome.Status.OK, **figures)
-        outcome.write(ended, folder)
+        ended = sweep_rows.Outcome(cell.name, 2, dict(cell.options), sweep_rows.Status.OK, **figures)
+        sweep_rows.write_outcome(ended, folder)
     monkeypatch.setenv(SWEEPS_VARIABLE, json.dumps([str(tmp_path / "swept")]))
     app = drawn("plan", view="What was run")
     assert "3 of 4 cells have ended" in app.caption[0].value

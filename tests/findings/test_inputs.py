@@ -6,8 +6,8 @@ import pytest
 from made import run, step, work
 from made_faults import run_with
 
-from usp_prof.findings import find_all, inputs
-from usp_prof.findings.inputs import DAMAGES, Input, damage
+from usp_prof.findings import find_all
+from usp_prof.findings.draft import DAMAGES, Input, damage, skipped_sentence
 from usp_prof.model.health import HealthRow, Severity
 
 STEP = {"steps": [step(0, 0, 100)], "activities": [work("compute", 0, 100)]}
@@ -59,7 +59,5 @@ def test_a_skipped_rule_says_why_and_the_others_are_asked() -> None:
     assert {"slow-rank", "uneven-experts", "few-micro-batches"} <= set(skipped)
     assert "host-pause" not in skipped
     assert sum(row.count for row in rows) == len(skipped)
-    assert inputs.skipped_sentence(found.skipped).startswith(
-        f"rules that could not look: {len(skipped)} (needs all ranks"
-    )
-    assert not inputs.skipped_sentence(())
+    assert skipped_sentence(found.skipped).startswith(f"rules that could not look: {len(skipped)} (needs all ranks")
+    assert not skipped_sentence(())

@@ -7,38 +7,38 @@ import pytest
 from planned import EXPERTS, MACHINE, cases
 
 from usp_prof.model.configuration import Configuration
-from usp_prof.planner import network
+from usp_prof.planner import cluster
 
-FEW = 1 - network.FEW_MEMBERS / 64
+FEW = 1 - cluster.FEW_MEMBERS / 64
 
 
 def test_a_group_inside_a_node_uses_the_link() -> None:
     c = cases(Configuration(dp=4, tp=8))
-    assert network.all_gather(c, "tp", 800e6) == pytest.approx(8 * 1e-6 + 700e6 / (400e9 * FEW))
+    assert cluster.all_gather(c, "tp", 800e6) == pytest.approx(8 * 1e-6 + 700e6 / (400e9 * FEW))
 
 
 def test_neighbours_of_an_outer_axis_lie_in_other_nodes_with_one_card_each() -> None:
-    _, rate, hop = network.link(cases(Configuration(dp=4, tp=8)), "shards")
+    _, rate, hop = cluster.link(cases(Configuration(dp=4, tp=8)), "shards")
     assert (float(rate[0]), float(hop[0])) == (50e9, 1e-5)
 
 
 @pytest.mark.parametrize(("tp", "cards"), [(2, 4), (4, 2), (8, 1)])
 def test_a_ring_over_nodes_enters_each_by_the_cards_of_all_its_members(tp: int, cards: int) -> None:
-    _, rate, _ = network.link(cases(Configuration(dp=16, tp=tp)), "shards")
+    _, rate, _ = cluster.link(cases(Configuration(dp=16, tp=tp)), "shards")
     assert float(rate[0]) == cards * 50e9
 
 
 def test_a_ring_takes_as_many_steps_as_it_has_members() -> None:
     c = cases(Configuration(dp=64), Configuration(dp=512))
-    few, many = network.all_gather(c, "shards", 1.0)
+    few, many = cluster.all_gather(c, "shards", 1.0)
     assert many - few == pytest.approx((512 - 64) * 1e-5, rel=5e-3)
 
 
 def test_an_all_reduce_moves_twice_the_bytes_in_fewer_steps() -> None:
     c = cases(Configuration(dp=64))
-    large, small = network.all_reduce(c, "shards", 1e12), network.all_reduce(c, "shards", 1.0)
-    assert large / network.all_gather(c, "shards", 1e12) == pytest.approx(2, rel=1e-2)
-    assert small < network.all_gather(c, "shards", 1.0)
+    large, small = cluster.all_reduce(c, "shards", 1e12), cluster.all_reduce(c, "shards", 1.0)
+    assert large / cluster.all_gather(c, "shards", 1e12) == pytest.approx(2, rel=1e-2)
+    assert small < cluster.all_gather(c, "shards", 1.0)
 
 
 def test_the_measured_all_gathers_of_a_large_cluster_are_met() -> None:
@@ -46,20 +46,20 @@ def test_the_measured_all_gathers_of_a_large_cluster_are_met() -> None:
     h100 = replace(MACHINE, link_rate=336e9, network_latency_ns=40_000)
     c = cases(*(Configuration(dp=members) for members in (16, 64, 512)), cluster=h100)
     members = np.array([16, 64, 512])
-    rate = 256e6 * (members - 1) / members / network.all_gather(c, "shards", 256e6) / 1e9
+    rate = 256e6 * (members - 1) / members / cluster.all_gather(c, "shards", 256e6) / 1e9
     assert rate == pytest.approx([185, 69, 11], rel=0.2)
 
 
 def test_alone_nothing_is_sent() -> None:
     c = cases(Configuration())
     for axis in ("tp", "cp", "shards", "ep"):
-        assert not network.all_gather(c, axis, 1e9).any()
-    assert not network.send(c, "pp", 1e9).any()
-    assert not network.dispatch(c, 1e9).any()
+        assert not cluster.all_gather(c, axis, 1e9).any()
+    assert not cluster.send(c, "pp", 1e9).any()
+    assert not cluster.dispatch(c, 1e9).any()
 
 
 def test_a_node_that_holds_several_of_a_tokens_experts_is_sent_it_once() -> None:
     many = replace(EXPERTS, experts=64, experts_per_token=8)
     c = cases(Configuration(dp=16, ep=16), model=many)
-    seconds = float(network.dispatch(c, 1e9)[0])
+    seconds = float(cluster.dispatch(c, 1e9)[0])
     assert seconds == pytest.approx(1e9 * 2 * (1 - 0.5**8) * 0.5 / 50e9, rel=5e-3)

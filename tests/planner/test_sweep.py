@@ -21,9 +21,9 @@ import pytest
 from usp_prof.cli.app import main
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.errors import InputError, UsageError
-from usp_prof.planner.sweep import outcome, rows, runner
+from usp_prof.planner.sweep import rows, runner
 from usp_prof.planner.sweep.cells import Cell, configuration_of, of_fixed, of_grid, of_list
-from usp_prof.planner.sweep.outcome import Status
+from usp_prof.planner.sweep.rows import Status
 from usp_prof.planner.sweep.score import score, to_learn_from
 
 TRAINER = """
@@ -190,7 +190,7 @@ def _read(path: Path) -> bytes:
     ],
 )
 def test_why_a_cell_failed(status: int, errors: str, kind: Status, reason: str) -> None:
-    found = outcome.failure(status, errors)
+    found = rows.failure(status, errors)
     assert found[0] is kind
     assert reason in found[1]
 

@@ -9,7 +9,7 @@ import pytest
 from tiny import Trace, write
 
 from usp_prof.cli.app import main
-from usp_prof.findings.inputs import Input, damage
+from usp_prof.findings.draft import Input, damage
 from usp_prof.report.build import analyse, build
 from usp_prof.run import open_run
 

@@ -13,7 +13,7 @@ import pytest
 import tiny
 
 from usp_prof import open_run
-from usp_prof.api import progress
+from usp_prof import run as opened
 from usp_prof.store import rank_jobs
 from usp_prof.store.cache import Cache
 from usp_prof.store.rank_jobs import RankJob, run_jobs
@@ -104,8 +104,8 @@ def test_a_notebook_shows_a_bar_once_reading_takes_a_while(monkeypatch: pytest.M
     shown, clock = Shown(), iter([0.0, 0.5, 1.5, 1.55, 3.0])
     monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(kernel=True))
     monkeypatch.setattr(IPython.display, "display", shown.display)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    show = progress.notebook_progress()
+    monkeypatch.setattr(opened.time, "monotonic", lambda: next(clock))
+    show = opened.notebook_progress()
     assert show is not None
     for done in (1, 2, 3, 10):
         show(done * 10**6, 10**7, "<rank>")
@@ -116,4 +116,4 @@ def test_a_notebook_shows_a_bar_once_reading_takes_a_while(monkeypatch: pytest.M
 
 def test_outside_a_notebook_there_is_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
-    assert progress.notebook_progress() is None
+    assert opened.notebook_progress() is None

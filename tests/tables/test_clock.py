@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from made import part
 
 from usp_prof.tables import clock
-from usp_prof.tables.matching import normal_equations
+from usp_prof.tables.matching import least_squares
 
 BASE = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000
@@ -80,7 +80,7 @@ def test_few_clocks_come_out_the_same_as_by_what_solves_thousands(
     groups: tuple[tuple[int, ...], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = clock.of(made.run(World().rows(groups)))
-    monkeypatch.setattr(normal_equations, "DENSE_AT_MOST", 0)
+    monkeypatch.setattr(least_squares, "DENSE_AT_MOST", 0)
     many = clock.of(made.run(World().rows(groups)))
     assert few.offset_ns.tolist() == many.offset_ns.tolist()
     assert np.allclose(few.drift_ppm, many.drift_ppm, rtol=1e-9)

@@ -11,12 +11,7 @@ import pytest
 from usp_prof.run import open_run
 from usp_prof.tables.matching import same_calls
 from usp_prof.tables.matching.clock_fit import find_ties
-from usp_prof.tables.matching.normal_equations import (
-    DenseEquations,
-    GraphEquations,
-    Observations,
-    equations,
-)
+from usp_prof.tables.matching.least_squares import DenseEquations, GraphEquations, Observations, equations
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

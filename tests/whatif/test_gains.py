@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from made_faults import run_with
 
 from usp_prof.findings import find_all
-from usp_prof.findings.draft import all_rules
-from usp_prof.findings.inputs import damage
+from usp_prof.findings.draft import all_rules, damage
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UspProfError
 from usp_prof.whatif.predict import Gain, gains, predict

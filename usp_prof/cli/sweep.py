@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from usp_prof.planner.sweep.outcome import Outcome
-    from usp_prof.planner.sweep.rows import Row
+    from usp_prof.planner.sweep.rows import Outcome, Row
     from usp_prof.planner.sweep.runner import Sweep
     from usp_prof.planner.sweep.score import Score
     from usp_prof.report.document import Section
@@ -224,5 +223,5 @@ def _lines(args: argparse.Namespace, title: str, parts: Sequence[Section]) -> st
 
 def _csv(found: Sequence[Row]) -> str:
     file = StringIO()
-    rows.write(file, found)
+    rows.write_table(file, found)
     return file.getvalue()

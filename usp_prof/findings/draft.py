@@ -1,18 +1,27 @@
-"""Rules and drafts: what a rule offers, what it says before its gain is known, and all rules by name."""
+"""Rules and drafts: what a rule offers, the inputs that it stands on, and what it says before its gain is known.
+
+A rule whose input is damaged or missing is skipped, and a row of health says why.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from usp_prof.findings.rules import NAMES
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.finding import EMPTY, Basis, PlainMap
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.tables import clock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from importlib.metadata import EntryPoint
 
     from usp_prof.model.edit import Edit
@@ -82,3 +91,102 @@ def rule(code: str) -> Rule:
     if code not in known:
         raise unknown_name("finding", code, known)
     return known[code]
+
+
+UNLINKED = 0.1
+"""Of device work without a known launch: beyond this share nothing is said of launches."""
+
+
+class Input(StrEnum):
+    """What a rule may stand on."""
+
+    ALL_RANKS = "all ranks, each whole"
+    ONE_CLOCK = "one clock for all ranks"
+    LAUNCHES = "launches of device work"
+    SHAPES = "shapes of ops"
+    MEMORY = "allocator events"
+
+
+DAMAGES: tuple[str, ...] = (
+    "truncated", "broken_events", "broken_fields", "corrupt_packing", "no_events", "rank_unreadable", "missing_ranks",
+    "ranks_left_out",
+)  # fmt: skip
+"""Health that means that events or ranks are not there: a rank then seems to do less than its peers, or has none."""
+
+
+def damage(tables: TableSet, wanted: Iterable[Input]) -> str:
+    """Say in a sentence which of these inputs is damaged or missing, and by what; nothing where all are there."""
+    for each in wanted:
+        if found := _CHECKS[each](tables):
+            return f"needs {each}: {found}"
+    return ""
+
+
+def _lost(tables: TableSet) -> str:
+    rows = [row for row in tables.health if row.code in DAMAGES and row.severity is not Severity.INFO]
+    return _sentence(rows[0]) if rows else ""
+
+
+def _untied(tables: TableSet) -> str:
+    apart = len(np.unique(clock.of(tables).component))
+    return f"no collective ties the clocks of {apart} sets of ranks" if apart > 1 else ""
+
+
+def _unlinked(tables: TableSet) -> str:
+    if rows := [row for row in tables.health if row.code == "steps_by_host"]:
+        return _sentence(rows[0])
+    work = [tables.columns("kernels", rank) for rank in tables.ranks]
+    everything = sum(len(each) for each in work)
+    unlinked = sum(int(((each["launch_event"] < 0) & ~each["before_window"]).sum()) for each in work)
+    return f"{unlinked} of {everything} have none in the trace" if unlinked > UNLINKED * everything > 0 else ""
+
+
+def _shapeless(tables: TableSet) -> str:
+    for rank in tables.ranks:
+        ops = tables.columns("ops", rank)
+        if len(ops) and not any(text not in ("", "[]") for text in ops.codes("input_dims")[1]):
+            return "none were recorded: record_shapes=True"
+    return ""
+
+
+def _memoryless(tables: TableSet) -> str:
+    known = any(len(tables.columns("memory", rank)) for rank in tables.ranks)
+    return "" if known else "none were recorded: profile_memory=True"
+
+
+def _sentence(row: HealthRow) -> str:
+    where = f"rank {row.rank}: " if row.rank >= 0 else ""
+    return f"{where}{row.code} ({row.detail})" if row.detail else f"{where}{row.code}"
+
+
+_CHECKS: dict[Input, Callable[[TableSet], str]] = {
+    Input.ALL_RANKS: _lost,
+    Input.ONE_CLOCK: _untied,
+    Input.LAUNCHES: _unlinked,
+    Input.SHAPES: _shapeless,
+    Input.MEMORY: _memoryless,
+}
+
+
+# Which rules could not look, and what did they miss? A row of health for each reason, and all in a sentence.
+
+SKIPPED = "rules_skipped"
+_CAUSE = re.compile(r"[^:;(]*")
+
+
+def skipped_rules(reasons: Mapping[str, str]) -> list[HealthRow]:
+    """Say which rules could not look, given each one's reason."""
+    alike: dict[str, list[str]] = {}
+    for rule, reason in reasons.items():
+        alike.setdefault(reason, []).append(rule)
+    return [
+        HealthRow(SKIPPED, Severity.INFO, count=len(rules), detail=f"{reason}; not asked: {', '.join(rules)}")
+        for reason, rules in alike.items()
+    ]
+
+
+def skipped_sentence(health: Iterable[HealthRow]) -> str:
+    """Say in a line how many rules could not look, and why; empty where all could."""
+    found = sorted((row for row in health if row.code == SKIPPED), key=lambda row: -row.count)
+    why = [f"{row.count} ({_CAUSE.match(row.detail)[0].strip()})" for row in found]  # type: ignore[index]
+    return f"rules that could not look: {', '.join(why)}" if why else ""

@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from usp_prof.findings import inputs
 from usp_prof.findings.causes import same_place, with_causes
-from usp_prof.findings.draft import all_rules
-from usp_prof.findings.inputs import damage
+from usp_prof.findings.draft import all_rules, damage, skipped_rules
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Basis, Finding, Found, Level
 from usp_prof.model.health import HealthRow, Severity
@@ -99,7 +97,7 @@ def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0
     edits = [draft.edit for _, draft, _ in judged]
     joined = together(tables, edits, judged[0][2].gain_fraction if judged else 0.0)
     findings = with_causes([_finding(*item, gain) for item, gain in zip(judged, joined.gains, strict=True)])
-    skipped = inputs.skipped_rules(failed)
+    skipped = skipped_rules(failed)
     skipped += [_apart(judged[place][0].CODE, reason) for place, reason in joined.left_out.items()]
     ideal = ideal_step(tables) if len(tables.ranks) > 1 else None
     if ideal is not None:

@@ -1,18 +1,28 @@
-"""Candidates: the legal configurations of a model on so many devices, as columns.
+"""Candidates: the legal configurations of a model on so many devices, as columns, and those that recompute in part.
 
 What is the same as another row, and what is not modelled, is left out.
+
+Full recomputation is searched first, with every layer and one layer at a time. Where it fits and keeping everything
+does not, the least number of layers of a stage that fits is found by halving: less is faster. Where it does not fit,
+groups of layers keep one input together (Megatron's `uniform`), which takes no more time.
+
+    layers of a stage again   0 (none)  1  2  3  4 (all)
+    fits                      no        no no yes yes      -> 3
 """
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.model.configuration import RECOMPUTES, SCHEDULES, Columns, Offload, Recompute, breaks_rule
+from usp_prof.model.configuration import FULL, NONE, RECOMPUTES, SCHEDULES, Columns, Offload, Recompute, breaks_rule
 from usp_prof.model.errors import unknown_name
-from usp_prof.planner import partial_recompute
+from usp_prof.planner import memory
+from usp_prof.planner.cases import with_columns
+from usp_prof.planner.stages import Stages
 from usp_prof.schedule import Schedule, named
 
 if TYPE_CHECKING:
@@ -20,7 +30,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from usp_prof.model.shape import Column
+    from usp_prof.planner.cases import Cases
     from usp_prof.planner.search import Question
+
+    Bytes = NDArray[np.float64]
+
 
 PIPELINES = (
     (Schedule.ONE_F_ONE_B, 1), (Schedule.INTERLEAVED, 2), (Schedule.INTERLEAVED, 4), (Schedule.ZB_H1, 1),
@@ -41,59 +56,81 @@ def legal(question: Question) -> Columns:
     for name, kind in (("recompute", Recompute), ("offload", Offload)):
         if name in pinned and pinned[name] not in list(kind):
             raise unknown_name(name, str(pinned[name]), list(kind))
-    devices = question.devices
-    degrees = np.array(
-        [
-            (devices // (pp * tp * cp), tp, cp, pp, size)
-            for pp in _divisors(devices)
-            for tp in _divisors(devices // pp)
-            for cp in _divisors(devices // pp // tp)
-            for size in _pinned(pinned, "micro_batch", MICRO_BATCHES)
-            if question.batch % (devices // (pp * tp * cp) * size) == 0
-        ],
-        np.int64,
-    ).reshape(-1, 5)
-    experts = _divisors(question.model.experts) if question.model.experts else (1,)
-    schedules = [(SCHEDULES.index(schedule), chunks) for schedule, chunks in _pipelines(pinned)]
-    recomputes = [RECOMPUTES.index(Recompute(word)) for word in _pinned(pinned, "recompute", list(Recompute))]
-    variants = np.array(
-        [
-            (ep, zero, split, schedule, chunks, parallel, recompute)
-            for ep, zero, split, (schedule, chunks), parallel, recompute in product(
-                _pinned(pinned, "ep", experts),
-                _pinned(pinned, "zero", (0, 1, 2, 3)),
-                (0, 1),
-                schedules,
-                _pinned(pinned, "sequence_parallel", (1, 0)),
-                recomputes,
-            )
-        ],
-        np.int64,
-    )
-    many, few = len(degrees), len(variants)
-    dp, tp, cp, pp, size = np.repeat(degrees, few, axis=0).T
-    ep, zero, split, schedule, chunks, parallel, recompute = np.tile(variants, (many, 1)).T
+    pipelines = _pipelines(pinned)
+    degrees, variants = _degrees(question), _variants(question, pipelines)
+    # Every row of degrees with every variant: the variants of one row of degrees are neighbours.
+    dp, tp, cp, pp, size = np.repeat(degrees, len(variants), axis=0).T
+    ep, zero, hybrid, schedule, chunks, parallel, recompute = np.tile(variants, (len(degrees), 1)).T
+    first_schedule, first_chunks = SCHEDULES.index(pipelines[0][0]), pipelines[0][1]
+
+    def alike(value: Column) -> NDArray[Any]:
+        return np.full(len(dp), value)
+
     width = 4 if question.dtype == "fp32" else 2
-    # Hybrid sharding: whole nodes shard, and their copies are reduced between nodes.
-    inside = np.maximum(question.cluster.devices_per_node // tp, 1)
-    replicas = np.where(split == 1, np.maximum(dp * cp // inside, 1), pinned.get("replicas", 1))
     gradient = question.gradient_bytes or (4.0 if width == 4 else question.profile.gradient_bytes)
+    # Hybrid sharding: whole nodes shard, and their copies are reduced between nodes.
+    ranks_of_node = np.maximum(question.cluster.devices_per_node // tp, 1)
+    copies = np.maximum(dp * cp // ranks_of_node, 1)
     columns = Columns(
-        dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, etp=np.full(len(dp), pinned.get("etp", 0)), zero=zero, micro_batch=size,
-        micro_batches=question.batch // (dp * size), chunks=np.where(pp > 1, chunks, 1),
-        schedule=np.where(pp > 1, schedule, schedules[0][0]), recompute=recompute, width=np.full(len(dp), width),
-        sequence_parallel=(parallel == 1), fused_attention=np.ones(len(dp), bool), replicas=replicas,
-        gradient_bytes=np.full(len(dp), gradient),
-        recompute_layers=np.full(len(dp), pinned.get("recompute_layers", 0)),
-        recompute_group=np.full(len(dp), pinned.get("recompute_group", 1)),
-        offload=np.full(len(dp), pinned.get("offload", Offload.NONE) == Offload.OPTIMIZER),
+        dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, etp=alike(pinned.get("etp", 0)), zero=zero, micro_batch=size,
+        micro_batches=question.batch // (dp * size),
+        chunks=np.where(pp > 1, chunks, 1),
+        schedule=np.where(pp > 1, schedule, first_schedule),
+        recompute=recompute,
+        recompute_layers=alike(pinned.get("recompute_layers", 0)),
+        recompute_group=alike(pinned.get("recompute_group", 1)),
+        replicas=np.where(hybrid == 1, copies, pinned.get("replicas", 1)),
+        width=alike(width), gradient_bytes=alike(gradient),
+        sequence_parallel=(parallel == 1), fused_attention=np.ones(len(dp), bool),
+        offload=alike(pinned.get("offload", Offload.NONE) == Offload.OPTIMIZER),
     )  # fmt: skip
-    keep = _worth_trying(columns, split == 1, schedule == schedules[0][0], chunks == schedules[0][1])
+    keep = _worth_trying(columns, hybrid == 1, schedule == first_schedule, chunks == first_chunks)
     keep &= ~breaks_rule(question.model, columns)
     for name in ("dp", "tp", "cp", "pp", "micro_batches"):
         if name in pinned:
             keep &= getattr(columns, name) == pinned[name]
-    return partial_recompute.rows_of(columns, np.flatnonzero(keep))
+    return rows_of(columns, np.flatnonzero(keep))
+
+
+def _degrees(question: Question) -> NDArray[np.int64]:
+    """List what the devices are divided into: a row each of dp, tp, cp, pp and the sequences of a micro-batch."""
+    devices = question.devices
+    sizes = _pinned(question.pinned, "micro_batch", MICRO_BATCHES)
+    rows = [
+        (devices // (pp * tp * cp), tp, cp, pp, size)
+        for pp in _divisors(devices)
+        for tp in _divisors(devices // pp)
+        for cp in _divisors(devices // pp // tp)
+        for size in sizes
+    ]
+    whole = [(dp, *others, size) for dp, *others, size in rows if question.batch % (dp * size) == 0]
+    return np.array(whole, np.int64).reshape(-1, 5)
+
+
+def _variants(question: Question, pipelines: Sequence[tuple[Schedule, int]]) -> NDArray[np.int64]:
+    """List what any degrees can be run with.
+
+    A row each of ep, ZeRO stage, 1 for hybrid sharding, schedule, stages on a rank, 1 for sequence parallelism, and
+    recomputation; a schedule and a recomputation by their places in SCHEDULES and RECOMPUTES.
+    """
+    pinned = question.pinned
+    experts = _divisors(question.model.experts) if question.model.experts else (1,)
+    recomputes = _pinned(pinned, "recompute", list(Recompute))
+    rows = product(
+        _pinned(pinned, "ep", experts),
+        _pinned(pinned, "zero", (0, 1, 2, 3)),
+        (0, 1),
+        [(SCHEDULES.index(schedule), chunks) for schedule, chunks in pipelines],
+        _pinned(pinned, "sequence_parallel", (1, 0)),
+        [RECOMPUTES.index(Recompute(word)) for word in recomputes],
+    )
+    return np.array(
+        [
+            (ep, zero, hybrid, schedule, chunks, parallel, recompute)
+            for ep, zero, hybrid, (schedule, chunks), parallel, recompute in rows
+        ],
+        np.int64,
+    )
 
 
 def _worth_trying(
@@ -140,3 +177,73 @@ def _pinned(pinned: Mapping[str, Any], name: str, choices: Sequence[Any]) -> Seq
 def _divisors(number: int) -> tuple[int, ...]:
     small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
     return tuple(sorted({*small, *(number // each for each in small)}))
+
+
+GROUPS = (2, 4, 8)
+
+
+def refined(c: Cases, stages: Stages, need: Bytes, room: float) -> tuple[Columns, Bytes]:
+    """Give further rows that fit, and what they need: partly recomputed, or in groups; none where these are pinned."""
+    is_full = (c.recompute == FULL) & (c.recompute_layers == 0) & (c.recompute_group == 1)
+    fits = need <= room
+    some, their_need = _least_layers(*_rows(c, stages, np.flatnonzero(is_full & fits)), room)
+    grouped, grouped_need = _least_group(*_rows(c, stages, np.flatnonzero(is_full & ~fits)), room)
+    return joined(some, grouped), np.concatenate([their_need, grouped_need])
+
+
+def _least_layers(c: Cases, stages: Stages, room: float) -> tuple[Columns, Bytes]:
+    """Find the fewest layers of a stage that have to be computed again, where it is neither none nor all."""
+    keeps_all = replace(c, recompute=np.full_like(c.recompute, NONE))
+    c, stages = _rows(c, stages, np.flatnonzero(needs(keeps_all, stages) > room))
+    too_few, enough = np.zeros(len(c.dp), np.int64), layers_of_stage(c)
+    most = enough.copy()
+    while (enough - too_few > 1).any():
+        middle = (too_few + enough) // 2
+        fits = needs(replace(c, recompute_layers=np.maximum(middle, 1)), stages) <= room
+        enough, too_few = np.where(fits, middle, enough), np.where(fits, too_few, middle)
+    c = replace(c, recompute_layers=enough)
+    c, stages = _rows(c, stages, np.flatnonzero(enough < most))
+    return columns_of_cases(c), needs(c, stages)
+
+
+def _least_group(c: Cases, stages: Stages, room: float) -> tuple[Columns, Bytes]:
+    """Find the smallest group of `GROUPS` with which a row fits."""
+    found = np.ones(len(c.dp), np.int64)
+    for group in GROUPS:
+        fits = needs(replace(c, recompute_group=np.full_like(found, group)), stages) <= room
+        found = np.where((found == 1) & fits & (group <= layers_of_stage(c)), group, found)
+    c = replace(c, recompute_group=found)
+    c, stages = _rows(c, stages, np.flatnonzero(found > 1))
+    return columns_of_cases(c), needs(c, stages)
+
+
+def layers_of_stage(c: Cases) -> NDArray[np.int64]:
+    """Give the layers of the largest stage."""
+    stages = c.pp * c.stages_of_rank
+    return np.asarray(-(-np.asarray(c.shape.layers) // stages), np.int64)
+
+
+def needs(c: Cases, stages: Stages) -> Bytes:
+    """Give the peak of the fullest rank of each case."""
+    return np.max([memory.total(each) for each in memory.of_stages(c, stages)], axis=0)  # type: ignore[no-any-return]
+
+
+def columns_of_cases(c: Cases) -> Columns:
+    """Give the configurations alone."""
+    return Columns(**{each.name: getattr(c, each.name) for each in fields(Columns)})
+
+
+def joined(*parts: Columns) -> Columns:
+    """Put columns one after another."""
+    names = [each.name for each in fields(Columns)]
+    return Columns(**{name: np.concatenate([np.asarray(getattr(part, name)) for part in parts]) for name in names})
+
+
+def rows_of(c: Columns, rows: NDArray[np.int64]) -> Columns:
+    """Choose rows."""
+    return Columns(**{each.name: np.asarray(getattr(c, each.name))[rows] for each in fields(Columns)})
+
+
+def _rows(c: Cases, stages: Stages, rows: NDArray[np.int64]) -> tuple[Cases, Stages]:
+    chosen = with_columns(c.shape, c.machine, c.profile, rows_of(c, rows))
+    return chosen, Stages(**{each.name: getattr(stages, each.name)[:, rows] for each in fields(Stages)})

@@ -21,11 +21,10 @@ from usp_prof.model.configuration import (
 )
 from usp_prof.model.errors import UsageError
 from usp_prof.model.shape import shape_of
-from usp_prof.planner import partial_recompute
-from usp_prof.planner.candidates import legal
+from usp_prof.planner import candidates
+from usp_prof.planner.candidates import joined, legal, needs, refined
 from usp_prof.planner.cases import cases_of, machine_of, with_columns
 from usp_prof.planner.choice import Barred, barred
-from usp_prof.planner.partial_recompute import joined, needs, refined
 from usp_prof.planner.predict import Prediction, records
 from usp_prof.planner.profiles import DEFAULT_PROFILE, Profile
 from usp_prof.planner.stages import stages_of
@@ -169,7 +168,7 @@ def configurations(question: Question) -> list[Configuration]:
 
 
 def _rows(cases: Cases, rows: NDArray[np.int64]) -> Cases:
-    return with_columns(cases.shape, cases.machine, cases.profile, partial_recompute.rows_of(cases, rows))
+    return with_columns(cases.shape, cases.machine, cases.profile, candidates.rows_of(cases, rows))
 
 
 def _configuration(c: Columns, row: int, dtype: str) -> Configuration:

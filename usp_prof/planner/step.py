@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.model.configuration import SCHEDULES
-from usp_prof.planner import compute, filling, memory, network, stalls
+from usp_prof.planner import cluster, compute, filling, memory, stalls
 from usp_prof.planner.stages import stages_of
 from usp_prof.schedule import Schedule
 from usp_prof.schedule_orders import Kind
@@ -130,11 +130,11 @@ def _layer_messages(c: Cases, times: compute.Direction) -> dict[str, Column]:
     passes = 2.0 + c.recomputed_share
     size = c.tokens * s.hidden * c.width
     # With sequence parallelism two gathers and two scatters each way, without it two all-reduces: the same bytes.
-    parallel = 4 * network.all_gather(c, "tp", size)
-    plain = 2 * network.all_reduce(c, "tp", size)
+    parallel = 4 * cluster.all_gather(c, "tp", size)
+    plain = 2 * cluster.all_reduce(c, "tp", size)
     tensor = np.where(c.sequence_parallel, parallel + 4 * p.tensor_latency, plain + 2 * p.tensor_latency)
     tensor = np.where(c.tp > 1, passes * tensor * p.tensor_exposed, 0.0)
-    experts = 2 * passes * s.mixed * network.dispatch(c, size / c.tp) * p.expert_exposed
+    experts = 2 * passes * s.mixed * cluster.dispatch(c, size / c.tp) * p.expert_exposed
     ring = _ring(c)
     gathers = _gathers(c, times)
     return {"tp": tensor, "ep": experts, "cp": ring, "dp": gathers}
@@ -143,7 +143,7 @@ def _layer_messages(c: Cases, times: compute.Direction) -> dict[str, Column]:
 def _ring(c: Cases) -> Column:
     """Keys and values go round beside attention's core; backward, with their gradients, twice as much."""
     values = c.tokens * c.shape.key_value / c.tp * c.width
-    one = network.send(c, "cp", values)
+    one = cluster.send(c, "cp", values)
     core = compute.core_time(c) / c.cp
     forward = np.maximum(one - core, LEAST_EXPOSED * one)
     backward = np.maximum(2 * one - compute.CORE_BACKWARD * core, LEAST_EXPOSED * 2 * one)
@@ -154,7 +154,7 @@ def _gathers(c: Cases, times: compute.Direction) -> Column:
     """ZeRO-3 gathers a layer's weights before forward and backward, beside the layer before."""
     s = c.shape
     weights = s.shared_parameters / c.tp * c.width
-    once = network.all_gather(c, "shards", weights) / c.profile.data_share
+    once = cluster.all_gather(c, "shards", weights) / c.profile.data_share
     hidden_by = c.profile.gather_overlap
     forward = np.maximum(once - hidden_by * times.forward, LEAST_EXPOSED * once)
     backward = np.maximum(2 * once - hidden_by * times.backward, LEAST_EXPOSED * 2 * once)
@@ -164,7 +164,7 @@ def _gathers(c: Cases, times: compute.Direction) -> Column:
 def _waiting(c: Cases, filled: Column) -> Column:
     """Give what the busiest rank waits in the pipeline: filling and draining (`filled`), and messages on the way."""
     size = c.tokens * c.shape.hidden * c.width / c.spread
-    hop = network.send(c, "pp", size) + np.where(c.pp > 1, c.profile.pipeline_hop, 0.0)
+    hop = cluster.send(c, "pp", size) + np.where(c.pp > 1, c.profile.pipeline_hop, 0.0)
     travel = 2 * (c.pp - 1) * hop
     # In 1F1B's steady state a round trip of p stages carries p micro-batches: each waits for two hops (p-1)/p.
     steady = np.where(IS_GPIPE[c.schedule], 0.0, 2 * hop * c.stages_of_rank * (c.pp - 1) / c.pp * (c.micro_batches - 1))
@@ -184,10 +184,10 @@ def _gradients(c: Cases, stages: Stages, backward: Column, gathers: Column) -> C
     routed = held * s.routed_parameters / c.ep / c.expert_tp
     size = (weights + routed * c.expert_shards / np.maximum(c.shards, 1)) * p.sent_gradient_bytes
     buckets = np.maximum(size / p.bucket_bytes, 1.0)
-    reduced = buckets * network.all_reduce(c, "shards", size / buckets) / p.data_share
-    scattered = buckets * network.all_gather(c, "shards", size / buckets) / p.data_share
+    reduced = buckets * cluster.all_reduce(c, "shards", size / buckets) / p.data_share
+    scattered = buckets * cluster.all_gather(c, "shards", size / buckets) / p.data_share
     weight_size = weights * c.width
-    gathered = buckets * network.all_gather(c, "shards", weight_size / buckets) / p.data_share
+    gathered = buckets * cluster.all_gather(c, "shards", weight_size / buckets) / p.data_share
     sent = np.where(c.zero == 0, reduced, scattered)
     left = np.maximum(sent - np.minimum(p.data_overlap, 1.0) * backward, sent / buckets)
     after = (left + np.where(c.zero > 0, gathered * p.gather_exposed, 0.0)) * p.data_exposed

@@ -10,11 +10,10 @@ from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.schedule import Schedule, Shape, named
 from usp_prof.schedule_orders import Action, Kind, order
 from usp_prof.synth.declaration import check
-from usp_prof.synth.gradients import Gradients
 from usp_prof.synth.history import BACKWARD, MAIN, ActionTime, Exchange, Part
 from usp_prof.synth.mesh import Topology
 from usp_prof.synth.ops import Catalogue, Uneven
-from usp_prof.synth.worker import Worker
+from usp_prof.synth.worker import Gradients, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,7 @@ import numpy as np
 
 from usp_prof.columns.rows import group_codes
 from usp_prof.findings import proof
-from usp_prof.findings.draft import Draft
-from usp_prof.findings.inputs import Input
+from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.proof import longest
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis

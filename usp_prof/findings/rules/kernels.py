@@ -9,8 +9,7 @@ import numpy as np
 
 from usp_prof.analyses import kernels
 from usp_prof.findings import proof
-from usp_prof.findings.draft import Draft
-from usp_prof.findings.inputs import Input
+from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.proof import longest, slowest_step
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis

@@ -8,8 +8,7 @@ import numpy as np
 
 from usp_prof.analyses import collectives
 from usp_prof.findings import proof
-from usp_prof.findings.draft import Draft
-from usp_prof.findings.inputs import Input
+from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.proof import longest
 from usp_prof.findings.slow_axes import slow_axes
 from usp_prof.model.edit import Edit

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.analyses import pipeline as pipeline_analysis
 from usp_prof.findings import proof
-from usp_prof.findings.draft import Draft
-from usp_prof.findings.inputs import Input
+from usp_prof.findings.draft import Draft, Input
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
 from usp_prof.model.finding import Basis

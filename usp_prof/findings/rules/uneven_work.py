@@ -10,8 +10,7 @@ import numpy as np
 from usp_prof.analyses import moe
 from usp_prof.columns.rows import first_rows, group_codes
 from usp_prof.findings import proof
-from usp_prof.findings.draft import Draft
-from usp_prof.findings.inputs import Input
+from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.proof import longest, spot
 from usp_prof.model.edit import Edit
 from usp_prof.model.topology import Axis

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from usp_prof.limits import MAX_DESCRIPTION_BYTES
 from usp_prof.model.errors import InputError, unknown_name
 from usp_prof.model.files import csv_rows, read_bytes
-from usp_prof.planner.sweep.outcome import Status
-from usp_prof.planner.sweep.rows import NAN, Row
+from usp_prof.planner.sweep.rows import NAN, Row, Status
 from usp_prof.planner.table import predict_table, understood
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.files import is_later
-from usp_prof.planner.sweep import outcome as outcomes
 from usp_prof.planner.sweep.cells import Cell, typed
-from usp_prof.planner.sweep.outcome import Outcome, Status
+from usp_prof.planner.sweep.rows import CELL_FILE, Outcome, Status, failure, measured, read_outcome, write_outcome
 from usp_prof.whole_files import whole_file
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def folder_of(folder: Path, cell: Cell) -> Path:
 
 def finished(folder: Path, sweep: Sweep) -> list[Outcome]:
     """Give the outcomes that are there, in the order of the cells."""
-    found = (outcomes.read(folder_of(folder, cell)) for cell in sweep.cells)
+    found = (read_outcome(folder_of(folder, cell)) for cell in sweep.cells)
     return [each for each in found if each is not None]
 
 
@@ -145,7 +144,7 @@ def run(
 
 
 def _is_due(folder: Path, cell: Cell, *, again: bool) -> bool:
-    before = outcomes.read(folder_of(folder, cell))
+    before = read_outcome(folder_of(folder, cell))
     return before is None or (again and before.status is not Status.OK)
 
 
@@ -155,7 +154,7 @@ def _run_cell(folder: Path, sweep: Sweep, cell: Cell, timeout: float, stop: Even
         return None
     place = folder_of(folder, cell)
     place.mkdir(parents=True, exist_ok=True)
-    (place / outcomes.FILE).unlink(missing_ok=True)
+    (place / CELL_FILE).unlink(missing_ok=True)
     began = time.monotonic()
     output, errors = place / "output.txt", place / "errors.txt"
     words = [*sweep.words(cell), "--metrics", "json"]
@@ -169,7 +168,7 @@ def _run_cell(folder: Path, sweep: Sweep, cell: Cell, timeout: float, stop: Even
         return None
     found = _outcome(cell, process.returncode, output, errors, timed_out=timed_out)
     kept = replace(found, wall_seconds=round(time.monotonic() - began, 3))
-    outcomes.write(kept, place)
+    write_outcome(kept, place)
     return kept
 
 
@@ -211,9 +210,9 @@ def _outcome(cell: Cell, status: int, output: Path, errors: Path, *, timed_out: 
     if timed_out:
         return replace(start, status=Status.TIMED_OUT, reason="it took longer than --timeout")
     if status:
-        kind, reason = outcomes.failure(status, errors.read_text(encoding="utf-8", errors="replace"))
+        kind, reason = failure(status, errors.read_text(encoding="utf-8", errors="replace"))
         return replace(start, status=kind, reason=reason)
-    figures = outcomes.measured(lines)
+    figures = measured(lines)
     if not figures:
         return replace(start, status=Status.CRASHED, reason="it ended without having printed a step")
     return replace(start, **figures)
@@ -236,6 +235,6 @@ def recorded(folder: Path, sweep: Sweep, cell: str, timeout: float) -> Path:
     except subprocess.TimeoutExpired as error:
         raise InputError(f"{cell} took longer than --timeout while it was recorded") from error
     if ended.returncode or not (traces / "run.json").exists():
-        _, reason = outcomes.failure(ended.returncode, ended.stderr)
+        _, reason = failure(ended.returncode, ended.stderr)
         raise InputError(f"{cell} could not be recorded: {reason}")
     return traces

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from usp_prof.model.configuration import Configuration
     from usp_prof.planner.calibration import Calibration
-    from usp_prof.planner.sweep.outcome import Outcome
-    from usp_prof.planner.sweep.rows import Row
+    from usp_prof.planner.sweep.rows import Outcome, Row
 
 DOUBTFUL = 0.2
 """Error of the recorded step above which predicted lengths mean nothing."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof.analyses.result import impossible
-from usp_prof.findings import inputs
 from usp_prof.findings.causes import causes_of
+from usp_prof.findings.draft import skipped_sentence
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import (
@@ -233,7 +233,7 @@ def _findings(context: Context) -> Findings | None:
     if not context.findings and "stragglers" not in context.results:
         return None
     found = causes_of(context.findings)
-    return Findings(found.shown, found.more, len(found.noise), unasked=inputs.skipped_sentence(context.health))
+    return Findings(found.shown, found.more, len(found.noise), unasked=skipped_sentence(context.health))
 
 
 def _health(context: Context) -> Health:

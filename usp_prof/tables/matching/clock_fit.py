@@ -21,7 +21,7 @@ import numpy as np
 from usp_prof.columns.rows import group_codes, lowest_reached, occurrence, per_code, rows_by_code
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.matching import least_squares
-from usp_prof.tables.matching.normal_equations import Observations
+from usp_prof.tables.matching.least_squares import Observations
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
