@@ -151,10 +151,10 @@ def described(item: Field[Any]) -> str:
     """Say what an option is for, and its default where that says anything."""
     text, value = item.metadata["help"], default(item)
     if item.metadata["choices"]:
-        empty, named = ("",), False
-    else:
-        empty, named = ("", [], False), "default:" in text
-    return text if named or value in empty else f"{text} (default: {value})"
+        # Zero is a choice as any other: ZeRO stage 0.
+        return text if value == "" else f"{text} (default: {value})"
+    # Elsewhere zero, nothing and no ask for nothing, or the text says itself what they stand for.
+    return f"{text} (default: {value})" if value and "default:" not in text else text
 
 
 class _Parser(argparse.ArgumentParser):
@@ -176,7 +176,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--config", metavar="FILE", help="a TOML file of options; the command line wins")
     types = get_type_hints(Options)
     for item in fields(Options):
-        made.add_argument(*flags_of(item), help=described(item), **_reading(item, types[item.name]))
+        reading = _reading(item, types[item.name])
+        made.add_argument(*flags_of(item), help=described(item), **reading)
     return made
 
 
@@ -199,8 +200,9 @@ def parse(arguments: Sequence[str]) -> Options:
     path = given.pop("config", None)
     if not path:
         return Options(**given)
-    from_file = vars(parser().parse_args(list(_typed(Path(path)))))
-    return Options(**{**from_file, **given})
+    typed_in_file = list(_typed(Path(path)))
+    from_file = vars(parser().parse_args(typed_in_file))
+    return Options(**{**from_file, **given})  # what was typed comes last and wins
 
 
 def _typed(path: Path) -> Iterator[str]:
@@ -215,9 +217,10 @@ def _typed(path: Path) -> Iterator[str]:
         refuse(flag not in _flags(), f"--config {path}: no option {key!r}", nearest)
         if isinstance(value, bool):
             yield flag if value else flag.replace("--", "--no-", 1)
-            continue
-        for each in value if isinstance(value, list) else [value]:
-            yield f"{flag}={each}"
+        elif isinstance(value, list):
+            yield from (f"{flag}={each}" for each in value)
+        else:
+            yield f"{flag}={value}"
 
 
 def _flags() -> list[str]:

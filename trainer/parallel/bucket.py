@@ -41,36 +41,51 @@ class Bucket:
         """`names` are those of the weights in the chunk, still on paper; `on_host` says where the masters live."""
         papers = [chunk.get_parameter(name) for name in names]
         self.notes = {name: note_of(paper) for name, paper in zip(names, papers, strict=True)}
-        kind, dtype = self.notes[names[0]].kind, papers[0].dtype
-        shard, everybody = ("efsdp", "edata") if kind == "expert" else ("fsdp", "data")
-        self.group = group = mesh[shard if sharded else everybody]
+        kind = self.notes[names[0]].kind
+        self.is_partial = kind == "partial"
+        self.tied = kind == "tied"
+        self.on_host = on_host
+
+        # Who shares it: experts have a data parallelism of their own, over the ranks that hold the same experts.
+        sharing, everybody = ("efsdp", "edata") if kind == "expert" else ("fsdp", "data")
+        self.group = group = mesh[sharing if sharded else everybody]
+        """The ranks whose gradients are summed; where it is sharded, those that have a part each."""
         self.sharded = sharded and group.size > 1
         self.replicas = mesh["dp_replicate"] if sharded else None
         """Who else holds this shard."""
-        self.on_host = on_host
-        self.is_partial = kind == "partial"
-        self.tied = kind == "tied"
+
+        # The weights, one after another in one buffer.
         length = sum(paper.numel() for paper in papers)
-        length += -length % group.size  # all parts are of one length
-        self.flat = torch.zeros(length, dtype=dtype, device=device)
-        self.accurate = torch.promote_types(dtype, torch.float32)
+        length += -length % group.size  # padded, so that all parts are of one length
+        self.flat = torch.zeros(length, dtype=papers[0].dtype, device=device)
+        self.accurate = torch.promote_types(self.flat.dtype, torch.float32)
         """The type of masters and gradients."""
         self.places: dict[nn.Parameter, slice] = {}
+        """Where each weight lies in the flat buffer, and in the flat gradient."""
         self.names: dict[nn.Parameter, str] = {}
         self._place(chunk, names)
+
+        # What this rank updates of it.
         part = length // group.size
         self.run = range(part * group.rank, part * (group.rank + 1)) if self.sharded else range(length)
-        """What this rank updates of the flat buffer: all of it, or its part."""
+        """The places of the flat buffer that this rank updates: all of it, or its part."""
         self.local = self.make_room()
+        """The weights in that run, as the layers have them."""
         copies = self._copies(mesh["tp"].size if kind in {"partial", "copied"} else 1)
         stored = all(note.stored for note in self.notes.values())
         self.part = Slice(self._master(), self.local, copies, self._boxes(self.run), self.tied, stored)
+
+        # The gradients, and their sum on its way.
         self.grad = self.make_gradient()
+        """As long as `flat`: this rank's own gradients, and where nothing is sharded, the sum over all ranks."""
         self.reduced: torch.Tensor | None = None
         """This rank's part of the sum; `None` where it keeps all of it, in `grad`."""
         self.missing: set[nn.Parameter] = set()
+        """Weights whose gradient the last backward has yet to bring."""
         self.work: dist.Work | None = None
+        """The sum that is on its way; `None` before it starts, and once it was waited for."""
         self.launched = False
+        """Whether the sum of this update was started."""
 
     def _place(self, chunk: nn.Module, names: list[str]) -> None:
         """Give each weight its place in the flat buffer."""
@@ -132,7 +147,7 @@ class Bucket:
             parameter.grad = None
 
     def launch(self) -> None:
-        """Start summing over the group."""
+        """Start summing over the group; it goes on while backward computes, and `sum_up` waits for it."""
         self.launched = True
         if self.group.size == 1:
             return
@@ -168,4 +183,5 @@ class Bucket:
             return None
         self.group.leave()
         with mark("dp", "zero1_all_gather"):
+            # A copy of the part is sent: it lies within the buffer that the message writes.
             return all_gather_single(self.flat, self.local.clone(), group=self.group.handle, async_op=True)

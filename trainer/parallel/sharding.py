@@ -41,14 +41,16 @@ class Unit(Bucket):
 
     scatter_mark = "zero_reduce_scatter"
     is_whole = False
+    """Whether all weights are here and up to date; without memory for them they are not."""
     gathering: torch.distributed.Work | None = None
+    """The all-gather that is on its way, if one is."""
 
     def make_room(self) -> torch.Tensor:
         """Keep the shard alone, as the optimizer has it; where that is in host memory, as the layers have it."""
         if not self.sharded:
             self.is_whole = True  # nobody to share with
             return super().make_room()
-        free(self.flat)
+        free(self.flat)  # until the first gather; the parameters are views of it, and keep their shapes
         dtype = self.flat.dtype if self.on_host else self.accurate
         shard = torch.empty(len(self.run), dtype=dtype, device=self.flat.device)
         self.fill(shard, self.run)
@@ -59,25 +61,28 @@ class Unit(Bucket):
         return torch.empty(0, dtype=self.accurate, device=self.flat.device)
 
     def gather(self) -> None:
-        """Begin to bring the weights here, where they are not."""
+        """Begin to bring the weights here, where they are not; `wait` completes it.
+
+        The layer before calls this while it computes, so that the message travels meanwhile.
+        """
         if self.is_whole or self.gathering is not None:
             return
         allocate(self.flat)
         self.group.leave()
         with mark("dp", "zero_all_gather", bytes=self.flat.nbytes):
-            shard = self.local.to(self.flat.dtype)
+            shard = self.local.to(self.flat.dtype)  # masters are wider: what travels is what the layers compute in
             self.gathering = all_gather_single(self.flat, shard, group=self.group.handle, async_op=True)
 
     def wait(self) -> None:
-        """Have the weights here."""
+        """Have the weights here: of a gather that began earlier, wait for what compute has not covered."""
         self.gather()
         if self.gathering is not None:
             with mark("dp", "zero_gather_wait"):
                 self.gathering.wait()
             self.gathering, self.is_whole = None, True
 
-    def let_go(self) -> None:
-        """Keep the shard alone again."""
+    def release(self) -> None:
+        """Free the whole weights; the shard stays, and `gather` brings them back."""
         if self.sharded and self.is_whole:
             free(self.flat)
             self.is_whole = False
@@ -85,26 +90,28 @@ class Unit(Bucket):
     def take(self, parameter: nn.Parameter) -> None:
         """Move a parameter's fresh gradient into the flat one."""
         if parameter.grad is not None:
-            self._have_gradient()
+            self._allocate_gradient()
         super().take(parameter)
 
     def launch(self) -> None:
-        """Start summing over the group."""
-        self._have_gradient()
+        """Start summing over the group; where no gradient came to this rank, it adds zeros."""
+        self._allocate_gradient()
         super().launch()
 
     def sum_up(self) -> None:
-        """Wait for the sum, of which this rank keeps its part; all other gradients go."""
+        """Wait for the sum, of which this rank keeps its part, and free the whole gradient."""
         if self.work is not None:
             super().sum_up()
-            self.grad = self.make_gradient()
+            self.grad = self.make_gradient()  # empty again: the old one is freed here
 
     def drop(self) -> None:
-        """Forget gradients, and weights that are not up to date any more."""
-        self.grad, self.part.gradient = self.make_gradient(), None
-        self.let_go()
+        """Free gradients, and weights that are not up to date any more."""
+        self.grad = self.make_gradient()
+        self.part.gradient = None
+        self.release()
 
-    def _have_gradient(self) -> None:
+    def _allocate_gradient(self) -> None:
+        """Give the flat gradient its memory, zeros, unless it has it."""
         if not self.grad.numel():
             self.grad = torch.zeros(self.flat.shape, dtype=self.accurate, device=self.flat.device)
 
@@ -124,7 +131,7 @@ class Sharded(Buckets):
     ) -> None:
         self.free_after_forward, self.prefetch = free_after_forward, prefetch
         self.summing: Bucket | None = None
-        """The unit whose gradients were sent last."""
+        """The unit whose gradients were sent last: until its sum is waited for, its whole gradient is in memory."""
         units: dict[int, list[Unit]] = {}
         for number, chunk in chunks.items():
             layers = [make_units(chunk, f"layers.{name}.", mesh, device, on_host=on_host) for name in chunk.layers]
@@ -139,11 +146,12 @@ class Sharded(Buckets):
         """Gather before a layer computes, forward and backward, and free after it."""
 
         def begin(_: nn.Module, __: object) -> None:
-            self._have(others, layers[0])
+            self._bring(others, layers[0])
 
         chunk.register_forward_pre_hook(begin)
         for index, module in enumerate(chunk.layers.values()):
             here = layers[index]
+            # In forward the layer after is needed next, in backward the one before.
             after = layers[index + 1] if index + 1 < len(layers) else []
             before = layers[index - 1] if index else []
             module.register_forward_pre_hook(partial(self._enter, here, after))
@@ -152,32 +160,37 @@ class Sharded(Buckets):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _enter(self, here: list[Unit], after: list[Unit], _: nn.Module, arguments: Tensors) -> Tensors:
         """Before a layer's forward; its backward ends where the gradient of its input passes."""
-        self._have(here, after)
+        self._bring(here, after)
         x, *others = arguments
-        return observe(x, _nothing, partial(self._free, here)), *others
+        return observe(x, _nothing, partial(self._release, here)), *others
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _leave(
         self, here: list[Unit], before: list[Unit], _: nn.Module, __: Tensors, out: torch.Tensor
     ) -> torch.Tensor:
         """After a layer's forward; its backward begins where the gradient of its output passes."""
-        self._free(here)
-        return observe(out, _nothing, partial(self._have, here, before))
+        self._release(here)
+        return observe(out, _nothing, partial(self._bring, here, before))
 
-    def _have(self, here: Sequence[Unit], following: Sequence[Unit]) -> None:
-        """Have some units' weights, and begin to gather those that are needed next."""
-        for unit in here:
+    def _bring(self, needed_now: Sequence[Unit], needed_next: Sequence[Unit]) -> None:
+        """Have some units' weights, and with prefetch begin to gather those that are needed next."""
+        for unit in needed_now:
             unit.wait()
-        for unit in following if self.prefetch else ():
-            unit.gather()
+        if self.prefetch:
+            for unit in needed_next:
+                unit.gather()
 
-    def _free(self, here: Sequence[Unit]) -> None:
+    def _release(self, here: Sequence[Unit]) -> None:
+        """ZeRO-3: free what a layer has used; ZeRO-2 keeps it until the update."""
         if self.free_after_forward:
             for unit in here:
-                unit.let_go()
+                unit.release()
 
     def launch(self, bucket: Bucket) -> None:
-        """Start a unit's sum; the gradients of the one before have been sent meanwhile."""
+        """Start a unit's sum, and complete the one before, which travelled while this unit's layer computed.
+
+        So two units at most have whole gradients at a time.
+        """
         if self.summing is not None:
             self.summing.sum_up()
         bucket.launch()

@@ -44,11 +44,13 @@ class BlockEdges:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self.group, self.sequence_parallel = plan.mesh["tp"], plan.settled.options.sequence_parallel
+        self.group = plan.mesh["tp"]
+        self.sequence_parallel = plan.settled.options.sequence_parallel
         self.chunked = ChunkedProducts.of(plan) if plan.settled.options.tp_async else None
+        """With --tp-async: products that are cut up, so that the messages at the edges hide behind them."""
 
     def project(self, x: torch.Tensor, layers: Sequence[SplitLinear]) -> list[torch.Tensor]:
-        """Enter a block and run its first layers, which all take the same input."""
+        """Enter a block and run its first layers, which all take the same input: ``[S, B, outputs/n]`` of each."""
         if self.chunked is None:
             x = self.enter(x)
             return [layer(x) for layer in layers]
@@ -82,7 +84,8 @@ class SplitLinear(nn.Module):
         # Weights are [outputs, inputs], as torch keeps them: this rank has some of the rows.
         self.weight = sharded(plan, normal(plan, name), (outputs, inputs), 0)
         self.bias = sharded(plan, Constant(0), (outputs,), 0) if bias else None
-        self.product, self.postponed = plan.product, plan.postponed
+        self.product = plan.product
+        self.postponed = plan.postponed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply by this rank's part, in the layers' precision: ``[S, B, outputs/n]`` from ``[S, B, inputs]``."""
@@ -101,12 +104,15 @@ class RowLinear(nn.Module):
         # This rank has some of the columns. The bias is whole: it is added once, behind the sum.
         self.weight = sharded(plan, normal(plan, name), (outputs, inputs), 1)
         self.bias = replicated(plan, Constant(0), (outputs,)) if bias else None
-        self.product, self.postponed, self.edges = plan.product, plan.postponed, BlockEdges(plan)
+        self.product = plan.product
+        self.postponed = plan.postponed
+        self.edges = BlockEdges(plan)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Multiply ``[S, B, inputs/n]`` by this rank's part, and add up over the group."""
+        """Multiply ``[S, B, inputs/n]`` by this rank's part, and add up over the group: ``[S/n, B, outputs]``, or S."""
         if self.edges.chunked is None:
-            out = self.edges.leave(multiply(x, self.weight, self.product, self.postponed))
+            partial_sums = multiply(x, self.weight, self.product, self.postponed)  # [S, B, outputs]
+            out = self.edges.leave(partial_sums)
         else:
             out = self.edges.chunked.multiply_and_reduce(x, self.weight)
         return out if self.bias is None else out + self.bias
@@ -117,15 +123,16 @@ class VocabEmbedding(nn.Module):
 
     def __init__(self, plan: Plan, name: str, vocab: int, hidden: int) -> None:
         super().__init__()
-        self.group, self.edges = plan.mesh["tp"], BlockEdges(plan)
-        self.weight = sharded(plan, normal(plan, name), (vocab, hidden), 0)
+        self.group = plan.mesh["tp"]
+        self.edges = BlockEdges(plan)
+        self.weight = sharded(plan, normal(plan, name), (vocab, hidden), 0)  # [V/n, H]
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Look up ``[S, B]`` tokens; a row that another rank holds counts as zero before the sum."""
         if self.group.size == 1:
             return F.embedding(tokens, self.weight)
-        row, is_own = _own_rows(tokens, self.weight.shape[0], self.group)
-        partial_sums = F.embedding(row, self.weight) * is_own.unsqueeze(-1)
+        row, is_own = _own_rows(tokens, self.weight.shape[0], self.group)  # [S, B] each
+        partial_sums = F.embedding(row, self.weight) * is_own.unsqueeze(-1)  # [S, B, H], zero but on one rank
         return self.edges.leave(partial_sums)
 
 
@@ -148,18 +155,20 @@ class _VocabCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor, group: Group) -> torch.Tensor:  # noqa: ANN401
         # Logits are [S, B, V/n]: the columns of this rank. Targets are [S, B], the same on all ranks.
-        largest = logits.amax(-1, keepdim=True)
+        largest = logits.amax(-1, keepdim=True)  # [S, B, 1]
         all_reduce(largest, group, dist.ReduceOp.MAX)
         shifted = logits - largest
-        exponents = shifted.exp()
+        exponents = shifted.exp()  # [S, B, V/n]
+
         column, is_own = _own_rows(targets, logits.shape[-1], group)
-        column = column.unsqueeze(-1)
+        column = column.unsqueeze(-1)  # [S, B, 1]
         # Zero but on the one rank that has the target's column, so that the sum over ranks is the target's logit.
-        target_logit = shifted.gather(-1, column).squeeze(-1) * is_own
-        message = torch.stack([exponents.sum(-1), target_logit])
+        target_logit = shifted.gather(-1, column).squeeze(-1) * is_own  # [S, B]
+
+        message = torch.stack([exponents.sum(-1), target_logit])  # [2, S, B]: both sums travel together
         all_reduce(message, group)
         sum_of_exponents, target_logit = message
-        softmax = exponents / sum_of_exponents.unsqueeze(-1)
+        softmax = exponents / sum_of_exponents.unsqueeze(-1)  # [S, B, V/n]
         ctx.save_for_backward(softmax, column, is_own)
         return sum_of_exponents.log() - target_logit
 
