@@ -161,7 +161,10 @@ def test_what_is_wrong_is_said(words: list[str], says: str, folder: Path, capsys
     assert says in capsys.readouterr().err
 
 
-def test_the_list_has_a_sentence_for_each_edit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_has_a_sentence_for_each_edit(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")  # no sentence is wrapped
     assert main(["whatif", str(folder / "run"), "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) % 2 == 0

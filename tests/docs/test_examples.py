@@ -31,6 +31,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 RUN_IN_ORDER = ("README.md", "tutorial.md")
 """Pages whose blocks make what later ones name: test_code.py runs them."""
 FENCE = re.compile(r"^ *```([^\n]*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+CONTINUED = re.compile(r"\\\n\s*")
+"""Where a shell reads on in the next line."""
 SIGN = re.compile(r"^\s*(\$ |- )?")
 COMMAND = re.compile(r"\s*(\$ |(- )?(usp-prof|torchrun|srun|pip|python3?|uvx?|scripts/\S+) )")
 """A line that a reader would type: behind a prompt, or one that begins with a command."""
@@ -92,7 +94,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lines_of_help() -> list[str]:
     """List the examples of every command."""
-    listed = [line for name, _ in COMMANDS for line in load(name).EXAMPLES.splitlines()]
+    listed = [line for name, _ in COMMANDS for line in CONTINUED.sub("", load(name).EXAMPLES).splitlines()]
     return [re.sub(r"\s{2,}(\(.*\)|#.*)$", "", line.strip()) for line in listed]
 
 
@@ -102,7 +104,7 @@ def lines_of_pages() -> Iterator[str]:
         for kind, code in FENCE.findall(page.read_text(encoding="utf-8")):
             if page.name in RUN_IN_ORDER and kind == "sh":
                 continue
-            for line in code.splitlines():
+            for line in CONTINUED.sub("", code).splitlines():
                 typed = SIGN.sub("", line).strip()
                 if typed and (kind in {"sh", "bash"} or COMMAND.match(line)) and "[options]" not in typed:
                     yield re.sub(r"\s{2,}(\(.*\)|#.*)$", "", typed)

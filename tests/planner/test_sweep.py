@@ -303,7 +303,10 @@ def test_another_table_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.full
-def test_our_trainer_is_swept_and_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_our_trainer_is_swept_and_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USP_PROF_CACHE", str(tmp_path / "cache"))
     words = ["sweep", str(tmp_path / "s"), "--processes", "2", "--grid", "tp=1,2,3", "zero=0,1", "--judge"]
     assert main([*words, "--fixed", "batch=8", "steps=5", "device=cpu"]) == 0
     text = capsys.readouterr().out

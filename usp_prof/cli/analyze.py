@@ -48,9 +48,11 @@ EXAMPLES = """\
   usp-prof analyze traces/run-8r --section kernels --section host
   usp-prof analyze traces/run-8r --steps 3:7 --ranks 0,4-7
   usp-prof analyze traces/run-1024r --ranks outliers
-  usp-prof analyze traces/run-8r --model config.json --sequence 4096 --convention causal
+  usp-prof analyze traces/run-8r --model config.json --sequence 4096 \\
+    --convention causal
   usp-prof analyze traces/run-8r --format html -o report.html
-  usp-prof analyze traces/run-8r --memory-snapshot 0=snapshot.pickle --section memory
+  usp-prof analyze traces/run-8r --memory-snapshot 0=snapshot.pickle \\
+    --section memory
   usp-prof analyze traces --run all --format json -o reports.json
   usp-prof analyze --follow traces/run-8r
 """

@@ -169,7 +169,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("whatif", "What would a change be worth: replay the run with it made."),
     ("plan", "Which configuration should be trained: memory and time of all, ranked."),
     ("memory", "What fills memory: every pipeline rank predicted, beside what was measured."),
-    ("sweep", "Run a grid of configurations with the trainer: one table, heat maps, the planner judged."),
+    ("sweep", "Run a grid of configurations: one table, heat maps, the planner judged."),
     ("learn", "The playbook, live: record a technique before and after, and see the difference."),
     ("mcp", "Serve runs to an agent over MCP: diagnosis step by step, read-only."),
     ("explain", "What does a finding mean, and what can be done?"),

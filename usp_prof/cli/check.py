@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
   usp-prof check traces/today --baseline baseline.json
-  usp-prof check traces/today --baseline baseline.json --max-regression mfu=2%,step_time=3%
+  usp-prof check traces/today --baseline baseline.json \\
+    --max-regression mfu=2%,step_time=3%
   usp-prof check traces/today --min mfu=0.38
-  usp-prof check traces/today --baseline baseline.json --write markdown=summary.md --write junit=check.xml
-  usp-prof check traces/today --baseline baseline.json --history runs.parquet --commit abc123
+  usp-prof check traces/today --baseline baseline.json \\
+    --write markdown=summary.md --write junit=check.xml
+  usp-prof check traces/today --baseline baseline.json \\
+    --history runs.parquet --commit abc123
 """
 
 

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   usp-prof dashboard traces/my-run
   usp-prof dashboard traces/before traces/after --port 8600
-  usp-prof dashboard                              (plans for a model that you choose)
-  usp-prof dashboard sweeps/tiny                  (what ran of a sweep)
-  usp-prof dashboard --published playbook FILE.csv   (the playbook's own sweep, from a table that you have)
-  usp-prof dashboard traces/my-run --host 0.0.0.0 --no-browser   (for others, who need the token in the link)
+  usp-prof dashboard                  (plans for a model that you choose)
+  usp-prof dashboard sweeps/tiny      (what ran of a sweep)
+  usp-prof dashboard --published playbook FILE.csv  (the playbook's own sweep)
+  usp-prof dashboard traces/my-run --host 0.0.0.0   (for others, by a token)
 """
 INSTALLED_PACKAGE = "usp_prof_dashboard"
 FOLDER_OF_CLONE = "dashboard"

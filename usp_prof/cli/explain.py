@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.opening import completes, write_out
+from usp_prof.cli.opening import completes, output, write_out
+from usp_prof.cli.wrapping import wrapped, wrapped_page
 from usp_prof.findings import all_rules
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.health import HEALTH_CODES
@@ -34,8 +35,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print one page, or the list."""
+    screen_width = output(args).width
     if args.code:
-        write_out(f"{args.code}\n\n{page(args.code)}\n")
+        write_out(f"{args.code}\n\n{wrapped_page(page(args.code), screen_width)}\n")
         return 0
     headed = {
         "findings": {each.CODE: each.TITLE for each in all_rules()},
@@ -44,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
     }
     for head, lines in headed.items():
         width = max(len(code) for code in lines)
-        write_out(f"{head}\n" + "".join(f"  {code:{width}}  {said}\n" for code, said in lines.items()))
+        listed = "\n".join(f"  {code:{width}}  {said}" for code, said in lines.items())
+        write_out(f"{head}\n{wrapped(listed, screen_width, hanging=width + 2)}")
     return 0
 
 

@@ -144,7 +144,8 @@ def _rank_table(console: Console, ranks: list[dict[str, Any]]) -> None:
     from rich import box  # noqa: PLC0415 - only for printing
     from rich.table import Table  # noqa: PLC0415
 
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, padding=(0, 2, 0, 0))
+    lined = box.SIMPLE_HEAD if console.is_terminal else None
+    table = Table(box=lined, pad_edge=False, show_edge=False, padding=(0, 1 if lined else 2, 0, 0))
     for name in ("rank", "events", "kernels", "copies", "collectives", "steps", "span ms"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("file", overflow="fold")

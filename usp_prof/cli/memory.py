@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from usp_prof.api.filled import Filled
 
 EXAMPLES = """\
-  usp-prof memory --model Llama-3-70B --sequence 8192 --dp 4 --tp 8 --pp 4 --zero 1 --micro-batches 16 --device H100
-  usp-prof memory --model config.json --sequence 4096 --tp 4 --sequence-parallel off --attention unfused
+  usp-prof memory --model Llama-3-8B --sequence 8192 --tp 8 --device H100
+  usp-prof memory --model Llama-3-70B --sequence 8192 --dp 4 --tp 8 --pp 4 \\
+    --zero 1 --micro-batches 16 --device H100
+  usp-prof memory --model config.json --sequence 4096 --tp 4 \\
+    --sequence-parallel off --attention unfused
   usp-prof memory traces/run-8r
 """
 NUMBERS = ("dp", "tp", "cp", "pp", "ep", "micro_batch", "micro_batches", "chunks", "replicas", "recompute_group")

@@ -11,7 +11,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from usp_prof import limits
-from usp_prof.cli.opening import choice_options, open_from, progress_of, write_out
+from usp_prof.cli.opening import choice_options, open_from, output, progress_of, write_out
 from usp_prof.cli.plan_text import as_json, as_text
 from usp_prof.model.configuration import Offload, Recompute
 from usp_prof.model.errors import InputError, UsageError
@@ -32,11 +32,14 @@ if TYPE_CHECKING:
     import argparse
 
 EXAMPLES = """\
-  usp-prof plan --model Llama-3-8B --sequence 8192 --devices 64 --device H100 --batch 512
-  usp-prof plan --model llama.json --sequence 8192 --devices 64 --device H100 --batch 512 --tp 8 --pp 2 --zero 1
+  usp-prof plan --model Llama-3-8B --sequence 8192 --devices 64 --device H100 \\
+    --batch 512
+  usp-prof plan --model llama.json --sequence 8192 --devices 64 --device H100 \\
+    --batch 512 --tp 8 --pp 2 --zero 1
   usp-prof plan --table rows.csv > predicted.csv
   usp-prof plan traces/run-8r --devices 16 --batch 64
-  usp-prof plan --model Llama-3-8B --sequence 8192 --devices 8 --device A100 --batch 64 --for torchtitan --format json
+  usp-prof plan --model Llama-3-8B --sequence 8192 --devices 8 --device A100 \\
+    --batch 64 --for torchtitan --format json
 """
 FLAGS = {"sequence_parallel": "on or off"}
 WORDS = {"schedule": "pipeline schedule"}
@@ -120,7 +123,10 @@ def run(args: argparse.Namespace) -> int:
     question = _question(args, calibration)
     with progress_of(args, "planning") as progress:
         plans = search(question, progress)
-    write_out((as_json if args.format == "json" else as_text)(plans, calibration, args.trainer, args.top))
+    if args.format == "json":
+        write_out(as_json(plans, calibration, args.trainer, args.top))
+    else:
+        write_out(as_text(plans, calibration, args.trainer, args.top, output(args).width))
     return 0 if plans.best else 1
 
 

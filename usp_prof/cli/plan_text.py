@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import TYPE_CHECKING, Any
 
+from usp_prof.cli.wrapping import wrapped, wrapped_command
 from usp_prof.model.metric import Unit
 from usp_prof.planner.choice import runners_up
 from usp_prof.planner.launch import command_or_reason
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from usp_prof.planner.search import Plans, Question
 
 
-def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: int) -> str:
-    """Write plans for the terminal."""
+def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: int, width: int) -> str:
+    """Write plans for a terminal of this width; commands go over several lines, as a shell reads them."""
     question = plans.question
     machine = question.cluster
     lines = [
@@ -36,15 +38,16 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
     if not plans.best:
         need, room = (quantity(size, Unit.BYTES) for size in (plans.leanest_bytes, machine.room_bytes))
         lines.append(f"nothing fits: the leanest needs {need} of the {room} that it may fill")
-        return "\n".join(lines) + "\n"
+        return wrapped("\n".join(lines), width, hanging=2)
     if len(plans.best) == 1:
-        return "\n".join([*lines, "", *_one(plans.best[0], trainer, question)]) + "\n"
-    lines.append("")
+        said = wrapped("\n".join([*lines, "", *_one(plans.best[0], question)]), width, hanging=2)
+        command = command_or_reason(trainer, question.model, plans.best[0].configuration)
+        return f"{said}\n{_started('start it', command, width)}\n"
+    said = wrapped("\n".join(lines), width, hanging=2)
     head = f"{'':3}{'step':>8} {'tokens/s':>10} {'MFU':>5} {'memory':>8} {'bubble':>6} {'exposed':>7}  configuration"
-    lines.append(head)
-    lines += [f"{place:2} {_row(plan)}" for place, plan in enumerate(plans.best[:top], start=1)]
-    lines += ["", *why(plans), "", _start(plans, trainer)]
-    return "\n".join(lines) + "\n"
+    rows = [f"{place:2} {_row(plan, width)}" for place, plan in enumerate(plans.best[:top], start=1)]
+    reasons = wrapped("\n".join(why(plans)), width, hanging=2)
+    return "\n".join([said, head, *rows, "", reasons, _start(plans, trainer, width)]) + "\n"
 
 
 def why(plans: Plans) -> list[str]:
@@ -73,18 +76,25 @@ def why(plans: Plans) -> list[str]:
     return lines if len(lines) > 1 else []
 
 
-def _start(plans: Plans, trainer: str) -> str:
+def _start(plans: Plans, trainer: str, width: int) -> str:
     """Give the command of the fastest plan that the trainer can run, and say so where it is not the first."""
     model = plans.question.model
     words = [command_or_reason(trainer, model, plan.configuration) for plan in plans.best]
     place = next((place for place, text in enumerate(words, start=1) if not text.startswith("#")), 0)
     if not place:
-        return f"no plan can be started: {words[0].removeprefix('# ')}"
+        return wrapped(f"no plan can be started: {words[0].removeprefix('# ')}", width, hanging=2).rstrip("\n")
     which = "the first" if place == 1 else f"number {place}, the first that {trainer} can run"
-    return f"start {which}: {words[place - 1]}"
+    return _started(f"start {which}", words[place - 1], width)
 
 
-def _one(plan: Prediction, trainer: str, question: Question) -> list[str]:
+def _started(head: str, command: str, width: int) -> str:
+    """Write a command beneath its head, or why there is none."""
+    if command.startswith("#"):
+        return wrapped(f"{head}: {command}", width, hanging=2).rstrip("\n")
+    return f"{head}:\n{wrapped_command(command, width)}"
+
+
+def _one(plan: Prediction, question: Question) -> list[str]:
     """Write one configuration in full: its step and memory part by part, each whole with its interval."""
     device = question.cluster
     low, high = (quantity(value, Unit.NS) for value in (plan.step_low_ns, plan.step_high_ns))
@@ -104,7 +114,7 @@ def _one(plan: Prediction, trainer: str, question: Question) -> list[str]:
     lines += [bar(name, size, device.memory_bytes, Unit.BYTES) for name, size in sizes.items() if size > 0]
     if plan.host_bytes:
         lines.append(f"host memory {on_host(plan, question)}")
-    return [*lines, "", f"start it: {command_or_reason(trainer, question.model, plan.configuration)}"]
+    return lines
 
 
 def on_host(plan: Prediction, question: Question) -> str:
@@ -132,12 +142,18 @@ def bar(name: str, value: float, whole: float, unit: Unit) -> str:
     return f"  {name:16} {quantity(value, unit):>10} {'█' * filled}"
 
 
-def _row(plan: Prediction) -> str:
+ROW = 54
+"""Columns of a row before its configuration."""
+
+
+def _row(plan: Prediction, width: int) -> str:
     exposed = sum(plan.exposed_ns.values()) / plan.step_ns
     step, memory = quantity(plan.step_ns, Unit.NS), quantity(plan.footprint.total_bytes, Unit.BYTES)
+    under = f"\n{'':{ROW}}"
+    named = textwrap.wrap(str(plan.configuration), max(width - ROW, 20), break_long_words=False)
     return (
         f"{step:>8} {plan.tokens_per_second:10,.0f} {plan.mfu:5.1%} {memory:>8}"
-        f" {plan.bubble_fraction:6.1%} {exposed:7.1%}  {plan.configuration}"
+        f" {plan.bubble_fraction:6.1%} {exposed:7.1%}  {under.join(named)}"
     )
 
 

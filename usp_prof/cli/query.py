@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -10,18 +11,23 @@ from usp_prof.cli.opening import note, open_from, output, run_options, write_out
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import write
 from usp_prof.model.printable import FORMULA, printable
+from usp_prof.report.writers.terminal import fitting
 
 if TYPE_CHECKING:
     import argparse
 
 EXAMPLES = """\
-  usp-prof query traces/my-run "SELECT rank, count(*) AS kernels FROM kernels GROUP BY rank ORDER BY rank"
-  usp-prof query traces/my-run "SELECT name, sum(dur_ns) AS ns FROM ops GROUP BY name ORDER BY ns DESC LIMIT 10"
-  usp-prof query traces/my-run "SELECT * FROM collectives WHERE axis = 'tp'" --format csv > tp.csv
-  usp-prof query traces/my-run "SELECT * FROM steps" --format parquet -o steps.parquet
+  usp-prof query traces/my-run \\
+    "SELECT rank, count(*) AS kernels FROM kernels GROUP BY rank"
+  usp-prof query traces/my-run \\
+    "SELECT name, sum(dur_ns) AS ns FROM ops GROUP BY name ORDER BY ns DESC"
+  usp-prof query traces/my-run \\
+    "SELECT * FROM collectives WHERE axis = 'tp'" --format csv > tp.csv
+  usp-prof query traces/my-run "SELECT * FROM ops" --format parquet -o o.parquet
 """
 FORMATS = ("table", "csv", "json", "parquet")
 _ROWS_SHOWN = 200
+_PIPED_WIDTH = 10_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -55,15 +61,42 @@ def _show(args: argparse.Namespace, answer: pa.Table) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     console = output(args)
-    shown = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
-    for field in answer.schema:
-        numeric = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
-        shown.add_column(Text(field.name), justify="right" if numeric else "left", overflow="fold")
-    for row in answer.slice(0, _ROWS_SHOWN).to_pylist():
-        shown.add_row(*(Text("" if value is None else str(value)) for value in row.values()))
+    columns = _columns(answer)
+    kept = len(columns)
+    if console.is_terminal or "COLUMNS" in os.environ:
+        kept, _ = fitting(columns, console.width)
+    else:  # a pipe is as wide as what it carries
+        console.width = _PIPED_WIDTH
+    lined = box.SIMPLE_HEAD if console.is_terminal else None
+    shown = Table(box=lined, pad_edge=False, show_edge=False, padding=(0, 1 if lined else 2, 0, 0))
+    for name, _, is_number in columns[:kept]:  # a folded number would be read as two
+        shown.add_column(
+            Text(name, overflow="ellipsis"),
+            justify="right" if is_number else "left",
+            no_wrap=is_number,
+            overflow="fold",
+        )
+    for row in zip(*(texts for _, texts, _ in columns[:kept]), strict=True):
+        shown.add_row(*map(Text, row))
     console.print(shown)
+    if kept < len(columns):
+        left = ", ".join(name for name, _, _ in columns[kept:])
+        note(args, f"and columns {left} on a wider screen; --format csv gives all")
     if answer.num_rows > _ROWS_SHOWN:
         note(args, f"the first {_ROWS_SHOWN} of {answer.num_rows} rows; --format csv gives all")
+
+
+def _columns(answer: pa.Table) -> list[tuple[str, list[str], bool]]:
+    """Give the name of each column, its values as text, and whether they are numbers."""
+    shown = answer.slice(0, _ROWS_SHOWN)
+    return [
+        (
+            field.name,
+            ["" if value is None else str(value) for value in column.to_pylist()],
+            pa.types.is_integer(field.type) or pa.types.is_floating(field.type),
+        )
+        for field, column in zip(shown.schema, shown.columns, strict=True)
+    ]
 
 
 def _written(answer: pa.Table, form: str) -> bytes:

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
   usp-prof read traces/run-1024r --store /shared/store --shard 3/64
-  srun --ntasks=64 sh -c 'usp-prof read traces/run-1024r --store /shared/store --shard $SLURM_PROCID/64'
-  usp-prof read traces/run-1024r --store /shared/store --executor dask:tcp://head:8786
+  srun --ntasks=64 sh -c 'usp-prof read traces/run-1024r \\
+    --store /shared/store --shard $SLURM_PROCID/64'
+  usp-prof read traces/run-1024r --store /shared/store \\
+    --executor dask:tcp://head:8786
   usp-prof analyze traces/run-1024r --store /shared/store
 """
 

@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from usp_prof.report.document import Section
 
 EXAMPLES = """\
-  usp-prof sweep sweeps/tiny --processes 4 --grid tp=1,2 pp=1,2 zero=0,1 --fixed batch=16 steps=8
-  usp-prof sweep sweeps/tiny                          (continues what was stopped, and shows what there is)
+  usp-prof sweep sweeps/tiny --processes 4 --grid tp=1,2 pp=1,2 --fixed batch=16
+  usp-prof sweep sweeps/tiny             (continues what was stopped, shows all)
   usp-prof sweep sweeps/tiny --list cells.csv --at-once 2 --judge
   usp-prof sweep sweeps/tiny --format html -o sweep.html
-  usp-prof sweep --published playbook FILE.csv --only model=8B --format html -o playbook.html
+  usp-prof sweep --published playbook FILE.csv --only model=8B \\
+    --format html -o playbook.html
 """
 FORMATS = ("terminal", "html", "csv")
 MOST_AT_ONCE = 64

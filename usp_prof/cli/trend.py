@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.opening import write_out
+from usp_prof.cli.opening import output, write_out
+from usp_prof.cli.wrapping import wrapped
 from usp_prof.gate import history
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.metric import Better
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     shown = [each for each in found if not args.metric or each.key in args.metric]
     if args.changed:
         shown = [each for each in shown if trend.sentences(each)]
-    write_out(trend.json_text(shown) if args.format == "json" else trend.text(shown))
+    write_out(trend.json_text(shown) if args.format == "json" else wrapped(trend.text(shown), output(args).width, 2))
     return 1 if args.fail and any(_worse(each) for each in shown) else 0
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import note, open_from, output, run_options, write_out
+from usp_prof.cli.wrapping import wrapped
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UsageError
 from usp_prof.model.flops import load as load_model
@@ -27,10 +28,13 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   usp-prof whatif traces/run-8r --list
   usp-prof whatif traces/run-8r --edit rank_as_peers=7
-  usp-prof whatif traces/run-8r --edit comm_faster=2,axis=dp --edit no_input_wait
+  usp-prof whatif traces/run-8r --edit comm_faster=2,axis=dp \\
+    --edit no_input_wait
   usp-prof whatif traces/run-8r --edit schedule=interleaved,v=2 --format json
-  usp-prof whatif traces/run-8r --edit tp=4 --edit recompute=none -o predicted.json.gz
-  usp-prof whatif traces/run-8r --edit zero=3 -o predicted && usp-prof compare traces/run-8r predicted
+  usp-prof whatif traces/run-8r --edit tp=4 --edit recompute=none \\
+    -o predicted.json.gz
+  usp-prof whatif traces/run-8r --edit zero=3 -o predicted && \\
+    usp-prof compare traces/run-8r predicted
   usp-prof whatif traces/run-8r --ideal
 """
 
@@ -73,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     edits = [parse_edit(text) for text in args.edit]
     if args.list:
         listed = [(kind.example, kind.doc) for kind in EDITS] + [(kind.example, kind.doc) for kind in PIPELINE_EDITS]
-        write_out("".join(f"{example}\n    {doc}\n" for example, doc in listed))
+        write_out(wrapped("\n".join(f"{example}\n    {doc}" for example, doc in listed), output(args).width))
         return 0
     if args.ideal:
         return _ideal(args, edits)

@@ -44,6 +44,8 @@ _STYLES = {
     Verdict.NOT_COMPARED: "dim",
 }
 _ORDER = (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.PASS, Verdict.NOT_COMPARED)
+_MOST_NAMED = 3
+"""Metrics that are named beside a reason."""
 
 
 def as_terminal(report: Report, *, color: bool, width: int = 120) -> str:
@@ -52,30 +54,43 @@ def as_terminal(report: Report, *, color: bool, width: int = 120) -> str:
     console = SafeConsole(
         file=out, width=width, force_terminal=color, no_color=not color, highlight=False, force_jupyter=False
     )
-    console.print(Text(headline(report), style=_STYLES[report.verdict]), soft_wrap=True)
+    console.print(Text(headline(report), style=_STYLES[report.verdict]))
     if follows := what_follows(report):
-        console.print(Text(follows, style="bold yellow"), soft_wrap=True)
+        console.print(Text(follows, style="bold yellow"))
     runs = f", {report.baseline_runs} runs" if report.baseline_runs > 1 else ""
-    console.print(Text(f"{report.after} against {report.before}{runs}"), soft_wrap=True)
+    console.print(Text(f"{report.after} against {report.before}{runs}"))
     for reason in (report.unusable + report.unanswered)[1:]:
-        console.print(Text(f"  {reason}"), soft_wrap=True)
+        console.print(Text(f"  {reason}"))
     for difference in report.differences:
-        console.print(Text(f"  differs: {difference}"), soft_wrap=True)
+        console.print(Text(f"  differs: {difference}"))
     console.print(_terminal_table(report, width))
-    for found in report.judgements:
-        if found.reason and found.verdict is not Verdict.PASS:
-            console.print(Text(f"  {found.key}: {found.reason}"), soft_wrap=True)
+    for line in _reasons(report):
+        console.print(Text(line))
     left_out = next((removed(each) for each in report.judgements if removed(each)), "")
     if left_out:
-        console.print(Text(f"  left out: {left_out}"), soft_wrap=True)
+        console.print(Text(f"  left out: {left_out}"))
     lines = why_lines(report.why)
     if lines:
-        console.print(Text("why"), soft_wrap=True)
+        console.print(Text("why"))
         for line in lines:
-            console.print(Text(f"  {line}"), soft_wrap=True)
+            console.print(Text(f"  {line}"))
     if report.ratchet:
-        console.print(Text(f"to keep what improved: {report.ratchet}"), soft_wrap=True)
+        console.print(Text(f"to keep what improved: {report.ratchet}"), soft_wrap=True)  # a command stays one line
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _reasons(report: Report) -> list[str]:
+    """Say why metrics have no plain verdict: each reason once, with the metrics that it holds for."""
+    keys_of: dict[str, list[str]] = {}
+    for found in report.judgements:
+        if found.reason and found.verdict is not Verdict.PASS:
+            keys_of.setdefault(found.reason, []).append(found.key)
+    return [f"  {_named(keys)}: {reason}" for reason, keys in keys_of.items()]
+
+
+def _named(keys: list[str]) -> str:
+    left = len(keys) - _MOST_NAMED
+    return ", ".join(keys[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
 
 
 def _terminal_table(report: Report, width: int) -> Table:

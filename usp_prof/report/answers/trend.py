@@ -25,7 +25,8 @@ def text(found: Sequence[MetricTrend]) -> str:
     for each in found:
         first, last = figure(each.values[0], each.unit), figure(each.values[-1], each.unit)
         others = f" ({each.left_out} under other conditions left out)" if each.left_out else ""
-        lines.append(f"{each.key}  {len(each.values)} runs{others}  {first} -> {last}")
+        runs = "1 run" if len(each.values) == 1 else f"{len(each.values)} runs"
+        lines.append(f"{each.key}  {runs}{others}  {first} -> {last}")
         lines.append(f"  {sparkline(each.values)}")
         lines += [f"  {sentence}" for sentence in sentences(each)]
     return "\n".join(lines) + "\n" if lines else "no metric\n"

@@ -165,7 +165,7 @@ def _data_table(block: doc.DataTable, console: Console) -> None:
     if block.title:
         _put(Line(_plain(block.title, console), style="bold"), console)
     columns = [_column(block, place, console) for place in range(len(block.columns))]
-    kept, width = _fitting(columns, console.width - _INDENT)
+    kept, width = fitting(columns, console.width - _INDENT)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False, show_edge=False)
     for (head, _, numbers), column in zip(columns[:kept], block.columns, strict=False):
         table.add_column(
@@ -197,8 +197,11 @@ def _column(block: doc.DataTable, place: int, console: Console) -> tuple[str, li
     return head, [_plain(text, console) for text in texts], is_number(values)
 
 
-def _fitting(columns: list[tuple[str, list[str], bool]], width: int) -> tuple[int, int]:
-    """Say how many columns fit (the first ones matter most) and how wide texts may then be."""
+def fitting(columns: list[tuple[str, list[str], bool]], width: int) -> tuple[int, int]:
+    """Say how many columns fit, and how wide texts may then be; the first columns matter most.
+
+    A column is its head, its texts, and whether they are numbers, which are never cut; two blanks part columns.
+    """
     for kept in range(len(columns), 0, -1):
         shown = columns[:kept]
         wide = [_widest([head, *texts]) for head, texts, _ in shown]
