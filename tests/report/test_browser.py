@@ -92,6 +92,23 @@ def test_the_timeline_shows_more_the_closer_one_looks(browser: Any, tmp_path: Pa
     assert troubles == []
 
 
+PAGE_CONTENTS = re.compile(rb"/Contents (\d+) 0 R")
+SCALE = re.compile(rb"^([\d.]+) 0 0 -\1 0 [\d.]+ cm\nq\n([\d.]+) 0 0 \2 ")
+"""How a page of Chromium's PDF begins: points a device pixel, device pixels a CSS pixel."""
+LABELS_PRINTED = """() => {
+  const allIn = (root) => [...root.querySelectorAll('*')].flatMap((item) => [
+    item, ...(item.shadowRoot ? allIn(item.shadowRoot) : [])]);
+  const printed = (chart) => {
+    const paper = chart.querySelector('.paper'), whole = allIn(chart).find((item) => item.tagName === 'CANVAS');
+    const origin = whole.getBoundingClientRect();
+    return allIn(chart).filter((item) => /legend/i.test(item.className) && item.textContent && !item.childElementCount)
+      .map((item) => item.getBoundingClientRect()).filter((place) => place.width)
+      .every((place) => paper.getContext('2d')
+        .getImageData(place.left - origin.left, place.top - origin.top, place.width, place.height)
+        .data.some((value, index) => index % 4 === 3 && value));
+  };
+  return [...document.querySelectorAll('.chart')].every(printed);
+}"""
 PAPER = {"A4": (703, 1032), "Letter": (725, 966)}
 """What margins of 12 mm leave of a sheet, in CSS pixels."""
 TOO_WIDE = """(width) => [...document.querySelectorAll('main *')]
@@ -115,6 +132,18 @@ def pictures(pdf: bytes) -> list[np.ndarray]:
     return found
 
 
+def points_of_css_pixel(pdf: bytes) -> set[float]:
+    """Read how many points of paper a CSS pixel takes on each page: 0.75, or less where Chromium shrank it."""
+    found = set()
+    for (number,) in {each.groups() for each in PAGE_CONTENTS.finditer(pdf)}:
+        begin = re.search(rb"(?<!\d)" + number + rb" 0 obj.*?stream\r?\n", pdf, re.DOTALL)
+        assert begin is not None
+        scale = SCALE.match(zlib.decompressobj().decompress(pdf[begin.end() :], 200))
+        assert scale is not None
+        found.add(round(float(scale[1]) * float(scale[2]), 3))
+    return found
+
+
 def colors(picture: np.ndarray) -> int:
     """Count the colours of a picture."""
     return len(np.unique(picture.reshape(-1, 3), axis=0))
@@ -131,10 +160,13 @@ def test_a_report_prints_with_its_charts_within_the_sheet(browser: Any, tmp_path
     page.set_default_timeout(120_000)
     page.goto(path.as_uri())
     page.wait_for_function(f"{DRAWN} === {len(SAMPLES)}")  # without anybody scrolling
-    printed = pictures(page.pdf(format=paper, prefer_css_page_size=False))
+    pdf = page.pdf(format=paper, prefer_css_page_size=False)
+    assert points_of_css_pixel(pdf) == {0.75}
+    printed = pictures(pdf)
     drawn = [picture for picture in printed if colors(picture) > 2]
     assert len(drawn) >= len(SAMPLES), [(picture.shape, colors(picture)) for picture in printed]
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(LABELS_PRINTED)
     page.emulate_media(media="print")
     width, height = PAPER[paper]
     page.set_viewport_size({"width": width, "height": height})

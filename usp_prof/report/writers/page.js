@@ -49,14 +49,35 @@
   }
   window.addEventListener("load", () => idle(drawRest));
 
-  // Charts keep the width at which they were drawn; on paper they are scaled to the narrower of A4 and letter.
-  const PAPER_PX = 690;
-  window.addEventListener("beforeprint", () => {
-    const wide = [...document.querySelectorAll(".chart")].map((chart) => [chart, chart.offsetWidth]);
-    for (const [chart, width] of wide) { chart.style.width = `${width}px`; chart.style.zoom = Math.min(1, PAPER_PX / width); }
-  });
-  window.addEventListener("afterprint", () => {
-    for (const chart of document.querySelectorAll(".chart")) chart.style.width = chart.style.zoom = "";
-  });
+  // On paper a copy of each chart's canvas stands for it, as wide as the sheet allows: charts keep the width at which they
+  // were drawn, and Chromium shrinks the whole document until the widest of them fits.
+  const allIn = (root) => [...root.querySelectorAll("*")].flatMap((item) => [item, ...(item.shadowRoot ? allIn(item.shadowRoot) : [])]);
+  const isText = (item) => !item.childElementCount && item.textContent.trim() && !["STYLE", "SCRIPT"].includes(item.tagName);
+
+  function copyForPaper(chart) {
+    const items = allIn(chart).filter((item) => item.getBoundingClientRect().width);
+    const canvases = items.filter((item) => item.tagName === "CANVAS" && item.width && item.height);
+    if (!canvases.length) return;
+    const widest = canvases.reduce((most, canvas) => (canvas.width > most.width ? canvas : most));
+    const copy = Object.assign(document.createElement("canvas"), { width: widest.width, height: widest.height });
+    const paint = copy.getContext("2d"), whole = widest.getBoundingClientRect(), scale = widest.width / whole.width;
+    const placeOf = (item) => {
+      const place = item.getBoundingClientRect();
+      return [place.left - whole.left, place.top - whole.top, place.width, place.height];
+    };
+    paint.scale(scale, scale);
+    for (const canvas of canvases) paint.drawImage(canvas, ...placeOf(canvas)); // the plot's layers, a legend's swatches
+    for (const item of items.filter(isText)) { // a legend's labels are elements
+      const [left, top, , height] = placeOf(item), style = getComputedStyle(item);
+      Object.assign(paint, { font: style.font, fillStyle: style.color, textBaseline: "middle" });
+      paint.fillText(item.textContent, left, top + height / 2);
+    }
+    copy.className = "paper";
+    copy.style.width = `${(100 * whole.width) / chart.clientWidth}%`;
+    chart.append(copy);
+  }
+
+  window.addEventListener("beforeprint", () => { for (const chart of document.querySelectorAll(".chart")) copyForPaper(chart); });
+  window.addEventListener("afterprint", () => { for (const copy of document.querySelectorAll(".paper")) copy.remove(); });
   show(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 })();
