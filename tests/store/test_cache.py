@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.store import sealed
 from usp_prof.store.cache import IN_USE_SECONDS, Cache, CacheUnwritableError
-from usp_prof.store.load import content_key
 from usp_prof.store.places import open_cache
+from usp_prof.store.rank_keys import content_key
 
 TABLE = pa.table({"n": [1, -1, 2**62], "t": pa.array(["a", "", "a"]).dictionary_encode(), "x": [0.5, None, 1.0]})
 

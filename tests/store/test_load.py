@@ -19,6 +19,7 @@ from usp_prof.store import executors, load, rank_jobs
 from usp_prof.store.cache import Cache, StoredTables
 from usp_prof.store.executors import local_executor, workers_for
 from usp_prof.store.rank_jobs import ATTEMPTS, NOT_DONE, RankJob, run_jobs
+from usp_prof.store.rank_keys import key_of_rank, text_of_manifest
 from usp_prof.tables.table_set import MemorySource
 
 if TYPE_CHECKING:
@@ -96,9 +97,10 @@ def test_rows_know_their_rank(tmp_path: Path) -> None:
 
 def test_the_key_tells_content_rank_and_manifest_apart(tmp_path: Path) -> None:
     one, other, _ = run_of(tmp_path / "run")
-    keys = {load.rank_key(one, None), load.rank_key(other, None), load.rank_key(one, Manifest(name="x"))}
+    unnamed, named = text_of_manifest(None), text_of_manifest(Manifest(name="x"))
+    keys = {key_of_rank(one, unnamed), key_of_rank(other, unnamed), key_of_rank(one, named)}
     assert len(keys) == 3
-    assert load.rank_key(one, None) in keys
+    assert key_of_rank(one, unnamed) in keys
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["read here", "from the cache"])

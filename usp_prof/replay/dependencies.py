@@ -14,7 +14,8 @@ import numpy as np
 
 from usp_prof.columns.rows import last_by, lookup, rows_of
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
-from usp_prof.replay.hidden_waits import freed_by, hidden_waits
+from usp_prof.replay.hidden_waits import hidden_waits
+from usp_prof.replay.host_waits import add_admissions, add_returns, add_untraced_waits
 
 if TYPE_CHECKING:
     from usp_prof.replay.build import RankNodes
@@ -25,16 +26,8 @@ UNEXPLAINED_NS = 3_000
 """A device's gap of this much that neither lane nor launch explains is a wait for another stream."""
 CLOSED_NS = 300_000
 """On CPU traces another thread closes a communication's range, up to so long after the one that waited goes on."""
-_SEEMINGLY_EARLY = 256
-"""So many pieces of work that seem to have ended before their launch are passed over; beyond it nothing is known."""
-RESUMED_NS = 100_000
-"""A host that waited for the device goes on so soon after the awaited work ended."""
-UNTRACED_WAIT_NS = 1_000_000
-"""A shorter gap of the host is ordinary work, also where it happens to end when some work of the device does."""
 MOST_LATENCY_NS = 100_000
 """A launch reaches an idle device within some ten microseconds; what goes beyond this was spent in a queue."""
-FULL_QUEUE = 512
-"""With so many launches pending, a launch can block: the driver's queue holds about 1,000."""
 HOST_WAIT_NS = 20_000
 """On CPU traces Python runs between ops all the time: only a longer gap in which a communication ends is a wait."""
 
@@ -52,7 +45,7 @@ class RankWaits:
     earliest: Ints
 
 
-class _Edges:
+class RankEdges:
     """Edges of one rank, collected kind by kind."""
 
     def __init__(self) -> None:
@@ -61,6 +54,39 @@ class _Edges:
     def add(self, source: Ints, target: Ints, lag: Ints, kind: EdgeKind, *, at_end: bool = True) -> None:
         """Let each target begin `lag` after the end (else the start) of its source."""
         self.columns.append((source, np.full(len(source), at_end), target, lag, np.full(len(source), int(kind))))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Needs:
+    """What each node of a rank needed before it could begin: one entry a node in each array.
+
+    Each *_at array says when a need was satisfied, NEVER where there is none; each *_source array has the node that was
+    waited for, -1 where there is none.
+    """
+
+    lane_at: Ints
+    """The node before it on its lane ended."""
+    launch_source: Ints
+    launched_at: Ints
+    """The host called."""
+    least_latency: Ints
+    """What a launch takes on this rank at least; 0 where none is known."""
+    issue_source: Ints
+    issue_at: Ints
+    explained_at: Ints
+    """The latest of lane, launch and issue."""
+    wait_source: Ints
+    wait_at: Ints
+
+    @property
+    def launch_at(self) -> Ints:
+        """The launch could reach the device."""
+        return np.where(self.launch_source >= 0, self.launched_at + self.least_latency, NEVER)
+
+    @property
+    def latest_at(self) -> Ints:
+        """All needs were satisfied."""
+        return np.maximum(self.explained_at, self.wait_at)
 
 
 def waits_of(tables: TableSet, n: RankNodes) -> RankWaits:
@@ -74,11 +100,27 @@ def waits_of(tables: TableSet, n: RankNodes) -> RankWaits:
       wait    a communication (on a device: any work) on another lane ended inside the gap that the first three leave,
               or before one of them, where others of its kind are waited for
     """
-    # Each *_at array has one entry a node: when that dependency was satisfied, NEVER where there is none.
-    # Each *_source array has the node that was waited for, -1 where there is none.
-    is_first = n.first_of_lane
+    needs = _needs(tables, n)
+    edges = RankEdges()
+    _needed(n, needs, edges)
+    talks, behind = hidden_waits(n, needs.explained_at, needs.launched_at)
+    edges.add(talks, behind, np.zeros(len(talks), np.int64), EdgeKind.WAIT)
+    _boundaries(n, edges)
+    # These take away from the gaps what their edges explain.
+    gap = _gaps(n, needs)
+    add_returns(n, edges, gap, needs.launched_at)
+    add_admissions(n, edges, gap)
+    add_untraced_waits(n, edges, gap, needs.launched_at)
+    has_source = (needs.launch_source >= 0) | (needs.issue_source >= 0) | (needs.wait_source >= 0)
+    earliest = np.where(n.first_of_lane & ~has_source, n.start, NEVER)
+    source, at_end, target, lag, kind = (np.concatenate(column) for column in zip(*edges.columns, strict=True))
+    return RankWaits(source, at_end, target, lag, kind, gap, earliest)
+
+
+def _needs(tables: TableSet, n: RankNodes) -> _Needs:
+    """Find the needs one after the other: what the first three leave unexplained may have been a wait."""
     lane_at = np.full(len(n.lane), NEVER)
-    lane_at[1:] = np.where(is_first[1:], NEVER, n.end[:-1])
+    lane_at[1:] = np.where(n.first_of_lane[1:], NEVER, n.end[:-1])
     launch_source, least_latency = _launches(n)
     launched_at = np.where(launch_source >= 0, n.start[launch_source], NEVER)
     launch_at = np.where(launch_source >= 0, launched_at + least_latency, NEVER)
@@ -94,31 +136,43 @@ def waits_of(tables: TableSet, n: RankNodes) -> RankWaits:
         issue_at = np.where(is_held, n.end[issue_source], issue_at)
         explained_at = np.where(is_held, np.maximum(lane_at, issue_at), explained_at)
     wait_at = np.where(wait_source >= 0, n.end[wait_source], NEVER)
-    latest_at = np.maximum(explained_at, wait_at)
+    return _Needs(
+        lane_at,
+        launch_source,
+        launched_at,
+        least_latency,
+        issue_source,
+        issue_at,
+        explained_at,
+        wait_source,
+        wait_at,
+    )
 
-    edges = _Edges()
-    rows = np.flatnonzero(wait_source >= 0)
-    edges.add(wait_source[rows], rows, n.start[rows] - wait_at[rows], EdgeKind.WAIT)
-    rows = np.flatnonzero(launch_source >= 0)
-    is_latest = launch_at[rows] >= latest_at[rows]
-    lag = np.where(is_latest, n.start[rows] - launched_at[rows], least_latency[rows])
-    edges.add(launch_source[rows], rows, lag, EdgeKind.LAUNCH, at_end=False)
-    rows = np.flatnonzero(issue_source >= 0)
-    is_latest = issue_at[rows] >= latest_at[rows]
-    begun_at = np.where(is_latest, n.start[rows], issue_at[rows])
-    edges.add(issue_source[rows], rows, begun_at - n.end[issue_source[rows]], EdgeKind.ISSUE)
-    # A gap below zero is kept: activities of a lane may overlap.
-    gap = np.where(is_first, 0, n.start - lane_at)
-    gap = np.where((lane_at >= latest_at) | (gap < 0), gap, 0)
-    talks, behind = hidden_waits(n, explained_at, launched_at)
-    edges.add(talks, behind, np.zeros(len(talks), np.int64), EdgeKind.WAIT)
-    _boundaries(n, edges)
-    _returns(n, edges, gap, launched_at)
-    _admissions(n, edges, gap)
-    _untraced_waits(n, edges, gap, launched_at)
-    is_given = is_first & (launch_source < 0) & (issue_source < 0) & (wait_source < 0)
-    source, at_end, target, lag, kind = (np.concatenate(column) for column in zip(*edges.columns, strict=True))
-    return RankWaits(source, at_end, target, lag, kind, gap, np.where(is_given, n.start, NEVER))
+
+def _needed(n: RankNodes, needs: _Needs, edges: RankEdges) -> None:
+    """Add an edge for each wait, launch and issue; the one that came last keeps the time until its node began."""
+    latest_at = needs.latest_at
+    rows = np.flatnonzero(needs.wait_source >= 0)
+    edges.add(needs.wait_source[rows], rows, n.start[rows] - needs.wait_at[rows], EdgeKind.WAIT)
+    rows = np.flatnonzero(needs.launch_source >= 0)
+    is_latest = needs.launch_at[rows] >= latest_at[rows]
+    lag = np.where(is_latest, n.start[rows] - needs.launched_at[rows], needs.least_latency[rows])
+    edges.add(needs.launch_source[rows], rows, lag, EdgeKind.LAUNCH, at_end=False)
+    rows = np.flatnonzero(needs.issue_source >= 0)
+    issue_source, issue_at = needs.issue_source[rows], needs.issue_at[rows]
+    is_latest = issue_at >= latest_at[rows]
+    begun_at = np.where(is_latest, n.start[rows], issue_at)
+    edges.add(issue_source, rows, begun_at - n.end[issue_source], EdgeKind.ISSUE)
+
+
+def _gaps(n: RankNodes, needs: _Needs) -> Ints:
+    """Give each node's think time after its lane's node before: all of it where that came last, else none.
+
+    A gap below zero is kept: activities of a lane may overlap.
+    """
+    since_lane = np.where(n.first_of_lane, 0, n.start - needs.lane_at)
+    is_by_lane = needs.lane_at >= needs.latest_at
+    return np.where(is_by_lane | (since_lane < 0), since_lane, 0)
 
 
 def _launches(n: RankNodes) -> tuple[Ints, Ints]:
@@ -201,7 +255,7 @@ def _other_lane(n: RankNodes, explained_at: Ints, unexplained_ns: Ints) -> Ints:
     return source
 
 
-def _boundaries(n: RankNodes, edges: _Edges) -> None:
+def _boundaries(n: RankNodes, edges: RankEdges) -> None:
     """Let a step's first compute wait for all that the step before ran and had ended by then."""
     device = np.flatnonzero(n.of_device & (n.step >= 0))
     if not len(device):
@@ -218,65 +272,3 @@ def _boundaries(n: RankNodes, edges: _Edges) -> None:
     following = lookup(compute[first], rows_of(steps, n.step[tails] + 1), missing=-1)
     good = (following >= 0) & (n.end[tails] <= n.start[following]) & (n.lane[tails] != n.lane[following])
     edges.add(tails[good], following[good], np.zeros(int(good.sum()), np.int64), EdgeKind.BOUNDARY)
-
-
-def _returns(n: RankNodes, edges: _Edges, gap: Ints, launched_at: Ints) -> None:
-    """Let a host call that waits come back when the device work that it waited for has ended: what it had launched.
-
-    Where the clocks of host and device differ, work seems to end before its launch: no call before that waited for it.
-    """
-    back = np.flatnonzero(n.kind == NodeKind.RETURN)
-    device = np.flatnonzero(n.of_device)
-    if not len(back) or not len(device):
-        return
-    ended = device[np.argsort(n.end[device], kind="stable")]
-    place = np.searchsorted(n.end[ended], n.start[back], side="right") - 1
-    for _ in range(_SEEMINGLY_EARLY):
-        early = (place >= 0) & (launched_at[ended[place]] >= n.start[back])
-        if not early.any():
-            break
-        place[early] -= 1
-    before = np.where((place >= 0) & (launched_at[ended[place]] < n.start[back]), ended[place], -1)
-    called = n.start[back] - gap[back]
-    good = (before >= 0) & (n.end[before] > called)
-    rows, source = back[good], before[good]
-    edges.add(source, rows, n.start[rows] - n.end[source], EdgeKind.SYNC)
-    gap[rows] = np.minimum(gap[rows], 0)
-
-
-def _admissions(n: RankNodes, edges: _Edges, gap: Ints) -> None:
-    """Let a launch that stood before a full queue come back when work of its stream has ended."""
-    freeing, admitted = freed_by(n)
-    edges.add(freeing, admitted, n.start[admitted] - n.end[freeing], EdgeKind.QUEUE)
-    gap[admitted] = np.minimum(gap[admitted], 0)
-
-
-def _untraced_waits(n: RankNodes, edges: _Edges, gap: Ints, launched_at: Ints) -> None:
-    """Let a host that stood still until the device was done wait for it, though the trace names no call that waits.
-
-    Some waits leave no call: the caching allocator waits for an event before it frees, NCCL polls, a launch blocks
-    while the launch queue is full. They look like a pause, but they end when the device's work does:
-      1. the gap is long (UNTRACED_WAIT_NS), and within it ends work that was launched before it;
-      2. the host goes on within RESUMED_NS of that end;
-      3. and that work was the last on its stream that had been launched by then, or the launch queue was full.
-    Without the third, any pause beside a busy device would seem to be a wait.
-    """
-    host = np.flatnonzero((n.kind == NodeKind.HOST) & (gap > UNTRACED_WAIT_NS))
-    device = np.flatnonzero(n.of_device)
-    if not len(host) or not len(device):
-        return
-    stopped, resumed = n.start[host] - gap[host], n.start[host]
-    awaited = last_by(n.end, device, by=resumed)
-    known = (awaited >= 0) & (launched_at[awaited] > NEVER) & (launched_at[awaited] <= stopped)
-    soon = (n.end[awaited] > stopped) & (resumed - n.end[awaited] <= RESUMED_NS)
-    # Nodes are sorted by lane, so the work behind the awaited one on its stream is the next node.
-    follower = np.minimum(awaited + 1, len(n.lane) - 1)
-    on_stream = (n.lane[follower] == n.lane[awaited]) & (follower != awaited)
-    drained = ~on_stream | (launched_at[follower] > stopped)
-    # Pending when the host went on: launched, but not begun.
-    launches = np.sort(launched_at[device])
-    pending = np.searchsorted(launches, resumed) - np.searchsorted(np.sort(n.start[device]), resumed)
-    rows = known & soon & (drained | (pending >= FULL_QUEUE))
-    target, source = host[rows], awaited[rows]
-    edges.add(source, target, n.start[target] - n.end[source], EdgeKind.SYNC)
-    gap[target] = 0

@@ -5,27 +5,22 @@ A rank whose file is beyond use is named in the health of the run and costs the 
 
 from __future__ import annotations
 
-import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
-import xxhash
 
-from usp_prof._version import __version__, fingerprint
 from usp_prof.inputs.object_stores import ExpiredError
-from usp_prof.inputs.remote import RemotePath
 from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import readable
 from usp_prof.store.cache import Cache, CacheUnwritableError
 from usp_prof.store.executors import local_executor
 from usp_prof.store.rank_jobs import RankJob, build, run_jobs
+from usp_prof.store.rank_keys import key_of_rank, text_of_manifest
 from usp_prof.store.sealed import BrokenSealError
-from usp_prof.tables import catalogue
 from usp_prof.tables.table_set import MemorySource
 
 if TYPE_CHECKING:
@@ -44,8 +39,6 @@ if TYPE_CHECKING:
 
 _LITTLE = 4 << 20
 """Packed bytes below which starting processes costs more than it saves."""
-_BLOCK = 1 << 18
-"""Bytes that are read at once for the key."""
 _OPENED_AT_ONCE = 16
 """Files and entries that are looked at side by side: on an object store each answer takes a while."""
 _AT_HAND = 1 << 28
@@ -89,45 +82,6 @@ class MendingSource:
     def let_go(self) -> None:
         """Forget what was read and can be read again."""
         self._source.let_go()
-
-
-def rank_key(file: TraceFile, manifest: Manifest | None) -> str:
-    """Make the cache key of a rank's tables: the file's content, the rank, the manifest, and the code that reads."""
-    return _rank_key(file, _text_of(manifest))
-
-
-def _text_of(manifest: Manifest | None) -> str:
-    return msgspec.json.encode(manifest.to_dict() if manifest else None, order="sorted").decode()
-
-
-def _rank_key(file: TraceFile, manifest_text: str) -> str:
-    return content_key(file.path, file.path.name, file.rank, manifest_text, __version__, fingerprint(*catalogue.ROOMS))
-
-
-def content_key(path: Location, *parts: object) -> str:
-    """Make the key of a file: all its bytes, and what else decides what is made of them.
-
-    XXH3 of 128 bits, at the speed of reading: no two files meet by chance, and nobody gains by making two that do.
-    Of a file on an object store its URL, size and ETag stand for the bytes, which would have to be fetched.
-    """
-    content = xxhash.xxh3_128()
-    if isinstance(path, RemotePath):
-        path = path.listed()
-        if path.stamp:
-            return _key(f"{path.url} {path.size} {path.stamp}".encode(), parts)
-    block = memoryview(bytearray(_BLOCK))
-    try:
-        with path.open("rb", buffering=0) as stream:
-            while size := stream.readinto(block):
-                content.update(block[:size])
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", hint="check the path and its rights") from None
-    return _key(content.digest(), parts)
-
-
-def _key(content: bytes, parts: tuple[object, ...]) -> str:
-    told = b"\0".join((content, *(str(part).encode("utf-8", "surrogateescape") for part in parts)))
-    return hashlib.blake2b(told, digest_size=20).hexdigest()
 
 
 def load(
@@ -174,9 +128,9 @@ class _Loading:
     def from_cache(self, files: Sequence[TraceFile]) -> list[RankJob]:
         """Take what is in the cache; gives what is not as jobs."""
         jobs = []
-        manifest_text = _text_of(self._manifest)  # once: it names every rank
+        manifest_text = text_of_manifest(self._manifest)  # once: it names every rank
         with ThreadPoolExecutor(_OPENED_AT_ONCE) as threads:
-            keys = list(threads.map(lambda file: _rank_key(file, manifest_text), files))
+            keys = list(threads.map(lambda file: key_of_rank(file, manifest_text), files))
             entries = threads.map(self._opened, keys)
             for file, key, stored in zip(files, keys, entries, strict=True):
                 job = RankJob(file.path, file.rank, key)
@@ -232,7 +186,7 @@ class _Loading:
     def _anew(self, job: RankJob, why: str) -> tuple[Source, list[HealthRow]]:
         """Read a rank again whose stored tables turned out to be damaged, and put them right in the store."""
         tables, note = build(job.path, job.rank, self._manifest)
-        if rank_key(self._files[job.rank], self._manifest) != job.key:
+        if key_of_rank(self._files[job.rank], text_of_manifest(self._manifest)) != job.key:
             raise InputError(f"{job.path} was changed since the run was opened", hint="open the run again")
         source, rows = self._stored(job, tables, note)
         return source, [_damaged(job.rank, why), *rows]

@@ -136,7 +136,10 @@ def _run_once(
                 raise
             except (BrokenExecutor, CancelledError, OSError):
                 yield futures[future], NOT_DONE
-            except Exception as error:  # noqa: BLE001 - an executor's own error for a worker that was killed
+            # Everything: a damaged rank must not cost the others their run. Executors have errors of their own for a
+            # worker that was killed (Dask's KilledWorker) without a common class, and a file may bring out a fault of
+            # ours. Nothing is swallowed: after `ATTEMPTS` the rank is an error in `health`, with the error's name.
+            except Exception as error:  # noqa: BLE001
                 yield futures[future], error
     finally:
         for future in futures:  # whoever stops asking wants nothing more read
