@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from usp_prof.api.compared import Compared
     from usp_prof.api.filled import Filled
+    from usp_prof.contract import ModelEntry
     from usp_prof.gate.verdict import Report as Verdict
+    from usp_prof.planner.calibration import Calibration
     from usp_prof.planner.search import Plans
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -197,10 +199,9 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
     Raises `UspProfError` where a recorded run's own step is not predicted closely: its plans would be no better.
     """
     from usp_prof.model.errors import InputError, UsageError, unknown_name  # noqa: PLC0415 - loaded by those who plan
-    from usp_prof.planner import cluster as clusters  # noqa: PLC0415
-    from usp_prof.planner import models  # noqa: PLC0415
     from usp_prof.planner.calibration import calibrate  # noqa: PLC0415
     from usp_prof.planner.candidates import PINNABLE  # noqa: PLC0415
+    from usp_prof.planner.cluster import of_device  # noqa: PLC0415
     from usp_prof.planner.profiles import DEFAULT_TRAINER, PROFILES  # noqa: PLC0415
     from usp_prof.planner.search import Question, search  # noqa: PLC0415
 
@@ -214,25 +215,35 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
         raise InputError(learnt.sentence(), hint=learnt.missing())
     if learnt is None and not (model and device and devices and batch):
         raise UsageError("without a recorded run, a plan needs model, device, devices and batch")
-    recorded = learnt.configuration if learnt is not None else None
-    entry = models.model_named(str(model), sequence) if model else learnt.model if learnt is not None else None
+    entry = _planned_model(model, sequence, learnt)
+    if learnt is None:
+        kind = dtype or "bf16"
+        machine, profile = of_device(device, kind), PROFILES[habits or DEFAULT_TRAINER]
+        return Planned(search(Question(entry, machine, devices, batch, kind, profile=profile, pinned=pinned)), None)
+    # What was not named is as it was recorded. On another device its measured habits do not hold.
+    recorded = learnt.configuration
+    kind = dtype or recorded.dtype
+    machine, profile = learnt.cluster, learnt.profile
+    if device:
+        machine, profile = of_device(device, kind), PROFILES[habits or DEFAULT_TRAINER]
+    question = Question(
+        entry, machine, devices or recorded.devices, batch or recorded.batch, kind, profile=profile, pinned=pinned
+    )
+    return Planned(search(question), learnt.error_fraction)
+
+
+def _planned_model(model: str | Path | None, sequence: int, learnt: Calibration | None) -> ModelEntry:
+    """Give the model that is planned for: the one that was named, else that of the recorded run."""
+    from usp_prof.model.errors import UsageError  # noqa: PLC0415 - loaded by those who plan
+    from usp_prof.planner.models import model_named  # noqa: PLC0415
+
+    entry = model_named(str(model), sequence) if model else learnt.model if learnt is not None else None
     assert entry is not None  # noqa: S101 - one of the two was given
     if sequence:
         entry = replace(entry, sequence=sequence, flop_per_token={})
     if not entry.sequence:
         raise UsageError("the model's description gives no sequence length", hint="give sequence=4096")
-    kind = dtype or (recorded.dtype if recorded is not None else "bf16")
-    machine = learnt.cluster if learnt is not None and not device else None
-    question = Question(
-        entry,
-        machine or clusters.of_device(device, kind),
-        devices or (recorded.devices if recorded is not None else 1),
-        batch or (recorded.batch if recorded is not None else 1),
-        kind,
-        profile=learnt.profile if learnt is not None and machine is not None else PROFILES[habits or DEFAULT_TRAINER],
-        pinned=pinned,
-    )
-    return Planned(search(question), learnt.error_fraction if learnt is not None else None)
+    return entry
 
 
 def memory(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -21,6 +22,9 @@ from usp_prof.whatif.fitted_times import (
     network_of,
     volume,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def test_hops_and_volumes_are_those_of_the_textbook() -> None:
@@ -49,37 +53,39 @@ def test_two_sizes_tell_latency_from_bandwidth() -> None:
     assert found.spread(graph, found.latency_ns, 7.0)[graph.nodes.call < 0].tolist().count(7.0) > 0
 
 
-def test_a_small_message_that_waits_for_a_large_one_tells_no_latency() -> None:
-    traces = {}
+def _steps(traces: dict[int, Trace], length_ns: int) -> Iterator[tuple[Trace, int, int]]:
+    """Begin four steps of two ranks of one group, each with a product first; gives trace, step and its begin."""
     for rank in range(2):
         trace = traces[rank] = Trace(rank, 2, device="cpu").group("1", [0, 1], "mesh_dp")
         for step in range(4):
-            at = step * 200_000_000
-            trace.step(step, at, 200_000_000).op("aten::mm", at, 1_000_000)
-            sent = {"group": "1", "posted_at": at + 1_900_000}
-            trace.gloo("all_reduce", at + 2_000_000, 90_000_000, dims=(500_000,), sequence=3 * step, **sent)
-            # Behind it on the same link, and once more when the link is free.
-            trace.gloo("all_reduce", at + 2_100_000, 90_500_000, dims=(64,), sequence=3 * step + 1, thread=201, **sent)
-            sent["posted_at"] = at + 120_000_000
-            trace.gloo("all_reduce", at + 120_100_000, 400_000, dims=(64,), sequence=3 * step + 2, **sent)
+            at = step * length_ns
+            trace.step(step, at, length_ns).op("aten::mm", at, 1_000_000)
+            yield trace, step, at
+
+
+def test_a_small_message_that_waits_for_a_large_one_tells_no_latency() -> None:
+    traces: dict[int, Trace] = {}
+    for trace, step, at in _steps(traces, 200_000_000):
+        sent = {"group": "1", "posted_at": at + 1_900_000}
+        trace.gloo("all_reduce", at + 2_000_000, 90_000_000, dims=(500_000,), sequence=3 * step, **sent)
+        # Behind it on the same link, and once more when the link is free.
+        trace.gloo("all_reduce", at + 2_100_000, 90_500_000, dims=(64,), sequence=3 * step + 1, thread=201, **sent)
+        sent["posted_at"] = at + 120_000_000
+        trace.gloo("all_reduce", at + 120_100_000, 400_000, dims=(64,), sequence=3 * step + 2, **sent)
     found = network_of(table_set(traces, Manifest(device="cpu")))
     assert found.latency_ns.max() == pytest.approx(400_000, rel=0.05)
 
 
 def test_messages_of_nearly_one_size_tell_no_latency() -> None:
-    traces = {}
-    for rank in range(2):
-        trace = traces[rank] = Trace(rank, 2, device="cpu").group("1", [0, 1], "mesh_dp")
-        for step in range(4):
-            at = step * 300_000_000
-            trace.step(step, at, 300_000_000).op("aten::mm", at, 1_000_000)
-            # A line through these two would leave 88 of 90 ms without bytes.
-            for number, (elements, took) in enumerate([(500_000, 90_000_000), (510_000, 90_040_000), (64, 400_000)]):
-                begin = at + 2_000_000 + number * 95_000_000
-                trace.gloo(
-                    "all_reduce", begin, took, dims=(elements,), sequence=3 * step + number,
-                    group="1", posted_at=begin - 100_000,
-                )  # fmt: skip
+    traces: dict[int, Trace] = {}
+    for trace, step, at in _steps(traces, 300_000_000):
+        # A line through the first two would leave 88 of 90 ms without bytes.
+        for number, (elements, took) in enumerate([(500_000, 90_000_000), (510_000, 90_040_000), (64, 400_000)]):
+            begin = at + 2_000_000 + number * 95_000_000
+            trace.gloo(
+                "all_reduce", begin, took, dims=(elements,), sequence=3 * step + number,
+                group="1", posted_at=begin - 100_000,
+            )  # fmt: skip
     found = network_of(table_set(traces, Manifest(device="cpu")))
     assert found.latency_ns.max() == pytest.approx(400_000, rel=0.05)
 

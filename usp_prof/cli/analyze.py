@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from usp_prof.report.document import Document
     from usp_prof.run import Run
 
+    Group = argparse._ArgumentGroup  # noqa: SLF001 - its only name
+
 EXAMPLES = """\
   usp-prof analyze traces/run-8r
   usp-prof analyze traces/run-8r --section kernels --section host
@@ -65,6 +67,12 @@ _RANGE = re.compile(r"(?P<first>\d*)(?P<colon>:?)(?P<last>\d*)\Z")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
+    _what_to_read(parser)
+    _what_no_trace_tells(parser.add_argument_group("what no trace tells"))
+    _how_to_write(parser.add_argument_group("report"))
+
+
+def _what_to_read(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="PATH", help="a trace file, the folder of a run, or a glob in quotes")
     parser.add_argument(
         "--run", metavar="NAME", help=f"which run, where several lie under PATH (default: the newest), or {ALL}"
@@ -90,7 +98,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="with --follow: after this long without a change a job with all its ranks has ended, and a file that ends "
         f"early is damaged (default: {PATIENCE_SECONDS:g})",
     )
-    told = parser.add_argument_group("what no trace tells")
+
+
+def _what_no_trace_tells(told: Group) -> None:
     told.add_argument("--model", metavar="FILE", type=Path, help="the model: our JSON or a Hugging Face config.json")
     told.add_argument("--sequence", metavar="N", type=int, default=0, help="its sequence length, if the file has none")
     told.add_argument("--device", metavar="NAME", default="", help="the device, for its peaks, such as H100-SXM")
@@ -107,7 +117,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="what torch.cuda.memory._dump_snapshot wrote; the rank, if the file's name has none; may be repeated",
     )
-    out = parser.add_argument_group("report")
+
+
+def _how_to_write(out: Group) -> None:
     out.add_argument("--format", choices=FORMATS, default="terminal", help="how to write it (default: terminal)")
     out.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to (default: standard output)")
     out.add_argument(

@@ -48,7 +48,9 @@ def run_to_exit(command: Callable[[], int], *, show_tracebacks: bool) -> int:
         status = Exit.CLOSED_PIPE
     except KeyboardInterrupt:
         status = _stopped()
-    except Exception as error:  # noqa: BLE001 - whatever it is: 1 would be a verdict
+    # The one place that catches everything, and the last: without it Python would end with 1, which is a verdict.
+    # What is unforeseen is named as an internal error, its traceback kept in a file (`_failed`).
+    except Exception as error:  # noqa: BLE001 - see above
         if show_tracebacks:
             _write(traceback.format_exc())
         status = _failed(error)
