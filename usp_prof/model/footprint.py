@@ -104,37 +104,39 @@ def footprint(model: ModelEntry, configuration: Configuration, stage: Stage, *, 
 def footprints(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) -> Parts:
     """Give what a rank of each stage needs, for columns of configurations."""
     dense, routed = parameters(shape, c, stage)
-    dense_shards, routed_shards = c.shards, c.expert_shards
+    sharded = dense / c.shards + routed / c.expert_shards
 
     def held(bytes_each: Column, from_stage: int) -> Column:
-        sharded = dense / dense_shards + routed / routed_shards
+        """Give the bytes of what ZeRO shards from a stage on, at so many bytes a weight."""
         return bytes_each * np.where(c.zero >= from_stage, sharded, dense + routed)
 
     optimizer = np.where(c.width == 4, 8, MASTER_AND_MOMENTS)
     # In host memory it costs the device what the trainer's shards of weights stay there as masters (ZeRO-2 and -3).
     left_behind = np.where(c.zero >= 2, habits.offload_keeps, 0.0)
     optimizer = np.where(c.offload, np.minimum(left_behind, optimizer), optimizer)
-    kept, gradients = held(c.width, 3), held(c.gradient_bytes, 2)
+    weights, gradients = held(c.width, 3), held(c.gradient_bytes, 2)
+    # ZeRO-3 holds two layers gathered: the one that runs, and the next.
     layer = Stage(1.0, embedding=0, head=0, in_flight=1.0)
     gathered = np.where(c.zero == 3, 2 * c.width * sum(parameters(shape, c, layer)), 0.0)
     tokens = c.micro_batch * shape.sequence / c.cp
     logits = tokens * shape.vocabulary / c.tp * habits.logit_bytes * np.where(stage.head, 1.0, 0.0)
     found = {
-        "parameter_bytes": kept,
+        "parameter_bytes": weights,
         "gradient_bytes": gradients,
         "optimizer_bytes": held(optimizer, 1),
         "gathered_bytes": gathered,
         "activation_bytes": activations(shape, c, stage) * habits.activation_scale,
         "logit_bytes": logits,
-        "overhead_bytes": habits.overhead_bytes + habits.buffer_fraction * (kept + gradients),
+        "overhead_bytes": habits.overhead_bytes + habits.buffer_fraction * (weights + gradients),
     }
     return {part: np.broadcast_to(np.asarray(size, float), c.dp.shape) for part, size in found.items()}
 
 
 def parameters(shape: Shape, c: Columns, stage: Stage) -> tuple[Column, Column]:
     """Count the weights of a rank before data-parallel sharding: those every rank of dp and cp holds, and experts'."""
-    alone = np.logical_and(stage.embedding, stage.head)
-    matrices = np.where(stage.embedding, 1, 0) + np.where(stage.head, 1, 0) - np.where(alone & shape.tied, 1, 0)
+    # A stage that has both ends of a model with tied embeddings holds one matrix for both.
+    is_shared = np.logical_and(stage.embedding, stage.head) & shape.tied
+    matrices = np.where(stage.embedding, 1, 0) + np.where(stage.head, 1, 0) - np.where(is_shared, 1, 0)
     dense = stage.layers * shape.shared_parameters + matrices * shape.vocabulary * shape.hidden
     return dense / c.tp, stage.layers * shape.routed_parameters / c.ep / c.expert_tp
 
@@ -153,15 +155,28 @@ def activations(shape: Shape, c: Columns, stage: Stage) -> Column:
 
 def layer_activations(shape: Shape, c: Columns, recompute: Column) -> Column:
     """Give what one layer keeps of one micro-batch, in bytes."""
-    tokens = c.micro_batch * shape.sequence / c.cp
+    # Each value is bytes of one token in half precision, a row of the table above; `hidden` is one tensor of width h.
     hidden = 2.0 * shape.hidden / c.spread
-    again = np.asarray(recompute) == SELECTIVE
-    core = np.where(again, 0.0, 2.0 * shape.core_out / c.tp)
-    scores = np.where(c.fused_attention | again, 0.0, 5.0 * shape.heads * shape.sequence / c.tp)
+    norms = 2 * hidden
+    is_selective = np.asarray(recompute) == SELECTIVE
+
+    # Attention: its input, MLA's latents, queries, keys and values, its output, the score matrix.
     latents = 2 * 2.0 * shape.latent / c.spread
-    attention = hidden + latents + 2.0 * (shape.query + shape.key_value) / c.tp + core + scores
+    heads = 2.0 * (shape.query + shape.key_value) / c.tp
+    core = np.where(is_selective, 0.0, 2.0 * shape.core_out / c.tp)
+    scores = 5.0 * shape.heads * shape.sequence / c.tp
+    scores = np.where(c.fused_attention | is_selective, 0.0, scores)
+    attention = hidden + latents + heads + core + scores
+
+    # Feed-forward: its input and inner tensors; with experts the share of the layers that have them (`mixed`).
     per_inner = np.where(np.asarray(shape.matrices) == 3, 8.0, 4.0)
-    dense = np.where(np.asarray(shape.dense_width) > 0, hidden + per_inner * shape.dense_width / c.tp, 0.0)
-    chosen = shape.mixed * shape.experts_per_token * (per_inner * shape.expert_width + 4.0 * shape.hidden) / c.tp
-    whole = 2 * hidden + attention + dense + chosen + np.where(np.asarray(shape.mixed) > 0, shape.mixed * hidden, 0.0)
-    return np.asarray(tokens * np.where(np.asarray(recompute) == FULL, hidden, whole) * c.width / 2)
+    has_dense, has_experts = np.asarray(shape.dense_width) > 0, np.asarray(shape.mixed) > 0
+    dense = np.where(has_dense, hidden + per_inner * shape.dense_width / c.tp, 0.0)
+    of_expert = per_inner * shape.expert_width + 4.0 * shape.hidden
+    chosen = shape.mixed * shape.experts_per_token * of_expert / c.tp
+    router = np.where(has_experts, shape.mixed * hidden, 0.0)
+
+    everything = norms + attention + dense + chosen + router
+    of_token = np.where(np.asarray(recompute) == FULL, hidden, everything)
+    tokens = c.micro_batch * shape.sequence / c.cp
+    return np.asarray(tokens * of_token * c.width / 2)

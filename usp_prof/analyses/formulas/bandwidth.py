@@ -65,6 +65,16 @@ def tensors(shapes: Shapes) -> Iterator[tuple[list[int], int]]:
             yield dims, prod(dims) * width
 
 
+def _of_all_tensors(shapes: Shapes) -> int:
+    """Give the bytes of all tensors among the inputs."""
+    return sum(size for _, size in tensors(shapes))
+
+
+def _moves(moved: int, shapes: Shapes, like: int = 0) -> Cost:
+    """Give the cost of an op that only moves bytes, in the precision of one of its inputs."""
+    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(like))
+
+
 def _elementwise(reads: int, *, flags: bool = False) -> Callable[[Shapes], Cost | None]:
     """Make the formula of an op that reads so many tensors and writes one of their common shape; `flags` are bytes."""
 
@@ -74,8 +84,8 @@ def _elementwise(reads: int, *, flags: bool = False) -> Callable[[Shapes], Cost 
             return None
         width = 1 if flags else max(size // prod(dims) for dims, size in read if prod(dims))
         written = prod(_broadcast([dims for dims, _ in read])) * width
-        moved = float(sum(size for _, size in read) + written)
-        return Cost(Family.ELEMENTWISE, 0.0, moved, shapes.precision(0))
+        moved = sum(size for _, size in read) + written
+        return _moves(moved, shapes)
 
     return formula
 
@@ -84,26 +94,26 @@ def _selection(shapes: Shapes) -> Cost:
     """Read whole slices by index and write them: what is not asked for is not read."""
     source, dim = shapes.tensor(0), int(shapes.values[1])
     picked = prod(shapes.tensor(2)) * prod(source) // source[dim]
-    return Cost(Family.ELEMENTWISE, 0.0, float(2 * picked * shapes.element(0) + shapes.size(2)), shapes.precision(0))
+    return _moves(2 * picked * shapes.element(0) + shapes.size(2), shapes)
 
 
 def _gather(shapes: Shapes) -> Cost:
     """Read one element for each index and write it."""
     moved = 2 * prod(shapes.tensor(2)) * shapes.element(0) + shapes.size(2)
-    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(0))
+    return _moves(moved, shapes)
 
 
 def _embedding(shapes: Shapes) -> Cost:
     """Read one row for each token and write it."""
     moved = 2 * prod(shapes.tensor(1)) * shapes.tensor(0)[-1] * shapes.element(0) + shapes.size(1)
-    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(0))
+    return _moves(moved, shapes)
 
 
 def _embedding_backward(shapes: Shapes) -> Cost:
     """Read the gradient of each token's row, and write the whole table's."""
     gradient, rows = shapes.tensor(0), int(shapes.values[2])
     moved = shapes.size(0) + shapes.size(1) + rows * gradient[-1] * shapes.element(0)
-    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(0))
+    return _moves(moved, shapes)
 
 
 def _scattered(index: int, source: int) -> Callable[[Shapes], Cost]:
@@ -111,7 +121,7 @@ def _scattered(index: int, source: int) -> Callable[[Shapes], Cost]:
 
     def formula(shapes: Shapes) -> Cost:
         moved = 3 * shapes.size(source) + shapes.size(index)
-        return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(source))
+        return _moves(moved, shapes, like=source)
 
     return formula
 
@@ -119,33 +129,31 @@ def _scattered(index: int, source: int) -> Callable[[Shapes], Cost]:
 def _put(shapes: Shapes) -> Cost:
     """Read the values and write them to their places; the index is not recorded."""
     moved = 2 * shapes.size(2)
-    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(2))
+    return _moves(moved, shapes, like=2)
 
 
 def _sorted(shapes: Shapes) -> Cost:
     """Read once, write the values and an index of eight bytes for each."""
     moved = 2 * shapes.size(0) + 8 * prod(shapes.tensor(0))
-    return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(0))
+    return _moves(moved, shapes)
 
 
 def _in_place(shapes: Shapes) -> Cost:
     """Read every input, and write the first."""
-    return Cost(
-        Family.ELEMENTWISE, 0.0, float(sum(size for _, size in tensors(shapes)) + shapes.size(0)), shapes.precision(0)
-    )
+    return _moves(_of_all_tensors(shapes) + shapes.size(0), shapes)
 
 
 def _copy(shapes: Shapes) -> Cost:
     """Write the first and read the second."""
-    return Cost(Family.ELEMENTWISE, 0.0, float(shapes.size(0) + shapes.size(1)), shapes.precision(0))
+    return _moves(shapes.size(0) + shapes.size(1), shapes)
 
 
 def _write(shapes: Shapes) -> Cost:
-    return Cost(Family.ELEMENTWISE, 0.0, float(shapes.size(0)), shapes.precision(0))
+    return _moves(shapes.size(0), shapes)
 
 
 def _reduction(shapes: Shapes) -> Cost:
-    return Cost(Family.REDUCTION, 0.0, float(sum(size for _, size in tensors(shapes))), shapes.precision(0))
+    return Cost(Family.REDUCTION, 0.0, float(_of_all_tensors(shapes)), shapes.precision(0))
 
 
 def _norm(shapes: Shapes) -> Cost:
@@ -161,7 +169,7 @@ def _causal_softmax(shapes: Shapes) -> Cost:
 
 def fused(shapes: Shapes) -> Cost | None:
     """Count every tensor that a generated kernel takes once: it reads or writes each."""
-    moved = float(sum(size for _, size in tensors(shapes)))
+    moved = float(_of_all_tensors(shapes))
     return Cost(Family.FUSED, 0.0, moved, None) if moved else None
 
 
