@@ -20,7 +20,7 @@ from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
 
 HEAVY = {"torch", "pandas", "bokeh", "streamlit", "duckdb", "pyarrow", "numpy"}
-PLUMBING = {"app", "follow", "opening", "plan_text"}
+PLUMBING = {"app", "follow", "opening", "plan_text", "wrapping"}
 """Modules of `usp_prof.cli` that are no commands."""
 
 
