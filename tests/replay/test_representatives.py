@@ -76,6 +76,15 @@ class TestWhichRanks:
         monkeypatch.setattr(chosen, "MOST_NODES", 1)
         assert len(representatives(run.tables).tables.ranks) == 3 * TP * PP
 
+    def test_ranks_that_were_asked_for_come_before_ordinary_ones(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(chosen, "MOST_NODES", 1)
+        for rank in run.ranks:
+            taken = representatives(run.tables, [rank]).tables.ranks
+            assert {rank, SLOW_RANK["rank"]} <= set(taken)
+            assert len(taken) == 3 * TP * PP
+
     def test_one_replica_alone_is_replayed_whole(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(chosen, "MOST_NODES", 1)
         tables = opened(tmp_path, dp=1, events=300).tables

@@ -74,7 +74,7 @@ def _searched(tables: TableSet, selection: Selection) -> Found:
     from usp_prof.findings.search import search  # noqa: PLC0415 - the replay and all edits come with it
     from usp_prof.replay.representatives import representatives  # noqa: PLC0415 - so does this
 
-    replayed = representatives(tables)
+    replayed = representatives(tables, selection.ranks or ())
     found = search(replayed.tables, selection, replayed.doubt)
     return found if replayed.note is None else replace(found, skipped=tuple(sorted((*found.skipped, replayed.note))))
 

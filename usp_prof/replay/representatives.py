@@ -5,7 +5,8 @@ with all its ranks, tell what all do, provided that those which the others wait 
 
   1. Ranks that talk on any axis but that of data are one replica.
   2. A replica is late by how long it keeps the median member of its calls with other replicas waiting.
-  3. The latest are taken, up to a quarter of the bound, and beside them those whose lateness is nearest to the median.
+  3. The latest are taken, up to a quarter of the bound, and beside them those of ranks that were asked for and those
+     whose lateness is nearest to the median.
 
 What is read of calls and clocks stays what all ranks told. A call that waited for a rank left out takes that much
 longer here, whatever an edit does: by so much a gain may be off.
@@ -24,6 +25,8 @@ from usp_prof.model.topology import Axis
 from usp_prof.tables import calls, clock
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from usp_prof.columns.table import Columns
     from usp_prof.replay.graph import Flags, Ints
     from usp_prof.tables.table_set import TableSet
@@ -49,12 +52,14 @@ class Representatives:
     """Which ranks these are; `None` where they are all."""
 
 
-def representatives(tables: TableSet) -> Representatives:
-    """Choose the ranks to replay, once: all of them where they are not too many."""
-    return tables.memo(("representatives", MOST_NODES), lambda: _representatives(tables, MOST_NODES))
+def representatives(tables: TableSet, wanted: Iterable[int] = ()) -> Representatives:
+    """Choose the ranks to replay, once: all of them where they are not too many; `wanted` ranks as far as they fit."""
+    asked_for = tuple(sorted(wanted))
+    key = ("representatives", MOST_NODES, asked_for)
+    return tables.memo(key, lambda: _representatives(tables, asked_for, MOST_NODES))
 
 
-def _representatives(tables: TableSet, most_nodes: int) -> Representatives:
+def _representatives(tables: TableSet, wanted: Sequence[int], most_nodes: int) -> Representatives:
     # By rank: about how many nodes it has.
     nodes = np.array([sum(tables.view(name, rank).num_rows for name in _NODES) for rank in tables.ranks], np.int64)
     if nodes.sum() <= most_nodes:
@@ -64,7 +69,8 @@ def _representatives(tables: TableSet, most_nodes: int) -> Representatives:
     is_apart = matched.columns().satisfies("axis", lambda axis: axis in _ALIKE)
     replica = _replicas(ranks, matched.part_columns(), is_apart)
     lateness = _lateness(ranks, matched, is_apart, replica)
-    chosen = _chosen(np.bincount(replica, nodes).astype(np.int64), lateness, most_nodes)
+    is_wanted = np.isin(np.arange(len(lateness)), replica[np.isin(ranks, wanted)])
+    chosen = _chosen(np.bincount(replica, nodes).astype(np.int64), lateness, is_wanted, most_nodes)
     if len(chosen) == len(lateness):
         return Representatives(tables)
     part = tables.only(ranks[np.isin(replica, chosen)].tolist())
@@ -105,12 +111,16 @@ def _lateness(ranks: Ints, matched: calls.Calls, is_apart: Flags, replica: Ints)
     return np.bincount(of_part, late_ns, minlength=int(replica.max()) + 1).astype(np.int64)
 
 
-def _chosen(nodes: Ints, lateness: Ints, most_nodes: int) -> Ints:
-    """Choose replicas: the latest, then the most ordinary ones, at least FEWEST_OTHERS of these."""
+def _chosen(nodes: Ints, lateness: Ints, is_wanted: Flags, most_nodes: int) -> Ints:
+    """Choose replicas: the latest, then those that are wanted and the most ordinary, at least FEWEST_OTHERS of these.
+
+    Each array has an entry for each replica.
+    """
     latest = np.argsort(-lateness, kind="stable")
     late = _that_fit(latest, nodes, LATE_SHARE * most_nodes, fewest=1)
-    ordinary = np.argsort(np.abs(lateness - np.median(lateness)), kind="stable")
-    others = ordinary[~np.isin(ordinary, late)]
+    distance = np.abs(lateness - np.median(lateness))
+    others = np.lexsort((distance, ~is_wanted))
+    others = others[~np.isin(others, late)]
     return np.append(late, _that_fit(others, nodes, most_nodes - nodes[late].sum(), FEWEST_OTHERS))
 
 
