@@ -61,28 +61,33 @@ OPENED_SHARE = 0.1
 
 
 def with_asked_posts(graph: Graph) -> Graph:
-    """Shorten the posted transfers that were only asked for late."""
+    """Shorten the posted transfers that were only asked for late.
+
+    1. Ranges that seem to end just before the other side begins are tied to it (`_tied_although_early`).
+    2. Of parts waited for in turn, what waited for a later one waits for the first (`_waiting_for_the_first`).
+    3. Parts that were asked for late get the transfer of those that were waited for in earnest, and end with it.
+    4. Nothing waits for them any more: their wait edges go, and what waited follows its lane or its post again.
+    """
     if not _posted(graph).any():
         return graph
-    seen = graph.nodes.end
-    graph = _met(graph)
-    asked, first = _asked(graph, seen)
-    if not asked.any():
+    recorded_end = graph.nodes.end
+    graph = _tied_although_early(graph)
+    is_asked_late, first_of_turn = _asked(graph, recorded_end)
+    if not is_asked_late.any():
         return graph
     nodes = graph.nodes
-    edges = graph.edges
-    turned = asked[edges.source] & ~asked[first[edges.source]]
-    lag = np.where(turned, edges.lag + nodes.end[edges.source] - nodes.end[first[edges.source]], edges.lag)
-    graph = replace(graph, edges=replace(edges, source=np.where(turned, first[edges.source], edges.source), lag=lag))
-    transfer = np.where(asked, np.minimum(graph.transfer, _earnest(graph, asked)), graph.transfer)
-    last = nodes.end - graph.transfer
-    end = np.where(asked, np.maximum(nodes.start, last + transfer), nodes.end)
-    edges = graph.edges
-    gone = (edges.kind == EdgeKind.WAIT) & asked[edges.source]
-    target = np.unique(edges.target[gone])
-    kept = _reissued(edges.take(~gone), nodes, target)
+    edges = _waiting_for_the_first(graph, is_asked_late, first_of_turn)
+    earnest = _earnest(graph, is_asked_late)
+    transfer = np.where(is_asked_late, np.minimum(graph.transfer, earnest), graph.transfer)
+    last_begun = nodes.end - graph.transfer
+    end = np.where(is_asked_late, np.maximum(nodes.start, last_begun + transfer), nodes.end)
+    is_gone = (edges.kind == EdgeKind.WAIT) & is_asked_late[edges.source]
+    freed = np.unique(edges.target[is_gone])
+    kept = _reissued(edges.take(~is_gone), nodes, freed)
+    # Freed nodes that no edge holds until they begin keep the time since their lane's node before as think time.
     gap = graph.gap.copy()
-    inner = target[(target > 0) & (nodes.lane[target] == nodes.lane[target - 1])]
+    goes_on = (freed > 0) & (nodes.lane[freed] == nodes.lane[freed - 1])
+    inner = freed[goes_on]
     inner = inner[_reached(kept, nodes)[inner] < nodes.start[inner]]
     gap[inner] = nodes.start[inner] - nodes.end[inner - 1]
     duration = end - nodes.start
@@ -91,28 +96,39 @@ def with_asked_posts(graph: Graph) -> Graph:
         nodes=replace(nodes, duration=duration),
         gap=gap,
         edges=kept,
-        duration=np.where(asked, duration, graph.duration),
+        duration=np.where(is_asked_late, duration, graph.duration),
         transfer=transfer,
     )
 
 
-def _reissued(edges: Edges, nodes: Nodes, target: Ints) -> Edges:
-    """Let posts that need not wait any more follow the compute before them as they did."""
-    again = (edges.kind == EdgeKind.ISSUE) & np.isin(edges.target, target)
-    reached = _reached(edges, nodes)[edges.target] >= nodes.start[edges.target]
+def _waiting_for_the_first(graph: Graph, is_asked_late: Flags, first_of_turn: Ints) -> Edges:
+    """Let what waited for a part that was asked for late wait for the first of its turn, if that was in earnest."""
+    edges, end = graph.edges, graph.nodes.end
+    first = first_of_turn[edges.source]
+    turns = is_asked_late[edges.source] & ~is_asked_late[first]
+    lag = np.where(turns, edges.lag + end[edges.source] - end[first], edges.lag)
+    return replace(edges, source=np.where(turns, first, edges.source), lag=lag)
+
+
+def _reissued(edges: Edges, nodes: Nodes, freed: Ints) -> Edges:
+    """Let posts that need not wait any more (`freed`) follow the compute before them as they did."""
+    is_issue = (edges.kind == EdgeKind.ISSUE) & np.isin(edges.target, freed)
+    is_reached = _reached(edges, nodes)[edges.target] >= nodes.start[edges.target]
     arrived = np.where(edges.at_end, nodes.end[edges.source], nodes.start[edges.source])
-    lag = np.where(again & ~reached, nodes.start[edges.target] - arrived, edges.lag)
-    return replace(edges, lag=lag)
+    since_arrived = nodes.start[edges.target] - arrived
+    return replace(edges, lag=np.where(is_issue & ~is_reached, since_arrived, edges.lag))
 
 
-def _met(graph: Graph) -> Graph:
+def _tied_although_early(graph: Graph) -> Graph:
     """Tie the posted parts that seem to end just before the other side begins: ranges open a little after the post."""
     nodes = graph.nodes
-    late = np.maximum(OPENED_NS, (OPENED_SHARE * nodes.duration).astype(np.int64))
-    early = _posted(graph) & ~graph.tied & (nodes.call >= 0) & (graph.transfer < 0) & (graph.transfer >= -late)
-    if not early.any():
+    opens_after = np.maximum(OPENED_NS, (OPENED_SHARE * nodes.duration).astype(np.int64))
+    is_early = _posted(graph) & ~graph.tied & (nodes.call >= 0)
+    is_early &= (graph.transfer < 0) & (graph.transfer >= -opens_after)
+    if not is_early.any():
         return graph
-    shift = np.where(early, -graph.transfer, 0)
+    # By node: how much longer it lasts, so that it ends when the other side begins.
+    shift = np.where(is_early, -graph.transfer, 0)
     edges = graph.edges
     lag = edges.lag - np.where(edges.at_end, shift[edges.source], 0)
     return replace(
@@ -120,47 +136,54 @@ def _met(graph: Graph) -> Graph:
         nodes=replace(nodes, duration=nodes.duration + shift),
         edges=replace(edges, lag=lag),
         duration=graph.duration + shift,
-        transfer=np.where(early, 0, graph.transfer),
-        tied=graph.tied | early,
+        transfer=np.where(is_early, 0, graph.transfer),
+        tied=graph.tied | is_early,
     )
 
 
 def _posted(graph: Graph) -> Flags:
     """Mark the sends and receives that a host without a device posted: each has a lane of its own."""
     nodes = graph.nodes
-    posted = (nodes.kind == NodeKind.COMMUNICATION) & ~nodes.of_ranks_with(nodes.kind == NodeKind.HOST)
-    if posted.any():
-        posted &= np.bincount(nodes.lane)[nodes.lane] == 1
-    return np.asarray(posted)
+    is_posted = (nodes.kind == NodeKind.COMMUNICATION) & ~nodes.of_ranks_with(nodes.kind == NodeKind.HOST)
+    if is_posted.any():
+        nodes_of_lane = np.bincount(nodes.lane)
+        is_posted &= nodes_of_lane[nodes.lane] == 1
+    return np.asarray(is_posted)
 
 
-def _asked(graph: Graph, seen: Ints) -> tuple[Flags, Ints]:
+def _asked(graph: Graph, recorded_end: Ints) -> tuple[Flags, Ints]:
     """Mark the posted parts that end right after the rank's own compute, or after another part waited for in turn.
 
-    `seen` are the ends as recorded. Gives also the part that was waited for first in each turn, by node.
+    Gives also, by node, the part that was waited for first in its turn; the node itself where there is no turn.
     """
     nodes = graph.nodes
-    asked = np.zeros(len(nodes), dtype=bool)
-    turn = np.arange(len(nodes))
-    posted = _posted(graph) & graph.tied
-    for rank in np.unique(nodes.rank[posted]).tolist():
-        mine = nodes.of_rank(rank)
-        rows, compute = mine[posted[mine]], mine[nodes.kind[mine] == NodeKind.COMPUTE]
+    is_asked_late = np.zeros(len(nodes), dtype=bool)
+    first_of_turn = np.arange(len(nodes))
+    is_posted = _posted(graph) & graph.tied
+    for rank in np.unique(nodes.rank[is_posted]).tolist():
+        of_rank = nodes.of_rank(rank)
+        parts = of_rank[is_posted[of_rank]]
+        compute = of_rank[nodes.kind[of_rank] == NodeKind.COMPUTE]
         if not len(compute):
             continue
-        asked[rows], heads = asked_late(nodes.start[rows], seen[rows], seen[compute], nodes.duration[rows])
-        turn[rows] = rows[heads]
-    return asked, turn
+        # `heads` are places in `parts`.
+        is_late, heads = asked_late(
+            nodes.start[parts], recorded_end[parts], recorded_end[compute], nodes.duration[parts]
+        )
+        is_asked_late[parts] = is_late
+        first_of_turn[parts] = parts[heads]
+    return is_asked_late, first_of_turn
 
 
-def _earnest(graph: Graph, asked: Flags) -> Ints:
+def _earnest(graph: Graph, is_asked_late: Flags) -> Ints:
     """Give for each node the median transfer of its axis' parts that were waited for; 0 where there are none."""
-    found = np.zeros(len(graph.nodes), np.int64)
-    for axis in np.unique(graph.nodes.axis[asked]).tolist():
-        mine = graph.nodes.axis == axis
-        waited = mine & graph.tied & ~asked
-        found[mine] = int(np.median(graph.transfer[waited])) if waited.any() else 0
-    return found
+    axis = graph.nodes.axis
+    earnest = np.zeros(len(graph.nodes), np.int64)
+    for code in np.unique(axis[is_asked_late]).tolist():
+        on_axis = axis == code
+        was_waited_for = on_axis & graph.tied & ~is_asked_late
+        earnest[on_axis] = int(np.median(graph.transfer[was_waited_for])) if was_waited_for.any() else 0
+    return earnest
 
 
 def _reached(edges: Edges, nodes: Nodes) -> Ints:

@@ -37,6 +37,8 @@ LATE_SHARE = 0.25
 """Of that, so much is for the replicas that the others wait for."""
 FEWEST_OTHERS = 2
 """Replicas beside the latest that are taken in any case: a median over peers is then that of ordinary ones."""
+_NAMED = 8
+"""Spans of ranks that the note names."""
 _ALIKE = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD, Axis.WORLD)
 """Axes whose members do the same work, each on its own."""
 
@@ -79,10 +81,15 @@ def _representatives(tables: TableSet, wanted: Sequence[int], most_nodes: int) -
     doubt = _unread_wait(part)
     detail = (
         f"findings and their gains are from {len(part.ranks)} of {len(ranks)} ranks, {len(chosen)} of {len(lateness)} "
-        f"replicas of the model, with those that the others wait for among them (ranks {spans(part.ranks)}); their "
+        f"replicas of the model, with those that the others wait for among them ({_listed(part.ranks)}); their "
         f"calls waited for other ranks in at most {doubt:.1%} of a step, which is in the error of each gain"
     )
     return Representatives(part, doubt, HealthRow("ranks_represented", Severity.INFO, count=len(ranks), detail=detail))
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    named = spans(ranks).split(", ")
+    return f"ranks {', '.join(named[:_NAMED])}" + (" ..." if len(named) > _NAMED else "")
 
 
 _NODES = ("activities", "launches")
