@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
     from usp_prof.api.compared import Compared
     from usp_prof.api.filled import Filled
-    from usp_prof.contract import ModelEntry
     from usp_prof.gate.verdict import Report as Verdict
-    from usp_prof.planner.calibration import Calibration
     from usp_prof.planner.search import Plans
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -201,9 +199,9 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
     from usp_prof.model.errors import InputError, UsageError, unknown_name  # noqa: PLC0415 - loaded by those who plan
     from usp_prof.planner.calibration import calibrate  # noqa: PLC0415
     from usp_prof.planner.candidates import PINNABLE  # noqa: PLC0415
-    from usp_prof.planner.cluster import of_device  # noqa: PLC0415
+    from usp_prof.planner.models import planned_model  # noqa: PLC0415
     from usp_prof.planner.profiles import DEFAULT_TRAINER, PROFILES  # noqa: PLC0415
-    from usp_prof.planner.search import Question, search  # noqa: PLC0415
+    from usp_prof.planner.search import question_of, search  # noqa: PLC0415
 
     for what, name, known in (("trainer", habits, PROFILES), *(("knob", knob, PINNABLE) for knob in pinned)):
         if name and name not in known:
@@ -215,35 +213,12 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
         raise InputError(learnt.sentence(), hint=learnt.missing())
     if learnt is None and not (model and device and devices and batch):
         raise UsageError("without a recorded run, a plan needs model, device, devices and batch")
-    entry = _planned_model(model, sequence, learnt)
-    if learnt is None:
-        kind = dtype or "bf16"
-        machine, profile = of_device(device, kind), PROFILES[habits or DEFAULT_TRAINER]
-        return Planned(search(Question(entry, machine, devices, batch, kind, profile=profile, pinned=pinned)), None)
-    # What was not named is as it was recorded. On another device its measured habits do not hold.
-    recorded = learnt.configuration
-    kind = dtype or recorded.dtype
-    machine, profile = learnt.cluster, learnt.profile
-    if device:
-        machine, profile = of_device(device, kind), PROFILES[habits or DEFAULT_TRAINER]
-    question = Question(
-        entry, machine, devices or recorded.devices, batch or recorded.batch, kind, profile=profile, pinned=pinned
-    )
-    return Planned(search(question), learnt.error_fraction)
-
-
-def _planned_model(model: str | Path | None, sequence: int, learnt: Calibration | None) -> ModelEntry:
-    """Give the model that is planned for: the one that was named, else that of the recorded run."""
-    from usp_prof.model.errors import UsageError  # noqa: PLC0415 - loaded by those who plan
-    from usp_prof.planner.models import model_named  # noqa: PLC0415
-
-    entry = model_named(str(model), sequence) if model else learnt.model if learnt is not None else None
-    assert entry is not None  # noqa: S101 - one of the two was given
-    if sequence:
-        entry = replace(entry, sequence=sequence, flop_per_token={})
-    if not entry.sequence:
-        raise UsageError("the model's description gives no sequence length", hint="give sequence=4096")
-    return entry
+    recorded = learnt.model if learnt is not None else None
+    entry = planned_model(str(model or ""), sequence, recorded, "give sequence=4096")
+    profile = PROFILES[habits or DEFAULT_TRAINER]
+    question = question_of(learnt, entry, device=device, devices=devices, batch=batch, dtype=dtype, profile=profile)
+    plans = search(replace(question, pinned=pinned))
+    return Planned(plans, learnt.error_fraction if learnt is not None else None)
 
 
 def memory(

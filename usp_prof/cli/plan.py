@@ -18,13 +18,12 @@ from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.files import read_text
 from usp_prof.model.flops import check_convention
 from usp_prof.model.hardware import DEVICES
-from usp_prof.planner import cluster as clusters
 from usp_prof.planner import models
 from usp_prof.planner.calibration import Calibration, calibrate
 from usp_prof.planner.candidates import PINNABLE
 from usp_prof.planner.launch import TRAINERS
 from usp_prof.planner.profiles import DEFAULT_TRAINER, PROFILES
-from usp_prof.planner.search import Question, search
+from usp_prof.planner.search import Question, question_of, search
 from usp_prof.planner.table import predict_table
 from usp_prof.planner.table_file import read_rows, write_rows
 
@@ -175,41 +174,30 @@ def _question(args: argparse.Namespace, calibration: Calibration | None) -> Ques
             "without a recorded run, a plan needs --model, --device, --devices and --batch",
             hint="usp-prof plan --model config.json --sequence 8192 --device H100 --devices 64 --batch 512",
         )
-    recorded = calibration.configuration if calibration is not None else None
-    dtype = args.dtype or (recorded.dtype if recorded is not None else "bf16")
-    model = (
-        models.model_named(args.model, args.sequence)
-        if args.model
-        else calibration.model
-        if calibration is not None
-        else None
+    recorded = calibration.model if calibration is not None else None
+    model = models.planned_model(args.model or "", args.sequence, recorded, "give --sequence")
+    habits = args.habits or (args.trainer if args.trainer in PROFILES else DEFAULT_TRAINER)
+    question = question_of(
+        calibration,
+        model,
+        device=args.device or "",
+        devices=args.devices,
+        batch=args.batch,
+        dtype=args.dtype,
+        profile=PROFILES[habits],
     )
-    assert model is not None  # noqa: S101 - one of the two was given
-    if args.sequence:
-        model = replace(model, sequence=args.sequence, flop_per_token={})
-    if not model.sequence:
-        raise UsageError("the model's description gives no sequence length", hint="give --sequence")
-    learnt = calibration.cluster if calibration is not None and not args.device else None
-    machine = learnt or clusters.of_device(args.device, dtype)
     given: dict[str, Any] = {
         "devices_per_node": args.node,
         "network_rate": args.network * 1e9,
         "efficiency": args.efficiency,
         "memory_share": args.memory_share,
     }
-    machine = replace(machine, **{name: value for name, value in given.items() if value})
-    named = args.habits or (args.trainer if args.trainer in PROFILES else DEFAULT_TRAINER)
-    profile = calibration.profile if calibration is not None and learnt is not None else PROFILES[named]
-    return Question(
-        model,
-        machine,
-        args.devices or (recorded.devices if recorded is not None else 1),
-        args.batch or (recorded.batch if recorded is not None else 1),
-        dtype,
-        check_convention(args.convention),
-        args.gradient_bytes,
-        profile,
-        _pins(args),
+    return replace(
+        question,
+        cluster=replace(question.cluster, **{name: value for name, value in given.items() if value}),
+        convention=check_convention(args.convention),
+        gradient_bytes=args.gradient_bytes,
+        pinned=_pins(args),
     )
 
 

@@ -30,6 +30,20 @@ def model_named(name: str, sequence: int = 0) -> ModelEntry:
     return replace(model, name=found, sequence=sequence, flop_per_token={})
 
 
+def planned_model(name: str, sequence: int, recorded: ModelEntry | None, hint: str) -> ModelEntry:
+    """Give the model that is planned for: the one that was named, else that of the recorded run.
+
+    `hint` says how to give the sequence length that a description lacks.
+    """
+    model = model_named(name, sequence) if name else recorded
+    assert model is not None  # noqa: S101 - one of the two was given
+    if sequence:
+        model = replace(model, sequence=sequence, flop_per_token={})
+    if not model.sequence:
+        raise UsageError("the model's description gives no sequence length", hint=hint)
+    return model
+
+
 def _whole(model: ModelEntry, path: Path) -> ModelEntry:
     if missing := missing_sizes(model):
         raise UsageError(

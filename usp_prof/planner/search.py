@@ -25,6 +25,7 @@ from usp_prof.planner import candidates
 from usp_prof.planner.candidates import joined, legal, needs, refined
 from usp_prof.planner.cases import cases_of, machine_of, with_columns
 from usp_prof.planner.choice import Barred, barred
+from usp_prof.planner.cluster import of_device
 from usp_prof.planner.predict import Prediction, records
 from usp_prof.planner.profiles import DEFAULT_PROFILE, Profile
 from usp_prof.planner.stages import stages_of
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.contract import ModelEntry
+    from usp_prof.planner.calibration import Calibration
     from usp_prof.planner.cases import Cases
     from usp_prof.planner.cluster import Cluster
 
@@ -58,6 +60,30 @@ class Question:
     gradient_bytes: float = 0.0
     profile: Profile = DEFAULT_PROFILE
     pinned: Mapping[str, Any] = field(default_factory=dict)
+
+
+def question_of(
+    learnt: Calibration | None,
+    model: ModelEntry,
+    *,
+    device: str,
+    devices: int,
+    batch: int,
+    dtype: str,
+    profile: Profile,
+) -> Question:
+    """Ask for a model's plans; what is empty or 0 is as in the recorded run.
+
+    Without a recorded run, or on another device than the recorded one, whose measured habits do not hold there, the
+    `profile` is taken.
+    """
+    if learnt is None:
+        dtype = dtype or "bf16"
+        return Question(model, of_device(device, dtype), devices, batch, dtype, profile=profile)
+    recorded = learnt.configuration
+    dtype = dtype or recorded.dtype
+    cluster, habits = (of_device(device, dtype), profile) if device else (learnt.cluster, learnt.profile)
+    return Question(model, cluster, devices or recorded.devices, batch or recorded.batch, dtype, profile=habits)
 
 
 @dataclass(frozen=True, slots=True)
