@@ -61,6 +61,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--devices-known", action="store_true", help="list the devices that --device knows")
     parser.add_argument("--models-known", action="store_true", help="list the models that --model knows by name")
+    _what_to_plan(parser)
+    _pinned_knobs(parser)
+    _how_to_write(parser)
+
+
+def _what_to_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="MODEL", help="a known name, a Hugging Face config.json, or our own fields")
     parser.add_argument("--sequence", metavar="N", type=int, default=0, help="tokens of a sequence")
     parser.add_argument("--devices", metavar="N", type=int, default=0, help="how many devices (default: the run's)")
@@ -76,6 +82,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-share", metavar="X", type=float, default=0, help="of memory that a plan may fill, 0..1"
     )
+
+
+def _pinned_knobs(parser: argparse.ArgumentParser) -> None:
     pins = parser.add_argument_group("pinned knobs", "what is given is held fast; what is not is searched")
     for name in PINNABLE:
         option = "--" + name.replace("_", "-")
@@ -88,6 +97,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
             pins.add_argument(option, choices=words, help=said)
         else:
             pins.add_argument(option, metavar="N", type=int, help=NUMBERS.get(name))
+
+
+def _how_to_write(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--convention", default="palm", help="FLOP convention of MFU: palm, matmul or causal")
     parser.add_argument(
         "--for",

@@ -113,11 +113,8 @@ def records(
         return np.broadcast_to(np.asarray(value, float), (size,)).tolist()  # type: ignore[no-any-return]
 
     time_spread, memory_spread = column(c.profile.time_spread), column(c.profile.memory_spread)
-    fits = column(
-        memory.fit_probability(
-            total, np.asarray(c.machine.memory_bytes) - c.profile.context_bytes, c.profile.memory_spread
-        )
-    )
+    room = np.asarray(c.machine.memory_bytes) - c.profile.context_bytes
+    fits = column(memory.fit_probability(total, room, c.profile.memory_spread))
     parts = {part: column(value) for part, value in need.items()}
     exposed = {axis: column(value) for axis, value in times.exposed.items()}
     peak = column(c.machine.peak)
