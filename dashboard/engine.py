@@ -107,7 +107,7 @@ from usp_prof.report.figures import Figures, Key, Number
 from usp_prof.report.figures import parts as step_parts
 from usp_prof.report.format import column_scale, head_text, quantity, share
 from usp_prof.report.words import REST as REST_OF_FINDINGS
-from usp_prof.report.words import left_out
+from usp_prof.report.words import left_out, ranks_of_mean
 from usp_prof.report.writers.markdown import sections_text as write_markdown
 from usp_prof.report.writers.webpage import write as write_webpage
 from usp_prof.schedule import Schedule

@@ -18,10 +18,13 @@ from ..engine import (
     RankGrid,
     RooflinePoints,
     Unit,
+    causes_of,
     clock_of,
     kernels_of,
     quantity,
+    step_parts,
 )
+from . import verdicts
 
 if TYPE_CHECKING:
     from ..engine import Block, Calibration, Document, Selection, TableSet
@@ -32,6 +35,7 @@ A_ROW = 16
 MOST_LINES = 4
 MOST_POINTS = 1000
 MOST_BARS = 12
+MOST_RANKS = 24
 
 
 def chart_of(document: Document, kind: type[ChartKind]) -> Chart | None:
@@ -81,18 +85,50 @@ def of_kernels(document: Document, tables: TableSet, selection: Selection) -> Ch
     return Chart("The ops that take most of the device's time", bars)
 
 
+def of_host(document: Document, tables: TableSet) -> Chart | None:
+    """Set out who waits for its host; where that costs next to nothing or is not known, how far the hosts run ahead."""
+    waits = idle_for_host(document)
+    return waits if waits is not None and waits_notably(document) else launch_lead(document, tables) or waits
+
+
+def waits_notably(document: Document) -> bool:
+    """Say whether some rank's device waits for its host for a part of the step that is worth a picture."""
+    figures = Figures(document.values)
+    waited = figures.along("idle_time", "rank", cause="host")
+    return max(waited.values(), default=0.0) > verdicts.NOTABLE * sum(value for _, _, value in step_parts(figures))
+
+
 def idle_for_host(document: Document) -> Chart | None:
-    """Set out for each rank how long its device waits for the host."""
-    waited = Figures(document.values).along("idle_time", "rank", cause="host")
+    """Set out for each rank how long its device waits for the host; of many, for those that wait longest."""
+    figures = Figures(document.values)
+    waited = figures.along("idle_time", "rank", cause="host")
     if not waited:
         return None
-    values = tuple(float(value) for value in waited.values())
-    mean = sum(values) / len(values)
-    labels = tuple(f"rank {rank}" for rank in waited)
+    mean = sum(waited.values()) / len(waited)
+    longest = sorted(waited, key=lambda rank: -waited[rank])[:MOST_RANKS]
+    shown = [rank for rank in waited if rank in longest]
+    span = sum(value for _, _, value in step_parts(figures))
+    apart = verdicts.rank_apart(waited, span)
     bars = RankBars(
-        "device idle for the host in a step", labels, values, (mean,) * len(values), "idle:host", is_time=True
-    )
-    return Chart("How long each rank's device waits for its host", bars)
+        "device idle for the host in a step", tuple(f"rank {rank}" for rank in shown),
+        tuple(float(waited[rank]) for rank in shown), (mean,) * len(shown), "idle:host", is_time=True,
+        apart=frozenset({f"rank {apart}"} if apart is not None else ()),
+    )  # fmt: skip
+    which = f", the {MOST_RANKS} of {len(waited)} that wait longest" if len(shown) < len(waited) else ""
+    return Chart(f"How long each rank's device waits for its host{which}", bars)
+
+
+def gains(document: Document) -> tuple[Chart, dict[str, str]] | None:
+    """Set out what each change that a finding names would save of a step; and the change of each bar's label."""
+    figures = Figures(document.values)
+    step = sum(value for _, _, value in step_parts(figures))
+    found = [cause.finding for cause in causes_of(document.findings).shown]
+    edits = {each.title: each for each in found if each.edit and verdicts.certain_gain(each) > 0}
+    if not edits or not step:
+        return None
+    values = tuple(each.gain_fraction * step for each in edits.values())
+    bars = RankBars("saved of a step by this change alone", tuple(edits), values, (), "measured", is_time=True)
+    return Chart("What is worth trying", bars), {label: each.edit for label, each in edits.items()}
 
 
 def launch_lead(document: Document, tables: TableSet) -> Chart | None:

@@ -16,6 +16,7 @@ NOTABLE = 0.02
 """Less than 2 % of a step is not worth a sentence."""
 APART = 2.0
 """A rank that waits this many times as long as the mean rank is named."""
+UNKNOWN_AXIS = "unknown"
 FEWEST_RANKS = 4
 """Of fewer ranks, one can hardly lie apart from the mean."""
 IDLE = {"host": "waiting for launches", "input": "waiting for input", "sync": "after a synchronisation"}
@@ -75,7 +76,7 @@ def ranks(document: Document) -> str:
         said.append(f"Without that the step would be {quantity(worth, Unit.FRACTION)} shorter (replayed).")
     late = figures.at("late_fraction", axis=axis, rank=rank)
     if late is not None:
-        said.append(f"It arrives last in {quantity(late, Unit.FRACTION)} of its {axis} calls.")
+        said.append(f"It arrives last in {quantity(late, Unit.FRACTION)} of its {_calls_of(axis)}.")
     why = str(culprit["cause"])
     said.append(f"Cause: {'not told by the trace' if why == 'unknown' else why}.")
     return " ".join(said)
@@ -112,8 +113,12 @@ def communication(document: Document) -> str:
     waiting, moving = figures.at("wait_time", axis=axis), figures.at("transfer_time", axis=axis)
     if waiting is not None and moving is not None and waiting + moving > 0:
         part = quantity(waiting / (waiting + moving), Unit.FRACTION)
-        text += f"; {part} of the time in {axis} calls is waiting for the last member, the rest is transfer"
+        text += f"; {part} of the time in {_calls_of(axis)} is waiting for the last member, the rest is transfer"
     return f"{text}."
+
+
+def _calls_of(axis: Key) -> str:
+    return "calls of an unknown axis" if axis == UNKNOWN_AXIS else f"{axis} calls"
 
 
 def pipeline(document: Document) -> str:
@@ -123,12 +128,12 @@ def pipeline(document: Document) -> str:
 
 
 def kernels(document: Document) -> str:
-    """Say how near the kernels come to the device, and how much of its time the largest op takes."""
+    """Say how much of the device's time the largest op takes, and how near the kernels come to the device."""
     figures = Figures(document.values)
     said = [
-        sentences.mfu(figures) if figures.whole("mfu") is not None else "",
-        sentences.kernels(figures) if figures.whole("kernel_efficiency") is not None else "",
         _largest_op(document),
+        sentences.kernels(figures) if figures.whole("kernel_efficiency") is not None else "",
+        sentences.mfu(figures) if figures.whole("mfu") is not None else "",
     ]
     return " ".join(sentence for sentence in said if sentence)
 
@@ -185,13 +190,20 @@ def host(document: Document) -> str:
 
 def _waits_apart(waited: Mapping[Key, Number], span: Number) -> list[str]:
     """Name the rank whose device waits far longer for its host than the mean of all ranks' does."""
-    if len(waited) < FEWEST_RANKS:
+    rank = rank_apart(waited, span)
+    if rank is None:
         return []
+    mean = sum(waited.values()) / len(waited)
+    return [f"rank {rank} waits {quantity(waited[rank], Unit.NS)}, the mean is {quantity(mean, Unit.NS)}"]
+
+
+def rank_apart(waited: Mapping[Key, Number], span: Number) -> Key | None:
+    """Find the rank that waits far longer than the mean of all, for a notable part of the step; None: no rank does."""
+    if len(waited) < FEWEST_RANKS:
+        return None
     rank, longest = sentences.largest(waited)
     mean = sum(waited.values()) / len(waited)
-    if longest < max(APART * mean, NOTABLE * span):
-        return []
-    return [f"rank {rank} waits {quantity(longest, Unit.NS)}, the mean is {quantity(mean, Unit.NS)}"]
+    return rank if longest >= max(APART * mean, NOTABLE * span) else None
 
 
 def memory(document: Document, learnt: Calibration | None = None) -> str:
@@ -241,7 +253,7 @@ def whatif(document: Document) -> str:
     first = _first_change(document)
     if first is None:
         return f"{recorded}; no finding names a change that is certain to make it shorter."
-    return f"{recorded}; the first change to try is {first.edit}, worth {worth(first)}."
+    return f"{recorded}; try this first, worth {worth(first)}: {first.title}."
 
 
 def _first_change(document: Document) -> Finding | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from dataclasses import replace
 from functools import cache, partial, singledispatch
 from pathlib import Path
@@ -26,6 +27,7 @@ from ..engine import (
     Unit,
     gathered,
     quantity,
+    ranks_of_mean,
     share,
 )
 from .download import data_table
@@ -34,11 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..drawings import Drawing
-    from ..engine import Block, Document, Prediction, Section, Theme
+    from ..engine import Block, Document, Prediction, RunFacts, Section, Theme
 
 
 _SIGNS = {Severity.INFO: "○", Severity.ERROR: "▲", Severity.DATA_LOSS: "■"}
 _WIDE = 6
+_CODE = re.compile(r"`([^`]+)`")
 NO_BREAK = "\N{NO-BREAK SPACE}"
 _LINE = "#7D8691 0 1px,transparent 1px 5px"
 _HATCHES = {
@@ -169,18 +172,20 @@ def _(block: Chart, key: str, dark: bool) -> None:  # noqa: FBT001 - one signatu
 def verdict(text: str) -> None:
     """Open a page with the sentence that answers its question."""
     if text:
-        st.html(f"<h1 class='usp-verdict'>{html.escape(text.replace(' %', NO_BREAK + '%'))}</h1>")
+        said = _CODE.sub(r"<code>\1</code>", html.escape(text.replace(" %", NO_BREAK + "%")))
+        st.html(f"<h1 class='usp-verdict'>{said}</h1>")
 
 
-def now_and_predicted(together: Prediction | None, changes: str) -> None:
-    """Show the step now and as predicted in one line, which stays in sight."""
+def now_and_predicted(together: Prediction | None, changes: str, run: RunFacts) -> None:
+    """Show the step of the ranks that were read, now and as predicted, in one line that stays in sight."""
     if together is None:
         st.html(f"<b>step as recorded</b> ({html.escape(changes)})")
         return
     now, then = (quantity(length, Unit.NS) for length in (together.before_ns, together.after_ns))
     gain, error = (quantity(part, Unit.FRACTION) for part in (together.gain_fraction, together.error_fraction))
     st.html(
-        f"<b>step now {now} → predicted {then}</b> (mean over ranks), gain {gain} ± {error} ({html.escape(changes)})"
+        f"<b>step now {now} → predicted {then}</b> (mean of {ranks_of_mean(run)} steps), gain {gain} ± {error} "
+        f"({html.escape(changes)})"
     )
 
 

@@ -7,7 +7,7 @@
 // from recorded to predicted; all are one script in the browser.
 
 // Pixels: the names at the left, the axis above, the strip of the whole run over it, the rows by kind, between ranks.
-const GUTTER = 180, AXIS = 48, MAP = 10, GAP = 6;
+const GUTTER = 180, AXIS = 48, MAP = 10, GAP = 6, BELOW = 82; // BELOW: two lines of help
 const NARROW = 480, SLIM_GUTTER = 84; // a narrower canvas names ranks alone: a pointer at a row tells its name
 const ROW = { device: 18, host: 13, exposed: 12, actions: 16, path: 12, counters: 26 };
 const LABEL_PX = 36; // a narrower slice has no name
@@ -143,7 +143,9 @@ class Timeline {
 
   resize() {
     const width = Math.max(this.root.clientWidth, 320), ratio = window.devicePixelRatio || 1;
-    const room = this.data.tall ? window.innerHeight - 290 : 0;
+    const scrolled = document.querySelector("[data-testid='stMain']")?.scrollTop || 0;
+    const top = this.root.getBoundingClientRect().top + scrolled;
+    const room = this.data.tall ? window.innerHeight - top - BELOW : 0;
     const ofRows = Math.max((this.height || 0) + AXIS + 12, 120);
     const height = Math.min(Math.max(this.data.height || 560, room), ofRows);
     const same = width === this.width && height === this.viewHeight && ratio === this.ratio;

@@ -66,8 +66,8 @@ def draw_sweep() -> None:
 
 def _draw(first: str) -> None:
     tabs = (BEST, ONE, SWEEP_TAB, *([RAN] if sweep_folders() else []), *([PUBLISHED] if published_table() else []))
-    tabs = (first, *(tab for tab in tabs if tab != first))
-    tab = st.segmented_control("View", tabs, default=state.word("view", tabs), label_visibility="collapsed") or first
+    asked = state.word("view", (first, *tabs))
+    tab = st.segmented_control("View", tabs, default=asked, label_visibility="collapsed") or first
     state.keep("view", None if tab == first else tab)
     if tab == RAN:
         _ran()

@@ -23,6 +23,7 @@ from ..engine import (
     Figures,
     Health,
     KeyFigures,
+    LaunchLines,
     MemoryLines,
     PipelineSchedule,
     RooflinePoints,
@@ -33,6 +34,7 @@ from ..engine import (
     Unit,
     UspProfError,
     plan_answer,
+    ranks_of_mean,
     whatif_answer,
 )
 from ..report import offer
@@ -176,7 +178,7 @@ def by_cause(document: Document) -> Stack | None:
         StackPart("lost beside: late actions, transfers, the host", "comm", measured - ideal),
         StackPart("pipeline actions", "compute", 1 - measured),
     )
-    return Stack("The pipeline's window, mean over ranks and steps", 1.0, Unit.FRACTION, parts)
+    return Stack(f"The pipeline's window, mean of {ranks_of_mean(document.run)} steps", 1.0, Unit.FRACTION, parts)
 
 
 def _another(view: View) -> None:
@@ -272,11 +274,17 @@ def draw_kernels() -> None:
 
 
 def draw_host() -> None:
-    """Draw whether the host keeps the device busy."""
+    """Draw whether the host keeps the device busy: which device waits for it, or how far it runs ahead."""
     view, document = _opened(HOST)
     _figures(document, "host")
     tables = data.open_numbered(view.run).tables
-    _picture("host", view, lambda: pictures.launch_lead(document, tables) or pictures.idle_for_host(document))
+    shown = _picture("host", view, lambda: pictures.of_host(document, tables))
+    launched = Figures(document.values).whole("empty_queue_fraction") is not None
+    if launched and shown is not None and not isinstance(shown.data, LaunchLines):
+        folded(
+            "lead", "How far each host runs ahead of its device",
+            lambda: _picture("lead", view, lambda: pictures.launch_lead(document, tables)),
+        )  # fmt: skip
     _folds(document, ("host",))
 
 

@@ -14,7 +14,17 @@ from ..components.blocks import folded, now_and_predicted, show, verdict
 from ..components.download import data_table
 from ..components.findings import one
 from ..components.play import offer_play
-from ..engine import REST_OF_FINDINGS, DataTable, TableColumn, Unit, UspProfError, causes_of, parse_edit, whatif_answer
+from ..engine import (
+    EVERYTHING,
+    REST_OF_FINDINGS,
+    DataTable,
+    TableColumn,
+    Unit,
+    UspProfError,
+    causes_of,
+    parse_edit,
+    whatif_answer,
+)
 from ..report import offer
 from ..state import Page, Room, View
 from ..work import wait
@@ -54,7 +64,8 @@ def draw() -> None:
     state.keep("ticked", ",".join(str(number) for number, finding in enumerate(findings) if finding in ticked))
     with place, st.container():
         steps = _replayed(view.run, ticked)
-        now_and_predicted(steps[-1] if steps else None, f"{len(ticked)} ticked")
+        read = wait(data.ask_document(view.run, EVERYTHING)).run  # a replay is of all that was read
+        now_and_predicted(steps[-1] if steps else None, f"{len(ticked)} ticked", read)
     with below:
         _together(view.run, ticked, steps)
         if steps:

@@ -91,7 +91,7 @@ def draw() -> None:
         answer = timeline(
             f"run={view.run}", key="timeline", dark=state.is_dark(), ranks=list(shown), kinds=list(kinds),
             range=linked_range(store.span_ns) or asked, at=asked, jump=found and framed(found), focus=focus,
-            labels=labels, matched=sorted(matched), height=620, tall=True,
+            labels=labels, matched=sorted(matched), height=420, tall=True,
             members=[each.plain() for each in around.members],
             flows=[[each.plain() for each in flow] for flow in around.flows], notes=notes(),
             pinned=linked_rows(store), folded=linked_folds(), picked=linked,
@@ -109,7 +109,7 @@ def _minimap(view: View, shown: Sequence[int]) -> None:
     ranks, layout = data.timeline_store(view.run).ranks, data.open_numbered(view.run).tables.topology
     order = mesh_order(list(ranks), layout)
     rank_wall(
-        view.run, order, key="wall-timeline", height=560, heads=mesh_heads(order, layout), chosen=shown,
+        view.run, order, key="wall-timeline", height=520, heads=mesh_heads(order, layout), chosen=shown,
         on_chosen=lambda: choose_ranks("wall-timeline"),
     )  # fmt: skip
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from .. import data, state
-from ..answers import verdicts
-from ..components.blocks import now_and_predicted, section, verdict
+from ..answers import pictures, verdicts
+from ..components.blocks import now_and_predicted, picking_figure, section, verdict
 from ..components.play import offer_play
 from ..engine import EDITS, EVERYTHING, PARALLEL_AXES, Schedule, parse_edit, whatif_answer
 from ..report import offer
@@ -22,6 +22,8 @@ from ..work import wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from ..engine import Document
 
 
 AS_IT_IS = "as it is"
@@ -46,8 +48,7 @@ def chosen(words: Sequence[str], axes: Sequence[str]) -> tuple[list[str], list[s
     """Show the choices set as the words say; give the words that they now make, and those that no choice covers."""
     left = list(words)
     found: list[str] = []
-    opened = st.session_state.setdefault("changes-open", not words)  # a choice must not fold the choices away
-    with st.expander("Choose changes", expanded=opened):
+    with st.expander("Choose changes"):
         places = st.columns(3)
         for number, (example, doc) in enumerate(SWITCHES):
             on = places[number % 3].toggle(example.replace("_", " "), _taken(left, example), help=doc)
@@ -115,6 +116,7 @@ def draw() -> None:
     view = state.current()
     heading = st.container()
     place = st.container(key="now")
+    worth_trying = st.container()
     axes = tuple(axis for axis in PARALLEL_AXES if data.open_numbered(view.run).tables.topology.axis_groups(axis))
     found, left = chosen(st.query_params.get("edits", "")[:MOST_LETTERS].split(), axes)
     typed = st.text_input(
@@ -127,12 +129,14 @@ def draw() -> None:
     state.keep("edits", text)
     with st.expander("Which changes there are"):
         st.dataframe([{"change": each.example, "what it does": each.doc} for each in EDITS], hide_index=True)
+    whole = wait(data.ask_document(view.run, EVERYTHING))
     if not text.strip():
         with heading:
-            verdict(verdicts.whatif(wait(data.ask_document(view.run, EVERYTHING))))
+            verdict(verdicts.whatif(whole))
         with place:
-            now_and_predicted(None, "no change chosen")
-        st.info("Choose a change to see what it would be worth.")
+            now_and_predicted(None, "no change chosen", whole.run)
+        with worth_trying:
+            _offer_first(whole)
         return
     edits = tuple(parse_edit(word) for word in text.split())
     with st.spinner("replaying", show_time=True):
@@ -140,11 +144,24 @@ def draw() -> None:
         alone = [data.prediction(view.run, (edit,)) for edit in edits]
         together = data.prediction(view.run, edits)
     with place:
-        now_and_predicted(together, text)
+        now_and_predicted(together, text, whole.run)
     made = whatif_answer.whatif_section(data.open_numbered(view.run).tables, error, alone, together)
     offer_play(view, wait(data.ask_document(view.run, view.selection)), together)
     section(made, dark=state.is_dark())
     offer(WHAT_IF, view.run, text, lambda: (made,))
+
+
+def _offer_first(document: Document) -> None:
+    """Show what the findings' changes would save; a click on one replays it."""
+    found = pictures.gains(document)
+    if found is None:
+        st.caption("Choose a change below to see what it would be worth.")
+        return
+    chart, edits = found
+    picking_figure(
+        chart, key="picture-whatif", dark=state.is_dark(), on_pick=lambda label: state.keep("edits", edits.get(label))
+    )
+    st.caption("Click a bar to replay that change, or choose others below.")
 
 
 WHAT_IF = Page("What if", "whatif", draw, Room.PREDICT)

@@ -83,6 +83,15 @@ def test_a_narrow_screen_cuts_no_figure_and_leaves_the_timeline_its_room(visit: 
     assert visit.on_timeline("line.plot() / line.width") > 0.6
 
 
+def test_the_timeline_and_its_help_fit_a_laptop_screen(visit: Visit) -> None:
+    visit.page.set_viewport_size({"width": 1440, "height": 900})
+    visit.go("timeline")
+    visit.until_timeline("host.dataset.sharp === 'true'")
+    lower = visit.page.get_by_text("strip on top: the whole run").bounding_box()
+    assert lower is not None
+    assert lower["y"] + lower["height"] <= 900
+
+
 def test_every_page_opens_with_a_sentence(visit: Visit) -> None:
     for page in ANSWERS:
         visit.go(page)

@@ -89,6 +89,7 @@ def test_a_change_is_predicted() -> None:
     app.run()
     assert not app.exception, app.exception[0].value
     assert [metric.label for metric in app.metric] == ["step, measured", "step, predicted", "gain"]
+    assert any("(mean of all ranks' steps)" in said.proto.body for said in app.get("html"))
 
 
 def test_a_run_is_not_compared_with_itself() -> None:

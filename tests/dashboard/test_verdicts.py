@@ -12,7 +12,7 @@ from drawn import naming
 from dashboard import data
 from dashboard.answers import pictures, verdicts
 from dashboard.pages.sections import most_exposed_first
-from usp_prof.charts.inputs import Ground, RankGrid
+from usp_prof.charts.inputs import Ground, RankBars, RankGrid
 from usp_prof.model.finding import Basis, Finding
 from usp_prof.model.metric import Better, Metric, Unit, Value
 from usp_prof.model.selection import EVERYTHING
@@ -54,25 +54,48 @@ def test_the_figures_are_told_in_the_words_of_python(slow_rank: Document) -> Non
     assert verdicts.timeline(slow_rank) == f"Look here first: {run.stragglers().sentence}"
 
 
-def test_a_device_that_waits_far_longer_for_its_host_than_the_mean_is_named(slow_rank: Document) -> None:
-    def waiting(*times: float) -> Document:
-        idle = Metric("idle_time", Unit.NS, Better.LOWER, "Idle", "", ("rank", "cause"))
-        compute = Metric("compute_time", Unit.NS, Better.LOWER, "Compute", "", ())
-        values = [Value(idle, time * 1e6, {"rank": rank, "cause": "host"}) for rank, time in enumerate(times)]
-        mean = sum(times) / len(times)
-        values += [Value(idle, mean * 1e6, {"cause": "host"}), Value(compute, (100 - mean) * 1e6)]
-        return replace(slow_rank, values=tuple(values))
+def waiting(document: Document, *times_ms: float) -> Document:
+    """Give each rank so much idle time for its host in a step of 100 ms."""
+    idle = Metric("idle_time", Unit.NS, Better.LOWER, "Idle", "", ("rank", "cause"))
+    compute = Metric("compute_time", Unit.NS, Better.LOWER, "Compute", "", ())
+    values = [Value(idle, time * 1e6, {"rank": rank, "cause": "host"}) for rank, time in enumerate(times_ms)]
+    mean = sum(times_ms) / len(times_ms)
+    values += [Value(idle, mean * 1e6, {"cause": "host"}), Value(compute, (100 - mean) * 1e6)]
+    return replace(document, values=tuple(values))
 
-    assert "rank 3 waits 40.0 ms, the mean is 13.0 ms" in verdicts.host(waiting(4, 4, 4, 40))
-    assert "rank" not in verdicts.host(waiting(12, 13, 14, 13))
-    assert "rank" not in verdicts.host(waiting(0.1, 0.1, 0.1, 1))  # far from the mean, but nothing that costs
+
+def test_a_device_that_waits_far_longer_for_its_host_than_the_mean_is_named(slow_rank: Document) -> None:
+    assert "rank 3 waits 40.0 ms, the mean is 13.0 ms" in verdicts.host(waiting(slow_rank, 4, 4, 4, 40))
+    assert "rank" not in verdicts.host(waiting(slow_rank, 12, 13, 14, 13))
+    # Far from the mean, but nothing that costs.
+    assert "rank" not in verdicts.host(waiting(slow_rank, 0.1, 0.1, 0.1, 1))
+
+
+def test_the_picture_of_the_host_marks_the_rank_that_the_sentence_names(slow_rank: Document) -> None:
+    chart = pictures.idle_for_host(waiting(slow_rank, 4, 4, 4, 40))
+    assert chart is not None
+    assert isinstance(chart.data, RankBars)
+    assert chart.data.apart == {"rank 3"}
+    many = pictures.idle_for_host(waiting(slow_rank, *(each / 2 for each in range(1, 101))))
+    assert many is not None
+    assert isinstance(many.data, RankBars)
+    assert many.data.labels == tuple(f"rank {rank}" for rank in range(100 - pictures.MOST_RANKS, 100))
+    assert many.title.endswith(f"the {pictures.MOST_RANKS} of 100 that wait longest")
+
+
+def test_changes_worth_trying_are_bars_that_know_their_edit(slow_rank: Document) -> None:
+    change = replace(finding("rank 2 is late", 0.3, 0.05), edit="rank_as_peers=2")
+    found = pictures.gains(replace(slow_rank, findings=(finding("no change for this", 0.5, 0.0), change)))
+    assert found is not None
+    assert found[1] == {"rank 2 is late": "rank_as_peers=2"}
+    assert pictures.gains(replace(slow_rank, findings=())) is None
 
 
 def test_the_change_to_try_first_is_named_with_what_it_is_worth(slow_rank: Document) -> None:
     change = replace(finding("rank 2 is late", 0.3, 0.05), edit="rank_as_peers=2")
     found = (finding("no change for this", 0.5, 0.0, Basis.BOUND), change)
     said = verdicts.whatif(replace(slow_rank, findings=found))
-    assert said.endswith("the first change to try is rank_as_peers=2, worth at least 25.0 %.")
+    assert said.endswith("try this first, worth at least 25.0 %: rank 2 is late.")
     assert "no finding names a change" in verdicts.whatif(replace(slow_rank, findings=()))
 
 

@@ -181,14 +181,14 @@ def rank_bars(data: RankBars, theme: Theme) -> Figure:
             "shown": values / 1e6 if data.is_time else values,
             "even": even,
             "ratio": np.divide(values, even, out=np.ones(len(values)), where=even > 0),
+            "color": [theme.slow if label in data.apart else theme.color(data.role) for label in data.labels],
             "below": [(label, -_REACH) for label in data.labels],
             "above": [(label, _REACH) for label in data.labels],
         }
     )
     height = 90 + min(_MOST_HEIGHT, 22 * max(2, len(values)))
     plot = base(theme, height, y_range=FactorRange(*reversed(data.labels)), tools="reset")
-    fill = theme.color(data.role)
-    bars = plot.hbar("label", left=0, right="value", height=0.7, source=source, fill_color=fill, line_color=None)
+    bars = plot.hbar("label", left=0, right="value", height=0.7, source=source, fill_color="color", line_color=None)
     picked_by_click(plot, bars, theme)
     marks = ((theme.background, 5), (theme.ink, 2)) if data.even else ()
     for color, width in marks:  # with a rim, to be seen on bars of any colour

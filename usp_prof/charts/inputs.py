@@ -165,7 +165,7 @@ class RankGrid:
 class RankBars:
     """One amount for each rank, expert, ..., and what an even share of its group would be; times in nanoseconds.
 
-    `even` is empty where an even share means nothing, as for ops.
+    `even` is empty where an even share means nothing, as for ops. `apart` are the labels of bars that stand out.
     """
 
     what: str
@@ -174,6 +174,7 @@ class RankBars:
     even: tuple[float, ...]
     role: str
     is_time: bool = False
+    apart: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
