@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from usp_prof.run import Run
 
-DP, TP, PP = 8, 2, 2
+DP, TP, PP = 6, 2, 2
 SLOW_RANK = {"kind": "slow_rank", "rank": 5, "factor": 1.5}
 FAULTS = {
     "slow-rank": {"faults": [SLOW_RANK]},
@@ -32,7 +32,7 @@ FAULTS = {
 }
 
 
-def opened(folder: Path, dp: int = DP, tp: int = TP, pp: int = PP, events: int = 800, **what: object) -> Run:
+def opened(folder: Path, dp: int = DP, tp: int = TP, pp: int = PP, events: int = 600, **what: object) -> Run:
     """Make up and open a run of several replicas, hosts of eight ranks with clocks of their own."""
     declared = {
         "mesh": {"dp": dp, "tp": tp, "pp": pp},
@@ -43,14 +43,14 @@ def opened(folder: Path, dp: int = DP, tp: int = TP, pp: int = PP, events: int =
     return open_run(folder / "run", cache_dir=folder / "store")
 
 
-def nodes_of_replicas(run: Run, count: float) -> int:
-    """Give about how many nodes so many replicas of the run have."""
-    return round(len(graph_of(run.tables).nodes) / DP * count)
+def nodes_of(run: Run, share: float) -> int:
+    """Give how many nodes this share of a run has."""
+    return round(len(graph_of(run.tables).nodes) * share)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Open a run of eight replicas, of which one has a slow rank."""
+    """Open a run of six replicas, of which one has a slow rank."""
     return opened(tmp_path_factory.mktemp("replicas"), **FAULTS["slow-rank"])
 
 
@@ -64,9 +64,9 @@ class TestWhichRanks:
     def test_the_late_replica_and_ordinary_ones_are_taken_with_all_their_ranks(
         self, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(chosen, "MOST_NODES", nodes_of_replicas(run, 4.5))
+        monkeypatch.setattr(chosen, "MOST_NODES", nodes_of(run, 0.6))
         ranks = representatives(run.tables).tables.ranks
-        assert len(ranks) == 4 * TP * PP
+        assert len(ranks) == 3 * TP * PP
         assert SLOW_RANK["rank"] in ranks
         # Ranks run over tp, then dp, then pp: a replica is one place on dp.
         places = {rank // TP % DP for rank in ranks}
@@ -95,7 +95,7 @@ class TestWhatTheyKeep:
     """What all ranks told of clocks and calls."""
 
     def test_clocks_and_calls_are_those_of_all_ranks(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(chosen, "MOST_NODES", nodes_of_replicas(run, 4.5))
+        monkeypatch.setattr(chosen, "MOST_NODES", nodes_of(run, 0.6))
         part = representatives(run.tables).tables
         assert clock.of(part) is clock.of(run.tables)
         found, whole = calls.of(part), calls.of(run.tables)
@@ -105,14 +105,14 @@ class TestWhatTheyKeep:
         assert set(found.columns()["late_rank"].tolist()) <= {-1, *part.ranks}
 
     def test_their_replay_is_what_was_measured(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(chosen, "MOST_NODES", nodes_of_replicas(run, 4.5))
+        monkeypatch.setattr(chosen, "MOST_NODES", nodes_of(run, 0.6))
         assert unedited(representatives(run.tables).tables).error.max() == 0
 
     def test_waits_for_ranks_left_out_are_in_the_doubt(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # Four late replicas, each in another of the steps: the bound has room for one of them.
         faults = [SLOW_RANK | {"rank": 2 * place, "step": 10 + place % 3, "factor": 2.0} for place in range(4)]
-        run = opened(tmp_path, tp=1, pp=1, events=600, faults=faults)
-        monkeypatch.setattr(chosen, "MOST_NODES", nodes_of_replicas(run, 3))
+        run = opened(tmp_path, dp=8, tp=1, pp=1, events=400, faults=faults)
+        monkeypatch.setattr(chosen, "MOST_NODES", nodes_of(run, 0.4))
         replayed = representatives(run.tables)
         found = find_all(run.tables)
         assert replayed.doubt > 0.1
@@ -125,8 +125,8 @@ class TestWhatTheyKeep:
 def test_what_is_wrong_is_found_among_them_with_the_gain_of_the_whole(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = opened(tmp_path, events=800, **FAULTS[code])
-    monkeypatch.setattr(chosen, "MOST_NODES", nodes_of_replicas(run, 4.5))
+    run = opened(tmp_path, **FAULTS[code])
+    monkeypatch.setattr(chosen, "MOST_NODES", nodes_of(run, 0.6))
     replayed = representatives(run.tables)
     assert len(replayed.tables.ranks) == len(run.ranks) / 2
     found = search(run.tables), search(replayed.tables, doubt=replayed.doubt)
