@@ -70,9 +70,9 @@ def build(frame: EventFrame, links: Links, parts: Parts, membership: Membership,
     """Build the table, one row for each part, in order of start."""
     row = parts.row
     axis, source = _axes(frame, parts, membership)
-    size = numbers(parts.arguments, "group_size")
-    known = lookup([group.size for group in membership.groups], membership.of_part, missing=-1)
-    size = np.where(size > 0, size, known)
+    recorded_size = numbers(parts.arguments, "group_size")
+    known_size = lookup([group.size for group in membership.groups], membership.of_part, missing=-1)
+    size = np.where(recorded_size > 0, recorded_size, known_size)
     bytes_in, bytes_out, dtype = _bytes(parts, size)
     lane_codes, lanes = lanes_of(frame, links, parts)
     within = steps.of_host if parts.on_host else steps.of_device
@@ -109,21 +109,24 @@ def lanes_of(frame: EventFrame, links: Links, parts: Parts) -> tuple[Ints, list[
     """Name the lane of each part: its stream, its gloo worker, or a lane among sends and receives in flight."""
     row = parts.row
     if parts.gloo:
-        p2p = np.isin(parts.operation, P2P)
+        # Sends and receives in flight share lanes whatever their thread; of collectives each thread has its own.
+        is_p2p = np.isin(parts.operation, P2P)
+        track = np.where(is_p2p, 0, frame.track[row])
         lane = np.zeros(len(row), np.int64)
-        lane[p2p] = split_lanes(np.zeros(int(p2p.sum()), np.int64), frame.start[row[p2p]], frame.end[row[p2p]])
-        lane[~p2p] = split_lanes(frame.track[row[~p2p]], frame.start[row[~p2p]], frame.end[row[~p2p]])
+        for kind in (is_p2p, ~is_p2p):
+            lane[kind] = split_lanes(track[kind], frame.start[row[kind]], frame.end[row[kind]])
         threads = frame.texts("thread", row)
         named = [
             f"gloo p2p {k}" if sent else f"gloo {thread}{f'/{k}' if k else ''}"
-            for thread, sent, k in zip(threads.tolist(), p2p.tolist(), lane.tolist(), strict=True)
+            for thread, sent, k in zip(threads.tolist(), is_p2p.tolist(), lane.tolist(), strict=True)
         ]
     elif parts.on_host:
         named = ["host"] * len(row)
     else:
-        place = np.full(len(frame), -1, np.int64)
-        place[links.work] = links.named_lane
-        return place[row], links.lane_names
+        # One entry an event: the lane of device work; -1 for all else.
+        lane_of_event = np.full(len(frame), -1, np.int64)
+        lane_of_event[links.work] = links.named_lane
+        return lane_of_event[row], links.lane_names
     listed = sorted(set(named))
     numbers_of = {name: number for number, name in enumerate(listed)}
     return np.array([numbers_of[name] for name in named], np.int64), listed
@@ -132,19 +135,18 @@ def lanes_of(frame: EventFrame, links: Links, parts: Parts) -> tuple[Ints, list[
 def _axes(frame: EventFrame, parts: Parts, membership: Membership) -> tuple[pa.Array, pa.Array]:
     """Take the axis of the group's description, else of the marks around the moment when the part was posted."""
     axes, sources = [*Axis], [*AxisSource]
-    group = [(axes.index(Axis(g.axis)), sources.index(AxisSource(g.axis_source))) for g in membership.groups]
-    group.append((axes.index(Axis.UNKNOWN), sources.index(AxisSource.NONE)))
-    by_group = np.array(group)[membership.of_part]
-    marked = axis_of_marks(frame, parts.posted_track, parts.posted_at)
-    use = (by_group[:, 0] == axes.index(Axis.UNKNOWN)) | (by_group[:, 0] == axes.index(Axis.WORLD))
-    use &= marked >= 0
-    axis = np.where(use, marked, by_group[:, 0])
-    by_group = np.where(
-        membership.inferred & (by_group[:, 1] != sources.index(AxisSource.NONE)),
-        sources.index(AxisSource.INFERRED),
-        by_group[:, 1],
-    )
-    source = np.where(use, sources.index(AxisSource.MARK), by_group)
+    no_source, inferred = sources.index(AxisSource.NONE), sources.index(AxisSource.INFERRED)
+    # One row a group: the places of its axis and of its source. `of_part` is -1 where no group is known: the last row.
+    of_group = [(axes.index(Axis(g.axis)), sources.index(AxisSource(g.axis_source))) for g in membership.groups]
+    of_group.append((axes.index(Axis.UNKNOWN), no_source))
+    axis, source = np.array(of_group)[membership.of_part].T
+    source = np.where(membership.inferred & (source != no_source), inferred, source)
+    # Marks tell the axis where the group tells none, or only that it spans the job; -1: there is no mark.
+    by_mark = axis_of_marks(frame, parts.posted_track, parts.posted_at)
+    tells_none = (axis == axes.index(Axis.UNKNOWN)) | (axis == axes.index(Axis.WORLD))
+    is_marked = tells_none & (by_mark >= 0)
+    axis = np.where(is_marked, by_mark, axis)
+    source = np.where(is_marked, sources.index(AxisSource.MARK), source)
     return compact(axis, [a.value for a in axes]), compact(source, [s.value for s in sources])
 
 
@@ -152,13 +154,17 @@ def _bytes(parts: Parts, size: Ints) -> tuple[Ints, Ints, NDArray[np.object_]]:
     """Give bytes in and out. Shapes tell of the input alone; the output then follows from the operation."""
     into, out, dtype, by_shape = sizes(parts.arguments)
     op = parts.operation
-    sized = size > 0
+    has_size = size > 0
+    # What comes out by what went in; -1 where the operation, or the size of its group, leaves it open.
     derived = np.where(np.isin(op, ("all_reduce", "all_to_all", "broadcast", "reduce", "scatter")), into, -1)
-    derived = np.where((op == "all_gather") & sized, into * size, derived)
-    derived = np.where((op == "reduce_scatter") & sized, into // np.maximum(size, 1), derived)
+    derived = np.where((op == "all_gather") & has_size, into * size, derived)
+    derived = np.where((op == "reduce_scatter") & has_size, into // np.maximum(size, 1), derived)
     out = np.where(by_shape & (into >= 0), derived, out)
-    received = by_shape & (op == "recv")
-    return np.where(received, 0, into), np.where(received, into, np.where(by_shape & (op == "send"), 0, out)), dtype
+    # A send has no output. The one shape that a receive records is of what it gets.
+    is_send, is_receive = by_shape & (op == "send"), by_shape & (op == "recv")
+    out = np.where(is_send, 0, out)
+    out = np.where(is_receive, into, out)
+    return np.where(is_receive, 0, into), out, dtype
 
 
 def _shapes(parts: Parts) -> pa.Array:
