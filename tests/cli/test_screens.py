@@ -173,3 +173,14 @@ def test_a_page_keeps_its_heads_and_fills_its_paragraphs() -> None:
 def test_a_command_goes_on_behind_a_backslash_and_keeps_options_with_their_values() -> None:
     shown = wrapped_command("A=1 torchrun --nproc-per-node 8 run.py --name 'a b' --flag --size 5", 40)
     assert shown == "A=1 torchrun --nproc-per-node 8 run.py \\\n    --name 'a b' --flag --size 5"
+
+
+def test_a_check_says_a_reason_once_for_all_metrics(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    main(["check", "run", "--baseline", "baseline.json"])
+    reasons = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ") and ": " in line]
+    said = [line.partition(": ")[2] for line in reasons]
+    assert any(" more" in line for line in reasons)
+    assert len(said) == len(set(said))

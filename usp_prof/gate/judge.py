@@ -234,7 +234,8 @@ def _unsettled(found: Judgement, shift: Shift, rule: Rule, tail: float, gauge: G
         return replace(found, more_steps=-1, reason="the steps of this run tell nothing about its noise")
     more = max(math.ceil(wanted) - found.steps, 1)
     where = " in both runs" if rule.medians else ""
-    return replace(found, more_steps=more, reason=f"about {more} more steps{where} would settle it")
+    steps = "1 more step" if more == 1 else f"{more} more steps"
+    return replace(found, more_steps=more, reason=f"about {steps}{where} would settle it")
 
 
 # Absolute bounds (`--min`): below for certain is a regression, below within the noise is inconclusive

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape as xml_escape
 from xml.sax.saxutils import quoteattr as xml_quoteattr
 
+from rich.padding import Padding
 from rich.text import Text
 
 from usp_prof.gate.judgement import Judgement, Verdict
@@ -48,6 +49,11 @@ _MOST_NAMED = 3
 """Metrics that are named beside a reason."""
 
 
+def _indented(text: str) -> Padding:
+    """Give a sentence that stays indented where it is wrapped."""
+    return Padding(Text(text), (0, 0, 0, 2))
+
+
 def as_terminal(report: Report, *, color: bool, width: int = 120) -> str:
     """Write the check for a terminal."""
     out = io.StringIO()
@@ -60,20 +66,20 @@ def as_terminal(report: Report, *, color: bool, width: int = 120) -> str:
     runs = f", {report.baseline_runs} runs" if report.baseline_runs > 1 else ""
     console.print(Text(f"{report.after} against {report.before}{runs}"))
     for reason in (report.unusable + report.unanswered)[1:]:
-        console.print(Text(f"  {reason}"))
+        console.print(_indented(reason))
     for difference in report.differences:
-        console.print(Text(f"  differs: {difference}"))
+        console.print(_indented(f"differs: {difference}"))
     console.print(_terminal_table(report, width))
     for line in _reasons(report):
-        console.print(Text(line))
+        console.print(_indented(line))
     left_out = next((removed(each) for each in report.judgements if removed(each)), "")
     if left_out:
-        console.print(Text(f"  left out: {left_out}"))
+        console.print(_indented(f"left out: {left_out}"))
     lines = why_lines(report.why)
     if lines:
         console.print(Text("why"))
         for line in lines:
-            console.print(Text(f"  {line}"))
+            console.print(_indented(line))
     if report.ratchet:
         console.print(Text(f"to keep what improved: {report.ratchet}"), soft_wrap=True)  # a command stays one line
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
@@ -85,7 +91,7 @@ def _reasons(report: Report) -> list[str]:
     for found in report.judgements:
         if found.reason and found.verdict is not Verdict.PASS:
             keys_of.setdefault(found.reason, []).append(found.key)
-    return [f"  {_named(keys)}: {reason}" for reason, keys in keys_of.items()]
+    return [f"{_named(keys)}: {reason}" for reason, keys in keys_of.items()]
 
 
 def _named(keys: list[str]) -> str:
