@@ -13,6 +13,7 @@ from usp_prof.charts.theme import PATTERNS
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
+    from numpy.typing import NDArray
 
     from usp_prof.charts.inputs import AxisCommunication, BreakdownRows, MemoryParts, RankBars, Waterfall
     from usp_prof.charts.theme import Theme
@@ -22,44 +23,39 @@ _STEP_ROW_HEIGHT = 22
 _MAX_HEIGHT = 900
 
 
+class _Stack:
+    """Parts of each row, drawn one after the other from the left."""
+
+    def __init__(self, plot: Figure, labels: tuple[str, ...], theme: Theme) -> None:
+        self._plot, self._labels, self._theme = plot, list(labels), theme
+        self.left = np.zeros(len(labels))
+        """Where each row's next part begins."""
+
+    def add(self, part: str, values: NDArray[np.float64], told: dict[str, object], fill: str, **look: object) -> None:
+        """Draw the next part of each row, unless it is empty; `told` are the columns that the pointer tells."""
+        if not values.any():
+            return
+        columns = {"row": self._labels, "left": self.left, "right": self.left + values, "part": [part] * len(values)}
+        self._plot.hbar(
+            y="row", left="left", right="right", height=0.78, source=ColumnDataSource(columns | told),
+            fill_color=fill, line_color=self._theme.background, line_width=0.5, legend_label=part, **look,
+        )  # fmt: skip
+        self.left = self.left + values
+
+
 def breakdown(data: BreakdownRows, theme: Theme) -> Figure:
     """Draw the parts of each row's step, one after the other; idle time is hatched by its cause."""
     rows = len(data.labels)
     height = int(min(_MAX_HEIGHT, 90 + rows * _STEP_ROW_HEIGHT))
     plot = base(theme, height, y_range=FactorRange(*reversed(data.labels)), tools="pan,xbox_zoom,reset")
-    left = np.zeros(rows)  # where each row's next part begins
-    whole = np.sum([part.values_ns for part in data.parts], axis=0) if data.parts else left
+    whole = np.sum([part.values_ns for part in data.parts], axis=0) if data.parts else np.zeros(rows)
+    hatch = {"hatch_color": theme.muted, "hatch_alpha": 0.5, "hatch_scale": 8, "hatch_weight": 0.6}
+    stack = _Stack(plot, data.labels, theme)
     for part in data.parts:
         values = np.asarray(part.values_ns, float)
-        if not values.any():
-            continue
-        source = ColumnDataSource(
-            {
-                "row": list(data.labels),
-                "left": left,
-                "right": left + values,
-                "ms": values / 1e6,
-                "share": np.divide(values, whole, out=np.zeros(rows), where=whole > 0),
-                "part": [part.label] * rows,
-            }
-        )
-        plot.hbar(
-            y="row",
-            left="left",
-            right="right",
-            height=0.78,
-            source=source,
-            fill_color=theme.color(part.role),
-            line_color=theme.background,
-            line_width=0.5,
-            hatch_pattern=PATTERNS.get(part.role),
-            hatch_color=theme.muted,
-            hatch_alpha=0.5,
-            hatch_scale=8,
-            hatch_weight=0.6,
-            legend_label=part.label,
-        )
-        left = left + values
+        share = np.divide(values, whole, out=np.zeros(rows), where=whole > 0)
+        told = {"ms": values / 1e6, "share": share}
+        stack.add(part.label, values, told, theme.color(part.role), hatch_pattern=PATTERNS.get(part.role), **hatch)
     plot.x_range.start = 0
     plot.xaxis.formatter = time_ticks()
     plot.ygrid.grid_line_color = None
@@ -81,27 +77,11 @@ def memory_parts(data: MemoryParts, theme: Theme) -> Figure:
         theme, int(min(900, 100 + rows * _MEMORY_ROW_HEIGHT)), y_range=FactorRange(*reversed(data.labels)),
         tools="pan,xbox_zoom,reset",
     )  # fmt: skip
-    left = np.zeros(rows)
+    stack = _Stack(plot, data.labels, theme)
     for place, (label, sizes) in enumerate(data.parts):
         values = np.asarray(sizes, float)
-        if not values.any():
-            continue
-        source = ColumnDataSource(
-            {
-                "row": list(data.labels),
-                "left": left,
-                "right": left + values,
-                "gigabytes": values / 1e9,
-                "part": [label] * rows,
-            }
-        )
-        fill = theme.color(_MEMORY_ROLES[place % len(_MEMORY_ROLES)])
-        plot.hbar(
-            y="row", left="left", right="right", height=0.78, source=source, legend_label=label,
-            fill_color=fill, line_color=theme.background, line_width=0.5,
-        )  # fmt: skip
-        left = left + values
-    size_axis(plot, float(left.max(initial=0)), data.room_bytes, theme.color("reference"))
+        stack.add(label, values, {"gigabytes": values / 1e9}, theme.color(_MEMORY_ROLES[place % len(_MEMORY_ROLES)]))
+    size_axis(plot, float(stack.left.max(initial=0)), data.room_bytes, theme.color("reference"))
     plot.ygrid.grid_line_color = None
     hover(plot, [("", "@row · @part"), ("memory", "@gigabytes{0.00} GB")])
     legend(plot, theme)

@@ -16,6 +16,7 @@ from usp_prof.charts.theme import ink_on, mix
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from bokeh.models import Axis
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
     from numpy.typing import NDArray
 
@@ -137,6 +138,9 @@ _NUMBERED = 40
 """Beyond so many columns numbers do not fit into their cells."""
 
 
+_ROWS_NAMED = 40
+
+
 def rank_grid(data: RankGrid, theme: Theme) -> Figure:
     """Draw the grid. Against the median: ground colour there, warm where a rank takes longer, cool where less.
 
@@ -144,19 +148,11 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
     """
     row, column = np.nonzero(data.rank >= 0)
     known = data.values_ns[row, column]
-    median = float(np.nanmedian(known)) if np.isfinite(known).any() else float("nan")
-    deviation = known / median - 1 if median > 0 else np.full(len(known), np.nan)
-    palette = diverging(theme)
+    deviation = _from_median(known)
     if data.ground is Ground.NOTHING:
-        palette = palette[len(palette) // 2 :]
-        color, low, high = known / 1e6, 0.0, float(np.nanmax(known, initial=0.0)) / 1e6 or 1.0
+        color, mapper = known / 1e6, _warmer(known / 1e6, theme)
     else:
-        seen = np.abs(deviation[np.isfinite(deviation)])
-        high = max(_FLOOR, float(seen.max(initial=0.0)))
-        color, low = deviation, -high
-    mapper = LinearColorMapper(palette=palette, low=low, high=high, nan_color=theme.panel)
-    # Place of each rank's colour in the palette; below 0 where its value is not known.
-    shade = np.nan_to_num((color - low) / (high - low), nan=-1.0) * (len(palette) - 1)
+        color, mapper = deviation, _either_side(deviation, theme)
     source = ColumnDataSource(
         {
             "x": column.astype(float),
@@ -166,7 +162,7 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
             "ms": known / 1e6,
             "deviation": deviation,
             "color": color,
-            "ink": [ink_on(theme.panel if at < 0 else palette[int(at)]) for at in shade],
+            "ink": _inks(color, mapper, theme),
             "place": [f"{data.rows[r]} {data.columns[c]}".strip() for r, c in zip(row, column, strict=True)],
         }
     )
@@ -183,10 +179,8 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
     plot.x_range.start, plot.x_range.end = -0.5, len(data.columns) - 0.5
     plot.y_range.start, plot.y_range.end = len(data.rows) - 0.5, -0.5
     plot.grid.grid_line_color = None
-    for axis, names, most in ((plot.xaxis, data.columns, _beside(data.columns)), (plot.yaxis, data.rows, 40)):
-        every = max(1, -(-len(names) // most))
-        axis[0].ticker = list(range(0, len(names), every))
-        axis[0].major_label_overrides = dict(enumerate(names))
+    _name_axis(plot.xaxis[0], data.columns, _beside(data.columns))
+    _name_axis(plot.yaxis[0], data.rows, _ROWS_NAMED)
     tips = [("rank", "@rank"), ("", "@place"), (data.what, "@ms{0,0.000} ms")]
     if data.ground is Ground.MEDIAN:
         color_bar(plot, theme, mapper, f"{data.what} vs median")
@@ -195,6 +189,39 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
         color_bar(plot, theme, mapper, f"{data.what}, ms", "0,0.[0]")
     hover(plot, tips)
     return plot
+
+
+def _from_median(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Give each value's deviation from the median of all, as a fraction; NaN where it is not known."""
+    median = float(np.nanmedian(values)) if np.isfinite(values).any() else float("nan")
+    return values / median - 1 if median > 0 else np.full(len(values), np.nan)
+
+
+def _warmer(amounts: NDArray[np.float64], theme: Theme) -> LinearColorMapper:
+    """Colour amounts from the ground, at zero, to the warm end, at the largest."""
+    palette = diverging(theme)
+    high = float(np.nanmax(amounts, initial=0.0)) or 1.0
+    return LinearColorMapper(palette=palette[len(palette) // 2 :], low=0.0, high=high, nan_color=theme.panel)
+
+
+def _either_side(deviation: NDArray[np.float64], theme: Theme) -> LinearColorMapper:
+    """Colour deviations to both sides of the ground, as far as the largest reaches."""
+    reach = max(_FLOOR, float(np.abs(deviation[np.isfinite(deviation)]).max(initial=0.0)))
+    return LinearColorMapper(palette=diverging(theme), low=-reach, high=reach, nan_color=theme.panel)
+
+
+def _inks(values: NDArray[np.float64], mapper: LinearColorMapper, theme: Theme) -> list[str]:
+    """Give the text colour that reads well on each value's colour."""
+    # Place of each value in the palette; below 0 where it is not known.
+    share = (values - mapper.low) / (mapper.high - mapper.low)
+    place = np.nan_to_num(share, nan=-1.0) * (len(mapper.palette) - 1)
+    return [ink_on(theme.panel if at < 0 else mapper.palette[int(at)]) for at in place]
+
+
+def _name_axis(axis: Axis, names: Sequence[str], most: int) -> None:
+    """Write names along an axis, every so many where more would lie on one another."""
+    axis.ticker = list(range(0, len(names), max(1, -(-len(names) // most))))
+    axis.major_label_overrides = dict(enumerate(names))
 
 
 def _beside(names: Sequence[str]) -> int:

@@ -78,6 +78,24 @@ def timeline(data: TimelineSlices, theme: Theme) -> Figure:
         line_color="color",
         line_width=0.5,
     )
+    _refine_on_zoom(plot, shown, data, colors)
+    _name_roles(plot, data, colors)
+    if data.frame_ns is not None:
+        left, right = data.frame_ns
+        frame = BoxAnnotation(left=left, right=right, fill_color=None, line_color=theme.ink, line_width=2)
+        plot.add_layout(frame)
+    legend(plot, theme)
+    for box in plot.legend:
+        box.click_policy = "none"
+    plot.xaxis.formatter = time_ticks()
+    plot.ygrid.grid_line_color = None
+    plot.yaxis.major_label_text_font_size = "10px"
+    hover(plot, [("", "@where · @what"), ("", "@name"), ("time", f"@dur{{0,0.000}} {chr(0x3BC)}s")], [slices])
+    return plot
+
+
+def _refine_on_zoom(plot: Figure, shown: ColumnDataSource, data: TimelineSlices, colors: list[str]) -> None:
+    """Let the range in view choose the level of detail that is shown."""
     everything = ColumnDataSource(
         {
             "left": data.start_ns.astype(float),
@@ -104,21 +122,12 @@ def timeline(data: TimelineSlices, theme: Theme) -> Figure:
     )
     for edge in ("start", "end"):
         plot.x_range.js_on_change(edge, pick)
+
+
+def _name_roles(plot: Figure, data: TimelineSlices, colors: list[str]) -> None:
+    """Write the legend. Colours of slices are data, so it has marks of its own, of which none is drawn."""
     for role, color in zip(data.roles, colors, strict=True):
-        # The slices' colours are data, so the legend has marks of its own, of which none is drawn.
         plot.hbar([data.rows[0]], left=[np.nan], right=[np.nan], color=color, legend_label=role.removeprefix("comm:"))
-    if data.frame_ns is not None:
-        left, right = data.frame_ns
-        frame = BoxAnnotation(left=left, right=right, fill_color=None, line_color=theme.ink, line_width=2)
-        plot.add_layout(frame)
-    legend(plot, theme)
-    for box in plot.legend:
-        box.click_policy = "none"
-    plot.xaxis.formatter = time_ticks()
-    plot.ygrid.grid_line_color = None
-    plot.yaxis.major_label_text_font_size = "10px"
-    hover(plot, [("", "@where · @what"), ("", "@name"), ("time", f"@dur{{0,0.000}} {chr(0x3BC)}s")], [slices])
-    return plot
 
 
 def _shown(data: TimelineSlices, colors: list[str], rows: slice) -> dict[str, object]:
