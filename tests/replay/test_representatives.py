@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from usp_prof import open_run
+from usp_prof.findings.draft import skipped_sentence
 from usp_prof.findings.engine import find_all
 from usp_prof.findings.search import search
 from usp_prof.replay import representatives as chosen
@@ -117,6 +118,7 @@ class TestWhatTheyKeep:
         found = find_all(run.tables)
         assert replayed.doubt > 0.1
         assert replayed.note in found.skipped
+        assert "findings and their gains are from 3 of 8 ranks" in skipped_sentence(found.skipped)
         assert found.findings
         assert min(finding.error_fraction for finding in found.findings) > replayed.doubt
 

@@ -18,6 +18,7 @@ from usp_prof.findings.rules import NAMES
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.finding import EMPTY, Basis, PlainMap
 from usp_prof.model.health import HealthRow, Severity
+from usp_prof.replay.representatives import REPRESENTED
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
@@ -186,7 +187,15 @@ def skipped_rules(reasons: Mapping[str, str]) -> list[HealthRow]:
 
 
 def skipped_sentence(health: Iterable[HealthRow]) -> str:
-    """Say in a line how many rules could not look, and why; empty where all could."""
-    found = sorted((row for row in health if row.code == SKIPPED), key=lambda row: -row.count)
-    why = [f"{row.count} ({_CAUSE.match(row.detail)[0].strip()})" for row in found]  # type: ignore[index]
-    return f"rules that could not look: {', '.join(why)}" if why else ""
+    """Say in a line how many rules could not look and why, and of which ranks findings are; empty where it is all."""
+    rows = tuple(health)
+    skipped = sorted((row for row in rows if row.code == SKIPPED), key=lambda row: -row.count)
+    why = [f"{row.count} ({_cause(row)})" for row in skipped]
+    sentences = [f"rules that could not look: {', '.join(why)}"] if why else []
+    sentences += [_cause(row) for row in rows if row.code == REPRESENTED]
+    return "; ".join(sentences)
+
+
+def _cause(row: HealthRow) -> str:
+    """Give the first clause of what a row says."""
+    return _CAUSE.match(row.detail)[0].strip()  # type: ignore[index]

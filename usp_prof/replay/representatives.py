@@ -37,6 +37,8 @@ LATE_SHARE = 0.25
 """Of that, so much is for the replicas that the others wait for."""
 FEWEST_OTHERS = 2
 """Replicas beside the latest that are taken in any case: a median over peers is then that of ordinary ones."""
+REPRESENTED = "ranks_represented"
+"""Code of the row of health that says which ranks were replayed."""
 _NAMED = 8
 """Spans of ranks that the note names."""
 _ALIKE = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD, Axis.WORLD)
@@ -84,7 +86,7 @@ def _representatives(tables: TableSet, wanted: Sequence[int], most_nodes: int) -
         f"replicas of the model, with those that the others wait for among them ({_listed(part.ranks)}); their "
         f"calls waited for other ranks in at most {doubt:.1%} of a step, which is in the error of each gain"
     )
-    return Representatives(part, doubt, HealthRow("ranks_represented", Severity.INFO, count=len(ranks), detail=detail))
+    return Representatives(part, doubt, HealthRow(REPRESENTED, Severity.INFO, count=len(ranks), detail=detail))
 
 
 def _listed(ranks: Sequence[int]) -> str:
