@@ -71,3 +71,38 @@ def test_small_messages_may_take_the_latency_that_the_other_groups_have() -> Non
 
 def test_small_messages_that_wait_for_their_turn_on_a_busy_host_are_none() -> None:
     assert whole_axes(run(15_000, latency_us=6_000, floats=4_000)) == []
+
+
+def burst(first_us: int, *, rest_us: int = 600, world_us: tuple[int, ...] = (200, 200, 200)) -> TableSet:
+    """Make two ranks that post four messages of dp at once, of which gloo sends two at a time; then a small sum."""
+    traces = {}
+    for rank in range(2):
+        trace = traces[rank] = Trace(rank, 2, device="cpu")
+        trace.group("1", [0, 1], "mesh_dp").group("2", [0, 1], "mesh_log")
+        at = 0
+        for step, small_us in enumerate(world_us):
+            begin = at
+            trace.op("aten::mm", at, 20_000 * US, dims=[[64, 64], [64, 64]], types=["float", "float"])
+            posted_at = at + 20_000 * US
+            for place in range(4):
+                lane, is_rest = place % 2, place > 1
+                start = posted_at + 10 * US + (first_us * US if is_rest else 0)
+                sent = {"dims": (FLOATS,), "group": "1", "sequence": 4 * step + place, "posted_at": posted_at}
+                trace.gloo("all_reduce", start, (rest_us if is_rest else first_us) * US, thread=201 + lane, **sent)
+            at = posted_at + (first_us + rest_us + 100) * US
+            trace.gloo("all_reduce", at, small_us * US, group="2", sequence=step, thread=203, posted_at=at - 5 * US)
+            at += small_us * US + 50 * US
+            trace.step(step, begin, at - begin)
+    return table_set(traces, Manifest(device="cpu"))
+
+
+def test_of_a_burst_the_messages_that_waited_for_others_hide_no_slow_link() -> None:
+    assert whole_axes(burst(first_us=150_000))
+    assert find(burst(first_us=150_000))[0].code == "slow-link"
+    assert whole_axes(burst(first_us=600)) == []
+    assert whole_axes(burst(first_us=9_000)) == [], "busy for 9.6 ms, where four messages of 1.8 ms take 7.2"
+
+
+def test_latencies_alone_are_held_to_what_the_others_ordinarily_take() -> None:
+    tables = run(9_000, latency_us=200, floats=100, disturbed_us=20_000)
+    assert whole_axes(tables) == [], "the others' best is 0.2 ms, their median 20"

@@ -36,8 +36,11 @@ class SlowLink:
         the step by 1 % or more.
         A whole axis has nothing to be compared with. It is named where three quarters of its calls, in its best group,
         take at least 1.5 times as long as gigabit Ethernet would: the bytes at 125 MB/s after the latency that the best
-        quarter of the other groups' messages show. Where the device's link is known, `low-bandwidth` holds an axis
-        against that.
+        quarter of the other groups' messages show. Messages up to 64 KB take their latency alone: they have to take 4
+        times as long as the other groups' ordinarily do. Of a burst only the first messages wait for the link, the last
+        wait for them: so an axis is also named whose link is busy, in three quarters of the steps, 4 times as long as
+        all its messages would take over Ethernet one after another. Where the device's link is known, `low-bandwidth`
+        holds an axis against that.
 
     Why it costs time
         A collective is as fast as its slowest link: a port that trained down, a congested switch, a ring that leaves

@@ -1,0 +1,51 @@
+"""Record several runs of the trainer in one launch of several processes, one after the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from trainer_fleet import finish, start, torchrun
+
+from trainer.configuration.options import parse
+from trainer.rules import settle
+from usp_prof import record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def launch(processes: int, cases: Mapping[str, str], folder: Path, seconds: float) -> dict[str, Path]:
+    """Record each case (name and options as typed) on so many processes; gives the folder of each."""
+    asked = folder.resolve() / "cases.json"
+    asked.write_text(json.dumps(dict(cases)))
+    process = start([*torchrun(processes), __file__, str(asked)])
+    _, err = finish(process, seconds)
+    assert process.returncode == 0, err[-3000:]
+    return {name: folder / name for name in cases}
+
+
+def main() -> None:
+    """Be one of the processes: train each case in the process group that there is."""
+    from trainer.run import train  # noqa: PLC0415 - a program, which takes the first place of the path as it is loaded
+
+    asked = Path(sys.argv[1])
+    record.prepare()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    for name, options in json.loads(asked.read_text()).items():
+        output = ["--device", "cpu", "--profile", "--output", str(asked.parent / name)]
+        settled = settle(parse([*options.split(), *output]), dist.get_world_size())
+        if train(settled, dist.get_rank(), torch.device("cpu"), gpus=0):
+            sys.exit(f"{name} was not recorded")
+    sys.stdout.flush()
+    os._exit(0)  # groups of the runs before stay open, and their threads may abort a process that ends
+
+
+if __name__ == "__main__":
+    main()
