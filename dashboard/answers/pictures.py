@@ -112,7 +112,7 @@ def idle_for_host(document: Document) -> Chart | None:
     bars = RankBars(
         "device idle for the host in a step", tuple(f"rank {rank}" for rank in shown),
         tuple(float(waited[rank]) for rank in shown), (mean,) * len(shown), "idle:host", is_time=True,
-        apart=frozenset({f"rank {apart}"} if apart is not None else ()),
+        apart=(f"rank {apart}",) if apart is not None else (),
     )  # fmt: skip
     which = f", the {MOST_RANKS} of {len(waited)} that wait longest" if len(shown) < len(waited) else ""
     return Chart(f"How long each rank's device waits for its host{which}", bars)

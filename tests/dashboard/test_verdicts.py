@@ -75,7 +75,7 @@ def test_the_picture_of_the_host_marks_the_rank_that_the_sentence_names(slow_ran
     chart = pictures.idle_for_host(waiting(slow_rank, 4, 4, 4, 40))
     assert chart is not None
     assert isinstance(chart.data, RankBars)
-    assert chart.data.apart == {"rank 3"}
+    assert chart.data.apart == ("rank 3",)
     many = pictures.idle_for_host(waiting(slow_rank, *(each / 2 for each in range(1, 101))))
     assert many is not None
     assert isinstance(many.data, RankBars)

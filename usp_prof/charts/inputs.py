@@ -174,7 +174,7 @@ class RankBars:
     even: tuple[float, ...]
     role: str
     is_time: bool = False
-    apart: frozenset[str] = frozenset()
+    apart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
