@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pytest
+from chart_samples import SAMPLES
 from golden_reports import ROOT
 
 from usp_prof import UspProfError, open_run
@@ -36,6 +37,16 @@ def test_a_report_comes_back_as_it_was(run_folder: Path, tmp_path: Path) -> None
     assert again.run == document.run
     plain = [block for section in document.sections for block in section.blocks if not isinstance(block, Chart)]
     assert [block for section in again.sections for block in section.blocks if not isinstance(block, Chart)] == plain
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
+def test_every_kind_of_chart_is_kept(sample: Any, run_folder: Path, tmp_path: Path) -> None:
+    run = open_run(run_folder, cache_dir=tmp_path / "cache")
+    part = Section("chart", "Chart", (Chart("A chart", sample),))
+    stored_document.write(replace(build(run.tables, {}, name=run.name, findings=()), sections=(part,)), tmp_path)
+    (again,) = stored_document.read(tmp_path).sections[0].blocks
+    assert isinstance(again, Chart)
+    assert repr(again.data) == repr(sample)
 
 
 def test_views_unknown_and_single_numbers_come_back_too(run_folder: Path, tmp_path: Path) -> None:
