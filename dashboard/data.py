@@ -277,7 +277,7 @@ def question_key(question: Question) -> str:
 
 def ask_schedule(index: int, edit: Edit) -> Future[Rescheduled]:
     """Ask what another pipeline schedule would do."""
-    return worker.ask(("schedule", index, edit), lambda: reschedule(open_numbered(index).tables, edit))
+    return worker.ask(("schedule", index, edit), lambda: reschedule(open_numbered(index).tables, (edit,)))
 
 
 def replay_error(index: int) -> float:

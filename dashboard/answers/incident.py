@@ -1,7 +1,7 @@
 """Incident story: one finding for somebody who was not there: verdict, three crops of the timeline, what to change.
 
-The culprit's crop shows the rank that the finding names, the victims' the ranks that wait longest meanwhile, the
-cause's the rows that tell why. A frame marks the time of the finding's evidence, else its step.
+The culprit's crop shows the rank that the finding names, or one on which it shows; the victims' the ranks that wait
+longest meanwhile, the cause's the rows that tell why. A frame marks the time of the finding's evidence, else its step.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ ROOM = 0.5
 """What is shown before and after the frame, as a share of it."""
 WIDTH_PX = 1400
 """How fine a crop is: pixels over its range."""
+_PLACES = {"rank", "ranks", "group", "stage"}
+"""Keys by which a finding names who is to blame; another, such as that all ranks share cores, blames none of them."""
 _ROLES = {
     "compute": "compute", "memcpy": "memcpy", "memset": "memcpy", "path": "critical path",
     **dict.fromkeys(HOST_CATEGORIES.values(), "host"), **{kind: f"action:{kind}" for kind in "FBIW"},
@@ -77,8 +79,9 @@ def sections(document: Document, store: TimelineStore, told: Told) -> tuple[Sect
         "cause": _crop(store, _rows_of_cause(store, culprit, told.shown.get("show", "")), shown, frame),
     }
     when = f"{quantity(frame[1] - frame[0], Unit.NS)} from {quantity(frame[0], Unit.NS)} after the first event"
+    heading = "The culprit" if _PLACES & finding.where.keys() else "Where it shows"
     words = {
-        "culprit": ("The culprit", f"Rank {culprit}. Framed: {when}."),
+        "culprit": (heading, f"Rank {culprit}. Framed: {when}."),
         "victims": ("The victims", "The ranks that wait longest meanwhile, the longest first."),
         "cause": ("The cause", f"What rank {culprit} does meanwhile."),
     }

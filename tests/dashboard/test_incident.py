@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,6 +49,10 @@ def cause(slow_rank: None) -> Cause:
 
 @pytest.fixture(scope="module")
 def story(cause: Cause) -> tuple[Section, ...]:
+    return told_of(cause)
+
+
+def told_of(cause: Cause) -> tuple[Section, ...]:
     shown = shown_at(cause.finding, View(0, None, None, None), data.open_numbered(0).tables.ranks)
     told = incident.Told(cause, shown, commands(cause, 0), LINK)
     return incident.sections(data.document(0, EVERYTHING), data.timeline_store(0), told)
@@ -61,6 +66,12 @@ def crops(story: tuple[Section, ...]) -> dict[str, TimelineSlices]:
 def test_three_crops_show_culprit_victims_and_cause(story: tuple[Section, ...]) -> None:
     rows = {name: {row.split()[1] for row in drawn.rows} for name, drawn in crops(story).items()}
     assert rows == {"culprit": {"2"}, "victims": {"0", "1", "3"}, "cause": {"2"}}
+
+
+def test_nobody_is_a_culprit_where_the_finding_names_nobody(story: tuple[Section, ...], cause: Cause) -> None:
+    unnamed = replace(cause, finding=replace(cause.finding, where={"axis": "dp"}))
+    assert "The culprit" in [section.title for section in story]
+    assert [section.title for section in told_of(unnamed)][1:2] == ["Where it shows"]
 
 
 def test_the_frame_is_the_time_of_the_evidence(story: tuple[Section, ...], cause: Cause) -> None:

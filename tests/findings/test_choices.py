@@ -30,7 +30,7 @@ def pipeline_of(ranks: int, micro_batches: int) -> TableSet:
 def test_few_micro_batches_are_named_with_the_bubble_that_they_leave() -> None:
     (draft,) = FewMicroBatches.look(pipeline_of(4, 4))
     assert draft.evidence["textbook_bubble_fraction"] == pytest.approx(3 / 7)
-    assert str(draft.edit) == "schedule=1f1b,m=8"
+    assert str(draft.edit) == "schedule=same,m=8"
 
 
 def test_four_micro_batches_for_each_rank_are_enough() -> None:

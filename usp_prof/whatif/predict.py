@@ -123,7 +123,7 @@ class Outcome:
     floor_error: float
     """How well gains are known at best."""
     layout: Layout
-    rescheduled: tuple[Rescheduled, ...]
+    rescheduled: Rescheduled | None
 
     @property
     def gain_fraction(self) -> float:
@@ -133,15 +133,15 @@ class Outcome:
     @property
     def basis(self) -> Basis:
         """How it is known."""
-        return Basis.MODELLED if self.made.cautious is not None or self.rescheduled else Basis.REPLAYED
+        return Basis.MODELLED if self.made.cautious is not None or self.rescheduled is not None else Basis.REPLAYED
 
     def error_fraction(self, cautious_ns: float | None) -> float:
         """Say by what share of the measured step it may be wrong, by the replay with cautious models where one is."""
         if self.before_ns <= 0:  # a step of no time has no share to be wrong by
             return max(self.floor_error, self.replay_error)
         error = 0.0 if cautious_ns is None else abs(cautious_ns - self.replayed_ns) / self.before_ns
-        for other in self.rescheduled:
-            error += other.error_ns / self.before_ns
+        if self.rescheduled is not None:
+            error += self.rescheduled.error_ns / self.before_ns
         if self.basis is Basis.MODELLED:
             error = max(error, self.made.doubt * abs(1 - self.after_ns / self.before_ns))
         return max(self.floor_error, self.replay_error, error)
@@ -152,14 +152,14 @@ def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[
     before = unedited(tables)
     if not len(before.step):
         raise UspProfError("there is no step with device work to replay", hint="record steps: usp-prof info tells")
-    after_ns, now, others = replayed_ns, made.layout, []
-    there = moved() if made.is_moved else tables
+    after_ns, now, other = replayed_ns, made.layout, None
+    if made.reordered:
+        other = reschedule(moved() if made.is_moved else tables, made.reordered, made.layout)
+        after_ns -= other.saved_ns
     for edit in made.reordered:
-        others.append(reschedule(there, edit, now))
-        after_ns -= others[-1].saved_ns
         now = relaid(now, edit)
     error = float(before.error.max(initial=0.0))
-    return Outcome(made, before.mean_measured_ns, replayed_ns, after_ns, error, _floor(tables), now, tuple(others))
+    return Outcome(made, before.mean_measured_ns, replayed_ns, after_ns, error, _floor(tables), now, other)
 
 
 def _floor(tables: TableSet) -> float:
@@ -223,7 +223,7 @@ class Prediction:
     layout_before: Layout
     layout_after: Layout
     rescheduled: Rescheduled | None = None
-    """What the last edit of the pipeline's order makes of it."""
+    """What the edits of the pipeline's order make of it."""
 
     @property
     def gain_fraction(self) -> float:
@@ -249,7 +249,7 @@ def predict(tables: TableSet, edits: Sequence[Edit]) -> Prediction:
         timelines[0],
         layout_of(tables),
         found.layout,
-        found.rescheduled[-1] if found.rescheduled else None,
+        found.rescheduled,
     )
 
 

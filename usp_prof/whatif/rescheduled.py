@@ -12,15 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
 from usp_prof.schedule import Shape, named
 from usp_prof.schedule_orders import Action, Kind, Timeline, order, simulate
-from usp_prof.whatif.edits.pipeline import BALANCE, MOVE, PASSES, SCHEDULE, chunks_of
+from usp_prof.whatif.edits.pipeline import BALANCE, MOVE, PASSES, schedule_of
 from usp_prof.whatif.layout import layout_of
 from usp_prof.whatif.recorded_pipeline import Pipeline, pipeline_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usp_prof.model.edit import Edit
     from usp_prof.schedule_orders import Order
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.layout import Layout
@@ -59,26 +61,54 @@ class Rescheduled:
         return abs(self.simulated_ns - self.measured_ns) + self.doubt_ns
 
 
-def reschedule(tables: TableSet, edit: Edit, layout: Layout | None = None) -> Rescheduled:
-    """Predict an edit of the pipeline's order: another schedule, more micro-batches, even stages, layers moved."""
-    layout = layout or layout_of(tables)
+def reschedule(tables: TableSet, edits: Sequence[Edit], layout: Layout | None = None) -> Rescheduled:
+    """Predict edits of the pipeline, all of them together: schedule, micro-batches, even stages, layers moved."""
     pipeline = pipeline_of(tables)
-    if edit.name in (BALANCE, MOVE):
-        even = _balanced(pipeline) if edit.name == BALANCE else _with_layers_moved(pipeline, edit, layout)
-        return _compared(pipeline, even, pipeline.order, pipeline.stages)
-    if edit.name == PASSES:
-        own = Edit(SCHEDULE, layout.schedule, (("v", str(layout.chunks)),))
-        return _compared(pipeline, pipeline, _order(pipeline, own, int(edit.number())), pipeline.stages)
-    passes = max(int(edit.number("m", default=float(pipeline.micro_batches))), 1)
-    smaller = pipeline.scaled(pipeline.micro_batches / passes)  # the same batch in more, smaller pieces
-    return _compared(pipeline, smaller, _order(pipeline, edit, passes), len(pipeline.order) * chunks_of(edit))
+    wanted = as_recorded = _Wanted.of(pipeline, layout or layout_of(tables))
+    for edit in edits:
+        wanted = wanted.after(edit)
+    reordered = (wanted.schedule, wanted.chunks, wanted.passes)
+    if not wanted.is_named and reordered == (as_recorded.schedule, as_recorded.chunks, as_recorded.passes):
+        return _compared(pipeline, wanted.pipeline, pipeline.order, pipeline.stages)
+    schedule, ranks = named(wanted.schedule), len(pipeline.order)
+    if schedule is None:
+        raise UsageError(f"edit {edits[0]}: the run's own schedule is not known", hint="name one: schedule=1f1b,m=16")
+    stages = ranks * wanted.chunks if wanted.is_named else pipeline.stages
+    return _compared(pipeline, wanted.pipeline, order(schedule, Shape(ranks, wanted.passes, wanted.chunks)), stages)
 
 
-def _order(pipeline: Pipeline, edit: Edit, passes: int) -> Order:
-    schedule = named(edit.value)
-    if schedule is None or passes < 1:
-        raise UsageError(f"edit {edit}: the run's own schedule is not known", hint="name one: schedule=1f1b,m=16")
-    return order(schedule, Shape(len(pipeline.order), passes, chunks_of(edit)))
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What edits have made of the pipeline so far."""
+
+    pipeline: Pipeline
+    """The recorded actions: with less work where the batch is cut into more pieces, evened, or with layers moved."""
+    layout: Layout
+    schedule: str
+    chunks: int
+    """Stages on a rank."""
+    passes: int
+    """Micro-batches in a step."""
+    is_named: bool = False
+    """Whether an edit has named a schedule; else it is the run's own, in the order that was recorded."""
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, layout: Layout) -> _Wanted:
+        """Begin with the pipeline as it ran."""
+        return cls(pipeline, layout, layout.schedule, layout.chunks, pipeline.micro_batches)
+
+    def after(self, edit: Edit) -> _Wanted:
+        """Make one edit more."""
+        if edit.name == BALANCE:
+            return replace(self, pipeline=_balanced(self.pipeline))
+        if edit.name == MOVE:
+            return replace(self, pipeline=_with_layers_moved(self.pipeline, edit, self.layout))
+        if edit.name == PASSES:
+            return replace(self, passes=max(int(edit.number()), 1))
+        schedule, chunks = schedule_of(edit, self.schedule, self.chunks)
+        passes = max(int(edit.number("m", default=float(self.passes))), 1)
+        smaller = self.pipeline.scaled(self.passes / passes)  # the same batch in more, smaller pieces
+        return replace(self, pipeline=smaller, schedule=schedule, chunks=chunks, passes=passes, is_named=True)
 
 
 def _compared(pipeline: Pipeline, other: Pipeline, new_order: Order, stages: int) -> Rescheduled:

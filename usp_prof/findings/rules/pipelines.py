@@ -14,6 +14,7 @@ from usp_prof.model.finding import Basis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.peers import compute_per_step
 from usp_prof.schedule import named
+from usp_prof.whatif.edits.pipeline import SAME
 from usp_prof.whatif.layout import layout_of
 from usp_prof.whatif.recorded_pipeline import pipeline_of
 from usp_prof.whatif.rescheduled import reschedule
@@ -47,7 +48,7 @@ class FewMicroBatches:
 
     How the gain is predicted
         The schedule that ran is simulated with its measured actions, and with twice as many of half the length
-        (`schedule=...,m=...`): modelled.
+        (`schedule=same,m=...`): modelled.
 
     When it is wrong
         When half a micro-batch takes more than half the time, because its products no longer fill the device; a
@@ -64,9 +65,6 @@ class FewMicroBatches:
         layout = layout_of(tables)
         if layout.pp < 2 or not 0 < layout.micro_batches < ENOUGH * layout.pp or named(layout.schedule) is None:
             return
-        keys = [("m", str(2 * layout.micro_batches))]
-        if layout.chunks > 1:
-            keys.append(("v", str(layout.chunks)))
         yield Draft(
             f"{layout.micro_batches} micro-batches are few for {layout.pp} pipeline ranks",
             {"axis": "pp"},
@@ -75,7 +73,7 @@ class FewMicroBatches:
                 "pipeline_ranks": layout.pp,
                 "textbook_bubble_fraction": (layout.pp - 1) / (layout.chunks * layout.micro_batches + layout.pp - 1),
             },
-            Edit("schedule", str(named(layout.schedule)), tuple(keys)),
+            Edit("schedule", SAME, (("m", str(2 * layout.micro_batches)),)),
             "cut the batch into more micro-batches",
             least_gain=0.03,
             rows=_rows(tables),
@@ -145,7 +143,7 @@ class PipelineSchedule:
         tried = []
         for edit in CANDIDATES:
             try:
-                tried.append((reschedule(tables, edit), edit))
+                tried.append((reschedule(tables, (edit,)), edit))
             except UsageError:  # this pipeline cannot be scheduled so
                 continue
         if not tried:

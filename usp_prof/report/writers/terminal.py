@@ -255,7 +255,9 @@ def _findings(block: doc.Findings, console: Console) -> None:
 
 def _finding(number: int, finding: Finding, lines: list[str], console: Console) -> None:
     first, *rest = lines
-    head = Line.assemble((f"{number}. ", "dim"), (finding.code, _STYLES[finding.level]), ": ", _plain(first, console))
+    head = Table.grid(padding=0)  # where a title is long, its lines hang under its beginning
+    title = Line.assemble((finding.code, _STYLES[finding.level]), ": ", _plain(first, console))
+    head.add_row(Line(f"{number}. ", style="dim"), title)
     _put(head, console)
     for line in rest:
         _put(Line(_plain(line, console), style="dim"), console, _INDENT + 3)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _FOREVER = np.iinfo(np.int64).max
 SCHEDULE, BALANCE, MOVE, PASSES = "schedule", "balance_stages", "move_layers", "micro_batches"
+SAME = "same"
+"""As a schedule: the run's own, or the one that an edit before has chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ PIPELINE_EDITS = (
         SCHEDULE,
         "schedule=interleaved,v=2",
         ("v", "m"),
-        f"Let the pipeline run another schedule ({', '.join(Schedule)}); "
+        f"Let the pipeline run another schedule ({', '.join(Schedule)}, or {SAME}: the one that it has by then); "
         "keys: v (stages on a rank), m (micro-batches, with the same batch in more, smaller pieces).",
     ),
     PipelineEdit(BALANCE, "balance_stages", (), "Let every pipeline stage take the mean time of all."),
@@ -89,13 +91,8 @@ def relaid(layout: Layout, edit: Edit) -> Layout:
         return layout
     passes = int(edit.number("m", default=float(layout.micro_batches)))
     tokens = layout.micro_batch_tokens * layout.micro_batches // passes if passes else layout.micro_batch_tokens
-    return replace(
-        layout,
-        schedule=edit.value,
-        chunks=chunks_of(edit),
-        micro_batches=passes,
-        micro_batch_tokens=tokens,
-    )
+    schedule, chunks = schedule_of(edit, layout.schedule, layout.chunks)
+    return replace(layout, schedule=schedule, chunks=chunks, micro_batches=passes, micro_batch_tokens=tokens)
 
 
 def after_passes(layout: Layout, edit: Edit) -> Layout:
@@ -105,12 +102,14 @@ def after_passes(layout: Layout, edit: Edit) -> Layout:
     return replace(layout, micro_batches=passes, tokens_per_step=tokens)
 
 
-def chunks_of(edit: Edit) -> int:
-    """Give how many stages a rank has under the schedule that an edit names."""
+def schedule_of(edit: Edit, now: str, chunks: int) -> tuple[str, int]:
+    """Give the schedule that an edit names and the stages of a rank; `now` and `chunks` are those before it."""
+    if edit.value == SAME:
+        return now, int(edit.number("v", default=float(chunks)))
     schedule = named(edit.value)
     if schedule is None:
-        raise unknown_name("schedule", edit.value, [str(each) for each in Schedule])
-    return int(edit.number("v", default=float(schedule.traits.usual_stages_per_rank)))
+        raise unknown_name("schedule", edit.value, [*map(str, Schedule), SAME])
+    return edit.value, int(edit.number("v", default=float(schedule.traits.usual_stages_per_rank)))
 
 
 # Accumulation edit: more or fewer micro-batches between two updates, in runs without a pipeline.
