@@ -57,6 +57,11 @@ def kind_of(edit: Edit) -> EditKind:
     return known[edit.name]
 
 
+def overrules(edit: Edit, before: Edit) -> bool:
+    """Say whether an edit stands in place of one made before it; edits of the pipeline's order are made together."""
+    return any(kind.overrules(edit, before) for kind in EDITS if kind.name == edit.name)
+
+
 def apply(graph: Graph, request: Request) -> Graph:
     """Make one edit."""
     return kind_of(request.edit).apply(graph, request)
@@ -72,6 +77,7 @@ __all__ = [
     "apply",
     "kind_of",
     "loading_ns",
+    "overrules",
     "pauses",
     "think_times",
 ]

@@ -14,7 +14,7 @@ from usp_prof.replay.insertion import with_edges
 from usp_prof.replay.node_work import OPTIMIZER, work_of
 from usp_prof.replay.peers import as_peers
 from usp_prof.whatif.edits.compute import scaled
-from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.fitted_times import Algorithm, hops, network_of, over_gloo, talk, volume
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _in_few_messages(graph: Graph, request: Request, small: Flags, size: Floats,
 _WHERE = ("axis", "op")
 EDITS = (
     EditKind("link_as_peers", "link_as_peers=all", (), link_as_peers),
-    EditKind("comm_faster", "comm_faster=2,axis=dp", _WHERE, comm_faster),
+    EditKind("comm_faster", "comm_faster=2,axis=dp", _WHERE, comm_faster, again=Again.MULTIPLIES),
     EditKind("comm_hidden", "comm_hidden,axis=dp", _WHERE, comm_hidden),
     EditKind("comm_removed", "comm_removed,axis=tp", _WHERE, comm_removed),
     EditKind("bucketed", "bucketed=1e6,axis=dp", _WHERE, bucketed, modelled=True),
@@ -228,7 +228,7 @@ def _awaited(graph: Graph, gathers: Flags) -> Graph:
 
 _KEYS = ("axis", "op")
 LINK_EDITS = (
-    EditKind("bandwidth", "bandwidth=2,axis=dp", _KEYS, bandwidth, modelled=True),
-    EditKind("latency", "latency=4,axis=tp", _KEYS, latency, modelled=True),
-    EditKind("algorithm", "algorithm=tree,axis=dp", (*_KEYS, "now"), algorithm, modelled=True),
+    EditKind("bandwidth", "bandwidth=2,axis=dp", _KEYS, bandwidth, modelled=True, again=Again.MULTIPLIES),
+    EditKind("latency", "latency=4,axis=tp", _KEYS, latency, modelled=True, again=Again.MULTIPLIES),
+    EditKind("algorithm", "algorithm=tree,axis=dp", (*_KEYS, "now"), algorithm, modelled=True, again=Again.REPLACES),
 )

@@ -15,7 +15,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import NodeKind, events_of
 from usp_prof.replay.node_work import work_of
 from usp_prof.replay.peers import slowness, slowness_by_step
-from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.host_times import of_others, with_usual_hosts
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ def scaled(values: Ints, rows: Flags, factor: float) -> Ints:
 
 
 EDITS = (
-    EditKind("compute_faster", "compute_faster=1.5,rank=3", ("rank", "stage", "name"), compute_faster),
+    EditKind(
+        "compute_faster", "compute_faster=1.5,rank=3", ("rank", "stage", "name"), compute_faster, again=Again.MULTIPLIES
+    ),
     EditKind("rank_as_peers", "rank_as_peers=7", (), rank_as_peers),
 )
 
@@ -187,6 +189,6 @@ def _kind_of(kernels: Columns, ops: Columns, events: Ints) -> Ints:
 
 
 OP_EDITS = (
-    EditKind("op_faster", "op_faster=1.5,op=aten::mm", ("op", "dims", "size"), op_faster),
+    EditKind("op_faster", "op_faster=1.5,op=aten::mm", ("op", "dims", "size"), op_faster, again=Again.MULTIPLIES),
     EditKind("no_interference", "no_interference", (), no_interference, modelled=True),
 )

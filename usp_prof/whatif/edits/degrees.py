@@ -19,7 +19,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import OPTIMIZER, Family, Work, work_of
 from usp_prof.whatif.edits.communication import with_transfer
-from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.fitted_times import Algorithm, hops, kernel_times, network_of, on_axis, volume
 
 if TYPE_CHECKING:
@@ -169,8 +169,16 @@ def _relaid(axis: str, layout: Layout, edit: Edit) -> Layout:
 
 
 EDITS = (
-    EditKind("dp", "dp=16,scaling=weak", ("scaling",), data_parallel, partial(_relaid, "dp"), modelled=True),
-    EditKind("tp", "tp=4", (), tensor_parallel, partial(_relaid, "tp"), modelled=True),
-    EditKind("cp", "cp=4", (), context_parallel, partial(_relaid, "cp"), modelled=True),
-    EditKind("ep", "ep=4", (), expert_parallel, partial(_relaid, "ep"), modelled=True),
+    EditKind(
+        "dp",
+        "dp=16,scaling=weak",
+        ("scaling",),
+        data_parallel,
+        partial(_relaid, "dp"),
+        modelled=True,
+        again=Again.REPLACES,
+    ),
+    EditKind("tp", "tp=4", (), tensor_parallel, partial(_relaid, "tp"), modelled=True, again=Again.REPLACES),
+    EditKind("cp", "cp=4", (), context_parallel, partial(_relaid, "cp"), modelled=True, again=Again.REPLACES),
+    EditKind("ep", "ep=4", (), expert_parallel, partial(_relaid, "ep"), modelled=True, again=Again.REPLACES),
 )

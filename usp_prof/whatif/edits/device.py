@@ -11,7 +11,7 @@ from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.hardware import DEVICES, Precision, element_bytes, find, precision
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import Family, work_of
-from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.fitted_times import kernel_times, network_of, talk
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def _with_dtype(layout: Layout, edit: Edit) -> Layout:
 
 
 PRECISION_EDITS = (
-    EditKind("comm_dtype", "comm_dtype=fp8,axis=dp", ("axis", "op"), comm_dtype, modelled=True),
-    EditKind("matmul_dtype", "matmul_dtype=fp8", (), matmul_dtype, _with_dtype, modelled=True),
+    EditKind("comm_dtype", "comm_dtype=fp8,axis=dp", ("axis", "op"), comm_dtype, modelled=True, again=Again.REPLACES),
+    EditKind("matmul_dtype", "matmul_dtype=fp8", (), matmul_dtype, _with_dtype, modelled=True, again=Again.REPLACES),
 )
 
 
@@ -159,4 +159,8 @@ def _with_device(layout: Layout, edit: Edit) -> Layout:
     return replace(layout, device=found.name if found else edit.value)
 
 
-EDITS = (EditKind("device", "device=H200", ("peak", "memory", "link"), device, _with_device, modelled=True),)
+EDITS = (
+    EditKind(
+        "device", "device=H200", ("peak", "memory", "link"), device, _with_device, modelled=True, again=Again.REPLACES
+    ),
+)

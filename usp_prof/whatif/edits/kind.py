@@ -63,6 +63,17 @@ MODEL_DOUBT = 0.1
 """Of a modelled change, the share that may not come about whatever the model says."""
 
 
+class Again(StrEnum):
+    """What an edit does where one of its kind has been made before."""
+
+    NOTHING = "nothing"
+    """The same one nothing; another, such as of another rank, its own change beside it."""
+    REPLACES = "replaces"
+    """It takes the place of the one before on the same axis and operation: ZeRO has one stage."""
+    MULTIPLIES = "multiplies"
+    """Twice as fast, and twice as fast again."""
+
+
 @dataclass(frozen=True, slots=True)
 class EditKind:
     """One kind of edit: an example for the help, the keys that it takes, and how it is made.
@@ -78,6 +89,15 @@ class EditKind:
     relayout: Callable[[Layout, Edit], Layout] = unchanged
     modelled: bool = False
     doubt: float = MODEL_DOUBT
+    again: Again = Again.NOTHING
+
+    def overrules(self, edit: Edit, before: Edit) -> bool:
+        """Say whether an edit of this kind stands in place of one that was made before it."""
+        if before.name != edit.name or self.again is Again.MULTIPLIES:
+            return False
+        if self.again is Again.NOTHING:
+            return before == edit
+        return all(before.place(key) == edit.place(key) for key in ("axis", "op"))
 
     @property
     def doc(self) -> str:

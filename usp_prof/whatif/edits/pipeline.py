@@ -11,7 +11,7 @@ from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.replay.node_work import work_of
 from usp_prof.schedule import Schedule, named
-from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.layout import Layout, layout_of
 
 if TYPE_CHECKING:
@@ -128,16 +128,18 @@ def micro_batches(graph: Graph, request: Request) -> Graph:
             f"edit {request.edit}: the trace shows {now} passes a step, and the run's description says {told}",
             hint="mark each pass: record.phase('forward')",
         )
-    if wanted == now:
+    layout = request.layout.micro_batches
+    shown = now if layout == told else layout  # what the graph has by now: fewer replicas may have more passes
+    if wanted == shown:
         return graph
-    if now < 2:
-        shown = "one micro-batch" if now else "no micro-batches"
+    if min(now, shown) < 2:
+        few = "one micro-batch" if now else "no micro-batches"
         raise UsageError(
-            f"edit {request.edit}: the run shows {shown} a step, not what one without gradient sync takes",
+            f"edit {request.edit}: the run shows {few} a step, not what one without gradient sync takes",
             hint="record with gradient accumulation, and marks for each pass (pp::F mb=..., or train::fwd_bwd)",
         )
     number = graph.spread(number, missing=-1)
-    factor = np.where((number >= 0) & (number < now - 1), (wanted - 1) / (now - 1), 1.0)
+    factor = np.where((number >= 0) & (number < now - 1), (wanted - 1) / (shown - 1), 1.0)
     edges = graph.edges
     lag = np.rint(edges.lag * factor[edges.target]).astype(np.int64)
     return graph.with_changes(
@@ -188,4 +190,6 @@ def _times(values: Ints, factor: np.ndarray) -> Ints:
     return np.asarray(np.rint(values * factor), np.int64)
 
 
-PASS_EDITS = (EditKind(PASSES, "micro_batches=16", (), micro_batches, after_passes, modelled=True),)
+PASS_EDITS = (
+    EditKind(PASSES, "micro_batches=16", (), micro_batches, after_passes, modelled=True, again=Again.REPLACES),
+)

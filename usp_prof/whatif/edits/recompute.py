@@ -17,7 +17,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.replay import backward
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import BACKWARD, FORWARD, WEIGHT_GRADIENT, Family, Work, work_of
-from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.edits.kind import Again, EditKind, Request
 
 if TYPE_CHECKING:
     from usp_prof.model.edit import Edit
@@ -126,4 +126,4 @@ def _relaid(layout: Layout, edit: Edit) -> Layout:
     return replace(layout, recompute=edit.value)
 
 
-EDITS = (EditKind("recompute", "recompute=full", (), recompute, _relaid, modelled=True),)
+EDITS = (EditKind("recompute", "recompute=full", (), recompute, _relaid, modelled=True, again=Again.REPLACES),)

@@ -12,7 +12,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import EdgeKind, NodeKind
 from usp_prof.replay.insertion import Added, with_calls
 from usp_prof.replay.node_work import BACKWARD, FORWARD, OPTIMIZER, work_of
-from usp_prof.whatif.edits.kind import EditKind, Request
+from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.edits.zero_messages import (
     SLOWER,
     TOGETHER,
@@ -171,6 +171,6 @@ def _relaid(layout: Layout, edit: Edit) -> Layout:
 
 
 EDITS = (
-    EditKind("zero", "zero=3", (), zero, _relaid, modelled=True),
-    EditKind("prefetch", "prefetch=on", (), prefetch, modelled=True, doubt=DOUBT),
+    EditKind("zero", "zero=3", (), zero, _relaid, modelled=True, again=Again.REPLACES),
+    EditKind("prefetch", "prefetch=on", (), prefetch, modelled=True, doubt=DOUBT, again=Again.REPLACES),
 )

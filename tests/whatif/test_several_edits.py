@@ -1,0 +1,75 @@
+"""Edits one after the other: a setting has one value, the same change counts once, factors multiply."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+from made_faults import run_of
+
+from usp_prof.model.edit import parse_edit
+from usp_prof.whatif.edits import EDITS
+from usp_prof.whatif.edits.kind import Again
+from usp_prof.whatif.predict import predict
+
+if TYPE_CHECKING:
+    from usp_prof.tables.table_set import TableSet
+
+
+@cache
+def made(zero: int) -> TableSet:
+    work = {"steps": 3, "micro_batches": 4, "zero_stage": zero}
+    return run_of(json.dumps({"mesh": {"dp": 4, "tp": 2}, "shape": {"layers": 4}, "work": work})).tables
+
+
+def after_ns(zero: int, edits: str) -> float:
+    return predict(made(zero), [parse_edit(each) for each in edits.split()]).after_ns
+
+
+@pytest.mark.parametrize(
+    ("zero", "several", "last"),
+    [
+        (0, "zero=3 zero=0", "zero=0"),
+        (0, "zero=3 zero=1", "zero=1"),
+        (3, "zero=1 zero=3", "zero=3"),
+        (3, "prefetch=off prefetch=on", "prefetch=on"),
+        (0, "recompute=full recompute=none", "recompute=none"),
+        (0, "dp=8 dp=4", "dp=4"),
+        (0, "tp=4 tp=2", "tp=2"),
+        (0, "micro_batches=8 micro_batches=2", "micro_batches=2"),
+        (0, "comm_dtype=fp8,axis=dp comm_dtype=fp8,axis=dp", "comm_dtype=fp8,axis=dp"),
+        (0, "algorithm=tree,axis=dp algorithm=ring,axis=dp", "algorithm=ring,axis=dp"),
+        (0, "zero=3 bandwidth=2,axis=dp zero=1", "bandwidth=2,axis=dp zero=1"),
+        (0, "dp=2,scaling=strong micro_batches=8", "micro_batches=8 dp=2"),
+    ],
+)
+def test_the_last_value_of_a_setting_stands(zero: int, several: str, last: str) -> None:
+    """Each was once held against the recording: ZeRO-3 and back cost 43 % of a step."""
+    assert after_ns(zero, several) == pytest.approx(after_ns(zero, last), rel=1e-6)
+
+
+def test_the_same_change_twice_is_one() -> None:
+    assert after_ns(0, "ideal ideal") == after_ns(0, "ideal")
+    assert after_ns(0, "rank_as_peers=1 rank_as_peers=2 rank_as_peers=1") == after_ns(
+        0, "rank_as_peers=2 rank_as_peers=1"
+    )
+
+
+def test_settings_of_other_axes_stand_side_by_side() -> None:
+    both = after_ns(0, "comm_dtype=fp8,axis=dp comm_dtype=fp8,axis=tp")
+    assert both < after_ns(0, "comm_dtype=fp8,axis=tp")
+    assert both < after_ns(0, "comm_dtype=fp8,axis=dp")
+
+
+@pytest.mark.parametrize("name", ["compute_faster", "comm_faster", "bandwidth"])
+def test_factors_multiply(name: str) -> None:
+    assert after_ns(0, f"{name}=2 {name}=0.5") == pytest.approx(after_ns(0, f"{name}=1"), rel=1e-6)
+
+
+def test_each_edit_of_a_named_value_says_what_it_does_again() -> None:
+    """A new edit with a value is a factor or a setting, or names one of several places that stand side by side."""
+    of_places = {"rank_as_peers", "host_as_peers", "link_as_peers", "even_work", "bucketed", "no_blocking"}
+    valued = {each.name for each in EDITS if "=" in each.example.partition(",")[0]}
+    assert {each.name for each in EDITS if each.again is not Again.NOTHING} == valued - of_places
