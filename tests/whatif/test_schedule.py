@@ -87,6 +87,12 @@ def test_edits_of_one_pipeline_do_not_add_up(several: str, one: str) -> None:
         assert getattr(together.layout_after, field) == getattr(alone.layout_after, field)
 
 
+def test_a_layer_that_stays_where_it_is_saves_nothing() -> None:
+    """Single actions that took longer than their stage's others do so still."""
+    run = open_run(Path(__file__).parents[2] / "traces" / "recorded-1f1b").tables
+    assert predict(run, [parse_edit("move_layers=1,source=0,target=0")]).gain_fraction == 0
+
+
 def test_the_runs_own_order_takes_as_long_as_it_did() -> None:
     run = made("1F1B")
     same = reschedule(run, (parse_edit("schedule=1f1b"),), layout_of(run))

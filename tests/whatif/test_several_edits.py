@@ -50,6 +50,21 @@ def test_the_last_value_of_a_setting_stands(zero: int, several: str, last: str) 
     assert after_ns(zero, several) == pytest.approx(after_ns(zero, last), rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("zero=3", "bandwidth=2,axis=dp"),
+        ("zero=1", "comm_dtype=fp8,axis=dp"),
+        ("zero=1", "dp=8"),
+        ("latency=2", "bandwidth=2"),
+        ("latency=2", "algorithm=tree"),
+    ],
+)
+def test_calls_that_are_put_in_take_what_the_runs_own_take_by_then(one: str, other: str) -> None:
+    assert after_ns(0, f"{one} {other}") == after_ns(0, f"{other} {one}")
+    assert after_ns(0, f"{one} {other}") != after_ns(0, one)
+
+
 def test_the_same_change_twice_is_one() -> None:
     assert after_ns(0, "ideal ideal") == after_ns(0, "ideal")
     assert after_ns(0, "rank_as_peers=1 rank_as_peers=2 rank_as_peers=1") == after_ns(

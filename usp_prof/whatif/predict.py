@@ -10,7 +10,7 @@ from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Basis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.replays import step_times, timeline_of, unedited
-from usp_prof.whatif.edits import Lean, Request, apply, kind_of, overrules
+from usp_prof.whatif.edits import Lean, Request, apply, kind_of, overrules, turn
 from usp_prof.whatif.edits.pipeline import is_of_pipeline, lowered, relaid
 from usp_prof.whatif.layout import Layout, layout_of
 from usp_prof.whatif.predicted_tables import retimed
@@ -66,7 +66,7 @@ class Edited:
     def then(self, tables: TableSet, edit: Edit) -> Edited:
         """Make one more edit: those of the graph in their order, those of the pipeline behind all of them."""
         kept = tuple(before for before in self.edits if not overrules(edit, before))
-        if len(kept) < len(self.edits):
+        if len(kept) < len(self.edits) or any(turn(before) > turn(edit) for before in kept):
             return edited(tables, (*kept, edit))
         found, recorded = self, layout_of(tables)
         for part in lowered(edit, recorded):
@@ -98,9 +98,9 @@ def as_recorded(tables: TableSet) -> Edited:
 
 
 def edited(tables: TableSet, edits: Iterable[Edit]) -> Edited:
-    """Make edits one after the other."""
+    """Make edits one after the other: those whose turn is the same as they are given."""
     found = as_recorded(tables)
-    for edit in edits:
+    for edit in sorted(edits, key=turn):
         found = found.then(tables, edit)
     return found
 

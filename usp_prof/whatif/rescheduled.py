@@ -185,7 +185,7 @@ def _balanced(pipeline: Pipeline) -> Pipeline:
     for kind in {kind for _, kind in pipeline.duration}:
         total = sum(pipeline.duration.get((stage, kind), 0) for stage in stages)
         duration |= dict.fromkeys([(stage, kind) for stage in stages], round(total / pipeline.stages))
-    return replace(pipeline, duration=duration, own={})
+    return _with_times(pipeline, duration)
 
 
 def _with_layers_moved(pipeline: Pipeline, edit: Edit, layout: Layout) -> Pipeline:
@@ -205,7 +205,16 @@ def _with_layers_moved(pipeline: Pipeline, edit: Edit, layout: Layout) -> Pipeli
         share = round(duration.get((source, kind), 0) * count / own)
         duration[source, kind] = duration.get((source, kind), 0) - share
         duration[target, kind] = duration.get((target, kind), 0) + share
-    return replace(pipeline, duration=duration, own={})
+    return _with_times(pipeline, duration)
+
+
+def _with_times(pipeline: Pipeline, duration: dict[tuple[int, Kind], int]) -> Pipeline:
+    """Give stages other mean times; an action that took longer than its stage's others does so still."""
+    own = {}
+    for (stage, kind, number), taken in pipeline.own.items():
+        before = pipeline.duration.get((stage, kind), 0)
+        own[stage, kind, number] = round(taken * duration[stage, kind] / before) if before else taken
+    return replace(pipeline, duration=duration, own=own)
 
 
 def _duration(pipeline: Pipeline, action: Action, stages: int) -> int:

@@ -62,6 +62,11 @@ def overrules(edit: Edit, before: Edit) -> bool:
     return any(kind.overrules(edit, before) for kind in EDITS if kind.name == edit.name)
 
 
+def turn(edit: Edit) -> int:
+    """Say when an edit is made; those of the pipeline's order are made together, behind all others."""
+    return next((kind.turn for kind in EDITS if kind.name == edit.name), 0)
+
+
 def apply(graph: Graph, request: Request) -> Graph:
     """Make one edit."""
     return kind_of(request.edit).apply(graph, request)
@@ -80,4 +85,5 @@ __all__ = [
     "overrules",
     "pauses",
     "think_times",
+    "turn",
 ]

@@ -229,6 +229,6 @@ def _awaited(graph: Graph, gathers: Flags) -> Graph:
 _KEYS = ("axis", "op")
 LINK_EDITS = (
     EditKind("bandwidth", "bandwidth=2,axis=dp", _KEYS, bandwidth, modelled=True, again=Again.MULTIPLIES),
-    EditKind("latency", "latency=4,axis=tp", _KEYS, latency, modelled=True, again=Again.MULTIPLIES),
+    EditKind("latency", "latency=4,axis=tp", _KEYS, latency, modelled=True, again=Again.MULTIPLIES, turn=1),
     EditKind("algorithm", "algorithm=tree,axis=dp", (*_KEYS, "now"), algorithm, modelled=True, again=Again.REPLACES),
 )

@@ -90,6 +90,9 @@ class EditKind:
     modelled: bool = False
     doubt: float = MODEL_DOUBT
     again: Again = Again.NOTHING
+    turn: int = 0
+    """Edits of a lower turn are made first, in whatever order they are given: latencies (1) are told from bytes as they
+    were recorded, and calls that are put in (2) take what the run's own take by then."""
 
     def overrules(self, edit: Edit, before: Edit) -> bool:
         """Say whether an edit of this kind stands in place of one that was made before it."""

@@ -171,6 +171,6 @@ def _relaid(layout: Layout, edit: Edit) -> Layout:
 
 
 EDITS = (
-    EditKind("zero", "zero=3", (), zero, _relaid, modelled=True, again=Again.REPLACES),
-    EditKind("prefetch", "prefetch=on", (), prefetch, modelled=True, doubt=DOUBT, again=Again.REPLACES),
+    EditKind("zero", "zero=3", (), zero, _relaid, modelled=True, again=Again.REPLACES, turn=2),
+    EditKind("prefetch", "prefetch=on", (), prefetch, modelled=True, doubt=DOUBT, again=Again.REPLACES, turn=2),
 )
