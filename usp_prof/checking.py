@@ -106,10 +106,10 @@ def text(report: Report) -> str:
     return as_terminal(report, color=False)
 
 
-def render(report: Report, form: str, *, color: bool = False, width: int = 120) -> str:
-    """Write a report in one of `FORMATS`."""
+def render(report: Report, form: str, *, color: bool = False, width: int = 120, is_screen: bool = False) -> str:
+    """Write a report in one of `FORMATS`; on a screen its sentences are wrapped."""
     if form == "terminal":
-        return as_terminal(report, color=color, width=width)
+        return as_terminal(report, color=color, width=width, is_screen=is_screen)
     writers = {
         "json": as_json,
         "markdown": as_markdown,

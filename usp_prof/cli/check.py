@@ -75,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
     after = checking.measured(opened, args.path) if args.history else None
     report = checking.check_measured(after, terms) if after else checking.check_run(opened, terms, args.path)
     screen = output(args)
-    sys.stdout.write(checking.render(report, args.format, color=not screen.no_color, width=screen.width))
+    is_screen, color = screen.is_terminal, not screen.no_color
+    sys.stdout.write(checking.render(report, args.format, color=color, width=screen.width, is_screen=is_screen))
     for form, file in copies.items():
         _write(report, form, file)
     if after:

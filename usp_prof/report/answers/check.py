@@ -49,40 +49,44 @@ _MOST_NAMED = 3
 """Metrics that are named beside a reason."""
 
 
-def _indented(text: str) -> Padding:
-    """Give a sentence that stays indented where it is wrapped."""
-    return Padding(Text(text), (0, 0, 0, 2))
-
-
-def as_terminal(report: Report, *, color: bool, width: int = 120) -> str:
-    """Write the check for a terminal."""
+def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: bool = False) -> str:
+    """Write a coloured or plain report; a screen gets sentences wrapped, a log each on one line, where scripts look."""
     out = io.StringIO()
     console = SafeConsole(
         file=out, width=width, force_terminal=color, no_color=not color, highlight=False, force_jupyter=False
     )
-    console.print(Text(headline(report), style=_STYLES[report.verdict]))
+
+    def say(text: str, style: str = "", indent: int = 2) -> None:
+        if is_screen:
+            console.print(Padding(Text(text, style=style), (0, 0, 0, indent)))
+        else:
+            console.print(Text(" " * indent + text, style=style), soft_wrap=True)
+
+    say(headline(report), _STYLES[report.verdict], 0)
     if follows := what_follows(report):
-        console.print(Text(follows, style="bold yellow"))
+        say(follows, "bold yellow", 0)
     runs = f", {report.baseline_runs} runs" if report.baseline_runs > 1 else ""
-    console.print(Text(f"{report.after} against {report.before}{runs}"))
-    for reason in (report.unusable + report.unanswered)[1:]:
-        console.print(_indented(reason))
-    for difference in report.differences:
-        console.print(_indented(f"differs: {difference}"))
+    say(f"{report.after} against {report.before}{runs}", indent=0)
+    for line in _before_the_table(report):
+        say(line)
     console.print(_terminal_table(report, width))
     for line in _reasons(report):
-        console.print(_indented(line))
-    left_out = next((removed(each) for each in report.judgements if removed(each)), "")
-    if left_out:
-        console.print(_indented(f"left out: {left_out}"))
-    lines = why_lines(report.why)
-    if lines:
-        console.print(Text("why"))
+        say(line)
+    if lines := why_lines(report.why):
+        say("why", indent=0)
         for line in lines:
-            console.print(_indented(line))
+            say(line)
     if report.ratchet:
         console.print(Text(f"to keep what improved: {report.ratchet}"), soft_wrap=True)  # a command stays one line
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _before_the_table(report: Report) -> list[str]:
+    """Say what the headline has no room for, and in what the two runs differ."""
+    return [
+        *(report.unusable + report.unanswered)[1:],
+        *(f"differs: {difference}" for difference in report.differences),
+    ]
 
 
 def _reasons(report: Report) -> list[str]:
@@ -91,7 +95,9 @@ def _reasons(report: Report) -> list[str]:
     for found in report.judgements:
         if found.reason and found.verdict is not Verdict.PASS:
             keys_of.setdefault(found.reason, []).append(found.key)
-    return [f"{_named(keys)}: {reason}" for reason, keys in keys_of.items()]
+    left_out = next((removed(each) for each in report.judgements if removed(each)), "")
+    said = [f"{_named(keys)}: {reason}" for reason, keys in keys_of.items()]
+    return [*said, f"left out: {left_out}"] if left_out else said
 
 
 def _named(keys: list[str]) -> str:
