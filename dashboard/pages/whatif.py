@@ -161,7 +161,7 @@ def _offer_first(document: Document) -> None:
     picking_figure(
         chart, key="picture-whatif", dark=state.is_dark(), on_pick=lambda label: state.keep("edits", edits.get(label))
     )
-    st.caption("Click a bar to replay that change, or choose others below.")
+    st.caption("Click a bar to replay that change and see its error, or choose others below.")
 
 
 WHAT_IF = Page("What if", "whatif", draw, Room.PREDICT)

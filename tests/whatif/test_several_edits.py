@@ -10,6 +10,7 @@ import pytest
 from made_faults import run_of
 
 from usp_prof.model.edit import parse_edit
+from usp_prof.model.errors import UsageError
 from usp_prof.whatif.edits import EDITS
 from usp_prof.whatif.edits.kind import Again
 from usp_prof.whatif.predict import predict
@@ -41,6 +42,7 @@ def after_ns(zero: int, edits: str) -> float:
         (0, "micro_batches=8 micro_batches=2", "micro_batches=2"),
         (0, "comm_dtype=fp8,axis=dp comm_dtype=fp8,axis=dp", "comm_dtype=fp8,axis=dp"),
         (0, "algorithm=tree,axis=dp algorithm=ring,axis=dp", "algorithm=ring,axis=dp"),
+        (0, "comm_dtype=bf16,axis=dp comm_dtype=fp8", "comm_dtype=fp8"),
         (0, "zero=3 bandwidth=2,axis=dp zero=1", "bandwidth=2,axis=dp zero=1"),
         (0, "dp=2,scaling=strong micro_batches=8", "micro_batches=8 dp=2"),
     ],
@@ -70,6 +72,11 @@ def test_the_same_change_twice_is_one() -> None:
     assert after_ns(0, "rank_as_peers=1 rank_as_peers=2 rank_as_peers=1") == after_ns(
         0, "rank_as_peers=2 rank_as_peers=1"
     )
+
+
+def test_a_setting_of_all_axes_is_not_made_again_of_one() -> None:
+    with pytest.raises(UsageError, match="for more than this already"):
+        after_ns(0, "comm_dtype=fp8 comm_dtype=bf16,axis=dp")
 
 
 def test_settings_of_other_axes_stand_side_by_side() -> None:

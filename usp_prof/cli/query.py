@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,6 +27,7 @@ EXAMPLES = """\
 FORMATS = ("table", "csv", "json", "parquet")
 _ROWS_SHOWN = 200
 _PIPED_WIDTH = 10_000
+"""Wide enough for every column: a reader of a pipe gets all of them, whatever COLUMNS says of some screen."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +63,7 @@ def _show(args: argparse.Namespace, answer: pa.Table) -> None:
     console = output(args)
     columns = _columns(answer)
     kept = len(columns)
-    if console.is_terminal or "COLUMNS" in os.environ:
+    if console.is_terminal:
         kept, _ = fitting(columns, console.width)
     else:  # a pipe is as wide as what it carries
         console.width = _PIPED_WIDTH

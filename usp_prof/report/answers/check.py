@@ -67,7 +67,8 @@ def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: boo
         say(follows, "bold yellow", 0)
     runs = f", {report.baseline_runs} runs" if report.baseline_runs > 1 else ""
     say(f"{report.after} against {report.before}{runs}", indent=0)
-    for line in _before_the_table(report):
+    differences = [f"differs: {each}" for each in report.differences]
+    for line in (*(report.unusable + report.unanswered)[1:], *differences):
         say(line)
     console.print(_terminal_table(report, width))
     for line in _reasons(report):
@@ -79,14 +80,6 @@ def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: boo
     if report.ratchet:
         console.print(Text(f"to keep what improved: {report.ratchet}"), soft_wrap=True)  # a command stays one line
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
-
-
-def _before_the_table(report: Report) -> list[str]:
-    """Say what the headline has no room for, and in what the two runs differ."""
-    return [
-        *(report.unusable + report.unanswered)[1:],
-        *(f"differs: {difference}" for difference in report.differences),
-    ]
 
 
 def _reasons(report: Report) -> list[str]:

@@ -268,12 +268,8 @@ def _health(block: doc.Health, console: Console) -> None:
     console.print()
     head = (f"{block.title}  " if block.title else "", "bold")
     if not block.rows:
-        said = (
-            f"{block.more} notes, nothing lost (--section health)"
-            if block.more
-            else "nothing was wrong with the traces"
-        )
-        _put(Line.assemble(head, said), console)
+        notes = f"{block.more} notes, nothing lost (--section health)"
+        _put(Line.assemble(head, notes if block.more else "nothing was wrong with the traces"), console)
         return
     if block.title:
         _put(Line.assemble(head), console)

@@ -59,6 +59,8 @@ def unchanged(layout: Layout, edit: Edit) -> Layout:  # noqa: ARG001 - all are c
     return layout
 
 
+_WHERE = ("axis", "op")
+"""Keys that say of which calls an edit is made; without one, of all."""
 MODEL_DOUBT = 0.1
 """Of a modelled change, the share that may not come about whatever the model says."""
 
@@ -69,7 +71,7 @@ class Again(StrEnum):
     NOTHING = "nothing"
     """The same one nothing; another, such as of another rank, its own change beside it."""
     REPLACES = "replaces"
-    """It takes the place of the one before on the same axis and operation: ZeRO has one stage."""
+    """It takes the place of the one before, on the same axis and operation or on all: ZeRO has one stage."""
     MULTIPLIES = "multiplies"
     """Twice as fast, and twice as fast again."""
 
@@ -100,7 +102,12 @@ class EditKind:
             return False
         if self.again is Again.NOTHING:
             return before == edit
-        return all(before.place(key) == edit.place(key) for key in ("axis", "op"))
+        if all(edit.place(key) in ("", before.place(key)) for key in _WHERE):  # it is made of all that the first was
+            return True
+        if all(edit.place(key) == before.place(key) or not before.place(key) for key in _WHERE):
+            hint = "name each axis or operation once"
+            raise UsageError(f"edit {edit}: {before} has set it for more than this already", hint=hint)
+        return False
 
     @property
     def doc(self) -> str:

@@ -25,6 +25,8 @@ from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.fitted_times import talk
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from usp_prof.replay.graph import Flags, Graph, Ints
     from usp_prof.replay.node_work import Work
     from usp_prof.tables.table_set import TableSet
@@ -35,24 +37,13 @@ _REDUCES = ("all_reduce", "reduce_scatter")
 def sync_overlapped(graph: Graph, request: Request) -> Graph:
     """Let each reduction of gradients begin in backward when its share is ready, and only the optimizer wait; axis."""
     work, nodes = work_of(request.tables), graph.nodes
-    phase = graph.spread(work.phase, missing=0)
     is_bucket = talk(graph, request) & (nodes.step >= 0) & _reduces(graph, request)
-    is_compute = (nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0)
-    # Rows of the compute and of the buckets in each cell: one rank's step.
-    cell = nodes.rank * (int(nodes.step.max(initial=0)) + 1) + nodes.step
-    compute_rows, bucket_rows = np.flatnonzero(is_compute), np.flatnonzero(is_bucket)
-    compute_of_cell = {code: compute_rows[each] for code, each in rows_by_code(cell[compute_rows]).items()}
-
-    in_backward, is_moved = np.zeros(len(nodes), dtype=bool), np.zeros(len(nodes), dtype=bool)
+    in_backward = np.zeros(len(nodes), dtype=bool)
+    is_moved = np.zeros(len(nodes), dtype=bool)
     transfer = graph.transfer.copy()
-    nothing = np.zeros(0, np.int64)
-    sources, targets = [nothing], [nothing]  # of the new edges: what a moved bucket waits for, and the bucket
-    for code, each in rows_by_code(cell[bucket_rows]).items():
-        buckets = bucket_rows[each]
-        buckets = buckets[np.argsort(nodes.start[buckets], kind="stable")]
-        backward = _last_backward(graph, compute_of_cell.get(code, nothing), phase)
-        if not len(backward):
-            continue
+    # Of the new edges: what a moved bucket waits for, and the bucket.
+    sources, targets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for buckets, backward in _steps(graph, is_bucket, graph.spread(work.phase, missing=0)):
         in_backward[backward] = True
         is_late = nodes.start[buckets] >= nodes.end[backward[-1]]
         is_late[-1:] = False  # the last to be ready has nothing to hide behind
@@ -76,6 +67,20 @@ def sync_overlapped(graph: Graph, request: Request) -> Graph:
     edges = with_edges(edges, source, target, at_end=np.ones(len(target), dtype=bool), kind=EdgeKind.ISSUE)
     gap = np.where(is_moved, np.minimum(graph.gap, 0), graph.gap)
     return graph.with_changes(edges=edges, gap=gap, transfer=transfer, rewired=True)
+
+
+def _steps(graph: Graph, is_bucket: Flags, phase: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Give for each step of a rank its buckets by their start, and the compute of its last backward, in order."""
+    nodes = graph.nodes
+    is_compute = (nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0)
+    cell = nodes.rank * (int(nodes.step.max(initial=0)) + 1) + nodes.step  # one number for a rank's step
+    compute_rows, bucket_rows = np.flatnonzero(is_compute), np.flatnonzero(is_bucket)
+    compute_of_cell = {code: compute_rows[each] for code, each in rows_by_code(cell[compute_rows]).items()}
+    for code, each in rows_by_code(cell[bucket_rows]).items():
+        buckets = bucket_rows[each]
+        backward = _last_backward(graph, compute_of_cell.get(code, compute_rows[:0]), phase)
+        if len(backward):
+            yield buckets[np.argsort(nodes.start[buckets], kind="stable")], backward
 
 
 def fair_shares(start: Ints, end: Ints) -> Ints:
