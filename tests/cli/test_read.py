@@ -84,7 +84,8 @@ def test_an_executor_that_nobody_has_is_refused(run: Path, capsys: pytest.Captur
 @pytest.mark.timeout(300)
 def test_dask_workers_of_which_one_is_killed_make_the_same_run(run: Path, tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None) as cluster:
+    # A port of its own: two clusters at once would both want the usual one.
+    with distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as cluster:
         with distributed.Client(cluster) as client:
             workers = list(client.run(os.getpid).values())
         os.kill(workers[0], signal.SIGKILL)

@@ -305,7 +305,8 @@ def test_dask_loses_a_worker_and_waits_for_another_while_the_store_fails_now_and
     server: Server, from_disk: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None) as cluster:
+    # A port of its own: two clusters at once would both want the usual one.
+    with distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as cluster:
         with distributed.Client(cluster) as client:
             killed, stopped, _ = client.run(os.getpid).values()
         os.kill(killed, signal.SIGKILL)
