@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -12,6 +13,8 @@ from made_faults import run_with
 
 from usp_prof import UspProfError, open_run
 from usp_prof.analyses import breakdown, overlap
+from usp_prof.api import sentences
+from usp_prof.findings import find
 from usp_prof.model.selection import Selection
 
 if TYPE_CHECKING:
@@ -70,11 +73,39 @@ def test_ranks_and_steps_choose_what_is_looked_at() -> None:
     assert run.overlap(ranks=[1], steps=first).metric_values == tuple(direct.values())
 
 
-@pytest.mark.parametrize(("ranks", "steps"), [([99], None), ([], None), (None, range(3, 3)), (None, range(0, 9, 2))])
-def test_what_the_run_has_not_is_refused_with_a_hint(ranks: list[int] | None, steps: range | None) -> None:
+@pytest.mark.parametrize("name", ["breakdown", "findings", "report"])
+@pytest.mark.parametrize(
+    ("ranks", "steps"),
+    [([99], None), ([], None), (None, range(3, 3)), (None, range(0, 9, 2)), (None, 999), (None, (5, 3))],
+)
+def test_what_the_run_has_not_is_refused_with_a_hint(
+    name: str, ranks: list[int] | None, steps: range | tuple[int, int] | int | None
+) -> None:
     with pytest.raises(UspProfError) as refused:
-        run_with("clean").breakdown(ranks=ranks, steps=steps)
+        getattr(run_with("clean"), name)(ranks=ranks, steps=steps)
     assert refused.value.hint
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_table_and_metric_keeps_to_the_chosen_ranks(name: str) -> None:
+    answer = getattr(run_with("slow_rank"), name)(ranks=[1])
+    if "rank" in answer.df:
+        assert set(answer.df["rank"]) == {1}
+    if "rank" in answer.metric_table:
+        assert set(answer.metric_table["rank"].dropna()) <= {1}
+
+
+@pytest.mark.parametrize("name", ["pipeline", "critical_path"])
+def test_what_is_of_all_ranks_is_not_said_to_be_of_the_chosen_ones(name: str) -> None:
+    run = run_with("slow_rank")
+    assert getattr(run, name)(ranks=[1]).sentence == getattr(run, name)().sentence
+    assert run.breakdown(ranks=[1]).sentence.startswith("1 of 4 ranks (1) only: ")
+
+
+def test_findings_of_some_steps_say_that_they_are_of_all() -> None:
+    run = run_with("slow_rank")
+    some, every = run.findings(steps=int(run.breakdown().df["step"].max())), run.findings()
+    assert [note.code for note in some.notes if note not in every.notes] == ["findings_of_all_steps"]
 
 
 def test_the_late_rank_is_named_with_its_cost() -> None:
@@ -91,6 +122,23 @@ def test_findings_have_a_row_each_and_say_the_first() -> None:
     assert {"rank_as_peers=1"} <= set(table["edit"])
     assert answer.sentence.lower().startswith(table["title"][0].lower())
     assert answer.plot().renderers
+
+
+def test_a_sentence_that_begins_with_an_op_keeps_its_letters() -> None:
+    slow_op = replace(find(run_with("slow_rank").tables)[0], title="aten::mm takes 18 % of compute")
+    assert sentences.findings([slow_op]).startswith("aten::mm takes")
+
+
+def test_notes_that_all_ranks_share_are_one() -> None:
+    notes = [(note.code, note.detail) for note in ask("findings").notes]
+    assert len(notes) == len(set(notes))
+
+
+def test_a_table_without_rows_has_columns_of_texts() -> None:
+    run = run_with("slow_rank", described=False)
+    table = run.mfu().df
+    assert len(table) == 0
+    assert not pd.api.types.is_numeric_dtype(table["convention"])
 
 
 def test_findings_of_a_trace_without_steps_are_drawn_over_the_whole_of_it(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pandas as pd
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
     from usp_prof.model.metric import Dims, Metric
 
@@ -67,11 +67,14 @@ def _row(alike: Sequence[Value]) -> HealthRow:
 # DataFrames. pandas is loaded at first use: who asks for no DataFrame does not wait for it.
 
 
-def frame(columns: Mapping[str, ArrayLike | Sequence[object]]) -> pd.DataFrame:
+def frame(columns: Mapping[str, NDArray[Any] | Sequence[object]]) -> pd.DataFrame:
     """Make a DataFrame; pandas is loaded here, at first use."""
     import pandas as pd  # noqa: PLC0415 - slow to import, and only who asks for a DataFrame needs it
 
-    return pd.DataFrame(dict(columns))
+    # pandas takes a list without rows for numbers; texts come in lists.
+    empty = pd.Series([], dtype=object)
+    typed = {name: values if hasattr(values, "dtype") or len(values) else empty for name, values in columns.items()}
+    return pd.DataFrame(typed)
 
 
 def stacked(frames: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:

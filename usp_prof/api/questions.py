@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from usp_prof.api import sentences
 from usp_prof.api.answer import Answer, picture
 from usp_prof.model.errors import UsageError
-from usp_prof.model.selection import Assumptions, Selection
+from usp_prof.model.selection import EVERYTHING, Assumptions, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Self
+
+    import pandas as pd
 
     from usp_prof.api.compared import Predicted
     from usp_prof.api.whole import Report
@@ -31,19 +33,21 @@ class _Question:
     text: str
     analysis: str
     further: tuple[str, ...] = ()
+    is_of_all_ranks: bool = False
+    """The figure has no meaning for some ranks: a choice of ranks chooses rows and the values by rank alone."""
 
 
 _QUESTIONS = {
     "breakdown": _Question("Where does the step go?", "breakdown"),
     "overlap": _Question("How much communication does compute hide?", "overlap", ("breakdown",)),
     "communication": _Question("What do collectives cost, and is it waiting or transfer?", "collectives"),
-    "pipeline": _Question("How large is the pipeline's bubble?", "pipeline"),
+    "pipeline": _Question("How large is the pipeline's bubble?", "pipeline", is_of_all_ranks=True),
     "stragglers": _Question("Which rank do the others wait for?", "stragglers", ("step_time",)),
     "kernels": _Question("Which ops and kernels take the time, and how near are they to the roofline?", "kernels"),
     "mfu": _Question("How much of the peak does the model use?", "mfu", ("step_time",)),
     "host": _Question("Does the host keep the device waiting?", "host"),
     "memory": _Question("How full is the memory?", "memory"),
-    "critical_path": _Question("Which work bounds the run?", "critical_path"),
+    "critical_path": _Question("Which work bounds the run?", "critical_path", is_of_all_ranks=True),
 }
 """The questions by the methods of `Questions` that ask them."""
 
@@ -51,7 +55,8 @@ _QUESTIONS = {
 class Questions:
     """What an opened run can be asked. Every method takes the ranks and steps to look at, all by default.
 
-    All ranks are read either way: who waits for whom is not known of a few alone.
+    All ranks are read either way: who waits for whom is not known of a few alone. The pipeline's bubble and the
+    critical path are of all ranks; `ranks` chooses their rows. Findings are of all steps; `ranks` chooses whose.
     """
 
     name: str
@@ -154,6 +159,7 @@ class Questions:
 
     def _ask(self, name: str, ranks: Iterable[int] | None, steps: Steps | None) -> Answer:
         from usp_prof.report.build import analyse, build  # noqa: PLC0415 - opening a run needs none of it
+        from usp_prof.report.document import run_facts  # noqa: PLC0415
         from usp_prof.report.figures import Figures  # noqa: PLC0415
         from usp_prof.report.sections import SECTIONS  # noqa: PLC0415
 
@@ -167,21 +173,29 @@ class Questions:
         result = results[question.analysis]
         figures = Figures(document.values)
         sentence = getattr(sentences, name)(figures)
+        shown = selection.ranks if selection.ranks is not None else self.tables.ranks
+        values = [value for value in result.values() if value.dims.get("rank", shown[0]) in shown]
+        facts = run_facts(self.tables, EVERYTHING, self.name) if question.is_of_all_ranks else document.run
         return Answer(
             question=question.text,
-            sentence=sentences.of_ranks(document.run, sentence),
-            metric_values=tuple(result.values()),
+            sentence=sentences.of_ranks(facts, sentence),
+            metric_values=tuple(values),
             notes=tuple(sorted(result.notes)),
             picture=picture(question.analysis, section, result, figures),
-            make_frame=result.to_pandas,
+            make_frame=lambda: _rows_of(result.to_pandas(), shown),
         )
 
     def _selection(self, ranks: Iterable[int] | None, steps: Steps | None) -> Selection:
-        wanted = None if ranks is None else tuple(sorted(set(ranks)))
-        missing = sorted(set(wanted or ()) - set(self.tables.ranks))
-        if missing or wanted == ():
-            raise UsageError(f"the run has no rank {missing or '(none was named)'}", hint=f"it has {self.tables.ranks}")
-        return Selection(wanted, *_bounds(steps))
+        chosen = Selection(None if ranks is None else tuple(sorted(set(ranks))), *_bounds(steps))
+        self.tables.refuse_if_absent(chosen, self.name)
+        return chosen
+
+
+def _rows_of(table: pd.DataFrame, ranks: tuple[int, ...]) -> pd.DataFrame:
+    """Keep the rows of these ranks, where rows are of ranks."""
+    if "rank" not in table or table["rank"].isin(ranks).all():
+        return table
+    return table[table["rank"].isin(ranks)].reset_index(drop=True)
 
 
 def _bounds(steps: Steps | None) -> tuple[int | None, int | None]:
@@ -194,4 +208,7 @@ def _bounds(steps: Steps | None) -> tuple[int | None, int | None]:
         if not steps or steps.step != 1:
             raise UsageError(f"{steps} selects no run of steps", hint="range(3, 8) are the steps 3 to 7")
         return steps.start, steps.stop - 1
-    return steps
+    first, last = steps
+    if last < first:
+        raise UsageError(f"steps {steps} end before they begin", hint=f"({last}, {first}) are the steps between")
+    return first, last

@@ -153,7 +153,7 @@ def memory(figures: Figures) -> str:
 
 
 def critical_path(figures: Figures) -> str:
-    """Say what the way that bounds the run consists of."""
+    """Say what the critical path consists of."""
     found = figures.along("critical_path_fraction", "part")
     if not found:
         return "The critical path is not known: no steps with device work were recorded."
@@ -161,7 +161,7 @@ def critical_path(figures: Figures) -> str:
     told = ", ".join(
         f"{label_of(str(part))} {quantity(value, Unit.FRACTION)}" for part, value in largest if value >= _LEAST
     )
-    return f"The way that bounds the run is {told}."
+    return f"The critical path is {told}."
 
 
 def findings(found: Sequence[Finding]) -> str:
@@ -172,13 +172,15 @@ def findings(found: Sequence[Finding]) -> str:
     first = certain[0]
     gain = f": worth {quantity(first.gain_fraction, Unit.FRACTION)} of the step" if first.gain_fraction > 0 else ""
     more = f" {len(certain) - 1} more." if len(certain) > 1 else ""
-    return f"{first.title[:1].upper()}{first.title[1:]}{gain}.{more}"
+    begins_with_name = "::" in first.title.partition(" ")[0]  # an op, which is written as PyTorch does
+    title = first.title if begins_with_name else f"{first.title[:1].upper()}{first.title[1:]}"
+    return f"{title}{gain}.{more}"
 
 
 def summary(document: Document, figures: Figures) -> str:
     """Give the step and where it goes, then the first finding."""
     step = figures.whole("job_step_time")
-    lead = f"A step takes {quantity(step, Unit.NS)}. " if step is not None else ""
+    lead = f"The job's median step takes {quantity(step, Unit.NS)}. " if step is not None else ""
     return f"{lead}{breakdown(figures)} {findings(document.findings)}"
 
 

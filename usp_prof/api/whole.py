@@ -14,11 +14,12 @@ from usp_prof.api.answer import Answer, gains, stack_of
 from usp_prof.findings import find_all
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
+from usp_prof.model.health import gathered
 from usp_prof.report.build import analyse, build
 from usp_prof.report.document import KeyFigures, run_facts
 from usp_prof.report.figures import Figures
 from usp_prof.report.sections.timeline import slices_of
-from usp_prof.report.words import finding_lines
+from usp_prof.report.words import finding_lines, ranks_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +108,7 @@ def findings_of(tables: TableSet, selection: Selection) -> Answer:
         question="What is wrong, and what is each thing worth?",
         sentence=sentences.findings(found.findings),
         metric_values=(),
-        notes=tuple(sorted({*found.skipped, *tables.health})),
+        notes=gathered((*found.skipped, *tables.health)),
         picture=gains(found.findings, step),
         make_frame=lambda: _finding_frame(found.findings),
     )
@@ -140,7 +141,7 @@ def timeline_of(tables: TableSet, selection: Selection, step: int | None) -> Ans
         raise UsageError(f"there is no step {chosen}", hint=f"there are {facts.steps[0]} to {facts.steps[-1]}")
     drawn = slices_of(tables, facts.ranks, chosen)
     if drawn is not None:
-        sentence = f"Step {chosen} on {len(facts.ranks)} ranks, on aligned clocks."
+        sentence = f"Step {chosen} on {ranks_phrase(facts)}, on aligned clocks."
     else:
         sentence = f"No device work was recorded in step {chosen}."
     return Answer(

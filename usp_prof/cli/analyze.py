@@ -211,9 +211,7 @@ def _kept_document(
 def _document(
     opened: Run, selection: Selection, only: Sequence[str], assumptions: Assumptions, unseen: frozenset[str]
 ) -> Document:
-    missing = sorted(set(selection.ranks or ()) - set(opened.ranks))
-    if missing:
-        raise UsageError(f"run {opened.name} has no rank {spans(missing)}", hint=f"it has {spans(opened.ranks)}")
+    opened.tables.refuse_if_absent(selection, opened.name)
     strange = sorted({one.rank for one in assumptions.snapshots if one.rank >= 0} - set(opened.ranks))
     if strange:
         raise UsageError(

@@ -21,6 +21,7 @@ from usp_prof._version import fingerprint
 from usp_prof.findings.draft import others
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Found
+from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
@@ -76,7 +77,11 @@ def _searched(tables: TableSet, selection: Selection) -> Found:
 
     replayed = representatives(tables, selection.ranks or ())
     found = search(replayed.tables, selection, replayed.doubt)
-    return found if replayed.note is None else replace(found, skipped=tuple(sorted((*found.skipped, replayed.note))))
+    notes = [] if replayed.note is None else [replayed.note]
+    if selection.steps_in_words:
+        detail = f"rules look at all steps, not at {selection.steps_in_words} alone; gains are of the mean step"
+        notes.append(HealthRow("findings_of_all_steps", Severity.INFO, detail=detail))
+    return replace(found, skipped=tuple(sorted((*found.skipped, *notes)))) if notes else found
 
 
 def found_in(tables: TableSet, selection: Selection = EVERYTHING) -> Found:

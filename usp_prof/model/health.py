@@ -158,6 +158,7 @@ HEALTH_CODES: dict[str, str] = {
     "no_model_flop": "The model's FLOP count is not known.",
     # findings and predictions
     "rules_skipped": "Rules were skipped: their inputs are damaged or missing.",
+    "findings_of_all_steps": "Steps were chosen. The tables and figures keep to them, the findings are of all steps.",
     "ranks_represented": "The run is too large to be replayed whole. Findings are from replicas that stand for all.",
     "edits_apart": "A finding's change cannot be combined with those above it. It is not in the gain of all.",
     "predicted": "This is a predicted run, not a recorded one.",

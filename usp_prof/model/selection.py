@@ -24,6 +24,15 @@ class Selection:
     first_step: int | None = None
     last_step: int | None = None
 
+    @property
+    def steps_in_words(self) -> str:
+        """Write the chosen steps shortly: 3, 3-7, 3 or later, up to 7; empty where all are taken."""
+        if self.first_step is None:
+            return "" if self.last_step is None else f"up to {self.last_step}"
+        if self.last_step is None:
+            return f"{self.first_step} or later"
+        return f"{self.first_step}" if self.first_step == self.last_step else f"{self.first_step}-{self.last_step}"
+
     def takes_step(self, step: int) -> bool:
         """Say whether a step lies inside."""
         after = self.first_step is None or step >= self.first_step

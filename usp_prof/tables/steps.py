@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
+WINDOW = "window"
+"""The source of a step that is the whole trace, since no steps are known."""
+
 SCHEMA = Schema(
     "steps",
     "Steps of each rank: contiguous windows of device time, and the host marks behind them.",
@@ -240,13 +243,13 @@ def _one_window(frame: EventFrame, links: Links) -> Steps:
     host = host if len(host) else rows
     if not len(rows):
         nothing = np.zeros(0, np.int64)
-        return Steps(nothing, nothing, nothing, nothing, nothing, "window")
+        return Steps(nothing, nothing, nothing, nothing, nothing, WINDOW)
     bounds = [
         np.array([bound], np.int64)
         for chosen in (rows, host)
         for bound in (frame.start[chosen].min(), frame.end[chosen].max())
     ]
-    return Steps(np.zeros(1, np.int64), bounds[0], bounds[1], bounds[2], bounds[3], "window")
+    return Steps(np.zeros(1, np.int64), bounds[0], bounds[1], bounds[2], bounds[3], WINDOW)
 
 
 def _within(start: Ints, end: Ints, number: Ints, at: Ints) -> Ints:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import pyarrow as pa
 
 from usp_prof.columns.table import Columns, stacked, table_of
-from usp_prof.model.errors import unknown_name
+from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.model.health import spans
 from usp_prof.model.selection import NOTHING_ASSUMED
 from usp_prof.model.topology import Topology
 from usp_prof.tables.ranks import UNRECORDED
+from usp_prof.tables.steps import WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from usp_prof.columns.table import View
     from usp_prof.contract import Manifest
     from usp_prof.model.health import HealthRow
+    from usp_prof.model.selection import Selection
 
 T = TypeVar("T")
 
@@ -176,6 +179,21 @@ class TableSet:
     def ranks(self) -> tuple[int, ...]:
         """The ranks that were read, in order."""
         return tuple(self._sources)
+
+    def refuse_if_absent(self, selection: Selection, name: str) -> None:
+        """Raise `UsageError` for ranks that the run (so named) has not, or steps none of which it has."""
+        missing = sorted(set(selection.ranks or ()) - set(self.ranks))
+        if missing or selection.ranks == ():
+            hint = f"it has {spans(self.ranks)}"
+            raise UsageError(f"run {name} has no rank {spans(missing) or '(none was named)'}", hint=hint)
+        if selection.first_step is None and selection.last_step is None:
+            return
+        steps = [self.columns("steps", rank) for rank in self.ranks]
+        numbers = sorted({number for of_rank in steps for number in of_rank["step"].tolist()})
+        if not any(selection.takes_step(number) for number in numbers):
+            is_known = not all(of_rank.matches("source", WINDOW).all() for of_rank in steps)
+            hint = f"it has {spans(numbers)}" if is_known else "its steps are not known: leave the choice out"
+            raise UsageError(f"run {name} has no step {selection.steps_in_words}", hint=hint)
 
     def has_device_work(self, rank: int) -> bool:
         """Say whether the trace holds what the rank's device did, be it the CPU; else only its host is known."""
