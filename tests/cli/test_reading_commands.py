@@ -227,6 +227,7 @@ class TestQuerySafely:
             "COPY steps TO 'x.csv'",
             "ATTACH 'x.db'",
             "SET memory_limit = '1GB'",
+            "SELECT '\udcff'",
         ],
     )
     def test_what_cannot_be_answered_is_refused_in_a_line(
@@ -243,6 +244,40 @@ class TestQuerySafely:
     )
     def test_selects_and_their_explanations_are_answered(self, run: str, sql: str) -> None:
         assert main(["query", run, sql, "-q"]) == 0
+
+    @pytest.mark.parametrize(
+        ("sql", "form"),
+        [
+            ("SELECT INTERVAL 1 DAY", "csv"),
+            ("SELECT [INTERVAL 1 DAY]", "parquet"),
+            ("SELECT '\\xFF'::BLOB", "csv"),
+            ("SELECT 'infinity'::TIMESTAMP", "json"),
+            ("SELECT 'infinity'::DATE", "table"),
+        ],
+    )
+    def test_what_a_format_cannot_hold_is_refused_with_what_to_ask_instead(
+        self, run: str, tmp_path: Path, sql: str, form: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        output = ["-o", str(tmp_path / "rows.parquet")] if form == "parquet" else []
+        assert main(["query", run, sql, "--format", form, "-q", *output]) == 2
+        shown = capsys.readouterr()
+        assert shown.err.startswith(f"error: the answer cannot be written as {form}")
+        assert "VARCHAR" in shown.err
+        assert not (tmp_path / "rows.parquet").exists()
+
+    def test_a_sum_is_a_number_in_json(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["query", run, "SELECT sum(1) AS n, 1.50 AS half FROM range(3)", "--format", "json"]) == 0
+        assert json.loads(capsys.readouterr().out) == [{"n": 3, "half": 1.5}]
+
+    def test_columns_of_one_name_are_all_there(
+        self, run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        sql = "SELECT 1 AS a, 2 AS a_1, 3 AS a, 4 AS A"
+        assert main(["query", run, sql, "--format", "json", "-q"]) == 0
+        assert json.loads(capsys.readouterr().out) == [{"a": 1, "a_1": 2, "a_2": 3, "A": 4}]
+        target = tmp_path / "rows.parquet"
+        assert main(["query", run, sql, "--format", "parquet", "-q", "-o", str(target)]) == 0
+        assert pq.read_table(target).to_pylist() == [{"a": 1, "a_1": 2, "a_2": 3, "A": 4}]
 
     def test_lists_structs_and_formulas_go_into_csv(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
         sql = "SELECT [1, 2] AS l, {'a': 'x'} AS s, '=1+1' AS f, '-x' AS m, 'plain' AS p, -1 AS n, NULL::VARCHAR AS u"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -43,6 +44,16 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "parquet" and not args.output:
         raise UsageError("parquet goes into a file", hint="add -o rows.parquet")
     answer = open_from(args).answer(args.sql)
+    try:
+        return _write_answer(args, answer)
+    except (pa.ArrowException, OverflowError) as error:  # an interval, or a date that Python has not
+        raise UsageError(
+            f"the answer cannot be written as {args.format}: {error}",
+            hint="ask for such a column as text: SELECT column::VARCHAR",
+        ) from None
+
+
+def _write_answer(args: argparse.Namespace, answer: pa.Table) -> int:
     if args.format == "table" and not args.output:
         _show(args, answer)
         return 0
@@ -93,28 +104,49 @@ def _columns(answer: pa.Table) -> list[tuple[str, list[str], bool]]:
         (
             field.name,
             ["" if value is None else str(value) for value in column.to_pylist()],
-            pa.types.is_integer(field.type) or pa.types.is_floating(field.type),
+            _is_number(field.type),
         )
         for field, column in zip(shown.schema, shown.columns, strict=True)
     ]
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def _written(answer: pa.Table, form: str) -> bytes:
     if form == "json":
         import msgspec  # noqa: PLC0415 - only for JSON
 
-        return msgspec.json.encode(answer.to_pylist(), enc_hook=_plain) + b"\n"
+        # What may not fit into 64 bits, such as a sum, comes as a decimal: a number all the same.
+        encoder = msgspec.json.Encoder(enc_hook=_plain, decimal_format="number")
+        return encoder.encode(_with_names_apart(answer).to_pylist()) + b"\n"
     sink = pa.BufferOutputStream()
     plain = _without_dictionaries(answer)
     if form == "parquet":
         import pyarrow.parquet as pq  # noqa: PLC0415 - only for Parquet
 
-        pq.write_table(plain, sink, compression="zstd")
+        pq.write_table(_with_names_apart(plain), sink, compression="zstd")
     else:
         import pyarrow.csv  # noqa: PLC0415 - only for CSV
 
         pyarrow.csv.write_csv(_as_text(plain), sink)
     return bytes(sink.getvalue().to_pybytes())
+
+
+def _with_names_apart(answer: pa.Table) -> pa.Table:
+    """Tell columns of one name apart (a, a_1, a_2), as DuckDB does in a subquery: a row in JSON has each name once."""
+    taken = set(answer.column_names)
+    seen: set[str] = set()
+    names = []
+    for name in answer.column_names:
+        apart = name
+        if name in seen:
+            apart = next(each for each in (f"{name}_{number}" for number in count(1)) if each not in taken)
+            taken.add(apart)
+        seen.add(name)
+        names.append(apart)
+    return answer.rename_columns(names)
 
 
 def _as_text(answer: pa.Table) -> pa.Table:

@@ -100,7 +100,10 @@ class Relations:
     def _kind(self, sql: str) -> duckdb.StatementType | None:
         """Give the kind of the one statement that this is; `None` for several or none."""
         try:
+            sql.encode()  # bytes of a command line that are no UTF-8 are lone surrogates here
             statements = self._connection.cursor().extract_statements(sql)
+        except UnicodeEncodeError:
+            raise UsageError("the SQL is no UTF-8", hint=_HINT) from None
         except duckdb.Error as error:
             raise UsageError(f"the SQL cannot be read: {error}", hint=_HINT) from None
         return statements[0].type if len(statements) == 1 else None
