@@ -14,6 +14,7 @@ from made_faults import run_with
 from usp_prof import UspProfError, open_run
 from usp_prof.analyses import breakdown, overlap
 from usp_prof.api import sentences
+from usp_prof.charts.inputs import BreakdownRows
 from usp_prof.findings import find
 from usp_prof.model.selection import Selection
 
@@ -127,6 +128,18 @@ def test_findings_have_a_row_each_and_say_the_first() -> None:
 def test_a_sentence_that_begins_with_an_op_keeps_its_letters() -> None:
     slow_op = replace(find(run_with("slow_rank").tables)[0], title="aten::mm takes 18 % of compute")
     assert sentences.findings([slow_op]).startswith("aten::mm takes")
+
+
+def test_the_picture_of_communication_sets_waiting_beside_transfer() -> None:
+    picture = ask("communication").picture
+    assert isinstance(picture, BreakdownRows)
+    assert [part.label for part in picture.parts] == ["waiting for the last member", "transfer"]
+
+
+def test_a_cpu_run_says_that_it_launches_nothing() -> None:
+    answer = run_with("clean", "gloo").host()
+    assert "no launches were recorded" in answer.sentence
+    assert answer.df["deepest_queue"].isna().all()
 
 
 def test_notes_that_all_ranks_share_are_one() -> None:

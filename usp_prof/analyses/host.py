@@ -125,8 +125,10 @@ class HostResult:
         return [(cause, time / max(1, self.steps) / max(1, len(self.ranks))) for cause, time in worst]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give one row for each rank."""
-        return frame(self.listing())
+        """Give one row for each rank; what is not known is NaN, a queue's depth too."""
+        columns = dict(self.listing())
+        columns["deepest_queue"] = [depth if depth >= 0 else float("nan") for depth in columns["deepest_queue"]]
+        return frame(columns)
 
     def listing(self) -> Listing:
         """Give the same as plain columns."""

@@ -137,10 +137,13 @@ def picture(name: str, section: Section | None, result: Result, figures: Figures
     """Give what an answer draws; None where it knows nothing that could be drawn."""
     blocks = section.blocks if section is not None else ()
     charts = [block.data for block in blocks if isinstance(block, Chart)]
+    if name == "collectives" and (
+        waiting := _waiting(figures)
+    ):  # the section draws bandwidths, the question is another
+        return waiting
     if charts:
         return charts[0]
     made: dict[str, Callable[[], ChartInput | None]] = {
-        "collectives": lambda: _waiting(figures),
         "stragglers": lambda: _lateness(figures),
         "kernels": lambda: _kernels(cast("KernelsResult", result)),
         "host": lambda: _host(cast("HostResult", result)),

@@ -62,7 +62,7 @@ def communication(figures: Figures) -> str:
             f"{axis} waits {quantity(waits.get(axis), Unit.NS)} and transfers {quantity(transfers.get(axis), Unit.NS)}"
             for axis in axes_in_order(waits | transfers)
         )
-        text += f" In a step of the mean rank, {'; '.join(told)}."
+        text += f" In a step of the mean rank, summed over calls that may run at once, {'; '.join(told)}."
     else:
         text += " The other members of the calls were not recorded, so waiting and transfer cannot be told apart."
     return text
@@ -136,6 +136,8 @@ def host(figures: Figures) -> str:
         time = figures.whole(metric)
         if time:
             said.append(f"{quantity(time, Unit.NS)} of a step {what}")
+    if said and empty is None:
+        said.append("no launches were recorded (a run on CPUs has none)")
     return f"Host: {'; '.join(said)}." if said else "Nothing of the host was recorded that the device waited for."
 
 

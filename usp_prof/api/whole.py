@@ -148,7 +148,7 @@ def timeline_of(tables: TableSet, selection: Selection, step: int | None) -> Ans
         question=f"What did every rank do in step {chosen}?",
         sentence=sentence,
         metric_values=(),
-        notes=(),
+        notes=gathered(tables.health),
         picture=drawn,
         make_frame=lambda: _activities(tables, facts.ranks, chosen),
     )
