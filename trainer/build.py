@@ -39,13 +39,14 @@ def build(settled: Settled, mesh: Mesh, device: torch.device, faults: Faults) ->
 def build_stage(settled: Settled, mesh: Mesh, device: torch.device, faults: Faults, stage: int) -> Decoder:
     """Make one stage of the decoder; its weights are on paper until data parallelism creates what the rank keeps."""
     options, shape, layout = settled.options, settled.shape, settled.layout
-    drag, documents = faults.drag(stage), faults.documents()
+    drag = faults.drag(stage)
     here = settled.micro_batch / (layout.cp * layout.tp)
     postponed = Postponed() if settled.traits.splits_backward else None
     pace = brake = None
     if options.pace:
         played = load_shape(options.pace_model)
-        pace = Pace.of(options.pace, played, int(here * played.sequence), documents)
+        packed = any(fault.kind == "unequal-lengths" for fault in settled.faults)
+        pace = Pace.of(options.pace, played, int(here * played.sequence), attention_apart=packed)
         pace.drag, pace.postponed = drag, postponed
     elif drag is not None:
         flop = 2.0 * here * shape.sequence * shape.layer_parameters(shape.top_k)
@@ -57,7 +58,6 @@ def build_stage(settled: Settled, mesh: Mesh, device: torch.device, faults: Faul
         dtype=settled.compute,
         product=fp8.PRODUCT if options.dtype == "fp8" else LINEAR,
         attention=ContextAttention(mesh["cp"], settled, device, pace),
-        documents=documents,
         crowd=faults.crowd(shape.experts, device),
         postponed=postponed,
         pace=pace,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import gcd
 
-from trainer.configuration.faults import KINDS, Fault, parse_fault
+from trainer.configuration.faults import KINDS, ONCE, Fault, parse_fault
 from trainer.configuration.layout import Layout
 from trainer.configuration.load import load_shape
 from trainer.configuration.options import Options, refuse
@@ -58,6 +58,9 @@ def settle(options: Options, world: int) -> Settled:
         _check_pipeline(settled)
     for fault in faults:
         _check_fault(fault, settled)
+    kinds = [fault.kind for fault in faults]
+    twice = next((kind for kind in ONCE if kinds.count(kind) > 1), "")
+    refuse(twice, f"--fault {twice} is given twice, and the second changes nothing", "leave one out")
     _check_device(settled)
     check_effects(settled)
     check_folders(options)
@@ -184,15 +187,23 @@ def _check_fault(fault: Fault, settled: Settled) -> None:
         case "slow-link":
             _check_slow_link(fault, settled)
         case "unequal-lengths":
-            parts, fitting = fault["documents"], _nearest_divisor(shape.sequence, fault["documents"])
-            refuse(layout.cp > 1, f"{title} cuts sequences that cp holds together", "--cp 1")
-            rule = f"{title}: {parts} documents in {shape.sequence} tokens"
-            refuse(parts != fitting or parts < 2, rule, f"documents={max(fitting, 2)}")
+            _check_lengths(fault, settled)
         case "unbucketed" | "unoverlapped":
             alone = layout.dp * layout.cp == 1
             refuse(alone, f"{title}: no gradients are summed, dp and cp are 1", "leave --fault out")
             rule = f"{title} is about gradient buckets, which ZeRO-2 and -3 do not have"
             refuse(settled.options.zero >= 2, rule, "--zero 1")
+
+
+def _check_lengths(fault: Fault, settled: Settled) -> None:
+    title, options, sequence = "--fault unequal-lengths", settled.options, settled.shape.sequence
+    refuse(settled.layout.cp > 1, f"{title} cuts sequences that cp holds together", "--cp 1")
+    most = sequence // 2  # as many documents as tokens would all be of one token
+    rule = f"{title}: {fault['documents']} documents of unequal lengths in {sequence} tokens"
+    refuse(most < 2, rule, "--sequence 64")
+    refuse(fault["documents"] > most, rule, f"documents={most}")
+    rule = f"{title} cuts each micro-batch anew, and --compile would compile the layers anew for each"
+    refuse(options.compile, rule, "leave --compile out")
 
 
 def _check_slow_link(fault: Fault, settled: Settled) -> None:

@@ -20,7 +20,7 @@ from trainer.parallel.offload import HostOptimizer
 from trainer.parallel.pipeline import Pipeline
 from trainer.parallel.slices import Slice
 from trainer.parallel.tensor import cross_entropy
-from trainer.synthetic.injection import Faults
+from trainer.synthetic.injection import Faults, Lengths
 from usp_prof import record
 
 FORMS = {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False, "fused": False}}
@@ -73,6 +73,7 @@ class Update:
         self.settled, self.mesh, self.chunks, self.data = settled, mesh, chunks, data
         options = settled.options
         self.pipeline = Pipeline(settled, mesh["pp"], chunks, data, self.loss) if settled.schedule else None
+        self.packing = faults.packing
         self.blocking = bool(faults.of_kind("blocking-sync"))
         """Whether each pass waits for its loss on all ranks, as some loops do to print it."""
         self.slices = data.slices()
@@ -101,8 +102,10 @@ class Update:
         """Run the update."""
         with record.phase("fwd_bwd"):
             losses = []
+            micro_batches, packed = self.settled.options.micro_batches, self.packing(step)
             for index, (tokens, targets) in enumerate(passes):
-                losses.append(self._pass(tokens, targets, last=index + 1 == len(passes)))
+                lengths = packed[index * micro_batches : (index + 1) * micro_batches]
+                losses.append(self._pass(tokens, targets, lengths, last=index + 1 == len(passes)))
                 if self.blocking:
                     self._print_early(losses[-1])
         with record.mark("dp", "finish"):
@@ -133,11 +136,11 @@ class Update:
         self.optimizer.publish()
         self.data.publish()
 
-    def _pass(self, tokens: torch.Tensor, targets: torch.Tensor, *, last: bool) -> torch.Tensor:
+    def _pass(self, tokens: torch.Tensor, targets: torch.Tensor, lengths: list[Lengths], *, last: bool) -> torch.Tensor:
         if self.pipeline is not None:
-            return self.pipeline.run(tokens, targets, last_round=last)
+            return self.pipeline.run(tokens, targets, lengths, last_round=last)
         with record.phase("forward"):
-            loss = self.loss(self.chunks[0](tokens), targets)
+            loss = self.loss(self.chunks[0](tokens, lengths[0]), targets)
         self.data.begin(0, last=last)
         with record.phase("backward"):
             loss.backward()

@@ -123,14 +123,20 @@ def _check_pace(settled: Settled) -> None:
     wrong = any(not math.isfinite(time) or time < 0 for time in times)
     refuse(wrong, f"--pace {pace}: times are milliseconds from zero up", "--pace 20,20,20")
 
-    # Places in F,I,W,A,E: the fourth time is ring attention's, the fifth the routed experts'.
+    # Places in F,I,W,A,E: the fourth time is of attention where its work varies, the fifth the routed experts'.
     has_ring = settled.layout.cp > 1 and settled.options.cp_method == "ring"
+    has_documents = any(fault.kind == "unequal-lengths" for fault in settled.faults)
     has_experts = settled.shape.experts > 0
-    for place, present, work in ((4, has_experts, "routed experts"), (3, has_ring, "ring attention")):
+    varies = has_ring or has_documents
+    if has_documents and not any(times[3:4]):
+        rule = f"--pace {pace}: documents of unequal lengths differ in attention, the fourth time"
+        fitting = [*times[:3], times[0] or 20.0, *times[4:]]
+        raise OptionError(rule, hint=f"--pace {','.join(f'{time:g}' for time in fitting)}")
+    for place, present, work in ((4, has_experts, "routed experts"), (3, varies, "ring attention")):
         if len(times) > place and times[place] > 0 and not present:
             times[place] = 0.0
-            fitting = ",".join(f"{time:g}" for time in times)
-            raise OptionError(f"--pace {pace}: this run has no {work} to wait for", hint=f"--pace {fitting}")
+            rule = f"--pace {pace}: this run has no {work} to wait for"
+            raise OptionError(rule, hint=f"--pace {','.join(f'{time:g}' for time in times)}")
 
 
 def check_folders(options: Options) -> None:

@@ -6,14 +6,17 @@ import socket
 import threading
 import time
 import timeit
+from datetime import timedelta
 
 import pytest
 import torch
 
+from trainer.build import build
 from trainer.configuration.faults import parse_fault
 from trainer.configuration.load import load_shape
 from trainer.configuration.options import parse
 from trainer.foundation.weight_gradients import Postponed
+from trainer.parallel.mesh import Mesh
 from trainer.rules import settle
 from trainer.synthetic.injection import Drag, Faults
 from trainer.synthetic.pacing import ACHIEVED, Brake, Pace
@@ -32,6 +35,7 @@ def faults(text: str, rank: int = 0) -> Faults:
         ("slow-stage:stage=1", [4, 5, 6, 7]),
         ("slow-host:host=1,hosts=4", [2, 3]),
         ("unequal-lengths:dp=1", [2, 3, 6, 7]),
+        ("unequal-lengths", list(range(8))),
         ("unbucketed", list(range(8))),
     ],
 )
@@ -40,6 +44,45 @@ def test_whom_a_fault_strikes(text: str, ranks: list[int]) -> None:
     kind = text.split(":", maxsplit=1)[0]
     assert struck.truth()[0]["ranks"] == ranks
     assert [bool(faults(text, rank).of_kind(kind)) for rank in range(8)] == [rank in ranks for rank in range(8)]
+
+
+def work(lengths: tuple[int, ...]) -> float:
+    return sum(length**2 for length in lengths) / sum(lengths) ** 2
+
+
+def test_documents_of_a_struck_replica_differ_from_micro_batch_to_micro_batch_and_step_to_step() -> None:
+    struck = faults("unequal-lengths:dp=1,documents=5", rank=2)
+    packed = struck.packing(0) + struck.packing(1)
+    assert len(set(packed)) == 8
+    assert {(len(lengths), sum(lengths), min(lengths) > 0) for lengths in packed} == {(5, 64, True)}
+    assert struck.packing(0) == struck.packing(0)
+    assert struck.packing(0) == faults("unequal-lengths:dp=1,documents=5", rank=7).packing(0), "one replica, one batch"
+    assert struck.packing(0) != faults("unequal-lengths:documents=5", rank=0).packing(0), "another replica, another"
+
+
+def test_documents_of_other_replicas_are_alike_with_the_mean_work_of_those_that_are_drawn() -> None:
+    others = faults("unequal-lengths:dp=1", rank=0)
+    assert len(set(others.packing(0) + others.packing(1))) == 1
+    struck = faults("unequal-lengths:dp=1", rank=2)
+    drawn = [work(lengths) for step in range(200) for lengths in struck.packing(step)]
+    assert sum(drawn) / len(drawn) == pytest.approx(work(others.packing(0)[0]), rel=0.05)
+
+
+@pytest.mark.parametrize("documents", range(2, 33))
+def test_every_document_has_a_token(documents: int) -> None:
+    lengths = faults(f"unequal-lengths:dp=1,documents={documents}").packing(0)[0]
+    assert (len(lengths), sum(lengths), min(lengths) > 0) == (documents, 64, True)
+
+
+def test_no_document_sees_another() -> None:
+    settled = settle(parse(["--dtype", "fp64", "--fault", "unequal-lengths"]), 1)
+    mesh = Mesh.build(settled.layout, 0, set(), timedelta(seconds=10))
+    stage = build(settled, mesh, torch.device("cpu"), Faults(settled, 0)).chunks[0]
+    tokens = torch.arange(64).unsqueeze(0)
+    other_start = torch.where(tokens < 20, tokens + 100, tokens)
+    changed = (stage(tokens, (20, 44)) != stage(other_start, (20, 44))).any(-1).flatten()  # by token
+    assert changed.tolist() == [True] * 20 + [False] * 44
+    assert torch.equal(stage(tokens, (64,)), stage(tokens)), "one document is the whole sequence"
 
 
 def test_when_a_fault_acts() -> None:

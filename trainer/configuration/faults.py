@@ -25,9 +25,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "unoverlapped": {},
     "blocking-sync": {},
     "expert-imbalance": {"expert": 0, "bias": 0.2},
-    "unequal-lengths": {"dp": 0, "documents": 4},
+    "unequal-lengths": {"dp": -1, "documents": 4},
 }
 """Every fault with its settings and their defaults."""
+ONCE = ("unbucketed", "unoverlapped", "blocking-sync", "unequal-lengths")
+"""Those of which a second one would change nothing more."""
 SMALLEST = 1e-6
 LIMITS = {
     "probability": (SMALLEST, 1.0),

@@ -17,6 +17,7 @@ from trainer.parallel.context import positions
 from trainer.parallel.stage import Plan, Stage
 from trainer.parallel.tensor import BlockEdges, RowLinear, SplitLinear, VocabEmbedding
 from trainer.parallel.weights import tie
+from trainer.synthetic.injection import Lengths
 
 again_later = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 """Computes its result again in backward instead of keeping what led to it; nothing here draws random numbers."""
@@ -28,7 +29,7 @@ class Attention(nn.Module):
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
         shape = plan.settled.shape
-        self.edges, self.width, self.documents = BlockEdges(plan), shape.head_dim, plan.documents
+        self.edges, self.width, self.pace = BlockEdges(plan), shape.head_dim, plan.pace
         queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         self.q = SplitLinear(plan, f"{name}.q", shape.hidden, queries, bias=shape.qkv_bias)
         self.k = SplitLinear(plan, f"{name}.k", shape.hidden, keys, bias=shape.qkv_bias)
@@ -39,23 +40,28 @@ class Attention(nn.Module):
         self.core, self.rotates = plan.attention, not shape.learned_positions
         self.recompute = plan.settled.options.recompute == "selective"
 
-    def forward(self, x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
-        """Attend; takes and gives what a rank holds between the blocks."""
+    def forward(self, x: torch.Tensor, rotary: torch.Tensor, lengths: Lengths) -> torch.Tensor:
+        """Attend within each document; takes and gives what a rank holds between the blocks."""
         q, k, v = (self._heads(part) for part in self.edges.project(x, (self.q, self.k, self.v)))
         q, k = self.q_norm(q), self.k_norm(k)
         if self.rotates:
             q, k = rotate(q, rotary), rotate(k, rotary)
-        out = again_later(self._attend, q, k, v) if self.recompute else self._attend(q, k, v)
+        attend = partial(again_later, self._attend) if self.recompute else self._attend
+        out = attend(q, k, v, lengths)
         return self.out(out.permute(2, 0, 1, 3).flatten(2))
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         return x.unflatten(2, (-1, self.width)).permute(1, 2, 0, 3)
 
-    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        if self.documents <= 1:
+    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: Lengths) -> torch.Tensor:
+        if not lengths:
             return self.core(q, k, v)
-        parts = zip(*(x.chunk(self.documents, 2) for x in (q, k, v)), strict=True)
-        return torch.cat([self.core(*part) for part in parts], 2)
+        if self.pace is not None:
+            # A document's attention costs its length squared.
+            share = sum(length**2 for length in lengths) / sum(lengths) ** 2
+            q = self.pace.work(q, self.pace.attention * share)
+        documents = zip(*(x.split(lengths, 2) for x in (q, k, v)), strict=True)
+        return torch.cat([self.core(*document) for document in documents], 2)
 
 
 class Block(nn.Module):
@@ -77,22 +83,22 @@ class Block(nn.Module):
         self.recompute = plan.settled.options.recompute == "full"
         self.pace, self.brake = plan.pace, plan.brake
 
-    def forward(self, x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, rotary: torch.Tensor, lengths: Lengths) -> torch.Tensor:
         """Run the layer, keeping its insides or computing them again in backward."""
         if self.recompute:
             with set_checkpoint_early_stop(self.pace is None):  # the paced wait stands at the layer's very end
-                out, load = again_later(self._run, x, rotary)
+                out, load = again_later(self._run, x, rotary, lengths)
         else:
-            out, load = self._run(x, rotary)
+            out, load = self._run(x, rotary, lengths)
         if isinstance(self.ffn, Experts):
             self.ffn.count(load)
         return out
 
-    def _run(self, x: torch.Tensor, rotary: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _run(self, x: torch.Tensor, rotary: torch.Tensor, lengths: Lengths) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Run the layer; changes no state, so that it may run again. Gives its output and the experts' load."""
         for clock in (self.pace, self.brake):
             x = clock.enter(x) if clock is not None else x
-        x = x + self.attention(self.attention_norm(x), rotary)
+        x = x + self.attention(self.attention_norm(x), rotary, lengths)
         inner = self.ffn_norm(x)
         more, load = self.ffn(inner) if isinstance(self.ffn, Experts) else (self.ffn(inner), None)
         if self.shared is not None:
@@ -117,9 +123,7 @@ class Decoder(Stage):
         settled, shape, cp = plan.settled, plan.settled.shape, plan.mesh["cp"]
         self.edges, self.postponed = BlockEdges(plan), plan.postponed
         self.first, self.last = stage == 0, stage + 1 == settled.stages
-        # Documents of equal length start their positions anew.
         where = positions(shape.sequence, cp.size, cp.rank, settled.options.cp_layout)
-        where %= shape.sequence // plan.documents
         self.embedding = self.positions = self.head = None
         if self.first or (self.last and shape.tied):
             self.embedding = VocabEmbedding(plan, "embedding", shape.vocab, shape.hidden)
@@ -135,13 +139,13 @@ class Decoder(Stage):
                 self.head = SplitLinear(replace(plan, product=LINEAR), "head", shape.hidden, shape.vocab)
         self.rotary = rotary_table(shape, where, plan.dtype).to(plan.device)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run the stage."""
+    def forward(self, x: torch.Tensor, lengths: Lengths = ()) -> torch.Tensor:
+        """Run the stage; `lengths` are of the documents in each sequence, of which positions run on through all."""
         if self.first:
             x = self.embedding(x.t())
             x = x if self.positions is None else self.positions(x)
         for layer in self.layers.values():
-            x = layer(x, self.rotary)
+            x = layer(x, self.rotary, lengths)
         return self._logits(self.edges.enter(self.norm(x))) if self.last else x
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:

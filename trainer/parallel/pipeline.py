@@ -22,6 +22,7 @@ from trainer.foundation.weight_gradients import Job
 from trainer.parallel.data import DataParallel
 from trainer.parallel.mesh import Group
 from trainer.parallel.stage import Stage
+from trainer.synthetic.injection import Lengths
 from usp_prof import record
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.schedule_orders import Action, Kind, Order, order, stage_ranks
@@ -108,8 +109,11 @@ class Pipeline:
         self.message = (local_sequence, settled.micro_batch, settled.shape.hidden)
         self.dtype = settled.compute
 
-    def run(self, tokens: torch.Tensor, targets: torch.Tensor, *, last_round: bool) -> torch.Tensor:
+    def run(
+        self, tokens: torch.Tensor, targets: torch.Tensor, lengths: list[Lengths], *, last_round: bool
+    ) -> torch.Tensor:
         """Run all micro-batches forward and backward; gives the summed loss (zero on ranks without the last stage)."""
+        self.lengths = lengths
         self.tokens, self.targets = tokens.chunk(self.micro_batches), targets.chunk(self.micro_batches)
         self.last_round = last_round
         self.losses: list[torch.Tensor] = []
@@ -137,7 +141,7 @@ class Pipeline:
         module, place = self.chunks[action.stage], (action.stage, action.micro_batch)
         x = self.tokens[action.micro_batch] if module.first else self._take("f", place).requires_grad_()
         with record.pipeline_action("F", stage=action.stage, micro_batch=action.micro_batch):
-            output = module(x)
+            output = module(x, self.lengths[action.micro_batch])
             if module.last:
                 output = self.take_loss(output, self.targets[action.micro_batch])
                 self.losses.append(output.detach())

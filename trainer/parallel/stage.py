@@ -38,8 +38,6 @@ class Plan:
     product: Product
     """How the layers' projections multiply; the head stays in the wider type."""
     attention: ContextAttention
-    documents: int
-    """Into how many documents a sequence is cut on this rank; attention does not look across them."""
     crowd: torch.Tensor | float
     """Added to the router's preferences, to send too many tokens to some experts (a fault)."""
     postponed: Postponed | None

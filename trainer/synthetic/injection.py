@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 
 from trainer.configuration.faults import KINDS, Fault
 from trainer.configuration.settled import Settled
 from trainer.synthetic.slow_link import SlowLink, connections, open_sockets
 from usp_prof import record
+
+Lengths = tuple[int, ...]
+"""Of the documents that a sequence is packed from, in their order; none: it is one document."""
 
 
 def struck(fault: Fault, settled: Settled) -> list[int]:
@@ -22,7 +27,7 @@ def struck(fault: Fault, settled: Settled) -> list[int]:
     strikes: Callable[[int, dict[str, int]], bool] = {
         "slow-host": lambda rank, _: rank * fault["hosts"] // world == fault["host"],
         "slow-stage": lambda _, place: fault["stage"] in settled.held(place["pp"]),
-        "unequal-lengths": lambda _, place: place["dp"] == fault["dp"],
+        "unequal-lengths": lambda _, place: fault["dp"] in {place["dp"], -1},
     }.get(fault.kind, lambda rank, _: named in {rank, -1})
     return [rank for rank in range(world) if strikes(rank, settled.layout.coordinates(rank))]
 
@@ -38,7 +43,8 @@ class Faults:
     """The faults of a run, as they strike this rank."""
 
     def __init__(self, settled: Settled, rank: int) -> None:
-        self.seed = settled.options.seed
+        self.settled, self.seed = settled, settled.options.seed
+        self.replica = settled.layout.coordinates(rank)["dp"]
         self.struck = [(fault, struck(fault, settled)) for fault in settled.faults]
         self.mine = [fault for fault, ranks in self.struck if rank in ranks]
         self.drags: dict[int, Drag] = {}
@@ -85,9 +91,22 @@ class Faults:
             crowd[fault["expert"]] += fault["bias"]
         return torch.tensor(crowd, device=device) if any(crowd) else 0.0
 
-    def documents(self) -> int:
-        """Say into how many documents this rank's sequences are cut."""
-        return max([fault["documents"] for fault in self.of_kind("unequal-lengths")], default=1)
+    def packing(self, step: int) -> list[Lengths]:
+        """Give the lengths of the documents in the sequences of each micro-batch of an update; `()` is one document.
+
+        Where the fault strikes, cuts are drawn for each micro-batch. Attention grows with the squares of the lengths,
+        so it then costs more in one than in another. Elsewhere all micro-batches are packed alike, for the same mean.
+        """
+        options, sequence = self.settled.options, self.settled.shape.sequence
+        passes = options.accumulate * options.micro_batches
+        fault = next((fault for fault, _ in self.struck if fault.kind == "unequal-lengths"), None)
+        if fault is None:
+            return [()] * passes
+        if fault not in self.mine:
+            return [_usual_lengths(sequence, fault["documents"])] * passes
+        return [
+            _lengths([self.seed, step, self.replica, index], sequence, fault["documents"]) for index in range(passes)
+        ]
 
     def opened(self, axes: tuple[str, ...]) -> Callable[[], None] | None:
         """Slow the links that a group has opened since the last call, if it serves a slow axis.
@@ -106,6 +125,23 @@ class Faults:
             connections(self._sockets - known), bytes_per_second=int(slowest * 1e6 / 8), delay_seconds=delay
         )
         return link.hold if delay else None
+
+
+def _lengths(seed: list[int], sequence: int, documents: int) -> Lengths:
+    """Draw where a sequence is cut into documents; all cuts are as likely."""
+    cuts = 1 + np.random.default_rng(seed).choice(sequence - 1, documents - 1, replace=False)
+    return tuple(np.diff([0, *np.sort(cuts), sequence]).tolist())
+
+
+def _usual_lengths(sequence: int, documents: int) -> Lengths:
+    """Cut a sequence into a long document and equal short ones, whose squares add up to the mean over drawn cuts.
+
+    For n documents drawn so, the squares of their shares of the sequence add up to 2 / (n + 1) in the mean. A share x
+    and n - 1 equal ones give x^2 + (1 - x)^2 / (n - 1), which is the same for the x below: 0.59 for four documents.
+    """
+    long = (1 + (documents - 1) / math.sqrt(documents + 1)) / documents
+    cuts = np.rint(sequence * np.linspace(long, 1, documents)).astype(int)
+    return tuple(np.diff([0, *cuts]).tolist())
 
 
 def _sleep(what: str, milliseconds: float) -> None:

@@ -61,7 +61,10 @@ class Pace(LayerTimer):
     input_gradient: float
     weight_gradient: float
     attention: float = 0.0
-    """Of ring attention, forward, when the ranks' shares are equal; beside the rest of the layer."""
+    """Of attention, forward, where its work varies; beside the rest of the layer.
+
+    Of a ring when the ranks' shares are equal, of packed documents when the sequence is one document.
+    """
     experts: float = 0.0
     """Of the routed experts, forward, when loads are equal; beside the rest of the layer."""
     drag: Drag | None = None
@@ -72,13 +75,15 @@ class Pace(LayerTimer):
     """Seconds of the layer's present pass that chunks of its products have waited for already."""
 
     @classmethod
-    def of(cls, device: str, shape: ModelShape, tokens: int, documents: int = 1) -> Pace:
+    def of(cls, device: str, shape: ModelShape, tokens: int, *, attention_apart: bool = False) -> Pace:
         """Derive the waits from a layer's arithmetic, or take ``F,I,W[,A[,E]]`` in milliseconds as given."""
         if device in ACHIEVED:
             projections = 2.0 * (shape.layer_parameters(shape.top_k) - 2 * shape.hidden) * tokens
-            attention = 2.0 * shape.heads * shape.head_dim * shape.sequence * tokens / documents
+            attention = 2.0 * shape.heads * shape.head_dim * shape.sequence * tokens
             second = ACHIEVED[device]
-            return cls((projections + attention) / second, (projections + 2 * attention) / second, projections / second)
+            apart = attention if attention_apart else 0.0
+            forward, input_gradient = projections + attention - apart, projections + 2 * (attention - apart)
+            return cls(forward / second, input_gradient / second, projections / second, apart / second)
         try:
             times = [float(part) / 1e3 for part in device.split(",")]
         except ValueError:

@@ -11,7 +11,7 @@ from usp_prof.analyses.measures.lateness import COVERS, Why
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.proof import longest, slowest_step
-from usp_prof.findings.rules.uneven_work import everywhere
+from usp_prof.findings.rules.uneven_work import evened, everywhere, has_longer_sequences
 from usp_prof.model.edit import Edit
 from usp_prof.model.health import spans
 from usp_prof.replay.build import graph_of
@@ -42,8 +42,9 @@ class SlowRank:
         its peers (same pipeline stage, all other coordinates free), and does so in four of five steps. Repeats of one
         kernel on one machine differ by 1 to 2 %, and boards of one model by up to about 3 %: 5 % is neither. A rank
         that takes longer only in some of what it does between the calls of an expert or context group has more work
-        instead: see `uneven-experts` and `uneven-sequence`. Several slow ranks (a slow machine) are one finding, since
-        mending one of them gains nothing.
+        instead: see `uneven-experts` and `uneven-sequence`. So has one of which some micro-batches take longer, forward
+        and backward alike, and others do not: see `unequal-lengths`. Several slow ranks (a slow machine) are one
+        finding, since mending one of them gains nothing.
 
     Why it costs time
         All other ranks of its groups wait in every collective until it arrives. The wait shows as long communication on
@@ -60,8 +61,7 @@ class SlowRank:
         and its host's thinking, pauses and launches (`rank_as_peers`).
 
     When it is wrong
-        When the rank has more work by design (experts, uneven sequence lengths, an uneven cut of layers within a
-        stage).
+        When the rank has more work by design in all its micro-batches (an uneven cut of layers within a stage).
     """
 
     CODE = "slow-rank"
@@ -76,6 +76,7 @@ class SlowRank:
             each for each in slowness(tables, graph).values() if each.ratio >= SLOW_COMPUTE and _steady(graph, each)
         ]
         slow = [each for each in slow if everywhere(tables, graph, each.rank) >= 1 + (each.ratio - 1) / 2]
+        slow = [each for each in slow if not has_longer_sequences(tables, each.rank, each.peers, each.ratio)]
         if not slow:
             return
         worst = max(slow, key=lambda each: (each.ratio, -each.rank))
@@ -205,7 +206,8 @@ class LateRank:
 
     How the gain is predicted
         The run is replayed with all that the rank does, step by step, as long as its peers take in the median: compute,
-        and its host's thinking, pauses and launches (`rank_as_peers`). How late it is, is evidence and not the gain.
+        and its host's thinking, pauses and launches (`rank_as_peers`). How late it is, is evidence and not the gain. A
+        rank with longer sequences shares its work evenly with its replicas instead (`even_work`).
 
     When it is wrong
         When the rank has more work by design. A rank without peers (alone in its pipeline stage) is not judged: its
@@ -226,18 +228,23 @@ class LateRank:
         with_peers = slowness(tables, graph)
         for culprit in found.culprits:
             if culprit.rank in with_peers:
-                yield _draft(tables, graph, culprit)
+                yield _draft(tables, graph, culprit, with_peers[culprit.rank])
 
 
-def _draft(tables: TableSet, graph: Graph, culprit: Culprit) -> Draft:
+def _draft(tables: TableSet, graph: Graph, culprit: Culprit, beside: Slowness) -> Draft:
     often = "" if culprit.persistent else " in some steps"
-    cause = PAUSES if _is_paused(tables, graph, culprit) else CAUSES[culprit.why]
+    why = culprit.why
+    edit = Edit("rank_as_peers", str(culprit.rank))
+    is_busy = why in {Why.SLOW_COMPUTE, Why.MORE_WORK}
+    if is_busy and has_longer_sequences(tables, beside.rank, beside.peers, beside.ratio):
+        why, edit = Why.MORE_WORK, evened(graph)  # its work does not go away, but others can take a part of it
+    cause = PAUSES if _is_paused(tables, graph, culprit) else CAUSES[why]
     nodes = graph.nodes
     own = (nodes.rank == culprit.rank) & np.isin(nodes.step, culprit.steps)
     return Draft(
         f"rank {culprit.rank} is late for {culprit.axis} calls{often}: {cause}",
         # Its lateness shows on an axis, and is of one only where that axis' link is slow.
-        {"rank": culprit.rank} | ({"axis": culprit.axis} if culprit.why is Why.SLOW_LINK else {}),
+        {"rank": culprit.rank} | ({"axis": culprit.axis} if why is Why.SLOW_LINK else {}),
         {
             "late_on": culprit.axis,
             "cost_ns": round(culprit.cost_ns),
@@ -246,8 +253,8 @@ def _draft(tables: TableSet, graph: Graph, culprit: Culprit) -> Draft:
             **{f"{part.replace(' ', '_')}_over_peers_ns": over for part, over in culprit.evidence.items()},
             **slowest_step(graph, own),
         },
-        Edit("rank_as_peers", str(culprit.rank)),
-        ADVICE[culprit.why],
+        edit,
+        ADVICE[why],
         covers=SAYS_WHY,
         rows=proof.largest("calls", f"late_rank = {culprit.rank}", "wait_ns"),
     )

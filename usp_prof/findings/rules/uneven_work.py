@@ -20,13 +20,15 @@ from usp_prof.replay.node_work import BACKWARD, FORWARD, work_of
 from usp_prof.whatif.edits.balance import shares
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from usp_prof.model.finding import PlainMap
-    from usp_prof.replay.graph import Graph
+    from usp_prof.replay.graph import Graph, Ints
     from usp_prof.tables.table_set import TableSet
+
+    Floats = NDArray[np.float64]
 
 
 UNEVEN = 1.08
@@ -136,6 +138,8 @@ class UnevenSequence:
 
 
 VARIES, TOGETHER, FEWEST = 0.05, 0.9, 8
+BY_CHANCE = 2.0
+"""Standard errors by which the mean of a rank's micro-batches may lie above that of its peers' by chance."""
 AXES = (Axis.DP, Axis.DP_SHARD, Axis.DP_REPLICATE)
 
 
@@ -174,23 +178,18 @@ class UnequalLengths:
     def look(tables: TableSet) -> Iterable[Draft]:
         """Correlate forward and backward of micro-batches."""
         graph = graph_of(tables)
-        axis = next((each for each in AXES if graph.on_axis(str(each)).any()), None)
-        passes = _passes(graph, tables)
-        if axis is None or len(passes) < 1:
-            return
-        forward, backward, row = passes.T
-        if len(forward) < FEWEST or min(forward.std(), backward.std()) < VARIES:
-            return
-        together = float(np.corrcoef(forward, backward)[0, 1])
-        if together >= TOGETHER:
-            longest = int(row[np.argmax(forward)])
+        axis = _replicas(graph)
+        passes = passes_of(tables)
+        if axis is not None and len(passes.rank) >= FEWEST and passes.together >= TOGETHER:
+            longest = int(passes.node[np.argmax(passes.forward)])
             begin, end = int(graph.nodes.start[longest]), int(graph.nodes.end[longest])
+            variation = float(passes.forward.std())
             yield Draft(
                 "forward and backward of micro-batches vary together",
                 {"axis": str(axis)},
-                {"correlation": together, "variation": float(forward.std()), "micro_batches": len(forward)}
+                {"correlation": passes.together, "variation": variation, "micro_batches": len(passes.rank)}
                 | dict(spot(graph, longest, begin, end)),
-                Edit("even_work", str(axis), (("per", "step"),)),
+                evened(graph),
                 "give each replica the same sum of squared lengths",
                 least_gain=0.03,
                 rows=proof.largest(
@@ -200,29 +199,105 @@ class UnequalLengths:
             )
 
 
-def _passes(graph: Graph, tables: TableSet) -> np.ndarray:
-    """Give for each micro-batch forward and backward over the mean of its rank, stage and step, and a node of it."""
+def _replicas(graph: Graph) -> Axis | None:
+    return next((each for each in AXES if graph.on_axis(str(each)).any()), None)
+
+
+def evened(graph: Graph) -> Edit:
+    """Share the work of each step evenly among replicas."""
+    return Edit("even_work", str(_replicas(graph) or Axis.DP), (("per", "step"),))
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Micro-batches in the steps and stages that have several: one entry each."""
+
+    rank: Ints
+    forward: Floats
+    """Time of its forward over the mean of its rank, stage and step."""
+    backward: Floats
+    duration: Ints
+    """Forward and backward, in ns."""
+    node: Ints
+    """The first node of it."""
+
+    @property
+    def together(self) -> float:
+        """Give the correlation of forward and backward; 0 where they hardly vary."""
+        if not len(self.rank) or min(self.forward.std(), self.backward.std()) < VARIES:
+            return 0.0
+        return float(np.corrcoef(self.forward, self.backward)[0, 1])
+
+    def of(self, ranks: Sequence[int]) -> Passes:
+        """Give those of some ranks."""
+        own = np.isin(self.rank, ranks)
+        return Passes(self.rank[own], self.forward[own], self.backward[own], self.duration[own], self.node[own])
+
+
+def passes_of(tables: TableSet) -> Passes:
+    """Measure forward and backward of each micro-batch."""
+    return tables.memo("micro-batch passes", lambda: _measure_passes(graph_of(tables), tables))
+
+
+def _measure_passes(graph: Graph, tables: TableSet) -> Passes:
     work, nodes = work_of(tables), graph.nodes
-    rows = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (work.micro_batch >= 0) & (nodes.step >= 0))
+    rows = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0))
     rows = rows[(work.phase[rows] == FORWARD) | (work.phase[rows] == BACKWARD)]
+    has_actions = bool((work.micro_batch[rows] >= 0).any())
+    if has_actions:
+        rows = rows[work.micro_batch[rows] >= 0]
     if not len(rows):
-        return np.zeros((0, 3))
+        nothing = np.zeros(0, np.int64)
+        return Passes(nothing, nothing.astype(float), nothing.astype(float), nothing, nothing)
     places = (nodes.rank[rows], work.stage[rows], nodes.step[rows])
-    group = group_codes(*places, work.micro_batch[rows])
+    group = group_codes(*places, work.micro_batch[rows] if has_actions else _pass_number(graph, work.phase, rows))
     one = first_rows(group)
-    times = [
+    forward, backward = (
         np.bincount(group, np.where(work.phase[rows] == phase, nodes.duration[rows], 0))
         for phase in (FORWARD, BACKWARD)
-    ]
-    first = rows[one]
+    )
+    # By micro-batch: the code of its rank, stage and step, of which there must be several to compare.
     home = group_codes(*(each[one] for each in places))
     good = np.bincount(home)[home] > 1
     relative = []
-    for each in times:
+    for each in (forward, backward):
         mean = (np.bincount(home, each) / np.bincount(home))[home]
         good &= mean > 0
         relative.append(each / np.maximum(mean, 1))
-    return np.stack([*relative, first.astype(float)], axis=1)[good]
+    duration = (forward + backward).astype(np.int64)
+    return Passes(nodes.rank[rows[one]][good], relative[0][good], relative[1][good], duration[good], rows[one][good])
+
+
+def _pass_number(graph: Graph, phase: Ints, rows: Ints) -> Ints:
+    """Give passes numbers where no pipeline marks them: the next begins where forward follows backward.
+
+    F F B B F B  gives  0 0 0 0 1 1.
+    """
+    nodes = graph.nodes
+    order = np.lexsort((nodes.start[rows], nodes.step[rows], nodes.rank[rows]))
+    is_forward = phase[rows[order]] == FORWARD
+    begins = np.append(False, is_forward[1:] & ~is_forward[:-1])
+    number = np.empty(len(rows), np.int64)
+    number[order] = np.cumsum(begins)  # counts on over ranks and steps, which are told apart anyway
+    return number
+
+
+def has_longer_sequences(tables: TableSet, rank: int, peers: Sequence[int], ratio: float) -> bool:
+    """Say whether a rank that is slower than its peers only has longer sequences in some micro-batches.
+
+    Forward and backward vary together over all ranks, and either the rank is over its peers by no more than chance
+    makes of so many micro-batches; or its own vary so too, and its shortest are not half as much over its peers'
+    shortest as it is over them in all.
+    """
+    passes = passes_of(tables)
+    own, others = passes.of([rank]), passes.of(peers)
+    if len(passes.rank) < FEWEST or passes.together < TOGETHER or not len(own.rank) or not len(others.rank):
+        return False
+    error = sum(float(each.duration.var()) / len(each.rank) for each in (own, others)) ** 0.5
+    if float(own.duration.mean() - others.duration.mean()) <= BY_CHANCE * error:
+        return True
+    shortest, usual = (float(np.quantile(each.duration, BEST)) for each in (own, others))
+    return own.together >= TOGETHER and shortest < (1 + (ratio - 1) / 2) * usual
 
 
 # The rank with more than an equal share of its group's work, and whether it is slow in all that it does.
