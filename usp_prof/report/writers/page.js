@@ -2,6 +2,7 @@
 // Charts are drawn in the light theme; what differs in the dark one travels beside each as a list of places and values.
 (() => {
   const root = document.documentElement;
+  const views = new Map(); // Bokeh's view of each chart that is drawn
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
 
   function patched(item, patch) {
@@ -17,7 +18,8 @@
     const id = target.dataset.chart;
     const item = read("chart-" + id);
     target.replaceChildren();
-    await Bokeh.embed.embed_item(root.dataset.theme === "dark" ? patched(item, read("dark-" + id)) : item, target);
+    const drawn = await Bokeh.embed.embed_item(root.dataset.theme === "dark" ? patched(item, read("dark-" + id)) : item, target);
+    views.set(target, drawn.roots[0]);
     target.dataset.drawn = root.dataset.theme;
   }
 
@@ -49,31 +51,15 @@
   }
   window.addEventListener("load", () => idle(drawRest));
 
-  // On paper a copy of each chart's canvas stands for it, as wide as the sheet allows: charts keep the width at which they
-  // were drawn, and Chromium shrinks the whole document until the widest of them fits.
-  const allIn = (root) => [...root.querySelectorAll("*")].flatMap((item) => [item, ...(item.shadowRoot ? allIn(item.shadowRoot) : [])]);
-  const isText = (item) => !item.childElementCount && item.textContent.trim() && !["STYLE", "SCRIPT"].includes(item.tagName);
-
+  // On paper a picture of each chart stands for it, as wide as the sheet allows: charts keep the width at which they were
+  // drawn, and Chromium shrinks the whole document until the widest of them fits. Bokeh's own export draws the picture.
   function copyForPaper(chart) {
-    const items = allIn(chart).filter((item) => item.getBoundingClientRect().width);
-    const canvases = items.filter((item) => item.tagName === "CANVAS" && item.width && item.height);
-    if (!canvases.length) return;
-    const widest = canvases.reduce((most, canvas) => (canvas.width > most.width ? canvas : most));
-    const copy = Object.assign(document.createElement("canvas"), { width: widest.width, height: widest.height });
-    const paint = copy.getContext("2d"), whole = widest.getBoundingClientRect(), scale = widest.width / whole.width;
-    const placeOf = (item) => {
-      const place = item.getBoundingClientRect();
-      return [place.left - whole.left, place.top - whole.top, place.width, place.height];
-    };
-    paint.scale(scale, scale);
-    for (const canvas of canvases) paint.drawImage(canvas, ...placeOf(canvas)); // the plot's layers, a legend's swatches
-    for (const item of items.filter(isText)) { // a legend's labels are elements
-      const [left, top, , height] = placeOf(item), style = getComputedStyle(item);
-      Object.assign(paint, { font: style.font, fillStyle: style.color, textBaseline: "middle" });
-      paint.fillText(item.textContent, left, top + height / 2);
-    }
-    copy.className = "paper";
-    copy.style.width = `${(100 * whole.width) / chart.clientWidth}%`;
+    const view = views.get(chart);
+    if (!view) return;
+    const drawn = view.export("png").canvas, { width, height } = drawn;
+    const copy = Object.assign(document.createElement("canvas"), { className: "paper", width, height });
+    copy.getContext("2d").drawImage(drawn, 0, 0); // printed itself, it would make the whole sheet a masked group
+    copy.style.width = `${(100 * view.bbox.width) / chart.clientWidth}%`;
     chart.append(copy);
   }
 
