@@ -263,10 +263,11 @@ def ask_plans(question: Question) -> Future[Plans]:
     )
 
 
-def ask_front(plans: Plans) -> Future[Chart]:
+def ask_front(learnt: Calibration | None, plans: Plans) -> Future[Chart]:
     """Ask for the chart of plans; it is made once, so that the browser draws it once."""
     return worker.ask(
-        ("front", question_key(plans.question)), lambda: Chart("Speed over memory", plan_answer.points(plans))
+        ("front", learnt is None, question_key(plans.question)),
+        lambda: Chart("Speed over memory", plan_answer.points(learnt, plans)),
     )
 
 

@@ -45,6 +45,7 @@ from usp_prof.gate.comparison import compare as compare_runs
 from usp_prof.gate.measured import Measured
 from usp_prof.inputs.discovery import discover
 from usp_prof.learn import course
+from usp_prof.learn.comparison import outcome as outcome_of_lesson
 from usp_prof.learn.course import commands as commands_of_lesson
 from usp_prof.learn.course import comparison as comparison_of_lesson
 from usp_prof.learn.lessons import Lesson

@@ -43,6 +43,7 @@ def _style(room: Room) -> None:
         "[data-testid='stButtonGroup']>div{flex-wrap:wrap}"
         f":is(button[kind^='primary'],button[kind^='primary'] *){{color:{ink_on(colors.accent)}}}"
         "h1.usp-verdict{font-size:1.35rem;font-weight:600;line-height:1.35;padding:0;margin:0;max-width:75rem}"
+        "h1.usp-verdict code{font-size:.85em;font-weight:500}"
         f".st-key-now{{position:sticky;top:0;z-index:9;background:{colors.background};padding:.4rem 0}}"
         ".st-key-rooms{border-bottom:1px solid rgba(128,128,128,.3)}"
         ".st-key-rooms a p{font-size:1rem;font-weight:600}"

@@ -209,14 +209,14 @@ def rank_apart(waited: Mapping[Key, Number], span: Number) -> Key | None:
 def memory(document: Document, learnt: Calibration | None = None) -> str:
     """Say whether it fits where the device is known: how much is in use at the peak, on which rank, what is left.
 
-    Where that was not recorded, what the planner predicts stands first.
+    Where that was not recorded, what the planner predicts is the answer.
     """
     figures = Figures(document.values)
     peaks = figures.along("peak_memory", "rank")
     if not peaks:
-        return (
-            f"{'' if figures.whole('taken_memory') is not None else _predicted_peak(learnt)}{sentences.memory(figures)}"
-        )
+        if learnt is not None and figures.whole("taken_memory") is None:
+            return _predicted_peak(learnt)
+        return sentences.memory(figures)
     rank, peak_bytes = sentences.largest(peaks)
     peak, headroom = quantity(peak_bytes, Unit.BYTES), figures.at("memory_headroom", rank=rank)
     if headroom is None:
@@ -225,15 +225,15 @@ def memory(document: Document, learnt: Calibration | None = None) -> str:
     return f"It fits: rank {rank} is the fullest with {peak} in use at its peak; {left} of its device were never held."
 
 
-def _predicted_peak(learnt: Calibration | None) -> str:
-    if learnt is None:
-        return ""
+def _predicted_peak(learnt: Calibration) -> str:
+    """Say by prediction whether it fits."""
     need, device = learnt.prediction.footprint.total_bytes, learnt.cluster.memory_bytes
-    text = f"The planner predicts {quantity(need, Unit.BYTES)} for the fullest rank"
+    filled = quantity(need, Unit.BYTES)
     if not isfinite(device):
-        return f"{text}. "
-    fits = "it fits" if need <= device else "it does not fit"
-    return f"{text} of {quantity(device, Unit.BYTES)}: {fits}. "
+        return f"Predicted, not measured: the fullest rank needs {filled}; how much its device has is not known."
+    answer = "it fits" if need <= device else "it does not fit"
+    room = quantity(device, Unit.BYTES)
+    return f"Predicted, not measured: {answer}. The fullest rank needs {filled} of the device's {room}."
 
 
 def suggestions(document: Document) -> str:

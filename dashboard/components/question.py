@@ -45,8 +45,9 @@ SHAPE = {
 
 def ask_question(learnt: Calibration | None) -> Question:
     """Show what is chosen of model, devices, batch, device and type; what stays as it is, is no part of the address."""
-    model = _model(learnt)
-    devices_column, batch_column, device_column, dtype_column = st.columns(4)
+    model_column, devices_column, batch_column, device_column, dtype_column = st.columns([2, 1.2, 1.2, 1.6, 1])
+    with model_column:
+        name = _model_name(learnt)
     recorded = learnt.configuration if learnt is not None else None
     with devices_column:
         devices = _whole("Devices", "devices", 1, MOST_DEVICES, recorded.devices if recorded else USUAL_DEVICES)
@@ -58,6 +59,7 @@ def ask_question(learnt: Calibration | None) -> Question:
     dtypes = (usual, *(dtype for dtype in DTYPES if dtype != usual))
     dtype = dtype_column.selectbox("Type", dtypes, dtypes.index(state.word("dtype", dtypes)))
     state.keep("dtype", None if dtype == usual else dtype)
+    model = _model(name, learnt)
     if learnt is not None and device == AS_RECORDED:
         return Question(model, learnt.cluster, devices, batch, dtype, profile=learnt.profile)
     known = cluster_of_device(device, dtype)
@@ -69,19 +71,22 @@ def ask_question(learnt: Calibration | None) -> Question:
     return Question(model, cluster, devices, batch, dtype, profile=profile)
 
 
-def _model(learnt: Calibration | None) -> ModelEntry:
-    """Choose the model: the recorded one, a known name, or a shape."""
+def _model_name(learnt: Calibration | None) -> str:
+    """Choose whose model it is: the recorded one, a known name, or a shape."""
     usual = AS_RECORDED if learnt is not None else USUAL_MODEL
     names = (usual, *(name for name in (*known_models(), OWN) if name != usual))
-    model_column, sequence_column = st.columns([3, 1])
-    name = model_column.selectbox(
-        "Model (type to search)", names, names.index(state.word("model", names)), help="or choose own shape"
+    name: str = st.selectbox(
+        "Model", names, names.index(state.word("model", names)), help="type to search, or choose own shape"
     )
     state.keep("model", None if name == usual else name)
+    return name
+
+
+def _model(name: str, learnt: Calibration | None) -> ModelEntry:
+    """Give the model; of one that was not recorded ask for the length of a sequence, and for a shape of its own."""
     if learnt is not None and name == AS_RECORDED:
         return learnt.model
-    with sequence_column:
-        sequence = _whole("Tokens of a sequence", "sequence", 1, MOST_TOKENS, USUAL_SEQUENCE)
+    sequence = _whole("Tokens of a sequence", "sequence", 1, MOST_TOKENS, USUAL_SEQUENCE)
     return _own_shape(sequence) if name == OWN else model_named(name, sequence)
 
 

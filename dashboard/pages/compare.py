@@ -40,6 +40,8 @@ def draw() -> None:
     pair = wait(data.ask_comparison(first, second)).pairs[0]
     dark = state.is_dark()
     verdict(comparison_answer.verdict(pair, names[first], names[second]))
+    if pair.doubts:
+        st.warning(state.plain("; ".join(str(doubt) for doubt in pair.doubts)))
     why = comparison_answer.waterfall(pair, names[first], names[second])
     picture = wait(data.ask_picture(f"compare {second}", first, EVERYTHING, lambda: comparison_answer.picture(pair)))
     for block in (*why.blocks[:1], picture):

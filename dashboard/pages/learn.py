@@ -6,7 +6,15 @@ import streamlit as st
 
 from .. import data, state
 from ..components.blocks import folded, verdict
-from ..engine import Lesson, all_lessons, commands_of_lesson, comparison_of_lesson, course, lesson_named
+from ..engine import (
+    Lesson,
+    all_lessons,
+    commands_of_lesson,
+    comparison_of_lesson,
+    course,
+    lesson_named,
+    outcome_of_lesson,
+)
 from ..state import Page, Room
 
 
@@ -28,16 +36,16 @@ def _first(lessons: tuple[Lesson, ...]) -> str:
 
 def _show(lesson: Lesson) -> None:
     """Show one lesson from top to bottom."""
-    verdict(lesson.title)
-    st.caption(f"Read with the playbook's *{lesson.playbook}*.")
+    figures = course.recorded().get(lesson.name)
+    verdict((outcome_of_lesson(lesson, figures) if figures is not None else "") or lesson.title)
+    _pictures(lesson)
+    st.caption(lesson.look)
     text, action = st.columns([3, 2], gap="large")
     text.markdown(lesson.what)
+    text.caption(f"Read with the playbook's *{lesson.playbook}*.")
     with action:
-        _record(lesson)
         _links(lesson)
-    st.markdown(f"**What it looks like.** {lesson.look}")
-    _pictures(lesson)
-    figures = course.recorded().get(lesson.name)
+        _record(lesson)
     if figures is not None:
         st.markdown("**What it comes to**")
         st.markdown(comparison_of_lesson(lesson, figures))
@@ -76,14 +84,14 @@ def _open_runs(lesson: Lesson) -> dict[str, int]:
 
 
 def _pictures(lesson: Lesson) -> None:
-    """Show what was recorded for the course, two beside each other; all of a lesson have one time scale."""
+    """Show what was recorded for the course, one above the other: all of a lesson have one time scale."""
     drawn = {run.name: course.picture(lesson, run.name) for run in lesson.runs}
     if not all(drawn.values()):
         st.caption("No picture of it was recorded for the course yet.")
         return
-    for start in range(0, len(lesson.runs), 2):
-        for place, run in zip(st.columns(2), lesson.runs[start : start + 2], strict=False):
-            place.image(drawn[run.name], caption=f"{run.name}: {run.title}", width="stretch")
+    for run in lesson.runs:
+        st.markdown(f"**{run.name}**: {run.title}")
+        st.image(drawn[run.name], width="stretch")
 
 
 LEARN = Page("Learn", "learn", draw, Room.LEARN, needs_run=False)

@@ -33,6 +33,8 @@ from ..work import wait, worker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from streamlit.delta_generator import DeltaGenerator
+
     from ..engine import Calibration, Document, Plan, Published, Question, Section, SweepRow
 
 
@@ -82,8 +84,9 @@ def _draw(first: str) -> None:
         draw_configuration(question, lambda: _trainer(learnt))
         return
     plans = wait(data.ask_plans(question))
-    with place:
-        verdict(plan_answer.verdict(learnt, plans))
+    if tab == BEST or not plans.best or _is_doubtful(learnt, question):
+        with place:
+            verdict(plan_answer.verdict(learnt, plans))
     show(plan_answer.basis(learnt, plans), "plan-basis", state.is_dark())
     if not plans.best:
         st.info("Choose more devices, or a device with more memory.")
@@ -92,7 +95,7 @@ def _draw(first: str) -> None:
     elif tab == BEST:
         _best(learnt, plans)
     else:
-        _sweep(plans)
+        _sweep(plans, place)
 
 
 def _trainer(learnt: Calibration | None) -> str:
@@ -107,10 +110,14 @@ def _trainer(learnt: Calibration | None) -> str:
 
 def _doubted(learnt: Calibration | None, question: Question) -> bool:
     """Say in red where the recorded step itself is missed by so much that only an order means something."""
-    if learnt is None or not plan_answer.is_doubtful(question, learnt):
+    if learnt is None or not _is_doubtful(learnt, question):
         return False
     st.error(plan_answer.doubt(learnt))
     return True
+
+
+def _is_doubtful(learnt: Calibration | None, question: Question) -> bool:
+    return learnt is not None and plan_answer.is_doubtful(question, learnt)
 
 
 def _order(learnt: Calibration | None, plans: Plans) -> None:
@@ -126,8 +133,9 @@ def _order(learnt: Calibration | None, plans: Plans) -> None:
 
 def _best(learnt: Calibration | None, plans: Plans) -> None:
     """Draw the plans that fit, and one of them."""
-    front = wait(data.ask_front(plans))
+    front = wait(data.ask_front(learnt, plans))
     show(front, "plan-front", state.is_dark())
+    st.caption("Point at a dot for its configuration: dp2 tp4, 2x1 are two micro-batches of one sequence each.")
     shown = plans.best[:MOST_PLANS]
     picked, trainer = _one(learnt, plans, shown)
     folded(
@@ -164,7 +172,8 @@ PLAN = Page("Plan", "plan", draw_plan, Room.PREDICT, _no_plan, needs_run=False)
 # Sweep: how a figure changes from configuration to configuration, as a heat map over any two degrees.
 
 
-def _sweep(plans: Plans) -> None:
+def _sweep(plans: Plans, top: DeltaGenerator) -> None:
+    """Draw the map, its sentence at the top of the page."""
     down_column, across_column, figure_column = st.columns(3)
     down = _axis(down_column, "Down", "down", GRID_AXES)
     # The second axis comes first, so that the default is not the one that goes down.
@@ -174,14 +183,18 @@ def _sweep(plans: Plans) -> None:
     figure = figure_column.selectbox("Figure", figures, figures.index(state.word("figure", figures)))
     state.keep("figure", None if figure == figures[0] else figure)
     heat_map = plan_answer.sweep_section(plans, down, across, figure)
-    for number, block in enumerate(heat_map.blocks):
+    with top:
+        verdict(plan_answer.sweep_verdict(plans, down, across, figure))
+    *drawn, listed = heat_map.blocks
+    for number, block in enumerate(drawn):
         show(block, f"sweep-{number}", state.is_dark())
+    folded("sweep-cells", "The plan of each cell", lambda: show(listed, "sweep-cells", state.is_dark()))
     if data.run_count():
         choice = f"{data.question_key(plans.question)} {down} {across} {figure}"
         offer(SWEEP, state.current().run, choice, lambda: (heat_map,))
 
 
-def _axis(place: st.delta_generator.DeltaGenerator, label: str, name: str, offered: tuple[str, ...]) -> str:
+def _axis(place: DeltaGenerator, label: str, name: str, offered: tuple[str, ...]) -> str:
     chosen: str = place.selectbox(label, offered, offered.index(state.word(name, offered)))
     state.keep(name, None if chosen == offered[0] else chosen)
     return chosen

@@ -30,7 +30,7 @@ EXAMPLE = """SELECT rank, axis, op, count(*) AS parts, sum(dur_ns) / 1e6 AS ms
 FROM collectives GROUP BY ALL ORDER BY ms DESC"""
 OWN = "one of your own"
 QUESTIONS = {
-    "Time in collectives by axis and kind": EXAMPLE,
+    "Time in collectives by rank, axis and kind": EXAMPLE,
     "The longest kernels": """SELECT name, count(*) AS calls, sum(dur_ns) / 1e6 AS ms
 FROM kernels GROUP BY name ORDER BY ms DESC LIMIT 50""",
     "Calls that wait longest, and for whom": """SELECT axis, op, late_rank, (last_ns - first_ns) / 1e6 AS wait_ms
@@ -101,7 +101,7 @@ def _question() -> str:
         state.keep("sql", asked if asked != EXAMPLE else None)
         st.rerun()
     with st.form("query", border=False):
-        text: str = st.text_area("SQL (DuckDB)", asked, height=140, max_chars=MOST_LETTERS, key=f"sql-{hash(asked)}")
+        text: str = st.text_area("SQL (DuckDB)", asked, height=110, max_chars=MOST_LETTERS, key=f"sql-{hash(asked)}")
         st.form_submit_button("Run", type="primary")
     name = right.text_input("Save it as", key=f"save-{len(saved)}", max_chars=40, placeholder="a name, for this visit")
     if name and name not in QUESTIONS:

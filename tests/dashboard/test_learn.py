@@ -44,6 +44,12 @@ def test_a_lesson_is_shown_with_its_text_and_its_command(name: str) -> None:
     assert ("**What it comes to**" in texts) == (name in recorded())
 
 
+def test_a_lesson_opens_with_what_its_runs_show() -> None:
+    said = drawn("learn", lesson="interleaved").get("html")[0].proto.body
+    assert "Interleaving makes the bubble smaller by at least a quarter: " in said
+    assert "(interleaved) instead of " in said
+
+
 def test_an_unknown_lesson_in_the_address_shows_the_first() -> None:
     assert drawn("learn", lesson="<script>").selectbox[0].value == "ring"
 

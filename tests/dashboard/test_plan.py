@@ -15,6 +15,7 @@ from dashboard import data
 from dashboard.pages.plan import PUBLISHED_VARIABLE, SWEEPS_VARIABLE
 from dashboard.report import Answer, recorded_question, written
 from usp_prof.model.footprint import Footprint
+from usp_prof.planner import search
 from usp_prof.planner.sweep import rows as sweep_rows
 from usp_prof.planner.sweep import runner
 from usp_prof.planner.sweep.cells import Cell
@@ -86,7 +87,8 @@ def test_a_shape_is_typed_and_what_is_impossible_is_said(monkeypatch: pytest.Mon
 def test_every_tab_is_drawn_without_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with naming([], tmp_path, monkeypatch):
         assert drawn("plan", view="Best plans", devices="8", batch="64", sequence="2048").metric
-        assert len(drawn("plan", view="Sweep", devices="8", batch="64", sequence="2048").dataframe[0].value) > 3
+        sweep = drawn("plan", view="Sweep", devices="8", batch="64", sequence="2048", open="sweep-cells")
+        assert len(sweep.dataframe[0].value) > 3
 
 
 def test_a_planner_that_misses_its_own_run_shows_the_order_alone() -> None:
@@ -102,9 +104,27 @@ def test_a_planner_that_misses_its_own_run_shows_the_order_alone() -> None:
 
 @pytest.mark.parametrize("figure", ["MFU", "memory"])
 def test_a_sweep_has_a_cell_for_each_pair(figure: str) -> None:
-    app = drawn("sweep", down="tp", across="pp", figure=figure)
+    app = drawn("sweep", down="tp", across="pp", figure=figure, open="sweep-cells")
     assert {head.partition(" [")[0] for head in app.dataframe[0].value} == {"tp", "pp", "configuration", figure}
     assert len(app.dataframe[0].value) > 3
+
+
+def test_a_sweep_opens_with_its_best_and_its_worst_cell() -> None:
+    plans = data.ask_plans(recorded_question(data.ask_calibration(0).result())).result()
+    said = plan.sweep_verdict(plans, "tp", "pp", "tokens/s")
+    speeds = [each.tokens_per_second for each in search.grid(plans, "tp", "pp").values()]
+    assert f"{max(speeds):,.0f} (" in said
+    assert said.endswith(f"{min(speeds):,.0f}.")
+    shortest = plan.sweep_verdict(plans, "tp", "pp", "step")
+    assert str(plans.best[0].configuration) in shortest  # less is better
+
+
+def test_the_configuration_that_ran_is_marked_among_the_plans() -> None:
+    learnt = data.ask_calibration(0).result()
+    plans = data.ask_plans(recorded_question(learnt)).result()
+    points = plan.points(learnt, plans)
+    assert points.label[points.recorded] == str(learnt.configuration)
+    assert plan.points(None, plans).recorded == -1
 
 
 def test_what_was_swept_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +174,8 @@ def test_a_switch_is_predicted() -> None:
 
 def test_memory_is_predicted_beside_what_was_measured() -> None:
     app = drawn("memory")
-    assert "What the planner's formulas give for pp4, 8x2, 1f1b" in app.caption[-1].value
+    assert "What the planner's formulas give for pp4, 8x2, 1f1b" in app.caption[0].value
+    assert "record with `profile_memory=True`" in app.caption[-1].value
 
 
 def test_every_part_of_a_footprint_is_shown() -> None:

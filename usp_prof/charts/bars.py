@@ -8,7 +8,7 @@ import numpy as np
 from bokeh.core.properties import value
 from bokeh.models import ColumnDataSource, FactorRange, LabelSet, NumeralTickFormatter, Range1d
 
-from usp_prof.charts.frame import base, hover, legend, picked_by_click, size_axis, time_ticks
+from usp_prof.charts.frame import base, hover, legend, picked_by_click, size_axis, size_unit, time_ticks
 from usp_prof.charts.theme import PATTERNS
 
 if TYPE_CHECKING:
@@ -74,16 +74,18 @@ def memory_parts(data: MemoryParts, theme: Theme) -> Figure:
     """Draw what fills the memory of each pipeline rank, and the room there is."""
     rows = len(data.labels)
     plot = base(
-        theme, int(min(900, 100 + rows * _MEMORY_ROW_HEIGHT)), y_range=FactorRange(*reversed(data.labels)),
+        theme, int(min(900, 120 + rows * _MEMORY_ROW_HEIGHT)), y_range=FactorRange(*reversed(data.labels)),
         tools="pan,xbox_zoom,reset",
     )  # fmt: skip
     stack = _Stack(plot, data.labels, theme)
+    unit, name = size_unit(max((sum(row) for row in zip(*(sizes for _, sizes in data.parts), strict=True)), default=0))
     for place, (label, sizes) in enumerate(data.parts):
         values = np.asarray(sizes, float)
-        stack.add(label, values, {"gigabytes": values / 1e9}, theme.color(_MEMORY_ROLES[place % len(_MEMORY_ROLES)]))
+        stack.add(label, values, {"size": values / unit}, theme.color(_MEMORY_ROLES[place % len(_MEMORY_ROLES)]))
     size_axis(plot, float(stack.left.max(initial=0)), data.room_bytes, theme.color("reference"))
     plot.ygrid.grid_line_color = None
-    hover(plot, [("", "@row · @part"), ("memory", "@gigabytes{0.00} GB")])
+    plot.xaxis.axis_label = "memory of a rank"
+    hover(plot, [("", "@row · @part"), ("memory", f"@size{{0,0.0}} {name}")])
     legend(plot, theme)
     return plot
 

@@ -151,6 +151,12 @@ def size_axis(plot: Figure, most: float, room: float, ink: str) -> None:
         plot.vspan(x=[room], line_color=ink, line_dash="4 3", line_width=1.5)
 
 
+def size_unit(most: float) -> tuple[int, str]:
+    """Give the unit of bytes in which sizes up to `most` are told, and what it holds."""
+    units = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+    return next((unit for unit in units if most >= unit[0]), (1, "B"))
+
+
 def rate_ticks(unit: str) -> CustomJSTickFormatter:
     """Write a rate on an axis, with SI prefixes."""
     return CustomJSTickFormatter(code=_RATE_TICKS, args={"unit": unit})

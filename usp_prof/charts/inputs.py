@@ -179,7 +179,10 @@ class RankBars:
 
 @dataclass(frozen=True, slots=True)
 class PlanPoints:
-    """Plans that fit: what each gives and needs; `room_bytes` is what a plan may fill, infinite when not known."""
+    """Plans that fit: what each gives and needs; `room_bytes` is what a plan may fill, infinite when not known.
+
+    `recorded` is the place of the configuration that ran, as it is predicted; -1 where it is not among them.
+    """
 
     label: tuple[str, ...]
     tokens_per_second: NDArray[np.float64]
@@ -187,6 +190,7 @@ class PlanPoints:
     mfu: NDArray[np.float64]
     front: NDArray[np.bool_]
     room_bytes: float
+    recorded: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import numpy as np
 from bokeh.core.properties import value
 from bokeh.models import ColumnDataSource, FactorRange, LinearColorMapper
 
-from usp_prof.charts.frame import base, hover, legend, rate_ticks, size_axis
+from usp_prof.charts.frame import base, hover, legend, rate_ticks, size_axis, size_unit
 from usp_prof.charts.theme import ink_on, mix
 
 if TYPE_CHECKING:
@@ -22,8 +22,16 @@ def plan_points(data: PlanPoints, theme: Theme) -> Figure:
     """Draw a mark for each plan and join those of the front."""
     plot = base(theme, 380)
     colour, front = theme.color("measured"), theme.color("reference")
-    unit, name = (2**30, "GiB") if data.memory_bytes.max(initial=0) >= 2**30 else (2**20, "MiB")
-    for chosen, ink, size, label in ((~data.front, colour, 6, "fits"), (data.front, front, 10, "best at its memory")):
+    unit, name = size_unit(float(data.memory_bytes.max(initial=0)))
+    ran = np.arange(len(data.label)) == data.recorded
+    looks = (
+        (~data.front & ~ran, colour, 6, "circle", "fits"),
+        (data.front & ~ran, front, 10, "circle", "best at its memory"),
+        (ran, theme.ink, 14, "diamond", "what ran, predicted"),
+    )  # fmt: skip
+    for chosen, ink, size, marker, label in looks:
+        if not chosen.any():
+            continue
         source = ColumnDataSource(
             {
                 "speed": data.tokens_per_second[chosen],
@@ -34,8 +42,8 @@ def plan_points(data: PlanPoints, theme: Theme) -> Figure:
             }
         )
         plot.scatter(
-            "memory", "speed", source=source, size=size, fill_color=ink, fill_alpha=0.6, line_color=theme.muted,
-            line_width=0.5, legend_label=label,
+            "memory", "speed", source=source, size=size, marker=marker, fill_color=ink, fill_alpha=0.6,
+            line_color=theme.muted, line_width=0.5, legend_label=label,
         )  # fmt: skip
     order = np.argsort(data.memory_bytes[data.front])
     plot.line(
@@ -44,6 +52,14 @@ def plan_points(data: PlanPoints, theme: Theme) -> Figure:
         line_color=front,
         line_dash="4 3",
     )
+    if len(data.label):
+        fastest = int(np.argmax(data.tokens_per_second))
+        right = data.memory_bytes[fastest] > data.memory_bytes.max() / 2
+        plot.text(
+            [data.memory_bytes[fastest]], [data.tokens_per_second[fastest]], [data.label[fastest]],
+            x_offset=-10 if right else 10, text_align="right" if right else "left", text_baseline="middle",
+            text_color=theme.ink, text_font=value(theme.font), text_font_size="12px",
+        )  # fmt: skip
     size_axis(plot, float(data.memory_bytes.max(initial=0)), data.room_bytes, theme.muted)
     plot.y_range.start = 0
     plot.xaxis.axis_label = "memory of the fullest rank"

@@ -48,6 +48,19 @@ def claims(lesson: Lesson, figures: LessonFigures) -> tuple[Claim, ...]:
     return (*shown, *bounded)
 
 
+def outcome(lesson: Lesson, figures: LessonFigures) -> str:
+    """Say what the lesson's runs show first, with both measured figures; empty where they do not show it."""
+    if not lesson.shows or not _claim_of(lesson, lesson.shows[0], figures).holds:
+        return ""
+    shown = lesson.shows[0]
+    figure = next(figure for figure in lesson.figures if figure.metric == shown.figure)
+    unit = metrics()[figure.metric][1].unit
+    value, other = (
+        f"{quantity(figures.runs[name].measured[figure.key], unit)} ({name})" for name in (shown.run, shown.against)
+    )
+    return f"{shown.says.rstrip('.')}: {value} instead of {other}."
+
+
 def title_of(figure: Figure) -> str:
     """Name a figure as its metric does, with the axis or what else is chosen of it."""
     title = figure.title or metrics()[figure.metric][1].title

@@ -97,13 +97,13 @@ def verdict(pair: Pair, before: str, after: str) -> str:
     lengths = f"{quantity(why.step_before_ns, Unit.NS)} before, {quantity(why.step_after_ns, Unit.NS)} after"
     if abs(ratio) < ALIKE:
         return f"The steps of {before} and {after} take the same time: {lengths}."
-    how = "longer" if ratio > 0 else "less"
-    text = f"{after} takes {quantity(abs(ratio), Unit.FRACTION)} {how} a step than {before}"
+    how, by = ("longer", "more") if ratio > 0 else ("shorter", "less")
+    text = f"The step of {after} is {quantity(abs(ratio), Unit.FRACTION)} {how} than that of {before} ({lengths})"
     same_way = [part for part in pair.waterfall if part.delta_ns * ratio > 0]
     if not same_way:
-        return f"{text}: {lengths}."
+        return f"{text}."
     most = max(same_way, key=lambda part: abs(part.delta_ns))
-    return f"{text} ({lengths}); most of it is {most.name}: {quantity(abs(most.delta_ns), Unit.NS)} a rank."
+    return f"{text}: most of it is {most.name}, {quantity(abs(most.delta_ns), Unit.NS)} {by} a rank."
 
 
 def picture(pair: Pair) -> Chart:
@@ -120,7 +120,11 @@ def as_waterfall(pair: Pair) -> Waterfall:
     rest = sum(part.delta_ns for part in rows if part not in shown)
     named = [(part.name, part.delta_ns) for part in shown] + ([("all else", rest)] if rest else [])
     return Waterfall(
-        "parts before", before, tuple(name for name, _ in named), tuple(delta for _, delta in named), "parts after"
+        "before, mean rank",
+        before,
+        tuple(name for name, _ in named),
+        tuple(delta for _, delta in named),
+        "after, mean rank",
     )
 
 

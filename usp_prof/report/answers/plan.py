@@ -54,7 +54,7 @@ def sections(learnt: Calibration | None, plans: Plans, chosen: Plan | None, trai
     every = Section(
         "plan",
         f"Plan: {asked(plans)}",
-        (basis(learnt, plans), Chart("Speed over memory", points(plans)), listed(plans.best, ROWS)),
+        (basis(learnt, plans), Chart("Speed over memory", points(learnt, plans)), listed(plans.best, ROWS)),
     )
     return every, one(plans, chosen, trainer)
 
@@ -67,13 +67,13 @@ def verdict(learnt: Calibration | None, plans: Plans) -> str:
     text = f"Fastest of {plans.fitting:,} that fit: {best.configuration}"
     if learnt is not None and is_doubtful(plans.question, learnt):
         return f"{text}."
-    text += f", {quantity(best.step_ns, Unit.NS)} a step"
+    text += f": {quantity(best.step_ns, Unit.NS)} a step"
     if learnt is None:
         return f"{text}."
-    same = plans.question.devices == learnt.configuration.devices and plans.question.batch == learnt.configuration.batch
-    if same and plans.question.cluster == learnt.cluster and best.step_ns > 0:
+    if _is_recorded_question(learnt, plans.question) and best.step_ns > 0:
         faster = learnt.prediction.step_ns / best.step_ns
-        text += f", {quantity(faster, Unit.RATIO)} as fast as what ran is predicted to be"
+        text += f" where what ran is predicted to take {quantity(learnt.prediction.step_ns, Unit.NS)}"
+        text += f" ({quantity(faster, Unit.RATIO)} as fast)"
     return f"{text}."
 
 
@@ -116,17 +116,26 @@ def nothing_fits(plans: Plans) -> str:
     return f"Nothing fits: the leanest configuration needs {need}, and {room} may be filled."
 
 
-def points(plans: Plans) -> PlanPoints:
-    """Give every plan that fits as a point."""
+def points(learnt: Calibration | None, plans: Plans) -> PlanPoints:
+    """Give every plan that fits as a point; last what ran, as it is predicted, where the question is of its batch."""
+    ran = [learnt.prediction] if learnt is not None and _is_recorded_question(learnt, plans.question) else []
     front = {plan.configuration for plan in plans.pareto()}
+    shown = [*plans.best, *ran]
     return PlanPoints(
-        tuple(str(plan.configuration) for plan in plans.best),
-        np.array([plan.tokens_per_second for plan in plans.best], float),
-        np.array([plan.footprint.total_bytes for plan in plans.best], float),
-        np.array([plan.mfu for plan in plans.best], float),
-        np.array([plan.configuration in front for plan in plans.best], bool),
+        tuple(str(plan.configuration) for plan in shown),
+        np.array([plan.tokens_per_second for plan in shown], float),
+        np.array([plan.footprint.total_bytes for plan in shown], float),
+        np.array([plan.mfu for plan in shown], float),
+        np.array([*(plan.configuration in front for plan in plans.best), *(False for _ in ran)], bool),
         plans.question.cluster.room_bytes,
+        len(plans.best) if ran else -1,
     )
+
+
+def _is_recorded_question(learnt: Calibration, question: Question) -> bool:
+    """Say whether plans answer for the model, the devices and the batch that ran."""
+    same_size = question.devices == learnt.configuration.devices and question.batch == learnt.configuration.batch
+    return same_size and question.cluster == learnt.cluster and question.model == learnt.model
 
 
 def listed(plans: Sequence[Plan], rows: int) -> DataTable:
@@ -260,6 +269,24 @@ SWEEP_FIGURES: dict[str, tuple[Callable[[Plan], float], Unit]] = {
     "bubble": (lambda plan: plan.bubble_fraction, Unit.FRACTION),
 }
 """What a map may show: how to read it off a plan, and its unit."""
+
+
+LESS_IS_BETTER = frozenset({"step", "memory", "bubble"})
+
+
+def sweep_verdict(plans: Plans, down: str, across: str, what: str) -> str:
+    """Say with which two degrees a figure is best and worst."""
+    cells = plan_grid(plans, down, across)
+    if not cells:
+        return nothing_fits(plans)
+    read, unit = SWEEP_FIGURES[what]
+    ordered_cells = sorted(cells.items(), key=lambda cell: read(cell[1]), reverse=what not in LESS_IS_BETTER)
+    (row, column), best = ordered_cells[0]
+    text = f"Best {what} with {down} {row} and {across} {column}: {quantity(read(best), unit)} ({best.configuration})"
+    if len(ordered_cells) == 1:
+        return f"{text}."
+    (row, column), worst = ordered_cells[-1]
+    return f"{text}; worst with {down} {row} and {across} {column}: {quantity(read(worst), unit)}."
 
 
 def sweep_section(plans: Plans, down: str, across: str, what: str) -> Section:
