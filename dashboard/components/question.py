@@ -45,7 +45,7 @@ SHAPE = {
 
 def ask_question(learnt: Calibration | None) -> Question:
     """Show what is chosen of model, devices, batch, device and type; what stays as it is, is no part of the address."""
-    model_column, devices_column, batch_column, device_column, dtype_column = st.columns([2, 1.2, 1.2, 1.6, 1])
+    model_column, devices_column, batch_column, device_column, dtype_column = st.columns([1.7, 1.1, 1.1, 1.5, 1.3])
     with model_column:
         name = _model_name(learnt)
     recorded = learnt.configuration if learnt is not None else None

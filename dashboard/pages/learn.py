@@ -55,7 +55,7 @@ def _show(lesson: Lesson) -> None:
 
 def _record(lesson: Lesson) -> None:
     st.markdown("**Record it**, on this machine, in about a minute a run")
-    st.code(f"usp-prof learn {lesson.name} --open", language="sh")
+    st.code(f"usp-prof learn {lesson.name} --open", language="sh", wrap_lines=True)
     folded("commands", "What it runs", lambda: st.code(commands_of_lesson(lesson), language="sh", wrap_lines=True))
 
 

@@ -230,10 +230,10 @@ def draw_memory() -> None:
         folded("predicted", "Predicted: what fills the memory of each pipeline rank", lambda: _predicted(learnt))
     else:
         st.caption(state.plain(f"Nothing can be predicted: {reason}"))
-    if lacking(("memory",), "nothing")(document):
+    figures = Figures(document.values)
+    if figures.whole("taken_memory") is None and not figures.along("peak_memory", "rank"):
         st.caption("To measure it, record with `profile_memory=True`, or put allocator snapshots beside the traces.")
-    else:
-        _folds(document, ("memory",), pictures.chart_of(document, MemoryLines))
+    _folds(document, ("memory",), pictures.chart_of(document, MemoryLines))
 
 
 def _learnt(index: int) -> tuple[Calibration | None, str]:

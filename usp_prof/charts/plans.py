@@ -57,11 +57,11 @@ def plan_points(data: PlanPoints, theme: Theme) -> Figure:
         right = data.memory_bytes[fastest] > data.memory_bytes.max() / 2
         plot.text(
             [data.memory_bytes[fastest]], [data.tokens_per_second[fastest]], [data.label[fastest]],
-            x_offset=-10 if right else 10, text_align="right" if right else "left", text_baseline="middle",
+            y_offset=-9, text_align="right" if right else "left", text_baseline="bottom",
             text_color=theme.ink, text_font=value(theme.font), text_font_size="12px",
         )  # fmt: skip
     size_axis(plot, float(data.memory_bytes.max(initial=0)), data.room_bytes, theme.muted)
-    plot.y_range.start = 0
+    plot.y_range.start, plot.y_range.end = 0, 1.12 * max(data.tokens_per_second.max(initial=0), 1e-9)
     plot.xaxis.axis_label = "memory of the fullest rank"
     plot.yaxis.axis_label = "predicted speed"
     plot.yaxis.formatter = rate_ticks("tokens/s")
