@@ -267,7 +267,7 @@ def ask_front(learnt: Calibration | None, plans: Plans) -> Future[Chart]:
     """Ask for the chart of plans; it is made once, so that the browser draws it once."""
     return worker.ask(
         ("front", learnt is None, question_key(plans.question)),
-        lambda: Chart("Speed over memory", plan_answer.points(learnt, plans)),
+        lambda: Chart("Speed over memory", plan_answer.points(plans, learnt)),
     )
 
 

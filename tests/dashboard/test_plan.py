@@ -122,9 +122,9 @@ def test_a_sweep_opens_with_its_best_and_its_worst_cell() -> None:
 def test_the_configuration_that_ran_is_marked_among_the_plans() -> None:
     learnt = data.ask_calibration(0).result()
     plans = data.ask_plans(recorded_question(learnt)).result()
-    points = plan.points(learnt, plans)
+    points = plan.points(plans, learnt)
     assert points.label[points.recorded] == str(learnt.configuration)
-    assert plan.points(None, plans).recorded == -1
+    assert plan.points(plans).recorded == -1
 
 
 def test_what_was_swept_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def sections(learnt: Calibration | None, plans: Plans, chosen: Plan | None, trai
     every = Section(
         "plan",
         f"Plan: {asked(plans)}",
-        (basis(learnt, plans), Chart("Speed over memory", points(learnt, plans)), listed(plans.best, ROWS)),
+        (basis(learnt, plans), Chart("Speed over memory", points(plans, learnt)), listed(plans.best, ROWS)),
     )
     return every, one(plans, chosen, trainer)
 
@@ -116,7 +116,7 @@ def nothing_fits(plans: Plans) -> str:
     return f"Nothing fits: the leanest configuration needs {need}, and {room} may be filled."
 
 
-def points(learnt: Calibration | None, plans: Plans) -> PlanPoints:
+def points(plans: Plans, learnt: Calibration | None = None) -> PlanPoints:
     """Give every plan that fits as a point; last what ran, as it is predicted, where the question is of its batch."""
     ran = [learnt.prediction] if learnt is not None and _is_recorded_question(learnt, plans.question) else []
     front = {plan.configuration for plan in plans.pareto()}
