@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.store import sealed
-from usp_prof.store.cache import IN_USE_SECONDS, Cache, CacheUnwritableError
+from usp_prof.store.cache import (
+    DEFAULT_BYTES,
+    IN_USE_SECONDS,
+    LEFT_OVER_SECONDS,
+    UNBOUNDED,
+    Cache,
+    CacheUnwritableError,
+)
 from usp_prof.store.places import open_cache
 from usp_prof.store.rank_keys import content_key
 
@@ -137,7 +144,7 @@ def test_a_half_written_folder_is_healed(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_writer_left_goes_and_what_is_being_written_stays(tmp_path: Path) -> None:
-    for name, age in (("aside-dead", IN_USE_SECONDS + 60), ("aside-alive", 0)):
+    for name, age in (("aside-dead", LEFT_OVER_SECONDS + 60), ("aside-alive", 3600)):
         (tmp_path / name).mkdir()
         used = time.time() - age
         os.utime(tmp_path / name, (used, used))
@@ -168,8 +175,9 @@ def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
         entry = cache.store(key, {"t": TABLE}, {}).folder / "entry.json"
         used = entry.stat().st_mtime - age
         os.utime(entry, (used, used))
-    assert cache.open("a") is not None  # used just now: b is the oldest
-    cache.store("c", {"t": TABLE}, {})
+    later = Cache(cache.folder, cache.limit_bytes)
+    assert later.open("a") is not None  # used just now: b is the oldest
+    later.store("c", {"t": TABLE}, {})
     assert sorted(path.name for path in cache.folder.iterdir()) == ["a", "c"]
 
 
@@ -180,8 +188,36 @@ def test_what_was_used_just_now_stays_beyond_the_bound(tmp_path: Path) -> None:
     assert first.table("t").num_rows == 3
     long_ago = first.folder.stat().st_mtime - IN_USE_SECONDS - 60
     os.utime(first.folder / "entry.json", (long_ago, long_ago))
-    cache.store("c", {"t": TABLE}, {})
+    Cache(tmp_path, limit_bytes=1).store("c", {"t": TABLE}, {})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "c"]
+
+
+def test_a_run_that_takes_long_to_read_keeps_its_first_ranks(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, limit_bytes=1)
+    for rank in ("0", "1", "2"):
+        entry = cache.store(rank, {"t": TABLE}, {}).folder / "entry.json"
+        os.utime(entry, (1, 1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
+
+
+def test_a_place_without_a_bound_loses_nothing(tmp_path: Path) -> None:
+    for rank in ("0", "1", "2"):
+        entry = Cache(tmp_path, UNBOUNDED).store(rank, {"t": TABLE}, {}).folder / "entry.json"
+        os.utime(entry, (1, 1))
+    Cache(tmp_path, UNBOUNDED).tidy()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
+
+
+def test_what_takes_long_to_make_is_kept_although_something_else_is_stored_meanwhile(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+
+    def make(folder: Path) -> None:
+        _fill(folder, 3)
+        for minutes_ago in (20, 200):
+            os.utime(folder, (time.time() - 60 * minutes_ago,) * 2)
+            Cache(tmp_path).store(str(minutes_ago), {"t": TABLE}, {})
+
+    assert (cache.derive("report", make) / "file").exists()
 
 
 def test_tables_that_were_cleared_away_say_so(tmp_path: Path) -> None:
@@ -242,7 +278,7 @@ def test_what_was_made_of_tables_goes_when_the_bound_is_reached(tmp_path: Path) 
     cache = Cache(tmp_path, limit_bytes=3000)
     first = cache.derive("one", lambda folder: _fill(folder, 2000))
     os.utime(first / "entry.json", (1, 1))
-    second = cache.derive("two", lambda folder: _fill(folder, 2000))
+    second = Cache(tmp_path, limit_bytes=3000).derive("two", lambda folder: _fill(folder, 2000))
     assert not first.exists()
     assert second.exists()
 
@@ -288,6 +324,10 @@ def test_where_the_cache_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert open_cache().folder == tmp_path / "told"
     assert open_cache().limit_bytes == 1000
     assert open_cache(tmp_path / "chosen").folder == tmp_path / "chosen"
+    assert open_cache(tmp_path / "chosen").limit_bytes == 1000
+    monkeypatch.delenv("USP_PROF_CACHE_SIZE")
+    assert open_cache().limit_bytes == DEFAULT_BYTES
+    assert open_cache(tmp_path / "chosen").limit_bytes == UNBOUNDED
     monkeypatch.setenv("USP_PROF_CACHE_SIZE", "much")
     with pytest.raises(UsageError):
         open_cache()

@@ -72,7 +72,7 @@ def test_a_process_that_reads_traces_loads_neither_pandas_nor_duckdb(tmp_path: P
     code = f"""
 from pathlib import Path
 from usp_prof.store.rank_jobs import RankJob, run_job
-run_job(RankJob(Path({str(tmp_path / "rank0.json")!r}), 0, "key"), None, {str(tmp_path / "cache")!r}, 1 << 30)
+run_job(RankJob(Path({str(tmp_path / "rank0.json")!r}), 0, "key"), None, {str(tmp_path / "cache")!r})
 """
     assert loaded_by(code) == {"numpy", "pyarrow"}
 

@@ -33,8 +33,13 @@ if TYPE_CHECKING:
 
 FOLDER_VARIABLE = "USP_PROF_CACHE"
 DEFAULT_BYTES = 20 << 30
+UNBOUNDED = 0
+"""The limit of a place that somebody named: a run of thousands of ranks is larger than any bound of ours."""
 IN_USE_SECONDS = 600
-"""An entry that was used so lately may be open, here or in another process: it stays, also beyond the bound."""
+"""An entry that was used so lately may be open in another process: it stays, also beyond the bound."""
+LEFT_OVER_SECONDS = 86_400
+"""A folder that lies aside for so long is no longer being filled: a report of thousands of ranks is made for minutes to
+hours, and perhaps by another machine."""
 
 _MEASURED_AFTER = 32
 """The folder is measured with the first entry, then when a part of its bound this small has been written: to measure it
@@ -93,11 +98,12 @@ class StoredTables:
 
 
 class Cache:
-    """A folder of entries."""
+    """A folder of entries. What was opened or stored through this object is in use as long as it lives."""
 
     def __init__(self, folder: Path, limit_bytes: int = DEFAULT_BYTES) -> None:
         self.folder = folder
         self.limit_bytes = limit_bytes
+        self._in_use: set[str] = set()
         self.damaged: dict[str, str] = {}
         """Entries that were found and not believed, and what was wrong with each."""
         self._unmeasured = limit_bytes
@@ -122,6 +128,7 @@ class Cache:
             return None
         except OSError:
             return None
+        self._in_use.add(name)
         return note
 
     def store(self, key: str, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]) -> StoredTables:
@@ -156,6 +163,20 @@ class Cache:
             self._remove(folder)
         return before
 
+    def tidy(self) -> None:
+        """Remove what killed processes have left, and beyond the bound what was used least lately."""
+        self._unmeasured = 0
+        self._remove_left_over()
+        entries = sorted(self._entries()) if self.limit_bytes != UNBOUNDED else []
+        total = sum(size for _, size, _ in entries)
+        in_use = time.time() - IN_USE_SECONDS
+        for used, size, folder in entries:
+            if total <= self.limit_bytes or used > in_use:
+                return
+            if folder.name not in self._in_use:
+                self._remove(folder)
+                total -= size
+
     def _make(self, name: str, fill: Callable[[Path], None], is_whole: Callable[[], bool]) -> None:
         """Fill a folder aside and put it in its place."""
         try:
@@ -164,13 +185,12 @@ class Cache:
             try:
                 fill(aside)
                 self._unmeasured += _size_of(aside)
+                self._in_use.add(name)
                 self._place(aside, self.folder / name, is_whole)
             finally:
                 shutil.rmtree(aside, ignore_errors=True)
-            if self._unmeasured * _MEASURED_AFTER >= self.limit_bytes:
-                self._remove_left_over()
-                self._bound(keep=name)
-                self._unmeasured = 0
+            if self.limit_bytes != UNBOUNDED and self._unmeasured * _MEASURED_AFTER >= self.limit_bytes:
+                self.tidy()
         except OSError as error:
             raise CacheUnwritableError(
                 f"cannot write to the cache {self.folder}: {error.strerror}",
@@ -186,22 +206,12 @@ class Cache:
             self._remove(final)
             aside.rename(final)
 
-    def _bound(self, *, keep: str) -> None:
-        entries = sorted(self._entries())
-        total = sum(size for _, size, _ in entries)
-        in_use = time.time() - IN_USE_SECONDS
-        for used, size, folder in entries:
-            if total <= self.limit_bytes or used > in_use:
-                return
-            if folder.name != keep:
-                self._remove(folder)
-                total -= size
-
     def _remove_left_over(self) -> None:
         """Remove what a process that was killed has left of an entry it was writing."""
+        long_ago = time.time() - LEFT_OVER_SECONDS
         for folder in self._folders():
             try:
-                is_left_over = folder.name.startswith(_ASIDE) and folder.stat().st_mtime < time.time() - IN_USE_SECONDS
+                is_left_over = folder.name.startswith(_ASIDE) and folder.stat().st_mtime < long_ago
             except OSError:
                 continue
             if is_left_over:

@@ -6,6 +6,7 @@ A rank whose file is beyond use is named in the health of the run and costs the 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -96,7 +97,7 @@ def load(
     Without an executor, worker processes of this machine read a run that is worth starting them.
     """
     loading = _Loading(files, manifest, cache, progress)
-    jobs = loading.from_cache(files)
+    unread = jobs = loading.from_cache(files)
     if executor is not None:
         jobs = loading.by_executor(jobs, executor)
     elif len(jobs) > 1 and sum(_size(job.path) for job in jobs) > _LITTLE:
@@ -104,6 +105,9 @@ def load(
             jobs = loading.by_executor(jobs, workers)
     for job in jobs:
         loading.here(job)
+    if unread:
+        with suppress(OSError):  # a place that cannot be tidied can still be read
+            cache.tidy()
     if not loading.loaded:
         why = "; ".join(row.detail for row in loading.lost)
         raise InputError(why, hint="usp-prof info shows what was found under a path")

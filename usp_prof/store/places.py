@@ -22,6 +22,7 @@ from usp_prof.model.errors import InputError, UsageError
 from usp_prof.store.cache import (
     DEFAULT_BYTES,
     FOLDER_VARIABLE,
+    UNBOUNDED,
     Cache,
     CacheSize,
     CacheUnwritableError,
@@ -44,9 +45,13 @@ SIZE_VARIABLE = "USP_PROF_CACHE_SIZE"
 
 
 def open_cache(folder: str | Path | None = None) -> Cache:
-    """Open the cache in `folder`, else where `USP_PROF_CACHE` says, else in the user's cache folder."""
+    """Open the cache in `folder`, else where `USP_PROF_CACHE` says, else in the user's cache folder.
+
+    A folder that is given has no bound but the one that is asked for.
+    """
     chosen = folder or os.environ.get(FOLDER_VARIABLE)
-    limit = os.environ.get(SIZE_VARIABLE, str(DEFAULT_BYTES))
+    is_own = not folder or isinstance(location(str(folder)), RemotePath)  # of a remote one, what is fetched is ours
+    limit = os.environ.get(SIZE_VARIABLE, str(DEFAULT_BYTES if is_own else UNBOUNDED))
     if not limit.isdecimal():
         raise UsageError(f"{SIZE_VARIABLE}={limit!r} is no number of bytes", hint=f"{SIZE_VARIABLE}={DEFAULT_BYTES}")
     return cache_at(str(chosen) if chosen else str(_user_folder()), int(limit))

@@ -14,7 +14,7 @@ from usp_prof.inputs.object_stores import ExpiredError
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.health import Severity
 from usp_prof.model.printable import readable
-from usp_prof.store.cache import CacheUnwritableError
+from usp_prof.store.cache import UNBOUNDED, CacheUnwritableError
 from usp_prof.store.places import cache_at
 from usp_prof.tables.catalogue import build_rank
 
@@ -70,14 +70,15 @@ def _worse_than_info(table: pa.Table, known: Collection[str]) -> list[dict[str, 
     return [row for row in rows if row["severity"] != Severity.INFO and row["code"] not in known]
 
 
-def run_job(job: RankJob, manifest: Manifest | None, cache_folder: str, limit_bytes: int) -> JobResult:
+def run_job(job: RankJob, manifest: Manifest | None, cache_folder: str) -> JobResult:
     """Read one file and store its tables. All arguments and the result can be pickled: this is what workers run.
 
+    Whoever asked keeps the cache within its bound: a worker does not know the other ranks of the run.
     Raises `ExpiredError` where nothing more can be read; whatever else is wrong with the file is its result.
     """
     try:
         tables, note = build(job.path, job.rank, manifest)
-        cache_at(cache_folder, limit_bytes).store(job.key, tables, note)
+        cache_at(cache_folder, UNBOUNDED).store(job.key, tables, note)
     except CacheUnwritableError:
         return JobResult(stored=False)
     except ExpiredError:
@@ -121,11 +122,10 @@ def _run_once(
     jobs: Sequence[RankJob], manifest: Manifest | None, cache: Cache, executor: Executor
 ) -> Iterator[tuple[RankJob, JobResult | Exception]]:
     """Run each job once; gives the exception of those whose worker failed."""
-    folder, limit = cache.place, cache.limit_bytes
     futures = {}
     try:
         for job in jobs:
-            futures[executor.submit(run_job, job, manifest, folder, limit)] = job
+            futures[executor.submit(run_job, job, manifest, cache.place)] = job
     except (OSError, BrokenExecutor):  # no process can be started, or the first ones died at once
         pass
     try:
