@@ -142,6 +142,14 @@ def test_a_cpu_run_says_that_it_launches_nothing() -> None:
     assert answer.df["deepest_queue"].isna().all()
 
 
+def test_a_notebook_cuts_long_names_and_scrolls_wide_tables() -> None:
+    answer = replace(ask("kernels"), make_frame=lambda: pd.DataFrame({"name": ["void at::native::" * 30]}))
+    page = answer._repr_html_()
+    assert "overflow-x" in page
+    assert "void at::native::" * 6 not in page
+    assert len(answer.df["name"][0]) == 30 * len("void at::native::")
+
+
 def test_notes_that_all_ranks_share_are_one() -> None:
     notes = [(note.code, note.detail) for note in ask("findings").notes]
     assert len(notes) == len(set(notes))
@@ -207,7 +215,10 @@ def test_what_was_not_recorded_is_said_and_not_drawn() -> None:
     assert "not recorded" in answer.sentence
     with pytest.raises(UspProfError, match="this answer has no picture"):
         answer.plot()
-    assert "<svg" not in answer._repr_html_()
+    page = answer._repr_html_()
+    assert "<svg" not in page
+    assert "<table" not in page, "a table without rows says nothing"
+    assert "profile_memory" in page
 
 
 def test_assuming_another_device_changes_the_mfu_and_is_given_back() -> None:

@@ -48,6 +48,8 @@ def test_runs_are_compared_by_object_or_path() -> None:
     assert "step_time" in found.explain()
     assert found.plot().renderers
     assert "The step goes from" in repr(found)
+    first = found._answer.df.iloc[0]
+    assert (first["direction"], "[" in first["metric"]) == ("better", False), "what changed comes first"
     with pytest.raises(UspProfError, match="no kind of difference"):
         usp_prof.compare(slow, clean, across=["colour"])
 

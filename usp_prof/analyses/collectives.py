@@ -144,8 +144,11 @@ class CollectivesResult:
         return in_order(found)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give one row for each axis, operation and size class."""
-        return frame(self.listing())
+        """Give one row for each axis, operation and size class; sizes are NaN where they are not known."""
+        columns = dict(self.listing())
+        for name in ("size_bytes", "bytes"):
+            columns[name] = [size if size >= 0 else float("nan") for size in columns[name]]
+        return frame(columns)
 
     def listing(self) -> Listing:
         """Give the same as plain columns."""

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 HEAD = 8
 """Rows of the table that a notebook shows under the picture."""
+LONGEST = 80
+"""Characters of a text that a cell of it shows; `.df` has them all."""
 
 _UNITS = {
     "share": "share_fraction",
@@ -119,11 +121,27 @@ class Answer:
 
         table = self.df
         picture = as_svg(self.picture) if self.picture is not None else ""
+        said = f"<p><b>{escape(self.question)}</b><br>{escape(self.sentence)}</p>"
+        if not len(table):
+            missing = "".join(f"<li>{escape(line)}</li>" for _, line in health_lines(self.notes))
+            return f"{said}{picture}<ul>{missing}</ul>" if missing else f"{said}{picture}"
         more = f"<p><small>{HEAD} of {len(table):,} rows</small></p>" if len(table) > HEAD else ""
-        return (
-            f"<p><b>{escape(self.question)}</b><br>{escape(self.sentence)}</p>{picture}"
-            f"{table.head(HEAD).to_html(index=False, na_rep='', float_format='{:,.4g}'.format)}{more}"
-        )
+        return f"{said}{picture}{table_html(table.head(HEAD))}{more}"
+
+
+def table_html(table: pd.DataFrame) -> str:
+    """Write a table for a notebook: long texts (names of kernels) are cut short, a wide one scrolls by itself."""
+    texts = table.select_dtypes(include=["object", "string", "category"]).columns
+    cut = table.astype(dict.fromkeys(texts, object))
+    for name in texts:
+        cut[name] = [shortened(text) if isinstance(text, str) else text for text in cut[name]]
+    html = cut.to_html(index=False, na_rep="", float_format="{:,.4g}".format)
+    return f'<div style="overflow-x: auto">{html}</div>'
+
+
+def shortened(text: str) -> str:
+    """Cut a text that is longer than a cell can show."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\u2026"
 
 
 # Pictures of answers: the first chart of the report's section, or one made of its figures where it has none.

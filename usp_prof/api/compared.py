@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from usp_prof.analyses.result import frame
 from usp_prof.api.answer import Answer
 from usp_prof.api.questions import Questions
@@ -97,8 +99,15 @@ class Compared:
             metric_values=(),
             notes=(),
             picture=picture if before else None,
-            make_frame=lambda: self.df,
+            make_frame=self._telling_first,
         )
+
+    def _telling_first(self) -> pd.DataFrame:
+        """Give the rows with what changed first, figures of the whole run before those of one rank or axis."""
+        table = self.df
+        is_same = ~table["direction"].isin(["better", "worse", "changed"])
+        is_part = table["metric"].str.contains("[", regex=False)
+        return table.iloc[np.lexsort((is_part, is_same))]
 
 
 def compare_tables(
