@@ -18,7 +18,7 @@ from trainer.parallel.data import DataParallel
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.offload import HostOptimizer
 from trainer.parallel.pipeline import Pipeline
-from trainer.parallel.slices import Slice
+from trainer.parallel.placement import Slice
 from trainer.parallel.tensor import cross_entropy
 from trainer.synthetic.injection import Faults, Lengths
 from usp_prof import record

@@ -49,6 +49,7 @@ PACED = {
     "slow-link:axis=dp,delay_ms=150": (f"{DP} {PACE}", "slow-link", {"axis": "dp"}),
     "slow-link:axis=dp,mbps=8": (f"{DP} {PACE}", "slow-link", {"axis": "dp"}),
     "unbucketed": ("--dp 4 --layers 8 --pace 10,10,10", "small-messages", {"axis": "dp"}),
+    "blocking-sync": (f"{PASSES} --pace 2,2,2", "blocking-sync", {}),
     "unequal-lengths": (LENGTHS, "unequal-lengths", {"axis": "dp"}),
     "unequal-lengths:dp=1": (LENGTHS, "unequal-lengths", {"axis": "dp"}),
     "expert-imbalance:expert=0,bias=0.5": (
@@ -70,7 +71,7 @@ UNPACED = {
     "unbucketed": ("--dp 4 --layers 8", "small-messages", {"axis": "dp"}),
     "blocking-sync": (PASSES, "blocking-sync", {}),
 }
-"""As it is computed; blocking reads cost little where all ranks wait by the clock."""
+"""As it is computed; documents of unequal lengths are paced alone, since they take long sequences on quiet cores."""
 
 WITH_A_SLOW_LINK = {"unoverlapped"}
 """What costs nothing on a fast link; `test_what_is_not_overlapped_is_named_beside_the_link_that_makes_it_long`."""

@@ -5,7 +5,7 @@ reduce-scatter (ZeRO-1) starts from a backward hook as soon as its last gradient
 buckets start in one order on all ranks, whatever order gradients come in.
 Under ZeRO-1 each rank then updates its part of the flat weights and the parts are gathered again. Under ZeRO-2 and -3
 the weights and gradients of each layer come and go (`sharding.py`, on top of this file). All of them give the optimizer
-plain local tensors (`slices.py`).
+plain local tensors (`placement.py`).
 
 Loss is normalised by the tokens of all ranks, so gradients are summed, never averaged.
 """
@@ -23,7 +23,7 @@ from torch import nn
 from trainer.parallel.bucket import Bucket
 from trainer.parallel.collectives import all_reduce_together
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.slices import Slice
+from trainer.parallel.placement import Slice
 from trainer.parallel.weights import note_of
 
 
