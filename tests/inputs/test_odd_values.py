@@ -98,6 +98,15 @@ def test_an_event_far_from_all_others_is_left_out_and_counted(tmp_path: Path) ->
     assert run.tables.columns("kernels", 0)["name"].tolist() == ["gemm"]
 
 
+def test_events_without_a_phase_are_not_passed_over_in_silence(tmp_path: Path) -> None:
+    trace = plain().op("aten::mm", 100, 500).op("aten::add", 700, 500)
+    del trace.events[-1]["ph"]
+    trace.events[-2]["ph"] = "?"
+    run = opened(tmp_path, trace)
+    assert [row.count for row in run.health if row.code == "events_without_phase"] == [2]
+    assert not run.tables.columns("ops", 0)["name"].tolist()
+
+
 def test_a_base_time_that_leads_beyond_all_times_is_not_added(tmp_path: Path) -> None:
     trace = Trace(0, 1, base=2**62).step(0, 9 * 10**18, 9000).kernel("gemm", 9 * 10**18 + 50, 600)
     run = opened(tmp_path, trace)

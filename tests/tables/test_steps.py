@@ -45,6 +45,13 @@ def test_of_two_marks_with_one_number_the_longer_counts() -> None:
     assert windows(Trace(device="cpu").step(1, 0, 50).step(1, 0, 900)) == [(1, 0, 900)]
 
 
+@pytest.mark.parametrize("duration", [-900, None])
+def test_a_mark_whose_length_is_not_known_is_no_step(duration: int | None) -> None:
+    trace = Trace(device="cpu").step(1, 0, 900).step(2, 900, 900).step(3, 1800, 900)
+    trace.events[-2]["dur"] = duration
+    assert windows(trace) == [(1, 0, 900), (3, 1800, 2700)]
+
+
 @pytest.mark.parametrize("names", [("train_step 7", "train_step 8"), ("iteration=7", "iteration=8"), ("step", "step")])
 def test_numbered_and_repeated_annotations_stand_for_steps(names: tuple[str, str]) -> None:
     trace = Trace(device="cpu").mark(names[0], 0, 100).mark(names[1], 100, 100)

@@ -74,6 +74,7 @@ HEALTH_CODES: dict[str, str] = {
     "duplicate_events": "Events appear twice with equal fields. Each is kept once.",
     "missing_duration": "Events have no duration. They are kept as instants.",
     "negative_duration": "Events have a negative duration. They are kept as instants.",
+    "events_without_phase": "Events have no phase (ph), or one that Chrome's format has not. They count nowhere.",
     "unpaired_phases": "A begin has no end, or an end no begin. The begin is kept, the end is left out.",
     "no_events": "The trace has no events. Check that the profiler ran while it was recorded.",
     "no_base_time": "The file has no baseTimeNanoseconds. Times count from the file's own zero.",

@@ -192,7 +192,9 @@ def _numbered(frame: EventFrame, pattern: re.Pattern[str]) -> Marks:
     """Find the marks whose name carries a step's number; of two with one number the longer counts."""
     rows = frame.rows(*MARKS)
     numbers = frame.by_name(rows, partial(_number, pattern), np.int64)
-    rows, numbers = rows[numbers >= 0], numbers[numbers >= 0]
+    # A mark whose length is missing or negative is kept as an instant: how long its step took is not known.
+    is_step = (numbers >= 0) & (frame.duration[rows] > 0)
+    rows, numbers = rows[is_step], numbers[is_step]
     order = np.lexsort((-frame.duration[rows], numbers))
     rows, numbers = rows[order], numbers[order]
     first = np.r_[True, numbers[1:] != numbers[:-1]] if len(rows) else np.zeros(0, dtype=bool)

@@ -86,6 +86,7 @@ class Damage:
     unpaired: int = 0
     missing_duration: int = 0
     negative_duration: int = 0
+    without_phase: int = 0
     ends_early: bool = False
     odd_values: list[str] = field(default_factory=list)
     """Fields beside the events whose values are outside of their ranges."""
@@ -143,6 +144,7 @@ class Damage:
             ("unpaired_phases", ERROR, self.unpaired, "begin or end events without their partner"),
             ("missing_duration", ERROR, self.missing_duration, "events without a usable duration, kept as instants"),
             ("negative_duration", ERROR, self.negative_duration, "events with a negative duration, kept as instants"),
+            ("events_without_phase", LOSS, self.without_phase, "events without a phase (ph); they count nowhere"),
             ("unplaced_events", LOSS, counts.unplaced, "events without a usable time; they cannot be placed"),
             ("finer_than_ns", INFO, counts.finer_than_ns, "times finer than a nanosecond, rounded to the nearest"),
         )

@@ -248,6 +248,8 @@ class _Reading:
         durations = columns["dur_ns"]
         phase = columns["phase"]
         known = phase.dictionary.to_pylist()
+        has_phase = np.array([text in _PHASES for text in known], bool)
+        self.damage.without_phase = int(np.count_nonzero(~has_phase[numbers_of(phase.indices)])) if len(known) else 0
         complete = numbers_of(phase.indices) == (known.index("X") if "X" in known else -1)
         missing = (durations == nanoseconds.ABSENT) | (durations > limits.MAX_WINDOW_NS)
         self.damage.missing_duration = int(np.count_nonzero(missing & complete))
@@ -255,6 +257,10 @@ class _Reading:
         negative = (durations < 0) & ~missing
         self.damage.negative_duration = int(np.count_nonzero(negative))
         durations[negative] = 0
+
+
+_PHASES = frozenset("XBEiIbneSTpFstfCPNODMVvRc(),=")
+"""Every phase of Chrome's trace format; without one of them nobody knows whether an event has a duration."""
 
 
 def _with_step_marks(category: pa.DictionaryArray, name: pa.DictionaryArray) -> pa.DictionaryArray:
