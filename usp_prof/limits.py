@@ -56,6 +56,8 @@ MAX_ACTIONS = 1 << 20
 """Pipeline actions of a step over all ranks, of an order that is worked out."""
 MAX_MADE_UP_RANKS = 1 << 14
 MAX_MADE_UP_EVENTS = 1 << 26
+MAX_WATCHDOG_CALLS = 1 << 17
+"""Calls of a thread that looks after calls in flight, of a rank that is made up."""
 MAX_DESCRIPTION_BYTES = 256 << 20
 """Models, policies, baselines, declarations."""
 MAX_UNPACKED_FREELY = 256 << 20

@@ -128,6 +128,13 @@ def test_a_made_up_run_beyond_all_bounds_is_refused(
     assert "at most" in capsys.readouterr().err
 
 
+def test_a_watchdog_that_hardly_sleeps_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    declaration = tmp_path / "declared.json"
+    declaration.write_text('{"mesh": {"dp": 2}, "speed": {"watchdog_ns": 1}}')
+    assert main(["synth", str(tmp_path / "run"), "--declaration", str(declaration), "--steps", "1"]) == 2
+    assert "watchdog_ns = 1 makes" in capsys.readouterr().err
+
+
 def test_a_snapshot_that_notes_something_under_a_huge_number_is_refused(tmp_path: Path) -> None:
     bomb = b"\x80\x02]r\xff\xff\xff\x7f."  # LONG_BINPUT 2**31 - 1: the unpickler would make room for all of them
     (tmp_path / "bomb.pickle").write_bytes(bomb)

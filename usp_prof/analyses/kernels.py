@@ -105,9 +105,9 @@ class KernelsResult:
                 ideal = sum(op.ideal_ns for op in bounded)
                 found.append(Value(KERNEL_EFFICIENCY, ideal / sum(op.time_ns for op in bounded), dims))
             counted = [op for op in some if op.flop and (op.is_bounded or not op.ideal_ns)]
-            if counted:
-                rate = sum(op.flop for op in counted) / sum(op.time_ns for op in counted) * 1e9
-                found.append(Value(ACHIEVED_FLOP_RATE, rate, dims))
+            # Ops whose kernels take no time have work and no rate.
+            if counted_ns := sum(op.time_ns for op in counted):
+                found.append(Value(ACHIEVED_FLOP_RATE, sum(op.flop for op in counted) / counted_ns * 1e9, dims))
         if self.on_gpu:
             found += self._kernel_values()
         return in_order(found)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof import limits
+from usp_prof.model.errors import UsageError
 from usp_prof.synth.declaration import EVERYWHERE, Declaration, FaultKind, Style
 from usp_prof.synth.history import MAIN, WATCHDOG, ActionTime, Copy, KernelBlock, Part, RankLog, Span
 
@@ -92,6 +94,12 @@ class Worker:
         period = self._speed.watchdog_ns
         if self.ahead and period:
             begins = range(self.log.steps[0][1], self.log.steps[-1][2] - _QUERY_NS, period)
+            if len(begins) > limits.MAX_WATCHDOG_CALLS:
+                raise UsageError(
+                    f"speed.watchdog_ns = {period} makes {len(begins)} calls on a rank, at most "
+                    f"{limits.MAX_WATCHDOG_CALLS} are made up",
+                    hint='NCCL\'s watchdog sleeps 100 ms: "watchdog_ns": 100000000',
+                )
             self.log.spans += [Span("cudaEventQuery", "cuda_runtime", at, at + _QUERY_NS, WATCHDOG) for at in begins]
 
     def end_action(self) -> None:
