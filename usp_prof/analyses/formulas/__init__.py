@@ -9,7 +9,7 @@ __all__ = ["FORMULAS", "Cost", "Family", "Shapes", "cost", "parse"]
 
 FORMULAS: dict[str, Formula] = {
     **bandwidth.FORMULAS,
-    **lists.FORMULAS,
+    **lists.LIST_FORMULAS,
     **products.FORMULAS,
 }
 """The formula of each op that has one; fused Triton kernels and foreach ops are recognised by their prefix."""

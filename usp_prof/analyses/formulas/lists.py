@@ -104,7 +104,7 @@ def _moving(moved: int) -> Cost:
     return Cost(Family.ELEMENTWISE, 0.0, float(moved), None)
 
 
-FORMULAS: dict[str, Formula] = {
+LIST_FORMULAS: dict[str, Formula] = {
     "aten::cat": _joined,
     "aten::stack": _joined,
     "aten::_chunk_cat": _chunk_cat,

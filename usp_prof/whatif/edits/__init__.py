@@ -33,7 +33,7 @@ EDITS: tuple[EditKind, ...] = (
     *host.EDITS,
     *balance.EDITS,
     *host.BLOCKING_EDITS,
-    *optimizer.EDITS,
+    *optimizer.FUSED_EDITS,
     *compute.OP_EDITS,
     *overlap.EDITS,
     *communication.LINK_EDITS,

@@ -95,4 +95,4 @@ def _firsts(graph: Graph, rows: Flags) -> Flags:
     return found
 
 
-EDITS = (EditKind("fused_optimizer", "fused_optimizer", (), fused_optimizer),)
+FUSED_EDITS = (EditKind("fused_optimizer", "fused_optimizer", (), fused_optimizer),)
