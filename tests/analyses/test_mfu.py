@@ -151,9 +151,7 @@ def test_the_ops_of_a_made_up_run_explain_its_model(tmp_path: Path) -> None:
     [(1.0, "as the formula"), (4 / 3, "recomputation"), (1.6, "padding"), (0.7, "without formula")],
 )
 def test_a_difference_is_named(factor: float, word: str) -> None:
-    from usp_prof.analyses.measures import flop_check  # noqa: PLC0415 - the one private thing that is tested
-
-    part = flop_check._part("weights", 100.0, 100.0 * factor, flop_check._WEIGHTS, 0.2)
+    part = mfu._part("weights", 100.0, 100.0 * factor, mfu._WEIGHTS, 0.2)
     assert word in part.why
 
 
@@ -169,10 +167,8 @@ def test_a_difference_is_named(factor: float, word: str) -> None:
     ],
 )
 def test_a_difference_of_attention_is_named(factor: float, again: bool, word: str) -> None:
-    from usp_prof.analyses.measures import flop_check  # noqa: PLC0415 - as above
-
-    reasons = flop_check._attention_reasons(again=again)
-    assert word in flop_check._part("attention", 100.0, 100.0 * factor, reasons, 0.2).why
+    reasons = mfu._attention_reasons(again=again)
+    assert word in mfu._part("attention", 100.0, 100.0 * factor, reasons, 0.2).why
 
 
 @pytest.mark.parametrize("name", ["recorded-1f1b", "recorded-zero3-prefetch", "recorded-slow-rank"])

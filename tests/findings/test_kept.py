@@ -25,7 +25,7 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.memory_snapshot import MemorySnapshot
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.run import Run, open_run
-from usp_prof.store.sealed import seal
+from usp_prof.store.entry import seal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

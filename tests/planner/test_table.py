@@ -9,8 +9,7 @@ import pytest
 from usp_prof.cli.app import main
 from usp_prof.model.errors import UspProfError
 from usp_prof.planner.predict import Prediction
-from usp_prof.planner.table import COLUMNS, predict_table, understood
-from usp_prof.planner.table_file import GIVEN, read_rows
+from usp_prof.planner.table import COLUMNS, GIVEN, predict_table, read_rows, understood
 
 ROW = {
     "model": "Llama-3-8B", "sequence": "8192", "device": "H100", "devices": "16", "tp": "8", "micro_batch": "1",

@@ -13,7 +13,7 @@ from stripped import DEVICE, device_only, lengths, sources
 
 from usp_prof import record
 from usp_prof.contract import Manifest
-from usp_prof.record import export, light
+from usp_prof.record import export, marks
 from usp_prof.record.trace_text import ENCODING, base_ns, with_events
 from usp_prof.run import open_run
 from usp_prof.synth.declaration import Declaration
@@ -53,14 +53,14 @@ def test_own_marks_stand_in_the_trace_at_the_profilers_own_times(
     tmp_path: Path, read_trace: Callable[[Path], dict[str, Any]]
 ) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profile:
-        notes = light.begin()
+        notes = marks.begin_notes()
         try:
-            with light.annotation("ProfilerStep#7"), record.phase("forward"):
+            with marks.annotation("ProfilerStep#7"), record.phase("forward"):
                 time.sleep(0.005)
                 torch.mm(torch.ones(8, 8), torch.ones(8, 8))
                 time.sleep(0.005)
         finally:
-            light.end()
+            marks.end_notes()
         with record.phase("backward"):  # no longer ours
             pass
     export.export(profile, tmp_path / "rank0.json.gz", Manifest(), [], 0, notes=notes)
@@ -78,7 +78,7 @@ def lightly(run: Path, folder: Path, keep: set[str]) -> Path:
     for path in (folder / "device").glob("rank*.json"):
         full = json.loads(gzip.decompress((run / f"{path.name}.gz").read_bytes()))
         text = path.read_text(ENCODING)
-        base, notes = base_ns(text), light.Notes()
+        base, notes = base_ns(text), marks.Notes()
         for event in full["traceEvents"]:
             if event.get("cat") == "user_annotation":
                 begin = base + round(event["ts"] * 1000)

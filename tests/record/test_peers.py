@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from usp_prof.contract import GroupEntry
-from usp_prof.record.peers import peers
+from usp_prof.record.export import peers
 from usp_prof.record.trace_text import TextEvent
 
 STAGES = GroupEntry("5", [1, 3, 5], ["pp"], "mesh_pp")

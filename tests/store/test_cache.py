@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.model.errors import InputError, UsageError
-from usp_prof.store import sealed
+from usp_prof.store import entry
 from usp_prof.store.cache import (
     DEFAULT_BYTES,
     IN_USE_SECONDS,
@@ -23,7 +23,7 @@ from usp_prof.store.cache import (
     CacheUnwritableError,
 )
 from usp_prof.store.places import open_cache
-from usp_prof.store.rank_keys import content_key
+from usp_prof.store.rank_jobs import content_key
 
 TABLE = pa.table({"n": [1, -1, 2**62], "t": pa.array(["a", "", "a"]).dictionary_encode(), "x": [0.5, None, 1.0]})
 
@@ -128,7 +128,7 @@ def test_an_entry_that_says_anything_else_is_no_entry(tmp_path: Path, text: byte
 
 def test_an_entry_of_another_version_is_no_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(tmp_path)
-    monkeypatch.setattr(sealed, "VERSION", 99)
+    monkeypatch.setattr(entry, "VERSION", 99)
     cache.store("k", {"t": TABLE}, {})
     monkeypatch.undo()
     assert cache.open("k") is None

@@ -15,11 +15,18 @@ import tiny
 from usp_prof.contract import Manifest
 from usp_prof.inputs.discovery import discover
 from usp_prof.model.errors import InputError
-from usp_prof.store import executors, load, rank_jobs
+from usp_prof.store import load, rank_jobs
 from usp_prof.store.cache import Cache, StoredTables
-from usp_prof.store.executors import local_executor, workers_for
-from usp_prof.store.rank_jobs import ATTEMPTS, NOT_DONE, RankJob, run_jobs
-from usp_prof.store.rank_keys import key_of_rank, text_of_manifest
+from usp_prof.store.rank_jobs import (
+    ATTEMPTS,
+    NOT_DONE,
+    RankJob,
+    key_of_rank,
+    local_executor,
+    run_jobs,
+    text_of_manifest,
+    workers_for,
+)
 from usp_prof.tables.table_set import MemorySource
 
 if TYPE_CHECKING:
@@ -201,18 +208,18 @@ class TestExecutors:
 
     def test_no_more_workers_than_memory_holds(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         jobs = self.jobs(tmp_path)
-        monkeypatch.setattr(executors, "processors", lambda: 8)
-        monkeypatch.setattr(executors, "free_memory", lambda: 2 << 30)
+        monkeypatch.setattr(rank_jobs, "processors", lambda: 8)
+        monkeypatch.setattr(rank_jobs, "free_memory", lambda: 2 << 30)
         assert workers_for(jobs) == 3, "one a file"
         with jobs[0].path.open("ab") as stream:
             stream.truncate(40 << 20)  # packed: it unpacks to about twelve times as much
         assert workers_for(jobs) == 2
         assert workers_for(jobs, most=1) == 1
-        monkeypatch.setattr(executors, "free_memory", lambda: 0)
+        monkeypatch.setattr(rank_jobs, "free_memory", lambda: 0)
         assert workers_for(jobs) == 1
 
     def test_free_memory_is_known_on_linux(self) -> None:
-        free = executors.free_memory()
+        free = rank_jobs.free_memory()
         assert free is None or 0 < free < 1 << 50
 
     def test_processes_that_cannot_start_leave_the_work_to_us(self, tmp_path: Path) -> None:
@@ -251,4 +258,4 @@ class TestExecutors:
 
     def test_processors_are_counted_where_the_system_has_no_affinity(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-        assert executors.processors() == (os.cpu_count() or 1)
+        assert rank_jobs.processors() == (os.cpu_count() or 1)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from usp_prof.columns.table import Columns, Replaced, stacked
 from usp_prof.model.errors import UspProfError
-from usp_prof.store import stored_table as stored_tables
+from usp_prof.store import entry as stored_tables
 from usp_prof.store.cache import write_parquet
-from usp_prof.store.stored_table import StoredTable
+from usp_prof.store.entry import StoredTable
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from tiny import Trace, table_set
 from usp_prof.findings.rules.kernels import UnfusedOptimizer
 from usp_prof.model.edit import parse_edit
 from usp_prof.replay.build import graph_of
-from usp_prof.whatif.edits.optimizer import updates
+from usp_prof.whatif.edits.compute import updates
 from usp_prof.whatif.predict import predict
 
 US = 1_000

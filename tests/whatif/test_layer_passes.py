@@ -10,7 +10,7 @@ import pytest
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.node_work import FORWARD
 from usp_prof.run import open_run
-from usp_prof.whatif.edits.layer_passes import first_forwards, heads, passes_of
+from usp_prof.whatif.edits.zero_messages import first_forwards, heads, passes_of
 
 RUN = Path(__file__).parents[2] / "traces" / "recorded-zero3-prefetch"
 LAYERS = 6

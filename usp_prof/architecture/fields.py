@@ -1,4 +1,4 @@
-"""Fields of a configuration: looked up under their several names, and which of them nobody asked for.
+"""Fields of a configuration: looked up under their several names, which nobody asked for, and what they say of layers.
 
 A field counts as understood when the reader asked for it, so that a field of a mixture in a dense model, or one of a
 later version, is named in a note (or refused) and never silently passed over.
@@ -10,7 +10,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from usp_prof.architecture.families import Family
 
 
 class ArchitectureError(ValueError):
@@ -93,3 +95,153 @@ _WITHOUT_WORK = re.compile(
     r"|nextn.*mode|pad_.*|bos_.*|eos_.*|sep_.*|layer_norm_elementwise_affine|use_expert_bias|scoring.*|fused_.*"
     r"|use_parallel_residual|do_layer_norm_before|mtp_layers_block_type|router_.*|moe_router_.*|rms_norm.*|layernorm_.*|.*_dtype|mlp_hidden_act|block_size|no_rope_layer.*"
 )
+
+
+# Words for layers: what mixes the tokens of each layer, and which are mixtures, by the many ways to say it.
+
+FULL = "full"
+
+
+SLIDING = "sliding"
+
+
+CHUNKED = "chunked"
+
+
+LINEAR = "linear"
+
+
+DENSE_ONLY = "dense_only"
+
+
+MIXTURE_ONLY = "mixture_only"
+
+
+_WORDS = {
+    "full_attention": FULL, "attention": FULL, "global_attention": FULL, "indexed_attention": FULL,
+    "sliding_attention": SLIDING, "local_attention": SLIDING, "chunked_attention": CHUNKED,
+    "linear_attention": LINEAR, "mamba": LINEAR, "mamba2": LINEAR, "conv": LINEAR,
+    "mlp": DENSE_ONLY, "moe": MIXTURE_ONLY,
+}  # fmt: skip
+
+
+_LETTERS = {"M": LINEAR, "*": FULL, "-": DENSE_ONLY, "E": MIXTURE_ONLY}
+
+
+def layer_words(f: Fields, family: Family) -> list[str]:
+    """Give for each layer the word for what mixes its tokens."""
+    pattern = f.get("hybrid_override_pattern")
+    if isinstance(pattern, str):
+        return [_word(letter, _LETTERS, "hybrid_override_pattern") for letter in pattern if letter != "|"]
+    listed = f.listed("layers_block_type")
+    count = len(listed) or f.needed("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    f.size("num_hidden_layers")
+    listed = listed or f.listed("layer_types")
+    # All ways to say it are asked for, so that none of them counts as a field that was not understood.
+    if set(f.listed("indexer_types")) - {"full"}:
+        raise ArchitectureError("indexer_types has layers that reuse another's index")
+    ways: list[Callable[[Fields, int], list[str] | None]] = [_by_period, _by_lists, _by_chunks]
+    found = [way(f, count) for way in ways]
+    window = _by_window(f, family, count)
+    if listed:
+        if len(listed) < count:
+            raise ArchitectureError(f"layer_types names {len(listed)} of {count} layers")
+        return [_word(str(name), _WORDS, "layer_types") for name in listed[:count]]
+    said = next((words for words in found if words is not None), None)
+    if said is None and family.linear and not family.parallel:
+        raise ArchitectureError("the configuration does not say which layers are attention (layer_types)")
+    return said or window
+
+
+def _word(name: str, known: dict[str, str], source: str) -> str:
+    if name not in known:
+        raise ArchitectureError(f"{source} has {name!r}, whose work is not known (known: {', '.join(known)})")
+    return known[name]
+
+
+def _by_period(f: Fields, count: int) -> list[str] | None:
+    """Attention at every n-th layer, a recurrence elsewhere (Jamba; Qwen3-Next counts from the period's end)."""
+    period, offset = f.size("attn_layer_period"), f.size("attn_layer_offset")
+    interval = f.size("full_attention_interval")
+    if period:
+        return [FULL if place % period == offset else LINEAR for place in range(count)]
+    if interval:
+        return [LINEAR if (place + 1) % interval else FULL for place in range(count)]
+    return None
+
+
+def _by_lists(f: Fields, count: int) -> list[str] | None:
+    """Attention in the layers that are listed (Bamba, LFM2, Kimi Linear, MiniMax)."""
+    types = f.listed("attn_type_list")
+    if types:
+        if set(types) - {0, 1} or len(types) < count:
+            raise ArchitectureError("attn_type_list is no list of 0 (linear) and 1 (full) for every layer")
+        return [FULL if kind else LINEAR for kind in types[:count]]
+    detail = f.get("linear_attn_config")
+    if isinstance(detail, dict) and "full_attn_layers" in detail:
+        return [FULL if place + 1 in detail["full_attn_layers"] else LINEAR for place in range(count)]
+    for name in ("attn_layer_indices", "full_attn_idxs"):
+        if f.has(name):
+            full = set(f.listed(name))
+            return [FULL if place in full else LINEAR for place in range(count)]
+    return None
+
+
+def _by_chunks(f: Fields, count: int) -> list[str] | None:
+    """Chunked attention where positions are rotated, full attention where they are not (Llama 4)."""
+    interval = f.size("no_rope_layer_interval")
+    rotated = f.listed("no_rope_layers")
+    if not f.size("attention_chunk_size"):
+        return None
+    rotated = rotated or [(place + 1) % interval if interval else 1 for place in range(count)]
+    return [CHUNKED if rotated[place] else FULL for place in range(count)]
+
+
+def _by_window(f: Fields, family: Family, count: int) -> list[str]:
+    """Give all layers the window, all but each n-th, or those from some layer on; none where there is no window."""
+    used = f.get("use_sliding_window")
+    first = f.size("max_window_layers")
+    pattern = f.get("sliding_window_pattern", "_sliding_window_pattern")
+    if not f.size("sliding_window", "window_size") or used is False:
+        return [FULL] * count
+    if isinstance(pattern, str):
+        return [_word(pattern[place % len(pattern)], {"L": SLIDING, "G": FULL}, "pattern") for place in range(count)]
+    if used or first:
+        return [SLIDING if place >= first else FULL for place in range(count)]
+    every = int(pattern or family.full_every)
+    return [FULL if every > 1 and (place + 1) % every == 0 else SLIDING for place in range(count)]
+
+
+def mixture_layers(f: Fields, count: int) -> list[bool]:
+    """Tell for each layer whether it is a mixture of experts."""
+    experts = expert_count(f)
+    types = f.listed("mlp_layer_types")
+    first = f.size("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+    last = f.size("moe_layer_end_index", default=count - 1)
+    frequency = f.get("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")
+    period, offset = f.size("expert_layer_period", default=1), f.size("expert_layer_offset")
+    dense = set(f.listed("mlp_only_layers"))
+    listed = f.listed("moe_layers")
+    if experts < 2:
+        return [False] * count
+    if types:
+        return [kind == "sparse" for kind in types[:count]]
+    if listed:
+        return [place in set(listed) for place in range(count)]
+    if isinstance(frequency, list):
+        return [bool(each) for each in frequency[:count]]
+    every = int(frequency or 1)
+    # DeepSeek's frequency counts layers from 0; a step (Qwen, Llama 4, Ernie) ends with the layer that is a mixture.
+    shift = 0 if f.has("moe_layer_freq") else 1
+    return [
+        first <= place <= last
+        and (place + shift) % every == 0
+        and place % period == offset % period
+        and place not in dense
+        for place in range(count)
+    ]
+
+
+def expert_count(f: Fields) -> int:
+    """Count the routed experts; 0 where the model has none."""
+    return f.size("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")

@@ -1,7 +1,7 @@
 """Layers: which blocks each one has, by the many ways in which configurations say it.
 
-First every layer gets a word for what mixes its tokens (`layer_words.py`): attention that is full, sliding or chunked,
-a recurrence, or nothing. Then the words, and whether the layer is a mixture, become blocks here.
+First every layer gets a word for what mixes its tokens (`fields.layer_words`): attention that is full, sliding or
+chunked, a recurrence, or nothing. Then the words, and whether the layer is a mixture, become blocks here.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from usp_prof.architecture import blocks
 from usp_prof.architecture.families import HEAD, WIDTH
-from usp_prof.architecture.fields import ArchitectureError
-from usp_prof.architecture.layer_words import (
+from usp_prof.architecture.fields import (
     CHUNKED,
     DENSE_ONLY,
     LINEAR,
     MIXTURE_ONLY,
     SLIDING,
+    ArchitectureError,
     expert_count,
     layer_words,
     mixture_layers,

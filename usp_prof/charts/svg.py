@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.charts import inputs
-from usp_prof.charts import svg_marks as marks
 from usp_prof.charts.theme import LIGHT, ink_on
 
 if TYPE_CHECKING:
@@ -25,6 +24,73 @@ if TYPE_CHECKING:
 
     from usp_prof.charts.inputs import ChartInput
     from usp_prof.charts.theme import Theme
+
+
+# Marks that all drawings are made of.
+
+WIDTH = 960
+CHARACTER = 6.2
+"""Pixels of a character at 11 px, near enough to place texts."""
+
+
+def framed(parts: Sequence[str], height: float, theme: Theme) -> str:
+    """Put parts into one drawing of the full width."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" '
+        f'style="max-width:100%;height:auto;background:{theme.background}" font-family="{escape(theme.font)}" '
+        f'font-size="11" role="img">{"".join(parts)}</svg>'
+    )
+
+
+def legend_row(entries: Iterable[tuple[str, str]], left: float, theme: Theme) -> str:
+    """Draw labels with the colour of their role, as many as fit on a line."""
+    parts: list[str] = []
+    x = left
+    for label, role in entries:
+        width = 24 + CHARACTER * len(label)
+        if x + width > WIDTH and parts:
+            break  # the marks' own texts tell the rest
+        parts.append(f'<rect x="{x:.0f}" y="9" width="10" height="10" fill="{theme.color(role)}"/>')
+        parts.append(text_at(x + 14, 18, label, theme.ink, "start"))
+        x += width
+    return "".join(parts)
+
+
+def text_at(x: float, y: float, text: str, color: str, anchor: str) -> str:
+    """Draw a text that begins, ends or has its middle at a point."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{color}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def line(x0: float, y0: float, x1: float, y1: float, color: str) -> str:
+    """Draw a straight line."""
+    return f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" stroke="{color}"/>'
+
+
+def ticks(end: float, about: int = 6) -> list[float]:
+    """Give round numbers from 0 to the end, about so many."""
+    rough = end / about
+    power = 10.0 ** floor(log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    return [step * place for place in range(floor(end / step) + 1)]
+
+
+def time_text(ns: float) -> str:
+    """Write a time in its unit, with three digits."""
+    for factor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "\u03bcs")):
+        if ns >= factor:
+            return f"{ns / factor:.3g} {unit}"
+    return f"{ns:.3g} ns" if ns else "0"
+
+
+def number_text(value: float) -> str:
+    """Write a number with a prefix, with three digits."""
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}"
+    return f"{value:.3g} "
+
+
+# Boxes on rows.
 
 _ROW, _TOP, _BOTTOM, _RIGHT = 18, 30, 26, 20
 _MOST_ROWS = 64
@@ -72,24 +138,24 @@ def _breakdown(data: inputs.BreakdownRows, theme: Theme = LIGHT) -> str:
         for part in data.parts:
             start, end = end, end + part.values_ns[row]
             if end > start:
-                boxes.append(_Box(row, start, end, part.role, f"{label}: {part.label} {marks.time_text(end - start)}"))
+                boxes.append(_Box(row, start, end, part.role, f"{label}: {part.label} {time_text(end - start)}"))
     legend = tuple((part.label, part.role) for part in data.parts if max(part.values_ns, default=0) > 0)
-    return _drawn(_Boxes(data.labels, tuple(boxes), legend, marks.time_text), theme)
+    return _drawn(_Boxes(data.labels, tuple(boxes), legend, time_text), theme)
 
 
 @as_svg.register(inputs.AxisCommunication)
 def _axes(data: inputs.AxisCommunication, theme: Theme = LIGHT) -> str:
     boxes = []
     for row, (axis, exposed, hidden) in enumerate(zip(data.axes, data.exposed_ns, data.hidden_ns, strict=True)):
-        boxes.append(_Box(row, 0, exposed, f"comm:{axis}", f"{axis}: exposed {marks.time_text(exposed)}"))
-        boxes.append(_Box(row, exposed, exposed + hidden, "idle:other", f"{axis}: hidden {marks.time_text(hidden)}"))
+        boxes.append(_Box(row, 0, exposed, f"comm:{axis}", f"{axis}: exposed {time_text(exposed)}"))
+        boxes.append(_Box(row, exposed, exposed + hidden, "idle:other", f"{axis}: hidden {time_text(hidden)}"))
     legend = (("exposed, in the axis' colour", "comm"), ("hidden under compute", "idle:other"))
-    return _drawn(_Boxes(data.axes, tuple(boxes), legend, marks.time_text), theme)
+    return _drawn(_Boxes(data.axes, tuple(boxes), legend, time_text), theme)
 
 
 @as_svg.register(inputs.RankBars)
 def _rank_bars(data: inputs.RankBars, theme: Theme = LIGHT) -> str:
-    write = marks.time_text if data.is_time else marks.number_text
+    write = time_text if data.is_time else number_text
     means = [f", mean {write(even)}" for even in data.even] or [""] * len(data.values)
     boxes = tuple(
         _Box(row, 0, value, data.role, f"{label}: {write(value)}{mean}")
@@ -101,15 +167,15 @@ def _rank_bars(data: inputs.RankBars, theme: Theme = LIGHT) -> str:
 @as_svg.register(inputs.Waterfall)
 def _waterfall(data: inputs.Waterfall, theme: Theme = LIGHT) -> str:
     total = data.first_ns
-    boxes = [_Box(0, 0, total, "measured", f"{data.first}: {marks.time_text(total)}")]
+    boxes = [_Box(0, 0, total, "measured", f"{data.first}: {time_text(total)}")]
     for row, (change, delta) in enumerate(zip(data.changes, data.delta_ns, strict=True), start=1):
         low, high = sorted((total, total + delta))
         role = "comm" if delta > 0 else "action:B"
-        boxes.append(_Box(row, low, high, role, f"{change}: {'+' if delta > 0 else '-'}{marks.time_text(abs(delta))}"))
+        boxes.append(_Box(row, low, high, role, f"{change}: {'+' if delta > 0 else '-'}{time_text(abs(delta))}"))
         total += delta
-    boxes.append(_Box(len(boxes), 0, total, "measured", f"{data.last}: {marks.time_text(total)}"))
+    boxes.append(_Box(len(boxes), 0, total, "measured", f"{data.last}: {time_text(total)}"))
     legend = (("longer", "comm"), ("shorter", "action:B"))
-    return _drawn(_Boxes((data.first, *data.changes, data.last), tuple(boxes), legend, marks.time_text), theme)
+    return _drawn(_Boxes((data.first, *data.changes, data.last), tuple(boxes), legend, time_text), theme)
 
 
 @as_svg.register(inputs.PipelineSchedule)
@@ -119,13 +185,13 @@ def _schedule(data: inputs.PipelineSchedule, theme: Theme = LIGHT) -> str:
     boxes = tuple(
         _Box(
             int(row), float(start), float(end), f"action:{kind}",
-            f"{names.get(kind, kind)} of micro-batch {micro_batch}, stage {stage}: {marks.time_text(end - start)}",
+            f"{names.get(kind, kind)} of micro-batch {micro_batch}, stage {stage}: {time_text(end - start)}",
             str(micro_batch) if micro_batch >= 0 else "",
         )
         for row, start, end, kind, stage, micro_batch in zip(*columns, strict=True)
     )  # fmt: skip
     legend = tuple((names.get(kind, kind), f"action:{kind}") for kind in dict.fromkeys(data.kind))
-    return _drawn(_Boxes(data.rows, boxes, legend, marks.time_text, float(data.until_ns)), theme)
+    return _drawn(_Boxes(data.rows, boxes, legend, time_text, float(data.until_ns)), theme)
 
 
 @as_svg.register(inputs.TimelineSlices)
@@ -134,28 +200,28 @@ def _timeline(data: inputs.TimelineSlices, theme: Theme = LIGHT) -> str:
     boxes = tuple(
         _Box(
             int(data.row[place]), float(data.start_ns[place]), float(data.end_ns[place]), data.roles[data.role[place]],
-            f"{data.names[data.name[place]]}: {marks.time_text(float(data.end_ns[place] - data.start_ns[place]))}",
+            f"{data.names[data.name[place]]}: {time_text(float(data.end_ns[place] - data.start_ns[place]))}",
         )
         for place in coarse
     )  # fmt: skip
     legend = tuple((role.removeprefix("comm:"), role) for role in data.roles)
     end = max(data.until_ns, int(data.end_ns.max(initial=1)))
-    return _drawn(_Boxes(data.rows, boxes, legend, marks.time_text, float(end), data.frame_ns), theme)
+    return _drawn(_Boxes(data.rows, boxes, legend, time_text, float(end), data.frame_ns), theme)
 
 
 def _drawn(data: _Boxes, theme: Theme) -> str:
     rows = data.rows[:_MOST_ROWS]
-    left = 16 + marks.CHARACTER * min(40, max(map(len, rows), default=0))
+    left = 16 + CHARACTER * min(40, max(map(len, rows), default=0))
     end = max([data.until, *(box.end for box in data.boxes)], default=0) or 1.0
-    scale = (marks.WIDTH - left - _RIGHT) / end
+    scale = (WIDTH - left - _RIGHT) / end
     bottom = _TOP + _ROW * len(rows)
-    parts = [marks.legend(data.legend, left, theme)]
-    for tick in marks.ticks(end):
-        parts.append(marks.line(left + tick * scale, _TOP, left + tick * scale, bottom, theme.grid))
-        parts.append(marks.text_at(left + tick * scale, bottom + 15, data.write(tick), theme.muted, "middle"))
+    parts = [legend_row(data.legend, left, theme)]
+    for tick in ticks(end):
+        parts.append(line(left + tick * scale, _TOP, left + tick * scale, bottom, theme.grid))
+        parts.append(text_at(left + tick * scale, bottom + 15, data.write(tick), theme.muted, "middle"))
     for row, label in enumerate(rows):
         short = label if len(label) <= 40 else f"{label[:37]}..."
-        parts.append(marks.text_at(left - 8, _TOP + _ROW * (row + 0.5) + 4, short, theme.muted, "end"))
+        parts.append(text_at(left - 8, _TOP + _ROW * (row + 0.5) + 4, short, theme.muted, "end"))
     shown = (box for box in data.boxes if box.row < len(rows) and box.end > box.start)
     parts += [_box(box, left, scale, theme) for box in shown]
     if data.frame is not None:
@@ -164,9 +230,9 @@ def _drawn(data: _Boxes, theme: Theme) -> str:
         parts.append(f'<rect x="{x:.1f}" y="{_TOP}" {size} fill="none" stroke="{theme.ink}" stroke-width="2"/>')
     if len(data.rows) > len(rows):
         more = f"and {len(data.rows) - len(rows)} more rows"
-        parts.append(marks.text_at(left, bottom + _BOTTOM + 8, more, theme.muted, "start"))
+        parts.append(text_at(left, bottom + _BOTTOM + 8, more, theme.muted, "start"))
         bottom += 16
-    return marks.framed(parts, bottom + _BOTTOM, theme)
+    return framed(parts, bottom + _BOTTOM, theme)
 
 
 def _box(box: _Box, left: float, scale: float, theme: Theme) -> str:
@@ -177,8 +243,8 @@ def _box(box: _Box, left: float, scale: float, theme: Theme) -> str:
         f'<rect x="{x:.2f}" y="{top:.1f}" width="{width:.2f}" height="{_ROW - 4}" fill="{color}">'
         f"<title>{escape(box.tip)}</title></rect>"
     )
-    if box.text and width > marks.CHARACTER * len(box.text) + 2:
-        drawn += marks.text_at(x + width / 2, top + 11, box.text, ink_on(color), "middle")
+    if box.text and width > CHARACTER * len(box.text) + 2:
+        drawn += text_at(x + width / 2, top + 11, box.text, ink_on(color), "middle")
     return drawn
 
 
@@ -188,8 +254,7 @@ def _box(box: _Box, left: float, scale: float, theme: Theme) -> str:
 @as_svg.register(inputs.BandwidthPoints)
 def _bandwidth(data: inputs.BandwidthPoints, theme: Theme = LIGHT) -> str:
     tips = [
-        f"{op} on {axis}: {marks.number_text(rate)}B/s"
-        for op, axis, rate in zip(data.op, data.axis, data.busbw, strict=True)
+        f"{op} on {axis}: {number_text(rate)}B/s" for op, axis, rate in zip(data.op, data.axis, data.busbw, strict=True)
     ]
     roles = [f"comm:{axis}" for axis in data.axis]
     legend = tuple((axis, f"comm:{axis}") for axis in dict.fromkeys(data.axis))
@@ -199,7 +264,7 @@ def _bandwidth(data: inputs.BandwidthPoints, theme: Theme = LIGHT) -> str:
 
 @as_svg.register(inputs.RooflinePoints)
 def _roofline(data: inputs.RooflinePoints, theme: Theme = LIGHT) -> str:
-    tips = [f"{label}: {marks.number_text(rate)}FLOP/s" for label, rate in zip(data.label, data.rate, strict=True)]
+    tips = [f"{label}: {number_text(rate)}FLOP/s" for label, rate in zip(data.label, data.rate, strict=True)]
     legend = ((f"ops; {data.device}", "compute"),)
     heads = ("FLOP/byte", "FLOP/s")
     return _points((data.intensity, data.rate), tips, ["compute"] * len(tips), legend, heads, theme)
@@ -220,16 +285,16 @@ def _points(
     left, height = 70.0, 220.0
     x0, x1 = _decades(across[known])
     y0, y1 = _decades(up[known])
-    x_scale, y_scale = (marks.WIDTH - left - _RIGHT) / (x1 - x0), height / (y1 - y0)  # pixels of a decade
-    parts = [marks.legend(legend, left, theme)]
+    x_scale, y_scale = (WIDTH - left - _RIGHT) / (x1 - x0), height / (y1 - y0)  # pixels of a decade
+    parts = [legend_row(legend, left, theme)]
     for power in range(x0, x1 + 1):
         x = left + (power - x0) * x_scale
-        parts.append(marks.line(x, _TOP, x, _TOP + height, theme.grid))
-        parts.append(marks.text_at(x, _TOP + height + 15, marks.number_text(10.0**power), theme.muted, "middle"))
+        parts.append(line(x, _TOP, x, _TOP + height, theme.grid))
+        parts.append(text_at(x, _TOP + height + 15, number_text(10.0**power), theme.muted, "middle"))
     for power in range(y0, y1 + 1):
         y = _TOP + height - (power - y0) * y_scale
-        parts.append(marks.line(left, y, marks.WIDTH - _RIGHT, y, theme.grid))
-        parts.append(marks.text_at(left - 6, y + 4, marks.number_text(10.0**power), theme.muted, "end"))
+        parts.append(line(left, y, WIDTH - _RIGHT, y, theme.grid))
+        parts.append(text_at(left - 6, y + 4, number_text(10.0**power), theme.muted, "end"))
     for place in np.flatnonzero(known).tolist():
         x = left + (log10(across[place]) - x0) * x_scale
         y = _TOP + height - (log10(up[place]) - y0) * y_scale
@@ -237,10 +302,8 @@ def _points(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{theme.color(roles[place])}" fill-opacity="0.75">'
             f"<title>{escape(tips[place])}</title></circle>"
         )
-    parts.append(
-        marks.text_at(marks.WIDTH - _RIGHT, _TOP + height + 30, f"{heads[1]} over {heads[0]}", theme.muted, "end")
-    )
-    return marks.framed(parts, _TOP + height + 36, theme)
+    parts.append(text_at(WIDTH - _RIGHT, _TOP + height + 30, f"{heads[1]} over {heads[0]}", theme.muted, "end"))
+    return framed(parts, _TOP + height + 36, theme)
 
 
 def _decades(values: np.ndarray) -> tuple[int, int]:
@@ -251,31 +314,28 @@ def _decades(values: np.ndarray) -> tuple[int, int]:
 
 @as_svg.register(inputs.MemoryLines)
 def _memory(data: inputs.MemoryLines, theme: Theme = LIGHT) -> str:
-    end = max((int(line.time_ns.max(initial=0)) for line in data.lines), default=0) or 1
-    most = max((int(line.allocated_bytes.max(initial=0)) for line in data.lines), default=0) or 1
+    end = max((int(curve.time_ns.max(initial=0)) for curve in data.lines), default=0) or 1
+    most = max((int(curve.allocated_bytes.max(initial=0)) for curve in data.lines), default=0) or 1
     left, height = 80.0, 200.0
-    x_scale, y_scale = (marks.WIDTH - left - _RIGHT) / end, height / most
+    x_scale, y_scale = (WIDTH - left - _RIGHT) / end, height / most
     colors = [theme.color(role) for role in ("compute", "comm", "action:B", "comm:pp", "memcpy", "comm:dp")]
     under = _TOP + height + 15
-    parts = [
-        marks.text_at(left + tick * x_scale, under, marks.time_text(tick), theme.muted, "middle")
-        for tick in marks.ticks(end)
-    ]
-    for tick in marks.ticks(most):
+    parts = [text_at(left + tick * x_scale, under, time_text(tick), theme.muted, "middle") for tick in ticks(end)]
+    for tick in ticks(most):
         y = _TOP + height - tick * y_scale
         parts += [
-            marks.line(left, y, marks.WIDTH - _RIGHT, y, theme.grid),
-            marks.text_at(left - 6, y + 4, f"{marks.number_text(tick)}B", theme.muted, "end"),
+            line(left, y, WIDTH - _RIGHT, y, theme.grid),
+            text_at(left - 6, y + 4, f"{number_text(tick)}B", theme.muted, "end"),
         ]
-    for place, line in enumerate(data.lines):
+    for place, curve in enumerate(data.lines):
         color = colors[place % len(colors)]
-        steps = _thinned(line.time_ns, line.allocated_bytes)
+        steps = _thinned(curve.time_ns, curve.allocated_bytes)
         points = " ".join(f"{left + time * x_scale:.1f},{_TOP + height - size * y_scale:.1f}" for time, size in steps)
         parts.append(
-            f'<polyline points="{points}" fill="none" stroke="{color}"><title>{escape(line.label)}</title></polyline>'
+            f'<polyline points="{points}" fill="none" stroke="{color}"><title>{escape(curve.label)}</title></polyline>'
         )
-        parts.append(marks.text_at(left + 90 * place, 18, line.label, color, "start"))
-    return marks.framed(parts, _TOP + height + _BOTTOM, theme)
+        parts.append(text_at(left + 90 * place, 18, curve.label, color, "start"))
+    return framed(parts, _TOP + height + _BOTTOM, theme)
 
 
 def _thinned(time: np.ndarray, size: np.ndarray, most: int = 2000) -> list[tuple[int, int]]:

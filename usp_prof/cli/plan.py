@@ -24,8 +24,7 @@ from usp_prof.planner.candidates import PINNABLE
 from usp_prof.planner.launch import TRAINERS
 from usp_prof.planner.profiles import DEFAULT_TRAINER, PROFILES
 from usp_prof.planner.search import Question, question_of, search
-from usp_prof.planner.table import predict_table
-from usp_prof.planner.table_file import read_rows, write_rows
+from usp_prof.planner.table import predict_table, read_rows, write_rows
 
 if TYPE_CHECKING:
     import argparse

@@ -11,8 +11,8 @@ from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UsageError
 from usp_prof.model.flops import load as load_model
 from usp_prof.model.selection import Assumptions
-from usp_prof.report.answers import slowdown as slowdown_answer
 from usp_prof.report.answers import whatif as answer
+from usp_prof.report.answers import whatif as slowdown_answer
 from usp_prof.report.writers import terminal
 from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
 from usp_prof.whatif.predict import predict, unedited

@@ -11,8 +11,8 @@ import torch
 
 from usp_prof.contract import MANIFEST_NAME, Manifest
 from usp_prof.record import _torch_private, export, statement
-from usp_prof.record.gathering import Exchange, Part
 from usp_prof.record.peak import Peak, cpu_peak
+from usp_prof.record.statement import Exchange, Part
 from usp_prof.record.surroundings import Place, Topology, find_place, survey, uses_cuda
 from usp_prof.whole_files import whole_file
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
-    from usp_prof.record.light import Notes
+    from usp_prof.record.marks import Notes
     from usp_prof.record.options import Settings
     from usp_prof.record.surroundings import GroupsLike, MeshLike
 

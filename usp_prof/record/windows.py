@@ -4,7 +4,7 @@ Kineto serves one profiler at a time. One that is prepared or started while anot
 whoever then stops the cancelled one crashes the process. So every move here first asks whether another profiler is
 there, and a window that another took over is forgotten without a call.
 Outside of a window there is no profiler at all: a step costs a comparison.
-In light mode the profiler records device activity alone, and steps and marks are noted by the recorder (`light`).
+In light mode the profiler records device activity alone, and steps and marks are noted by the recorder (`marks`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
-from usp_prof.record import _torch_private, light
+from usp_prof.record import _torch_private, marks
 from usp_prof.record.options import Level
 from usp_prof.record.surroundings import uses_cuda
 
@@ -57,9 +57,9 @@ class WindowProfiler:
         let_children_end()
         host, device = [ProfilerActivity.CPU], [ProfilerActivity.CUDA] if uses_cuda() else []
         activities = device if self._is_light else host + device
-        self.notes: light.Notes | None = None
+        self.notes: marks.Notes | None = None
         """Steps and marks of a window in light mode."""
-        self._step: light.Annotation | record_function | None = None
+        self._step: marks.Annotation | record_function | None = None
         self._profile = torch.profiler.profile(
             activities=activities,
             record_shapes=content.shapes and not self._is_light,
@@ -77,7 +77,7 @@ class WindowProfiler:
         self._profile.start_trace()
         _torch_private.claim_profiler()
         if self._is_light:
-            self.notes = light.begin()
+            self.notes = marks.begin_notes()
         self._open(step)
 
     def next_step(self, step: int) -> None:
@@ -92,7 +92,7 @@ class WindowProfiler:
         """End the last step and the recording; gives the profile, ready to export."""
         self._refuse_takeover()
         self._close()
-        light.end()
+        marks.end_notes()
         self._profile.stop_trace()
         return self._profile
 
@@ -100,17 +100,17 @@ class WindowProfiler:
         """End the recording if it is still this one's; one that another profiler took over must not be touched."""
         if _torch_private.profiler_is_ours():  # it is nobody's before `start`
             self._close()
-            light.end()
+            marks.end_notes()
             self._profile.stop_trace()
 
     def _refuse_takeover(self) -> None:
         if not _torch_private.profiler_is_ours():
             self._step = None
-            light.end()
+            marks.end_notes()
             raise OtherProfilerError("another profiler began during this window")
 
     def _open(self, step: int) -> None:
-        annotation = light.annotation(f"ProfilerStep#{step}")
+        annotation = marks.annotation(f"ProfilerStep#{step}")
         annotation.__enter__()
         self._step = annotation
 

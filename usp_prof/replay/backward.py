@@ -24,7 +24,7 @@ import numpy as np
 from usp_prof.columns.intervals import time_of
 from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.replay.node_work import Family, Shape, shape_of
-from usp_prof.tables.events.phases import ENGINE
+from usp_prof.tables.events.classification import ENGINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from usp_prof.contract import PIPELINE_KINDS
 from usp_prof.model.hardware import Precision, element_bytes, precision
 from usp_prof.replay.build import graph_of
 from usp_prof.tables import calls
-from usp_prof.tables.events.phases import PHASES, phase_of_mark
+from usp_prof.tables.events.classification import PHASES, phase_of_mark
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

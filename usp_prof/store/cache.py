@@ -23,9 +23,8 @@ import pyarrow.parquet as pq
 from usp_prof.columns.arrow import AT_ONCE, Parted
 from usp_prof.inputs.memory import let_go
 from usp_prof.model.errors import InputError
-from usp_prof.store.sealed import NAME as ENTRY
-from usp_prof.store.sealed import BrokenSealError, open_sealed, seal
-from usp_prof.store.stored_table import StoredTable
+from usp_prof.store.entry import NAME as ENTRY
+from usp_prof.store.entry import BrokenSealError, StoredTable, open_sealed, seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

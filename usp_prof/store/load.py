@@ -18,10 +18,8 @@ from usp_prof.model.errors import InputError, UspProfError
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import readable
 from usp_prof.store.cache import Cache, CacheUnwritableError
-from usp_prof.store.executors import local_executor
-from usp_prof.store.rank_jobs import RankJob, build, run_jobs
-from usp_prof.store.rank_keys import key_of_rank, text_of_manifest
-from usp_prof.store.sealed import BrokenSealError
+from usp_prof.store.entry import BrokenSealError
+from usp_prof.store.rank_jobs import RankJob, build, key_of_rank, local_executor, run_jobs, text_of_manifest
 from usp_prof.tables.table_set import MemorySource
 
 if TYPE_CHECKING:

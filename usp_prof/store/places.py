@@ -29,7 +29,7 @@ from usp_prof.store.cache import (
     StoredTables,
     fill,
 )
-from usp_prof.store.sealed import NAME, BrokenSealError, files_of, hash_of, read_seal
+from usp_prof.store.entry import NAME, BrokenSealError, files_of, hash_of, read_seal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from usp_prof.columns.arrow import Parted
-    from usp_prof.store.sealed import Sealed
+    from usp_prof.store.entry import Sealed
 
 
 SIZE_VARIABLE = "USP_PROF_CACHE_SIZE"

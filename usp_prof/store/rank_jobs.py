@@ -1,22 +1,37 @@
-"""Rank jobs: read one file, build its tables, store them; run by any `concurrent.futures.Executor`."""
+"""Rank jobs: the key under which a rank's tables are stored, the job that reads and stores them, and who runs the jobs.
+
+Any `concurrent.futures.Executor` will do. Without one, loky starts worker processes on this machine, as many as cores
+and memory allow; unlike the standard pool it never imports the caller's main module, so a script or a notebook needs no
+main guard. On a cluster, Dask's client gives an executor whose workers lie on other machines; they must see the traces
+and the store under the same paths.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from concurrent.futures import BrokenExecutor, CancelledError, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import xxhash
+
+from usp_prof._version import __version__, fingerprint
 from usp_prof.contract import TRACE_METADATA_KEY
 from usp_prof.inputs.kineto.reader import read
 from usp_prof.inputs.manifest import manifest_from
 from usp_prof.inputs.memory import no_collection
 from usp_prof.inputs.object_stores import ExpiredError
-from usp_prof.model.errors import UspProfError
+from usp_prof.inputs.remote import RemotePath
+from usp_prof.model.errors import InputError, UsageError, UspProfError
 from usp_prof.model.health import Severity
 from usp_prof.model.printable import readable
 from usp_prof.store.cache import UNBOUNDED, CacheUnwritableError
 from usp_prof.store.places import cache_at
-from usp_prof.tables.catalogue import build_rank
+from usp_prof.tables.catalogue import ROOMS, build_rank
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -27,7 +42,55 @@ if TYPE_CHECKING:
     from usp_prof.columns.arrow import Parted
     from usp_prof.contract import Manifest
     from usp_prof.inputs.remote import Location
+    from usp_prof.inputs.runs import TraceFile
     from usp_prof.store.cache import Cache
+
+
+# Keys. A rank's tables follow from the trace's content, the rank, the manifest, this package's version, and the lines
+# of code that read and build: a key is made of all of them.
+
+_BLOCK = 1 << 18
+"""Bytes of a file that are read at once."""
+
+
+def key_of_rank(file: TraceFile, manifest_text: str) -> str:
+    """Make the key of a rank's tables; the manifest as text, since it names every rank and is the same for all."""
+    made_by = (__version__, fingerprint(*ROOMS))
+    return content_key(file.path, file.path.name, file.rank, manifest_text, *made_by)
+
+
+def text_of_manifest(manifest: Manifest | None) -> str:
+    """Write a manifest as the text that goes into keys."""
+    return msgspec.json.encode(manifest.to_dict() if manifest else None, order="sorted").decode()
+
+
+def content_key(path: Location, *parts: object) -> str:
+    """Make the key of a file: all its bytes, and what else decides what is made of them.
+
+    XXH3 of 128 bits, at the speed of reading: no two files meet by chance, and nobody gains by making two that do.
+    Of a file on an object store its URL, size and ETag stand for the bytes, which would have to be fetched.
+    """
+    content = xxhash.xxh3_128()
+    if isinstance(path, RemotePath):
+        path = path.listed()
+        if path.stamp:
+            return _key(f"{path.url} {path.size} {path.stamp}".encode(), parts)
+    block = memoryview(bytearray(_BLOCK))
+    try:
+        with path.open("rb", buffering=0) as stream:
+            while size := stream.readinto(block):
+                content.update(block[:size])
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", hint="check the path and its rights") from None
+    return _key(content.digest(), parts)
+
+
+def _key(content: bytes, parts: tuple[object, ...]) -> str:
+    text = b"\0".join((content, *(str(part).encode("utf-8", "surrogateescape") for part in parts)))
+    return hashlib.blake2b(text, digest_size=20).hexdigest()
+
+
+# Jobs: one file read, its tables built and stored.
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +213,80 @@ def _run_once(
 
 def _largest_first(job: RankJob) -> tuple[int, int]:
     return (-job.path.stat().st_size if job.path.exists() else 0, job.rank)
+
+
+# Executors that run the jobs.
+
+_WORKER_BYTES = 200 << 20
+"""Memory of a worker that reads nothing yet: the interpreter and its libraries."""
+_UNPACKED = 12
+"""A packed trace unpacks to about this many times its size; a reader needs about the unpacked size."""
+_MEMORY_SHARE = 0.8
+_DASK = "dask:"
+
+
+@contextmanager
+def local_executor(jobs: Sequence[RankJob], most: int = 0) -> Iterator[Executor]:
+    """Give a pool of worker processes (at most `most`, if given), and end them afterwards."""
+    from loky import ProcessPoolExecutor  # noqa: PLC0415 - a run that is cached starts no process
+
+    pool = ProcessPoolExecutor(max_workers=workers_for(jobs, most))
+    try:
+        yield pool
+    finally:
+        # Without a failure nothing is running any more; after Ctrl-C nobody waits for what is.
+        pool.shutdown(wait=True, kill_workers=True)
+
+
+@contextmanager
+def named_executor(name: str) -> Iterator[Executor]:
+    """Give the executor that a command line names: `dask:tcp://HOST:PORT`, the address of a Dask scheduler."""
+    if not name.startswith(_DASK):
+        raise UsageError(f"no executor is named {name!r}", hint="--executor dask:tcp://HOST:8786")
+    try:
+        from distributed import Client  # noqa: PLC0415 - the extra `cluster`
+    except ImportError:
+        raise UsageError("Dask is not installed", hint="pip install 'usp-prof[cluster]'") from None
+    address = name.removeprefix(_DASK)
+    try:
+        client = Client(address, timeout="30s")  # type: ignore[no-untyped-call]
+    except (OSError, ValueError) as error:
+        raise UsageError(f"no Dask scheduler answers at {address}: {error}", hint="dask scheduler") from None
+    with client:
+        yield client.get_executor(pure=False)  # type: ignore[no-untyped-call]
+
+
+def workers_for(jobs: Sequence[RankJob], most: int = 0) -> int:
+    """Say how many local workers can read at once: bounded by jobs, processors and memory."""
+    bounds = [len(jobs), processors(), *([most] if most > 0 else [])]
+    need = _WORKER_BYTES + max((_reading_bytes(job.path) for job in jobs), default=0)
+    if (free := free_memory()) is not None:
+        bounds.append(int(free * _MEMORY_SHARE / need))
+    return max(1, min(bounds))
+
+
+def _reading_bytes(path: Location) -> int:
+    size = path.stat().st_size if path.exists() else 0
+    return size if path.suffix == ".json" else size * _UNPACKED
+
+
+def free_memory() -> int | None:
+    """Say how many bytes of memory are free for this process, by the system and its container; None: not known."""
+    bounds = []
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        bounds.append(int(lines["MemAvailable"].split()[0]) * 1024)
+        group = Path("/sys/fs/cgroup")
+        limit = (group / "memory.max").read_text().strip()
+        if limit.isdecimal():
+            bounds.append(int(limit) - int((group / "memory.current").read_text()))
+    except (OSError, KeyError, ValueError):
+        pass
+    return max(0, min(bounds)) if bounds else None
+
+
+def processors() -> int:
+    """Count the processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

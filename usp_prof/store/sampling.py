@@ -20,7 +20,7 @@ from usp_prof.columns.statistics import outliers
 from usp_prof.columns.table import Columns, table_of
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.topology import Axis
-from usp_prof.store.stored_table import StoredTable
+from usp_prof.store.entry import StoredTable
 from usp_prof.tables.groups import seen
 from usp_prof.tables.parallelism.group_axes import world_size
 from usp_prof.tables.parallelism.mesh import Job, lay_out

@@ -33,7 +33,7 @@ from usp_prof.tables.events.links import cut, link
 from usp_prof.tables.groups import seen
 from usp_prof.tables.parallelism import group_axes
 from usp_prof.tables.parallelism.gloo_groups import regrouped
-from usp_prof.tables.parallelism.resolved import apply
+from usp_prof.tables.parallelism.group_axes import apply
 from usp_prof.tables.pipeline import inferred_actions
 from usp_prof.tables.ranks import UNRECORDED
 from usp_prof.tables.step_cuts import job_steps

@@ -14,8 +14,8 @@ from usp_prof.tables.build import table
 from usp_prof.tables.communication.arguments import first_shape, numbers, sizes, texts
 from usp_prof.tables.communication.peers import peers
 from usp_prof.tables.communication.posts import P2P
+from usp_prof.tables.events.classification import PHASES, phases
 from usp_prof.tables.events.frame import compact
-from usp_prof.tables.events.phases import PHASES, phases
 from usp_prof.tables.parallelism.axis_names import axis_of_marks
 
 if TYPE_CHECKING:

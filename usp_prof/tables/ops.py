@@ -12,8 +12,8 @@ from usp_prof.columns.rows import sorted_rows
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, integer, text
 from usp_prof.tables.build import arrow_schema, table
 from usp_prof.tables.events.arguments import Field, read_arguments
+from usp_prof.tables.events.classification import PHASES, phases_of
 from usp_prof.tables.events.frame import HOST_OPS, compact
-from usp_prof.tables.events.phases import PHASES, phases_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

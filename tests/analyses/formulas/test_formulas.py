@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.analyses import formulas
-from usp_prof.analyses.formulas import Family, lists
+from usp_prof.analyses.formulas import Family, bandwidth
 from usp_prof.model.hardware import Precision
 
 HALF = "c10::BFloat16"
@@ -299,7 +299,7 @@ def test_lists_that_were_not_recorded_have_no_cost() -> None:
     ],
 )  # fmt: skip
 def test_kernels_tell_their_elements(kernel: str, told: str) -> None:
-    assert lists.element_type(kernel) == told
+    assert bandwidth.element_type(kernel) == told
 
 
 @pytest.mark.parametrize("name", ["aten::view", "aten::t", "aten::empty_strided", "aten::slice", "aten::to"])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from usp_prof.analyses.formulas import bandwidth, lists, products
+from usp_prof.analyses.formulas import bandwidth, products
 from usp_prof.analyses.formulas.cost import Cost, Family, Formula, Shapes, parse
 
 __all__ = ["FORMULAS", "Cost", "Family", "Shapes", "cost", "parse"]
 
 FORMULAS: dict[str, Formula] = {
     **bandwidth.FORMULAS,
-    **lists.LIST_FORMULAS,
     **products.FORMULAS,
 }
 """The formula of each op that has one; fused Triton kernels and foreach ops are recognised by their prefix."""
@@ -32,4 +31,4 @@ def cost(name: str, shapes: Shapes) -> Cost | None:
 def _formula(name: str) -> Formula | None:
     if name.startswith("triton_"):
         return bandwidth.fused
-    return lists.foreach(name) if name.startswith(lists.FOREACH) else FORMULAS.get(name)
+    return bandwidth.foreach(name) if name.startswith(bandwidth.FOREACH) else FORMULAS.get(name)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses import formulas
-from usp_prof.analyses.formulas.lists import LIST, element_type
+from usp_prof.analyses.formulas.bandwidth import LIST, element_type
 from usp_prof.columns.rows import distinct, first_rows, group_codes, lookup, numbered, rows_of
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from usp_prof.findings.proof import longest, slowest_step
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
 from usp_prof.replay.build import graph_of
-from usp_prof.whatif.edits.compute import of_op, shape_word
-from usp_prof.whatif.edits.optimizer import updates
+from usp_prof.whatif.edits.compute import of_op, shape_word, updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,8 +15,8 @@ from usp_prof.columns.lanes import nest
 from usp_prof.columns.repetition import Repetition, find_repetition, repetition_at
 from usp_prof.columns.rows import distinct
 from usp_prof.contract import parse_mark
+from usp_prof.tables.events.classification import PHASES, phases
 from usp_prof.tables.events.frame import HOST_OPS, MARKS
-from usp_prof.tables.events.phases import PHASES, phases
 from usp_prof.tables.step_cuts.device_work import OPTIMIZER
 
 if TYPE_CHECKING:
