@@ -1,0 +1,303 @@
+"""Launch: the command that starts a planned configuration with a trainer, or the reason why the trainer cannot run it.
+
+Each trainer has the words of its command, and the rules that its own checks enforce. A plan that a trainer cannot
+express is refused for it, never rounded to a similar one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from usp_prof.model.configuration import Offload, Recompute
+from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.schedule import Schedule, named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from usp_prof.contract import ModelEntry
+    from usp_prof.model.configuration import Configuration
+
+Rules = Iterator[tuple[bool, str]]
+"""For each rule whether the configuration breaks it, and the sentence that says so."""
+NODE = 8
+
+
+class Trainer(NamedTuple):
+    """How a trainer is started, and what it refuses."""
+
+    words: Callable[[ModelEntry, Configuration], list[str]]
+    rules: Callable[[ModelEntry, Configuration], Rules]
+
+
+def torchrun(c: Configuration) -> str:
+    """Give the words that start one process a device."""
+    return f"torchrun --nproc-per-node {min(c.devices, NODE)} --nnodes {-(-c.devices // NODE)}"
+
+
+# Our own trainer: the words of `trainer/run.py`, and what it cannot run.
+
+PRESETS = {
+    "tiny": (64, 4, 4, 128, 256), "small": (256, 8, 4, 768, 1024), "100m": (768, 12, 12, 2048, 16384),
+    "1b": (2048, 32, 8, 8192, 32768), "8b": (4096, 32, 8, 14336, 128256),
+}  # fmt: skip
+"""Its models: hidden size, heads, key/value heads, inner width, vocabulary. Layers can be overridden."""
+OWN_DTYPES = ("fp32", "bf16", "fp8")
+
+
+def _own_words(model: ModelEntry, c: Configuration) -> list[str]:
+    """Give the command, option by option."""
+    found = [
+        f"torchrun --nproc-per-node {c.devices} trainer/run.py --profile",
+        f"--model {preset(model)} --layers {model.layers} --sequence {model.sequence}",
+        f"--dp {c.dp} --tp {c.tp} --cp {c.cp} --pp {c.pp} --zero {c.zero}",
+        f"--micro-batches {c.micro_batches} --micro-batch {c.micro_batch} --batch {c.batch} --dtype {c.dtype}",
+    ]
+    schedule = named(c.schedule)
+    if c.pp > 1 and schedule is not None:
+        found.append(f"--schedule {schedule}")
+        if schedule.traits.is_looped:
+            found.append(f"--stages-per-rank {c.chunks}")
+    if model.experts:
+        found.append(f"--experts {model.experts} --top-k {model.experts_per_token} --ep {c.ep}")
+    if c.tp > 1 and not c.sequence_parallel:
+        found.append("--no-sequence-parallel")
+    if c.replicas > 1:
+        found.append(f"--dp-replicate {c.replicas}")
+    if c.recompute is not Recompute.NONE:
+        found.append(f"--recompute {c.recompute}")
+    if c.offload is not Offload.NONE:
+        found.append(f"--offload {c.offload}")
+    return found
+
+
+def preset(model: ModelEntry) -> str:
+    """Find the preset of a model's sizes, whatever its layers; empty when there is none."""
+    sizes = (model.hidden, model.heads, model.kv_heads, model.expert_ffn_hidden or model.ffn_hidden, model.vocab)
+    return next((name for name, known in PRESETS.items() if known == sizes), "")
+
+
+def _own_rules(model: ModelEntry, c: Configuration) -> Rules:
+    """Give what it refuses."""
+    yield not preset(model), f"the model is none of its presets ({', '.join(PRESETS)}): give it a config.json"
+    yield c.dtype not in OWN_DTYPES, f"it has no {c.dtype}"
+    without_sequence_parallelism = c.tp > 1 and not c.sequence_parallel
+    yield bool(model.experts) and without_sequence_parallelism, "experts with tp need sequence parallelism"
+    yield not c.fused_attention, "its attention is always fused"
+    yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
+    some = c.recompute_layers > 0 or c.recompute_group > 1
+    yield some, "it recomputes all layers of a stage, one at a time"
+    yield c.etp > 1, "it does not divide experts by tp"
+
+
+# torchtitan 0.3: its options (config/configs.py and manager.py), and what it cannot run.
+
+TORCHTITAN_CONFIGS = {
+    "Llama-3-8B": ("llama3", "llama3_8b", Recompute.SELECTIVE),
+    "Llama-3-70B": ("llama3", "llama3_70b", Recompute.FULL),
+    "Llama-3-405B": ("llama3", "llama3_405b", Recompute.FULL),
+}
+"""Module, configuration and its recomputation of its own models; what it recomputes is no option."""
+OUTSIDE_OF_LAYERS = 2
+"""The embedding and the head, which it counts as a layer each when it cuts stages."""
+
+
+def _torchtitan_words(model: ModelEntry, c: Configuration) -> list[str]:
+    """Give the command, option by option."""
+    module, config, _ = TORCHTITAN_CONFIGS[model.name]
+    replicate = c.dp if c.zero == 0 else c.replicas
+    # With a pipeline it cuts its local batch into micro-batches; without one it accumulates up to the global batch.
+    local_batch = c.micro_batch * c.micro_batches if c.pp > 1 else c.micro_batch
+    found = [
+        f"{torchrun(c)} -m torchtitan.train --module {module} --config {config}",
+        f"--parallelism.data_parallel_replicate_degree {replicate}",
+        f"--parallelism.data_parallel_shard_degree {c.dp // replicate}",
+        f"--parallelism.tensor_parallel_degree {c.tp} --parallelism.context_parallel_degree {c.cp}",
+        f"--parallelism.pipeline_parallel_degree {c.pp} --training.seq_len {model.sequence}",
+        f"--training.local_batch_size {local_batch} --training.global_batch_size {c.batch}",
+    ]
+    if c.zero:
+        found.append(f"--parallelism.fsdp_reshard_after_forward {'always' if c.zero == 3 else 'never'}")
+    if c.pp > 1:
+        found += _torchtitan_pipeline(model, c)
+    return found
+
+
+def _torchtitan_pipeline(model: ModelEntry, c: Configuration) -> list[str]:
+    schedule = named(c.schedule)
+    if schedule is None:
+        return []
+    found = [
+        f"--parallelism.pipeline_parallel_schedule {schedule.traits.pytorch_name}",
+        f"--parallelism.pipeline_parallel_microbatch_size {c.micro_batch}",
+    ]
+    if schedule.traits.is_looped:
+        layers = -(-(model.layers + OUTSIDE_OF_LAYERS) // (c.pp * c.chunks))
+        found.append(f"--parallelism.pipeline_parallel_layers_per_stage {layers}")
+    return found
+
+
+def _torchtitan_rules(model: ModelEntry, c: Configuration) -> Rules:
+    """Give what it refuses."""
+    yield (
+        model.name not in TORCHTITAN_CONFIGS,
+        f"it has no configuration of the model (it has {', '.join(TORCHTITAN_CONFIGS)})",
+    )
+    _, _, recompute = TORCHTITAN_CONFIGS.get(model.name, ("", "", c.recompute))
+    yield c.recompute is not recompute, f"its configuration recomputes {recompute}, which is no option"
+    some = c.recompute_layers > 0 or c.recompute_group > 1
+    yield some, "it recomputes all layers of a stage, one at a time"
+    yield c.offload is not Offload.NONE, "it offloads weights with the optimizer, which is another plan"
+    yield c.zero == 1, "it shards gradients with the optimizer (ZeRO-2) or weights too (ZeRO-3)"
+    yield c.zero == 0 and c.dp > 1 and c.devices > c.dp, "it replicates data parallelism beside other axes only by FSDP"
+    yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
+    yield c.dtype != "bf16", "other types than bf16 are other configurations of it"
+    yield c.tp > 1 and not c.sequence_parallel, "without sequence parallelism its loss is another"
+    yield not c.fused_attention, "its attention is always fused"
+    schedule = named(c.schedule)
+    unknown = schedule is None or not schedule.traits.pytorch_name
+    yield c.pp > 1 and unknown, f"PyTorch has no schedule {c.schedule}"
+
+
+# Megatron-LM (core 0.16): its options, and what its own checks refuse.
+
+MEGATRON_FSDP = "--use-megatron-fsdp --use-distributed-optimizer --data-parallel-sharding-strategy"
+MEGATRON_FSDP_NEEDS = "--no-gradient-accumulation-fusion --ckpt-format fsdp_dtensor"
+MEGATRON_SHARDING = {
+    0: "",
+    1: "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+    2: f"{MEGATRON_FSDP} optim_grads {MEGATRON_FSDP_NEEDS}",
+    3: f"{MEGATRON_FSDP} optim_grads_params {MEGATRON_FSDP_NEEDS}",
+}
+MEGATRON_OFFLOADED = (
+    "--optimizer-cpu-offload --optimizer-offload-fraction 1.0 --use-precision-aware-optimizer "
+    "--overlap-cpu-optimizer-d2h-h2d"
+)
+MEGATRON_PRECISION = {
+    "bf16": "--bf16", "fp16": "--fp16", "fp8": "--bf16 --fp8-format hybrid", "fp4": "--bf16 --fp4-format e2m1",
+    "fp32": "",
+}  # fmt: skip
+MEGATRON_TRIAL = "--mock-data --tokenizer-type NullTokenizer --train-iters 20 --lr 1e-4"
+"""Twenty steps of made-up data: enough to see whether a plan holds."""
+MEGATRON_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
+PLAIN_FORMS = ("full", "dense", "mixture")
+"""Forms of a layer's blocks that its options describe."""
+
+
+def _megatron_words(model: ModelEntry, c: Configuration) -> list[str]:
+    """Give the command, option by option."""
+    found = [
+        f"CUDA_DEVICE_MAX_CONNECTIONS={_megatron_connections(c)} {torchrun(c)} pretrain_gpt.py",
+        *_megatron_model(model),
+        f"--tensor-model-parallel-size {c.tp} --pipeline-model-parallel-size {c.pp}",
+        f"--context-parallel-size {c.cp} --micro-batch-size {c.micro_batch} --global-batch-size {c.batch}",
+    ]
+    if c.tp > 1 and c.sequence_parallel:
+        found.append("--sequence-parallel")
+    found.append(MEGATRON_SHARDING[c.zero])
+    if c.offload is Offload.OPTIMIZER:
+        # It asks for the distributed optimizer, which shards nothing where there is one rank of dp.
+        found += ["--use-distributed-optimizer" if c.zero == 0 else "", MEGATRON_OFFLOADED]
+    if c.chunks > 1:
+        found.append(f"--num-virtual-stages-per-pipeline-rank {c.chunks}")
+    if model.experts:
+        found.append(f"--expert-model-parallel-size {c.ep} --expert-tensor-parallel-size {_megatron_tp_of_experts(c)}")
+    found += [_megatron_recomputation(c), MEGATRON_PRECISION[c.dtype]]
+    found += [f"--attention-backend {'flash' if c.fused_attention else 'unfused'}", MEGATRON_TRIAL]
+    return [word for word in found if word]
+
+
+def _megatron_recomputation(c: Configuration) -> str:
+    """Give what is computed again: `block` counts layers of a stage, `uniform` those that share an input."""
+    if c.recompute is Recompute.NONE:
+        return ""
+    granularity = f"--recompute-granularity {c.recompute}"
+    if c.recompute is Recompute.SELECTIVE:
+        return granularity
+    method, layers = ("block", c.recompute_layers) if c.recompute_layers else ("uniform", c.recompute_group)
+    return f"{granularity} --recompute-method {method} --recompute-num-layers {layers}"
+
+
+def _megatron_connections(c: Configuration) -> int:
+    """Its own checks: one connection for overlap with tp or cp, more of them for its FSDP."""
+    return 8 if c.zero > 1 else 1
+
+
+def _megatron_tp_of_experts(c: Configuration) -> int:
+    """Divide experts by tp where ep fits into dp x cp; else their ranks are taken out of tp."""
+    return c.etp or (c.tp if c.dp * c.cp % c.ep == 0 else 1)
+
+
+def _megatron_model(model: ModelEntry) -> list[str]:
+    """Describe the model, which Megatron takes from its options."""
+    found = [
+        f"--num-layers {model.layers} --hidden-size {model.hidden} --num-attention-heads {model.heads}",
+        f"--kv-channels {model.head_dim or model.hidden // model.heads} --seq-length {model.sequence}",
+        f"--max-position-embeddings {model.sequence} --vocab-size {model.vocab}",
+        f"--ffn-hidden-size {model.ffn_hidden or model.expert_ffn_hidden}",
+        "--position-embedding-type rope --normalization RMSNorm --disable-bias-linear",
+    ]
+    if model.kv_heads and model.kv_heads != model.heads:
+        found.append(f"--group-query-attention --num-query-groups {model.kv_heads}")
+    if model.gated_ffn:
+        found.append("--swiglu")
+    if not model.tied_embeddings:
+        found.append("--untie-embeddings-and-output-weights")
+    return [*found, *_megatron_experts(model)] if model.experts else found
+
+
+def _megatron_experts(model: ModelEntry) -> list[str]:
+    found = [
+        f"--num-experts {model.experts} --moe-router-topk {model.experts_per_token} --moe-grouped-gemm",
+        f"--moe-ffn-hidden-size {model.expert_ffn_hidden} --moe-token-dispatcher-type alltoall",
+    ]
+    if model.shared_experts:
+        found.append(f"--moe-shared-expert-intermediate-size {model.shared_experts * model.expert_ffn_hidden}")
+    return found
+
+
+def _megatron_rules(model: ModelEntry, c: Configuration) -> Rules:
+    """Give what it refuses."""
+    blocks = [block for kind in model.layer_kinds for block in kind.blocks]
+    is_plain = len(model.layer_kinds) < 2 and all(block.form in PLAIN_FORMS for block in blocks)
+    yield not is_plain, "layers that differ, or are not plain attention, need a script of their own"
+    yield 0 < model.moe_layers < model.layers, "experts in some of the layers only need --moe-layer-freq"
+    yield named(c.schedule) not in MEGATRON_SCHEDULES, f"it has no schedule {c.schedule}"
+    stages = c.pp * c.chunks
+    yield model.layers % stages != 0, f"its {stages} stages must divide the {model.layers} layers"
+    yield c.zero > 1 and c.pp > 1, f"ZeRO-{c.zero} is its FSDP, which is not run with a pipeline here"
+    yield c.replicas > 1, "hybrid sharding needs its own sharding strategy between replicas"
+    is_offloaded = c.offload is Offload.OPTIMIZER
+    yield is_offloaded and c.zero == 0 and c.dp * c.cp > 1, "its offload needs its distributed optimizer (ZeRO-1)"
+    yield is_offloaded and c.zero > 1, "its FSDP is not run with an offloaded optimizer here"
+    yield bool(model.experts) and c.tp > 1 and not c.sequence_parallel, "experts with tp need sequence parallelism"
+
+
+# All trainers.
+
+TRAINERS = {
+    "usp-prof": Trainer(_own_words, _own_rules),
+    "torchtitan": Trainer(_torchtitan_words, _torchtitan_rules),
+    "megatron": Trainer(_megatron_words, _megatron_rules),
+}
+"""The trainers that a plan can be written for."""
+
+
+def command(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
+    """Give the command that starts a configuration in one of the `TRAINERS`; raises with why there is none."""
+    if trainer not in TRAINERS:
+        raise unknown_name("trainer", trainer, TRAINERS)
+    words, rules = TRAINERS[trainer]
+    reason = next((sentence for is_broken, sentence in rules(model, configuration) if is_broken), "")
+    if reason:
+        raise UsageError(f"{trainer} cannot run {configuration}: {reason}", hint="choose another plan or trainer")
+    return " ".join(words(model, configuration))
+
+
+def command_or_reason(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
+    """Give the command, or a comment that says why there is none."""
+    try:
+        return command(trainer, model, configuration)
+    except UsageError as error:
+        return f"# {error}"
