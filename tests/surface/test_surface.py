@@ -14,7 +14,7 @@ import pytest
 import usp_prof
 import usp_prof.cli
 from tests.tiny import Trace
-from usp_prof.cli.app import COMMANDS, build_parser, main
+from usp_prof.cli.app import CLASSES, COMMANDS, build_parser, main
 from usp_prof.run import open_run
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
@@ -78,11 +78,13 @@ run_job(RankJob(Path({str(tmp_path / "rank0.json")!r}), 0, "key"), None, {str(tm
 
 
 def test_every_command_is_listed_once_and_every_module_is_a_command() -> None:
-    names = [name.replace("-", "_") for name, _ in COMMANDS]
+    names = [name for name, _ in COMMANDS]
+    modules = {CLASSES.get(name, name).partition(".")[0] for name in names}
     found = {module.name for module in pkgutil.iter_modules(usp_prof.cli.__path__)}
     private = {name for name in found if name.startswith("_")}
     assert len(names) == len(set(names))
-    assert found - PLUMBING - private == set(names)
+    assert found - PLUMBING - private == modules
+    assert set(CLASSES) <= set(names)
 
 
 @pytest.mark.parametrize("name", [name for name, _ in COMMANDS])

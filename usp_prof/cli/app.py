@@ -177,11 +177,17 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("explain", "What does a finding mean, and what can be done?"),
     ("trend", "When did it get slower: steps and drift over checked runs."),
 )
-"""Name and one-line summary of each command; its module is `usp_prof.cli.<name>` (a dash becomes an underscore)."""
+"""Name and one-line summary of each command; its module is `usp_prof.cli.<name>`, if it has no place in `CLASSES`."""
+CLASSES = {
+    "baseline": "regressions.Baseline", "check": "regressions.Check", "compare": "regressions.Compare",
+    "trend": "regressions.Trend", "tables": "tables.Tables", "query": "tables.Query", "read": "stored.Read",
+    "cache": "stored.Cache",
+}  # fmt: skip
+"""File and class of commands that share a file with others."""
 
 
 class Command(Protocol):
-    """What a command's module offers."""
+    """What a command offers: a module, or a class of one that holds several."""
 
     EXAMPLES: str
 
@@ -241,8 +247,11 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
 
 
 def load(name: str) -> Command:
-    """Import a command's module."""
-    return import_module(f"usp_prof.cli.{name.replace('-', '_')}")
+    """Import a command."""
+    place, _, of_several = CLASSES.get(name, name).partition(".")
+    module = import_module(f"usp_prof.cli.{place}")
+    command: Command = getattr(module, of_several) if of_several else module
+    return command
 
 
 def _complete(parser: argparse.ArgumentParser) -> None:

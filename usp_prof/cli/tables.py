@@ -1,11 +1,18 @@
-"""`usp-prof tables`: every table and column, documented from their schemas."""
+"""Tables: what every table and column means, and one SELECT over all of them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
-from usp_prof.cli.opening import output
+import pyarrow as pa
+
+from usp_prof.cli.opening import note, open_from, output, run_options, write_out
+from usp_prof.model.errors import UsageError
+from usp_prof.model.files import write
+from usp_prof.model.printable import FORMULA, printable
 from usp_prof.model.schema import Kind
+from usp_prof.report.writers.terminal import fitting
 from usp_prof.tables import catalogue
 
 if TYPE_CHECKING:
@@ -15,35 +22,41 @@ if TYPE_CHECKING:
 
     from usp_prof.model.schema import Schema
 
-EXAMPLES = """\
+
+_TYPES = {Kind.INT: "BIGINT", Kind.FLOAT: "DOUBLE", Kind.TEXT: "VARCHAR", Kind.FLAG: "BOOLEAN"}
+
+
+class Tables:
+    """`usp-prof tables`: every table and column, documented from their schemas."""
+
+    EXAMPLES = """\
   usp-prof tables
   usp-prof tables kernels steps
   usp-prof tables --names
 """
-_TYPES = {Kind.INT: "BIGINT", Kind.FLOAT: "DOUBLE", Kind.TEXT: "VARCHAR", Kind.FLAG: "BOOLEAN"}
+
+    @staticmethod
+    def configure(parser: argparse.ArgumentParser) -> None:
+        """Declare the options."""
+        parser.add_argument("names", metavar="TABLE", nargs="*", help="only these tables")
+        parser.add_argument("--names", dest="only_names", action="store_true", help="list the tables without columns")
+
+    @staticmethod
+    def run(args: argparse.Namespace) -> int:
+        """Print the documentation."""
+        from rich.padding import Padding  # noqa: PLC0415 - only for printing
+        from rich.text import Text  # noqa: PLC0415
+
+        schemas = [catalogue.schema(name) for name in args.names] or list(catalogue.SCHEMAS)
+        console = output(args)
+        for schema in schemas:
+            console.print(Text.assemble((schema.name, "bold"), f"  {schema.doc}"))
+            if not args.only_names:
+                console.print(Padding(_documented(schema), (0, 0, 1, 2)))
+        return 0
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument("names", metavar="TABLE", nargs="*", help="only these tables")
-    parser.add_argument("--names", dest="only_names", action="store_true", help="list the tables without columns")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print the documentation."""
-    from rich.padding import Padding  # noqa: PLC0415 - only for printing
-    from rich.text import Text  # noqa: PLC0415
-
-    schemas = [catalogue.schema(name) for name in args.names] or list(catalogue.SCHEMAS)
-    console = output(args)
-    for schema in schemas:
-        console.print(Text.assemble((schema.name, "bold"), f"  {schema.doc}"))
-        if not args.only_names:
-            console.print(Padding(_columns(schema), (0, 0, 1, 2)))
-    return 0
-
-
-def _columns(schema: Schema) -> Table:
+def _documented(schema: Schema) -> Table:
     from rich.table import Table  # noqa: PLC0415 - only for printing
     from rich.text import Text  # noqa: PLC0415
 
@@ -55,3 +68,174 @@ def _columns(schema: Schema) -> Table:
         unit = f" [{column.unit}]" if column.unit else ""
         grid.add_row(column.name, _TYPES[column.kind], Text(column.doc + unit))
     return grid
+
+
+FORMATS = ("table", "csv", "json", "parquet")
+_ROWS_SHOWN = 200
+_PIPED_WIDTH = 10_000
+"""Wide enough for every column: a reader of a pipe gets all of them, whatever COLUMNS says of some screen."""
+
+
+class Query:
+    """`usp-prof query`: one SELECT over all tables of all ranks, as a table, CSV, JSON or Parquet."""
+
+    EXAMPLES = """\
+  usp-prof query traces/my-run \\
+    "SELECT rank, count(*) AS kernels FROM kernels GROUP BY rank"
+  usp-prof query traces/my-run \\
+    "SELECT name, sum(dur_ns) AS ns FROM ops GROUP BY name ORDER BY ns DESC"
+  usp-prof query traces/my-run \\
+    "SELECT * FROM collectives WHERE axis = 'tp'" --format csv > tp.csv
+  usp-prof query traces/my-run "SELECT * FROM ops" --format parquet -o o.parquet
+"""
+
+    @staticmethod
+    def configure(parser: argparse.ArgumentParser) -> None:
+        """Declare the options."""
+        run_options(parser)
+        parser.add_argument("sql", metavar="SQL", help="one SELECT in DuckDB's SQL; see `usp-prof tables`")
+        parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")
+        parser.add_argument("-o", "--output", metavar="FILE", help="write to a file (needed for parquet)")
+
+    @staticmethod
+    def run(args: argparse.Namespace) -> int:
+        """Answer."""
+        if args.format == "parquet" and not args.output:
+            raise UsageError("parquet goes into a file", hint="add -o rows.parquet")
+        answer = open_from(args).answer(args.sql)
+        try:
+            return _write_answer(args, answer)
+        except (pa.ArrowException, OverflowError) as error:  # an interval, or a date that Python has not
+            raise UsageError(
+                f"the answer cannot be written as {args.format}: {error}",
+                hint="ask for such a column as text: SELECT column::VARCHAR",
+            ) from None
+
+
+def _write_answer(args: argparse.Namespace, answer: pa.Table) -> int:
+    if args.format == "table" and not args.output:
+        _show(args, answer)
+        return 0
+    data = _written(answer, "csv" if args.format == "table" else args.format)
+    if args.output:
+        write(args.output, data)
+        note(args, f"wrote {answer.num_rows} rows to {args.output}")
+    else:
+        write_out(data.decode())
+    return 0
+
+
+def _show(args: argparse.Namespace, answer: pa.Table) -> None:
+    from rich import box  # noqa: PLC0415 - only for a table
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console = output(args)
+    columns = _columns(answer)
+    kept = len(columns)
+    if console.is_terminal:
+        kept, _ = fitting(columns, console.width)
+    else:  # a pipe is as wide as what it carries
+        console.width = _PIPED_WIDTH
+    lined = box.SIMPLE_HEAD if console.is_terminal else None
+    shown = Table(box=lined, pad_edge=False, show_edge=False, padding=(0, 1 if lined else 2, 0, 0))
+    for name, _, is_number in columns[:kept]:  # a folded number would be read as two
+        shown.add_column(
+            Text(name, overflow="ellipsis"),
+            justify="right" if is_number else "left",
+            no_wrap=is_number,
+            overflow="fold",
+        )
+    for row in zip(*(texts for _, texts, _ in columns[:kept]), strict=True):
+        shown.add_row(*map(Text, row))
+    console.print(shown)
+    if kept < len(columns):
+        left = ", ".join(name for name, _, _ in columns[kept:])
+        note(args, f"and columns {left} on a wider screen; --format csv gives all")
+    if answer.num_rows > _ROWS_SHOWN:
+        note(args, f"the first {_ROWS_SHOWN} of {answer.num_rows} rows; --format csv gives all")
+
+
+def _columns(answer: pa.Table) -> list[tuple[str, list[str], bool]]:
+    """Give the name of each column, its values as text, and whether they are numbers."""
+    shown = answer.slice(0, _ROWS_SHOWN)
+    return [
+        (
+            field.name,
+            ["" if value is None else str(value) for value in column.to_pylist()],
+            _is_number(field.type),
+        )
+        for field, column in zip(shown.schema, shown.columns, strict=True)
+    ]
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _written(answer: pa.Table, form: str) -> bytes:
+    if form == "json":
+        import msgspec  # noqa: PLC0415 - only for JSON
+
+        # What may not fit into 64 bits, such as a sum, comes as a decimal: a number all the same.
+        encoder = msgspec.json.Encoder(enc_hook=_plain, decimal_format="number")
+        return encoder.encode(_with_names_apart(answer).to_pylist()) + b"\n"
+    sink = pa.BufferOutputStream()
+    plain = _without_dictionaries(answer)
+    if form == "parquet":
+        import pyarrow.parquet as pq  # noqa: PLC0415 - only for Parquet
+
+        pq.write_table(_with_names_apart(plain), sink, compression="zstd")
+    else:
+        import pyarrow.csv  # noqa: PLC0415 - only for CSV
+
+        pyarrow.csv.write_csv(_as_text(plain), sink)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _with_names_apart(answer: pa.Table) -> pa.Table:
+    """Tell columns of one name apart (a, a_1, a_2), as DuckDB does in a subquery: a row in JSON has each name once."""
+    taken = set(answer.column_names)
+    seen: set[str] = set()
+    names = []
+    for name in answer.column_names:
+        apart = name
+        if name in seen:
+            apart = next(each for each in (f"{name}_{number}" for number in count(1)) if each not in taken)
+            taken.add(apart)
+        seen.add(name)
+        names.append(apart)
+    return answer.rename_columns(names)
+
+
+def _as_text(answer: pa.Table) -> pa.Table:
+    """Make columns fit for CSV: nested values as JSON, and no text that a spreadsheet would run as a formula."""
+    columns = [_csv_column(column) for column in answer.columns]
+    return pa.table(columns, names=answer.column_names)
+
+
+def _csv_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    import msgspec  # noqa: PLC0415 - only for CSV
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    if pa.types.is_nested(column.type):
+        texts = [None if value is None else msgspec.json.encode(value, enc_hook=_plain) for value in column.to_pylist()]
+        return pa.chunked_array([pa.array([text and text.decode() for text in texts], pa.string())])
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = pa.chunked_array([pa.array([text and printable(text) for text in column.to_pylist()], pa.string())])
+        return pc.if_else(
+            pc.match_substring_regex(column, FORMULA), pc.binary_join_element_wise("'", column, ""), column
+        )
+    return column
+
+
+def _without_dictionaries(answer: pa.Table) -> pa.Table:
+    fields = [
+        pa.field(field.name, field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
+        for field in answer.schema
+    ]
+    return answer.cast(pa.schema(fields))
+
+
+def _plain(value: Any) -> str:  # noqa: ANN401 - dates, decimals and the like
+    return str(value)

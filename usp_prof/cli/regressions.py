@@ -1,0 +1,251 @@
+"""Regressions: a run held against a baseline or against other runs, and runs over commits.
+
+`usp-prof baseline save` measures runs into a file, `check` judges a run by it with its exit code, `compare` sets runs
+side by side, and `trend` finds the changes in the history that checks append to.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from usp_prof import checking
+from usp_prof.cli.opening import note, open_from, output, run_options, write_out
+from usp_prof.cli.wrapping import wrapped
+from usp_prof.gate import history
+from usp_prof.gate import measured as baselines
+from usp_prof.gate.comparison import compare
+from usp_prof.gate.facts import FactKind, differences
+from usp_prof.gate.policy import Judge, parse_pairs
+from usp_prof.gate.verdict import Inconclusive, unusable_input
+from usp_prof.model.errors import InputError, UsageError, unknown_name
+from usp_prof.model.files import write
+from usp_prof.model.health import Severity
+from usp_prof.model.metric import Better
+from usp_prof.report.answers import comparison, trend
+from usp_prof.run import open_run
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from usp_prof.gate.history import MetricTrend
+    from usp_prof.gate.measured import Measured
+    from usp_prof.gate.verdict import Report
+
+
+class Baseline:
+    """`usp-prof baseline save`: measure runs of one configuration into a baseline file."""
+
+    EXAMPLES = """\
+  usp-prof baseline save traces/monday -o baseline.json
+  usp-prof baseline save traces/try1 traces/try2 traces/try3 -o baseline.json
+"""
+
+    @staticmethod
+    def configure(parser: argparse.ArgumentParser) -> None:
+        """Declare the options."""
+        parser.add_argument("action", choices=["save"], help="measure runs and write them down")
+        parser.add_argument(
+            "paths", metavar="RUN", nargs="+", help="folders of traces; several tell how much runs differ"
+        )
+        parser.add_argument("-o", "--output", metavar="FILE", default="baseline.json", help="where to write it")
+
+    @staticmethod
+    def run(args: argparse.Namespace) -> int:
+        """Save a baseline; runs that no check could be made against are refused."""
+        runs = [checking.measured(open_run(path, cache_dir=args.cache_dir), path) for path in args.paths]
+        _check_alike(runs)
+        # Ops and kernels are kept of the last run alone: a check says against it why a step grew.
+        kept = [*(replace(run, work=()) for run in runs[:-1]), runs[-1]]
+        baselines.save(baselines.Baseline(tuple(kept)), args.output)
+        steps = ", ".join(str(_step_count(run)) for run in runs)
+        note(args, f"wrote {args.output}: {len(runs)} run{'s' if len(runs) > 1 else ''}, {steps} steps")
+        return 0
+
+
+def _step_count(run: Measured) -> int:
+    return max((len(series.steps) for series in run.series), default=0)
+
+
+def _check_alike(runs: Sequence[Measured]) -> None:
+    """Refuse runs of several configurations, and those that no check could be made against."""
+    first = runs[0]
+    for run in runs:
+        others = [each for each in differences(first.facts, run.facts) if each.kind is not FactKind.SOFTWARE]
+        if others:
+            raise InputError(
+                f"{run.label} is not of {first.label}'s configuration: {others[0]}", hint="save them apart"
+            )
+        reasons = unusable_input((first,), run, Severity.DATA_LOSS, ())
+        if reasons:
+            raise InputError(f"no baseline can be made: {reasons[0]}", hint="usp-prof info RUN shows what is damaged")
+
+
+class Check:
+    """`usp-prof check`: judge a run against a baseline; the verdict is the exit code."""
+
+    EXAMPLES = """\
+  usp-prof check traces/today --baseline baseline.json
+  usp-prof check traces/today --baseline baseline.json \\
+    --max-regression mfu=2%,step_time=3%
+  usp-prof check traces/today --min mfu=0.38
+  usp-prof check traces/today --baseline baseline.json \\
+    --write markdown=summary.md --write junit=check.xml
+  usp-prof check traces/today --baseline baseline.json \\
+    --history runs.parquet --commit abc123
+"""
+
+    @staticmethod
+    def configure(parser: argparse.ArgumentParser) -> None:
+        """Declare the options."""
+        run_options(parser)
+        parser.add_argument("--baseline", metavar="FILE", default="", help="made by: usp-prof baseline save")
+        parser.add_argument("--policy", metavar="FILE", default="", help="rules as TOML; see docs/ci.md")
+        parser.add_argument(
+            "--min", metavar="NAME=X", action="append", default=[], help="absolute lower bounds, such as mfu=0.38"
+        )
+        parser.add_argument(
+            "--max-regression", metavar="NAME=X", action="append", default=[],
+            help="allowed change: 2%% of the baseline, 1pp (points), or a number in the metric's unit",
+        )  # fmt: skip
+        parser.add_argument(
+            "--inconclusive", choices=[str(each) for each in Inconclusive], default=str(Inconclusive.DEFAULT),
+            help="default: noise only warns, input that cannot be judged exits with 2",
+        )  # fmt: skip
+        parser.add_argument(
+            "--judge", choices=[str(each) for each in Judge], default=None,
+            help="runs (default): doubt a single baseline run; medians: let the steps at hand decide",
+        )  # fmt: skip
+        parser.add_argument(
+            "--format", choices=checking.FORMATS, default="terminal", help="what goes to standard output"
+        )
+        parser.add_argument(
+            "--write", metavar="FORMAT=FILE", action="append", default=[], help="write the check to a file as well"
+        )
+        parser.add_argument("--history", metavar="FILE", help="append the run to this Parquet file, for usp-prof trend")
+        parser.add_argument("--commit", metavar="NAME", default="", help="what to call the run in the history")
+
+    @staticmethod
+    def run(args: argparse.Namespace) -> int:
+        """Check; the exit code is the verdict's."""
+        copies = {form: file for form, file in parse_pairs(args.write).items() if _known(form)}
+        demand = checking.Demand(
+            baseline=args.baseline,
+            policy=args.policy,
+            minimum={name: _number(name, value) for name, value in parse_pairs(args.min).items()},
+            max_regression=parse_pairs(args.max_regression),
+            inconclusive=args.inconclusive,
+            judge=args.judge or "",
+        )
+        terms = demand.read()  # what is wrong with the words or the files is said before a large run is read
+        opened = open_from(args)
+        after = checking.measured(opened, args.path) if args.history else None
+        report = checking.check_measured(after, terms) if after else checking.check_run(opened, terms, args.path)
+        screen = output(args)
+        is_screen, color = screen.is_terminal, not screen.no_color
+        sys.stdout.write(checking.render(report, args.format, color=color, width=screen.width, is_screen=is_screen))
+        for form, file in copies.items():
+            _write(report, form, file)
+        if after:
+            history.append(args.history, after, verdict=str(report.verdict), commit=args.commit)
+        return report.exit_code
+
+
+def _write(report: Report, form: str, file: str) -> None:
+    text = checking.render(report, form)
+    if form == "markdown" and Path(file).is_file():  # a step summary is added to
+        text = Path(file).read_text(encoding="utf-8") + text
+    write(file, text, "name another file")
+
+
+def _known(form: str) -> bool:
+    if form not in checking.FORMATS:
+        raise UsageError(f"no format is named {form!r}", hint=f"one of {', '.join(checking.FORMATS)}")
+    return True
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        return float(value[:-1]) / 100 if value.endswith("%") else float(value)
+    except ValueError as error:
+        raise UsageError(f"--min {name}={value}: no number", hint="for example --min mfu=0.38") from error
+
+
+class Compare:
+    """`usp-prof compare`: runs side by side, by metrics, parts of the step, ops and calls."""
+
+    EXAMPLES = """\
+  usp-prof compare traces/before traces/after
+  usp-prof compare traces/h100 traces/b200 --across hardware
+  usp-prof compare traces/gpipe traces/1f1b traces/zb-h1 --all --format markdown
+"""
+
+    @staticmethod
+    def configure(parser: argparse.ArgumentParser) -> None:
+        """Declare the options."""
+        parser.add_argument(
+            "paths", metavar="RUN", nargs="+", help="folders of traces; each is compared with the first"
+        )
+        parser.add_argument("--all", action="store_true", help="also each axis, cause and place of a metric")
+        parser.add_argument(
+            "--across", metavar="KIND", action="append", default=[], choices=[str(kind) for kind in FactKind],
+            help=f"compare although this differs: {', '.join(FactKind)}",
+        )  # fmt: skip
+        parser.add_argument("--format", choices=comparison.FORMATS, default="terminal", help="how to write it")
+
+    @staticmethod
+    def run(args: argparse.Namespace) -> int:
+        """Compare; there is nothing to fail."""
+        if len(args.paths) < 2:
+            raise UsageError("one run cannot be compared", hint="usp-prof compare BEFORE AFTER")
+        runs = [checking.measured(open_run(path, cache_dir=args.cache_dir), path) for path in args.paths]
+        found = compare(runs, tuple(FactKind(kind) for kind in args.across))
+        screen = output(args)
+        text = comparison.render(found, args.format, color=not screen.no_color, everything=args.all, width=screen.width)
+        write_out(text)
+        return 0
+
+
+class Trend:
+    """`usp-prof trend`: checked runs over commits, with change points and slow drift."""
+
+    EXAMPLES = """\
+  usp-prof trend runs.parquet
+  usp-prof trend runs.parquet --metric step_time --metric mfu
+  usp-prof trend runs.parquet --changed --fail
+"""
+
+    @staticmethod
+    def configure(parser: argparse.ArgumentParser) -> None:
+        """Declare the options."""
+        parser.add_argument("history", metavar="FILE", help="made by: usp-prof check ... --history FILE")
+        parser.add_argument("--metric", metavar="NAME", action="append", default=[], help="only this metric")
+        parser.add_argument("--changed", action="store_true", help="only metrics that changed or drift")
+        parser.add_argument("--fail", action="store_true", help="exit with 1 when one got worse")
+        parser.add_argument("--format", choices=("terminal", "json"), default="terminal", help="how to write it")
+
+    @staticmethod
+    def run(args: argparse.Namespace) -> int:
+        """Draw the trends."""
+        found = history.trends(history.read(args.history))
+        for name in args.metric:
+            if name not in {each.key for each in found}:
+                raise unknown_name("metric", name, (each.key for each in found))
+        shown = [each for each in found if not args.metric or each.key in args.metric]
+        if args.changed:
+            shown = [each for each in shown if trend.sentences(each)]
+        write_out(
+            trend.json_text(shown) if args.format == "json" else wrapped(trend.text(shown), output(args).width, 2)
+        )
+        return 1 if args.fail and any(_worse(each) for each in shown) else 0
+
+
+def _worse(each: MetricTrend) -> bool:
+    if each.better is Better.NEITHER:
+        return False
+    sign = 1 if each.better is Better.LOWER else -1
+    amounts = [each.trend.drift_per_run, *(change.after - change.before for change in each.trend.changes)]
+    return any(sign * amount > 0 for amount in amounts)

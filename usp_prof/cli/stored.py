@@ -1,0 +1,98 @@
+"""The store: a share of a run's traces read into it, side by side with other machines; its size, and emptying it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from usp_prof.cli.opening import executor_from, note, output, parse_numbers, reading_progress, run_options
+from usp_prof.model.errors import UsageError
+from usp_prof.store.places import open_cache
+from usp_prof.store.reading import read_ranks
+
+if TYPE_CHECKING:
+    import argparse
+
+
+_SHARD = re.compile(r"(\d{1,9})/(\d{1,9})\Z")
+
+
+class Read:
+    """`usp-prof read`: read a share of a run's traces into the store, side by side with other machines."""
+
+    EXAMPLES = """\
+  usp-prof read traces/run-1024r --store /shared/store --shard 3/64
+  srun --ntasks=64 sh -c 'usp-prof read traces/run-1024r \\
+    --store /shared/store --shard $SLURM_PROCID/64'
+  usp-prof read traces/run-1024r --store /shared/store \\
+    --executor dask:tcp://head:8786
+  usp-prof analyze traces/run-1024r --store /shared/store
+"""
+
+    @staticmethod
+    def configure(parser: argparse.ArgumentParser) -> None:
+        """Declare the options."""
+        run_options(parser)
+        parser.add_argument(
+            "--shard", metavar="I/N", default="0/1", help="read the share I of N, counted from 0 (default: all)"
+        )
+
+    @staticmethod
+    def run(args: argparse.Namespace) -> int:
+        """Read; what lies in the store already is not read again."""
+        index, count = parse_shard(args.shard)
+        ranks = parse_numbers(args.ranks, "--ranks") if args.ranks else None
+        with reading_progress(args) as progress, executor_from(args) as executor:
+            done = read_ranks(
+                args.path, run=args.run, ranks=ranks, shard=(index, count), cache_dir=args.cache_dir,
+                progress=progress, executor=executor,
+            )  # fmt: skip
+        for row in done.health:
+            note(args, f"rank {row.rank}: {row.detail}")
+        note(args, f"{len(done.ranks)} ranks of share {index}/{count} are in {done.store}")
+        return 0 if len(done.ranks) == done.wanted else 2
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """Read `I/N`: the share I of N."""
+    match = _SHARD.match(text.strip())
+    if match is None or not int(match[1]) < int(match[2]):
+        raise UsageError(f"--shard {text!r} is no share", hint="--shard 0/64 to --shard 63/64")
+    return int(match[1]), int(match[2])
+
+
+class Cache:
+    """`usp-prof cache`: measure or empty the cache of traces that were read."""
+
+    EXAMPLES = """\
+  usp-prof cache info
+  usp-prof cache clear
+  usp-prof cache info --cache-dir /scratch/usp-prof
+"""
+
+    @staticmethod
+    def configure(parser: argparse.ArgumentParser) -> None:
+        """Declare the options."""
+        parser.add_argument("action", choices=("info", "clear"), help="info: where and how large; clear: remove all")
+
+    @staticmethod
+    def run(args: argparse.Namespace) -> int:
+        """Measure or empty the cache."""
+        cache = open_cache(args.cache_dir)
+        console = output(args)
+        if args.action == "clear":
+            gone = cache.clear()
+            what = f"{gone.entries} ranks, {gone.derived} prepared timelines and the like, {_mb(gone.size_bytes)}"
+            console.print(f"removed {what} from {cache.place}", markup=False, soft_wrap=True)
+            return 0
+        size = cache.size()
+        console.print(f"folder   {cache.place}", markup=False, soft_wrap=True)
+        console.print(f"ranks    {size.entries}")
+        console.print(f"derived  {size.derived} (prepared timelines and the like)")
+        bound = f" of at most {_mb(size.limit_bytes)}" if size.limit_bytes else ""
+        console.print(f"size     {_mb(size.size_bytes)}{bound}")
+        return 0
+
+
+def _mb(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
