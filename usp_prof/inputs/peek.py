@@ -18,7 +18,7 @@ from usp_prof.contract import TRACE_METADATA_KEY
 from usp_prof.inputs.kineto import wire
 from usp_prof.inputs.kineto.nanoseconds import ABSENT, from_texts
 from usp_prof.inputs.kineto.salvage import salvage, salvage_fields
-from usp_prof.inputs.kineto.split import Feed, checked_head, last_seam, parse_head
+from usp_prof.inputs.kineto.split import Feed, checked_head, last_seam
 from usp_prof.inputs.source import Source
 
 if TYPE_CHECKING:
@@ -151,8 +151,7 @@ def peek(path: Location, *, whole: bool = False) -> Peek:
     first = _first_events(feed.buffer[:_EVENTS])
     if not first and feed.buffer.strip()[:1] not in {b"]", b""} and b'"ph"' not in feed.buffer:
         return Peek(FileKind.JSON)
-    fields = parse_head(head)
-    fields = salvage_fields(head)[0] if fields is None else fields
+    fields = salvage_fields(head)[0] if feed.fields is None else feed.fields
     if whole or not _says_rank(fields):
         fields = {**_end_fields(path, source, scan, fields, whole=whole), **fields}
     return _peek(fields, first, scan.step)

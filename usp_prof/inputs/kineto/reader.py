@@ -21,7 +21,7 @@ from usp_prof.inputs.kineto.damage import Damage, join_begin_end, repeated
 from usp_prof.inputs.kineto.events import SCHEMA, RawTrace, to_table
 from usp_prof.inputs.kineto.growing import kept
 from usp_prof.inputs.kineto.salvage import salvage, salvage_fields
-from usp_prof.inputs.kineto.split import HEAD_LIMIT, Feed, checked_head, parse_head, parse_tail, split_end
+from usp_prof.inputs.kineto.split import HEAD_LIMIT, Feed, checked_head, parse_tail, split_end
 from usp_prof.inputs.memory import no_collection
 from usp_prof.inputs.source import Source
 from usp_prof.model.errors import InputError
@@ -63,7 +63,7 @@ class _Reading:
         head = self.feed.open_events()
         if head is None:
             raise self._no_trace()
-        self.metadata.update(self._fields(head, parse_head(head)))
+        self.metadata.update(self._fields(head, self.feed.fields))
         while not self.closed and (self.feed.buffer or not self.feed.ended):
             self._piece(self.feed.piece())
             self._open_next_list()

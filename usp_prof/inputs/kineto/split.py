@@ -40,6 +40,8 @@ class Feed:
         self._least = PIECE
         self.buffer = b""
         self.ended = False
+        self.fields: dict[str, object] | None = {}
+        """What stands before the events, once they are open; `None` where it is no JSON."""
 
     def fill(self, size: int) -> None:
         """Read on until the buffer holds `size` bytes or the source ends."""
@@ -63,6 +65,7 @@ class Feed:
             self.buffer = self.buffer[skipped + 1 :]
             return b""
         if self.buffer[skipped : skipped + 1] != b"{" and skipped < len(self.buffer):
+            self.fields = None
             return self._open_at(_OPENING.search(self.buffer))
         while True:
             found = self._best_opening()
@@ -75,7 +78,8 @@ class Feed:
         first = None
         for match in _OPENING.finditer(self.buffer):
             first = first or match
-            if parse_head(self.buffer[: match.start()]) is not None:
+            self.fields = _parse_head(self.buffer[: match.start()])
+            if self.fields is not None:
                 return match
         return first
 
@@ -165,7 +169,7 @@ def split_end(text: bytes) -> tuple[bytes, bytes] | None:
     return None
 
 
-def parse_head(text: bytes) -> dict[str, object] | None:
+def _parse_head(text: bytes) -> dict[str, object] | None:
     """Read the fields before the events; `None` when they are no JSON."""
     return _fields(text.rstrip().removesuffix(b",") + b"}") if text.strip() else {}
 
