@@ -1,7 +1,8 @@
 """Stored document: a run's report as a file beside the run's tables, so that the next visit shows it at once.
 
-MessagePack of plain values. A dataclass is `[class name, fields...]`, an array is its type, shape and bytes; reading
-knows the report's own classes and nothing else.
+MessagePack of two plain values: the metrics, and the document, which names a metric by its place among them (a run of
+1,024 ranks has 190,000 values of 110 metrics). A dataclass is `[class name, fields...]`, an array is its type, shape
+and bytes; reading knows the report's own classes and nothing else.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from usp_prof.charts import inputs
 from usp_prof.findings import causes
 from usp_prof.model import finding, health, metric
 from usp_prof.model.errors import UspProfError
+from usp_prof.model.metric import Metric
 from usp_prof.report import document
 from usp_prof.report.document import Document
 
@@ -59,14 +61,17 @@ def kept_or_made(place: Kept, name: str, make: Callable[[], Document]) -> Docume
 
 def write(made: Document, folder: Path) -> None:
     """Keep a document in a folder."""
-    (folder / FILE).write_bytes(msgspec.msgpack.encode(_plain(made)))
+    writer = _Writer()
+    document = writer.plain(made)
+    (folder / FILE).write_bytes(msgspec.msgpack.encode([writer.metrics, document]))
 
 
 def read(folder: Path) -> Document:
     """Read a document back."""
     try:
-        made = _made(msgspec.msgpack.decode((folder / FILE).read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        metrics, document = msgspec.msgpack.decode((folder / FILE).read_bytes())
+        made = _made(document, [_made(each, []) for each in metrics])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise _no_report(folder, error) from None
     if not isinstance(made, Document):
         raise _no_report(folder, type(made).__name__)
@@ -77,22 +82,42 @@ def _no_report(folder: Path, what: object) -> UspProfError:
     return UspProfError(f"{folder / FILE} holds no report: {what}", hint="usp-prof cache clear")
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - any part of a document
-    """Write what consists of parts as a list that begins with its kind; bare values stand for themselves."""
-    if isinstance(value, np.ndarray):
-        return ["array", value.dtype.str, list(value.shape), np.ascontiguousarray(value).tobytes()]
-    if isinstance(value, Mapping):
-        return ["map", [[_plain(key), _plain(each)] for key, each in value.items()]]
-    if isinstance(value, (tuple, list)):
-        return ["tuple", [_plain(each) for each in value]]
-    if is_dataclass(value) and _CLASSES.get(type(value).__name__) is type(value):
-        return ["class", type(value).__name__, [_plain(getattr(value, field.name)) for field in fields(value)]]
-    return _plain_scalar(value)
+class _Writer:
+    """Writes what consists of parts as a list that begins with its kind; bare values stand for themselves."""
+
+    def __init__(self) -> None:
+        self.metrics: list[Any] = []
+        """The metrics that were met, in order."""
+        self._places: dict[int, int] = {}
+        """By a metric's identity, its place in the list."""
+
+    def plain(self, value: Any) -> Any:  # noqa: ANN401 - any part of a document
+        """Write one part."""
+        if isinstance(value, np.ndarray):
+            return ["array", value.dtype.str, list(value.shape), np.ascontiguousarray(value).tobytes()]
+        if isinstance(value, Mapping):
+            return ["map", [[self.plain(key), self.plain(each)] for key, each in value.items()]]
+        if isinstance(value, (tuple, list)):
+            return ["tuple", [self.plain(each) for each in value]]
+        if isinstance(value, Metric):
+            return ["metric", self._place(value)]
+        if is_dataclass(value) and _CLASSES.get(type(value).__name__) is type(value):
+            return self._of_class(value)
+        return _plain_scalar(value)
+
+    def _place(self, metric: Metric) -> int:
+        if id(metric) not in self._places:
+            self._places[id(metric)] = len(self.metrics)
+            self.metrics.append(self._of_class(metric))
+        return self._places[id(metric)]
+
+    def _of_class(self, value: Any) -> list[Any]:  # noqa: ANN401 - one of the classes of a document
+        return ["class", type(value).__name__, [self.plain(getattr(value, field.name)) for field in fields(value)]]
 
 
 def _plain_scalar(value: Any) -> Any:  # noqa: ANN401 - any scalar of a document
     if isinstance(value, Enum):  # before str: most of ours are texts as well
-        return ["enum", type(value).__name__, value.value]
+        return ["class", type(value).__name__, [value.value]]
     if isinstance(value, np.generic):  # before float: np.float64 is one
         return value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -100,18 +125,18 @@ def _plain_scalar(value: Any) -> Any:  # noqa: ANN401 - any scalar of a document
     raise TypeError(f"{type(value).__name__} is no part of a report")
 
 
-def _made(value: Any) -> Any:  # noqa: ANN401 - any part of a document
+def _made(value: Any, metrics: list[Any]) -> Any:  # noqa: ANN401 - any part of a document
     if not isinstance(value, list):
         return value
     kind, *content = value
+    if kind == "metric":
+        return metrics[content[0]]
     if kind == "tuple":
-        return tuple(_made(each) for each in content[0])
+        return tuple(_made(each, metrics) for each in content[0])
     if kind == "class":
-        return _CLASSES[content[0]](*(_made(each) for each in content[1]))
-    if kind == "enum":
-        return _CLASSES[content[0]](content[1])
+        return _CLASSES[content[0]](*(_made(each, metrics) for each in content[1]))
     if kind == "map":
-        return {_made(key): _made(each) for key, each in content[0]}
+        return {_made(key, metrics): _made(each, metrics) for key, each in content[0]}
     if kind == "array":
         return np.frombuffer(content[2], np.dtype(content[0])).reshape(content[1])
     raise ValueError(f"a part of the kind {kind!r}")
