@@ -43,6 +43,7 @@ def test_a_shape_needs_no_name() -> None:
     [
         ({"tp": "3"}, "does not divide 16 devices"),
         ({"tp": "-8"}, "tp is a finite number of at least 0"),
+        ({"tp": "0"}, "tp = 0: every degree and count is at least 1"),
         ({"tp": "1.5"}, "tp is a whole number"),
         ({"micro_batch": "0"}, "at least 1"),
         ({"dp": "4"}, "is not the 16 devices"),

@@ -117,6 +117,9 @@ def understood(row: Mapping[str, str]) -> Case:
     dtype = given.get("dtype", "bf16").lower()
     cluster = _cluster(given, _precision(dtype))
     degrees = {name: _whole(given, name, 1) for name in ("tp", "cp", "pp", "ep", "chunks", "micro_batch", "replicas")}
+    for name, degree in degrees.items():
+        if degree < 1:
+            raise UsageError(f"{name} = {degree}: every degree and count is at least 1")
     devices = _whole(given, "devices", 0)
     ranks = degrees["tp"] * degrees["cp"] * degrees["pp"]
     if "dp" not in given and devices % ranks:
@@ -124,8 +127,8 @@ def understood(row: Mapping[str, str]) -> Case:
     dp = _whole(given, "dp", max(1, devices // ranks))
     if devices and dp * ranks != devices:
         raise UsageError(f"dp x tp x cp x pp = {dp * ranks} is not the {devices} devices")
-    if degrees["micro_batch"] < 1 or dp < 1:
-        raise UsageError("every degree and count is at least 1")
+    if dp < 1:
+        raise UsageError(f"dp = {dp}: every degree and count is at least 1")
     number = _whole(given, "micro_batches", 0)
     batch = _whole(given, "batch", 0)
     if not number and batch % (dp * degrees["micro_batch"]):
