@@ -88,8 +88,11 @@ def _sidebar() -> None:
             chosen = st.selectbox("Run", range(len(names)), before, format_func=lambda i: names[i])
             state.keep("run", chosen or None)
         run = data.open_numbered(state.number("run", 0, data.run_count() - 1) or 0)
-        ranks = st.text_input("Ranks", st.query_params.get("ranks", ""), placeholder="all, or 0,2,4-7", max_chars=200)
-        state.keep("ranks", state.format_ranks(state.parse_ranks(ranks, run.tables.ranks)))
+        asked = st.query_params.get("ranks", "")
+        ranks = st.text_input("Ranks", asked, placeholder="all, or 0,2,4-7", max_chars=200)
+        chosen_ranks = state.parse_ranks(ranks, run.tables.ranks)
+        if ranks != asked or chosen_ranks is None:  # a link is not written anew: that would end the way back at it
+            state.keep("ranks", state.format_ranks(chosen_ranks))
         steps = st.text_input("Steps", st.query_params.get("steps", ""), placeholder="all, or 3-5", max_chars=20)
         state.keep("steps", steps if steps.replace("-", "").isdigit() else None)
         _report()

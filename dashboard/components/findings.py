@@ -98,7 +98,7 @@ def shown_at(finding: Finding, view: View, ranks: Sequence[int]) -> dict[str, st
     if named:
         # The members of a group say it all; one rank is seen best beside others.
         shown = sorted(named) if len(named) > 1 else beside(named, ranks)
-        query["ranks"] = ",".join(str(rank) for rank in shown)
+        query["ranks"] = state.format_ranks(tuple(shown))  # as the page writes them, so that one can go back
     if first is not None:
         query["focus"] = str(first)
     query["show"] = _rows_of(finding)

@@ -108,6 +108,8 @@ def _question() -> str:
         saved[name] = text
         st.rerun()
     state.keep("sql", text if text != EXAMPLE else None)
+    if text != asked:
+        st.rerun()  # the field begins anew with what the address holds, so that the way back leads out of it
     return text
 
 

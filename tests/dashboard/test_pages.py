@@ -106,6 +106,19 @@ def test_what_is_no_sql_is_an_error_with_all_tables_beside_it() -> None:
     assert {"events", "kernels", "calls"} <= set(app.dataframe[0].value["table"])
 
 
+def test_a_question_that_was_typed_can_be_gone_back_from() -> None:
+    app = drawn("query")
+    first = app.text_area[0].value
+    app.text_area[0].set_value("SELECT 1 AS one")
+    next(button for button in app.button if button.label == "Run").click().run()
+    assert "".join(app.query_params["sql"]) == "SELECT 1 AS one"
+    assert app.selectbox[0].value == "one of your own"
+    del app.query_params["sql"]  # as the browser's way back does
+    app.run()
+    assert app.text_area[0].value == first
+    assert "sql" not in app.query_params
+
+
 def test_a_wrong_column_is_an_error_with_the_columns_of_its_table_beside_it() -> None:
     app = drawn("query", sql="SELECT nme FROM kernels")
     assert set(app.dataframe[0].value["table"]) == {"kernels"}
@@ -202,11 +215,11 @@ def test_ranks_are_shown_along_an_axis() -> None:
     [
         ({}, {}, {"at": "middle", "show": "exposed,path"}),
         ({"step": 4}, {}, {"at": "4", "show": "exposed,path"}),
-        ({"rank": 5}, {"at_step": 7}, {"at": "7", "ranks": "0,1,2,5", "focus": "5", "show": "exposed,path"}),
+        ({"rank": 5}, {"at_step": 7}, {"at": "7", "ranks": "0-2,5", "focus": "5", "show": "exposed,path"}),
         (
             {},
             {"at_rank": 1, "start_ns": 10, "end_ns": 20},
-            {"at": "10-20", "ranks": "0,1,2,3", "focus": "1", "show": "exposed,path"},
+            {"at": "10-20", "ranks": "0-3", "focus": "1", "show": "exposed,path"},
         ),
         ({"group": "30@2,6"}, {}, {"at": "middle", "ranks": "2,6", "focus": "2", "show": "exposed,path"}),
         ({"stage": 1, "rank": 99}, {}, {"at": "middle", "show": "exposed,actions"}),
