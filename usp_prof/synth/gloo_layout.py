@@ -101,10 +101,5 @@ def _metadata(sheet: Sheet, part: Part) -> str:
         "Out msg nelems": elements,
         "Group size": len(group.ranks),
         "dtype": "Float",
-        "Process Group Name": group.name,
-        "Process Group Description": group.description,
-        "Process Group Ranks": json.dumps(list(group.ranks)),
     }
-    if part.direction:
-        fields["Dst Rank" if part.direction == "send" else "Src Rank"] = part.peer
-    return json.dumps(fields)[1:-1]
+    return json.dumps(fields | layout.group_arguments(part))[1:-1]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.contract import Manifest
-    from usp_prof.synth.history import RankLog
+    from usp_prof.synth.history import Part, RankLog
     from usp_prof.synth.mesh import HostClock
     from usp_prof.synth.simulation import Simulation
 
@@ -54,6 +54,19 @@ def fill(template: str, *columns: Ints | int) -> Iterator[str]:
     for first in range(0, rows, _CHUNK):
         part = table[first : first + _CHUNK]
         yield (template * len(part)) % tuple(part.ravel().tolist())
+
+
+def group_arguments(part: Part) -> dict[str, Any]:
+    """Give a part's group and, of a send or receive, its peer, as PyTorch names them among an event's arguments."""
+    group = part.call.group
+    arguments: dict[str, Any] = {
+        "Process Group Name": group.name,
+        "Process Group Description": group.description,
+        "Process Group Ranks": json.dumps(list(group.ranks)),
+    }
+    if part.direction:
+        arguments["Dst Rank" if part.direction == "send" else "Src Rank"] = part.peer
+    return arguments
 
 
 FIRST_PID = 20_000

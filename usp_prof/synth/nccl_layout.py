@@ -162,13 +162,8 @@ def _metadata(sheet: Sheet, part: Part) -> str:
         "dtype": "BFloat16",
         "In split size": "[]",
         "Out split size": "[]",
-        "Process Group Name": group.name,
-        "Process Group Description": group.description,
-        "Process Group Ranks": json.dumps(list(group.ranks)),
     }
-    if part.direction:
-        fields["Dst Rank" if part.direction == "send" else "Src Rank"] = part.peer
-    return json.dumps(fields)[1:-1]
+    return json.dumps(fields | layout.group_arguments(part))[1:-1]
 
 
 def _stream_key(part: Part) -> tuple[Any, ...]:
