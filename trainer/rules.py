@@ -8,15 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from math import gcd
 
-from trainer.configuration.faults import KINDS, ONCE, Fault, parse_fault
+from trainer.configuration.faults import parse_fault
 from trainer.configuration.layout import Layout
 from trainer.configuration.load import load_shape
 from trainer.configuration.options import Options, refuse
 from trainer.configuration.settled import Settled, stages_per_rank
 from trainer.device import multiplies_in_fp8
-from trainer.synthetic.injection import struck
+from trainer.fault_rules import check_faults
 from trainer.synthetic.pacing import Pace
-from trainer.synthetic.slow_link import LONGEST_MS
 from trainer.unused_options import check_effects, check_folders, check_numbers
 from usp_prof.schedule import Schedule
 
@@ -56,11 +55,7 @@ def settle(options: Options, world: int) -> Settled:
         _check_experts(settled)
     if layout.pp > 1:
         _check_pipeline(settled)
-    for fault in faults:
-        _check_fault(fault, settled)
-    kinds = [fault.kind for fault in faults]
-    twice = next((kind for kind in ONCE if kinds.count(kind) > 1), "")
-    refuse(twice, f"--fault {twice} is given twice, and the second changes nothing", "leave one out")
+    check_faults(settled)
     _check_device(settled)
     check_effects(settled)
     check_folders(options)
@@ -166,55 +161,6 @@ def _check_pipeline(settled: Settled) -> None:
         refuse(options.stages_per_rank < 2, f"{title} needs several stages on each rank", "--stages-per-rank 2")
     rule = f"{title} splits a backward that --compile makes one piece"
     refuse(options.compile and traits.splits_backward, rule, "--schedule 1f1b")
-
-
-def _check_fault(fault: Fault, settled: Settled) -> None:
-    """Refuse a fault whose settings name what is not there, which begins too late, or which strikes nobody."""
-    layout, shape, title = settled.layout, settled.shape, f"--fault {fault.kind}"
-    refuse("expert" in fault.settings and not shape.experts, f"{title} needs routed experts", "--experts 8")
-    limits = {"rank": layout.world, "stage": settled.stages, "dp": layout.dp, "expert": shape.experts}
-    limits["host"] = fault.settings.get("hosts")
-    for key, limit in limits.items():
-        if key in fault.settings:
-            lowest = min(0, KINDS[fault.kind][key])  # -1 where the setting may name none
-            rule = f"{title}: {key}={fault[key]} is none of 0 to {limit - 1}"
-            refuse(not lowest <= fault[key] < limit, rule, f"{key}={limit - 1}")
-    steps = settled.options.steps
-    first = int(str(fault.settings.get("steps") or "0").partition("-")[0])
-    refuse(first >= steps, f"{title}: it begins with step {first} of {steps}", f"steps={steps - 1}")
-    refuse(not struck(fault, settled), f"{title}: it strikes no rank", f"hosts={layout.world}")
-    match fault.kind:
-        case "slow-link":
-            _check_slow_link(fault, settled)
-        case "unequal-lengths":
-            _check_lengths(fault, settled)
-        case "unbucketed" | "unoverlapped":
-            alone = layout.dp * layout.cp == 1
-            refuse(alone, f"{title}: no gradients are summed, dp and cp are 1", "leave --fault out")
-            rule = f"{title} is about gradient buckets, which ZeRO-2 and -3 do not have"
-            refuse(settled.options.zero >= 2, rule, "--zero 1")
-
-
-def _check_lengths(fault: Fault, settled: Settled) -> None:
-    title, options, sequence = "--fault unequal-lengths", settled.options, settled.shape.sequence
-    refuse(settled.layout.cp > 1, f"{title} cuts sequences that cp holds together", "--cp 1")
-    most = sequence // 2  # as many documents as tokens would all be of one token
-    rule = f"{title}: {fault['documents']} documents of unequal lengths in {sequence} tokens"
-    refuse(most < 2, rule, "--sequence 64")
-    refuse(fault["documents"] > most, rule, f"documents={most}")
-    rule = f"{title} cuts each micro-batch anew, and --compile would compile the layers anew for each"
-    refuse(options.compile, rule, "leave --compile out")
-
-
-def _check_slow_link(fault: Fault, settled: Settled) -> None:
-    title = "--fault slow-link"
-    axes = {axis for axis, size in settled.layout.axes().items() if size > 1}
-    fitting = f"axis={min(axes)}" if axes else "leave --fault out"
-    refuse(fault["axis"] not in axes, f"{title}: axis={fault['axis']} has one rank here", fitting)
-    rule = f"{title}: Linux holds a message back for {LONGEST_MS} ms at most"
-    refuse(fault["delay_ms"] >= LONGEST_MS, rule, f"delay_ms={LONGEST_MS // 2}")
-    slow = fault["mbps"] or fault["delay_ms"]
-    refuse(not slow, f"{title}: neither mbps nor delay_ms is given, so nothing is slow", "delay_ms=1")
 
 
 def _check_device(settled: Settled) -> None:

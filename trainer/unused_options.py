@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from trainer.synthetic.pacing import ACHIEVED
 
 AT_LEAST_ONE = ("steps", "timeout", "profile_steps")
 """Counts of which zero would leave nothing to do."""
+MOST = {"timeout": 10**6, "seed": 2**40}
+"""What the clocks and the generators of random numbers can take."""
 WARMUP = 1
 """Steps between the skipped and the recorded ones, in which the profiler warms up."""
 ON_BY_DEFAULT = ("prefetch", "profile_memory", "sequence_parallel")
@@ -49,6 +51,8 @@ def check_numbers(options: Options) -> None:
         fitting = f"{flag} {default(item) or 1}"
         refuse(not math.isfinite(value), f"{flag} {value} is no number", fitting)
         refuse(value < 0, f"{flag} {value} is below zero", fitting)
+        most = MOST.get(item.name, math.inf)
+        refuse(value > most, f"{flag} {value} is above {most}", f"{flag} {most}")
         refuse(item.name in AT_LEAST_ONE and value == 0, f"{flag} 0 leaves nothing to do", f"{flag} 1")
 
 
@@ -60,6 +64,8 @@ def conditions(settled: Settled) -> Iterator[Condition]:
 
     in_buckets = options.zero < 2 and sums_gradients
     yield Condition("bucket_mb", in_buckets, "sizes gradient buckets, which take ZeRO-0 or -1 and dp or cp")
+    unbucketed = any(fault.kind == "unbucketed" for fault in settled.faults)
+    yield Condition("bucket_mb", not unbucketed, "sizes gradient buckets, and --fault unbucketed leaves none")
     yield Condition("prefetch", options.zero >= 2, "is about gathered weights, which ZeRO-2 and -3 have")
 
     yield Condition("sequence_parallel", layout.tp > 1, "is about tensor parallelism, and --tp is 1")
@@ -73,9 +79,14 @@ def conditions(settled: Settled) -> Iterator[Condition]:
     yield Condition("top_k", has_experts, "chooses among experts, and the model has none")
     yield Condition("capacity", has_experts, "limits what experts take, and the model has none")
     yield Condition("ep_layout", layout.ep > 1, "is which ranks experts borrow, and --ep is 1")
+    other = replace(layout, ep_outer=not layout.ep_outer)
+    differs = layout.groups("ep") != other.groups("ep")
+    yield Condition("ep_layout", differs, "is which ranks experts borrow, and these are the same either way")
 
     for name in ("checkpoint_every", "resume"):
         yield Condition(name, bool(options.checkpoint), "needs the folder of the checkpoints: --checkpoint")
+    sooner = options.checkpoint_every < options.steps
+    yield Condition("checkpoint_every", sooner, f"is no sooner than the end, which --steps {options.steps} sets")
     for name in ("output", "profile_skip", "profile_steps", "profile_memory"):
         yield Condition(name, options.profile, "is about traces, which --profile records")
 
@@ -122,6 +133,8 @@ def _check_pace(settled: Settled) -> None:
     times = [float(part) for part in pace.split(",")]
     wrong = any(not math.isfinite(time) or time < 0 for time in times)
     refuse(wrong, f"--pace {pace}: times are milliseconds from zero up", "--pace 20,20,20")
+
+    refuse(not any(times), f"--pace {pace}: compute is replaced by no waits at all", "--pace 20,20,20")
 
     # Places in F,I,W,A,E: the fourth time is of attention where its work varies, the fifth the routed experts'.
     has_ring = settled.layout.cp > 1 and settled.options.cp_method == "ring"

@@ -59,6 +59,8 @@ class Fault:
             first, _, last = self["steps"].partition("-")
             if not int(first) <= step <= int(last or first):
                 return False
+        if step % self.settings.get("every", 1):
+            return False
         chance = self.settings.get("probability", 1.0)
         return chance >= 1 or random.Random(f"{seed} {step} {self.kind}").random() < chance  # noqa: S311 - no secret
 

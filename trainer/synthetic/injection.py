@@ -75,8 +75,7 @@ class Faults:
             stage = [fault for fault in acting["slow-stage"] if fault["stage"] == chunk]
             drag.factor = prod(fault["factor"] for fault in (*stage, *acting["slow-rank"], *acting["slow-host"]))
         for fault in acting["pause"]:
-            if step % fault["every"] == 0:
-                _sleep("pause", fault["ms"])
+            _sleep("pause", fault["ms"])
 
     def input(self, step: int) -> None:
         """Be late with the input."""
