@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+from usp_prof.analyses.critical_path import PATH_FRACTION
 from usp_prof.gate.series import WHOLE_RUN, from_values, with_derived
 from usp_prof.model.metric import Better, Metric, Unit, Value
 
@@ -32,6 +33,17 @@ def test_ranks_fold_by_what_the_metric_is() -> None:
     }
     assert [each.exact for each in found] == [True, False, False]
     assert [each.per_step for each in found] == [False, False, True]
+
+
+def test_shares_that_ranks_divide_among_them_have_no_mean() -> None:
+    found = from_values(
+        [
+            Value(PATH_FRACTION, 0.9, {"rank": 0}),
+            Value(PATH_FRACTION, 0.1, {"rank": 1}),
+            Value(PATH_FRACTION, 0.7, {"part": "compute"}),
+        ]
+    )
+    assert [each.key for each in found] == ["critical_path_fraction[part=compute]"]
 
 
 def test_the_runs_own_value_wins_over_its_ranks() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 HEAD = 8
 """Rows of the table that a notebook shows under the picture."""
-LONGEST = 80
+LONGEST = 240
 """Characters of a text that a cell of it shows; `.df` has them all."""
 
 _UNITS = {

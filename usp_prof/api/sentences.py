@@ -85,7 +85,7 @@ def stragglers(figures: Figures) -> str:
     cost = figures.along("straggler_cost", "rank")
     step = figures.whole("step_time") or figures.whole("window_time")
     if not cost:
-        return "Nothing tells which rank arrives last: the calls' other members were not recorded."
+        return "Nothing tells which rank arrives last: no call was recorded on more than one of its members."
     rank, time = largest(cost)
     if not step or time < _LEAST * step:
         return "No rank is late by its own doing for more than half a per cent of the step."

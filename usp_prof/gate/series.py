@@ -30,6 +30,10 @@ EXACT = (Unit.COUNT, Unit.FLOP)
 _FOLDED = ("rank", "step")
 
 
+DIVIDED_AMONG_RANKS = frozenset({"critical_path_fraction"})
+"""Shares that add up to one over the ranks: their mean would say how many ranks there are, and nothing else."""
+
+
 class Fold(StrEnum):
     """How the samples of several ranks become one."""
 
@@ -92,6 +96,8 @@ def from_values(values: Iterable[Value]) -> tuple[Series, ...]:
         metrics[value.metric.id] = value.metric
     found = []
     for (name, place), slots in sorted(samples.items()):
+        if name in DIVIDED_AMONG_RANKS and all(is_of_rank for is_of_rank, _ in slots):
+            continue
         metric = metrics[name]
         steps = _steps(slots)
         fold = default_fold(metric.unit)
