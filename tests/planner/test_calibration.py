@@ -6,7 +6,10 @@ import pytest
 
 from usp_prof import open_run
 from usp_prof.model.errors import InputError
-from usp_prof.planner.calibration import calibrate
+from usp_prof.planner.calibration import Calibration, calibrate
+from usp_prof.planner.cases import machine_of
+from usp_prof.planner.cluster import FEW_MEMBERS
+from usp_prof.planner.predict import predict
 
 TRACES = Path(__file__).parents[2] / "traces"
 
@@ -17,6 +20,39 @@ def test_a_paced_pipeline_is_predicted_from_its_own_efficiency(run: str, bound: 
     assert found.configuration.pp == 4
     assert 0 < found.cluster.efficiency < 1
     assert abs(found.error_fraction) < bound
+
+
+SHARDED = ("recorded-zero0", "recorded-zero1", "recorded-zero3-prefetch")
+
+
+@pytest.fixture(scope="module")
+def of_sharding(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Calibration]:
+    """Calibrate on each run of one model; they differ in their ZeRO stage alone."""
+    cache = tmp_path_factory.mktemp("cache")
+    names = (*SHARDED, "recorded-zero3-no-prefetch")
+    return {name: calibrate(open_run(TRACES / name, cache_dir=cache).tables) for name in names}
+
+
+@pytest.mark.parametrize("taught_by", SHARDED)
+@pytest.mark.parametrize("neighbour", SHARDED)
+def test_a_run_predicts_its_neighbours_of_another_zero_stage(
+    of_sharding: dict[str, Calibration], taught_by: str, neighbour: str
+) -> None:
+    teacher, other = of_sharding[taught_by], of_sharding[neighbour]
+    found = predict(teacher.model, other.configuration, teacher.cluster, profile=teacher.profile)
+    assert found.step_ns == pytest.approx(other.measured_step_ns, rel=0.1)
+
+
+def test_links_of_gloo_are_learnt_from_their_own_calls(of_sharding: dict[str, Calibration]) -> None:
+    """Recorded over links of 25 Mbit/s: what a ring reaches of them, whatever kind of call it carries."""
+    for each in of_sharding.values():
+        reached = each.profile.data_share * machine_of(each.cluster).link_rate * (1 - FEW_MEMBERS / 4**2)
+        assert reached == pytest.approx(25e6 / 8, rel=0.25)
+
+
+def test_a_run_without_prefetch_teaches_that_compute_hides_no_gather(of_sharding: dict[str, Calibration]) -> None:
+    assert of_sharding["recorded-zero3-no-prefetch"].profile.gather_overlap < 0.1
+    assert of_sharding["recorded-zero3-prefetch"].profile.gather_overlap > 0.9
 
 
 def test_all_axes_are_read_off_the_manifest(tmp_path: Path) -> None:

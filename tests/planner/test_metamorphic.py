@@ -75,12 +75,40 @@ def test_more_ranks_of_dp_never_communicate_less(model: str, trainer: str, each:
 
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations(zero=1))
-def test_zero_3_never_communicates_less_than_zero_1(model: str, trainer: str, each: Configuration) -> None:
-    """It sends all that ZeRO-1 does, and gathers weights in every micro-batch."""
+def test_zero_3_never_sends_less_than_zero_1(model: str, trainer: str, each: Configuration) -> None:
+    """It sums gradients, too, and gathers weights in every micro-batch. Where nothing hides, all that is sent shows.
+
+    What shows may be less: it travels beside compute, where ZeRO-1's gather follows the optimizer.
+    """
+    # One message a layer or one a bucket: how often latency is paid is another matter.
+    profile = replace(PROFILES[trainer], data_overlap=0.0, gather_overlap=0.0, gather_exposed=1.0, data_latency=0.0)
     sharded = replace(each, zero=3)
     legal(model, each, sharded)
-    exposed = steps(model, trainer, each, sharded).exposed["dp"]
+    exposed = step(cases(each, sharded, model=MODELS[model], profile=profile)).exposed["dp"]
     assert longer_or_equal(exposed[1], exposed[0])
+
+
+@settings(max_examples=50)
+@given(MODEL, TRAINER, configurations(zero=3))
+def test_slower_compute_never_shows_more_of_zero_3(model: str, trainer: str, each: Configuration) -> None:
+    """Longer compute hides more of the messages beside it."""
+    legal(model, each)
+    profile = PROFILES[trainer]
+    quick, slow = (
+        step(cases(each, model=MODELS[model], profile=replace(profile, work_scale=scale))).exposed["dp"][0]
+        for scale in (1.0, 2.0)
+    )
+    assert longer_or_equal(quick, slow)
+
+
+@settings(max_examples=50)
+@given(MODEL, TRAINER, configurations(zero=3))
+def test_hybrid_sharding_still_sums_over_its_replicas(model: str, trainer: str, each: Configuration) -> None:
+    """Whole replicas of one device gather nothing; gradients are summed over all of them as under ZeRO-0."""
+    assume(each.dp > 1)
+    hybrid = replace(each, replicas=each.dp * each.cp)
+    legal(model, each, hybrid)
+    assert steps(model, trainer, hybrid).exposed["dp"][0] > 0
 
 
 @settings(max_examples=50)

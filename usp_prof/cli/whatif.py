@@ -11,11 +11,13 @@ from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UsageError
 from usp_prof.model.flops import load as load_model
 from usp_prof.model.selection import Assumptions
+from usp_prof.replay.representatives import Representatives, representatives
 from usp_prof.report.answers import whatif as answer
 from usp_prof.report.answers import whatif as slowdown_answer
 from usp_prof.report.writers import terminal
 from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
 from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.replayed_ranks import replayed_ranks
 
 if TYPE_CHECKING:
     import argparse
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from usp_prof.model.edit import Edit
     from usp_prof.run import Run
+    from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.predict import Prediction
 
 EXAMPLES = """\
@@ -86,23 +89,29 @@ def run(args: argparse.Namespace) -> int:
     opened = open_from(args)
     model = load_model(args.model, args.sequence) if args.model else None
     opened.tables.assumptions = Assumptions(model=model, device=args.device)
-    together = predict(opened.tables, edits)
-    alone = [predict(opened.tables, [edit]) for edit in edits] if len(edits) > 1 else [together]
+    # A predicted timeline has all ranks in it, so that all are replayed.
+    replayed = Representatives(opened.tables) if args.output else replayed_ranks(opened.tables, edits)
+    together = predict(replayed.tables, edits, replayed.doubt)
+    alone = [predict(replayed.tables, [each], replayed.doubt) for each in edits] if len(edits) > 1 else [together]
     if args.output:
         _write(args, opened, together)
-    write_out(_text(args, opened, alone, together))
+    if replayed.which:
+        note(args, f"the prediction is {replayed.which}")
+    write_out(_text(args, replayed.tables, opened.name, alone, together))
     return 0
 
 
-def _text(args: argparse.Namespace, opened: Run, alone: Sequence[Prediction], together: Prediction) -> str:
+def _text(
+    args: argparse.Namespace, tables: TableSet, name: str, alone: Sequence[Prediction], together: Prediction
+) -> str:
     if args.format == "json":
-        return answer.as_json(opened.tables, opened.name, alone, together)
-    measured, screen = unedited(opened.tables), output(args)
+        return answer.as_json(tables, name, alone, together)
+    measured, screen = unedited(tables), output(args)
     sections = (
-        answer.whatif_section(opened.tables, float(measured.error.max(initial=0.0)), alone, together),
-        answer.before_after_section(opened.tables, together, measured),
+        answer.whatif_section(tables, float(measured.error.max(initial=0.0)), alone, together),
+        answer.before_after_section(tables, together, measured),
     )
-    return terminal.sections_text(opened.name, sections, color=not screen.no_color, width=screen.width)
+    return terminal.sections_text(name, sections, color=not screen.no_color, width=screen.width)
 
 
 def _write(args: argparse.Namespace, opened: Run, together: Prediction) -> None:
@@ -132,5 +141,8 @@ def _ideal(args: argparse.Namespace, edits: Sequence[Edit]) -> int:
         return 0
     from usp_prof.whatif.attribution import slowdown  # noqa: PLC0415
 
-    write_out(slowdown_answer.of_run(slowdown(open_from(args).tables), as_json=args.format == "json"))
+    replayed = representatives(open_from(args).tables)
+    if replayed.which:
+        note(args, f"the ideal step is {replayed.which}")
+    write_out(slowdown_answer.of_run(slowdown(replayed.tables, replayed.doubt), as_json=args.format == "json"))
     return 0

@@ -3,6 +3,8 @@
 Each part of the recorded step is held against the prediction of the same configuration:
 
     compute          all device work is scaled to what the mean rank computed
+    links of dp      the rate that its calls reached once all members were there; the size of its buckets
+    prefetch         under ZeRO-3, how much of compute hides the gathers
     axes             exposed messages of tp, cp, ep and dp are scaled to those that were measured
     pipeline         what waits beyond the predicted bubble becomes the time of a hand-over
     fixed            what belongs to no axis (losses, barriers, the host between steps) is added to every step
@@ -18,15 +20,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses import breakdown, mfu, step_time
+from usp_prof.columns.intervals import union
+from usp_prof.columns.rows import rows_by_code
 from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.errors import InputError
 from usp_prof.model.hardware import find
 from usp_prof.model.shape import missing_sizes, shape_of
-from usp_prof.planner import compute
+from usp_prof.planner import compute, data_parallel
 from usp_prof.planner.cases import cases_of, machine_of
 from usp_prof.planner.cluster import DEVICES_PER_NODE, NETWORK_RATE, Cluster
 from usp_prof.planner.predict import Prediction, predict
 from usp_prof.planner.profiles import Profile
+from usp_prof.tables import calls
 
 if TYPE_CHECKING:
     from usp_prof.contract import Manifest, ModelEntry
@@ -36,10 +41,17 @@ if TYPE_CHECKING:
 CLOSE = 0.1
 """Error of the recorded step above which nothing is ranked."""
 EXPOSED_OF_AXIS = {"tp": "tensor_exposed", "cp": "context_exposed", "ep": "expert_exposed", "dp": "data_exposed"}
+DATA_AXES = ("dp", "dp_shard", "dp_replicate")
+RINGS = {
+    "all_reduce": data_parallel.reduce,
+    "reduce_scatter": data_parallel.scatter,
+    "all_gather": data_parallel.gather,
+}
+"""Calls of data parallelism, and what each takes by the formulas."""
 NEUTRAL = Profile(
     "the recorded run", gemm_share=1.0, core_share=1.0, imbalance=1.0, host_layer=0.0, host_tensor=0.0,
     host_experts=0.0, tensor_latency=0.0, tensor_exposed=1.0, pipeline_hop=0.0, fixed=0.0, jitter=0.0, time_spread=0.1,
-    overhead_bytes=0.0, optimizer_scale=1.0, data_overlap=1.0,
+    overhead_bytes=0.0, optimizer_scale=1.0, data_overlap=1.0, gather_overlap=1.0, bucket_bytes=25e6, least_buckets=4.0,
 )  # fmt: skip
 """The formulas alone: nothing of a trainer that was measured elsewhere."""
 
@@ -104,6 +116,7 @@ def calibrate(tables: TableSet) -> Calibration:
         basis=f"run {manifest.name}",
     )
     profile = _with_compute(NEUTRAL, model, configuration, cluster, compute_ns)
+    profile = _with_links(profile, tables, model, configuration, cluster)
     profile = _with_parts(profile, model, configuration, cluster, parts)
     prediction = predict(model, configuration, cluster, profile=profile)
     return Calibration(model, configuration, cluster, profile, prediction, step_ns)
@@ -144,18 +157,57 @@ def _with_compute(
     return replace(profile, work_scale=measured_ns / 1e9 / seconds)
 
 
+def _with_links(
+    profile: Profile, tables: TableSet, model: ModelEntry, configuration: Configuration, cluster: Cluster
+) -> Profile:
+    """Learn from data parallelism's own calls the rate of its links and the size of its buckets.
+
+    A call counts from its last arrival on. Calls of one kind and group share a link: where they overlap, time counts
+    once.
+    """
+    found = calls.of(tables).columns()
+    of_group, _ = found.codes("group")
+    is_data = found.satisfies("axis", lambda axis: axis in DATA_AXES) & found["complete"] & (found["step"] >= 0)
+    is_data &= found["group_size"] == configuration.shards
+    if not is_data.any():
+        return profile
+    profile = replace(profile, gloo=int(_talks_over_gloo(tables)), data_latency=0.0)
+    c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
+    measured_ns = formula_ns = 0.0
+    for kind, seconds in RINGS.items():
+        rows_of_kind = np.flatnonzero(is_data & found.matches("op", kind))
+        formula_ns += 1e9 * float(np.sum(seconds(c, found["bytes"][rows_of_kind])))
+        for rows in rows_by_code(of_group[rows_of_kind]).values():
+            of_one_group = rows_of_kind[rows]
+            measured_ns += union(found["last_ns"][of_one_group], found["end_ns"][of_one_group]).length
+    if measured_ns:
+        profile = replace(profile, data_share=profile.data_share * formula_ns / measured_ns)
+    sums = found["bytes"][is_data & (found.matches("op", "all_reduce") | found.matches("op", "reduce_scatter"))]
+    if configuration.zero < 3 and len(sums):
+        in_a_step = sums.sum() / len(np.unique(found["step"][is_data])) / len(np.unique(of_group[is_data]))
+        profile = replace(profile, bucket_bytes=float(sums.max()), least_buckets=max(1.0, in_a_step / sums.max()))
+    return profile
+
+
+def _talks_over_gloo(tables: TableSet) -> bool:
+    return any(tables.columns("collectives", rank).matches("library", "gloo").any() for rank in tables.ranks[:1])
+
+
 def _with_parts(
     profile: Profile, model: ModelEntry, configuration: Configuration, cluster: Cluster, parts: list[Value]
 ) -> Profile:
     """Scale each axis's exposed messages, and take what is left for the pipeline's hand-over and the fixed part."""
     exposed = _by(parts, "exposed_comm_time", "axis")
     idle = _by(parts, "idle_time", "cause")
-    first = predict(model, configuration, cluster, profile=profile)
     measured = {axis: exposed.get(axis, 0.0) for axis in EXPOSED_OF_AXIS}
-    measured["dp"] += exposed.get("dp_shard", 0.0) + exposed.get("dp_replicate", 0.0)
+    measured["dp"] = sum(exposed.get(axis, 0.0) for axis in DATA_AXES)
+    profile = _with_prefetch(profile, model, configuration, cluster, measured["dp"])
+    first = predict(model, configuration, cluster, profile=profile)
+    # What ZeRO-3 shows teaches nothing of buckets that are summed behind backward, nor they of it.
+    scale_of_axis = EXPOSED_OF_AXIS | ({"dp": "sharded_exposed"} if configuration.zero == 3 else {})
     scales = {
-        EXPOSED_OF_AXIS[axis]: getattr(profile, EXPOSED_OF_AXIS[axis]) * measured[axis] / first.exposed_ns[axis]
-        for axis in measured
+        name: getattr(profile, name) * measured[axis] / first.exposed_ns[axis]
+        for axis, name in scale_of_axis.items()
         if first.exposed_ns.get(axis, 0.0) > 0
     }
     # What all ranks do together (the loss, barriers) is where early pipeline ranks wait for the last one.
@@ -173,6 +225,22 @@ def _with_parts(
     beyond = waits - uneven - second.bubble_ns
     hops = 2 * (configuration.pp - 1) * max(1, configuration.micro_batches / configuration.pp)
     return replace(profile, pipeline_hop=max(beyond, 0.0) / 1e9 / hops)
+
+
+def _with_prefetch(
+    profile: Profile, model: ModelEntry, configuration: Configuration, cluster: Cluster, measured_ns: float
+) -> Profile:
+    """Find the share of compute that hides ZeRO-3's gathers with which as much of them shows as was measured."""
+    if configuration.zero < 3:
+        return profile
+    shares = np.linspace(0.0, 1.0, 101).tolist()
+    shown = [
+        predict(model, configuration, cluster, profile=replace(profile, gather_overlap=share)).exposed_ns.get("dp", 0.0)
+        for share in shares
+    ]
+    # The most overlap that explains it, so that what is hidden either way does not read as no prefetch.
+    nearest = min(reversed(range(len(shares))), key=lambda place: abs(shown[place] - measured_ns))
+    return replace(profile, gather_overlap=shares[nearest])
 
 
 def _whole(values: list[Value], metric: str) -> float:

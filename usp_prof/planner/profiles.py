@@ -71,15 +71,23 @@ class Profile:
     stall_of_link: Column = 0.0
     stall_of_whole_gradients: Column = 0.0
     bucket_bytes: Column = 100e6
+    least_buckets: Column = 1.0
+    """Of gradients in any case, however small they are."""
     data_share: Column = 0.7
     """Of the rings' rate that gradients reach; `data_overlap` is the share of backward that hides them."""
     data_overlap: Column = 0.5
+    data_latency: Column = 1.0
+    """Of the rings' latency; 0 where a recorded run taught the rate of whole calls."""
+    gloo: Column = 0
+    """1: ranks compute on their host and talk over gloo (`data_parallel.py`)."""
     gather_overlap: Column = 0.8
     """Share of compute that hides ZeRO-3's gathers; `gather_exposed` is what shows of ZeRO-1's after the optimizer."""
     gather_exposed: Column = 1.0
     context_exposed: Column = 1.0
     expert_exposed: Column = 1.0
     data_exposed: Column = 1.0
+    """Of data parallelism but for ZeRO-3, whose messages are others: `sharded_exposed`."""
+    sharded_exposed: Column = 1.0
     work_scale: Column = 1.0
     """Of all device work, where a recorded run taught it."""
     optimizer_scale: Column = 1.5
@@ -97,19 +105,19 @@ class Profile:
 # fmt: off
 NANOTRON = Profile(
     "nanotron", gradient_bytes=5.0, sent_gradient_bytes=2.0, uneven=1, activation_scale=1.31, logit_bytes=16.4,
-    overhead_bytes=0.5e9, buffer_fraction=0.05, gemm_share=0.782, rest_scale=1.59, core_share=0.391,
-    host_layer=0.879e-3, host_tensor=2.54e-3, tensor_latency=14.6e-6, tensor_exposed=0.875, network_share=0.544,
+    overhead_bytes=0.5e9, buffer_fraction=0.05, gemm_share=0.782, rest_scale=1.59, core_share=0.390,
+    host_layer=0.876e-3, host_tensor=2.54e-3, tensor_latency=14.6e-6, tensor_exposed=0.875, network_share=0.545,
     network_hop=4.0, pipeline_hop=84.0e-6, host_pipeline=5.98e-3, host_pipeline_tensor=0.607e-3, stall=1.3,
-    stall_of_link=1.44e-3, stall_of_whole_gradients=0.0514, bucket_bytes=305e6, data_share=0.676, data_overlap=1.0,
-    gather_exposed=1.72, optimizer_scale=5.65, fixed=16.2e-3, jitter=0.0103, time_spread=0.15, memory_spread=0.22,
+    stall_of_link=1.44e-3, stall_of_whole_gradients=0.0514, bucket_bytes=311e6, data_share=0.715, data_overlap=1.0,
+    gather_exposed=1.84, optimizer_scale=5.61, fixed=16.2e-3, jitter=0.0102, time_spread=0.15, memory_spread=0.22,
 )
 """Fitted to 1,060 rows of the Ultra-Scale Playbook's sweep (1B to 8B, 8 to 128 H100 with EFA), those that stalled
 included where a stall was to be expected."""
 PUBLISHED = Profile(
-    gemm_share=0.954, rest_scale=1.05, unfused_scale=1.48, core_share=0.353, host_layer=0.501e-3, host_unfused=2.81e-3,
-    host_tensor=0.456e-3, host_experts=1.01e-3, imbalance=1.21, tensor_latency=14.5e-6, tensor_exposed=0.58,
-    network_share=0.999, pipeline_hop=96.2e-6, data_share=1.0, data_overlap=0.609, gather_overlap=0.8,
-    gather_exposed=0.749, expert_exposed=0.802, optimizer_scale=1.46, fixed=17.5e-3, jitter=0.0073, time_spread=0.34,
+    gemm_share=0.944, rest_scale=1.04, unfused_scale=1.47, core_share=0.355, host_layer=0.501e-3, host_unfused=2.81e-3,
+    host_tensor=0.456e-3, host_experts=1.01e-3, imbalance=1.18, tensor_latency=14.5e-6, tensor_exposed=0.574,
+    network_share=0.999, pipeline_hop=96.0e-6, data_share=1.0, data_overlap=0.569, gather_overlap=0.8,
+    gather_exposed=0.741, expert_exposed=0.812, optimizer_scale=1.46, fixed=17.6e-3, jitter=0.00753, time_spread=0.34,
     memory_spread=0.23,
 )
 """Fitted to published speeds of DGXC, Megatron-Bridge, NeMo, llm-foundry, torchtitan and vTrain (1,982 rows)."""
@@ -120,7 +128,7 @@ PROFILES: dict[str, Profile] = {
     ),
     "torchtitan": replace(PUBLISHED, name="torchtitan", selective_forward=0.4),
     "fsdp": replace(PUBLISHED, name="fsdp"),
-    "usp-prof": replace(PUBLISHED, name="usp-prof", offload_keeps=4.0),
+    "usp-prof": replace(PUBLISHED, name="usp-prof", offload_keeps=4.0, bucket_bytes=25e6, least_buckets=4.0),
 }
 # fmt: on
 DEFAULT_TRAINER = "megatron"

@@ -2,7 +2,7 @@
 
 1. one micro-batch on one rank: layers (compute.py), their exposed messages, the head
 2. the pipeline: bottleneck rank times micro-batches, what filling and draining adds, and stalled sends (stalls.py)
-3. gradients that the last backward does not hide, ZeRO's gather of weights, the optimizer, a fixed rest
+3. data parallelism's messages that nothing hides (data_parallel.py), the optimizer, a fixed rest
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.model.configuration import SCHEDULES
-from usp_prof.planner import cluster, compute, filling, memory, stalls
+from usp_prof.planner import cluster, compute, data_parallel, filling, memory, stalls
 from usp_prof.planner.stages import stages_of
 from usp_prof.schedule import Schedule
 from usp_prof.schedule_orders import Kind
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from usp_prof.planner.cases import Cases
     from usp_prof.planner.stages import Stages
 
-LEAST_EXPOSED = 0.05
-"""Share of a message that shows even beside long compute: it has to start, and to be waited for."""
 GRADIENT_DOWN, HOST_BYTES = 4.0, 28.0
 """Bytes of a weight where the host holds the optimizer: its gradient on the way down; what AdamW reads (gradient,
 master, two moments) and writes (master, two moments) there."""
@@ -72,7 +70,7 @@ def step(
     device = compute.layer(c).scaled(c.profile.work_scale)
     times = compute.with_host(c, device)
     head = compute.head(c).scaled(c.profile.work_scale)
-    messages = _layer_messages(c, times)
+    messages = _layer_messages(c, times, stages)
     work = times.forward + times.backward
     layer = work + sum(messages.values())
     held_up = stalls.held_up(c, layer)
@@ -90,9 +88,8 @@ def step(
         filled = filling.simulated(c, actions, most, filled)
     window = most * c.micro_batches + _waiting(c, filled)
     window = window + np.where(stall_chance > stalls.LIKELY, stall, 0.0)
-    beside = held * times.backward
     exposed = {axis: value * held * c.micro_batches for axis, value in messages.items()}
-    gradients = _gradients(c, stages, beside, exposed["dp"])
+    gradients = data_parallel.in_a_step(c, stages, held * times.backward)
     compute_time = busy - sum(exposed.values())
     exposed["dp"] = exposed["dp"] + gradients
     optimizer = _optimizer(c, stages)
@@ -124,7 +121,7 @@ def _work_of_actions(times: compute.Direction, head: compute.Direction, layer: C
     )  # fmt: skip
 
 
-def _layer_messages(c: Cases, times: compute.Direction) -> dict[str, Column]:
+def _layer_messages(c: Cases, times: compute.Direction, stages: Stages) -> dict[str, Column]:
     """Give what of a layer's messages stays exposed, forward and backward of one micro-batch together."""
     s, p = c.shape, c.profile
     passes = 2.0 + c.recomputed_share
@@ -136,8 +133,7 @@ def _layer_messages(c: Cases, times: compute.Direction) -> dict[str, Column]:
     tensor = np.where(c.tp > 1, passes * tensor * p.tensor_exposed, 0.0)
     experts = 2 * passes * s.mixed * cluster.dispatch(c, size / c.tp) * p.expert_exposed
     ring = _ring(c)
-    gathers = _gathers(c, times)
-    return {"tp": tensor, "ep": experts, "cp": ring, "dp": gathers}
+    return {"tp": tensor, "ep": experts, "cp": ring, "dp": data_parallel.in_a_layer(c, times, stages)}
 
 
 def _ring(c: Cases) -> Column:
@@ -145,20 +141,9 @@ def _ring(c: Cases) -> Column:
     values = c.tokens * c.shape.key_value / c.tp * c.width
     one = cluster.send(c, "cp", values)
     core = compute.core_time(c) / c.cp
-    forward = np.maximum(one - core, LEAST_EXPOSED * one)
-    backward = np.maximum(2 * one - compute.CORE_BACKWARD * core, LEAST_EXPOSED * 2 * one)
+    forward = data_parallel.beside(one, core)
+    backward = data_parallel.beside(2 * one, compute.CORE_BACKWARD * core)
     return np.where(c.cp > 1, (c.cp - 1) * (forward + backward) * c.profile.context_exposed, 0.0)
-
-
-def _gathers(c: Cases, times: compute.Direction) -> Column:
-    """ZeRO-3 gathers a layer's weights before forward and backward, beside the layer before."""
-    s = c.shape
-    weights = s.shared_parameters / c.tp * c.width
-    once = cluster.all_gather(c, "shards", weights) / c.profile.data_share
-    hidden_by = c.profile.gather_overlap
-    forward = np.maximum(once - hidden_by * times.forward, LEAST_EXPOSED * once)
-    backward = np.maximum(2 * once - hidden_by * times.backward, LEAST_EXPOSED * 2 * once)
-    return np.where((c.zero == 3) & (c.shards > 1), (forward + backward) * c.profile.data_exposed, 0.0)
 
 
 def _waiting(c: Cases, filled: Column) -> Column:
@@ -169,30 +154,6 @@ def _waiting(c: Cases, filled: Column) -> Column:
     # In 1F1B's steady state a round trip of p stages carries p micro-batches: each waits for two hops (p-1)/p.
     steady = np.where(IS_GPIPE[c.schedule], 0.0, 2 * hop * c.stages_of_rank * (c.pp - 1) / c.pp * (c.micro_batches - 1))
     return np.where(c.pp > 1, filled + travel + steady, 0.0)
-
-
-def _gradients(c: Cases, stages: Stages, backward: Column, gathers: Column) -> Column:
-    """Give what stays exposed of reducing gradients, and of gathering the weights that ZeRO's optimizer made.
-
-    ZeRO-3 gathers layer by layer instead (`gathers`, of the whole step), and reduces so: what is left is the last
-    bucket. It sends all that ZeRO-1 does and more, so that together they never show less than ZeRO-1 would.
-    """
-    p, s = c.profile, c.shape
-    held = stages.layers.max(axis=0)
-    vocabulary = s.vocabulary * s.hidden
-    weights = (held * s.shared_parameters + vocabulary) / c.tp
-    routed = held * s.routed_parameters / c.ep / c.expert_tp
-    size = (weights + routed * c.expert_shards / np.maximum(c.shards, 1)) * p.sent_gradient_bytes
-    buckets = np.maximum(size / p.bucket_bytes, 1.0)
-    reduced = buckets * cluster.all_reduce(c, "shards", size / buckets) / p.data_share
-    scattered = buckets * cluster.all_gather(c, "shards", size / buckets) / p.data_share
-    weight_size = weights * c.width
-    gathered = buckets * cluster.all_gather(c, "shards", weight_size / buckets) / p.data_share
-    sent = np.where(c.zero == 0, reduced, scattered)
-    left = np.maximum(sent - np.minimum(p.data_overlap, 1.0) * backward, sent / buckets)
-    after = (left + np.where(c.zero > 0, gathered * p.gather_exposed, 0.0)) * p.data_exposed
-    by_layer = np.maximum(scattered / buckets * p.data_exposed, after - gathers)
-    return np.where(c.shards > 1, np.where(c.zero == 3, by_layer, after), 0.0)
 
 
 def _optimizer(c: Cases, stages: Stages) -> Column:

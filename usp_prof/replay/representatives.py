@@ -54,6 +54,8 @@ class Representatives:
     """The share of a step in which they waited for ranks left out, at most."""
     note: HealthRow | None = None
     """Which ranks these are; `None` where they are all."""
+    which: str = ""
+    """The same, to follow `it is`."""
 
 
 def representatives(tables: TableSet, wanted: Iterable[int] = ()) -> Representatives:
@@ -81,12 +83,13 @@ def _representatives(tables: TableSet, wanted: Sequence[int], most_nodes: int) -
     part.memo("clock", lambda: clock.of(tables))
     part.memo("calls", lambda: matched.among(part.ranks))
     doubt = _unread_wait(part)
-    detail = (
-        f"findings and their gains are from {len(part.ranks)} of {len(ranks)} ranks, {len(chosen)} of {len(lateness)} "
+    which = (
+        f"from {len(part.ranks)} of {len(ranks)} ranks, {len(chosen)} of {len(lateness)} "
         f"replicas of the model, with those that the others wait for among them ({_listed(part.ranks)}); their "
         f"calls waited for other ranks in at most {doubt:.1%} of a step, which is in the error of each gain"
     )
-    return Representatives(part, doubt, HealthRow(REPRESENTED, Severity.INFO, count=len(ranks), detail=detail))
+    detail = f"findings and their gains are {which}"
+    return Representatives(part, doubt, HealthRow(REPRESENTED, Severity.INFO, count=len(ranks), detail=detail), which)
 
 
 def _listed(ranks: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ the replay seeing it: where such communication exposes more of the step than is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -123,13 +123,16 @@ def _ranges(activities: Columns, rows: NDArray[np.bool_]) -> Intervals:
     return union(start, start + activities["dur_ns"][rows])
 
 
-def slowdown(tables: TableSet) -> Slowdown:
+def slowdown(tables: TableSet, doubt: float = 0.0) -> Slowdown:
     """Replay the run at its ideal, and with each part alone brought there.
+
+    `doubt` is the share of the step by which it may be further off, where these ranks stand for others.
 
     `parts` is empty where the ideal is not known or nothing can be idealised, and where the loss does not exceed the
     prediction's error: shares of no loss would be shares of noise.
     """
-    whole = ideal_step(tables)
+    known = ideal_step(tables)
+    whole = replace(known, error_fraction=known.error_fraction + doubt)
     if not whole.is_loss:
         return Slowdown(whole, ())
     lost = whole.step_ns - whole.ideal_ns

@@ -234,8 +234,11 @@ class Prediction:
         return 1 - self.after_ns / self.before_ns if self.before_ns > 0 else 0.0
 
 
-def predict(tables: TableSet, edits: Sequence[Edit]) -> Prediction:
-    """Predict the mean step of a run with edits made: those of the graph in their order, then those of the pipeline."""
+def predict(tables: TableSet, edits: Sequence[Edit], doubt: float = 0.0) -> Prediction:
+    """Predict the mean step of a run with edits made: those of the graph in their order, then those of the pipeline.
+
+    `doubt` is the share of the step by which it may be further off, where these ranks stand for others.
+    """
     made = edited(tables, edits)
     graphs = [made.graph] if made.cautious is None else [made.graph, made.cautious()]
     timelines = [timeline_of(tables, graph) for graph in graphs]
@@ -247,7 +250,7 @@ def predict(tables: TableSet, edits: Sequence[Edit]) -> Prediction:
         found.after_ns,
         found.replay_error,
         found.basis,
-        found.error_fraction(steps[1] if steps[1:] else None),
+        found.error_fraction(steps[1] if steps[1:] else None) + doubt,
         made.graph,
         timelines[0],
         layout_of(tables),

@@ -1,0 +1,80 @@
+"""Is the gain of an edit the same on replicas that stand for all, and are all ranks replayed where it needs them?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from usp_prof.cli.app import main
+from usp_prof.model.edit import parse_edit
+from usp_prof.replay import representatives as chosen
+from usp_prof.replay.build import graph_of
+from usp_prof.run import open_run
+from usp_prof.synth.declaration import Declaration, with_events
+from usp_prof.synth.write import write
+from usp_prof.whatif.attribution import slowdown
+from usp_prof.whatif.predict import predict
+from usp_prof.whatif.replayed_ranks import replayed_ranks
+
+if TYPE_CHECKING:
+    from usp_prof.run import Run
+
+DECLARED = {
+    "mesh": {"dp": 6, "tp": 2, "pp": 2},
+    "work": {"steps": 3, "micro_batches": 4},
+    "faults": [{"kind": "slow_rank", "rank": 5, "factor": 1.5}],
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("replicas")
+    write(with_events(Declaration.from_dict(DECLARED), 400), folder / "run")
+    return open_run(folder / "run", cache_dir=folder / "store")
+
+
+@pytest.fixture(autouse=True)
+def too_large(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let there be room for about half of the run."""
+    monkeypatch.setattr(chosen, "MOST_NODES", round(0.6 * len(graph_of(run.tables).nodes)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["rank_as_peers=5", "compute_faster=1.5,rank=14", "comm_removed,axis=tp", "comm_faster=2,axis=dp", "ideal,stage=1",
+     "schedule=gpipe"],
+)  # fmt: skip
+def test_the_gain_is_that_of_all_ranks_within_its_error(run: Run, text: str) -> None:
+    edits = [parse_edit(text)]
+    replayed = replayed_ranks(run.tables, edits)
+    assert len(replayed.tables.ranks) == len(run.ranks) / 2
+    whole, part = predict(run.tables, edits), predict(replayed.tables, edits, replayed.doubt)
+    assert part.gain_fraction == pytest.approx(whole.gain_fraction, abs=part.error_fraction)
+
+
+def test_the_ideal_step_is_that_of_all_ranks_within_its_error(run: Run) -> None:
+    replayed = replayed_ranks(run.tables, [])
+    whole, part = slowdown(run.tables).whole, slowdown(replayed.tables, replayed.doubt).whole
+    assert part.ideal_ns / part.step_ns == pytest.approx(whole.ideal_ns / whole.step_ns, abs=part.error_fraction)
+
+
+@pytest.mark.parametrize("rank", [0, 9, 14, 23])
+def test_a_rank_that_is_named_is_replayed(run: Run, rank: int) -> None:
+    for text in (f"rank_as_peers={rank}", f"compute_faster=2,rank={rank}"):
+        assert rank in replayed_ranks(run.tables, [parse_edit(text)]).tables.ranks
+
+
+@pytest.mark.parametrize(
+    "texts", [["dp=12"], ["link_as_peers=3"], [f"compute_faster=2,rank={rank}" for rank in range(24)]]
+)
+def test_what_needs_every_rank_is_replayed_on_all(run: Run, texts: list[str]) -> None:
+    assert replayed_ranks(run.tables, [parse_edit(text) for text in texts]).tables is run.tables
+
+
+def test_the_command_says_which_ranks_were_replayed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [str(run.path), "--edit", "rank_as_peers=5"]
+    assert main(["whatif", *words]) == 0
+    assert "the prediction is from 12 of 24 ranks, 3 of 6 replicas of the model" in capsys.readouterr().err
+    assert main(["whatif", str(run.path), "--ideal"]) == 0
+    assert "the ideal step is from 12 of 24 ranks" in capsys.readouterr().err

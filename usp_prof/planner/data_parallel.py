@@ -1,0 +1,122 @@
+"""Data parallelism: when each of its messages may start, what of them compute hides, and what is left to see.
+
+    ZeRO-0, -1, -2   a bucket of gradients starts once backward has made it, and travels beside what is left of
+                     backward; buckets go one after another. The gather of new weights follows the optimizer, where no
+                     compute hides it
+    ZeRO-3           a layer's weights travel while another layer computes, in each pass of each micro-batch; its
+                     gradients do while the layer before it has its backward. Nothing computes beside the first
+                     gathers of a step, nor beside its last sums
+
+So ZeRO-3 sends more in all, and may yet show less. Ranks of gloo compute on their host, which cannot run ahead: each
+pass waits for its first layer. A reduce-scatter of gloo is an all-reduce, and goes round the ring the other way than
+gathers: it takes none of their bandwidth.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.planner import cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from usp_prof.model.shape import Column
+    from usp_prof.planner.cases import Cases
+    from usp_prof.planner.compute import Direction
+    from usp_prof.planner.stages import Stages
+
+LEAST_EXPOSED = 0.05
+"""Share of a message that shows even beside long compute: it has to start, and to be waited for."""
+READ_AND_WRITTEN = 2
+"""Passes over memory of a copy: weights are copied out of what was gathered, gradients into what is sent."""
+
+
+def beside(message: Column, compute: Column) -> Column:
+    """Give what shows of a message that travels beside compute."""
+    return np.maximum(message - compute, LEAST_EXPOSED * np.asarray(message))
+
+
+def in_a_layer(c: Cases, times: Direction, stages: Stages) -> Column:
+    """Give what ZeRO-3 shows in the mean layer, forward and backward of one micro-batch together."""
+    p = c.profile
+    weights = _of_layer(c)
+    gathered, summed = gather(c, weights * c.width), _sum(c, weights * _gradient_width(c))
+    before_forward, before_backward = p.gather_overlap * times.forward, p.gather_overlap * times.backward
+    on_one_link = beside(gathered + summed, before_backward)
+    on_two_links = np.maximum(beside(gathered, before_backward), beside(summed, times.backward))
+    shown = beside(gathered, before_forward) + np.where(p.gloo, on_two_links, on_one_link)
+    # Layers of a pass: the first of them is gathered when it is needed, unless the host runs ahead.
+    of_pass = np.maximum(stages.layers.max(axis=0) / c.stages_of_rank, 1)
+    shown = np.where(p.gloo, (2 * gathered + (of_pass - 1) * shown) / of_pass, shown)
+    copied = weights * (2 * c.width + _gradient_width(c)) * READ_AND_WRITTEN / c.machine.memory_rate
+    copied = np.where(c.shards > 1, copied, 0.0)
+    return np.where((c.zero == 3) & _is_shared(c), (shown + copied) * p.sharded_exposed, 0.0)
+
+
+def in_a_step(c: Cases, stages: Stages, backward: Column) -> Column:
+    """Give what shows once a step, beside what `in_a_layer` gives; `backward` is the last one of its layers."""
+    p = c.profile
+    held = stages.layers.max(axis=0)
+    vocabulary = c.shape.vocabulary * c.shape.hidden / c.tp
+    size = (held * _of_layer(c) + vocabulary) * _gradient_width(c)
+    buckets = np.maximum(size / p.bucket_bytes, p.least_buckets)
+    one = _sum(c, size / buckets)
+    # The first bucket waits for its share of backward.
+    left = np.maximum(buckets * one - np.minimum(p.data_overlap, 1.0) * backward * (1 - 1 / buckets), one)
+    weights = (held * _of_layer(c) + vocabulary) * c.width
+    after = left + np.where(c.zero > 0, buckets * gather(c, weights / buckets) * p.gather_exposed, 0.0)
+    ends = _ends_of_sharded(c, vocabulary) * p.sharded_exposed
+    return np.where(_is_shared(c), np.where(c.zero == 3, ends, after * p.data_exposed), 0.0)
+
+
+def _ends_of_sharded(c: Cases, vocabulary: Column) -> Column:
+    """ZeRO-3: the gathers that begin a step and the sums that end it, of a layer and of embedding or head."""
+    layer = _of_layer(c)
+    first = gather(c, vocabulary * c.width) + np.where(c.profile.gloo, 0.0, gather(c, layer * c.width))
+    last = _sum(c, vocabulary * _gradient_width(c)) + _sum(c, layer * _gradient_width(c))
+    return first + last
+
+
+def _sum(c: Cases, size: Column) -> Column:
+    """Sum gradients over the ranks that share them: among shards, then each shard over its replicas."""
+    among_shards = np.where(c.zero == 0, reduce(c, size), scatter(c, size))
+    return among_shards + _reached(c, cluster.all_reduce, size / np.maximum(c.shards, 1), "replicas")
+
+
+def _is_shared(c: Cases) -> Column:
+    return np.asarray((c.shards > 1) | (c.replicas > 1))
+
+
+def _of_layer(c: Cases) -> Column:
+    """Count the weights of a layer on a rank that it shares; an expert's ring has fewer members, and sends (n-1)/n."""
+    routed = c.shape.routed_parameters / c.ep / c.expert_tp
+    shorter = (1 - 1 / c.expert_shards) / (1 - 1 / np.maximum(c.shards, 2))
+    return np.asarray(c.shape.shared_parameters / c.tp + routed * shorter)
+
+
+def _gradient_width(c: Cases) -> Column:
+    """Give the bytes of a gradient on its way: those of a weight at least."""
+    return np.asarray(np.maximum(c.profile.sent_gradient_bytes, c.width))
+
+
+def gather(c: Cases, size: Column) -> Column:
+    """Give the seconds of gathering weights of `size` bytes in all."""
+    return _reached(c, cluster.all_gather, size)
+
+
+def reduce(c: Cases, size: Column) -> Column:
+    """Give the seconds of an all-reduce of gradients."""
+    return _reached(c, cluster.all_reduce, size)
+
+
+def scatter(c: Cases, size: Column) -> Column:
+    """Give the seconds of a reduce-scatter of gradients."""
+    return np.where(c.profile.gloo, reduce(c, size), gather(c, size))
+
+
+def _reached(c: Cases, ring: Callable[[Cases, str, Column], Column], size: Column, axis: str = "shards") -> Column:
+    latency = ring(c, axis, 0.0)
+    return (ring(c, axis, size) - latency * (1 - c.profile.data_latency)) / c.profile.data_share
