@@ -17,6 +17,9 @@ from ..engine import (
 )
 from ..state import Page, Room
 
+PICTURE_PX = 960
+"""As wide as pictures were drawn; a narrower screen shrinks them. Wider, four of them would fill three screens."""
+
 
 def draw() -> None:
     """Draw the choice of a lesson, and the lesson."""
@@ -91,7 +94,7 @@ def _pictures(lesson: Lesson) -> None:
         return
     for run in lesson.runs:
         st.markdown(f"**{run.name}**: {run.title}")
-        st.image(drawn[run.name], width="stretch")
+        st.image(drawn[run.name], width=PICTURE_PX)
 
 
 LEARN = Page("Learn", "learn", draw, Room.LEARN, needs_run=False)
