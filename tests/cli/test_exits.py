@@ -73,6 +73,19 @@ def test_a_closed_pipe_ends_without_a_word(run: Path, tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def test_a_current_folder_that_was_removed_is_unusable(run: Path) -> None:
+    gone = run.parent / "gone"
+    gone.mkdir()
+    typed = "import sys; from usp_prof.cli.app import main; sys.exit(main(['info', sys.argv[1]]))"
+    words = ["sh", "-c", 'rmdir "$PWD"; exec "$0" -c "$1" "$2"', sys.executable, typed, f"../{run.name}"]
+    source = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        words, cwd=gone, env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == Exit.UNUSABLE, done.stderr
+    assert "the current folder is no longer there" in done.stderr
+
+
 @pytest.mark.parametrize("path", ["~nosuchuser/x", "x" * 300, "no/such/folder"])
 def test_a_bad_path_is_unusable_input(tmp_path: Path, path: str) -> None:
     done = command("info", path, cwd=tmp_path, stdout=subprocess.DEVNULL)

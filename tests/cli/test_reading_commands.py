@@ -186,6 +186,13 @@ class TestExport:
         assert "aten::mm" in names
         assert "late" not in names
 
+    def test_a_trace_of_the_run_is_not_overwritten(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+        trace = next(path for path in sorted(Path(run).iterdir()) if path.name.startswith("rank0"))
+        before = trace.read_bytes()
+        assert main(["export", run, "-o", str(trace), "-q"]) == 2
+        assert "is a trace of this run" in capsys.readouterr().err
+        assert trace.read_bytes() == before
+
     def test_the_export_can_be_read_again(self, run: str, tmp_path: Path) -> None:
         target = tmp_path / "again" / "rank0.json.gz"
         target.parent.mkdir()

@@ -95,6 +95,9 @@ def _failed_system_call(error: OSError) -> int:
         _forget(sys.stdout)
         _say("standard output is closed", "write to a file with -o, or to /dev/null")
         return Exit.FAILED
+    if error.errno == errno.ENOENT and not where:  # os.getcwd()
+        _say("the current folder is no longer there", "change to one that is: cd")
+        return Exit.UNUSABLE
     if where:
         _say(f"cannot use{where}: {error.strerror}", "check the path and its rights")
         return Exit.UNUSABLE

@@ -39,6 +39,10 @@ def run(args: argparse.Namespace) -> int:
     selection = Selection(first_step=min(steps, default=None), last_step=max(steps, default=None))
     window = _window(args.range) if args.range else None
     opened = open_from(args)
+    target = Path(args.output)
+    read = [file.path for file in opened.files if isinstance(file.path, Path)]  # the others lie in an object store
+    if target.exists() and any(path.exists() and target.samefile(path) for path in read):
+        raise UsageError(f"{target} is a trace of this run", hint="choose another file with -o")
     done = export(opened.tables, Path(args.output), selection, window_ns=window)
     note(args, f"wrote {done.events} events of {done.ranks} ranks to {args.output}; open it at https://ui.perfetto.dev")
     if not done.aligned:
