@@ -48,6 +48,16 @@ def test_says_what_changed_in_which_direction() -> None:
     assert [part.name for part in pair.waterfall] == ["compute", "idle host"]
 
 
+def test_a_small_share_of_the_peak_is_compared_as_the_speed_it_is() -> None:
+    """A CPU run reaches 0.2 % of its peak: half of it is half the speed, not a tenth of a point."""
+    runs = [
+        measured(series("mfu", steps(RNG, mean=mean), unit=Unit.FRACTION, better=Better.HIGHER))
+        for mean in (2e-3, 1e-3)
+    ]
+    ((judged,),) = (pair.judgements for pair in compare(runs).pairs)
+    assert direction(judged) == "worse"
+
+
 def test_says_what_is_comparable() -> None:
     found = compare([A, B, OTHER])
     assert [pair.label for pair in found.pairs] == ["b", "other"]

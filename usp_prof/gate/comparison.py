@@ -91,9 +91,14 @@ def _judgement(
     return found
 
 
+_OF_PEAK = frozenset({"mfu", "hfu", "kernel_efficiency", "link_fraction"})
+"""Fractions that are speeds, over a device's or a link's peak: 0.1 % instead of 0.2 % is half the speed."""
+
+
 def rule_for(series: Series) -> Rule:
-    """Compare fractions in points and everything else by ratio; any change that is no noise counts."""
-    scale = Scale.ABSOLUTE if series.unit is Unit.FRACTION else Scale.RELATIVE
+    """Compare shares in points, speeds and everything else by ratio; any change that is no noise counts."""
+    is_share = series.unit is Unit.FRACTION and series.metric not in _OF_PEAK
+    scale = Scale.ABSOLUTE if is_share else Scale.RELATIVE
     nothing = Limit(0.0, scale)
     return Rule(series.key, nothing, Limit(float("inf"), scale), Limit(0.001, scale))
 
