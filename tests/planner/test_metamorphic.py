@@ -1,6 +1,7 @@
 """Does a prediction move the way it must when one thing changes? Random configurations, no figure by hand."""
 
 from dataclasses import fields, replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -174,3 +175,62 @@ def test_every_part_is_finite_and_none_is_negative(model: str, trainer: str, eac
 def test_a_step_has_no_part_that_is_not_checked_above() -> None:
     known = {"seconds", "compute", "exposed", "bubble", "optimizer", "fixed", "stall_chance", "stall"}
     assert {field.name for field in fields(Step)} == known
+
+
+@settings(max_examples=50)
+@given(TRAINER, configurations(zero=1))
+def test_shards_of_one_device_send_as_much_as_whole_replicas(trainer: str, each: Configuration) -> None:
+    """Nothing is sharded where every rank is a replica: its experts' gradients are summed, too, as under ZeRO-0."""
+    assume(each.dp * each.cp > 1)
+    replicated = replace(each, replicas=each.dp * each.cp)
+    whole = replace(each, zero=0)
+    legal("experts", replicated, whole)
+    exposed = steps("experts", trainer, replicated, whole).exposed["dp"]
+    assert exposed[0] == pytest.approx(exposed[1])
+
+
+@settings(max_examples=50)
+@given(MODEL, TRAINER, configurations())
+def test_smaller_nodes_are_never_faster(model: str, trainer: str, each: Configuration) -> None:
+    legal(model, each)
+    nodes = [replace(MACHINE, devices_per_node=node) for node in (8, 4, 2, 1)]
+    seconds = [steps(model, trainer, each, cluster=node).seconds[0] for node in nodes]
+    # Slower messages of tp make backward longer, which hides a little more of the gradients.
+    assert all(longer_or_equal(after, before * 0.999) for before, after in pairwise(seconds))
+
+
+@settings(max_examples=50)
+@given(MODEL, TRAINER, configurations())
+def test_more_ranks_of_dp_never_need_more_memory(model: str, trainer: str, each: Configuration) -> None:
+    more = replace(each, dp=2 * each.dp)
+    legal(model, each, more)
+    c = cases(each, more, model=MODELS[model], profile=PROFILES[trainer])
+    before, after = memory.total(memory.fullest(memory.of_stages(c)))
+    assert longer_or_equal(before, after)
+
+
+@settings(max_examples=50)
+@given(TRAINER, configurations())
+def test_one_expert_that_every_token_takes_needs_the_memory_of_a_dense_block_and_its_copies(
+    trainer: str, each: Configuration
+) -> None:
+    """Weights, gradients and optimizer are those of the dense block, but for the router's one row."""
+    one = replace(EXPERTS, experts=1, experts_per_token=1)
+    dense = replace(EXPERTS, experts=0, experts_per_token=0, expert_ffn_hidden=0)
+    assume(not broken_rule(one, each) and not broken_rule(dense, each))
+    profile = PROFILES[trainer]
+    mixed, plain = (
+        memory.fullest(memory.of_stages(cases(each, model=model, profile=profile))) for model in (one, dense)
+    )
+    for part in ("parameter_bytes", "gradient_bytes", "optimizer_bytes"):
+        assert mixed[part][0] == pytest.approx(plain[part][0], rel=2e-3)
+
+
+@settings(max_examples=50)
+@given(MODEL, TRAINER, configurations())
+def test_an_axis_of_one_rank_sends_nothing(model: str, trainer: str, each: Configuration) -> None:
+    legal(model, each)
+    found = steps(model, trainer, each)
+    alone = {"tp": each.tp, "cp": each.cp, "ep": each.ep, "dp": each.dp * each.cp}
+    assert all(found.exposed[axis][0] == 0 for axis, ranks in alone.items() if ranks == 1)
+    assert each.pp > 1 or found.bubble[0] == 0

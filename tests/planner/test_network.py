@@ -7,6 +7,7 @@ import pytest
 from planned import EXPERTS, MACHINE, cases
 
 from usp_prof.model.configuration import Configuration
+from usp_prof.model.hardware import DEVICES, Precision
 from usp_prof.planner import cluster
 
 FEW = 1 - cluster.FEW_MEMBERS / 64
@@ -63,3 +64,13 @@ def test_a_node_that_holds_several_of_a_tokens_experts_is_sent_it_once() -> None
     c = cases(Configuration(dp=16, ep=16), model=many)
     seconds = float(cluster.dispatch(c, 1e9)[0])
     assert seconds == pytest.approx(1e9 * 2 * (1 - 0.5**8) * 0.5 / 50e9, rel=5e-3)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8", "fp4", "fp32"])
+def test_no_device_reaches_more_than_its_peak(dtype: str) -> None:
+    """In fp32, attention's core and the head run in fp32, too: only narrow products keep them at 16 bits."""
+    precision = Precision.FP32 if dtype == "fp32" else Precision(dtype)
+    for device in (device for device in DEVICES if device.peak(precision)):
+        found = cluster.of_device(device.name, dtype)
+        assert 0 < found.efficiency <= 1, device.name
+        assert found.core_flops <= found.peak_flops, device.name

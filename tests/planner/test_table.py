@@ -57,6 +57,17 @@ def test_a_shape_needs_no_name() -> None:
         ({"ep": "2"}, "needs a model with experts"),
         ({"trainer": "deepspeed"}, "no trainer is named"),
         ({"batch": "nan"}, "finite number"),
+        ({"model": "long" * 2000}, "no model is named"),
+        ({"device": "long" * 2000}, "no device"),
+        ({"gradient_bytes": "1e300"}, "gradient_bytes is at most"),
+        ({"network": "1e-300"}, "network is at least"),
+        ({"node": "0"}, "node is at least 1"),
+        ({"sequence_parallel": "7"}, "is 1 or 0"),
+        ({"devices": "2147483648", "batch": "2147483648"}, "devices of any plan"),
+        ({"pp": "2", "tp": "4", "schedule": "zb-h1", "chunks": "2"}, "zb-h1 has one stage on each rank, not 2"),
+        ({"pp": "2", "tp": "4", "schedule": "1f1b", "chunks": "4"}, "1f1b has one stage on each rank, not 4"),
+        ({"pp": "2", "tp": "4", "schedule": "zbv", "chunks": "4"}, "zbv has two stages on each rank, not 4"),
+        ({"pp": "2", "tp": "4", "schedule": "zbv", "layers": "3"}, "2 x 2 stages are more than the 3 layers"),
     ],
 )
 def test_what_is_impossible_is_refused(change: dict[str, str], sentence: str) -> None:
@@ -85,10 +96,11 @@ def test_an_offloaded_optimizer_leaves_the_device_for_its_host() -> None:
 
 
 def test_a_refused_row_does_not_hold_up_the_others() -> None:
-    found = predict_table([ROW, {**ROW, "tp": "5"}, {**ROW, "trainer": "nanotron"}])
+    found = predict_table([ROW, {**ROW, "tp": "5"}, {**ROW, "trainer": "nanotron"}, {**ROW, "model": "long" * 2000}])
     assert isinstance(found[0], Prediction)
     assert isinstance(found[1], str)
     assert isinstance(found[2], Prediction)
+    assert isinstance(found[3], str)
     assert found[0].footprint.gradient_bytes < found[2].footprint.gradient_bytes
 
 

@@ -17,6 +17,7 @@ from usp_prof import functions
 from usp_prof.agent.reply import Reply, Table, bounded, table_of_arrow, table_of_frame
 from usp_prof.findings import all_rules
 from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.model.files import is_there
 from usp_prof.model.selection import Selection
 from usp_prof.report.document import run_facts
 from usp_prof.report.words import finding_lines, health_lines, run_lines
@@ -196,7 +197,7 @@ class Answers:
     def _model(self, name: str) -> str:
         """Give a model's name as it is, a path only when it lies in the folders."""
         path = Path(name)
-        is_path = bool(name) and (path.suffix == ".json" or len(path.parts) > 1 or path.exists())
+        is_path = bool(name) and (path.suffix == ".json" or len(path.parts) > 1 or is_there(path))
         return str(self._folders.place(name)) if is_path else name
 
     def _opened(self, path: str, run: str = "") -> _Opened:

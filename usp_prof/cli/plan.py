@@ -21,6 +21,7 @@ from usp_prof.model.hardware import DEVICES
 from usp_prof.planner import models
 from usp_prof.planner.calibration import Calibration, calibrate
 from usp_prof.planner.candidates import PINNABLE
+from usp_prof.planner.cluster import LEAST_NETWORK
 from usp_prof.planner.launch import TRAINERS
 from usp_prof.planner.profiles import DEFAULT_TRAINER, PROFILES
 from usp_prof.planner.search import Question, question_of, search
@@ -170,6 +171,8 @@ def _check(args: argparse.Namespace) -> None:
         most = limits.MAX_RANKS if name in {"devices", "node"} else limits.COUNT.high
         if value > most:
             raise UsageError(f"--{name.replace('_', '-')} is at most {most}, not {value}")
+    if 0 < args.network < LEAST_NETWORK:
+        raise UsageError(f"--network is at least {LEAST_NETWORK:g} GB/s, not {args.network}")
     least = {"zero": 0, "etp": 0, "recompute_layers": 0}
     for name in PINNABLE:
         value = getattr(args, name)

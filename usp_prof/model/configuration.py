@@ -110,6 +110,7 @@ SCHEDULES = tuple(Schedule)
 RECOMPUTES = tuple(Recompute)
 NONE, SELECTIVE, FULL = range(3)
 """Places in `RECOMPUTES`."""
+IS_LOOPED = np.array([schedule.traits.is_looped for schedule in SCHEDULES])
 IS_V_SHAPED = np.array([schedule.traits.is_v_shaped for schedule in SCHEDULES])
 
 
@@ -222,7 +223,7 @@ def breaks_rule(model: ModelEntry, columns: Columns) -> NDArray[np.bool_]:
 def _rules(model: ModelEntry, columns: Columns, one: Configuration | None) -> Iterator[tuple[Column, str]]:
     """Give for each rule where it is broken, and the sentence that says so of one configuration."""
     c, say = columns, one or Configuration()
-    looped = np.array([schedule.traits.is_looped for schedule in SCHEDULES])[c.schedule]
+    looped = IS_LOOPED[c.schedule]
     least = np.array([schedule.traits.micro_batches_per_rank for schedule in SCHEDULES])[c.schedule]
     yield model.heads % c.tp != 0, f"tp={say.tp} does not divide the {model.heads} attention heads"
     if model.kv_heads:
@@ -230,8 +231,7 @@ def _rules(model: ModelEntry, columns: Columns, one: Configuration | None) -> It
         yield uneven, f"tp={say.tp} and {model.kv_heads} key/value heads do not divide one another"
     yield (c.cp > 1) & (model.sequence % (2 * c.cp) != 0), f"cp={say.cp} needs a sequence that 2 x cp divides"
     yield model.sequence % c.tp != 0, f"tp={say.tp} does not divide the sequence of {model.sequence} tokens"
-    stages = c.pp * c.chunks
-    yield stages > model.layers, f"{say.pp} x {say.chunks} stages are more than the {model.layers} layers"
+    yield from _rules_of_stages(model, columns, say)
     if model.experts:
         yield model.experts % c.ep != 0, f"ep={say.ep} does not divide the {model.experts} experts"
     else:
@@ -247,6 +247,17 @@ def _rules(model: ModelEntry, columns: Columns, one: Configuration | None) -> It
     yield several, f"{say.schedule} needs micro-batches in multiples of pp={say.pp}, not {say.micro_batches}"
     few = (c.pp > 1) & (least > 1) & (c.micro_batches < least * c.pp)
     yield few, f"{say.schedule} needs more micro-batches than {say.micro_batches} for pp={say.pp}"
+
+
+def _rules_of_stages(model: ModelEntry, c: Columns, say: Configuration) -> Iterator[tuple[Column, str]]:
+    # V-shaped schedules have two stages whether or not somebody says so.
+    fixed = np.where(IS_V_SHAPED[c.schedule] & (c.chunks > 1), 2, 1)
+    refused = (c.pp > 1) & ~IS_LOOPED[c.schedule] & (c.chunks != fixed)
+    has = "two stages" if IS_V_SHAPED[np.ravel(c.schedule)[0]] else "one stage"
+    yield refused, f"{say.schedule} has {has} on each rank, not {say.chunks}"
+    stages = c.pp * c.stages_of_rank
+    of_rank = int(np.ravel(c.stages_of_rank)[0])
+    yield stages > model.layers, f"{say.pp} x {of_rank} stages are more than the {model.layers} layers"
 
 
 def _rules_of_recomputation(model: ModelEntry, c: Columns, say: Configuration) -> Iterator[tuple[Column, str]]:

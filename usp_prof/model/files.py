@@ -56,6 +56,14 @@ def read_json(path: str | Path, what: str, hint: str) -> Any:  # noqa: ANN401 - 
     return data
 
 
+def is_there(path: Path) -> bool:
+    """Tell whether there is such a file or folder; there is none of a name that is longer than names may be."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def csv_rows(file: Iterable[str], what: str) -> tuple[list[str], list[dict[str, str]]]:
     """Read a table of text: its columns and its rows. A cell that is left out is empty; one too many is refused."""
     reader = csv.DictReader(file, restval="")

@@ -38,10 +38,14 @@ REACHED = {
     ("H100 96GB HBM2e", "bf16"): 650.0, ("H100 96GB HBM2e", "fp8"): 1150.0,
 }  # fmt: skip
 """TFLOP/s of the best matrix product that was measured (stas00/ml-engineering, MAMF table, 744d01e)."""
+NARROW = ("fp8", "fp4")
+"""Types of products beside which attention's core and the head keep 16 bits."""
 LINK_SHARE = 0.75
 """Of a link's rate that a ring of eight reaches: 336 of 450 GB/s on H100, 205 of 300 on A100, 617 of 900 on B200."""
 NETWORK_RATE = 50e9
 """Bytes per second and direction of one device's share of the network: a 400 Gb/s card each."""
+LEAST_NETWORK = 1e-6
+"""GB/s: a kilobyte a second, below which a step is too long to be a number."""
 NETWORK_OF_LINK = {"NVLink2": 12.5e9, "NVLink3": 25e9, "PCIe3": 3e9, "PCIe4": 12.5e9, "PCIe5": 25e9}
 """A device's share of the cards that nodes of older generations come with: a DGX A100 has 200 Gb/s for each."""
 NODE_OF_DEVICE = {"GB200": 72, "GB300": 72}
@@ -102,6 +106,7 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
         known = ", ".join(sorted(each.name for each in DEVICES))
         raise UsageError(f"the hardware table has no device {name!r}", hint=f"it has {known}")
     peak = _peak(device, dtype)
+    reached, half = _reached(device, dtype), device.peak(Precision.BF16) or device.peak(Precision.FP16)
     host_link, host_memory = HOST_OF_DEVICE.get(device.name, HOST_OF_LINK.get(device.link, HOST))
     if not peak:
         raise UsageError(f"no source gives {device.name} a peak for {dtype}", hint="choose another --dtype")
@@ -112,9 +117,9 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
         device.memory_rate,
         device.link_rate or NETWORK_RATE,
         network_rate=NETWORK_OF_LINK.get(device.link, NETWORK_RATE),
-        efficiency=_reached(device, dtype) / peak if _reached(device, dtype) else EFFICIENCY,
-        basis="measured products" if _reached(device, dtype) else "assumed",
-        core_flops=device.peak(Precision.BF16) or device.peak(Precision.FP16) or peak,
+        efficiency=reached or EFFICIENCY,
+        basis="measured products" if reached else "assumed",
+        core_flops=half if dtype in NARROW and half else peak,
         host_link_rate=host_link,
         host_memory_rate=host_memory * HOST_SHARE,
         devices_per_node=NODE_OF_DEVICE.get(device.name, DEVICES_PER_NODE),
@@ -122,7 +127,10 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
 
 
 def _reached(device: Device, dtype: str) -> float:
-    return 1e12 * REACHED.get((device.name, "bf16" if dtype == "fp16" else dtype), 0.0)
+    """Give the share of its peak that was measured; fp16 reaches that of bf16. 0: nobody measured it."""
+    measured_in = "bf16" if dtype == "fp16" else dtype
+    peak = _peak(device, measured_in)
+    return 1e12 * REACHED.get((device.name, measured_in), 0.0) / peak if peak else 0.0
 
 
 def _peak(device: Device, dtype: str) -> float:

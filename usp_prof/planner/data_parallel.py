@@ -42,8 +42,9 @@ def beside(message: Column, compute: Column) -> Column:
 def in_a_layer(c: Cases, times: Direction, stages: Stages) -> Column:
     """Give what ZeRO-3 shows in the mean layer, forward and backward of one micro-batch together."""
     p = c.profile
-    weights = _of_layer(c)
-    gathered, summed = gather(c, weights * c.width), _sum(c, weights * _gradient_width(c))
+    shared, routed = _of_layer(c)
+    weights, sent = _on_ring(c, shared, routed), _gradient_width(c)
+    gathered, summed = gather(c, weights * c.width), _sum(c, shared * sent, routed * sent)
     before_forward, before_backward = p.gather_overlap * times.forward, p.gather_overlap * times.backward
     on_one_link = beside(gathered + summed, before_backward)
     on_two_links = np.maximum(beside(gathered, before_backward), beside(summed, times.backward))
@@ -51,7 +52,7 @@ def in_a_layer(c: Cases, times: Direction, stages: Stages) -> Column:
     # Layers of a pass: the first of them is gathered when it is needed, unless the host runs ahead.
     of_pass = np.maximum(stages.layers.max(axis=0) / c.stages_of_rank, 1)
     shown = np.where(p.gloo, (2 * gathered + (of_pass - 1) * shown) / of_pass, shown)
-    copied = weights * (2 * c.width + _gradient_width(c)) * READ_AND_WRITTEN / c.machine.memory_rate
+    copied = weights * (2 * c.width + sent) * READ_AND_WRITTEN / c.machine.memory_rate
     copied = np.where(c.shards > 1, copied, 0.0)
     return np.where((c.zero == 3) & _is_shared(c), (shown + copied) * p.sharded_exposed, 0.0)
 
@@ -61,40 +62,60 @@ def in_a_step(c: Cases, stages: Stages, backward: Column) -> Column:
     p = c.profile
     held = stages.layers.max(axis=0)
     vocabulary = c.shape.vocabulary * c.shape.hidden / c.tp
-    size = (held * _of_layer(c) + vocabulary) * _gradient_width(c)
-    buckets = np.maximum(size / p.bucket_bytes, p.least_buckets)
-    one = _sum(c, size / buckets)
+    shared, routed = _of_layer(c)
+    shared, routed = held * shared + vocabulary, held * routed
+    weights, sent = _on_ring(c, shared, routed), _gradient_width(c)
+    summed = shared + routed * _shorter(c.expert_shards * _copies(c), c.shards * c.replicas)
+    buckets = np.maximum(summed * sent / p.bucket_bytes, p.least_buckets)
+    one = _sum(c, shared * sent / buckets, routed * sent / buckets)
     # The first bucket waits for its share of backward.
     left = np.maximum(buckets * one - np.minimum(p.data_overlap, 1.0) * backward * (1 - 1 / buckets), one)
-    weights = (held * _of_layer(c) + vocabulary) * c.width
-    after = left + np.where(c.zero > 0, buckets * gather(c, weights / buckets) * p.gather_exposed, 0.0)
+    gathered = buckets * gather(c, weights * c.width / buckets)
+    after = left + np.where(c.zero > 0, gathered * p.gather_exposed, 0.0)
     ends = _ends_of_sharded(c, vocabulary) * p.sharded_exposed
     return np.where(_is_shared(c), np.where(c.zero == 3, ends, after * p.data_exposed), 0.0)
 
 
 def _ends_of_sharded(c: Cases, vocabulary: Column) -> Column:
     """ZeRO-3: the gathers that begin a step and the sums that end it, of a layer and of embedding or head."""
-    layer = _of_layer(c)
-    first = gather(c, vocabulary * c.width) + np.where(c.profile.gloo, 0.0, gather(c, layer * c.width))
-    last = _sum(c, vocabulary * _gradient_width(c)) + _sum(c, layer * _gradient_width(c))
+    shared, routed = _of_layer(c)
+    of_layer = gather(c, _on_ring(c, shared, routed) * c.width)
+    first = gather(c, vocabulary * c.width) + np.where(c.profile.gloo, 0.0, of_layer)
+    sent = _gradient_width(c)
+    last = _sum(c, vocabulary * sent, 0.0) + _sum(c, shared * sent, routed * sent)
     return first + last
 
 
-def _sum(c: Cases, size: Column) -> Column:
+def _sum(c: Cases, shared: Column, routed: Column) -> Column:
     """Sum gradients over the ranks that share them: among shards, then each shard over its replicas."""
+    size = _on_ring(c, shared, routed)
     among_shards = np.where(c.zero == 0, reduce(c, size), scatter(c, size))
-    return among_shards + _reached(c, cluster.all_reduce, size / np.maximum(c.shards, 1), "replicas")
+    of_shard = shared / c.shards + routed / c.expert_shards * _shorter(_copies(c), c.replicas)
+    return among_shards + _reached(c, cluster.all_reduce, of_shard, "replicas")
+
+
+def _copies(c: Cases) -> Column:
+    """Count the copies of an expert's shard: fewer than replicas where the ranks of ep lie in several of them."""
+    return np.asarray(c.replicas * np.minimum(c.shards * c.tp / (c.ep * c.expert_tp), 1))
 
 
 def _is_shared(c: Cases) -> Column:
     return np.asarray((c.shards > 1) | (c.replicas > 1))
 
 
-def _of_layer(c: Cases) -> Column:
-    """Count the weights of a layer on a rank that it shares; an expert's ring has fewer members, and sends (n-1)/n."""
-    routed = c.shape.routed_parameters / c.ep / c.expert_tp
-    shorter = (1 - 1 / c.expert_shards) / (1 - 1 / np.maximum(c.shards, 2))
-    return np.asarray(c.shape.shared_parameters / c.tp + routed * shorter)
+def _of_layer(c: Cases) -> tuple[Column, Column]:
+    """Count the weights of a layer on a rank: those that all tokens meet, and its experts'."""
+    return c.shape.shared_parameters / c.tp, c.shape.routed_parameters / c.ep / c.expert_tp
+
+
+def _on_ring(c: Cases, shared: Column, routed: Column) -> Column:
+    """Give what a ring over all shards would have to carry to send as much as shared weights and experts do."""
+    return np.asarray(shared + routed * _shorter(c.expert_shards, c.shards))
+
+
+def _shorter(members: Column, of: Column) -> Column:
+    """Give what a ring of fewer members sends over what one of all sends, (n-1)/n each."""
+    return np.asarray((1 - 1 / np.maximum(members, 1)) / (1 - 1 / np.maximum(of, 2)))
 
 
 def _gradient_width(c: Cases) -> Column:

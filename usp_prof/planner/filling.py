@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.model.configuration import IS_V_SHAPED, SCHEDULES
+from usp_prof.model.configuration import IS_LOOPED, IS_V_SHAPED, SCHEDULES
 from usp_prof.planner.stages import ENOUGH, head_cost, layers_of_each_stage
 from usp_prof.schedule import Shape
 from usp_prof.schedule_orders import Kind, needs_of, order, simulate, stage_ranks
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     Seconds = NDArray[np.float64]
 
 SPLITS = np.array([schedule.traits.splits_backward for schedule in SCHEDULES])
-IS_LOOPED = np.array([schedule.traits.is_looped for schedule in SCHEDULES])
 MOST_ACTIONS = 40_000
 """Pipelines of more actions keep the closed form: each is one step of a loop."""
 

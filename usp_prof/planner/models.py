@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.model.files import is_there
 from usp_prof.model.flops import describe, load
 from usp_prof.model.shape import missing_sizes
 
@@ -21,7 +22,7 @@ FILE = Path(__file__).with_name("models.json")
 def model_named(name: str, sequence: int = 0) -> ModelEntry:
     """Give a model by name (`Llama-3-8B`, `llama3.1 8b`), or from a file (config.json, or our own fields)."""
     path = Path(name)
-    if path.suffix == ".json" or path.exists():
+    if path.suffix == ".json" or is_there(path):
         return _whole(load(path, sequence), path)
     found = _by_letters().get(_letters(name))
     if found is None:

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
+from usp_prof import limits
 from usp_prof.contract import ModelEntry
 from usp_prof.model.configuration import Configuration, Offload, Recompute, broken_rule
 from usp_prof.model.errors import UsageError, UspProfError
@@ -18,7 +19,7 @@ from usp_prof.model.files import csv_rows
 from usp_prof.model.printable import csv_cell
 from usp_prof.model.shape import missing_sizes, shape_of, stacked
 from usp_prof.planner.cases import cases_of, machine_of
-from usp_prof.planner.cluster import of_device
+from usp_prof.planner.cluster import LEAST_NETWORK, of_device
 from usp_prof.planner.models import model_named
 from usp_prof.planner.predict import Prediction, records
 from usp_prof.planner.profiles import DEFAULT_TRAINER, profile_named
@@ -120,15 +121,7 @@ def understood(row: Mapping[str, str]) -> Case:
     for name, degree in degrees.items():
         if degree < 1:
             raise UsageError(f"{name} = {degree}: every degree and count is at least 1")
-    devices = _whole(given, "devices", 0)
-    ranks = degrees["tp"] * degrees["cp"] * degrees["pp"]
-    if "dp" not in given and devices % ranks:
-        raise UsageError(f"tp x cp x pp = {ranks} does not divide {devices} devices")
-    dp = _whole(given, "dp", max(1, devices // ranks))
-    if devices and dp * ranks != devices:
-        raise UsageError(f"dp x tp x cp x pp = {dp * ranks} is not the {devices} devices")
-    if dp < 1:
-        raise UsageError(f"dp = {dp}: every degree and count is at least 1")
+    dp = _data_ranks(given, degrees["tp"] * degrees["cp"] * degrees["pp"])
     number = _whole(given, "micro_batches", 0)
     batch = _whole(given, "batch", 0)
     if not number and batch % (dp * degrees["micro_batch"]):
@@ -146,8 +139,8 @@ def understood(row: Mapping[str, str]) -> Case:
         **_partly_recomputed(given),
         offload=_offload(given.get("offload", "none")),
         dtype=_precision(dtype),
-        sequence_parallel=_whole(given, "sequence_parallel", 1) == 1,
-        fused_attention=_whole(given, "fused_attention", 1) == 1,
+        sequence_parallel=_flag(given, "sequence_parallel", default=1),
+        fused_attention=_flag(given, "fused_attention", default=1),
         gradient_bytes=_number(given, "gradient_bytes", 0.0),
         tp=degrees["tp"], cp=degrees["cp"], pp=degrees["pp"], ep=degrees["ep"], chunks=degrees["chunks"],
         micro_batch=degrees["micro_batch"], replicas=degrees["replicas"],
@@ -160,6 +153,21 @@ def understood(row: Mapping[str, str]) -> Case:
     trainer = given.get("trainer", DEFAULT_TRAINER)
     profile_named(trainer)
     return Case(model, cluster, configuration, trainer)
+
+
+def _data_ranks(given: Mapping[str, str], ranks: int) -> int:
+    """Read dp, or work it out from the devices; `ranks` is what the other axes take."""
+    devices = _whole(given, "devices", 0)
+    if "dp" not in given and devices % ranks:
+        raise UsageError(f"tp x cp x pp = {ranks} does not divide {devices} devices")
+    dp = _whole(given, "dp", max(1, devices // ranks))
+    if dp < 1:
+        raise UsageError(f"dp = {dp}: every degree and count is at least 1")
+    if devices and dp * ranks != devices:
+        raise UsageError(f"dp x tp x cp x pp = {dp * ranks} is not the {devices} devices")
+    if dp * ranks > limits.MAX_RANKS:
+        raise UsageError(f"dp x tp x cp x pp = {dp * ranks} is more than the {limits.MAX_RANKS} devices of any plan")
+    return dp
 
 
 _MODELS: dict[tuple[str, ...], ModelEntry] = {}
@@ -178,8 +186,8 @@ def _model(given: Mapping[str, str]) -> ModelEntry:
             model = ModelEntry(
                 name=given.get("model", ""),
                 sequence=sequence,
-                gated_ffn=_whole(given, "gated_ffn", 1) == 1,
-                tied_embeddings=_whole(given, "tied_embeddings", 0) == 1,
+                gated_ffn=_flag(given, "gated_ffn", default=1),
+                tied_embeddings=_flag(given, "tied_embeddings", default=0),
                 **sizes,
             )
         elif "model" in given:
@@ -213,8 +221,10 @@ def _cluster(given: Mapping[str, str], dtype: str) -> Cluster:
             raise UsageError("the row names no device")
         cluster = of_device(key[0], dtype)
         node, network = _whole(given, "node", cluster.devices_per_node), _number(given, "network", 0.0)
-        if node < 1 or network < 0:
-            raise UsageError("node and network are positive")
+        if node < 1:
+            raise UsageError("node is at least 1")
+        if 0 < network < LEAST_NETWORK:
+            raise UsageError(f"network is at least {LEAST_NETWORK:g} GB/s, not {given['network']!r}")
         _CLUSTERS[key] = replace(cluster, devices_per_node=node, network_rate=network * 1e9 or cluster.network_rate)
     return _CLUSTERS[key]
 
@@ -260,7 +270,16 @@ def _number(given: Mapping[str, str], name: str, default: float) -> float:
         raise UsageError(f"{name} is a number, not {given[name]!r}") from None
     if not math.isfinite(value) or value < 0:
         raise UsageError(f"{name} is a finite number of at least 0, not {given[name]!r}")
+    if value > limits.COUNT.high:
+        raise UsageError(f"{name} is at most {limits.COUNT.high}, not {given[name][:24]}")
     return value
+
+
+def _flag(given: Mapping[str, str], name: str, *, default: int) -> bool:
+    value = _whole(given, name, default)
+    if value > 1:
+        raise UsageError(f"{name} is 1 or 0, not {given[name]!r}")
+    return value == 1
 
 
 def _whole(given: Mapping[str, str], name: str, default: int) -> int:
