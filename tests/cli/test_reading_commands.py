@@ -17,6 +17,7 @@ import zstandard
 from usp_prof.cli.app import main
 from usp_prof.cli.opening import parse_numbers
 from usp_prof.model.errors import UsageError
+from usp_prof.run import open_run
 from usp_prof.tables import catalogue
 
 
@@ -72,6 +73,19 @@ def test_query_formats(run: str, capsys: pytest.CaptureFixture[str], tmp_path: P
     assert main(["query", run, sql, "-o", str(tmp_path / "rows.csv"), "-q"]) == 0
     assert (tmp_path / "rows.csv").read_text() == '"rank","n"\n0,4\n1,4\n'
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("sql", ["SHOW TABLES", "SELECT table_name AS name FROM information_schema.tables"])
+def test_a_list_of_the_tables_holds_all_of_them(run: str, sql: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", run, sql, "-q", "--format", "json"]) == 0
+    listed = {row["name"] for row in json.loads(capsys.readouterr().out)}
+    assert listed == {schema.name for schema in catalogue.SCHEMAS}
+
+
+def test_a_table_that_a_list_names_comes_with_its_rows(run: str) -> None:
+    opened = open_run(run)
+    assert len(opened.query("SHOW TABLES").fetchall()) == len(catalogue.SCHEMAS)
+    assert opened.query("SELECT count(*) FROM steps").fetchall() == [(4,)]
 
 
 def test_query_says_when_rows_are_left_out(run: str, capsys: pytest.CaptureFixture[str]) -> None:

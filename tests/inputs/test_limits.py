@@ -96,6 +96,13 @@ def test_json_nested_beyond_all_use_is_no_description(tmp_path: Path, text: str)
         read_json(tmp_path / "model.json", "model", "")
 
 
+def test_a_description_beyond_all_use_is_refused_unread(tmp_path: Path) -> None:
+    with (tmp_path / "model.json").open("wb") as file:
+        file.truncate(limits.MAX_DESCRIPTION_BYTES + 1)  # a hole: it takes no room on the disk
+    with pytest.raises(InputError, match=r"model .* is larger than 256 MB"):
+        read_json(tmp_path / "model.json", "model", "")
+
+
 @pytest.mark.parametrize(
     ("edit", "key"),
     [

@@ -64,6 +64,17 @@ def test_an_odd_argument_of_a_collective_is_absent(tmp_path: Path, key: str, val
     assert len(run.tables.columns("collectives", 0)) == 1
 
 
+@pytest.mark.parametrize(("key", "value"), [("grid", [2**31, 1, 1]), ("grid", [1, 2**17, 1]), ("block", [2**17, 1, 1])])
+def test_a_kernels_odd_grid_or_block_is_absent(tmp_path: Path, key: str, value: list[int]) -> None:
+    trace = plain()
+    trace.events[-1]["args"] |= {"grid": [4, 2, 1], "block": [128, 1, 1], key: value}
+    run = opened(tmp_path, trace)
+    assert key in odd(run)
+    kernels = run.tables.columns("kernels", 0)
+    expected = [-1, 128] if key == "grid" else [8, -1]
+    assert [kernels["blocks"].tolist()[0], kernels["threads_per_block"].tolist()[0]] == expected
+
+
 @pytest.mark.parametrize("ranks", [[0, True], [0, 10**17], [0, -1], [0, None], [0, 0.5]])
 def test_odd_ranks_of_a_group_leave_it_without_ranks(tmp_path: Path, ranks: list[Any]) -> None:
     trace = plain().group("1", [0], "mesh_tp")

@@ -52,6 +52,34 @@ def test_a_mark_whose_length_is_not_known_is_no_step(duration: int | None) -> No
     assert windows(trace) == [(1, 0, 900), (3, 1800, 2700)]
 
 
+def iterations(number: int, *, first: int = 0, outer: str = "iteration", inner: str = "batch") -> Trace:
+    """Make iterations of 1,000 ns with two numbered micro-batches in each, counted on or begun anew."""
+    trace = Trace(device="cpu")
+    for place in range(number):
+        trace.mark(f"{outer} {5 + place}", 1_000 * place, 1_000)
+        for part in range(2):
+            trace.mark(f"{inner} {first * place + part + 1}", 1_000 * place + 500 * part, 400)
+    return trace
+
+
+@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize("number", [1, 3])
+def test_numbered_annotations_around_others_are_the_steps(number: int, first: int) -> None:
+    expected = [(5 + place, 1_000 * place, 1_000 * (place + 1)) for place in range(number)]
+    assert windows(iterations(number, first=first)) == expected
+
+
+def test_micro_batches_of_an_iteration_that_began_before_recording_are_no_steps() -> None:
+    trace = iterations(3, first=2)
+    del trace.events[0]
+    assert [number for number, _, _ in windows(trace)] == [6, 7]
+
+
+def test_a_mark_too_long_around_others_of_its_kind_does_not_swallow_them() -> None:
+    trace = Trace(device="cpu").mark("step 1", 0, 9_000).mark("step 2", 1_000, 1_000).mark("step 3", 2_000, 1_000)
+    assert [number for number, _, _ in windows(trace)] == [1, 2, 3]
+
+
 @pytest.mark.parametrize("names", [("train_step 7", "train_step 8"), ("iteration=7", "iteration=8"), ("step", "step")])
 def test_numbered_and_repeated_annotations_stand_for_steps(names: tuple[str, str]) -> None:
     trace = Trace(device="cpu").mark(names[0], 0, 100).mark(names[1], 100, 100)

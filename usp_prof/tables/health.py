@@ -99,13 +99,13 @@ def _is_odd_mark(name: str) -> bool:
 
 
 def _launches(links: Links, kernels: pa.Table) -> Iterator[Row]:
-    early = int(links.before_window.sum())
+    early, ambiguous = int(links.before_window.sum()), int(links.ambiguous.sum())
     yield (
         "launched_before_window", Severity.INFO, early,
         "device work whose launch came before recording began; it is counted, but tied to no host call or op",
     )  # fmt: skip
     yield (
-        "unlinked_kernels", Severity.INFO, int((links.call < 0).sum()) - early,
+        "unlinked_kernels", Severity.INFO, int((links.call < 0).sum()) - early - ambiguous,
         "device work whose launch is not in the trace; it is counted, but its host call is not known",
     )  # fmt: skip
     yield (
@@ -115,6 +115,10 @@ def _launches(links: Links, kernels: pa.Table) -> Iterator[Row]:
     yield (
         "duplicate_correlation", Severity.INFO, links.duplicates,
         "host calls that share a correlation id (a runtime call and the driver call inside it); the outer one counts",
+    )  # fmt: skip
+    yield (
+        "ambiguous_correlation", Severity.ERROR, ambiguous,
+        "device work whose correlation id several separate host calls carry; it is counted, but tied to none of them",
     )  # fmt: skip
 
 
@@ -141,9 +145,10 @@ def _steps(frame: EventFrame, links: Links, steps: Steps) -> Iterator[Row]:
         "step marks that launched no device work (recording began or ended inside them); they are no steps",
     )  # fmt: skip
     linked = bool((links.call >= 0).any())
+    missing = "of a step is" if linked else "is"
     yield (
-        "steps_by_host", Severity.ERROR, int(not linked),
-        "no launch is linked to device work: steps are the host's marks, behind which the device runs late",
+        "steps_by_host", Severity.ERROR, int(steps.by_host or not linked),
+        f"no launch {missing} linked to device work: steps are the host's marks, behind which the device runs late",
     )  # fmt: skip
 
 

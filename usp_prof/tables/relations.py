@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from usp_prof.model.errors import UsageError
 from usp_prof.tables import catalogue
+from usp_prof.tables.build import empty
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +28,8 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 }
 _WORD = re.compile(r"\w+")
 _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(?:ANALYZE\s+)?(?:\([^()]*\)\s*)?", re.IGNORECASE)
+_LISTINGS = {"show", "information_schema", "duckdb_tables", "duckdb_views", "duckdb_columns", "pg_catalog"}
+"""Words by which a question asks which tables or columns there are."""
 _HINT = "`usp-prof tables` documents every table and column"
 
 
@@ -110,10 +113,15 @@ class Relations:
 
     def _bring(self, connection: duckdb.DuckDBPyConnection, sql: str, known: set[str]) -> None:
         """Bring the tables that a question names into a connection that knows some of them."""
-        for word in dict.fromkeys(word.lower() for word in _WORD.findall(sql)):
+        words = dict.fromkeys(word.lower() for word in _WORD.findall(sql))
+        for word in words:
             if word in self._known - known:
                 connection.register(word, self._source(word))
                 known.add(word)
+        if _LISTINGS & words.keys():
+            # A list of tables needs their names and columns only; each is brought in whole when a question names it.
+            for name in sorted(self._known - known - words.keys()):
+                connection.register(name, empty(catalogue.schema(name)))
 
     def _source(self, name: str) -> Any:  # noqa: ANN401 - whatever DuckDB scans
         """Give a table so that DuckDB reads no more columns and rows of it than the question needs."""

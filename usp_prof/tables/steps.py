@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.lanes import nest
 from usp_prof.columns.rows import lookup, per_code, range_at
 from usp_prof.contract import format_mark
 from usp_prof.model.schema import RANK, Schema, integer, text
@@ -61,6 +62,8 @@ class Steps:
     source: str
     without_work: int = 0
     """Marks that launched no device work, though others did."""
+    by_host: bool = False
+    """The windows are the host's marks, though there is device work: which of it they launched is not known."""
 
     def of_device(self, start: Ints) -> Ints:
         """Give the step in whose device window work begins; -1 outside."""
@@ -195,12 +198,30 @@ def _numbered(frame: EventFrame, pattern: re.Pattern[str]) -> Marks:
     # A mark whose length is missing or negative is kept as an instant: how long its step took is not known.
     is_step = (numbers >= 0) & (frame.duration[rows] > 0)
     rows, numbers = rows[is_step], numbers[is_step]
+    is_outer = _of_outer_kinds(frame, rows)
+    rows, numbers = rows[is_outer], numbers[is_outer]
     order = np.lexsort((-frame.duration[rows], numbers))
     rows, numbers = rows[order], numbers[order]
     first = np.r_[True, numbers[1:] != numbers[:-1]] if len(rows) else np.zeros(0, dtype=bool)
     rows, numbers = rows[first], numbers[first]
     order = np.argsort(frame.start[rows], kind="stable")
     return numbers[order], frame.start[rows][order], frame.end[rows][order]
+
+
+def _of_outer_kinds(frame: EventFrame, rows: Ints) -> NDArray[np.bool_]:
+    """Mark the numbered marks whose kind is not one of parts: `batch 1` and `batch 2` lie inside of `iteration 5`.
+
+    A kind is a name without its number. It counts parts when more than half of its marks lie in marks of another kind;
+    a mark inside one of its own kind says nothing, as one damaged duration is enough for that.
+    """
+    names = frame.texts("name", rows)
+    kinds, kind = np.unique([re.sub(r"\d+", "", name) for name in names], return_inverse=True)
+    if len(kinds) < 2:
+        return np.ones(len(rows), dtype=bool)
+    parent = nest(frame.track[rows], frame.start[rows], frame.duration[rows]).parent
+    inside = (parent >= 0) & (kind[parent] != kind)
+    of_parts = 2 * np.bincount(kind, inside) > np.bincount(kind)
+    return np.asarray(of_parts.all() | ~of_parts[kind], dtype=bool)
 
 
 def _with_windows(frame: EventFrame, links: Links, number: Ints, start: Ints, end: Ints, source: str) -> Steps:
@@ -211,10 +232,13 @@ def _with_windows(frame: EventFrame, links: Links, number: Ints, start: Ints, en
     inside = (mark >= 0) & (frame.start[call] < end[np.maximum(mark, 0)])
     work, mark = work[inside], mark[inside]
     if not len(work):
-        return Steps(number, start, end, start, end, source)
+        return Steps(number, start, end, start, end, source, by_host=bool(len(links.work)))
     first = np.full(len(number), np.iinfo(np.int64).max)
     first[mark[::-1]] = frame.start[work][::-1]  # sorted by start: the first one is written last
     idle = first == np.iinfo(np.int64).max
+    if links.ambiguous.any() and idle[int(np.argmin(idle)) : int(mark.max())].any():
+        # A mark between others seems idle, and work is there whose launch is not known: it is the mark's own.
+        return Steps(number, start, end, start, end, source, by_host=True)
     worked_until = np.full(len(number), np.iinfo(np.int64).min)
     np.maximum.at(worked_until, mark, frame.end[work])
     window = _windows_of_profiler(number, start, end)

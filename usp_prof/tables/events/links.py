@@ -106,6 +106,9 @@ def _outlasting(track: Ints, start: Ints, end: Ints) -> NDArray[np.bool_]:
 #
 # A launch and its work share a correlation id; the op is the innermost one around the launch on its thread. Where a
 # launch is not in the trace, an external id ties the work to its op.
+#
+# A runtime call and the driver call inside it share an id: the outer one counts. An id that separate calls share, one
+# after the other or on two threads, is damaged and proves nothing: work that carries it stays unlinked.
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ class Links:
     work: Ints
     """Device work."""
     call: Ints
-    """The host call that launched it; -1 when it is not in the trace."""
+    """The host call that launched it; -1 when it is not in the trace, or several claim it."""
     op: Ints
     """The innermost CPU op around that call; -1 when unknown."""
     calls: Ints
@@ -124,6 +127,8 @@ class Links:
     """The innermost CPU op around each host call; -1 for none."""
     before_window: NDArray[np.bool_]
     """The work was launched before recording began."""
+    ambiguous: NDArray[np.bool_]
+    """Separate host calls carry the work's correlation id: none of them is taken."""
     kind: Ints
     """Which kind of work it is (place in `work_kinds.KINDS`)."""
     library: pa.DictionaryArray
@@ -134,7 +139,7 @@ class Links:
     """The same among all streams: place in `lane_names`."""
     lane_names: list[str]
     duplicates: int
-    """Host calls that share their correlation id with another (a runtime call and the driver call inside)."""
+    """Host calls inside another one of the same correlation id (a driver call inside a runtime call)."""
     ops: Nesting
     """How the CPU ops nest on their threads, by place among `rows(*HOST_OPS)`."""
 
@@ -150,22 +155,53 @@ def link(frame: EventFrame) -> Links:
     op_rows = frame.rows(*HOST_OPS)
     ops = frame.nested(op_rows)
     call_ops = _at(op_rows, ops.innermost(frame.track[calls], frame.start[calls]))
-    own = frame.ints("correlation", calls)
-    ids, places = _first_of_each(own)
-    found = _look_up(ids, places, frame.ints("correlation", work))
+    claims = _claims(frame, calls, frame.ints("correlation", calls))
+    wanted = frame.ints("correlation", work)
+    found = _look_up(claims.ids, claims.places, wanted)
     call, op = _at(calls, found), _at(call_ops, found)
     op = np.where(op < 0, _by_external_id(frame, work, op_rows), op)
-    tied = int((own > 0).sum()) - int((ids > 0).sum())
     before = _before_window(frame, work, call, calls)
+    ambiguous = np.isin(wanted, claims.contested) & ~before
     kind, library = kinds(frame, work)
-    return Links(work, call, op, calls, call_ops, before, kind, library, *lanes_of_work(frame, work), tied, ops.nesting)
+    lanes = lanes_of_work(frame, work)
+    return Links(
+        work, call, op, calls, call_ops, before, ambiguous, kind, library, *lanes, claims.inner, ops.nesting
+    )  # fmt: skip
 
 
-def _first_of_each(keys: Ints) -> tuple[Ints, Ints]:
-    """Give the distinct keys above zero and where each first stands."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Claims:
+    """Which row each id means, for ids above zero."""
+
+    ids: Ints
+    """Ids with one meaning, ascending."""
+    places: Ints
+    """The row of each: the outermost of those that carry it."""
+    contested: Ints
+    """Ids that separate rows carry."""
+    inner: int
+    """How many rows lie inside the one that counts."""
+
+
+def _claims(frame: EventFrame, rows: Ints, keys: Ints) -> _Claims:
+    """Find for each id the row that it means, among host calls or ops."""
     known = np.flatnonzero(keys > 0)
-    distinct, first = np.unique(keys[known], return_index=True)
-    return distinct, known[first]
+    start, end, track = frame.start[rows[known]], frame.end[rows[known]], frame.track[rows[known]]
+    # By id, the first to begin ahead; of those that begin together the longest.
+    order = np.lexsort((known, -end, start, keys[known]))
+    known, start, end, track = known[order], start[order], end[order], track[order]
+    own = keys[known]
+    is_first = np.r_[True, own[1:] != own[:-1]] if len(own) else np.zeros(0, dtype=bool)
+    first = np.flatnonzero(is_first)
+    of_row = np.cumsum(is_first) - 1
+    # Where times are whole microseconds an inner call may seem to begin as the outer one ends.
+    outer = first[of_row]
+    inside = (start <= end[outer]) & (track == track[outer])
+    contested = np.zeros(len(first), dtype=bool)
+    contested[of_row[~inside]] = True
+    inner = int(np.count_nonzero(~contested[of_row])) - int(np.count_nonzero(~contested))
+    ids = own[first]
+    return _Claims(ids[~contested], known[first][~contested], ids[contested], inner)
 
 
 def _look_up(keys: Ints, values: Ints, wanted: Ints) -> Ints:
@@ -188,7 +224,8 @@ def _by_external_id(frame: EventFrame, work: Ints, op_rows: Ints) -> Ints:
     own = np.where(external == frame.ints("correlation", work), -1, external)
     if not (own > 0).any():
         return np.full(len(work), -1, np.int64)
-    found = _at(op_rows, _look_up(*_first_of_each(frame.ints("external_id", op_rows)), own))
+    claims = _claims(frame, op_rows, frame.ints("external_id", op_rows))
+    found = _at(op_rows, _look_up(claims.ids, claims.places, own))
     begun = frame.start[np.maximum(found, 0)] <= frame.start[work]
     return np.where((found >= 0) & begun, found, -1)
 

@@ -1,0 +1,117 @@
+"""Links: which host call launched a kernel, and what is said where the ids cannot tell."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from tiny import BASE, Trace, table_set
+
+if TYPE_CHECKING:
+    from usp_prof.tables.table_set import TableSet
+
+STEPS = 3
+STEP_NS = 10_000
+"""Host and device take as long for a step; the device runs 2,000 ns behind."""
+
+
+def trained(correlation: int | None = None, *, only_steps: tuple[int, ...] = (1, 2, 3)) -> Trace:
+    """Make three steps of four kernels; in some of them every launch carries one and the same correlation id."""
+    trace = Trace()
+    for step in range(1, STEPS + 1):
+        begin = (step - 1) * STEP_NS
+        trace.step(step, begin, STEP_NS)
+        for place in range(4):
+            at = begin + 100 + 2_000 * place
+            shared = correlation if step in only_steps else None
+            trace.op("aten::mm", at - 20, 60)
+            trace.kernel("gemm", at + 2_000, 1_500, launch_at=at, correlation=shared)
+    return trace
+
+
+def counted(tables: TableSet) -> dict[str, tuple[str, int]]:
+    rows = tables.columns("health", 0)
+    return {
+        code: (severity, count)
+        for code, severity, count in zip(
+            rows["code"].tolist(), rows["severity"].tolist(), rows["count"].tolist(), strict=True
+        )
+    }
+
+
+def test_an_id_that_separate_calls_share_links_nothing() -> None:
+    tables = table_set(trained(correlation=7))
+    kernels = tables.columns("kernels", 0)
+    assert (kernels["launch_event"] == -1).all()
+    assert (kernels["op_event"] == -1).all()
+    assert (tables.columns("launches", 0)["kernels"] == 0).all()
+    said = counted(tables)
+    assert said["ambiguous_correlation"] == ("error", len(kernels))
+    assert "duplicate_correlation" not in said
+    assert "unlinked_kernels" not in said
+
+
+def test_steps_of_a_trace_whose_ids_are_all_alike_are_the_hosts_marks() -> None:
+    tables = table_set(trained(correlation=7))
+    steps = tables.columns("steps", 0)
+    assert (steps["end_ns"] - steps["start_ns"]).tolist() == [STEP_NS] * STEPS
+    assert "steps_by_host" in counted(tables)
+
+
+def test_a_step_none_of_whose_launches_can_be_told_does_not_fall_into_the_one_before() -> None:
+    tables = table_set(trained(correlation=7, only_steps=(2,)))
+    steps = tables.columns("steps", 0)
+    assert steps["step"].tolist() == [1, 2, 3]
+    assert (steps["end_ns"] - steps["start_ns"]).tolist() == [STEP_NS] * STEPS
+    assert counted(tables)["steps_by_host"][0] == "error"
+
+
+def test_one_shared_id_costs_its_own_kernels_only() -> None:
+    trace = trained()
+    first, second = (event for event in trace.events if event["cat"] == "cuda_runtime" and event["ts"] in (100, 2_100))
+    second["args"]["correlation"] = first["args"]["correlation"]
+    tables = table_set(trace)
+    steps = tables.columns("steps", 0)
+    said = counted(tables)
+    assert said["ambiguous_correlation"] == ("error", 1)
+    assert said["unlinked_kernels"] == ("info", 1)  # whose own id no call has any more
+    assert "steps_by_host" not in said
+    # The first two kernels of the first step are linked no more: it begins with the third.
+    assert (steps["start_ns"] - BASE).tolist() == [6_100, 12_100, 22_100]
+
+
+@pytest.mark.parametrize("outer_first", [True, False])
+def test_of_calls_in_one_another_the_outer_one_counts(outer_first: bool) -> None:
+    trace = Trace().step(1, 0, 9_000)
+    spans = [("cudaLaunchKernel", 100, 30), ("cuLaunchKernel", 100, 20)]
+    for name, at, dur in spans if outer_first else spans[::-1]:
+        trace.launch(7, at, dur, name=name, category="cuda_driver" if name.startswith("cuL") else "cuda_runtime")
+    tables = table_set(trace.kernel("gemm", 1_000, 400, correlation=7))
+    launches = tables.columns("launches", 0)
+    assert dict(zip(launches["name"].tolist(), launches["kernels"].tolist(), strict=True)) == {
+        "cudaLaunchKernel": 1,
+        "cuLaunchKernel": 0,
+    }
+    assert counted(tables)["duplicate_correlation"] == ("info", 1)
+
+
+def test_calls_of_two_threads_at_once_are_not_in_one_another() -> None:
+    trace = Trace().step(1, 0, 9_000).launch(7, 100, 30).launch(7, 105, 20, thread=99)
+    tables = table_set(trace.kernel("gemm", 1_000, 400, correlation=7))
+    assert tables.columns("kernels", 0)["launch_event"].tolist() == [-1]
+    assert counted(tables)["ambiguous_correlation"] == ("error", 1)
+
+
+def test_an_external_id_that_separate_ops_share_ties_no_op() -> None:
+    trace = Trace().step(1, 0, 9_000)
+    for at in (100, 300):
+        trace.op("aten::mm", at, 50, external_id=5)
+    trace.kernel("gemm", 1_000, 400, correlation=9, args={"External id": 5})
+    assert table_set(trace).columns("kernels", 0)["op_event"].tolist() == [-1]
+
+
+def test_every_kernel_of_a_sound_trace_is_linked_in_order() -> None:
+    kernels = table_set(trained()).columns("kernels", 0)
+    assert all(before < after for before, after in pairwise(kernels["launch_event"].tolist()))
+    assert set(kernels["op"].tolist()) == {"aten::mm"}
