@@ -48,8 +48,8 @@ def _check_fault(fault: Fault, settled: Settled) -> None:
             rule = f"{title}: each token takes all {shape.experts} experts, so none can be preferred"
             refuse(everyone, rule, f"--experts {2 * shape.experts}")
         case "unbucketed" | "unoverlapped":
-            alone = layout.dp * layout.cp == 1
-            refuse(alone, f"{title}: no gradients are summed, dp and cp are 1", "leave --fault out")
+            rule = f"{title}: no gradients are summed, dp and cp are 1"
+            refuse(not settled.sums_gradients, rule, "leave --fault out")
             rule = f"{title} is about gradient buckets, which ZeRO-2 and -3 do not have"
             refuse(settled.options.zero >= 2, rule, "--zero 1")
 

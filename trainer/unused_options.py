@@ -60,9 +60,16 @@ def conditions(settled: Settled) -> Iterator[Condition]:
     """Name each option that acts only beside others, whether it acts, and what it would need."""
     options, layout = settled.options, settled.layout
     has_experts = settled.shape.experts > 0
-    sums_gradients = layout.dp * layout.cp > 1
 
-    in_buckets = options.zero < 2 and sums_gradients
+    # Before --zero itself: replicas may be what leaves a replica with nothing to shard over.
+    unreplicated = replace(layout, dp_replicate=1, dp_shard=layout.dp)
+    confines_experts = layout.groups("ep") != unreplicated.groups("ep")
+    yield Condition("dp_replicate", options.zero > 0 or confines_experts, "is about sharding, and --zero is 0")
+    leaves_ranks = options.zero == 0 or settled.can_shard
+    yield Condition("dp_replicate", leaves_ranks, "leaves each replica no ranks that --zero could shard over")
+    yield Condition("zero", settled.can_shard, "shards over dp and cp, which are 1")
+
+    in_buckets = options.zero < 2 and settled.sums_gradients
     yield Condition("bucket_mb", in_buckets, "sizes gradient buckets, which take ZeRO-0 or -1 and dp or cp")
     unbucketed = any(fault.kind == "unbucketed" for fault in settled.faults)
     yield Condition("bucket_mb", not unbucketed, "sizes gradient buckets, and --fault unbucketed leaves none")

@@ -37,7 +37,7 @@ LAYOUTS = (
     "4 --dp 4 --zero 3",
     "3 --dp 3 --zero 3 --batch 6",
     "4 --dp 2 --tp 2 --zero 1",
-    "4 --pp 2 --tp 2 --schedule zbv --zero 3",
+    "4 --pp 2 --dp 2 --schedule zbv --zero 3",
     "4 --dp 4 --ep 2 --experts 4 --zero 1",
     "4 --tp 2 --dp 2 --ep 2 --experts 4 --zero 3",
 )

@@ -59,11 +59,11 @@ FILES = {
     },
 }
 TWO = (
-    "dense --pp 2 --zero 1 --offload optimizer",
+    "dense --pp 2 --offload optimizer",
     "dense --pp 2 --schedule zbv",
-    "dense --tp 2 --zero 1",
+    "dense --tp 2",
     "dense --tp 2 --no-sequence-parallel",
-    "gpt2 --tp 2 --zero 2 --no-sequence-parallel",
+    "gpt2 --tp 2 --no-sequence-parallel",
     "dense --dp 2 --zero 3",
     "gpt2 --tp 2 --tp-async",
     "gpt2 --cp 2 --zero 2",
@@ -72,7 +72,7 @@ TWO = (
 )
 FOUR = (
     "dense --pp 4 --schedule 1f1b",
-    "dense --pp 2 --tp 2 --schedule zbv --zero 1",
+    "dense --pp 2 --tp 2 --schedule zbv",
     "gpt2 --pp 2 --cp 2",
     "mixture --pp 2 --dp 2 --ep 2 --zero 1",
 )
@@ -88,7 +88,7 @@ MORE_FOUR = (
 )
 SPLIT = 3
 """Updates before a run stops, to go on under another layout."""
-STOPS, GOES_ON = "dense --pp 2 --schedule zbv --zero 1", "dense --tp 2"
+STOPS, GOES_ON = "dense --pp 2 --schedule zbv", "dense --tp 2"
 
 
 @pytest.fixture(scope="module")

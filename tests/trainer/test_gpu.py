@@ -39,19 +39,17 @@ ALONE = (
     ("--recompute selective --accumulate 2", EXACT),
     ("--compile", EXACT),
     ("--model small --sequence 64", EXACT),  # fewer heads of keys than of queries
-    ("--zero 1", EXACT),
-    ("--zero 2 --accumulate 2", EXACT),
-    ("--zero 3", EXACT),
+    ("--accumulate 2", EXACT),
     ("--offload optimizer", EXACT),
     ("--offload optimizer --compile", EXACT),
     ("--offload optimizer --dtype fp8", EIGHT_BITS),
-    ("--zero 3 --dtype bf16 --offload optimizer", COARSE),
+    ("--dtype bf16 --offload optimizer", COARSE),
     ("--experts 4", EXACT),  # one by one
     ("--experts 4 --dtype bf16", COARSE),  # in one kernel
     ("--dtype bf16", COARSE),
-    ("--dtype bf16 --compile --zero 3", COARSE),
+    ("--dtype bf16 --compile", COARSE),
     ("--dtype fp8", EIGHT_BITS),
-    ("--dtype fp8 --recompute full --zero 2", EIGHT_BITS),
+    ("--dtype fp8 --recompute full", EIGHT_BITS),
     ("--fault slow-rank --fault blocking-sync --fault pause --fault late-input", EXACT),
 )
 SHARED = (
@@ -115,7 +113,7 @@ def test_two_gpus(options: str) -> None:
 
 
 def test_a_run_continues_on_a_gpu(tmp_path: Path) -> None:
-    options = f"--device cuda --zero 3 --checkpoint {tmp_path} --checkpoint-every 2"
+    options = f"--device cuda --checkpoint {tmp_path} --checkpoint-every 2"
     whole = losses(1, options)
     (tmp_path / "step-000004").rename(tmp_path / "aside")
     assert losses(1, f"{options} --resume") == pytest.approx(whole[2:], rel=1e-5)

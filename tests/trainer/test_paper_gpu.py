@@ -55,7 +55,7 @@ PLACES = (
     "1 2 --cp 2 --cp-method ulysses --dtype bf16 --model small --layers 2 --recompute selective",
     "1 2 --pp 2 --schedule gpipe --dtype bf16",
     "2 4 --pp 4 --schedule 1f1b --dtype bf16 --accumulate 2",
-    "1 2 --pp 2 --schedule interleaved --zero 1",
+    "1 2 --pp 2 --schedule interleaved",
     "1 2 --pp 2 --schedule interleaved-zb --dtype fp8",
     "1 4 --pp 2 --dp 2 --schedule zbv --zero 3 --dtype bf16",
     "0 2 --pp 2 --schedule dualpipev --dtype bf16",

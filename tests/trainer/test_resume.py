@@ -26,14 +26,14 @@ STOPPED_AFTER = 3
 """Of five updates; the learning rates of the first three do not depend on how many follow."""
 GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
 EXPERTS = "--experts 4"
-BF16 = "--dtype bf16 --pp 2 --schedule interleaved --zero 1"
+BF16 = "--dtype bf16 --pp 2 --schedule interleaved"
 """Its master weights are stored, not those that the layers compute with."""
 OFFLOADED = f"{BF16} --offload optimizer"
 """The same with masters and moments in host memory: the run goes on bit for bit, both ways."""
 
 # Processes and layout of the run that stops, and of the one that goes on.
 PAIRS = (
-    (2, "--pp 2 --schedule interleaved", 2, "--pp 2 --schedule zbv --zero 1"),
+    (2, "--pp 2 --schedule interleaved", 2, "--pp 2 --schedule zbv"),
     (2, f"--dp 2 --zero 1 {EXPERTS}", 2, f"--tp 2 --ep 2 {EXPERTS}"),
     (2, BF16, 2, OFFLOADED),
     (2, OFFLOADED, 2, BF16),
@@ -42,16 +42,16 @@ PAIRS = (
     (4, f"--cp 2 --dp 2 --ep 2 --ep-layout inner {EXPERTS}", 4, f"--dp 2 --cp 2 --ep 2 --zero 1 {EXPERTS}"),
 )
 MORE_PAIRS = (
-    (2, "--pp 2 --schedule dualpipev --zero 1", 2, "--cp 2 --zero 2"),
-    (2, "--tp 2 --zero 1", 2, "--pp 2 --schedule 1f1b"),
+    (2, "--pp 2 --schedule dualpipev", 2, "--cp 2 --zero 2"),
+    (2, "--tp 2", 2, "--pp 2 --schedule 1f1b"),
     (2, f"--dp 2 --zero 3 {EXPERTS}", 4, f"--pp 2 --dp 2 --ep 2 --schedule zbv {EXPERTS}"),
     (2, "--dp 2 --zero 3", 4, "--dp 4 --dp-replicate 2 --zero 1"),
     (4, "--dp 4 --dp-replicate 2 --zero 3", 4, "--pp 2 --dp 2 --schedule interleaved --zero 2"),
     (4, f"--dp 2 --tp 2 --ep 4 --zero 3 {EXPERTS}", 4, f"--cp 4 --zero 1 {EXPERTS}"),
-    (4, "--pp 2 --dp 2 --schedule interleaved-zb --zero 1", 2, "--tp 2 --zero 3"),
-    (4, f"--pp 2 --tp 2 --ep 2 --zero 1 {EXPERTS}", 1, EXPERTS),
+    (4, "--pp 2 --dp 2 --schedule interleaved-zb --zero 1", 2, "--cp 2 --zero 3"),
+    (4, f"--pp 2 --tp 2 --zero 1 {EXPERTS}", 1, EXPERTS),
     (1, "", 4, "--cp 2 --tp 2 --zero 1"),
-    (2, "--dp 2 --zero 3 --offload optimizer", 2, "--pp 2 --schedule zbv --zero 1"),
+    (2, "--dp 2 --zero 3 --offload optimizer", 2, "--pp 2 --schedule zbv"),
     (2, f"--dp 2 {EXPERTS}", 2, f"--dp 2 --ep 2 --zero 2 --offload optimizer {EXPERTS}"),
 )
 

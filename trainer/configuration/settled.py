@@ -48,6 +48,21 @@ class Settled:
         return list(range(rank, self.stages, self.layout.pp))
 
     @property
+    def sums_gradients(self) -> bool:
+        """Whether several ranks have gradients of the same weights: those of dp and cp, for experts those beside ep."""
+        return self.layout.dp * self.layout.cp > 1 or self._shares_experts
+
+    @property
+    def can_shard(self) -> bool:
+        """Whether some of these ranks are of one replica, so that ZeRO shards over them."""
+        return self.layout.dp_shard * self.layout.cp > 1 or self._shares_experts
+
+    @property
+    def _shares_experts(self) -> bool:
+        """Whether several ranks of a replica hold the same experts; those of tp may."""
+        return self.shape.experts > 0 and self.layout.expert_pool > self.layout.ep
+
+    @property
     def compute(self) -> torch.dtype:
         """In what the layers compute."""
         return COMPUTE[self.options.dtype]
