@@ -167,7 +167,7 @@ class Planned:
         if self.plans.best:
             text += f" Fastest: {self.plans.best[0].configuration}."
         if self.error_fraction is not None:
-            text += f" Of the recorded run itself the step is predicted with an error of {self.error_fraction:+.1%}."
+            text += f" Of the recorded run itself the step is predicted with an error of {self.error_fraction:+z.1%}."
         return text
 
     def __repr__(self) -> str:

@@ -79,6 +79,7 @@ def _column(head: TableColumn, cells: list[Cell]) -> tuple[str, pd.Series[Any], 
     scaled_cells = [None if cell is None else cell / scale.factor for cell in numbers]
     values = pd.Series(scaled_cells, dtype="float64")
     are_counts = head.unit is Unit.COUNT and bool((values.dropna() % 1 == 0).all())
+    values = values.mask(values.round(scale.decimals) == 0, 0.0)  # else the grid writes -0.0
     form = f"%.{scale.decimals}f"
     if are_counts or not scale.decimals:
         values = values.round()  # the grid's own way to write thousands would show decimals as well
@@ -92,7 +93,9 @@ def _bare_numbers(numbers: list[float | int | None]) -> tuple[pd.Series[Any], An
     if all(cell is None or (cell == cell // 1 and abs(cell) < _TOO_LONG) for cell in numbers):
         return pd.Series(numbers, dtype="Int64"), None
     decimals = column_scale(numbers, Unit.COUNT).decimals
-    return pd.Series(numbers, dtype="float64"), st.column_config.NumberColumn(format=f"%.{decimals}f")
+    values = pd.Series(numbers, dtype="float64")
+    values = values.mask(values.round(decimals) == 0, 0.0)
+    return values, st.column_config.NumberColumn(format=f"%.{decimals}f")
 
 
 def _grid(frame: pd.DataFrame, columns: dict[str, Any]) -> None:

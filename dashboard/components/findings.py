@@ -151,10 +151,10 @@ def figures_of(finding: Finding) -> list[dict[str, str | float]]:
         if unit is None:
             counts = heads.count(_head(name)) > 1  # such as the peers, and their time
             what = f"number of {_head(name)}" if counts else _head(name)
-            rows.append({"what": what, "value": round(value, 3), "unit": ""})
+            rows.append({"what": what, "value": round(value, 3) or 0, "unit": ""})
             continue
         scale = column_scale([figures[other] for other in figures if units[other] is unit], unit)
-        scaled = round(value / scale.factor, scale.decimals)
+        scaled = round(value / scale.factor, scale.decimals) or 0.0  # not -0.0, which the grid writes with its sign
         rows.append({"what": _head(name), "value": scaled, "unit": scale.suffix})
     return rows
 

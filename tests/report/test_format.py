@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.model.metric import Unit
-from usp_prof.report.format import MICRO, UNKNOWN, column, quantity, share, signed
+from usp_prof.report.format import MICRO, UNKNOWN, column, column_texts, quantity, share, signed
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,12 @@ def test_a_column_has_one_scale() -> None:
     assert column([7_123_456, 12_345], Unit.NS) == ("ms", ["7.123", "0.012"])
     assert column([3, 12], Unit.COUNT) == ("", ["3", "12"])
     assert column([0.5, 0.25], Unit.FRACTION) == ("%", ["50.0", "25.0"])
+
+
+def test_what_rounds_to_zero_has_no_minus() -> None:
+    assert column([-0.00001, 0.5], Unit.FRACTION) == ("%", ["0.0", "50.0"])
+    assert column([-12_345, 431_234_567], Unit.NS) == ("ms", ["0.0", "431.2"])
+    assert column_texts([-0.0, 2.0], None) == ("", ["0", "2"])
 
 
 def test_a_column_of_nothing_has_no_unit() -> None:

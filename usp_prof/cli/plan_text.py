@@ -33,7 +33,7 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
     lines += [f"not modelled: {each}" for each in not_modelled(question.model)]
     if calibration is not None:
         lines.append(
-            f"of the recorded run itself the step is predicted with an error of {calibration.error_fraction:+.1%}"
+            f"of the recorded run itself the step is predicted with an error of {calibration.error_fraction:+z.1%}"
         )
     if not plans.best:
         need, room = (quantity(size, Unit.BYTES) for size in (plans.leanest_bytes, machine.room_bytes))
@@ -63,7 +63,7 @@ def why(plans: Plans) -> list[str]:
     if len(plans.barred) > MOST_BARRED:
         lines.append(f"  and with {len(plans.barred) - MOST_BARRED} more values")
     for other in runners_up(plans.best):
-        said = f"  {other.plan.configuration}: {other.longer_fraction:+.1%}"
+        said = f"  {other.plan.configuration}: {other.longer_fraction:+z.1%}"
         if other.turned_by:
             said += f"; first where {other.turned_by} takes {other.turned_at:.2f}x as long as predicted"
         lines.append(said + (" (within the first's 80 %)" if other.within(first) else ""))

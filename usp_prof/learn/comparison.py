@@ -120,4 +120,4 @@ def _theory_claims(lesson: Lesson, figure: Figure, figures: LessonFigures) -> It
             yield Claim(says, evidence, holds=abs(apart) <= figure.apart)
         elif figure.within is not None:
             off = measured / expected - 1
-            yield Claim(says, f"{off:+.0%}, at most {figure.within:.0%} off", holds=abs(off) <= figure.within)
+            yield Claim(says, f"{off:+z.0%}, at most {figure.within:.0%} off", holds=abs(off) <= figure.within)

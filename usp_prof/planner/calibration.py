@@ -79,7 +79,7 @@ class Calibration:
 
     def sentence(self) -> str:
         """Say how far off the prediction of the run itself is."""
-        return f"the recorded step itself is predicted with an error of {self.error_fraction:+.1%}: nothing is ranked"
+        return f"the recorded step itself is predicted with an error of {self.error_fraction:+z.1%}: nothing is ranked"
 
     def missing(self) -> str:
         """Say what would make the prediction better."""

@@ -128,8 +128,7 @@ def _column_decimals(largest: float, unit: Unit) -> int:
 
 
 def _digits(scaled: float, decimals: int) -> str:
-    text = f"{scaled:,.{decimals}f}"
-    return text.removeprefix("-") if float(text.replace(",", "")) == 0 else text
+    return f"{scaled:z,.{decimals}f}"  # z: no sign before what rounds to zero
 
 
 # Columns of a report's tables: one scale for all values, with the unit in the head.
@@ -155,7 +154,7 @@ def is_number(values: Sequence[Cell]) -> bool:
 def _bare(value: Cell) -> str:
     if value is None:
         return UNKNOWN
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:z.4g}" if isinstance(value, float) else str(value)
 
 
 # Bars in characters: a cell count for each part, and a fill that tells parts apart without colour.

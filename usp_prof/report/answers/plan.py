@@ -84,7 +84,7 @@ def is_doubtful(question: Question, learnt: Calibration) -> bool:
 
 def doubt(learnt: Calibration) -> str:
     """Say how far off the recorded step is predicted, and what that leaves."""
-    off = f"{100 * learnt.error_fraction:+.0f} %"
+    off = f"{100 * learnt.error_fraction:+z.0f} %"
     return (
         f"The recorded step itself is predicted with an error of {off}. No predicted length can be trusted: only the "
         "order of the plans is shown."
@@ -102,7 +102,7 @@ def basis(learnt: Calibration | None, plans: Plans) -> Text:
     machine = plans.question.cluster
     said = f"large matrix products taken to reach {100 * machine.efficiency:.3g} % of the dense peak ({machine.basis})"
     if learnt is not None and machine == learnt.cluster:
-        said += f"; the recorded run itself is predicted with an error of {100 * learnt.error_fraction:+.1f} %"
+        said += f"; the recorded run itself is predicted with an error of {100 * learnt.error_fraction:+z.1f} %"
     left_out = "".join(f" Not modelled: {each}." for each in not_modelled(plans.question.model))
     return Text(
         f"Predicted, never run: {said}. {plans.tried:,} legal configurations, {plans.fitting:,} fit.{left_out}",

@@ -293,7 +293,7 @@ def judged(score: Score) -> Section:
     ]  # fmt: skip
     blocks: list[Block] = [KeyFigures(tuple(figures))]
     if np.isfinite(score.calibration_error):
-        off = f"The recorded step that it learned from is predicted with an error of {score.calibration_error:+.1%}"
+        off = f"The recorded step that it learned from is predicted with an error of {score.calibration_error:+z.1%}"
         tail = ": only its order means something." if abs(score.calibration_error) > DOUBTFUL else "."
         blocks.append(Text(off + tail, quiet=True))
     return Section("sweep-planner", "The planner on this sweep", tuple(blocks))

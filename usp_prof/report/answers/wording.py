@@ -36,9 +36,9 @@ def figure(value: float, unit: Unit) -> str:
     if unit is Unit.NS:
         return duration(value)
     if unit is Unit.FRACTION:
-        return f"{value * 100:.2f} %"
+        return f"{value * 100:z.2f} %"
     if unit is Unit.BYTES:
-        return next((f"{value / size:.2f} {name}" for size, name in _BINARY if abs(value) >= size), f"{value:.0f} B")
+        return next((f"{value / size:.2f} {name}" for size, name in _BINARY if abs(value) >= size), f"{value:z.0f} B")
     return _decimal(value, unit)
 
 
@@ -57,7 +57,7 @@ def duration(value_ns: float) -> str:
     for size, name in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
         if abs(value_ns) >= size:
             return f"{value_ns / size:.4g} {name}"
-    return f"{value_ns:.0f} ns"
+    return f"{value_ns:z.0f} ns"
 
 
 def signed_duration(value_ns: float) -> str:
@@ -85,7 +85,7 @@ def interval(found: Judgement) -> str:
 def _bound(value: float) -> str:
     """Write one end of an interval in hundredths: two places where it is narrow, none where it is wide."""
     places = 2 if abs(value) < 0.1 else 1 if abs(value) < 0.9995 else 0
-    return f"{value * 100:+.{places}f}"
+    return f"{value * 100:+z.{places}f}"
 
 
 def signed(value: float, found: Judgement) -> str:
@@ -93,9 +93,9 @@ def signed(value: float, found: Judgement) -> str:
     if not math.isfinite(value):
         return "-"
     if found.scale is Scale.RELATIVE:
-        return f"{value * 100:+.2f} %"
+        return f"{value * 100:+z.2f} %"
     if found.unit is Unit.FRACTION:
-        return f"{value * 100:+.2f} pp"
+        return f"{value * 100:+z.2f} pp"
     return ("+" if value >= 0 else "-") + figure(abs(value), found.unit)
 
 
