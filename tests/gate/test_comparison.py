@@ -4,12 +4,13 @@ import json
 import re
 
 import numpy as np
+import pytest
 from gate_runs import measured, series, steps, with_fact
 
 from usp_prof.gate.comparison import compare, direction
 from usp_prof.gate.facts import FactKind
 from usp_prof.model.metric import Better, Unit
-from usp_prof.report.answers.comparison import FORMATS, render
+from usp_prof.report.answers.comparison import FORMATS, render, verdict
 
 RNG = np.random.default_rng(21)
 A = measured(
@@ -69,6 +70,37 @@ def test_says_what_is_comparable() -> None:
     assert step.after > step.before
     across = compare([A, OTHER], (FactKind.HARDWARE,)).pairs[0]
     assert direction(next(each for each in across.judgements if each.key == "step_time")) == "worse"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "doubt"),
+    [
+        (FactKind.HARDWARE, "device", "A100", "another device (H100 -> A100): times, rates and shares"),
+        (FactKind.WORK, "tokens per step", "1", "tokens per step 8192 -> 1: times and amounts"),
+    ],
+)
+def test_runs_that_are_not_alike_are_said_to_be(kind: FactKind, name: str, value: str, doubt: str) -> None:
+    other = measured(*B.series, label="other", facts=with_fact(kind, name, value))
+    (pair,) = compare([A, other]).pairs
+    assert pair.doubts == (f"{doubt} are not compared",)
+    assert verdict(pair, "a", "other").startswith("The steps of a and other are not comparable: ")
+    (asked,) = compare([A, other], (kind,)).pairs
+    assert asked.doubts == ()
+    assert verdict(asked, "a", "other").startswith("The step of other is ")
+
+
+def test_another_model_is_said_without_its_sizes() -> None:
+    runs = [
+        measured(*A.series, facts=with_fact(FactKind.WORK, "model", f'{{"layers": {layers}}}')) for layers in (2, 4)
+    ]
+    (pair,) = compare(runs).pairs
+    assert pair.doubts == ("another model: times and amounts are not compared",)
+
+
+def test_another_layout_or_library_is_no_doubt() -> None:
+    other = measured(*B.series, label="other", facts=with_fact(FactKind.LAYOUT, "mesh", "dp=4"))
+    newer = measured(*B.series, label="newer", facts=with_fact(FactKind.SOFTWARE, "torch", "3.0"))
+    assert [pair.doubts for pair in compare([A, other, newer]).pairs] == [(), ()]
 
 
 def test_is_written_in_every_format() -> None:

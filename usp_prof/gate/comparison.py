@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from usp_prof.gate.facts import Difference, barred, differences
+from usp_prof.gate.facts import Difference, barred, differences, uncompared
 from usp_prof.gate.judge import judge
 from usp_prof.gate.judgement import Judgement, Limit, Scale, Verdict
 from usp_prof.gate.policy import Rule
@@ -36,6 +36,7 @@ class Pair:
     judgements: tuple[Judgement, ...]
     differences: tuple[Difference, ...]
     doubts: tuple[str, ...]
+    """Damage and lost ranks, and the differences that leave metrics uncompared."""
     waterfall: tuple[PartChange, ...]
     why: Why
 
@@ -73,6 +74,7 @@ def _pair(first: Measured, other: Measured, across: Sequence[FactKind]) -> Pair:
         for name in sorted({*parts_before, *parts_after})
     )
     doubts = unusable_input((first,), other, Severity.DATA_LOSS, found)
+    doubts += uncompared(found, across)
     return Pair(other.label, tuple(judgements), found, doubts, steps, explain(first, other))
 
 

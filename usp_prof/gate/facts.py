@@ -99,6 +99,31 @@ def barred(unit: Unit, found: Iterable[Difference], across: Iterable[FactKind] =
     return None
 
 
+_BARRED_BY = {FactKind.HARDWARE: "times, rates and shares", FactKind.WORK: "times and amounts"}
+"""What a known difference of a kind leaves uncompared, in words."""
+
+
+def uncompared(found: Iterable[Difference], across: Iterable[FactKind] = ()) -> tuple[str, ...]:
+    """Say, a sentence a kind, which differences of device or work leave metrics uncompared."""
+    passed = set(across)
+    told: dict[FactKind, list[str]] = {}
+    for difference in found:
+        if difference.known and difference.kind in _BARRED_BY and difference.kind not in passed:
+            told.setdefault(difference.kind, []).append(_in_words(difference))
+    return tuple(f"{', '.join(words)}: {_BARRED_BY[kind]} are not compared" for kind, words in told.items())
+
+
+def _in_words(difference: Difference) -> str:
+    change = f"{difference.before} -> {difference.after}"
+    match difference.name:
+        case "model":
+            return "another model"  # its sizes are among the conditions
+        case "device":
+            return f"another device ({change})"
+        case name:
+            return f"{name} {change}"
+
+
 # Facts of one run, from the manifest and the ranks' own metadata
 
 

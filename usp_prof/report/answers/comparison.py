@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.charts.inputs import Waterfall
 from usp_prof.gate.comparison import direction
-from usp_prof.gate.judgement import Scale
+from usp_prof.gate.judgement import Scale, Verdict
 from usp_prof.model.metric import Unit
 from usp_prof.report.answers.check import plain
 from usp_prof.report.answers.wording import change, interval
@@ -89,12 +89,14 @@ def waterfall(pair: Pair, before: str, after: str) -> Section:
 
 
 def verdict(pair: Pair, before: str, after: str) -> str:
-    """Say by how much the step differs, and which part of it changed most."""
+    """Say by how much the step differs, and which part of it changed most; of unlike runs only the steps."""
     why = pair.why
     if not why.step_before_ns:
         return ""
     ratio = why.delta_ns / why.step_before_ns
     lengths = f"{quantity(why.step_before_ns, Unit.NS)} before, {quantity(why.step_after_ns, Unit.NS)} after"
+    if not _are_times_compared(pair):
+        return f"The steps of {before} and {after} are not comparable: {lengths}."
     if abs(ratio) < ALIKE:
         return f"The steps of {before} and {after} take the same time: {lengths}."
     how, by = ("longer", "more") if ratio > 0 else ("shorter", "less")
@@ -104,6 +106,12 @@ def verdict(pair: Pair, before: str, after: str) -> str:
         return f"{text}."
     most = max(same_way, key=lambda part: abs(part.delta_ns))
     return f"{text}: most of it is {most.name}, {quantity(abs(most.delta_ns), Unit.NS)} {by} a rank."
+
+
+def _are_times_compared(pair: Pair) -> bool:
+    """Say whether any time of both runs was compared: on another device, or of another model, none is."""
+    measured = [each for each in pair.judgements if each.unit is Unit.NS and math.isfinite(each.before + each.after)]
+    return not measured or any(each.verdict is not Verdict.NOT_COMPARED for each in measured)
 
 
 def picture(pair: Pair) -> Chart:
@@ -172,7 +180,7 @@ def metrics_shown(pair: Pair, *, everything: bool) -> pd.DataFrame:
 
 def _digits(value: float, most: int) -> float | None:
     """Round to the digits that anybody reads; nothing where nothing is known."""
-    return float(f"{value:.{most}g}") if math.isfinite(value) else None
+    return float(f"{value:.{most}g}") + 0.0 if math.isfinite(value) else None  # -0.0 + 0.0 is 0.0
 
 
 def metrics_frame(pair: Pair, *, everything: bool) -> pd.DataFrame:
