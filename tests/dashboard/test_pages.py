@@ -312,6 +312,13 @@ def test_a_column_has_as_many_decimals_as_its_largest_number_needs() -> None:
     assert kinds["speed [/s]"]["type_config"]["format"] == kinds["calls"]["type_config"]["format"] == "localized"
 
 
+def test_a_grid_shows_no_minus_before_a_zero() -> None:
+    columns = (TableColumn("gain", Unit.FRACTION), TableColumn("step", Unit.NS), TableColumn("bare"))
+    frame, _ = scaled(DataTable("", columns, ((-0.0001, -0.0001, -0.0001), (0.5, 3.0, 1.5), (None, None, None))))
+    assert [str(cell) for head in frame for cell in frame[head][:2]] == ["0.0", "50.0", "0.0", "3.0", "0.0", "1.5"]
+    assert frame.iloc[2].isna().all()
+
+
 def test_a_wrong_question_keeps_the_tables_beside_it() -> None:
     app = drawn("query", sql="SELECT nothing FROM nowhere")
     assert len(app.error) == 1
