@@ -68,7 +68,7 @@ def _navigation(chosen: Page, made: Mapping[str, StreamlitPage], document: Docum
             first = next((page for page in pages if not lacks[page.path]), pages[0])
             with st.container(key=f"room-{room.name.lower()}", width="content"):
                 why = lacks[first.path]
-                st.page_link(made[first.path], label=str(room), disabled=bool(why), help=why or None)
+                _link(first, chosen, made, str(room), why)
         palette(made, [(page.path, page.title) for page in listed if not lacks[page.path]], document)
     pages = [page for page in listed if page.room is chosen.room]
     if len(pages) == 1:
@@ -76,17 +76,32 @@ def _navigation(chosen: Page, made: Mapping[str, StreamlitPage], document: Docum
     with place, st.container(key="pages", horizontal=True, gap="small"):
         for page in pages:
             why = lacks[page.path]
-            st.page_link(made[page.path], label=page.title, disabled=bool(why), help=why or None)
+            _link(page, chosen, made, page.title, why)
+
+
+def _link(page: Page, chosen: Page, made: Mapping[str, StreamlitPage], label: str, why: str) -> None:
+    """Link to a page as it was left; to the page that is shown, as it begins."""
+    words = state.link(page.path)
+    if page is chosen:
+        words = {name: value for name, value in words.items() if name in state.SHARED}
+    st.page_link(made[page.path], label=label, disabled=bool(why), help=why or None, query_params=words)
 
 
 def _sidebar() -> None:
+    """Draw the choice of run, ranks and steps; a new choice is written into the address, and the page begins anew.
+
+    The fields then hold what the address says, so that the way back leads out of the choice.
+    """
     with st.sidebar:
         st.markdown("### usp-prof")
         if data.run_count() > 1:
             names = [run.name for run in data.runs()]
             before = state.number("run", 0, len(names) - 1) or 0
             chosen = st.selectbox("Run", range(len(names)), before, format_func=lambda i: names[i])
-            state.keep("run", chosen or None)
+            if chosen != before:
+                state.keep("run", chosen or None)
+                st.rerun()
+        address = st.query_params.to_dict()
         run = data.open_numbered(state.number("run", 0, data.run_count() - 1) or 0)
         asked = st.query_params.get("ranks", "")
         ranks = st.text_input("Ranks", asked, placeholder="all, or 0,2,4-7", max_chars=200)
@@ -95,8 +110,10 @@ def _sidebar() -> None:
             state.keep("ranks", state.format_ranks(chosen_ranks))
         steps = st.text_input("Steps", st.query_params.get("steps", ""), placeholder="all, or 3-5", max_chars=20)
         state.keep("steps", steps if steps.replace("-", "").isdigit() else None)
+        if st.query_params.to_dict() != address:
+            st.rerun()
         _report()
-        st.page_link(st.session_state["pages"]["query"], label="Query in SQL")
+        st.page_link(st.session_state["pages"]["query"], label="Query in SQL", query_params=state.link("query"))
         count = len(run.tables.ranks)
         st.caption(f"{count} {'rank' if count == 1 else 'ranks'} read from `{Path(str(run.path)).name}`")
 
@@ -124,18 +141,17 @@ def main() -> None:
     running = st.navigation(list(made.values()), position="hidden")
     chosen = next(page for page in PAGES if page.title == running.title)
     _style(chosen.room)
-    state.carry(chosen.title)
     try:
         index = state.number("run", 0, data.run_count() - 1) or 0
         wait(data.ask_run(index))
+        _sidebar()  # first: what it changes is in the links
         _navigation(chosen, made, _report_of(index))
-        _sidebar()
         running.run()
     except UspProfError as error:
         st.error(error.message)
         st.info(error.hint or "usp-prof info PATH says what is there")
     finally:
-        state.remember(chosen.title)
+        state.remember(chosen.path)
 
 
 def _without_run() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import streamlit as st
@@ -16,14 +17,14 @@ from . import data
 from .engine import Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from .engine import Document
 
 MOST_DIGITS = 9
 SHARED = frozenset({"run", "ranks", "steps"})
 """What every page selects by; all else in an address is of its page."""
-_PAGE, _SHARED, _OWN = "page at", "shared address", "own addresses"
+_OWN = "own addresses"
 
 
 def everything(_: Document) -> str:
@@ -126,26 +127,20 @@ def current() -> View:
     return View(run, ranks, _step(first), _step(last or first))
 
 
-def carry(page: str) -> None:
-    """Take the selection along to another page, and what was last chosen there: a change of page empties the address.
+def link(page: str, words: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """Give the address of a link to a page: the selection, how the page was left, and what the link names.
 
-    What a link says comes first: of a page's own choices none is added to those that it brings.
+    A link that names choices of the page's own brings no others. It holds all that it leads to, and an address is shown
+    as it stands: gone back to, it is what it was.
     """
-    before = st.session_state.get(_PAGE)
-    if before is not None and before != page:
-        brings_own = bool(st.query_params.keys() - SHARED)
-        own = {} if brings_own else st.session_state.get(_OWN, {}).get(page, {})
-        for name, value in (st.session_state.get(_SHARED, {}) | own).items():
-            if name not in st.query_params:
-                st.query_params[name] = value
-    st.session_state[_PAGE] = page
+    shared = {name: value for name, value in st.query_params.to_dict().items() if name in SHARED}
+    own = {} if words.keys() - SHARED else st.session_state.get(_OWN, {}).get(page, {})
+    return {**shared, **own, **words}
 
 
 def remember(page: str) -> None:
-    """Keep the address of a page for when the reader comes back to it."""
-    address = st.query_params.to_dict()
-    st.session_state[_SHARED] = {name: value for name, value in address.items() if name in SHARED}
-    own = {name: value for name, value in address.items() if name not in SHARED}
+    """Keep a page's own choices for when the reader comes back to it by its tab."""
+    own = {name: value for name, value in st.query_params.to_dict().items() if name not in SHARED}
     st.session_state.setdefault(_OWN, {})[page] = own
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamlit.testing.v1 import AppTest
 
+import dashboard
 from dashboard import data
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     import pytest
 
-
+SCRIPT = Path(dashboard.__file__).parent / "script" / "main.py"
+"""What Streamlit runs for a visitor: each page in its frame."""
 SCRIPT_OF_PAGE = """from dashboard.pages import PAGES
 next(page for page in PAGES if page.path == {page!r}).draw()
 """
@@ -53,6 +55,16 @@ def _forget() -> None:
 def drawn(page: str, **address: str) -> AppTest:
     """Draw a page at an address; fails on an exception."""
     app = AppTest.from_string(SCRIPT_OF_PAGE.format(page=page), default_timeout=120)
+    for key, value in address.items():
+        app.query_params[key] = value
+    app.run()
+    assert not app.exception, app.exception[0].value
+    return app
+
+
+def framed(**address: str) -> AppTest:
+    """Draw the landing page in its frame, with the sidebar and the navigation; fails on an exception."""
+    app = AppTest.from_file(str(SCRIPT), default_timeout=120)
     for key, value in address.items():
         app.query_params[key] = value
     app.run()

@@ -63,7 +63,7 @@ def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> No
     timeline = st.session_state.get("pages", {}).get("timeline")
     if timeline is not None:
         query = shown_at(finding, view, data.open_numbered(view.run).tables.ranks)
-        right.page_link(timeline, label="Show me", query_params=query)
+        right.page_link(timeline, label="Show me", query_params=state.link("timeline", query))
     if brief:
         return
     with left.expander("Evidence"):

@@ -67,8 +67,7 @@ def palette(made: Mapping[str, StreamlitPage], offered: Sequence[tuple[str, str]
     target = aim(chosen, findings, ranks, [path for path, _ in offered], view) if chosen else None
     if target is not None:
         page, query = target
-        shared = {name: value for name in state.SHARED if (value := st.query_params.get(name))}
-        st.switch_page(made[page], query_params=shared | query)
+        st.switch_page(made[page], query_params=state.link(page, query))
 
 
 def aim(

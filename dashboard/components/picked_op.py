@@ -56,7 +56,7 @@ def picked_op(view: View, document: Document, chart: Chart) -> None:
         if calls is None:
             st.caption("The traces tie none of their kernels to this op.")
             return
-        _links(view, calls.longest, str(calls.kernels.rows[0][0]))
+        _links(calls.longest, str(calls.kernels.rows[0][0]))
         show(calls.kernels, "picked-op-kernels", state.is_dark())
 
 
@@ -75,12 +75,11 @@ def rows_of(document: Document, label: str) -> DataTable | None:
     return None
 
 
-def _links(view: View, longest: tuple[OpCall, ...], kernel: str) -> None:
+def _links(longest: tuple[OpCall, ...], kernel: str) -> None:
     """Lead to the longest call of each of the slowest ranks, and to all calls of the op's main kernel."""
     timeline = st.session_state.get("pages", {}).get("timeline")
     if timeline is None:
         return
-    run = {"run": str(view.run)} if view.run else {}
     with st.container(horizontal=True, gap="small"):
         for call in longest:
             where = {
@@ -92,9 +91,10 @@ def _links(view: View, longest: tuple[OpCall, ...], kernel: str) -> None:
                 timeline,
                 label=f"Rank {call.rank}{step}: {quantity(call.dur_ns, Unit.NS)}",
                 help="its longest call on the timeline",
-                query_params=run | where,
+                query_params=state.link("timeline", where),
             )
-        st.page_link(timeline, label="All calls of its main kernel", query_params=run | {"find": literal(kernel)})
+        words = state.link("timeline", {"find": literal(kernel)})
+        st.page_link(timeline, label="All calls of its main kernel", query_params=words)
 
 
 # Which kernels carry an op out, and where its longest calls lie.

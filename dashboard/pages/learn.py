@@ -74,7 +74,8 @@ def _links(lesson: Lesson) -> None:
     (first, number), *others = runs.items()
     for other, after in others:
         query = {"before": str(number), "after": str(after)}
-        st.page_link(pages["compare"], label=f"Compare {first} with {other}", query_params=query)
+        words = state.link("compare", query)
+        st.page_link(pages["compare"], label=f"Compare {first} with {other}", query_params=words)
     for run, number in runs.items():
         query = {"run": str(number)} if number else {}
         st.page_link(pages["timeline"], label=f"Timeline of {run}", query_params=query)

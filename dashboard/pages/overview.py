@@ -77,7 +77,8 @@ def _wrong(document: Document, view: View, *, dark: bool) -> None:
         listed(found, view, brief=True)
     suggestions = st.session_state.get("pages", {}).get("suggestions")
     if suggestions is not None and document.findings:
-        st.page_link(suggestions, label="All of them, and what they give together")
+        words = state.link("suggestions")
+        st.page_link(suggestions, label="All of them, and what they give together", query_params=words)
     offer_incident(document, view)
     for doubt in _of(document.summary.blocks, Health):
         show(doubt, "health", dark)
@@ -105,10 +106,8 @@ def _worst_step(document: Document, view: View, *, dark: bool) -> None:
     )  # fmt: skip
     there = st.session_state.get("pages", {}).get("timeline")
     if there is not None:
-        query = {"run": str(view.run)} if view.run else {}
-        st.page_link(
-            there, label="Open it in Timeline", query_params=query | {"at": str(worst.number)} if steps else query
-        )
+        query = state.link("timeline", {"at": str(worst.number)} if steps else {})
+        st.page_link(there, label="Open it in Timeline", query_params=query)
 
 
 def _folds(document: Document, view: View, *, dark: bool) -> None:

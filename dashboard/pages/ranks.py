@@ -63,8 +63,8 @@ def _wall(view: View, document: Document) -> None:
     there = st.session_state.get("pages", {}).get("timeline")
     if chosen and there is not None:
         words = state.format_ranks(tuple(sorted(chosen)))
-        query = {"run": str(view.run)} if view.run else {}
-        st.page_link(there, label=f"Show ranks {words} on the timeline", query_params=query | {"ranks": words})
+        query = state.link("timeline", {"ranks": words})
+        st.page_link(there, label=f"Show ranks {words} on the timeline", query_params=query)
     else:
         st.caption("Drag over rows to choose ranks for the timeline.")
 

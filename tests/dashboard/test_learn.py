@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from drawn import drawn, naming
+from drawn import SCRIPT, drawn, naming
 from streamlit.testing.v1 import AppTest
 
 from dashboard import data
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TRACES = Path(__file__).parents[2] / "traces"
-SCRIPT = Path(learn.__file__).parents[1] / "script" / "main.py"
 
 
 @pytest.fixture(autouse=True)

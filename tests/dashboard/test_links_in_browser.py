@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+MADE_UP = 3
+"""The number of the run of eight ranks."""
 VIEW = """JSON.stringify([[...line.folded], [...line.pinned], line.picked && line.picked.event,
   Math.round(line.start), Math.round(line.end)])"""
 
@@ -71,6 +73,26 @@ def test_folds_pins_range_and_the_picked_slice_are_in_the_link(window: Visit) ->
     window.on_timeline("(line.canvas.focus(), 1)")
     page.keyboard.press("Escape")
     page.wait_for_url(lambda url: "picked" not in url)
+    window.check()
+
+
+def test_the_way_back_from_show_me_leads_to_what_was_left(window: Visit) -> None:
+    window.go(f"?run={MADE_UP}")
+    page = window.page
+    page.locator("a:has-text('Show me')").first.click()
+    page.wait_for_selector(".st-key-at-timeline", state="attached")
+    window.settle()
+    shown = page.url
+    assert "ranks=" in shown
+    page.go_back()
+    page.wait_for_selector(".st-key-at-overview", state="attached")
+    page.wait_for_selector("text=8 of 8 ranks")
+    window.settle()
+    assert page.url == f"{window.address}/?run={MADE_UP}"
+    page.go_forward()
+    page.wait_for_selector(".st-key-at-timeline", state="attached")
+    window.settle()
+    assert page.url == shown
     window.check()
 
 

@@ -7,9 +7,10 @@ import json
 import pkgutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
 
 import pytest
-from drawn import SCRIPT_OF_PAGE, drawn, naming
+from drawn import SCRIPT_OF_PAGE, drawn, framed, naming
 from streamlit.testing.v1 import AppTest
 
 import dashboard.pages
@@ -117,6 +118,33 @@ def test_a_question_that_was_typed_can_be_gone_back_from() -> None:
     app.run()
     assert app.text_area[0].value == first
     assert "sql" not in app.query_params
+
+
+def test_every_link_holds_the_selection() -> None:
+    links = framed(run="1", ranks="0-1", steps="0-9").get("page_link")
+    addresses = {link.proto.label: parse_qs(link.proto.query_string) for link in links}
+    assert all(address["run"] == ["1"] and address["steps"] == ["0-9"] for address in addresses.values())
+    for label in ("Kernels", "Predict", "Query in SQL", "Open it in Timeline"):
+        assert addresses[label]["ranks"] == ["0-1"], label
+    assert "ranks" in addresses["Show me"]  # its own, where the finding names some
+
+
+def test_ranks_that_were_typed_can_be_gone_back_from() -> None:
+    app = framed()
+    field = next(field for field in app.text_input if field.label == "Ranks")
+    field.set_value("0-1").run()
+    assert "".join(app.query_params["ranks"]) == "0-1"
+    del app.query_params["ranks"]  # as the browser's way back does
+    app.run()
+    assert next(field for field in app.text_input if field.label == "Ranks").value == ""
+    assert "ranks" not in app.query_params
+
+
+def test_another_run_is_in_every_link_at_once() -> None:
+    app = framed()
+    app.sidebar.selectbox[0].set_value(1).run()
+    assert not app.exception
+    assert all(parse_qs(link.proto.query_string)["run"] == ["1"] for link in app.get("page_link"))
 
 
 def test_a_wrong_column_is_an_error_with_the_columns_of_its_table_beside_it() -> None:
