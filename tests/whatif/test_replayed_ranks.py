@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -75,6 +76,9 @@ def test_what_needs_every_rank_is_replayed_on_all(run: Run, texts: list[str]) ->
 def test_the_command_says_which_ranks_were_replayed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     words = [str(run.path), "--edit", "rank_as_peers=5"]
     assert main(["whatif", *words]) == 0
-    assert "the prediction is from 12 of 24 ranks, 3 of 6 replicas of the model" in capsys.readouterr().err
+    told = " ".join(capsys.readouterr().out.split())
+    assert "The prediction is from 12 of 24 ranks, 3 of 6 replicas of the model" in told
+    assert main(["whatif", *words, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["prediction"]["replayed"].startswith("from 12 of 24 ranks")
     assert main(["whatif", str(run.path), "--ideal"]) == 0
-    assert "the ideal step is from 12 of 24 ranks" in capsys.readouterr().err
+    assert "The ideal step is from 12 of 24 ranks" in capsys.readouterr().out

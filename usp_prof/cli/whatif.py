@@ -13,7 +13,6 @@ from usp_prof.model.flops import load as load_model
 from usp_prof.model.selection import Assumptions
 from usp_prof.replay.representatives import Representatives, representatives
 from usp_prof.report.answers import whatif as answer
-from usp_prof.report.answers import whatif as slowdown_answer
 from usp_prof.report.writers import terminal
 from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
 from usp_prof.whatif.predict import predict, unedited
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from usp_prof.model.edit import Edit
     from usp_prof.run import Run
-    from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.predict import Prediction
 
 EXAMPLES = """\
@@ -95,20 +93,19 @@ def run(args: argparse.Namespace) -> int:
     alone = [predict(replayed.tables, [each], replayed.doubt) for each in edits] if len(edits) > 1 else [together]
     if args.output:
         _write(args, opened, together)
-    if replayed.which:
-        note(args, f"the prediction is {replayed.which}")
-    write_out(_text(args, replayed.tables, opened.name, alone, together))
+    write_out(_text(args, replayed, opened.name, alone, together))
     return 0
 
 
 def _text(
-    args: argparse.Namespace, tables: TableSet, name: str, alone: Sequence[Prediction], together: Prediction
+    args: argparse.Namespace, replayed: Representatives, name: str, alone: Sequence[Prediction], together: Prediction
 ) -> str:
+    tables, which = replayed.tables, replayed.which
     if args.format == "json":
-        return answer.as_json(tables, name, alone, together)
+        return answer.as_json(tables, name, alone, together, which)
     measured, screen = unedited(tables), output(args)
     sections = (
-        answer.whatif_section(tables, float(measured.error.max(initial=0.0)), alone, together),
+        answer.whatif_section(tables, float(measured.error.max(initial=0.0)), alone, together, which),
         answer.before_after_section(tables, together, measured),
     )
     return terminal.sections_text(name, sections, color=not screen.no_color, width=screen.width)
@@ -137,12 +134,11 @@ def _ideal(args: argparse.Namespace, edits: Sequence[Edit]) -> int:
         from usp_prof.whatif.op_replay import job_slowdown  # noqa: PLC0415
 
         found = job_slowdown(read_op_table(Path(args.path)))
-        write_out(slowdown_answer.of_job(found, as_json=args.format == "json"))
+        write_out(answer.of_job(found, as_json=args.format == "json"))
         return 0
     from usp_prof.whatif.attribution import slowdown  # noqa: PLC0415
 
     replayed = representatives(open_from(args).tables)
-    if replayed.which:
-        note(args, f"the ideal step is {replayed.which}")
-    write_out(slowdown_answer.of_run(slowdown(replayed.tables, replayed.doubt), as_json=args.format == "json"))
+    found = slowdown(replayed.tables, replayed.doubt)
+    write_out(answer.of_run(found, as_json=args.format == "json", replayed=replayed.which))
     return 0

@@ -44,8 +44,13 @@ _SHOWN_CODES = ("predicted_ranks", "predicted_calls", "rearranged")
 """Rows of health that say what a prediction rests on."""
 
 
-def whatif_section(tables: TableSet, error: float, alone: Sequence[Prediction], together: Prediction) -> Section:
-    """Set out the step with changes made; `error` is what the replay of the unchanged run misses."""
+def whatif_section(
+    tables: TableSet, error: float, alone: Sequence[Prediction], together: Prediction, replayed: str = ""
+) -> Section:
+    """Set out the step with changes made; `error` is what the replay of the unchanged run misses.
+
+    `replayed` says which ranks stand for all, where not all were replayed.
+    """
     return Section(
         "whatif",
         "What if: " + " ".join(str(edit) for edit in together.edits),
@@ -54,6 +59,7 @@ def whatif_section(tables: TableSet, error: float, alone: Sequence[Prediction], 
             *([Chart("", _bars(together))] if together.before_ns > 0 else []),
             _table(alone),
             Text("Gains overlap: they are never added, but replayed together.", quiet=True),
+            *([Text(f"The prediction is {replayed}.", quiet=True)] if replayed else []),
         ),
     )
 
@@ -225,7 +231,7 @@ def as_chart(line: SimulatedSchedule) -> PipelineSchedule:
 # For machines, and the run at its ideal.
 
 
-def as_json(tables: TableSet, name: str, alone: Sequence[Prediction], together: Prediction) -> str:
+def as_json(tables: TableSet, name: str, alone: Sequence[Prediction], together: Prediction, replayed: str = "") -> str:
     """Write the predicted run's report with the recorded run's beside it, by the published schema."""
     from usp_prof.report.build import analyse, build  # noqa: PLC0415 - all analyses, for those who ask for them
     from usp_prof.report.writers.json_text import PredictionJson, write_prediction  # noqa: PLC0415
@@ -241,6 +247,7 @@ def as_json(tables: TableSet, name: str, alone: Sequence[Prediction], together: 
         tokens_per_step_after=together.layout_after.tokens_per_step,
         memory_before=_memory(memory_of(together.layout_before)),
         memory_after=_memory(memory_of(together.layout_after)),
+        replayed=replayed,
     )
     return write_prediction(after, prediction, before)
 
@@ -266,19 +273,21 @@ NO_LOSS = "The ranks are alike: no rank, axis or stage makes this run lose time 
 """What is said of a run that is at its ideal."""
 
 
-def of_run(found: Slowdown, *, as_json: bool) -> str:
-    """Write how much slower the run is than at its ideal, and why."""
+def of_run(found: Slowdown, *, as_json: bool, replayed: str = "") -> str:
+    """Write how much slower the run is than at its ideal, and why; `replayed` as in `whatif_section`."""
     if as_json:
         parts = [
             {"what": each.what, "name": each.name, "step_ns": each.step_ns, "share": each.share} for each in found.parts
         ]
         whole = found.whole
         step_ns, ideal_ns = whole.step_ns or None, None if whole.unknown else whole.ideal_ns
-        return _ideal_json(step_ns, ideal_ns, whole.slowdown, parts, whole.unknown)
+        return _ideal_json(step_ns, ideal_ns, whole.slowdown, parts, whole.unknown, replayed)
     whole = found.whole
     if whole.unknown:
         return MISSING.format(whole.unknown) + "\n"
     head = _head(whole.step_ns, whole.ideal_ns, whole.step_ns / whole.ideal_ns)
+    if replayed:
+        head += f"\nThe ideal step is {replayed}."
     if not found.parts:
         return f"{head}\n{NO_LOSS}\n"
     lines = [head, "of the loss goes away when this alone is ideal:"]
@@ -302,6 +311,7 @@ def _ideal_json(
     slowdown: float | None,
     parts: list[dict[str, object]],
     unknown: str = "",
+    replayed: str = "",
 ) -> str:
     """Write what is not known as null, with the reason."""
     data = {
@@ -311,6 +321,7 @@ def _ideal_json(
         "ideal_ns": ideal_ns,
         "slowdown": slowdown,
         "unknown": unknown,
+        "replayed": replayed,
         "parts": parts,
     }
     return json.dumps(data, indent=1, sort_keys=True) + "\n"

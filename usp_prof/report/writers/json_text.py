@@ -136,6 +136,7 @@ class PredictionJson(Struct, frozen=True):
     tokens_per_step_after: int
     memory_before: MemoryJson | None
     memory_after: MemoryJson | None
+    replayed: Annotated[str, Meta(description="Which ranks stand for all, here and in `before`; empty: all are.")] = ""
 
 
 class WhatIfJson(ReportJson, frozen=True):
