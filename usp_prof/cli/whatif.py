@@ -133,8 +133,8 @@ def _ideal(args: argparse.Namespace, edits: Sequence[Edit]) -> int:
         from usp_prof.inputs.op_table import read_op_table  # noqa: PLC0415 - needs no run
         from usp_prof.whatif.op_replay import job_slowdown  # noqa: PLC0415
 
-        found = job_slowdown(read_op_table(Path(args.path)))
-        write_out(answer.of_job(found, as_json=args.format == "json"))
+        job = job_slowdown(read_op_table(Path(args.path)))
+        write_out(answer.of_job(job, as_json=args.format == "json"))
         return 0
     from usp_prof.whatif.attribution import slowdown  # noqa: PLC0415
 
