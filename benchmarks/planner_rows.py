@@ -14,10 +14,7 @@ import numpy as np
 import pandas as pd
 
 from usp_prof.model.errors import UspProfError
-from usp_prof.model.shape import shape_of, stacked
-from usp_prof.planner.cases import Cases, cases_of, machine_of
-from usp_prof.planner.profiles import profile_named
-from usp_prof.planner.table import Case, understood
+from usp_prof.planner.table import Case, stacked_cases, understood
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from usp_prof.planner.cases import Cases
     from usp_prof.planner.profiles import Profile
 
 PLAYBOOK_SHAPES = {
@@ -48,14 +46,7 @@ class Measured:
 
     def columns(self, profile: Profile | None = None) -> Cases:
         """Give the rows as columns; `profile` in place of each row's own."""
-        shapes = {id(case.model): shape_of(case.model) for case in self.cases}
-        own = [profile or profile_named(case.trainer) for case in self.cases]
-        return cases_of(
-            stacked([shapes[id(case.model)] for case in self.cases]),
-            stacked([machine_of(case.cluster) for case in self.cases]),
-            stacked(own),
-            [case.configuration for case in self.cases],
-        )
+        return stacked_cases(self.cases, profile)
 
     def where(self, keep: NDArray[np.bool_]) -> Measured:
         """Keep some of the rows."""

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from usp_prof.cli.app import main
+from usp_prof.cli.plan_text import GIVEN
 from usp_prof.model.errors import UspProfError
 from usp_prof.planner.predict import Prediction
-from usp_prof.planner.table import COLUMNS, GIVEN, predict_table, read_rows, understood
+from usp_prof.planner.table import COLUMNS, predict_table, read_rows, understood
 
 ROW = {
     "model": "Llama-3-8B", "sequence": "8192", "device": "H100", "devices": "16", "tp": "8", "micro_batch": "1",
@@ -42,15 +43,19 @@ def test_a_shape_needs_no_name() -> None:
     ("change", "sentence"),
     [
         ({"tp": "3"}, "does not divide 16 devices"),
-        ({"tp": "-8"}, "tp is a finite number of at least 0"),
+        ({"tp": "-8"}, "tp is a finite number from 0"),
         ({"tp": "0"}, "tp = 0: every degree and count is at least 1"),
         ({"tp": "1.5"}, "tp is a whole number"),
+        ({"tp": "true"}, "tp is a number"),
+        ({"sequence": "8k"}, "sequence is a number"),
+        ({"mbs": "2"}, "mbs = 2, where another column gives micro_batch = 1"),
         ({"micro_batch": "0"}, "at least 1"),
         ({"dp": "4"}, "is not the 16 devices"),
         ({"batch": "33"}, "does not divide the batch of 33"),
         ({"device": "Potato"}, "no device 'Potato'"),
         ({"device": ""}, "names no device"),
         ({"model": "Llama-9"}, "no model is named"),
+        ({"hidden": "5120"}, "hidden is not that of Llama-3-8B"),
         ({"sequence": ""}, "no sequence length"),
         ({"recompute": "sometimes"}, "none, selective or full"),
         ({"schedule": "zigzag"}, "no schedule is named"),
@@ -59,9 +64,9 @@ def test_a_shape_needs_no_name() -> None:
         ({"batch": "nan"}, "finite number"),
         ({"model": "long" * 2000}, "no model is named"),
         ({"device": "long" * 2000}, "no device"),
-        ({"gradient_bytes": "1e300"}, "gradient_bytes is at most"),
+        ({"gradient_bytes": "1e300"}, "gradient_bytes is a finite number"),
         ({"network": "1e-300"}, "network is at least"),
-        ({"node": "0"}, "node is at least 1"),
+        ({"node": "0"}, "node = 0: every degree and count is at least 1"),
         ({"sequence_parallel": "7"}, "is 1 or 0"),
         ({"devices": "2147483648", "batch": "2147483648"}, "devices of any plan"),
         ({"pp": "2", "tp": "4", "schedule": "zb-h1", "chunks": "2"}, "zb-h1 has one stage on each rank, not 2"),
@@ -120,6 +125,7 @@ def test_the_command_adds_columns_and_says_which_rows_were_refused(
     assert rows[1]["step_ns"] == ""
     assert "does not divide" in rows[1]["error"]
     assert "1 of 2 rows were refused" in written.err
+    assert "columns that are not read: note" in written.err
     assert set(GIVEN) <= set(rows[0])
 
 

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from usp_prof import limits
 from usp_prof.cli.opening import choice_options, open_from, output, progress_of, write_out
-from usp_prof.cli.plan_text import as_json, as_text
+from usp_prof.cli.plan_text import GIVEN, as_csv, as_json, as_text
 from usp_prof.model.configuration import Offload, Recompute
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.files import read_text
 from usp_prof.model.flops import check_convention
 from usp_prof.model.hardware import DEVICES
+from usp_prof.model.printable import one_line
 from usp_prof.planner import models
 from usp_prof.planner.calibration import Calibration, calibrate
 from usp_prof.planner.candidates import PINNABLE
-from usp_prof.planner.cluster import LEAST_NETWORK
 from usp_prof.planner.launch import TRAINERS
 from usp_prof.planner.profiles import DEFAULT_TRAINER, PROFILES
 from usp_prof.planner.search import Question, question_of, search
-from usp_prof.planner.table import predict_table, read_rows, write_rows
+from usp_prof.planner.table import KNOWN, predict_table, read_rows
 
 if TYPE_CHECKING:
     import argparse
@@ -149,9 +149,10 @@ def _table(args: argparse.Namespace) -> int:
         text = read_text(args.table, "table", "a CSV file with a row for each configuration, or - for standard input")
         columns, rows = read_rows(StringIO(text, newline=""))
     found = predict_table(rows, check_convention(args.convention))
-    written = StringIO()
-    write_rows(written, columns, rows, found)
-    write_out(written.getvalue())
+    write_out(as_csv(columns, rows, found))
+    ignored = [one_line(column) for column in columns if column not in KNOWN and column not in GIVEN]
+    if ignored:
+        sys.stderr.write(f"columns that are not read: {', '.join(ignored)}\n")
     refused = sum(isinstance(each, str) for each in found)
     if refused:
         sys.stderr.write(f"{refused} of {len(rows)} rows were refused: see their column error\n")
@@ -171,8 +172,6 @@ def _check(args: argparse.Namespace) -> None:
         most = limits.MAX_RANKS if name in {"devices", "node"} else limits.COUNT.high
         if value > most:
             raise UsageError(f"--{name.replace('_', '-')} is at most {most}, not {value}")
-    if 0 < args.network < LEAST_NETWORK:
-        raise UsageError(f"--network is at least {LEAST_NETWORK:g} GB/s, not {args.network}")
     least = {"zero": 0, "etp": 0, "recompute_layers": 0}
     for name in PINNABLE:
         value = getattr(args, name)

@@ -1,13 +1,16 @@
-"""Plans as text and as JSON, for `usp-prof plan`."""
+"""Plans as text, as JSON and, row by row of a table, as CSV, for `usp-prof plan`."""
 
 from __future__ import annotations
 
+import csv
 import json
 import textwrap
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.cli.wrapping import wrapped, wrapped_command
 from usp_prof.model.metric import Unit
+from usp_prof.model.printable import csv_cell
 from usp_prof.planner.choice import runners_up
 from usp_prof.planner.launch import command_or_reason
 from usp_prof.planner.models import not_modelled
@@ -15,6 +18,8 @@ from usp_prof.planner.stalls import LIKELY
 from usp_prof.report.format import quantity
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from usp_prof.planner.calibration import Calibration
     from usp_prof.planner.predict import Prediction
     from usp_prof.planner.search import Plans, Question
@@ -212,3 +217,53 @@ def _plain(plan: Prediction, plans: Plans, trainer: str) -> dict[str, Any]:
         "command": "" if words.startswith("#") else words,
         "refused": words.removeprefix("# ") if words.startswith("#") else "",
     }
+
+
+FIGURES: dict[str, Callable[[Prediction], float]] = {
+    "step_ns": lambda p: p.step_ns,
+    "step_low_ns": lambda p: p.step_low_ns,
+    "step_high_ns": lambda p: p.step_high_ns,
+    "tokens_per_second": lambda p: p.tokens_per_second,
+    "tokens_per_second_low": lambda p: p.tokens_per_second * p.step_ns / p.step_high_ns,
+    "tokens_per_second_high": lambda p: p.tokens_per_second * p.step_ns / p.step_low_ns,
+    "tokens_per_second_device": lambda p: p.tokens_per_device,
+    "mfu_fraction": lambda p: p.mfu,
+    "memory_bytes": lambda p: p.footprint.total_bytes,
+    "memory_low_bytes": lambda p: p.memory_low_bytes,
+    "memory_high_bytes": lambda p: p.memory_high_bytes,
+    "fits": lambda p: p.fit_probability >= 0.5,
+    "fit_probability": lambda p: p.fit_probability,
+    "compute_ns": lambda p: p.compute_ns,
+    "exposed_tp_ns": lambda p: p.exposed_ns.get("tp", 0.0),
+    "exposed_dp_ns": lambda p: p.exposed_ns.get("dp", 0.0),
+    "exposed_cp_ns": lambda p: p.exposed_ns.get("cp", 0.0),
+    "exposed_ep_ns": lambda p: p.exposed_ns.get("ep", 0.0),
+    "bubble_ns": lambda p: p.bubble_ns,
+    "optimizer_ns": lambda p: p.optimizer_ns,
+    "fixed_ns": lambda p: p.fixed_ns,
+    "stall_fraction": lambda p: p.stall_fraction,
+    "expected_step_ns": lambda p: p.expected_step_ns,
+    "host_bytes": lambda p: p.host_bytes,
+}
+PLACES = {"mfu_fraction": 5, "fit_probability": 3, "stall_fraction": 3}
+"""Decimal places of what is written; others are whole."""
+GIVEN = (*FIGURES, "error")
+"""Columns that a prediction adds."""
+
+
+def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, str]], found: Sequence[Prediction | str]) -> str:
+    """Write a table's rows with the columns of `GIVEN` beside them; a column of that name in the input is replaced."""
+    kept = [column for column in columns if column not in GIVEN]
+    file = StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([csv_cell(column) for column in (*kept, *GIVEN)])
+    for row, prediction in zip(rows, found, strict=True):
+        writer.writerow([csv_cell(text) for text in (*(row[column] for column in kept), *_given(prediction))])
+    return file.getvalue()
+
+
+def _given(prediction: Prediction | str) -> list[str]:
+    """Write what `GIVEN` names; of a refused row only the reason."""
+    if isinstance(prediction, str):
+        return [""] * len(FIGURES) + [prediction]
+    return [*(f"{figure(prediction):.{PLACES.get(name, 0)}f}" for name, figure in FIGURES.items()), ""]

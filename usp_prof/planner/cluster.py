@@ -93,6 +93,11 @@ class Cluster:
     host_memory_rate: float = HOST[1] * HOST_SHARE
     basis: str = "assumed"
 
+    def __post_init__(self) -> None:
+        """Refuse a network on which no step is a number."""
+        if self.network_rate < 1e9 * LEAST_NETWORK:
+            raise UsageError(f"network is at least {LEAST_NETWORK:g} GB/s, not {self.network_rate / 1e9:g}")
+
     @property
     def room_bytes(self) -> float:
         """What a plan may fill."""

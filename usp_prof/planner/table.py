@@ -6,31 +6,30 @@ usual names. What a row leaves out takes its default; what is impossible is refu
 
 from __future__ import annotations
 
-import csv
-import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TextIO
+from functools import lru_cache
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from usp_prof import limits
 from usp_prof.contract import ModelEntry
 from usp_prof.model.configuration import Configuration, Offload, Recompute, broken_rule
 from usp_prof.model.errors import UsageError, UspProfError
 from usp_prof.model.files import csv_rows
-from usp_prof.model.printable import csv_cell
 from usp_prof.model.shape import missing_sizes, shape_of, stacked
 from usp_prof.planner.cases import cases_of, machine_of
-from usp_prof.planner.cluster import LEAST_NETWORK, of_device
+from usp_prof.planner.cluster import of_device
 from usp_prof.planner.models import model_named
-from usp_prof.planner.predict import Prediction, records
+from usp_prof.planner.predict import records
 from usp_prof.planner.profiles import DEFAULT_TRAINER, profile_named
 from usp_prof.schedule import named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from usp_prof.planner.cases import Cases
     from usp_prof.planner.cluster import Cluster
     from usp_prof.planner.predict import Prediction
-
+    from usp_prof.planner.profiles import Profile
 
 SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "vocab", "experts", "experts_per_token",
@@ -41,20 +40,17 @@ COLUMNS = {
     **dict.fromkeys(SHAPE, "the model's shape, where no name or file gives it"),
     "gated_ffn": "1 (default): the feed-forward block has a gate, so three matrices; 0: two",
     "tied_embeddings": "1: embedding and head share their weights; 0 (default)",
-    "sequence": "tokens of a sequence",
-    "device": "a device of the hardware table (`usp-prof plan --devices-known`)",
+    "sequence": "tokens of a sequence", "device": "a device of the hardware table (`usp-prof plan --devices-known`)",
     "devices": "how many; where `dp` is missing it follows from them",
     "node": "devices that share a node's links",
     "network": "GB/s of one device's share of the network, one direction",
     "trainer": "whose habits: megatron (default), nanotron, torchtitan, usp-prof",
     "dp": "data-parallel degree", "tp": "tensor", "cp": "context", "pp": "pipeline",
-    "ep": "experts, out of dp x cp (and tp)",
-    "etp": "over how many ranks of tp each expert is divided",
+    "ep": "experts, out of dp x cp (and tp)", "etp": "over how many ranks of tp each expert is divided",
     "zero": "ZeRO stage, 0 to 3", "replicas": "copies of the shards that hybrid sharding keeps",
     "micro_batch": "sequences of a micro-batch", "micro_batches": "how many of them a step has on one rank of dp",
     "batch": "sequences of a step over all devices, where `micro_batches` is missing",
-    "schedule": "pipeline schedule", "chunks": "stages on each pipeline rank",
-    "recompute": "none, selective or full",
+    "schedule": "pipeline schedule", "chunks": "stages on each pipeline rank", "recompute": "none, selective or full",
     "recompute_layers": "layers of a stage that full recomputation computes again; 0 (default): all",
     "recompute_group": "layers that share one kept input (default 1)",
     "recompute_method": "Megatron's: block makes `recompute_num_layers` layers of a stage, uniform a group",
@@ -69,6 +65,19 @@ ALIASES = {
     "precision": "dtype", "ffn": "ffn_hidden", "expert_ffn": "expert_ffn_hidden", "tied": "tied_embeddings",
     "gated": "gated_ffn",
 }  # fmt: skip
+KNOWN = {*COLUMNS, *ALIASES}
+MAX_WHOLE = 1 << 31
+"""Of one whole number in a table: sequences, degrees and sizes of a model, whose products are counted in 64 bits."""
+TRUTH = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
+Word = TypeVar("Word", Recompute, Offload)
+
+
+def read_rows(file: TextIO) -> tuple[list[str], list[dict[str, str]]]:
+    """Read a CSV file: its columns and its rows."""
+    columns, rows = csv_rows(file, "table")
+    if not KNOWN & set(columns):
+        raise UsageError(f"the table has none of the columns {', '.join(list(COLUMNS)[:6])}, ...")
+    return columns, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,88 +90,142 @@ class Case:
     trainer: str
 
 
-MAX_WHOLE = 1 << 31
-"""Of one whole number in a table: sequences, degrees and sizes of a model, whose products are counted in 64 bits."""
-
-
 def predict_table(rows: Sequence[Mapping[str, str]], convention: str = "palm") -> list[Prediction | str]:
     """Predict every row; a row that is refused gives the sentence that says why."""
-    found: list[Prediction | str] = []
-    good: list[tuple[int, Case]] = []
-    for place, row in enumerate(rows):
-        try:
-            good.append((place, understood(row)))
-            found.append("")
-        except UspProfError as error:
-            found.append(str(error))
-    if good:
-        cases = [case for _, case in good]
-        # One record for each model, machine and trainer that occurs, so that stacking is cheap.
-        shapes = {id(case.model): shape_of(case.model) for case in cases}
-        columns = cases_of(
-            stacked([shapes[id(case.model)] for case in cases]),
-            stacked([machine_of(case.cluster) for case in cases]),
-            stacked([profile_named(case.trainer) for case in cases]),
-            [case.configuration for case in cases],
-        )
-        made = records(columns, [case.configuration for case in cases], [case.model for case in cases], convention)
-        for (place, _), prediction in zip(good, made, strict=True):
-            found[place] = prediction
-    return found
+    read = [_case_or_reason(row) for row in rows]
+    cases = [each for each in read if isinstance(each, Case)]
+    if not cases:
+        return [str(each) for each in read]
+    configurations, models = [case.configuration for case in cases], [case.model for case in cases]
+    made = iter(records(stacked_cases(cases), configurations, models, convention))
+    return [next(made) if isinstance(each, Case) else each for each in read]
+
+
+def _case_or_reason(row: Mapping[str, str]) -> Case | str:
+    try:
+        return understood(row)
+    except UspProfError as error:
+        return str(error)
+
+
+def stacked_cases(cases: Sequence[Case], profile: Profile | None = None) -> Cases:
+    """Put rows into columns; `profile` in place of each row's own."""
+    # One record for each model, machine and trainer that occurs, so that stacking is cheap.
+    shapes = {id(case.model): shape_of(case.model) for case in cases}
+    return cases_of(
+        stacked([shapes[id(case.model)] for case in cases]),
+        stacked([machine_of(case.cluster) for case in cases]),
+        stacked([profile or profile_named(case.trainer) for case in cases]),
+        [case.configuration for case in cases],
+    )
+
+
+Cells = dict[str, str]
+"""The cells of a row that are filled, by the names of `COLUMNS`."""
+OF_MODEL = ("model", "sequence", *SHAPE, "gated_ffn", "tied_embeddings")
+SIZES = ("hidden", "heads", "ffn_hidden", "vocab", "experts", "experts_per_token", "expert_ffn_hidden")
+OF_CLUSTER = ("device", "node", "network")
+DEGREES = ("tp", "cp", "pp", "ep", "chunks", "micro_batch", "replicas")
 
 
 def understood(row: Mapping[str, str]) -> Case:
     """Read one row; raises with what is missing or impossible."""
-    given = {ALIASES.get(name, name): value.strip() for name, value in row.items() if name and value and value.strip()}
-    model = _model(given)
-    dtype = given.get("dtype", "bf16").lower()
-    cluster = _cluster(given, _precision(dtype))
-    degrees = {name: _whole(given, name, 1) for name in ("tp", "cp", "pp", "ep", "chunks", "micro_batch", "replicas")}
-    for name, degree in degrees.items():
-        if degree < 1:
-            raise UsageError(f"{name} = {degree}: every degree and count is at least 1")
-    dp = _data_ranks(given, degrees["tp"] * degrees["cp"] * degrees["pp"])
-    number = _whole(given, "micro_batches", 0)
-    batch = _whole(given, "batch", 0)
-    if not number and batch % (dp * degrees["micro_batch"]):
-        raise UsageError(f"dp x micro_batch = {dp * degrees['micro_batch']} does not divide the batch of {batch}")
-    if number and batch and number * dp * degrees["micro_batch"] != batch:
-        raise UsageError(f"dp x micro_batch x micro_batches = {number * dp * degrees['micro_batch']} is not {batch}")
-    number = number or max(1, batch // (dp * degrees["micro_batch"]))
-    configuration = Configuration(
-        dp=dp,
-        micro_batches=number,
-        zero=_whole(given, "zero", 1 if dp * degrees["cp"] > 1 else 0),
-        etp=_whole(given, "etp", 0),
-        schedule=given.get("schedule", "interleaved" if degrees["chunks"] > 1 else "1f1b"),
-        recompute=_recompute(given.get("recompute", "none")),
-        **_partly_recomputed(given),
-        offload=_offload(given.get("offload", "none")),
-        dtype=_precision(dtype),
-        sequence_parallel=_flag(given, "sequence_parallel", default=1),
-        fused_attention=_flag(given, "fused_attention", default=1),
-        gradient_bytes=_number(given, "gradient_bytes", 0.0),
-        tp=degrees["tp"], cp=degrees["cp"], pp=degrees["pp"], ep=degrees["ep"], chunks=degrees["chunks"],
-        micro_batch=degrees["micro_batch"], replicas=degrees["replicas"],
-    )  # fmt: skip
-    if named(configuration.schedule) is None:
-        raise UsageError(f"no schedule is named {configuration.schedule!r}")
-    rule = broken_rule(model, configuration)
-    if rule:
-        raise UsageError(rule)
-    trainer = given.get("trainer", DEFAULT_TRAINER)
+    cells = _cells(row)
+    dtype = _precision(cells.get("dtype", "bf16").lower())
+    model = _model(_key(cells, OF_MODEL))
+    cluster = _cluster(_key(cells, OF_CLUSTER), dtype)
+    degrees = {name: _whole(cells, name, 1, least=1) for name in DEGREES}
+    dp = _data_ranks(cells, degrees["tp"] * degrees["cp"] * degrees["pp"])
+    trainer = cells.get("trainer", DEFAULT_TRAINER)
     profile_named(trainer)
+    schedule = cells.get("schedule", "interleaved" if degrees["chunks"] > 1 else "1f1b")
+    if named(schedule) is None:
+        raise UsageError(f"no schedule is named {schedule!r}")
+    configuration = Configuration(
+        **degrees,
+        dp=dp,
+        micro_batches=_micro_batches(cells, dp * degrees["micro_batch"]),
+        zero=_whole(cells, "zero", 1 if dp * degrees["cp"] > 1 else 0),
+        etp=_whole(cells, "etp"),
+        schedule=schedule,
+        recompute=_word(cells, "recompute", Recompute),
+        **_partly_recomputed(cells),
+        offload=_word(cells, "offload", Offload),
+        dtype=dtype,
+        sequence_parallel=_flag(cells, "sequence_parallel", default=True),
+        fused_attention=_flag(cells, "fused_attention", default=True),
+        gradient_bytes=_number(cells, "gradient_bytes"),
+    )
+    if rule := broken_rule(model, configuration):
+        raise UsageError(rule)
     return Case(model, cluster, configuration, trainer)
 
 
-def _data_ranks(given: Mapping[str, str], ranks: int) -> int:
+def _cells(row: Mapping[str, str]) -> Cells:
+    """Name the cells that are filled by their columns; two columns of the same meaning have to agree."""
+    found: Cells = {}
+    for name, value in row.items():
+        column, text = ALIASES.get(name, name), (value or "").strip()
+        if text and found.setdefault(column, text) != text:
+            raise UsageError(f"{name} = {text}, where another column gives {column} = {found[column]}")
+    return found
+
+
+def _key(cells: Cells, columns: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    return tuple((column, cells[column]) for column in columns if column in cells)
+
+
+@lru_cache(maxsize=1024)
+def _model(key: tuple[tuple[str, str], ...]) -> ModelEntry:
+    """Read the model: by its shape where that is given, else by name or file. Equal models are one object."""
+    cells = dict(key)
+    sequence = _whole(cells, "sequence")
+    if {"layers", "hidden", "heads"} <= cells.keys() and cells.keys() & {"ffn_hidden", "expert_ffn_hidden"}:
+        model = _shaped(cells, sequence)
+    elif "model" in cells:
+        model = model_named(cells["model"], sequence)
+        if "layers" in cells:  # proxies of large models are their first layers
+            layers = _whole(cells, "layers", least=1)
+            kinds = model.layer_order[:layers]
+            model = replace(model, layers=layers, layer_order=kinds, flop_per_token={}, parameters=0)
+        other = [name for name in SIZES if name in cells and _whole(cells, name) != getattr(model, name)]
+        if other:
+            raise UsageError(f"{other[0]} is not that of {model.name}: a shape needs layers, hidden, heads, ffn_hidden")
+    else:
+        raise UsageError("the row names no model and gives no shape", hint="layers, hidden, heads, ffn_hidden")
+    if not model.sequence:
+        raise UsageError("the row gives no sequence length")
+    if missing := missing_sizes(model):
+        raise UsageError(f"{', '.join(missing)}: at least 1")
+    return model
+
+
+def _shaped(cells: Cells, sequence: int) -> ModelEntry:
+    sizes = {name: _whole(cells, name) for name in SHAPE}
+    sizes["kv_heads"] = sizes["kv_heads"] or sizes["heads"]
+    sizes["head_dim"] = sizes["head_dim"] or sizes["hidden"] // max(sizes["heads"], 1)
+    gated, tied = _flag(cells, "gated_ffn", default=True), _flag(cells, "tied_embeddings", default=False)
+    return ModelEntry(cells.get("model", ""), sequence=sequence, gated_ffn=gated, tied_embeddings=tied, **sizes)
+
+
+@lru_cache(maxsize=1024)
+def _cluster(key: tuple[tuple[str, str], ...], dtype: str) -> Cluster:
+    """Read the cluster. Equal clusters are one object."""
+    cells = dict(key)
+    if "device" not in cells:
+        raise UsageError("the row names no device")
+    cluster = of_device(cells["device"], dtype)
+    node = _whole(cells, "node", cluster.devices_per_node, least=1)
+    network_rate = _number(cells, "network") * 1e9
+    return replace(cluster, devices_per_node=node, network_rate=network_rate or cluster.network_rate)
+
+
+def _data_ranks(cells: Cells, ranks: int) -> int:
     """Read dp, or work it out from the devices; `ranks` is what the other axes take."""
-    devices = _whole(given, "devices", 0)
-    if "dp" not in given and devices % ranks:
+    devices = _whole(cells, "devices")
+    if "dp" not in cells and devices % ranks:
         raise UsageError(f"tp x cp x pp = {ranks} does not divide {devices} devices")
-    dp = _whole(given, "dp", max(1, devices // ranks))
-    if dp < 1:
-        raise UsageError(f"dp = {dp}: every degree and count is at least 1")
+    dp = _whole(cells, "dp", max(1, devices // ranks), least=1)
     if devices and dp * ranks != devices:
         raise UsageError(f"dp x tp x cp x pp = {dp * ranks} is not the {devices} devices")
     if dp * ranks > limits.MAX_RANKS:
@@ -170,63 +233,26 @@ def _data_ranks(given: Mapping[str, str], ranks: int) -> int:
     return dp
 
 
-_MODELS: dict[tuple[str, ...], ModelEntry] = {}
+def _micro_batches(cells: Cells, together: int) -> int:
+    """Read how many micro-batches a rank has in a step, or work it out; all ranks of dp have `together` at a time."""
+    number, batch = _whole(cells, "micro_batches"), _whole(cells, "batch")
+    if number and batch and number * together != batch:
+        raise UsageError(f"dp x micro_batch x micro_batches = {number * together} is not {batch}")
+    if not number and batch % together:
+        raise UsageError(f"dp x micro_batch = {together} does not divide the batch of {batch}")
+    return number or max(1, batch // together)
 
 
-def _model(given: Mapping[str, str]) -> ModelEntry:
-    """Read the model: by its shape where that is given, else by name or file. Equal models are one object."""
-    names = ("model", "sequence", *SHAPE, "gated_ffn", "tied_embeddings")
-    key = tuple(given.get(name, "") for name in names)
-    if key not in _MODELS:
-        sequence = _whole(given, "sequence", 0)
-        if {"layers", "hidden", "heads"} <= given.keys() and (given.keys() & {"ffn_hidden", "expert_ffn_hidden"}):
-            sizes: dict[str, Any] = {name: _whole(given, name, 0) for name in SHAPE}
-            sizes["kv_heads"] = sizes["kv_heads"] or sizes["heads"]
-            sizes["head_dim"] = sizes["head_dim"] or sizes["hidden"] // max(sizes["heads"], 1)
-            model = ModelEntry(
-                name=given.get("model", ""),
-                sequence=sequence,
-                gated_ffn=_flag(given, "gated_ffn", default=1),
-                tied_embeddings=_flag(given, "tied_embeddings", default=0),
-                **sizes,
-            )
-        elif "model" in given:
-            model = model_named(given["model"], sequence)
-            if "layers" in given:
-                model = _with_layers(model, _whole(given, "layers", 0))
-        else:
-            raise UsageError("the row names no model and gives no shape", hint="layers, hidden, heads, ffn_hidden")
-        if not model.sequence:
-            raise UsageError("the row gives no sequence length")
-        if missing := missing_sizes(model):
-            raise UsageError(f"{', '.join(missing)}: at least 1")
-        _MODELS[key] = model
-    return _MODELS[key]
-
-
-def _with_layers(model: ModelEntry, layers: int) -> ModelEntry:
-    """Cut a model down to its first layers, as proxies of large ones are run."""
-    if layers < 1:
-        raise UsageError("layers are at least 1")
-    return replace(model, layers=layers, layer_order=model.layer_order[:layers], flop_per_token={}, parameters=0)
-
-
-_CLUSTERS: dict[tuple[str, ...], Cluster] = {}
-
-
-def _cluster(given: Mapping[str, str], dtype: str) -> Cluster:
-    key = (given.get("device", ""), given.get("node", ""), given.get("network", ""), dtype)
-    if key not in _CLUSTERS:
-        if not key[0]:
-            raise UsageError("the row names no device")
-        cluster = of_device(key[0], dtype)
-        node, network = _whole(given, "node", cluster.devices_per_node), _number(given, "network", 0.0)
-        if node < 1:
-            raise UsageError("node is at least 1")
-        if 0 < network < LEAST_NETWORK:
-            raise UsageError(f"network is at least {LEAST_NETWORK:g} GB/s, not {given['network']!r}")
-        _CLUSTERS[key] = replace(cluster, devices_per_node=node, network_rate=network * 1e9 or cluster.network_rate)
-    return _CLUSTERS[key]
+def _partly_recomputed(cells: Cells) -> dict[str, int]:
+    """Read which layers are recomputed, in our words or in Megatron's."""
+    layers, group = _whole(cells, "recompute_layers"), _whole(cells, "recompute_group", 1)
+    method, number = cells.get("recompute_method", ""), _whole(cells, "recompute_num_layers")
+    if method not in ("", "block", "uniform") or (number and not method):
+        raise UsageError(f"recompute_method is block or uniform, not {method!r}")
+    return {
+        "recompute_layers": number if method == "block" else layers,
+        "recompute_group": max(number, 1) if method == "uniform" else group,
+    }
 
 
 def _precision(dtype: str) -> str:
@@ -238,112 +264,37 @@ def _precision(dtype: str) -> str:
     return {"bfloat16": "bf16", "amp_bf16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype, dtype)
 
 
-def _recompute(word: str) -> Recompute:
-    first = word.lower().split()[0]
-    if first not in list(Recompute):
-        raise UsageError(f"recompute is none, selective or full, not {word!r}")
-    return Recompute(first)
+def _word(cells: Cells, name: str, kind: type[Word]) -> Word:
+    """Read one of several words; sources write more behind it, such as `selective core_attn`."""
+    words = [str(word) for word in kind]
+    first = cells.get(name, "none").lower().split()[0]
+    if first not in words:
+        raise UsageError(f"{name} is {', '.join(words[:-1])} or {words[-1]}, not {cells[name]!r}")
+    return kind(first)
 
 
-def _partly_recomputed(given: Mapping[str, str]) -> dict[str, int]:
-    """Read which layers are recomputed, in our words or in Megatron's."""
-    layers, group = _whole(given, "recompute_layers", 0), _whole(given, "recompute_group", 1)
-    method, number = given.get("recompute_method", ""), _whole(given, "recompute_num_layers", 0)
-    if method not in ("", "block", "uniform") or (number and not method):
-        raise UsageError(f"recompute_method is block or uniform, not {method!r}")
-    return {
-        "recompute_layers": number if method == "block" else layers,
-        "recompute_group": max(number, 1) if method == "uniform" else group,
-    }
+def _flag(cells: Cells, name: str, *, default: bool) -> bool:
+    text = cells.get(name, str(default)).lower()
+    if text not in TRUTH:
+        raise UsageError(f"{name} is 1 or 0, not {cells[name]!r}")
+    return TRUTH[text]
 
 
-def _offload(word: str) -> Offload:
-    if word.lower() not in list(Offload):
-        raise UsageError(f"offload is none or optimizer, not {word!r}")
-    return Offload(word.lower())
-
-
-def _number(given: Mapping[str, str], name: str, default: float) -> float:
+def _number(cells: Cells, name: str, default: float = 0.0, most: int = limits.COUNT.high) -> float:
+    text = cells.get(name, "")
     try:
-        value = float(given.get(name, default))
+        value = float(text or default)
     except ValueError:
-        raise UsageError(f"{name} is a number, not {given[name]!r}") from None
-    if not math.isfinite(value) or value < 0:
-        raise UsageError(f"{name} is a finite number of at least 0, not {given[name]!r}")
-    if value > limits.COUNT.high:
-        raise UsageError(f"{name} is at most {limits.COUNT.high}, not {given[name][:24]}")
+        raise UsageError(f"{name} is a number, not {text[:24]!r}") from None
+    if not 0 <= value <= most:  # nor is it NaN
+        raise UsageError(f"{name} is a finite number from 0 to {most}, not {text[:24]!r}")
     return value
 
 
-def _flag(given: Mapping[str, str], name: str, *, default: int) -> bool:
-    value = _whole(given, name, default)
-    if value > 1:
-        raise UsageError(f"{name} is 1 or 0, not {given[name]!r}")
-    return value == 1
-
-
-def _whole(given: Mapping[str, str], name: str, default: int) -> int:
-    truth = {"true": "1", "false": "0"}
-    text = truth.get(given.get(name, "").lower())
-    value = float(text) if text is not None else _number(given, name, default)
+def _whole(cells: Cells, name: str, default: int = 0, least: int = 0) -> int:
+    value = _number(cells, name, default, MAX_WHOLE)
     if value != int(value):
-        raise UsageError(f"{name} is a whole number, not {given[name]!r}")
-    if value > MAX_WHOLE:
-        raise UsageError(f"{name} is at most {MAX_WHOLE}, not {given[name][:24]}")
+        raise UsageError(f"{name} is a whole number, not {cells[name]!r}")
+    if value < least:
+        raise UsageError(f"{name} = {value:.0f}: every degree and count is at least 1")
     return int(value)
-
-
-# The table's file: rows of a CSV file, and the same rows with their predictions beside them.
-
-GIVEN = (
-    "step_ns", "step_low_ns", "step_high_ns", "tokens_per_second", "tokens_per_second_low", "tokens_per_second_high",
-    "tokens_per_second_device", "mfu_fraction", "memory_bytes", "memory_low_bytes", "memory_high_bytes", "fits",
-    "fit_probability", "compute_ns", "exposed_tp_ns", "exposed_dp_ns", "exposed_cp_ns", "exposed_ep_ns", "bubble_ns",
-    "optimizer_ns", "fixed_ns", "stall_fraction", "expected_step_ns", "host_bytes", "error",
-)  # fmt: skip
-"""Columns that a prediction adds."""
-
-
-def read_rows(file: TextIO) -> tuple[list[str], list[dict[str, str]]]:
-    """Read a CSV file: its columns and its rows."""
-    columns, rows = csv_rows(file, "table")
-    known = {*COLUMNS, *ALIASES}
-    if not known & set(columns):
-        raise UsageError(f"the table has none of the columns {', '.join(list(COLUMNS)[:6])}, ...")
-    return columns, rows
-
-
-def write_rows(
-    file: TextIO, columns: Sequence[str], rows: Sequence[Mapping[str, str]], found: Sequence[Prediction | str]
-) -> None:
-    """Write the rows with the columns of `GIVEN` beside them; a column of that name in the input is replaced."""
-    kept = [column for column in columns if column not in GIVEN]
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([csv_cell(column) for column in (*kept, *GIVEN)])
-    for row, prediction in zip(rows, found, strict=True):
-        writer.writerow([csv_cell(text) for text in (*(row[column] for column in kept), *_values(prediction))])
-
-
-def _values(p: Prediction | str) -> list[str]:
-    if isinstance(p, str):
-        return [""] * (len(GIVEN) - 1) + [p]
-    c = p.configuration
-    values = (
-        p.step_ns, p.step_low_ns, p.step_high_ns, p.tokens_per_second, p.tokens_per_second * p.step_ns / p.step_high_ns,
-        p.tokens_per_second * p.step_ns / p.step_low_ns, p.tokens_per_second / c.devices,
-    )  # fmt: skip
-    rest = [p.compute_ns, *(p.exposed_ns.get(axis, 0.0) for axis in ("tp", "dp", "cp", "ep"))]
-    rest += [p.bubble_ns, p.optimizer_ns, p.fixed_ns]
-    memory = (p.footprint.total_bytes, p.memory_low_bytes, p.memory_high_bytes)
-    return [
-        *(f"{value:.0f}" for value in values),
-        f"{p.mfu:.5f}",
-        *(f"{value:.0f}" for value in memory),
-        str(int(p.fit_probability >= 0.5)),
-        f"{p.fit_probability:.3f}",
-        *(f"{value:.0f}" for value in rest),
-        f"{p.stall_fraction:.3f}",
-        f"{p.expected_step_ns:.0f}",
-        f"{p.host_bytes:.0f}",
-        "",
-    ]
