@@ -67,6 +67,16 @@ def test_megatron() -> None:
     assert "--num-layers 8 --hidden-size 1024" in text
 
 
+def test_embedding_and_head_count_as_layers_where_only_then_stages_are_even() -> None:
+    """The way Llama-3-405B is run: 126 layers, the embedding and the head on 64 stages of two."""
+    model = model_named("Llama-3-405B", 8192)
+    each = Configuration(tp=8, cp=2, pp=8, chunks=8, schedule="interleaved", micro_batches=64, zero=1)
+    words = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
+    assert words in command("megatron", model, each)
+    assert words not in command("megatron", model, replace(each, chunks=9, pp=7, micro_batches=63))
+    assert command_or_reason("usp-prof", LLAMA_8B, replace(each, cp=1, micro_batch=1)).startswith("# usp-prof cannot")
+
+
 def test_megatrons_zero_3_is_its_own_fsdp_without_a_pipeline() -> None:
     text = command("megatron", LLAMA_8B, Configuration(dp=8, zero=3))
     assert "--use-megatron-fsdp --use-distributed-optimizer" in text

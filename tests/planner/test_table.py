@@ -8,9 +8,12 @@ import pytest
 
 from usp_prof.cli.app import main
 from usp_prof.cli.plan_text import GIVEN
+from usp_prof.model.configuration import SCHEDULES
 from usp_prof.model.errors import UspProfError
 from usp_prof.planner.predict import Prediction
+from usp_prof.planner.stages import ranks_of
 from usp_prof.planner.table import COLUMNS, predict_table, read_rows, understood
+from usp_prof.schedule import Schedule
 
 ROW = {
     "model": "Llama-3-8B", "sequence": "8192", "device": "H100", "devices": "16", "tp": "8", "micro_batch": "1",
@@ -72,7 +75,7 @@ def test_a_shape_needs_no_name() -> None:
         ({"pp": "2", "tp": "4", "schedule": "zb-h1", "chunks": "2"}, "zb-h1 has one stage on each rank, not 2"),
         ({"pp": "2", "tp": "4", "schedule": "1f1b", "chunks": "4"}, "1f1b has one stage on each rank, not 4"),
         ({"pp": "2", "tp": "4", "schedule": "zbv", "chunks": "4"}, "zbv has two stages on each rank, not 4"),
-        ({"pp": "2", "tp": "4", "schedule": "zbv", "layers": "3"}, "2 x 2 stages are more than the 3 layers"),
+        ({"pp": "2", "tp": "4", "schedule": "zbv", "layers": "1"}, "2 x 2 stages are more than the 1 layers"),
     ],
 )
 def test_what_is_impossible_is_refused(change: dict[str, str], sentence: str) -> None:
@@ -91,6 +94,19 @@ def test_what_is_impossible_is_refused(change: dict[str, str], sentence: str) ->
 def test_layers_are_recomputed_in_our_words_or_in_megatrons(words: dict[str, str], layers: int, group: int) -> None:
     found = understood({**ROW, "recompute": "full", **words}).configuration
     assert (found.recompute_layers, found.recompute_group) == (layers, group)
+
+
+def test_a_pipeline_may_hold_embedding_and_head_on_stages_of_their_own() -> None:
+    """Llama-3-405B on GB200 as its maker runs it: 126 layers on 16 x 8 stages. The outermost ranks hold one less."""
+    row = {
+        "model": "Llama-3-405B", "sequence": "8192", "device": "GB200", "tp": "4", "pp": "16", "vpp": "8",
+        "devices": "256", "mbs": "1", "gbs": "1536", "precision": "fp8",
+    }  # fmt: skip
+    (found,) = predict_table([row])
+    assert isinstance(found, Prediction)
+    assert ranks_of(126, 16, 8, SCHEDULES.index(Schedule.INTERLEAVED), 384, uneven=False, head=0.0)[0] == (
+        7, *[8] * 14, 7,
+    )  # fmt: skip
 
 
 def test_an_offloaded_optimizer_leaves_the_device_for_its_host() -> None:

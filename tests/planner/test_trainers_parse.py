@@ -68,6 +68,7 @@ def value_of(words: list[str], kind: Any) -> Any:
         (LLAMA_8B, replace(FULL, recompute_layers=3)),
         (LLAMA_8B, replace(FULL, recompute_group=4)),
         (LLAMA_8B, replace(FULL, offload=Offload.OPTIMIZER)),
+        (model_named("Llama-3-405B", 8192), replace(FULL, tp=8, pp=8, chunks=8, schedule="interleaved")),
         (LLAMA_8B, Configuration(tp=8, offload=Offload.OPTIMIZER, dtype="fp8")),
         (EXPERTS, Configuration(dp=4, tp=2, ep=4, zero=1)),
         (model_named("Qwen3-30B-A3B", 4096), Configuration(dp=8, tp=4, ep=8, zero=1)),

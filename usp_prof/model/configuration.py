@@ -83,6 +83,13 @@ class Configuration:
         """Over how many ranks a parameter outside the experts is sharded, where ZeRO shards it."""
         return self.dp * self.cp // self.replicas
 
+    @property
+    def stages(self) -> int:
+        """How many stages its pipeline has; V-shaped schedules always have two on each rank."""
+        schedule = named(self.schedule)
+        is_folded = schedule is not None and schedule.traits.is_v_shaped and self.pp > 1
+        return self.pp * (2 if is_folded else self.chunks)
+
     def __str__(self) -> str:
         """Write it as a person would: only what is not the default."""
         axes = [f"{name}{size}" for name, size in self.degrees().items() if size > 1] or ["1 device"]
@@ -110,6 +117,8 @@ SCHEDULES = tuple(Schedule)
 RECOMPUTES = tuple(Recompute)
 NONE, SELECTIVE, FULL = range(3)
 """Places in `RECOMPUTES`."""
+ENDS = 2
+"""The embedding and the head: beside layers, what a pipeline is cut into."""
 IS_LOOPED = np.array([schedule.traits.is_looped for schedule in SCHEDULES])
 IS_V_SHAPED = np.array([schedule.traits.is_v_shaped for schedule in SCHEDULES])
 
@@ -257,7 +266,9 @@ def _rules_of_stages(model: ModelEntry, c: Columns, say: Configuration) -> Itera
     yield refused, f"{say.schedule} has {has} on each rank, not {say.chunks}"
     stages = c.pp * c.stages_of_rank
     of_rank = int(np.ravel(c.stages_of_rank)[0])
-    yield stages > model.layers, f"{say.pp} x {of_rank} stages are more than the {model.layers} layers"
+    # Megatron and torchtitan may count the embedding and the head as a layer each: they are then stages of their own.
+    too_many = stages > model.layers + ENDS
+    yield too_many, f"{say.pp} x {of_rank} stages are more than the {model.layers} layers, embedding and head"
 
 
 def _rules_of_recomputation(model: ModelEntry, c: Columns, say: Configuration) -> Iterator[tuple[Column, str]]:

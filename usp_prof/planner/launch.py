@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from usp_prof.model.configuration import Offload, Recompute
+from usp_prof.model.configuration import ENDS, Offload, Recompute
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.schedule import Schedule, named
 
@@ -82,13 +82,13 @@ def _own_rules(model: ModelEntry, c: Configuration) -> Rules:
     """Give what it refuses."""
     yield not preset(model), f"the model is none of its presets ({', '.join(PRESETS)}): give it a config.json"
     yield c.dtype not in OWN_DTYPES, f"it has no {c.dtype}"
-    without_sequence_parallelism = c.tp > 1 and not c.sequence_parallel
-    yield bool(model.experts) and without_sequence_parallelism, "experts with tp need sequence parallelism"
+    yield model.experts > 0 and c.tp > 1 and not c.sequence_parallel, "experts with tp need sequence parallelism"
     yield not c.fused_attention, "its attention is always fused"
     yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
     some = c.recompute_layers > 0 or c.recompute_group > 1
     yield some, "it recomputes all layers of a stage, one at a time"
     yield c.etp > 1, "it does not divide experts by tp"
+    yield c.stages > model.layers, f"each of its {c.stages} stages needs one of the {model.layers} layers"
 
 
 # torchtitan 0.3: its options (config/configs.py and manager.py), and what it cannot run.
@@ -99,8 +99,6 @@ TORCHTITAN_CONFIGS = {
     "Llama-3-405B": ("llama3", "llama3_405b", Recompute.FULL),
 }
 """Module, configuration and its recomputation of its own models; what it recomputes is no option."""
-OUTSIDE_OF_LAYERS = 2
-"""The embedding and the head, which it counts as a layer each when it cuts stages."""
 
 
 def _torchtitan_words(model: ModelEntry, c: Configuration) -> list[str]:
@@ -133,7 +131,8 @@ def _torchtitan_pipeline(model: ModelEntry, c: Configuration) -> list[str]:
         f"--parallelism.pipeline_parallel_microbatch_size {c.micro_batch}",
     ]
     if schedule.traits.is_looped:
-        layers = -(-(model.layers + OUTSIDE_OF_LAYERS) // (c.pp * c.chunks))
+        # It counts embedding and head as a layer each.
+        layers = -(-(model.layers + ENDS) // c.stages)
         found.append(f"--parallelism.pipeline_parallel_layers_per_stage {layers}")
     return found
 
@@ -187,8 +186,9 @@ PLAIN_FORMS = ("full", "dense", "mixture")
 
 def _megatron_words(model: ModelEntry, c: Configuration) -> list[str]:
     """Give the command, option by option."""
+    # Its own checks: one connection for overlap with tp or cp, more of them for its FSDP.
     found = [
-        f"CUDA_DEVICE_MAX_CONNECTIONS={_megatron_connections(c)} {torchrun(c)} pretrain_gpt.py",
+        f"CUDA_DEVICE_MAX_CONNECTIONS={8 if c.zero > 1 else 1} {torchrun(c)} pretrain_gpt.py",
         *_megatron_model(model),
         f"--tensor-model-parallel-size {c.tp} --pipeline-model-parallel-size {c.pp}",
         f"--context-parallel-size {c.cp} --micro-batch-size {c.micro_batch} --global-batch-size {c.batch}",
@@ -201,6 +201,8 @@ def _megatron_words(model: ModelEntry, c: Configuration) -> list[str]:
         found += ["--use-distributed-optimizer" if c.zero == 0 else "", MEGATRON_OFFLOADED]
     if c.chunks > 1:
         found.append(f"--num-virtual-stages-per-pipeline-rank {c.chunks}")
+    if model.layers % c.stages:
+        found.append("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split")
     if model.experts:
         found.append(f"--expert-model-parallel-size {c.ep} --expert-tensor-parallel-size {_megatron_tp_of_experts(c)}")
     found += [_megatron_recomputation(c), MEGATRON_PRECISION[c.dtype]]
@@ -217,11 +219,6 @@ def _megatron_recomputation(c: Configuration) -> str:
         return granularity
     method, layers = ("block", c.recompute_layers) if c.recompute_layers else ("uniform", c.recompute_group)
     return f"{granularity} --recompute-method {method} --recompute-num-layers {layers}"
-
-
-def _megatron_connections(c: Configuration) -> int:
-    """Its own checks: one connection for overlap with tp or cp, more of them for its FSDP."""
-    return 8 if c.zero > 1 else 1
 
 
 def _megatron_tp_of_experts(c: Configuration) -> int:
@@ -264,8 +261,8 @@ def _megatron_rules(model: ModelEntry, c: Configuration) -> Rules:
     yield not is_plain, "layers that differ, or are not plain attention, need a script of their own"
     yield 0 < model.moe_layers < model.layers, "experts in some of the layers only need --moe-layer-freq"
     yield named(c.schedule) not in MEGATRON_SCHEDULES, f"it has no schedule {c.schedule}"
-    stages = c.pp * c.chunks
-    yield model.layers % stages != 0, f"its {stages} stages must divide the {model.layers} layers"
+    is_uneven = model.layers % c.stages != 0 and (model.layers + ENDS) % c.stages != 0
+    yield is_uneven, f"its {c.stages} stages must divide the {model.layers} layers, or these with embedding and head"
     yield c.zero > 1 and c.pp > 1, f"ZeRO-{c.zero} is its FSDP, which is not run with a pipeline here"
     yield c.replicas > 1, "hybrid sharding needs its own sharding strategy between replicas"
     is_offloaded = c.offload is Offload.OPTIMIZER

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from usp_prof import limits
 from usp_prof.contract import ModelEntry
@@ -201,7 +201,7 @@ def _model(key: tuple[tuple[str, str], ...]) -> ModelEntry:
 
 
 def _shaped(cells: Cells, sequence: int) -> ModelEntry:
-    sizes = {name: _whole(cells, name) for name in SHAPE}
+    sizes: dict[str, Any] = {name: _whole(cells, name) for name in SHAPE}
     sizes["kv_heads"] = sizes["kv_heads"] or sizes["heads"]
     sizes["head_dim"] = sizes["head_dim"] or sizes["hidden"] // max(sizes["heads"], 1)
     gated, tied = _flag(cells, "gated_ffn", default=True), _flag(cells, "tied_embeddings", default=False)
