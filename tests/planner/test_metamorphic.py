@@ -164,6 +164,21 @@ def test_recomputation_costs_time_and_saves_memory(model: str, trainer: str, eac
 
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations())
+def test_attention_that_is_not_fused_is_never_faster_nor_leaner(model: str, trainer: str, each: Configuration) -> None:
+    legal(model, each)
+    # nanotron has no rows without a fused kernel: its constants of them are the defaults.
+    profile = replace(
+        PROFILES[trainer], unfused_scale=max(PROFILES[trainer].rest_scale, PROFILES[trainer].unfused_scale)
+    )
+    c = cases(each, replace(each, fused_attention=False), model=MODELS[model], profile=replace(profile, stall=0.0))
+    fused, unfused = step(c).compute
+    assert longer_or_equal(unfused, fused)
+    activations = memory.fullest(memory.of_stages(c))["activation_bytes"]
+    assert longer_or_equal(activations[1], activations[0])
+
+
+@settings(max_examples=50)
+@given(MODEL, TRAINER, configurations())
 def test_every_part_is_finite_and_none_is_negative(model: str, trainer: str, each: Configuration) -> None:
     legal(model, each)
     found = steps(model, trainer, each)

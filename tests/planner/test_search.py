@@ -76,3 +76,29 @@ def test_pinned_knobs_are_the_only_ones_tried(pinned: dict[str, object]) -> None
     found = configurations(Question(PLAIN, MACHINE, devices=8, batch=32, pinned=pinned))
     assert found
     assert all(getattr(each, name) == value for each in found for name, value in pinned.items())
+
+
+@pytest.mark.parametrize(
+    ("batch", "pinned", "nearest"),
+    [
+        (32, {"tp": 3}, "tp 2 or 4"),
+        (32, {"pp": 5}, "pp 4 or 8"),
+        (32, {"ep": 3}, "ep 2 or 4"),
+        (32, {"tp": 2, "pp": 2, "dp": 8}, "dp 2"),
+        (33, {"dp": 8}, "batch 32 or 40"),
+        (6, {"dp": 4, "micro_batch": 2}, "batch 8"),
+        (32, {"tp": 3, "pp": 3}, ""),
+    ],
+)
+def test_an_impossible_question_is_answered_by_the_nearest_that_is_legal(
+    batch: int, pinned: dict[str, int], nearest: str
+) -> None:
+    question = Question(EXPERTS, MACHINE, devices=8, batch=batch, pinned=pinned)
+    with pytest.raises(UsageError) as raised:
+        search(question)
+    assert raised.value.hint == (f"{nearest} would do" if nearest else "choose other devices, or pin less")
+    name, *values = nearest.replace("or", "").split() or [""]
+    for value in map(int, values):
+        others = {other: pin for other, pin in pinned.items() if other != name}
+        legal = replace(question, batch=value) if name == "batch" else replace(question, pinned=others | {name: value})
+        assert configurations(legal)

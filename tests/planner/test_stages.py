@@ -1,10 +1,13 @@
 """Does each trainer deal its layers to stages as it does in truth?"""
 
+from dataclasses import replace
+
 import pytest
-from planned import cases
+from planned import EXPERTS, cases
 
 from usp_prof.model.configuration import Configuration
-from usp_prof.planner.stages import by_cost, stages_of
+from usp_prof.model.shape import shape_of
+from usp_prof.planner.stages import by_cost, head_cost, stages_of
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.whatif.layout import in_flight
 
@@ -14,6 +17,12 @@ def test_by_cost_the_stage_with_the_head_has_fewer_layers() -> None:
     assert by_cost(8, 2, 4.0) == (7, 1)
     assert by_cost(8, 2, 0.0) == (5, 3)
     assert sum(by_cost(32, 16, 2.5)) == 32
+
+
+def test_the_head_is_weighed_against_the_experts_that_a_token_meets() -> None:
+    """Of 2 x 2,048 inner channels a token; without them it counted as many layers, and the first rank held too many."""
+    dense = replace(EXPERTS, experts=0, experts_per_token=0, expert_ffn_hidden=0, ffn_hidden=2 * 2048)
+    assert head_cost(shape_of(EXPERTS)) == pytest.approx(float(head_cost(shape_of(dense))), rel=1e-2)
 
 
 def test_the_first_rank_keeps_as_many_micro_batches_as_there_are_stages() -> None:

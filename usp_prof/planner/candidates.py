@@ -48,6 +48,9 @@ PINNABLE = (
     "replicas", "sequence_parallel", "recompute_layers", "recompute_group", "offload",
 )  # fmt: skip
 """Knobs that a question may hold fast."""
+COUNTS = ("dp", "tp", "cp", "pp", "ep", "micro_batch", "micro_batches", "chunks")
+MOST_TRIED = 4
+"""Batches on either side that are looked at for one that is legal."""
 
 
 def legal(question: Question) -> Columns:
@@ -90,6 +93,34 @@ def legal(question: Question) -> Columns:
         if name in pinned:
             keep &= getattr(columns, name) == pinned[name]
     return rows_of(columns, np.flatnonzero(keep))
+
+
+def nearest_legal(question: Question) -> str:
+    """Name what would make a question legal: other batches, or other values of one pinned knob; empty: neither."""
+    pinned = question.pinned
+    # What all ranks of dp have at a time divides a batch; 0 is a multiple of any.
+    rows = _degrees(replace(question, batch=0))
+    for place, name in enumerate(("dp", "tp", "cp", "pp")):
+        rows = rows[rows[:, place] == pinned.get(name, rows[:, place])]
+    together = np.unique(rows[:, 0] * rows[:, 4])
+    smaller = np.unique(question.batch // together * together)[::-1]
+    larger = np.unique((question.batch // together + 1) * together)
+    batches = [batch for side in (smaller, larger) for batch in side.tolist()[:MOST_TRIED] if batch]
+    found = [batch for batch in batches if len(legal(replace(question, batch=batch)).dp)]
+    if found:
+        return f"batch {_around(np.unique(found), question.batch)}"
+    for name in [name for name in COUNTS if name in pinned]:
+        others = {other: value for other, value in pinned.items() if other != name}
+        values = np.unique(getattr(legal(replace(question, pinned=others)), name))
+        if values.size:
+            return f"{name} {_around(values, pinned[name])}"
+    return ""
+
+
+def _around(values: NDArray[np.int64], wanted: int) -> str:
+    """Name the nearest value below, and above."""
+    below, above = values[values < wanted], values[values > wanted]
+    return " or ".join(str(value) for value in (*below[-1:], *above[:1]))
 
 
 def _degrees(question: Question) -> NDArray[np.int64]:

@@ -111,13 +111,11 @@ def core_time(c: Cases) -> Column:
     block = s.sequence / (2 * c.cp)
     short = np.where(c.cp > 1, (block + SHORT_BLOCK) / block, 1.0)
     merged = (c.cp - 1) * MERGE_PASSES * c.tokens * s.query / c.tp * c.width / c.machine.memory_rate
-    fused = flops / (c.machine.core_peak * c.machine.efficiency * c.profile.core_share) * short + merged
+    once = flops / (c.machine.core_peak * c.machine.efficiency * c.profile.core_share) * short
     scores = c.tokens * s.sequence * s.heads / c.tp * 2 * SCORE_PASSES / c.machine.memory_rate
-    unfused = (
-        2 * flops / (c.machine.core_peak * c.machine.efficiency * c.profile.core_share)
-        + scores * c.profile.unfused_scale
-    )
-    return np.where(c.fused_attention, fused, unfused)
+    # Unfused, the half above the diagonal is computed too.
+    each = np.where(c.fused_attention, once, 2 * once + scores * c.profile.unfused_scale)
+    return np.asarray(each + merged)
 
 
 def elementwise(c: Cases) -> Column:

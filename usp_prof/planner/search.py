@@ -22,7 +22,7 @@ from usp_prof.model.configuration import (
 from usp_prof.model.errors import UsageError
 from usp_prof.model.shape import shape_of
 from usp_prof.planner import candidates
-from usp_prof.planner.candidates import joined, legal, needs, refined
+from usp_prof.planner.candidates import joined, legal, nearest_legal, needs, refined
 from usp_prof.planner.cases import cases_of, machine_of, with_columns
 from usp_prof.planner.choice import Barred, barred
 from usp_prof.planner.cluster import of_device
@@ -115,9 +115,10 @@ def search(question: Question, progress: Callable[[int, int], None] | None = Non
     columns = legal(question)
     tried = len(columns.dp)
     if not tried:
+        nearest = nearest_legal(question)
         raise UsageError(
             f"no legal configuration spreads {question.batch} sequences over {question.devices} devices",
-            hint="choose a batch that the number of devices divides, other devices, or pin less",
+            hint=f"{nearest} would do" if nearest else "choose other devices, or pin less",
         )
     cases = with_columns(shape_of(question.model), machine_of(question.cluster), question.profile, columns)
     stages, room = stages_of(cases), question.cluster.room_bytes

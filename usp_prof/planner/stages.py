@@ -64,8 +64,9 @@ def stages_of(c: Cases) -> Stages:
 
 
 def head_cost(s: Model) -> Column:
-    """Give the head's weights over a layer's: what dealing layers out by cost counts it as."""
-    layer = s.attention_in + s.attention_out + s.matrices * s.hidden * s.dense_width
+    """Give the head's weights over those that a token meets in a layer: what dealing layers out by cost goes by."""
+    inner = s.dense_width + s.mixed * s.experts_per_token * s.expert_width
+    layer = s.attention_in + s.attention_out + s.matrices * s.hidden * inner
     return np.asarray(s.vocabulary * s.hidden / layer)
 
 
