@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from usp_prof.charts import inputs
-from usp_prof.charts.levels import Slices, levels
+from usp_prof.report.sections.timeline import Slices, levels
 
 _ROWS = np.array([0, 1, 0, 1], np.int64)
 _START = np.array([0, 10, 120, 130], np.int64) * 1_000_000

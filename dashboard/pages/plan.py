@@ -11,9 +11,8 @@ import streamlit as st
 
 from .. import data, state
 from ..components.blocks import folded, show, verdict
-from ..components.configuration import draw_configuration
 from ..components.download import data_table
-from ..components.question import ask_question
+from ..components.question import ask_question, draw_configuration
 from ..engine import (
     GRID_AXES,
     TRAINERS,

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.charts.levels import Slices, coarsen, levels
+from usp_prof.report.sections.timeline import Slices, coarsen, levels
 
 one = st.tuples(st.integers(0, 3), st.integers(0, 1000), st.integers(1, 60), st.integers(0, 2), st.integers(0, 5))
 

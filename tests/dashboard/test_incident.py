@@ -14,7 +14,7 @@ from dashboard import data
 from dashboard.answers import incident
 from dashboard.answers.verdicts import first_notable
 from dashboard.components.findings import shown_at
-from dashboard.components.incident import commands
+from dashboard.pages.overview import commands
 from dashboard.state import View
 from usp_prof.charts.inputs import TimelineSlices
 from usp_prof.model.selection import EVERYTHING

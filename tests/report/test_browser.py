@@ -12,9 +12,9 @@ from chart_samples import SAMPLES
 from papers import HOSTILE, document
 
 from usp_prof.charts.inputs import TimelineSlices
-from usp_prof.charts.levels import Slices, levels
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn
+from usp_prof.report.sections.timeline import Slices, levels
 from usp_prof.report.writers import webpage
 
 if TYPE_CHECKING:

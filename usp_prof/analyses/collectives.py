@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.analyses.result import Listing
+    from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
@@ -99,12 +100,12 @@ class Kind:
 class Points:
     """Each complete call of known size, for a chart of bandwidth over size."""
 
-    bytes: NDArray[np.int64]
-    transfer_ns: NDArray[np.int64]
-    busbw: NDArray[np.float64]
+    bytes: Ints
+    transfer_ns: Ints
+    busbw: Floats
     axis: NDArray[np.object_]
     op: NDArray[np.object_]
-    inter_node: NDArray[np.bool_]
+    inter_node: Flags
     group: NDArray[np.object_]
 
 
@@ -204,7 +205,7 @@ def _measured(tables: TableSet, selection: Selection) -> CollectivesResult:
     )
 
 
-def bus_bandwidth(calls: Columns) -> NDArray[np.float64]:
+def bus_bandwidth(calls: Columns) -> Floats:
     """Give each call's bus bandwidth; NaN where size or transfer are not known."""
     op, names = calls.codes("op")
     sizes = calls["group_size"]
@@ -217,7 +218,7 @@ def bus_bandwidth(calls: Columns) -> NDArray[np.float64]:
     return np.where(known, calls["bytes"] / time * factor, np.nan)
 
 
-def _kinds(calls: Columns, busbw: NDArray[np.float64], peak: float) -> tuple[Kind, ...]:
+def _kinds(calls: Columns, busbw: Floats, peak: float) -> tuple[Kind, ...]:
     if not len(calls):
         return ()
     size = np.where(calls["bytes"] > 0, 2 ** np.ceil(np.log2(np.maximum(calls["bytes"], 1))).astype(np.int64), -1)
@@ -268,7 +269,7 @@ def _waiting_values(waiting: Waiting) -> list[Value]:
     return found
 
 
-def _bandwidth_values(points: Points, rows: NDArray[np.bool_], dims: Dims) -> list[Value]:
+def _bandwidth_values(points: Points, rows: Flags, dims: Dims) -> list[Value]:
     if not rows.any():
         return []
     algbw = points.bytes[rows] / points.transfer_ns[rows] * 1e9

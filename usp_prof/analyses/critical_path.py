@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.analyses.measures.partition import Partition
+    from usp_prof.columns.arrays import Ints
     from usp_prof.columns.intervals import Intervals
     from usp_prof.tables.clock import Clock
     from usp_prof.tables.table_set import TableSet
 
-    Int = NDArray[np.int64]
+    Int = Ints
 
 
 # The walk: from the last end back to the begin.

@@ -24,13 +24,12 @@ from usp_prof.model.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
 
     from usp_prof.analyses.result import Listing
+    from usp_prof.columns.arrays import Ints
     from usp_prof.model.memory_snapshot import MemorySnapshot
     from usp_prof.tables.table_set import TableSet
 
-    Ints = NDArray[np.int64]
 
 PEAK_MEMORY = Metric(
     "peak_memory", Unit.BYTES, Better.LOWER, "Peak memory",
@@ -242,7 +241,7 @@ def _of_no_rank(snapshot: MemorySnapshot) -> HealthRow:
     return HealthRow("snapshot_of_no_rank", Severity.INFO, detail=detail)
 
 
-def line_of(tables: TableSet, rank: int) -> dict[str, NDArray[np.int64]]:
+def line_of(tables: TableSet, rank: int) -> dict[str, Ints]:
     """Give one rank's memory after each allocator event, on its own clock."""
     rows = device_rows(tables, rank)
     return {name: rows[name] for name in ("start_ns", "step", "bytes", "allocated_bytes", "reserved_bytes")}

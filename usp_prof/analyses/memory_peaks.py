@@ -11,13 +11,11 @@ import numpy as np
 from usp_prof.columns.intervals import time_of
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.intervals import Intervals
     from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
-    Ints = NDArray[np.int64]
 
 EARLIER = "before the recording"
 _OPTIMIZER = re.compile(r"^Optimizer\.step|^train::optimizer\b")
@@ -55,7 +53,7 @@ def device_rows(tables: TableSet, rank: int) -> Columns:
     return memory.take(memory["device_type"] == int(has_device(tables, rank)))
 
 
-def peak(tables: TableSet, rank: int, rows: Columns, inside: NDArray[np.bool_]) -> Peak | None:
+def peak(tables: TableSet, rank: int, rows: Columns, inside: Flags) -> Peak | None:
     """Find the peak among the selected events; `None` when there are none, or no totals."""
     total = np.where(inside, rows["allocated_bytes"], -1)
     if not len(total) or total.max() < 0:

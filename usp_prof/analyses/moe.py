@@ -22,8 +22,8 @@ from usp_prof.model.topology import Axis
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Floats
     from usp_prof.tables.table_set import TableSet
 
 MOE_IMBALANCE = Metric(
@@ -181,13 +181,13 @@ def _experts(tables: TableSet, groups: list[tuple[int, ...]], selection: Selecti
     return sums
 
 
-def _counted(tables: TableSet, rank: int, selection: Selection) -> NDArray[np.float64]:
+def _counted(tables: TableSet, rank: int, selection: Selection) -> Floats:
     """Give the tokens of each expert of one rank per step; empty where marks do not count them alike."""
     loads = host_marks(tables, rank, selection, "ep").of("load")
     counts = [[int(number) for number in text.split(",") if number.isdigit()] for text in loads.word("experts")]
     if not counts or not counts[0] or len({len(row) for row in counts}) != 1:
         return np.zeros(0)
-    total: NDArray[np.float64] = np.asarray(counts, np.float64).sum(axis=0)
+    total: Floats = np.asarray(counts, np.float64).sum(axis=0)
     return total / step_count(tables, rank, selection)
 
 

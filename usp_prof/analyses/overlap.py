@@ -16,9 +16,9 @@ from usp_prof.model.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
 
     from usp_prof.analyses.measures.partition import Partition
+    from usp_prof.columns.arrays import Ints
     from usp_prof.model.health import HealthRow
     from usp_prof.tables.table_set import TableSet
 
@@ -74,7 +74,7 @@ class OverlapResult:
     hiders: tuple[Hider, ...]
     notes: tuple[HealthRow, ...] = ()
 
-    def hideable(self, axis: int | None = None) -> NDArray[np.int64]:
+    def hideable(self, axis: int | None = None) -> Ints:
         """Bound per row what could be hidden in addition: exposed, but no more than compute with nothing beside it."""
         p = self.parts
         exposed = p.exposed.sum(axis=1)
@@ -139,7 +139,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> OverlapResul
     return OverlapResult(parts, tuple(means), tuple(_top(hiders)))
 
 
-def _levels(p: Partition, comm: NDArray[np.int64], exposed: NDArray[np.int64], **dims: int | str) -> list[Value]:
+def _levels(p: Partition, comm: Ints, exposed: Ints, **dims: int | str) -> list[Value]:
     hidden = comm - exposed
     found = spread(COMM_TIME, p.rank, p.step, comm, **dims)
     found += spread(HIDDEN_COMM_TIME, p.rank, p.step, hidden, **dims)

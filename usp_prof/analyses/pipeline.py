@@ -30,9 +30,9 @@ from usp_prof.tables import clock
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
 
     from usp_prof.analyses.result import Listing
+    from usp_prof.columns.arrays import Ints
     from usp_prof.tables.table_set import TableSet
 
 BUBBLE = Metric(
@@ -244,7 +244,7 @@ def _cells(actions: Actions) -> tuple[RankStep, ...]:
     return tuple(RankStep(*each) for each in zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _summed(codes: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+def _summed(codes: Ints, values: Ints, count: int) -> Ints:
     sums = np.zeros(count, np.int64)
     np.add.at(sums, codes, values)
     return sums

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Floats, Ints
     from usp_prof.model.metric import Dims, Metric
 
     Listing = Mapping[str, Sequence[Any] | NDArray[Any]]
@@ -88,7 +89,7 @@ def stacked(frames: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFr
 # Means (not medians) so that the parts of a step still add up to it on every level.
 
 
-def rank_means(rank: NDArray[np.int64], figure: NDArray[np.int64]) -> tuple[list[int], NDArray[np.float64]]:
+def rank_means(rank: Ints, figure: Ints) -> tuple[list[int], Floats]:
     """Give each rank's mean over its steps."""
     ranks, row = numbered(rank)
     sums = np.bincount(row, weights=np.asarray(figure, float), minlength=len(ranks))
@@ -97,9 +98,9 @@ def rank_means(rank: NDArray[np.int64], figure: NDArray[np.int64]) -> tuple[list
 
 def spread(
     metric: Metric,
-    rank: NDArray[np.int64],
-    step: NDArray[np.int64],
-    figure: NDArray[np.int64],
+    rank: Ints,
+    step: Ints,
+    figure: Ints,
     **dims: int | str,
 ) -> list[Value]:
     """Give a time as the whole, per rank and per (rank, step), each with the further dimensions."""
@@ -111,10 +112,10 @@ def spread(
 
 def spread_ratio(
     metric: Metric,
-    rank: NDArray[np.int64],
-    step: NDArray[np.int64],
-    part: NDArray[np.int64],
-    base: NDArray[np.int64],
+    rank: Ints,
+    step: Ints,
+    part: Ints,
+    base: Ints,
     **dims: int | str,
 ) -> list[Value]:
     """Give a fraction on the same levels, as the ratio of the sums there; nothing where the base is zero."""
@@ -124,13 +125,13 @@ def spread_ratio(
     return [Value(metric, own / whole, place) for own, whole, place in told if whole]
 
 
-def _levels(rank: NDArray[np.int64], figure: NDArray[np.int64]) -> list[float | int]:
+def _levels(rank: Ints, figure: Ints) -> list[float | int]:
     """Give a figure as the whole, per rank and per row."""
     means = rank_means(rank, figure)[1]
     return [float(means.mean()), *means.tolist(), *figure.tolist()]
 
 
-def _places(rank: NDArray[np.int64], step: NDArray[np.int64], dims: Dims) -> list[Dims]:
+def _places(rank: Ints, step: Ints, dims: Dims) -> list[Dims]:
     """Give the dimensions of the same levels, each with the further ones."""
     by_rank = [{"rank": each, **dims} for each in distinct(rank).tolist()]
     return [

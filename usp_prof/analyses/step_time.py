@@ -18,8 +18,8 @@ from usp_prof.tables.step_cuts.job_steps import RECORD_MARKS, WINDOW
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.tables.table_set import TableSet
 
 STEP_TIME = Metric(
@@ -77,13 +77,13 @@ class JobStep:
 class StepTimeResult:
     """Step times: `rank`, `step`, `start_ns` and `end_ns` (common clock) and `length_ns` are parallel arrays."""
 
-    rank: NDArray[np.int64]
-    step: NDArray[np.int64]
-    start_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
-    length_ns: NDArray[np.int64]
+    rank: Ints
+    step: Ints
+    start_ns: Ints
+    end_ns: Ints
+    length_ns: Ints
     """On the rank's own clock, as the parts of the step are: drift would make them differ by some ppm."""
-    is_window: NDArray[np.bool_]
+    is_window: Flags
     """The row is a recorded window of which no steps are known: it is in no figure per step."""
     job: tuple[JobStep, ...]
     tokens_per_second: float
@@ -150,9 +150,7 @@ def is_window(tables: TableSet, rank: int) -> bool:
     return bool(tables.columns("steps", rank).matches("source", WINDOW).any())
 
 
-def _job(
-    step: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64], component: NDArray[np.int64]
-) -> tuple[JobStep, ...]:
+def _job(step: Ints, start: Ints, end: Ints, component: Ints) -> tuple[JobStep, ...]:
     """Set ranks side by side; ranks whose clocks nothing ties are compared only among themselves."""
     drafts = []
     order = np.argsort(step, kind="stable")
@@ -175,9 +173,7 @@ def _spread(job: JobStep) -> float:
     return (job.longest_ns - job.shortest_ns) / job.length_ns if job.length_ns else 0.0
 
 
-def _tokens_per_second(
-    tables: TableSet, parts: partition.Partition, is_step: NDArray[np.bool_], job: tuple[JobStep, ...]
-) -> float:
+def _tokens_per_second(tables: TableSet, parts: partition.Partition, is_step: Flags, job: tuple[JobStep, ...]) -> float:
     tokens = tables.manifest.tokens_per_step if tables.manifest else 0
     ordinary = [s.step for s in job if not s.warm_up and not s.odd] or [s.step for s in job]
     lengths = parts.wall[np.isin(parts.step, ordinary) & is_step]

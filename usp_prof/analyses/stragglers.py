@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from usp_prof.analyses.measures.arrivals import Arrivals
     from usp_prof.analyses.measures.partition import Partition
     from usp_prof.analyses.result import Listing
+    from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.tables.table_set import TableSet
 
 SLOWDOWN = Metric(
@@ -96,10 +97,10 @@ class StragglersResult:
 
     lateness: tuple[Lateness, ...]
     culprits: tuple[Culprit, ...]
-    rank: NDArray[np.int64]
-    step: NDArray[np.int64]
-    slowdown: NDArray[np.float64]
-    cost_ns: NDArray[np.int64]
+    rank: Ints
+    step: Ints
+    slowdown: Floats
+    cost_ns: Ints
     own_time_slowdown: Mapping[int, float]
     notes: tuple[HealthRow, ...] = ()
 
@@ -174,15 +175,13 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
     )
 
 
-def _slowdown(parts: Partition, peers: Mapping[int, tuple[int, ...]]) -> NDArray[np.float64]:
+def _slowdown(parts: Partition, peers: Mapping[int, tuple[int, ...]]) -> Floats:
     usual = lateness.peer_medians(parts, peers, parts.compute)
     known = usual > 0  # not where no peer is known, which is NaN
     return np.where(known, parts.compute / np.where(known, usual, 1.0), np.nan)
 
 
-def _cost(
-    parts: Partition, seen: Arrivals, taken: NDArray[np.bool_], bound: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.object_]]:
+def _cost(parts: Partition, seen: Arrivals, taken: Flags, bound: Ints) -> tuple[Ints, NDArray[np.object_]]:
     """Give for each (rank, step) the own lateness on the axis where it is largest, and that axis.
 
     Lateness under a call that is hidden can be made up later: what the rank's own time exceeds its peers' bounds it.
@@ -205,8 +204,8 @@ def _culprit(
     rank: int,
     own: lateness.OwnTime,
     peers: tuple[int, ...],
-    slow: NDArray[np.float64],
-    cost: NDArray[np.int64],
+    slow: Floats,
+    cost: Ints,
     weightiest: NDArray[np.object_],
 ) -> Culprit | None:
     parts = own.parts
@@ -234,7 +233,7 @@ def _culprit(
     )
 
 
-def _lateness(seen: Arrivals, taken: NDArray[np.bool_]) -> list[Lateness]:
+def _lateness(seen: Arrivals, taken: Flags) -> list[Lateness]:
     row, rank = seen.members
     taken = taken & ~seen.is_from_one_rank
     ranks, place = numbered(rank)
@@ -273,9 +272,7 @@ def _own_time_slowdown(own: lateness.OwnTime, peers: Mapping[int, tuple[int, ...
     return found
 
 
-def _notes(
-    tables: TableSet, seen: Arrivals, taken: NDArray[np.bool_], peers: Mapping[int, tuple[int, ...]]
-) -> list[HealthRow]:
+def _notes(tables: TableSet, seen: Arrivals, taken: Flags, peers: Mapping[int, tuple[int, ...]]) -> list[HealthRow]:
     notes = []
     if len(tables.ranks) < 2:
         notes.append(HealthRow("one_rank", Severity.INFO, detail="one rank alone cannot be late for anybody"))

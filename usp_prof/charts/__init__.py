@@ -31,8 +31,8 @@ CHARTS: dict[type, str] = {
     inputs.PlanPoints: "plans.plan_points",
     inputs.PlanGrid: "plans.plan_grid",
     inputs.MemoryParts: "bars.memory_parts",
-    inputs.MemoryLines: "lines.memory_lines",
-    inputs.LaunchLines: "lines.launch_lines",
+    inputs.MemoryLines: "points.memory_lines",
+    inputs.LaunchLines: "points.launch_lines",
 }
 """The file and function that draw each kind of input; a test walks this folder against it."""
 

@@ -13,10 +13,10 @@ from usp_prof.charts.theme import PATTERNS
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
-    from numpy.typing import NDArray
 
     from usp_prof.charts.inputs import AxisCommunication, BreakdownRows, MemoryParts, RankBars, Waterfall
     from usp_prof.charts.theme import Theme
+    from usp_prof.columns.arrays import Floats
 
 
 _STEP_ROW_HEIGHT = 22
@@ -31,7 +31,7 @@ class _Stack:
         self.left = np.zeros(len(labels))
         """Where each row's next part begins."""
 
-    def add(self, part: str, values: NDArray[np.float64], told: dict[str, object], fill: str, **look: object) -> None:
+    def add(self, part: str, values: Floats, told: dict[str, object], fill: str, **look: object) -> None:
         """Draw the next part of each row, unless it is empty; `told` are the columns that the pointer tells."""
         if not values.any():
             return

@@ -7,8 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from usp_prof.columns.arrays import Flags, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class HeatMap:
     what: str
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
-    values_ns: NDArray[np.float64]
+    values_ns: Floats
     """Ranks by steps."""
 
 
@@ -58,12 +57,12 @@ class PipelineSchedule:
 
     rows: tuple[str, ...]
     """Row names, first stage on top."""
-    row: NDArray[np.int64]
-    start_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
+    row: Ints
+    start_ns: Ints
+    end_ns: Ints
     kind: tuple[str, ...]
-    stage: NDArray[np.int64]
-    micro_batch: NDArray[np.int64]
+    stage: Ints
+    micro_batch: Ints
     until_ns: int = 0
     """Where the drawing ends at the earliest: charts to be compared share one scale."""
 
@@ -72,8 +71,8 @@ class PipelineSchedule:
 class BandwidthPoints:
     """Bus bandwidth of calls over their size; `peak` (bytes/s) is the link's where it is known, else NaN."""
 
-    bytes: NDArray[np.float64]
-    busbw: NDArray[np.float64]
+    bytes: Floats
+    busbw: Floats
     axis: tuple[str, ...]
     op: tuple[str, ...]
     peak: float
@@ -85,9 +84,9 @@ class RooflinePoints:
     """Ops by arithmetic intensity (FLOP/byte) and achieved rate (FLOP/s); the roof is the device's."""
 
     label: tuple[str, ...]
-    intensity: NDArray[np.float64]
-    rate: NDArray[np.float64]
-    share: NDArray[np.float64]
+    intensity: Floats
+    rate: Floats
+    share: Floats
     """Each op's share of device time, 0..1."""
     peak_flops: float
     peak_bandwidth: float
@@ -103,12 +102,12 @@ class TimelineSlices:
     """
 
     rows: tuple[str, ...]
-    row: NDArray[np.int64]
-    start_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
-    role: NDArray[np.int64]
+    row: Ints
+    start_ns: Ints
+    end_ns: Ints
+    role: Ints
     """Index into `roles`."""
-    name: NDArray[np.int64]
+    name: Ints
     """Index into `names`."""
     roles: tuple[str, ...]
     names: tuple[str, ...]
@@ -135,9 +134,9 @@ class PeerMatrix:
     """Bytes that went from rank to rank; 0 where nothing did."""
 
     ranks: tuple[int, ...]
-    bytes: NDArray[np.float64]
+    bytes: Floats
     """Sources by targets."""
-    transfers: NDArray[np.int64]
+    transfers: Ints
     """Number of transfers, -1 where it is not known."""
 
 
@@ -155,9 +154,9 @@ class RankGrid:
     what: str
     columns: tuple[str, ...]
     rows: tuple[str, ...]
-    rank: NDArray[np.int64]
+    rank: Ints
     """Rows by columns; -1 where there is no rank."""
-    values_ns: NDArray[np.float64]
+    values_ns: Floats
     ground: Ground = Ground.MEDIAN
 
 
@@ -185,10 +184,10 @@ class PlanPoints:
     """
 
     label: tuple[str, ...]
-    tokens_per_second: NDArray[np.float64]
-    memory_bytes: NDArray[np.float64]
-    mfu: NDArray[np.float64]
-    front: NDArray[np.bool_]
+    tokens_per_second: Floats
+    memory_bytes: Floats
+    mfu: Floats
+    front: Flags
     room_bytes: float
     recorded: int = -1
 
@@ -202,7 +201,7 @@ class PlanGrid:
     down: str
     columns: tuple[int, ...]
     rows: tuple[int | str, ...]
-    values: NDArray[np.float64]
+    values: Floats
     texts: tuple[str, ...]
     labels: tuple[str, ...]
 
@@ -221,9 +220,9 @@ class MemoryLine:
     """One rank's memory after each allocator event; times count from its first."""
 
     label: str
-    time_ns: NDArray[np.int64]
-    allocated_bytes: NDArray[np.int64]
-    reserved_bytes: NDArray[np.int64]
+    time_ns: Ints
+    allocated_bytes: Ints
+    reserved_bytes: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +239,8 @@ class LaunchLine:
     """How far the host of one rank ran ahead: for each launch its time, from the first, and the lead of its work."""
 
     label: str
-    time_ns: NDArray[np.int64]
-    lead_ns: NDArray[np.int64]
+    time_ns: Ints
+    lead_ns: Ints
 
 
 @dataclass(frozen=True, slots=True)

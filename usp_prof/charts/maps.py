@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from bokeh.models import Axis
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
-    from numpy.typing import NDArray
 
     from usp_prof.charts.inputs import HeatMap, PeerMatrix, RankGrid
     from usp_prof.charts.theme import Theme
+    from usp_prof.columns.arrays import Floats, Ints
 
 
 _FLOOR = 0.02
@@ -67,7 +67,7 @@ def heat_map(data: HeatMap, theme: Theme) -> Figure:
     return plot
 
 
-def folded(data: HeatMap, most: int = _MOST_ROWS) -> tuple[HeatMap, NDArray[np.float64], NDArray[np.int64]]:
+def folded(data: HeatMap, most: int = _MOST_ROWS) -> tuple[HeatMap, Floats, Ints]:
     """Give the map, its deviations and whose each is; of more ranks than fit, neighbours share a row.
 
     A shared row shows at each step the rank that is farthest from the median, so that no outlier is lost.
@@ -107,7 +107,7 @@ def color_bar(plot: Figure, theme: Theme, mapper: LinearColorMapper, title: str,
     plot.add_layout(bar, "right")
 
 
-def deviations(values_ns: NDArray[np.float64]) -> NDArray[np.float64]:
+def deviations(values_ns: Floats) -> Floats:
     """Give each value's deviation from the median over ranks of its step, as a fraction; NaN where unknown."""
     known = np.isfinite(values_ns).any(axis=0)
     median = np.full(values_ns.shape[1], np.nan)
@@ -191,26 +191,26 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
     return plot
 
 
-def _from_median(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _from_median(values: Floats) -> Floats:
     """Give each value's deviation from the median of all, as a fraction; NaN where it is not known."""
     median = float(np.nanmedian(values)) if np.isfinite(values).any() else float("nan")
     return values / median - 1 if median > 0 else np.full(len(values), np.nan)
 
 
-def _warmer(amounts: NDArray[np.float64], theme: Theme) -> LinearColorMapper:
+def _warmer(amounts: Floats, theme: Theme) -> LinearColorMapper:
     """Colour amounts from the ground, at zero, to the warm end, at the largest."""
     palette = diverging(theme)
     high = float(np.nanmax(amounts, initial=0.0)) or 1.0
     return LinearColorMapper(palette=palette[len(palette) // 2 :], low=0.0, high=high, nan_color=theme.panel)
 
 
-def _either_side(deviation: NDArray[np.float64], theme: Theme) -> LinearColorMapper:
+def _either_side(deviation: Floats, theme: Theme) -> LinearColorMapper:
     """Colour deviations to both sides of the ground, as far as the largest reaches."""
     reach = max(_FLOOR, float(np.abs(deviation[np.isfinite(deviation)]).max(initial=0.0)))
     return LinearColorMapper(palette=diverging(theme), low=-reach, high=reach, nan_color=theme.panel)
 
 
-def _inks(values: NDArray[np.float64], mapper: LinearColorMapper, theme: Theme) -> list[str]:
+def _inks(values: Floats, mapper: LinearColorMapper, theme: Theme) -> list[str]:
     """Give the text colour that reads well on each value's colour."""
     # Place of each value in the palette; below 0 where it is not known.
     share = (values - mapper.low) / (mapper.high - mapper.low)

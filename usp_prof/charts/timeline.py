@@ -18,10 +18,10 @@ from usp_prof.charts.theme import ink_on
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
-    from numpy.typing import NDArray
 
     from usp_prof.charts.inputs import PipelineSchedule, TimelineSlices
     from usp_prof.charts.theme import Theme
+    from usp_prof.columns.arrays import Ints
 
 
 VISIBLE = 4000
@@ -147,7 +147,7 @@ def _shown(data: TimelineSlices, colors: list[str], rows: slice) -> dict[str, ob
 
 def _longest(data: TimelineSlices) -> list[float]:
     """Give each level's longest slice: how far left of the window one may start that reaches into it."""
-    duration: NDArray[np.int64] = data.end_ns - data.start_ns
+    duration: Ints = data.end_ns - data.start_ns
     bounds = zip(data.level_start, data.level_start[1:], strict=False)
     return [float(duration[lo:hi].max(initial=0)) for lo, hi in bounds]
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from usp_prof.columns.arrays import Flags
     from usp_prof.columns.table import Columns
 
 Int = np.int64
@@ -66,7 +67,7 @@ class Intervals:
         points, within = self._beside(other)
         return _kept(points, within[:-1] == _ONE)
 
-    def holds(self, points: ArrayLike) -> NDArray[np.bool_]:
+    def holds(self, points: ArrayLike) -> Flags:
         """Say for each point whether it lies inside."""
         begun = np.searchsorted(self.start, points, side="right")
         return np.asarray(begun > np.searchsorted(self.end, points, side="right"))
@@ -135,7 +136,7 @@ def union(start: ArrayLike, end: ArrayLike) -> Intervals:
     return Intervals(low[first], reach[last])
 
 
-def time_of(ranges: Columns, rows: NDArray[np.bool_]) -> Intervals:
+def time_of(ranges: Columns, rows: Flags) -> Intervals:
     """Give the time in which any of some rows of a table ran."""
     start = ranges["start_ns"][rows]
     return union(start, start + ranges["dur_ns"][rows])
@@ -182,7 +183,7 @@ def at_least(sets: list[Intervals], count: int) -> Intervals:
     return _kept(points, begun - ended >= count)
 
 
-def _kept(points: NDArray[Int], kept: NDArray[np.bool_]) -> Intervals:
+def _kept(points: NDArray[Int], kept: Flags) -> Intervals:
     """Join neighbouring elementary intervals that are kept."""
     padded = np.concatenate([[False], kept, [False]])
     edges = np.flatnonzero(padded[1:] != padded[:-1])

@@ -13,7 +13,7 @@ from usp_prof.columns.rows import numbered, sorted_rows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Ints = NDArray[np.int64]
+    from usp_prof.columns.arrays import Flags, Ints
 
 
 _PASSES = 32
@@ -61,7 +61,7 @@ def _first_free(tracks: list[int], starts: list[int], ends: list[int]) -> Ints:
     return lanes
 
 
-def _greedy(track: Ints, start: Ints, end: Ints) -> NDArray[np.bool_]:
+def _greedy(track: Ints, start: Ints, end: Ints) -> Flags:
     """Mark the ranges that lane 0 takes; all sorted by track and start."""
     count = len(start)
     # One time axis for all tracks: each track's times lie `span` behind those of the track before.
@@ -73,7 +73,7 @@ def _greedy(track: Ints, start: Ints, end: Ints) -> NDArray[np.bool_]:
     high = place * span + (np.maximum(end, start) - first)
     # A range that begins when all before it are over is always taken: chains of ranges begin there.
     latest = np.maximum.accumulate(high)
-    chains: NDArray[np.bool_] = np.r_[True, low[1:] >= latest[:-1]]
+    chains: Flags = np.r_[True, low[1:] >= latest[:-1]]
     if chains.all():
         return chains
     # The next range of a lane is the first that begins at or after this one's end and is not this one.

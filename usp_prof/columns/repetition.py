@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Ints = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
+    from usp_prof.columns.arrays import Flags, Floats, Ints
+
 
 ALIKE = 0.95
 """Share of symbols that a segment has in common with the usual one to count as a whole repeat."""
@@ -83,7 +83,7 @@ class _Rules:
 
 def find_repetition(
     codes: Ints,
-    begin: NDArray[np.float64],
+    begin: Floats,
     needed: Sequence[Flags] = (),
     *,
     recurring: Ints | None = None,
@@ -145,7 +145,7 @@ def repetition_at(codes: Ints, places: Ints, needed: Sequence[Flags] = (), *, le
     return _judged(codes, _Cut(distinct, 1.0, 1.0), _Rules(needed, np.zeros(0, np.int64), least)).repeats
 
 
-def _cuts(codes: Ints, begin: NDArray[np.float64], shortest: int) -> list[_Cut]:
+def _cuts(codes: Ints, begin: Floats, shortest: int) -> list[_Cut]:
     """List places before and behind windows at regular distances: the most regular, and the best beginnings.
 
     Example: in  a b c a b d a b c  the window  a b  begins at 0, 3 and 6, always 3 apart. It may begin repeats at these
@@ -200,7 +200,7 @@ def _from_starts(cuts: Sequence[_Cut], length: int) -> list[_Cut]:
     return found
 
 
-def _best_of_each(count: Ints, ratio: NDArray[np.float64], score: NDArray[np.float64]) -> list[int]:
+def _best_of_each(count: Ints, ratio: Floats, score: Floats) -> list[int]:
     """Choose for each count (the smallest of them) the most regular window, and those that begin best."""
     chosen: list[int] = []
     for number in np.unique(count)[:_TRIED].tolist():

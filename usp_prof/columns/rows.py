@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
+
 
 def lookup(values: Iterable[Any] | NDArray[Any], codes: NDArray[Any], *, missing: str | float) -> NDArray[Any]:
     """Give each row the value of its code; -1, and the code behind the last value, give `missing`.
@@ -29,7 +31,7 @@ def lookup(values: Iterable[Any] | NDArray[Any], codes: NDArray[Any], *, missing
     return np.asarray(by_code[codes])
 
 
-def rows_of(keys: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
+def rows_of(keys: NDArray[Any], wanted: NDArray[Any]) -> Ints:
     """Give for each wanted key the row of `keys` that has it first; -1 where none has. Negative keys mean none.
 
     rows_of([7, 3, 7], [7, 5, -1]) == [0, -1, -1]
@@ -50,7 +52,7 @@ def rows_of(keys: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
     return row_of_key.take(np.where(known, wanted - low, high - low + 1))
 
 
-def last_by(moments: NDArray[np.int64], rows: NDArray[np.int64], by: NDArray[np.int64]) -> NDArray[np.int64]:
+def last_by(moments: Ints, rows: Ints, by: Ints) -> Ints:
     """Give for each time in `by` the one of `rows` whose moment is the last at or before it; -1 where none is.
 
     `moments` has an entry for every row, in any order. So this is the work that had ended last when another began:
@@ -62,7 +64,7 @@ def last_by(moments: NDArray[np.int64], rows: NDArray[np.int64], by: NDArray[np.
     return lookup(ordered, place, missing=-1)
 
 
-def range_at(begin: NDArray[np.int64], end: NDArray[np.int64], moments: NDArray[np.int64]) -> NDArray[np.int64]:
+def range_at(begin: Ints, end: Ints, moments: Ints) -> Ints:
     """Give for each moment the range that began last, if the moment lies in it; -1 elsewhere. Sorted by begin.
 
     range_at([0, 10], [5, 20], [3, 7, 10]) == [0, -1, 1]
@@ -72,7 +74,7 @@ def range_at(begin: NDArray[np.int64], end: NDArray[np.int64], moments: NDArray[
     return np.where(moments < ends, place, -1)
 
 
-def stacked_codes(columns: Iterable[tuple[NDArray[Any], Sequence[str]]]) -> tuple[NDArray[np.int64], list[str]]:
+def stacked_codes(columns: Iterable[tuple[NDArray[Any], Sequence[str]]]) -> tuple[Ints, list[str]]:
     """Put text columns below each other, in codes that mean the same text in all of them; -1 stays -1.
 
     stacked_codes([([0, 1], ["a", "b"]), ([0], ["b"])]) == ([0, 1, 1], ["a", "b"])
@@ -85,7 +87,7 @@ def stacked_codes(columns: Iterable[tuple[NDArray[Any], Sequence[str]]]) -> tupl
     return np.concatenate(stacked), list(code_of)
 
 
-def by_appearance(codes: NDArray[np.int64], texts: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
+def by_appearance(codes: Ints, texts: Sequence[str]) -> tuple[Ints, list[str]]:
     """Give the texts that occur new codes, in the order in which they first do; the others are dropped.
 
     by_appearance([2, 0, 2], ["a", "b", "c"]) == ([0, 1, 0], ["c", "a"])
@@ -99,7 +101,7 @@ def by_appearance(codes: NDArray[np.int64], texts: Sequence[str]) -> tuple[NDArr
     return new_code[codes], [texts[code] for code in used.tolist()]
 
 
-def group_codes(*keys: NDArray[Any]) -> NDArray[np.int64]:
+def group_codes(*keys: NDArray[Any]) -> Ints:
     """Give the distinct combinations of several integer columns numbers from 0, in sorted order of the columns.
 
     group_codes([1, 0, 1], [5, 5, 4]) == [2, 0, 1]
@@ -119,7 +121,7 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(ordered[_begins(ordered)]) if len(ordered) else ordered
 
 
-def first_rows(codes: NDArray[Any]) -> NDArray[np.int64]:
+def first_rows(codes: NDArray[Any]) -> Ints:
     """Give for each distinct value, in order, the row that has it first."""
     values, place = numbered(codes)
     first = np.empty(len(values), np.int64)
@@ -128,7 +130,7 @@ def first_rows(codes: NDArray[Any]) -> NDArray[np.int64]:
     return first
 
 
-def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
     """Give the distinct values in order, and the place of each value among them, like `np.unique`.
 
     Where the values lie close together, as codes do, they are ticked off in a list instead of being sorted.
@@ -148,7 +150,7 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return known, (np.cumsum(occurs) - 1).take(offset)
 
 
-def sorted_rows(first: NDArray[Any], then: NDArray[Any]) -> NDArray[np.int64]:
+def sorted_rows(first: NDArray[Any], then: NDArray[Any]) -> Ints:
     """Give the rows sorted by one key and, where it is equal, by another (ties of both: as given).
 
     For a first key that is nearly in order already and rarely equal, as times in traces are.
@@ -164,7 +166,7 @@ def sorted_rows(first: NDArray[Any], then: NDArray[Any]) -> NDArray[np.int64]:
     return order
 
 
-def sorted_within(codes: NDArray[Any], times: NDArray[Any]) -> NDArray[np.int64]:
+def sorted_within(codes: NDArray[Any], times: NDArray[Any]) -> Ints:
     """Give the rows sorted by code and, within each, by time (ties of both: as given).
 
     For times that come in few sorted runs; codes that are not many are sorted in one pass.
@@ -177,7 +179,7 @@ def sorted_within(codes: NDArray[Any], times: NDArray[Any]) -> NDArray[np.int64]
     return by_time[np.argsort(narrow, kind="stable")]
 
 
-def occurrence(codes: NDArray[np.int64], order: NDArray[Any]) -> NDArray[np.int64]:
+def occurrence(codes: Ints, order: NDArray[Any]) -> Ints:
     """Count, within each code and by `order` (ties: as given), how many rows come before each row.
 
     occurrence([7, 8, 7, 7], [0, 1, 2, 3]) == [0, 0, 1, 2]
@@ -193,19 +195,19 @@ def occurrence(codes: NDArray[np.int64], order: NDArray[Any]) -> NDArray[np.int6
     return number
 
 
-def _begins(ordered: NDArray[Any]) -> NDArray[np.bool_]:
+def _begins(ordered: NDArray[Any]) -> Flags:
     """Mark the first of each run of equal values."""
     return np.append(True, ordered[1:] != ordered[:-1])
 
 
-def occurrence_from_end(codes: NDArray[np.int64], order: NDArray[Any]) -> NDArray[np.int64]:
+def occurrence_from_end(codes: Ints, order: NDArray[Any]) -> Ints:
     """Count, within each code and by `order`, how many rows come after each row."""
     if not len(codes):
         return np.zeros(0, np.int64)
     return np.bincount(codes)[codes] - 1 - occurrence(codes, order)
 
 
-def per_code(codes: NDArray[np.int64], values: NDArray[Any], reduce: np.ufunc, count: int) -> NDArray[Any]:
+def per_code(codes: Ints, values: NDArray[Any], reduce: np.ufunc, count: int) -> NDArray[Any]:
     """Reduce (np.maximum, np.minimum, np.add) the values of each code 0..count-1; every code must occur."""
     if (codes[1:] < codes[:-1]).any():
         rows = np.argsort(codes, kind="stable")
@@ -214,7 +216,7 @@ def per_code(codes: NDArray[np.int64], values: NDArray[Any], reduce: np.ufunc, c
     return np.asarray(reduce.reduceat(values, first)) if count else values[:0]
 
 
-def rows_by_code(codes: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+def rows_by_code(codes: Ints) -> dict[int, Ints]:
     """Give for each code its rows, in order: one sort for all codes instead of one look at all rows for each."""
     if not len(codes):
         return {}
@@ -224,7 +226,7 @@ def rows_by_code(codes: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
     return dict(zip(ordered[begin].tolist(), np.split(order, begin[1:]), strict=True))
 
 
-def lowest_reached(one: NDArray[np.int64], other: NDArray[np.int64], label: NDArray[np.int64]) -> NDArray[np.int64]:
+def lowest_reached(one: Ints, other: Ints, label: Ints) -> Ints:
     """Give each thing the lowest label that pairs of things lead to: things with one label are connected.
 
     Both of a pair take the lower label, until nothing changes: pairs 0-2, 2-3 of five give 0, 1, 0, 0, 4.

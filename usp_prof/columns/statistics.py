@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
+
+    from usp_prof.columns.arrays import Flags
 
 _SIGMA_OF_MAD = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
 
@@ -23,7 +25,7 @@ def robust_sigma(values: ArrayLike) -> float:
     return _SIGMA_OF_MAD * mad(values)
 
 
-def outliers(values: ArrayLike, *, sigmas: float = 5.0, floor_fraction: float = 0.05) -> NDArray[np.bool_]:
+def outliers(values: ArrayLike, *, sigmas: float = 5.0, floor_fraction: float = 0.05) -> Flags:
     """Say which values stand out: more than `sigmas` and more than a fraction of the median away from it.
 
     The floor keeps a sample that hardly varies from calling every small ripple odd. Fewer than three values have no

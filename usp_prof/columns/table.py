@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
+
 
 class View(Protocol):
     """A table of which nothing is there yet but what was asked for; `pa.Table` passes for one, with `table_of`."""
@@ -118,7 +120,7 @@ class Columns:
             self._arrays[name] = self._array(name)
         return self._arrays[name]
 
-    def codes(self, name: str) -> tuple[NDArray[np.int64], list[str]]:
+    def codes(self, name: str) -> tuple[Ints, list[str]]:
         """Give a text column as codes and the distinct texts, to group and classify without touching every row."""
         codes, values = self.narrow_codes(name)
         return codes.astype(np.int64), list(values)
@@ -129,11 +131,11 @@ class Columns:
             self._codes[name] = self._code(name)
         return self._codes[name]
 
-    def matches(self, name: str, *wanted: str) -> NDArray[np.bool_]:
+    def matches(self, name: str, *wanted: str) -> Flags:
         """Say for each row whether a text column is one of the wanted texts."""
         return self.satisfies(name, lambda text: text in wanted)
 
-    def satisfies(self, name: str, accepts: Callable[[str], object]) -> NDArray[np.bool_]:
+    def satisfies(self, name: str, accepts: Callable[[str], object]) -> Flags:
         """Say for each row whether its text is accepted, as by a pattern's `search`; each distinct text once."""
         return self.by_text(name, lambda text: bool(accepts(text)), missing=False)
 

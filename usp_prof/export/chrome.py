@@ -21,9 +21,8 @@ from usp_prof.model.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from numpy.typing import NDArray
+    from usp_prof.columns.arrays import Flags, Ints
 
-    Ints = NDArray[np.int64]
 
 _PASSES = 16
 _FLOW = 1 << 32
@@ -131,7 +130,7 @@ def nesting_lanes(track: Ints, start: Ints, duration: Ints) -> Ints:
     return lanes
 
 
-def _crossing(track: Ints, start: Ints, duration: Ints) -> NDArray[np.bool_]:
+def _crossing(track: Ints, start: Ints, duration: Ints) -> Flags:
     """Mark ranges that begin inside another and end after it: the first such of each track, and perhaps more."""
     parent = nest(track, start, duration).parent
     end = start + duration

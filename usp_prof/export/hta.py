@@ -24,12 +24,10 @@ from usp_prof.tables.events.frame import DEVICE_WORK
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
-    Ints = NDArray[np.int64]
 
 _FIELDS = (
     Field("bytes", "bytes"),
@@ -113,7 +111,7 @@ def _partners(tables: TableSet, rank: int, event: Ints) -> Ints:
     return partner[event]
 
 
-def _iterations(tables: TableSet, rank: int, event: Ints, start: Ints, *, device: NDArray[np.bool_]) -> Ints:
+def _iterations(tables: TableSet, rank: int, event: Ints, start: Ints, *, device: Flags) -> Ints:
     """Give the step as HTA counts it: host events by their mark, device work by the mark that launched it."""
     steps = tables.columns("steps", rank)
     if not len(steps) or steps["source"][0] == "window":

@@ -21,12 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.model.selection import Selection
     from usp_prof.tables.table_set import TableSet
-
-    Ints = NDArray[np.int64]
 
 
 _NUMBER = re.compile(r"-?\d{1,15}\Z")
@@ -172,7 +169,7 @@ def _spans(
     return spans
 
 
-def _overlaps(start: Ints, end: Ints, spans: Ints) -> NDArray[np.bool_]:
+def _overlaps(start: Ints, end: Ints, spans: Ints) -> Flags:
     out = np.zeros(len(start), bool)
     for low, high in spans.tolist():
         out |= (start < high) & (end >= low) & (high > low)

@@ -14,12 +14,11 @@ from usp_prof.model.finding import EMPTY, PlainMap
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
+    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.replay.graph import Graph
 
-    from usp_prof.replay.graph import Flags, Graph
 
-
-def longest(graph: Graph, rows: Flags, weight: NDArray[np.int64] | None = None) -> PlainMap:
+def longest(graph: Graph, rows: Flags, weight: Ints | None = None) -> PlainMap:
     """Give rank, step, begin and end of the node that lasts (or weighs) most; times are on the common clock."""
     place = np.flatnonzero(rows & (graph.nodes.step >= 0))
     if not len(place):
@@ -61,7 +60,7 @@ MOST = 10
 """Rows that prove a finding; a reader asks for more himself."""
 
 
-def heaviest(graph: Graph, rows: Flags, weight: NDArray[np.int64] | None = None) -> str:
+def heaviest(graph: Graph, rows: Flags, weight: Ints | None = None) -> str:
     """Select the marked nodes that last (or weigh) most: the host's calls, or what ran on the device."""
     weights = graph.nodes.duration if weight is None else weight
     place = np.flatnonzero(rows & graph.measured)

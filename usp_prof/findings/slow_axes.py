@@ -18,8 +18,7 @@ from usp_prof.tables import calls
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
@@ -65,9 +64,7 @@ def slow_axes(tables: TableSet) -> Iterable[Draft]:
             )
 
 
-def _ethernet_ns(
-    rows: Columns, timed: NDArray[np.bool_], mine: NDArray[np.bool_], *, is_latency: bool
-) -> NDArray[np.float64]:
+def _ethernet_ns(rows: Columns, timed: Flags, mine: Flags, *, is_latency: bool) -> Floats:
     """Say how long an axis' calls would take over gigabit Ethernet, with the latency of the run's other collectives.
 
     Where latency is all that an axis is judged by, it is what the others ordinarily have, not what they have at best.
@@ -81,12 +78,12 @@ def _ethernet_ns(
     return np.asarray(latency_ns + crossings * rows["bytes"][mine] / ETHERNET)
 
 
-def _of_best_group(group: NDArray[np.int64], slowness: NDArray[np.float64]) -> float:
+def _of_best_group(group: Ints, slowness: Floats) -> float:
     """Give the best group's best quarter: what the axis reaches, and what is left where nothing disturbs."""
     return min(_undisturbed(slowness[group == each]) for each in np.unique(group).tolist())
 
 
-def _of_busy_link(rows: Columns, mine: NDArray[np.bool_], ethernet_ns: NDArray[np.float64]) -> float:
+def _of_busy_link(rows: Columns, mine: Flags, ethernet_ns: Floats) -> float:
     """Compare how long an axis' link is busy in a step with what the step's messages would take one after another.
 
     A library sends a few messages at a time. Of a burst, the first wait for the link while the last wait for the first,
@@ -110,7 +107,7 @@ def _of_busy_link(rows: Columns, mine: NDArray[np.bool_], ethernet_ns: NDArray[n
     return _of_best_group(group[first_rows(place)], slowness)
 
 
-def _undisturbed(values: NDArray[np.float64] | NDArray[np.int64]) -> float:
+def _undisturbed(values: Floats | Ints) -> float:
     """Give the best quarter: what calls take when nothing disturbs.
 
     Often an axis has many calls and the others one a step. Of few values the plain quantile lies too far up (between

@@ -14,10 +14,10 @@ from usp_prof.tables import clock
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Ints
     from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
-    Ints = NDArray[np.int64]
 
 KINDS = {"compute": "COMPUTATION", "communication": "COMMUNICATION", "memcpy": "MEMORY", "memset": "MEMORY"}
 """How HTA calls our kinds of device work."""

@@ -29,10 +29,9 @@ from usp_prof.tables.events.classification import ENGINE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.columns.table import Columns
-    from usp_prof.replay.graph import Flags, Ints, Nodes
+    from usp_prof.replay.graph import Nodes
     from usp_prof.tables.table_set import TableSet
 
 
@@ -158,7 +157,7 @@ class Accumulated:
     elements: Ints
     step: Ints
 
-    def completed(self, shares: NDArray[np.float64], step: int, since: int) -> Ints:
+    def completed(self, shares: Floats, step: int, since: int) -> Ints:
         """Say when each share of a step's gradients was complete, of those from a moment on; empty if none is seen."""
         rows = np.flatnonzero((self.step == step) & (self.at >= since))
         if not len(rows):

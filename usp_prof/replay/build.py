@@ -14,8 +14,8 @@ from usp_prof.replay.hidden_waits import usual_launch_ns, waited_for_room, with_
 from usp_prof.tables import calls, clock
 
 if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
-    from usp_prof.replay.graph import Flags, Ints
     from usp_prof.tables.table_set import TableSet
 
 

@@ -18,8 +18,8 @@ from usp_prof.replay.hidden_waits import hidden_waits
 from usp_prof.replay.host_waits import add_admissions, add_returns, add_untraced_waits
 
 if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.replay.build import RankNodes
-    from usp_prof.replay.graph import Flags, Ints
     from usp_prof.tables.table_set import TableSet
 
 UNEXPLAINED_NS = 3_000

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Ints = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
+    from usp_prof.columns.arrays import Flags, Ints
+
 
 T = TypeVar("T")
 V = TypeVar("V", bound=np.generic)

@@ -12,9 +12,10 @@ from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
 from usp_prof.tables.communication.posts import asked_late
 
 if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
     from usp_prof.replay.build import RankNodes
-    from usp_prof.replay.graph import Edges, Flags, Graph, Ints, Nodes
+    from usp_prof.replay.graph import Edges, Graph, Nodes
 
 
 # Compute behind a communication: it may have waited although its own launch came later still.

@@ -17,8 +17,9 @@ from usp_prof.replay.graph import EdgeKind, NodeKind
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
-    from usp_prof.replay.graph import Edges, Flags, Graph, Ints
+    from usp_prof.replay.graph import Edges, Graph
     from usp_prof.tables.clock import Clock
     from usp_prof.tables.table_set import TableSet
 

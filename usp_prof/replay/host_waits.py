@@ -15,9 +15,9 @@ from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
 from usp_prof.replay.hidden_waits import freed_by
 
 if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Ints
     from usp_prof.replay.build import RankNodes
     from usp_prof.replay.dependencies import RankEdges
-    from usp_prof.replay.graph import Ints
 
 _SEEMINGLY_EARLY = 256
 """So many pieces of work that seem to have ended before their launch are passed over; beyond it nothing is known."""

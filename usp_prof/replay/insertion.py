@@ -10,7 +10,8 @@ import numpy as np
 from usp_prof.replay.graph import NEVER, EdgeKind, Edges, NodeKind, Nodes
 
 if TYPE_CHECKING:
-    from usp_prof.replay.graph import Graph, Ints
+    from usp_prof.columns.arrays import Ints
+    from usp_prof.replay.graph import Graph
 
 
 @dataclass(frozen=True, slots=True, eq=False)

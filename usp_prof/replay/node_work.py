@@ -22,10 +22,8 @@ from usp_prof.tables import calls
 from usp_prof.tables.events.classification import PHASES, phase_of_mark
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Floats, Ints
     from usp_prof.columns.table import Columns
-    from usp_prof.replay.graph import Ints
     from usp_prof.tables.table_set import TableSet
 
 
@@ -124,7 +122,7 @@ class Work:
     issued_ns: Ints
     """When the host issued it, on its own clock."""
 
-    def of_shapes(self, values: list[float] | list[bool]) -> NDArray[np.float64]:
+    def of_shapes(self, values: list[float] | list[bool]) -> Floats:
         """Spread one figure for each shape over the nodes; 0 for nodes without."""
         return lookup(np.asarray(values, np.float64), self.shape, missing=0.0)
 

@@ -12,8 +12,9 @@ from usp_prof.replay.graph import NodeKind
 from usp_prof.tables import calls
 
 if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Ints
     from usp_prof.columns.table import Columns
-    from usp_prof.replay.graph import Graph, Ints
+    from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
 
 

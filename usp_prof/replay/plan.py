@@ -19,7 +19,8 @@ from usp_prof.replay.graph import EdgeKind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from usp_prof.replay.graph import Flags, Graph, Ints
+    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.replay.graph import Graph
 
 _WIDEST = 2**61
 _LISTED = 1 << 14

@@ -27,8 +27,8 @@ from usp_prof.tables import calls, clock
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
-    from usp_prof.replay.graph import Flags, Ints
     from usp_prof.tables.table_set import TableSet
 
 MOST_NODES = 4_000_000

@@ -13,13 +13,10 @@ from usp_prof.synth.layout import TIME, fill, literal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from usp_prof.synth.history import Part
     from usp_prof.synth.layout import Sheet
     from usp_prof.synth.ops import Op
 
-    Ints = NDArray[np.int64]
 
 _C10D = {
     "all_reduce": "c10d::allreduce_",

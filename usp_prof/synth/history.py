@@ -11,8 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Ints
     from usp_prof.synth.declaration import Declaration
     from usp_prof.synth.mesh import Group
     from usp_prof.synth.ops import Op
@@ -124,9 +123,9 @@ class KernelBlock:
 
     ops: tuple[Op, ...]
     thread: int
-    host_ns: NDArray[np.int64]
-    start_ns: NDArray[np.int64]
-    dur_ns: NDArray[np.int64]
+    host_ns: Ints
+    start_ns: Ints
+    dur_ns: Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,11 @@ from usp_prof.synth.mesh import BASE_NS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Ints
     from usp_prof.contract import Manifest
     from usp_prof.synth.history import Part, RankLog
     from usp_prof.synth.mesh import HostClock
     from usp_prof.synth.simulation import Simulation
-
-    Ints = NDArray[np.int64]
 
 
 # Templates: many events of one form become JSON text at once, from one repeated line and all its numbers.

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Ints
     from usp_prof.synth.declaration import Declaration, Mesh
 
 
@@ -98,9 +97,9 @@ class HostClock:
     offset_ns: int
     drift_ppm: float
 
-    def local(self, true_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    def local(self, true_ns: Ints) -> Ints:
         """Give what the clock shows, after the base."""
-        drift: NDArray[np.int64] = np.rint(true_ns * self.drift_ppm * 1e-6).astype(np.int64)
+        drift: Ints = np.rint(true_ns * self.drift_ppm * 1e-6).astype(np.int64)
         return true_ns + drift + (START_NS + self.offset_ns)
 
 

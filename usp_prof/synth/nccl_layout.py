@@ -14,13 +14,11 @@ from usp_prof.synth.layout import TIME, fill, literal, micro
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Ints
     from usp_prof.synth.history import Part
     from usp_prof.synth.layout import Sheet
     from usp_prof.synth.ops import Op
 
-    Ints = NDArray[np.int64]
 
 COMPUTE_STREAM = 7
 _FIRST_STREAM = 20

@@ -12,8 +12,7 @@ import numpy as np
 from usp_prof.synth.declaration import Declaration, FaultKind, Style
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Floats
     from usp_prof.synth.declaration import Fault
     from usp_prof.synth.mesh import Topology
 
@@ -197,7 +196,7 @@ class Uneven:
         self._run = run
         self._topology = topology
         self._rank = rank
-        self._lengths: dict[int, NDArray[np.float64]] = {}
+        self._lengths: dict[int, Floats] = {}
 
     def share(self, step: int, micro_batch: int, *, feeds: bool) -> float:
         """Give the share of a block of a micro-batch: of the feed-forward, where experts are, or of attention."""
@@ -221,7 +220,7 @@ class Uneven:
             return fault.factor
         return max(0.0, (len(members) - fault.factor) / (len(members) - 1))
 
-    def _drawn(self, fault: Fault, step: int) -> NDArray[np.float64]:
+    def _drawn(self, fault: Fault, step: int) -> Floats:
         """Draw the lengths of a step's micro-batches on all replicas, with mean 1 and spread `factor`."""
         if step not in self._lengths:
             draw = np.random.default_rng([self._run.seed, 11, step])

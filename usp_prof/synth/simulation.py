@@ -16,12 +16,9 @@ from usp_prof.model.errors import UsageError
 from usp_prof.synth.program import Program, Setting
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.synth.history import Part, RankLog
-
-    Ints = NDArray[np.int64]
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.synth.declaration import Declaration, Fault
+    from usp_prof.synth.history import Part, RankLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,7 @@ class _Pieces:
         self.edges = np.unique(np.array(cuts, dtype=np.int64))
         self.length = np.diff(self.edges)
 
-    def mask(self, pairs: list[tuple[int, int]]) -> NDArray[np.bool_]:
+    def mask(self, pairs: list[tuple[int, int]]) -> Flags:
         """Say which pieces lie inside any of the ranges."""
         level = np.zeros(len(self.edges), dtype=np.int64)
         if pairs:
@@ -104,7 +101,7 @@ def partition(log: RankLog) -> list[StepTruth]:
     return truths
 
 
-def _total(length: Ints, inside: NDArray[np.bool_], mask: NDArray[np.bool_]) -> int:
+def _total(length: Ints, inside: Flags, mask: Flags) -> int:
     return int(length[mask & inside].sum())
 
 

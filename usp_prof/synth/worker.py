@@ -19,8 +19,7 @@ from usp_prof.synth.history import MAIN, WATCHDOG, ActionTime, Copy, KernelBlock
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Ints
     from usp_prof.schedule_orders import Action
     from usp_prof.synth.declaration import Declaration, Fault
     from usp_prof.synth.history import Call, Exchange
@@ -189,7 +188,7 @@ class Worker:
             slow *= fault.factor
         return round(self._speed.op_gap_ns * slow)
 
-    def _issue(self, count: int) -> NDArray[np.int64]:
+    def _issue(self, count: int) -> Ints:
         """Take host time for launches; on CPU the op itself is the work."""
         if not self.ahead:
             return np.full(count, self.host, dtype=np.int64)

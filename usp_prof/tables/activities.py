@@ -24,14 +24,12 @@ from usp_prof.tables.events.frame import HOST_OPS, MARKS, compact
 from usp_prof.tables.ranks import lacks_device_work
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Ints
     from usp_prof.tables.communication.parts import Parts
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.events.links import Links
     from usp_prof.tables.steps import Steps
 
-    Ints = NDArray[np.int64]
 
 SCHEMA = Schema(
     "activities",

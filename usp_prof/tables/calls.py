@@ -28,11 +28,10 @@ from usp_prof.tables.matching.same_calls import MatchedBy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.tables.table_set import TableSet
 
-    Int = NDArray[np.int64]
+    Int = Ints
 
 SCHEMA = Schema(
     "calls",
@@ -80,7 +79,7 @@ class Calls:
 
     calls: pa.Table
     parts: pa.Table
-    delivered_ns: NDArray[np.int64]
+    delivered_ns: Ints
     """By part: how long its range goes on after the data was across; 0 for all but posted sends and receives."""
     _call_columns: Columns = field(init=False)
     _part_columns: Columns = field(init=False)
@@ -207,7 +206,7 @@ class Idling:
     """The data of a posted send or receive is across, and nobody has asked yet."""
 
 
-def paired(tables: TableSet, rank: int) -> NDArray[np.bool_]:
+def paired(tables: TableSet, rank: int) -> Flags:
     """Say for each row of a rank's `collectives` whether it is a send or receive whose other side was read."""
     found = np.zeros(len(tables.columns("collectives", rank)), bool)
     matched = of(tables)

@@ -19,8 +19,9 @@ from usp_prof.tables.matching.clock_fit import Solution, Ties, find_ties, solve
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.tables.table_set import TableSet
 
 SCHEMA = Schema(
@@ -47,18 +48,18 @@ SAME_CLOCK_TOLERANCE_NS = 1_000  # what a device's own timestamps leave open bet
 class Clock:
     """The clocks of all ranks, ready to align times; arrays follow `ranks`, which is sorted."""
 
-    ranks: NDArray[np.int64]
-    domain: NDArray[np.int64]
+    ranks: Ints
+    domain: Ints
     """Ranks with one number share a clock."""
-    component: NDArray[np.int64]
-    offset_ns: NDArray[np.int64]
-    drift_ppm: NDArray[np.float64]
-    reference_ns: NDArray[np.int64]
-    residual_p50_ns: NDArray[np.int64]
-    residual_p99_ns: NDArray[np.int64]
-    ties: NDArray[np.int64]
+    component: Ints
+    offset_ns: Ints
+    drift_ppm: Floats
+    reference_ns: Ints
+    residual_p50_ns: Ints
+    residual_p99_ns: Ints
+    ties: Ints
 
-    def align(self, rank: int, ns: ArrayLike) -> NDArray[np.int64]:
+    def align(self, rank: int, ns: ArrayLike) -> Ints:
         """Bring times of one rank to the common clock."""
         when, row = np.asarray(ns, np.int64), int(np.searchsorted(self.ranks, rank))
         offset, ppm = int(self.offset_ns[row]), float(np.nan_to_num(self.drift_ppm[row]))
@@ -66,24 +67,24 @@ class Clock:
             return np.asarray(when + offset)
         return np.asarray(when + offset + np.rint((when - int(self.reference_ns[row])) * (ppm * 1e-6)).astype(np.int64))
 
-    def align_rows(self, rank: NDArray[np.int64], ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    def align_rows(self, rank: Ints, ns: Ints) -> Ints:
         """Bring times to the common clock, each row of its own rank."""
         row = np.searchsorted(self.ranks, rank)
         ppm = np.nan_to_num(self.drift_ppm)[row]
         drifted = np.rint((ns - self.reference_ns[row]) * (ppm * 1e-6)).astype(np.int64)
         return np.asarray(ns + self.offset_ns[row] + drifted)
 
-    def local(self, rank: int, ns: ArrayLike) -> NDArray[np.int64]:
+    def local(self, rank: int, ns: ArrayLike) -> Ints:
         """Bring common times back to one rank's own clock (to a nanosecond)."""
         when = np.asarray(ns, np.int64)
         guess = 2 * when - self.align(rank, when)
         return np.asarray(guess + when - self.align(rank, guess))
 
-    def component_rows(self, rank: NDArray[np.int64]) -> NDArray[np.int64]:
+    def component_rows(self, rank: Ints) -> Ints:
         """Give each row's component."""
         return np.asarray(self.component[np.searchsorted(self.ranks, rank)])
 
-    def tolerance_ns(self, one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
+    def tolerance_ns(self, one: Ints, other: Ints) -> Ints:
         """Say how far apart times of two ranks must be before an order between them means anything."""
         a, b = np.searchsorted(self.ranks, one), np.searchsorted(self.ranks, other)
         residual = np.maximum(self.residual_p50_ns[a], self.residual_p50_ns[b])
@@ -144,7 +145,7 @@ def _has_base(tables: TableSet, rank: int) -> bool:
     return bool(len(rows) and rows["base_ns"][0] > 0)
 
 
-def _domains(hosts: list[str], based: NDArray[np.bool_], *, together: bool) -> NDArray[np.int64]:
+def _domains(hosts: list[str], based: Flags, *, together: bool) -> Ints:
     """Give clocks numbers, one a host; a rank whose host is not known joins the others like it, or stays alone."""
     keys = [
         f"host {host}" if has and host else ("unknown" if has and together else f"rank {row}")
@@ -154,7 +155,7 @@ def _domains(hosts: list[str], based: NDArray[np.bool_], *, together: bool) -> N
     return np.array([first[key] for key in keys], np.int64)
 
 
-def _clock(ranks: NDArray[np.int64], solved: Solution, ties: Ties) -> Clock:
+def _clock(ranks: Ints, solved: Solution, ties: Ties) -> Clock:
     residual = solved.disagreement(ties)
     p50, p99 = (np.full(len(ranks), -1, np.int64) for _ in range(2))
     for row, members in rows_by_code(ties.row).items():

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.tables.communication.parts import Parts
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.events.links import Links
     from usp_prof.tables.groups import Membership
     from usp_prof.tables.steps import Steps
 
-    Ints = NDArray[np.int64]
 
 SCHEMA = Schema(
     "collectives",
@@ -179,6 +179,6 @@ def _splits(parts: Parts, name: str) -> pa.Array:
     return compact(np.where(codes == even, blank, codes), [*values, ""])
 
 
-def _asynchronous(parts: Parts) -> NDArray[np.bool_]:
+def _asynchronous(parts: Parts) -> Flags:
     codes, values = texts(parts.arguments, "asynchronous")
     return lookup([text.lower() in ("true", "1") for text in values], codes, missing=False)

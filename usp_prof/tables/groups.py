@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     import pyarrow as pa
-    from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.tables.communication.parts import Parts
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.table_set import Source
 
-    Ints = NDArray[np.int64]
 
 SCHEMA = Schema(
     "groups",
@@ -54,8 +53,8 @@ class Membership:
     """The groups of one rank and, for each part, which of them it ran in (place in `groups`; -1 when unknown)."""
 
     groups: tuple[Group, ...]
-    of_part: NDArray[np.int64]
-    inferred: NDArray[np.bool_]
+    of_part: Ints
+    inferred: Flags
     """The part's group is inferred from where and how it ran, not said by its events."""
 
 

@@ -16,8 +16,8 @@ from usp_prof.tables.events.links import streams
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Ints
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.events.links import Links
     from usp_prof.tables.steps import Steps
@@ -92,16 +92,16 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
     return table(SCHEMA, columns, len(rows))
 
 
-def _event(frame: EventFrame, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def _event(frame: EventFrame, rows: Ints) -> Ints:
     return np.where(rows >= 0, frame.event[np.maximum(rows, 0)], -1) if len(frame) else rows
 
 
-def _op_names(frame: EventFrame, ops: NDArray[np.int64]) -> pa.DictionaryArray:
+def _op_names(frame: EventFrame, ops: Ints) -> pa.DictionaryArray:
     codes, values = frame.codes("name")
     own = np.where(ops >= 0, codes[np.maximum(ops, 0)], len(values)) if len(frame) else ops
     return compact(own, [*values, ""])
 
 
-def _product(args: dict[str, NDArray[np.int64]], what: str) -> NDArray[np.int64]:
+def _product(args: dict[str, Ints], what: str) -> Ints:
     x, y, z = (args[f"{what}{axis}"] for axis in range(3))
     return np.where((x >= 0) & (y >= 0) & (z >= 0), x * y * z, -1)

@@ -16,14 +16,12 @@ from usp_prof.tables.events.classification import PHASES, phases_of
 from usp_prof.tables.events.frame import HOST_OPS, compact
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Ints
     from usp_prof.inputs.kineto.combinations import Inputs
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.events.links import Links
     from usp_prof.tables.steps import Steps
 
-    Ints = NDArray[np.int64]
 
 SCHEMA = Schema(
     "ops",

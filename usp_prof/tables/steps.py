@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pyarrow as pa
-    from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.events.links import Links
 
-    Ints = NDArray[np.int64]
 
 WINDOW = "window"
 """The source of a step that is the whole trace, since no steps are known."""
@@ -208,7 +207,7 @@ def _numbered(frame: EventFrame, pattern: re.Pattern[str]) -> Marks:
     return numbers[order], frame.start[rows][order], frame.end[rows][order]
 
 
-def _of_outer_kinds(frame: EventFrame, rows: Ints) -> NDArray[np.bool_]:
+def _of_outer_kinds(frame: EventFrame, rows: Ints) -> Flags:
     """Mark the numbered marks whose kind is not one of parts: `batch 1` and `batch 2` lie inside of `iteration 5`.
 
     A kind is a name without its number. It counts parts when more than half of its marks lie in marks of another kind;

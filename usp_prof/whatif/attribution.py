@@ -29,8 +29,7 @@ from usp_prof.whatif.predict import predict, unedited
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Flags
     from usp_prof.columns.intervals import Intervals
     from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
@@ -108,7 +107,7 @@ def unmatched_fraction(tables: TableSet) -> float:
     return exposed_ns / wall_ns if wall_ns else 0.0
 
 
-def _is_matched(tables: TableSet, rank: int) -> NDArray[np.bool_]:
+def _is_matched(tables: TableSet, rank: int) -> Flags:
     """Mark a rank's activities that belong to a call of which every member was read."""
     matched = calls.of(tables)
     rows = matched.rows_of(rank)
@@ -118,7 +117,7 @@ def _is_matched(tables: TableSet, rank: int) -> NDArray[np.bool_]:
     return lookup(of_part, tables.columns("activities", rank)["collective"], missing=False)
 
 
-def _ranges(activities: Columns, rows: NDArray[np.bool_]) -> Intervals:
+def _ranges(activities: Columns, rows: Flags) -> Intervals:
     start = activities["start_ns"][rows]
     return union(start, start + activities["dur_ns"][rows])
 

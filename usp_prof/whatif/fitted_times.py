@@ -24,13 +24,10 @@ from usp_prof.replay.peers import calls_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    from usp_prof.replay.graph import Flags, Graph, Ints
+    from usp_prof.columns.arrays import Flags, Floats, Ints
+    from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.edits.kind import Request
-
-    Floats = NDArray[np.float64]
 
 
 FEWEST = 3

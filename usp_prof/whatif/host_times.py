@@ -25,12 +25,10 @@ from usp_prof.replay.peers import peer_groups
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from numpy.typing import NDArray
-
-    from usp_prof.replay.graph import Flags, Graph, Ints
+    from usp_prof.columns.arrays import Flags, Floats, Ints
+    from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
 
-    Floats = NDArray[np.float64]
     Usual = Callable[[Floats, Ints], Floats]
     """Gives from own times (one row a peer, one column a piece) what the peers at some places should take."""
 

@@ -19,11 +19,10 @@ from usp_prof.model.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Ints
     from usp_prof.inputs.op_table import OpTable
 
-    Lengths = Mapping[Op, NDArray[np.int64]]
+    Lengths = Mapping[Op, Ints]
 
 
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
@@ -171,7 +170,7 @@ def job_slowdown(table: OpTable) -> JobSlowdown:
     return found
 
 
-def lengths(table: OpTable, model: Model) -> dict[Op, NDArray[np.int64]]:
+def lengths(table: OpTable, model: Model) -> dict[Op, Ints]:
     """Give each operation's own time: its duration, or for those that meet others the time after the last began."""
     row = {op: place for place, op in enumerate(table.ops)}
     found = {}
@@ -186,7 +185,7 @@ def lengths(table: OpTable, model: Model) -> dict[Op, NDArray[np.int64]]:
     return found
 
 
-def ideal(real: Lengths) -> dict[Op, NDArray[np.int64]]:
+def ideal(real: Lengths) -> dict[Op, Ints]:
     """Give every operation what its kind takes over all stages, replicas and steps: mean compute, median transfer."""
     kinds = {op.kind for op in real}
     typical = {}
@@ -197,12 +196,12 @@ def ideal(real: Lengths) -> dict[Op, NDArray[np.int64]]:
     return {op: np.full_like(own, typical[op.kind]) for op, own in real.items()}
 
 
-def replay(model: Model, own: Lengths) -> NDArray[np.int64]:
+def replay(model: Model, own: Lengths) -> Ints:
     """Give the length of each step: the longest path, for all replicas and steps at once."""
     shape = next(iter(own.values())).shape
     nothing = np.zeros(shape, np.int64)
-    start: dict[Op, NDArray[np.int64]] = {}
-    end: dict[Op, NDArray[np.int64]] = {}
+    start: dict[Op, Ints] = {}
+    end: dict[Op, Ints] = {}
     waiting = list(own)
     while waiting:
         left = []

@@ -22,8 +22,9 @@ from usp_prof.tables.table_set import TableSet
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns, View
-    from usp_prof.replay.graph import Flags, Graph, Ints, Timeline
+    from usp_prof.replay.graph import Graph, Timeline
 
 _AS_THEY_ARE = ("threads", "groups", "health", "ranks")
 _DEVICE_RANGES = ("gpu_user_annotation",)

@@ -13,7 +13,7 @@ from usp_prof.schedule_orders import Action, Kind, Order
 from usp_prof.tables import calls, clock
 
 if TYPE_CHECKING:
-    from usp_prof.replay.graph import Ints
+    from usp_prof.columns.arrays import Ints
     from usp_prof.tables.table_set import TableSet
 
 _KINDS = tuple(str(kind) for kind in Kind)

@@ -25,10 +25,11 @@ from usp_prof.tables import clock
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.model.selection import Selection
     from usp_prof.tables.table_set import TableSet
 
-    Int = NDArray[np.int64]
+    Int = Ints
 
 FROM_ONE_RANK = ("broadcast", "scatter")
 """Operations that carry what one rank alone has."""
@@ -48,7 +49,7 @@ class Arrivals:
     """Last less second-last arrival."""
     own_ns: Int
     """What of it is the late rank's own doing; 0 where the data comes from one rank."""
-    is_from_one_rank: NDArray[np.bool_]
+    is_from_one_rank: Flags
     """The others depend on what one rank alone has: nobody is late."""
     members: tuple[Int, Int]
     """Row of this table and rank, for each member."""

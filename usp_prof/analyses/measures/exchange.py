@@ -13,6 +13,7 @@ from usp_prof.columns.rows import group_codes, lookup, numbered, per_code, rows_
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
@@ -45,13 +46,13 @@ class Exchange:
 class _Parts:
     """Parts of the chosen calls: one entry a part in each array."""
 
-    call: NDArray[np.int64]
-    rank: NDArray[np.int64]
-    row: NDArray[np.int64]
+    call: Ints
+    rank: Ints
+    row: Ints
     """Row of the call among the chosen ones."""
-    wait: NDArray[np.int64]
-    transfer: NDArray[np.int64]
-    part: NDArray[np.int64]
+    wait: Ints
+    transfer: Ints
+    part: Ints
     """Row of its rank's `collectives`."""
 
 
@@ -146,7 +147,7 @@ def _split(text: str) -> list[int]:
     return sizes if isinstance(sizes, list) and all(isinstance(size, int) for size in sizes) else []
 
 
-def _chosen(calls: Columns, parts: Columns, wanted: NDArray[np.bool_]) -> _Parts:
+def _chosen(calls: Columns, parts: Columns, wanted: Flags) -> _Parts:
     row = rows_of(calls["call"], parts["call"])  # -1: a call that is not among these
     kept = lookup(wanted, row, missing=False)
     return _Parts(

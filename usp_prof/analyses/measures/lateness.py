@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.analyses.measures.partition import Partition
+    from usp_prof.columns.arrays import Floats, Ints
     from usp_prof.tables.table_set import TableSet
 
 COVERS = 0.5
@@ -52,15 +53,15 @@ class OwnTime:
     """Own time: one row for each (rank, step) of the partition in each array."""
 
     parts: Partition
-    columns: NDArray[np.int64]
+    columns: Ints
     """In ns, a column for each part in the order of `_OWN`."""
-    kernels: NDArray[np.int64]
+    kernels: Ints
     """How many pieces of compute began in the step."""
-    flop: NDArray[np.float64]
+    flop: Floats
     """What the ops of known shape must compute; 0 where no shapes were recorded."""
 
     @property
-    def total(self) -> NDArray[np.int64]:
+    def total(self) -> Ints:
         """All own time of a rank's step."""
         return np.asarray(self.columns.sum(axis=1))
 
@@ -86,7 +87,7 @@ def own_time(tables: TableSet, parts: Partition) -> OwnTime:
     return OwnTime(parts, np.stack([own[part] for part in _OWN], axis=1), kernels, _flop(tables, parts))
 
 
-def _flop(tables: TableSet, parts: Partition) -> NDArray[np.float64]:
+def _flop(tables: TableSet, parts: Partition) -> Floats:
     """Add up per (rank, step) the FLOP of the ops, each op once however many kernels it launched."""
     flop_of_row = np.zeros(len(parts.rank))
     for rank in np.unique(parts.rank).tolist():
@@ -120,14 +121,14 @@ def peers_of(tables: TableSet) -> dict[int, tuple[int, ...]]:
     return {rank: tuple(other for other in alike[keys[rank]] if other != rank) for rank in tables.ranks}
 
 
-def excess_by_row(own: OwnTime, peers: Mapping[int, tuple[int, ...]]) -> NDArray[np.int64]:
+def excess_by_row(own: OwnTime, peers: Mapping[int, tuple[int, ...]]) -> Ints:
     """Give for each (rank, step) how much longer its own parts take than its peers' medians; -1 without peers."""
     usual = peer_medians(own.parts, peers, own.columns)
     over = np.maximum(own.columns - usual, 0).sum(axis=1)
     return np.where(np.isnan(over), -1, over).astype(np.int64)
 
 
-def peer_medians(parts: Partition, peers: Mapping[int, tuple[int, ...]], figures: NDArray[Any]) -> NDArray[np.float64]:
+def peer_medians(parts: Partition, peers: Mapping[int, tuple[int, ...]], figures: NDArray[Any]) -> Floats:
     """Give for each (rank, step), a row of `figures`, the medians over its peers in that step; NaN without any."""
     ranks, rank = np.unique(parts.rank, return_inverse=True)
     steps, step = np.unique(parts.step, return_inverse=True)
@@ -146,7 +147,7 @@ def peer_medians(parts: Partition, peers: Mapping[int, tuple[int, ...]], figures
     return medians
 
 
-def slow_axis(tables: TableSet, rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]) -> str:
+def slow_axis(tables: TableSet, rank: int, peers: tuple[int, ...], steps: Ints) -> str:
     """Name the axis whose transfers take a rank longest beyond its peers'; empty when none does."""
     calls, parts = call_table.of(tables).columns(), call_table.of(tables).part_columns()
     chosen = np.isin(calls["step"][parts["call"]], steps) & (parts["transfer_ns"] >= 0)
@@ -163,7 +164,7 @@ def slow_axis(tables: TableSet, rank: int, peers: tuple[int, ...], steps: NDArra
     return worst if worst and over[worst] > 0 else ""
 
 
-def excess(own: OwnTime, rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]) -> NDArray[np.float64]:
+def excess(own: OwnTime, rank: int, peers: tuple[int, ...], steps: Ints) -> Floats:
     """Give each part's mean excess over the peers' median, over some steps; NaN without peers in these steps."""
     by_step = [
         own.columns[own_row] - np.median(own.columns[peer_rows], axis=0)
@@ -172,9 +173,7 @@ def excess(own: OwnTime, rank: int, peers: tuple[int, ...], steps: NDArray[np.in
     return np.mean(by_step, axis=0) if by_step else np.full(len(_OWN), np.nan)
 
 
-def _beside_peers(
-    parts: Partition, rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]
-) -> Iterator[tuple[int, NDArray[np.int64]]]:
+def _beside_peers(parts: Partition, rank: int, peers: tuple[int, ...], steps: Ints) -> Iterator[tuple[int, Ints]]:
     """Give the rank's row and its peers' rows in each step that the rank and some peer have."""
     is_peer = np.isin(parts.rank, peers)
     for step in steps.tolist():
@@ -184,12 +183,12 @@ def _beside_peers(
             yield int(own_rows[0]), peer_rows
 
 
-def work_ratio(own: OwnTime, rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]) -> float:
+def work_ratio(own: OwnTime, rank: int, peers: tuple[int, ...], steps: Ints) -> float:
     """Give how much more the rank has to do than its peers: by kernels or by FLOP, whichever tells of more."""
     return max(_ratio(own, counts, rank, peers, steps) for counts in (own.kernels, own.flop))
 
 
-def _ratio(own: OwnTime, counts: NDArray[Any], rank: int, peers: tuple[int, ...], steps: NDArray[np.int64]) -> float:
+def _ratio(own: OwnTime, counts: NDArray[Any], rank: int, peers: tuple[int, ...], steps: Ints) -> float:
     """Give the median over steps of a rank's count over its peers' median; 1 where none is known."""
     ratios = [
         float(counts[own_row] / usual)
@@ -199,7 +198,7 @@ def _ratio(own: OwnTime, counts: NDArray[Any], rank: int, peers: tuple[int, ...]
     return float(np.median(ratios)) if ratios else 1.0
 
 
-def why(over: NDArray[np.float64], cost_ns: float, slowdown: float, work: float) -> Why:
+def why(over: Floats, cost_ns: float, slowdown: float, work: float) -> Why:
     """Name the part whose excess covers the cost, if one does."""
     if not len(over) or np.isnan(over).any() or over.max() < COVERS * cost_ns:
         return Why.UNKNOWN
@@ -209,6 +208,6 @@ def why(over: NDArray[np.float64], cost_ns: float, slowdown: float, work: float)
     return cause
 
 
-def describe(over: NDArray[np.float64]) -> dict[str, int]:
+def describe(over: Floats) -> dict[str, int]:
     """Give the excess by part, for evidence."""
     return {} if np.isnan(over).any() else {str(part): round(float(ns)) for part, ns in zip(_OWN, over, strict=True)}

@@ -19,14 +19,11 @@ from usp_prof.analyses.formulas.bandwidth import LIST, element_type
 from usp_prof.columns.rows import distinct, first_rows, group_codes, lookup, numbered, rows_of
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from usp_prof.analyses.formulas import Cost
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
     from usp_prof.model.selection import Selection
     from usp_prof.tables.table_set import TableSet
-
-    Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,7 @@ def _tied(tables: TableSet, rank: int, selection: Selection) -> RankWork:
     return RankWork(names, name, event, start, dur, kinds, kind, owner, chosen["step"], on_gpu)
 
 
-def _inside(step: Ints, selection: Selection) -> NDArray[np.bool_]:
+def _inside(step: Ints, selection: Selection) -> Flags:
     numbers, place = numbered(step)
     taken = np.array([number >= 0 and selection.takes_step(number) for number in numbers.tolist()], dtype=bool)
     return taken[place] if len(numbers) else np.zeros(len(step), dtype=bool)
@@ -129,7 +126,7 @@ def _kind(name: str, dims: str, types: str, values: str, lists: str) -> OpKind:
     return replace(kind, cost=_cost(kind, lists))
 
 
-def _counts(ops: Columns, kinds: list[OpKind], kind_of: Ints) -> NDArray[np.bool_]:
+def _counts(ops: Columns, kinds: list[OpKind], kind_of: Ints) -> Flags:
     """Say which ops count by their own formula: those inside which no other op counts the same."""
     known = lookup([kind.cost is not None and kind.cost.bytes > 0 for kind in kinds], kind_of, missing=False)
     multiplies = lookup([kind.cost is not None and kind.cost.flop > 0 for kind in kinds], kind_of, missing=False)
@@ -137,7 +134,7 @@ def _counts(ops: Columns, kinds: list[OpKind], kind_of: Ints) -> NDArray[np.bool
     return known & ~np.where(multiplies, _encloses(multiplies, parent), _encloses(known, parent))
 
 
-def _encloses(wanted: NDArray[np.bool_], parent: Ints) -> NDArray[np.bool_]:
+def _encloses(wanted: Flags, parent: Ints) -> Flags:
     """Say which ops have a wanted op somewhere inside."""
     encloses = np.zeros(len(wanted), dtype=bool)
     # From the wanted ops outwards, level by level; what was marked on the way has been followed already.
@@ -151,7 +148,7 @@ def _encloses(wanted: NDArray[np.bool_], parent: Ints) -> NDArray[np.bool_]:
     return encloses
 
 
-def _owners(ops: Columns, events: Ints, known: NDArray[np.bool_]) -> Ints:
+def _owners(ops: Columns, events: Ints, known: Flags) -> Ints:
     """Climb from each op to the nearest one with a formula; where there is none, stay."""
     own_row = rows_of(ops["event"], events)
     parent = rows_of(ops["event"], ops["parent"])

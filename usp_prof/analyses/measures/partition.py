@@ -30,8 +30,7 @@ from usp_prof.tables import calls
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
@@ -82,12 +81,12 @@ def _queue_empty(tables: TableSet, rank: int, gaps: Intervals) -> Intervals:
     return Intervals(gaps.start[late], gaps.end[late])
 
 
-def launch_starts(tables: TableSet, rank: int) -> NDArray[np.int64]:
+def launch_starts(tables: TableSet, rank: int) -> Ints:
     """Give for each activity when the host launched it, looked up once; -1 where that is not known."""
     return tables.memo_of_rank(rank, "launch starts", lambda: _launch_starts(tables, rank))
 
 
-def _launch_starts(tables: TableSet, rank: int) -> NDArray[np.int64]:
+def _launch_starts(tables: TableSet, rank: int) -> Ints:
     event, launches = tables.columns("activities", rank)["launch_event"], tables.columns("launches", rank)
     if not len(launches):
         return np.full(len(event), -1, np.int64)
@@ -109,26 +108,26 @@ class Partition:
     """One row for each (rank, step), as arrays in nanoseconds; `exposed` and `comm` have a column for each axis."""
 
     axes: tuple[str, ...]
-    rank: NDArray[np.int64]
-    step: NDArray[np.int64]
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
-    compute: NDArray[np.int64]
-    exposed: NDArray[np.int64]
-    comm: NDArray[np.int64]
-    any_comm: NDArray[np.int64]
-    memcpy: NDArray[np.int64]
-    idle: NDArray[np.int64]
+    rank: Ints
+    step: Ints
+    start: Ints
+    end: Ints
+    compute: Ints
+    exposed: Ints
+    comm: Ints
+    any_comm: Ints
+    memcpy: Ints
+    idle: Ints
     """A column for each of `CAUSES`."""
-    contended: NDArray[np.int64]
+    contended: Ints
     """Exposed time during which several axes were exposed at once."""
 
     @property
-    def wall(self) -> NDArray[np.int64]:
+    def wall(self) -> Ints:
         """The step's length."""
         return self.end - self.start
 
-    def take(self, rows: NDArray[np.bool_]) -> Partition:
+    def take(self, rows: Flags) -> Partition:
         """Keep some rows."""
         return Partition(self.axes, *(getattr(self, name)[rows] for name in _ARRAYS))
 
@@ -141,9 +140,9 @@ class Sets:
     """What one rank did when: disjointness is not promised, that is what the partition is for."""
 
     compute: Intervals
-    begin: NDArray[np.int64]
+    begin: Ints
     """Start of each activity, after a receive's waiting for its peer."""
-    done: NDArray[np.int64]
+    done: Ints
     """End of each activity, a send's when its receiver has it."""
     axes: dict[str, Intervals]
     waited: dict[str, Intervals]
@@ -200,7 +199,7 @@ def _sets(tables: TableSet, rank: int) -> Sets:
     return Sets(compute, begin, done, by_axis, waited, copying, bubble, host_causes(tables, rank, gaps))
 
 
-def _axis_codes(activities: Columns) -> tuple[NDArray[np.int64], list[str]]:
+def _axis_codes(activities: Columns) -> tuple[Ints, list[str]]:
     """Give each activity's axis as its place in the order of axes; none named is unknown."""
     codes, found = activities.codes("axis")
     named = [name or str(Axis.UNKNOWN) for name in found]
@@ -214,7 +213,7 @@ def place_of_axis(axis: str) -> tuple[int, str]:
     return (AXIS_ORDER.index(axis) if axis in AXIS_ORDER else len(AXIS_ORDER), axis)
 
 
-def _carrying_nothing(tables: TableSet, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _carrying_nothing(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
     """Give for each activity how long it waited as a pipeline receive, and outlasted its delivery as a send."""
     activities = tables.columns("activities", rank)
     part = activities["collective"]

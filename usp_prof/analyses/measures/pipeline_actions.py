@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.model.selection import Selection
     from usp_prof.schedule_orders import Timeline
     from usp_prof.tables.table_set import TableSet
@@ -35,17 +36,17 @@ _WAITS_INSIDE = "torch"  # its own marks enclose the receive that an action wait
 class Actions:
     """One row for each action, by rank and start; times are common. `busy_ns` leaves waiting for a receive out."""
 
-    rank: NDArray[np.int64]
-    step: NDArray[np.int64]
-    stage: NDArray[np.int64]
+    rank: Ints
+    step: Ints
+    stage: Ints
     kind: NDArray[np.object_]
-    micro_batch: NDArray[np.int64]
-    start_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
-    busy_ns: NDArray[np.int64]
+    micro_batch: Ints
+    start_ns: Ints
+    end_ns: Ints
+    busy_ns: Ints
     source: str
 
-    def take(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> Actions:
+    def take(self, rows: Flags | Ints) -> Actions:
         """Keep some rows."""
         return _made({name: getattr(self, name)[rows] for name in _ARRAYS}, self.source)
 
@@ -97,7 +98,7 @@ def gather(tables: TableSet, selection: Selection) -> Actions:
     return joined.take(order)
 
 
-def _on_device(tables: TableSet, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _on_device(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
     """Give where each action's own work begins and ends on the device.
 
     That is its compute and the collectives inside it. A backward also launches the gradients' reduction, which runs
@@ -153,7 +154,7 @@ def order_of(actions: Actions, ranks: Iterable[int], step: int) -> Order:
     return tuple(orders)
 
 
-def _counted(actions: Actions, rows: NDArray[np.int64]) -> list[int]:
+def _counted(actions: Actions, rows: Ints) -> list[int]:
     """Give micro-batches as written; where a mark repeats one within a step (rounds), the rounds follow each other."""
     written = actions.micro_batch[rows]
     kinds = {kind: place for place, kind in enumerate(Kind)}

@@ -14,11 +14,10 @@ from usp_prof.contract import parse_mark
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
     from usp_prof.model.selection import Selection
     from usp_prof.tables.table_set import TableSet
-
-    Ints = NDArray[np.int64]
 
 
 _STARTS_WORK = ("launch", "graph_launch", "memcpy", "memset")
@@ -172,7 +171,7 @@ def _around(ranges: Columns, calls: Columns) -> NDArray[np.object_]:
     return lookup(ranges["name"], inside, missing="")
 
 
-def _holds(ranges: Columns, moments: Ints) -> NDArray[np.bool_]:
+def _holds(ranges: Columns, moments: Ints) -> Flags:
     """Say which ranges, on whatever thread, hold at least one of some ordered moments."""
     begin = ranges["start_ns"]
     end = begin + np.maximum(ranges["dur_ns"], 0)
@@ -210,7 +209,7 @@ class Marked:
         """Keep the marks that say one of these."""
         return self.take(np.isin(self.what.astype(str), what))
 
-    def take(self, rows: NDArray[np.bool_]) -> Marked:
+    def take(self, rows: Flags) -> Marked:
         """Keep some rows."""
         return Marked(self.what[rows], self.name[rows], self.start_ns[rows], self.dur_ns[rows], self.step[rows])
 

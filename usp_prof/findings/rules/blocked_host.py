@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from usp_prof.analyses.measures.ranges import SyncStat
-    from usp_prof.replay.graph import Flags, Graph
+    from usp_prof.columns.arrays import Flags
+    from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
 
 

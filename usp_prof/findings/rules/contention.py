@@ -20,8 +20,7 @@ from usp_prof.whatif.edits.compute import interference
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Ints
     from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
 
@@ -91,7 +90,7 @@ class SharedCores:
         )
 
 
-def _beyond_median(tables: TableSet, graph: Graph) -> tuple[NDArray[np.int64], int]:
+def _beyond_median(tables: TableSet, graph: Graph) -> tuple[Ints, int]:
     """Give by how much each node exceeds the median of its op and shapes on its rank, and the time compared."""
     nodes, work = graph.nodes, work_of(tables)
     rows = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0) & (work.shape >= 0))

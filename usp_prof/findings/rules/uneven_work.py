@@ -22,13 +22,10 @@ from usp_prof.whatif.edits.balance import shares
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Floats, Ints
     from usp_prof.model.finding import PlainMap
-    from usp_prof.replay.graph import Graph, Ints
+    from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
-
-    Floats = NDArray[np.float64]
 
 
 UNEVEN = 1.08
@@ -362,7 +359,7 @@ def _by_shape(tables: TableSet, graph: Graph, ranks: tuple[int, ...], rank: int)
     return _best_tenth(work, ranks.index(rank))
 
 
-def _best_tenth(work: NDArray[np.float64], place: int) -> float:
+def _best_tenth(work: Floats, place: int) -> float:
     """Give the ratio of one row to the median row in the columns where it is least, a tenth of the median's sum."""
     own, usual = work[place], np.median(work, axis=0)
     known = usual > 0

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from _typeshed import DataclassInstance
-    from numpy.typing import NDArray
 
     from usp_prof.analyses.host import HostResult
     from usp_prof.analyses.kernels import KernelsResult
     from usp_prof.analyses.memory import MemoryResult
     from usp_prof.analyses.mfu import MfuResult
     from usp_prof.analyses.result import Listing
+    from usp_prof.columns.arrays import Ints
     from usp_prof.model.memory_snapshot import MemorySnapshot
     from usp_prof.report.document import Block
     from usp_prof.report.figures import Context
@@ -242,12 +242,12 @@ def _line(tables: TableSet, rank: int) -> MemoryLine:
     return MemoryLine(f"rank {rank}", time_ns[drawn], *sizes)
 
 
-def _since_first(moments: NDArray[np.int64]) -> NDArray[np.int64]:
+def _since_first(moments: Ints) -> Ints:
     """Count moments from the first one; there may be none."""
     return moments - moments[0] if len(moments) else moments
 
 
-def _drawn_events(allocated: NDArray[np.int64]) -> NDArray[np.int64]:
+def _drawn_events(allocated: Ints) -> Ints:
     """Give the places of the events to draw: all, or the highest of each stretch where there are too many."""
     stretch = max(1, -(-len(allocated) // MOST_MEMORY_POINTS))
     begins = range(0, len(allocated), stretch)

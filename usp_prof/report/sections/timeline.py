@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from usp_prof.charts.inputs import TimelineSlices
-from usp_prof.charts.levels import Slices, levels
 from usp_prof.columns.rows import lookup
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Section, Stack, StackPart, TableColumn, Text
@@ -17,13 +17,89 @@ from usp_prof.report.sections.plain import key_figures, notes, rows_table
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from usp_prof.analyses.critical_path import CriticalPathResult
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
     from usp_prof.report.document import Block
     from usp_prof.report.figures import Context, Figures
     from usp_prof.tables.table_set import TableSet
+
+
+# Levels of detail: a million slices at any zoom, short slices of a row merged into buckets.
+#
+# A merged slice starts where its first one does, is as long as all of them together (so that a row's busy time is the
+# same at every level), and takes role and name of the one that ran longest in it.
+
+_FIRST_BUCKETS = 1500
+_FACTOR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """Slices on rows, in any order; `role` and `name` are codes."""
+
+    row: Ints
+    start_ns: Ints
+    end_ns: Ints
+    role: Ints
+    name: Ints
+
+    def __len__(self) -> int:
+        """Count the slices."""
+        return len(self.row)
+
+    def take(self, rows: Ints | Flags) -> Slices:
+        """Keep some slices."""
+        return Slices(self.row[rows], self.start_ns[rows], self.end_ns[rows], self.role[rows], self.name[rows])
+
+
+def levels(slices: Slices, budget: int) -> tuple[Slices, tuple[int, ...]]:
+    """Build levels, coarse first, until the slices themselves are reached or `budget` slices are used up.
+
+    Gives all levels in one, each sorted by start, and where each begins (with the total at the end).
+    """
+    whole = int(slices.end_ns.max(initial=0) - slices.start_ns.min(initial=0))
+    width = max(1, whole // _FIRST_BUCKETS)
+    made: list[Slices] = []
+    used = 0
+    while True:
+        level = coarsen(slices, width) if width > 1 else slices
+        if made and used + len(level) > budget:
+            break
+        made.append(_sorted(level))
+        used += len(level)
+        if len(level) == len(slices):
+            break
+        width = max(1, width // _FACTOR)
+    starts = np.concatenate([[0], np.cumsum([len(level) for level in made])])
+    return _joined(made), tuple(int(start) for start in starts)
+
+
+def coarsen(slices: Slices, width_ns: int) -> Slices:
+    """Merge the slices of a row that are shorter than the bucket they start in; longer ones stay as they are."""
+    duration = slices.end_ns - slices.start_ns
+    short = duration < width_ns
+    few = slices.take(short)
+    if not len(few):
+        return slices
+    bucket = few.start_ns // width_ns
+    # Longest first within a bucket: its role and name stand for all.
+    order = np.lexsort((-(few.end_ns - few.start_ns), bucket, few.row))
+    few, bucket = few.take(order), bucket[order]
+    first = np.flatnonzero(np.r_[True, (np.diff(few.row) != 0) | (np.diff(bucket) != 0)])
+    start = np.minimum.reduceat(few.start_ns, first)
+    busy = np.add.reduceat(few.end_ns - few.start_ns, first)
+    merged = Slices(few.row[first], start, start + busy, few.role[first], few.name[first])
+    return _joined([slices.take(~short), merged])
+
+
+def _sorted(slices: Slices) -> Slices:
+    return slices.take(np.lexsort((slices.row, slices.start_ns)))
+
+
+def _joined(parts: list[Slices]) -> Slices:
+    fields = ("row", "start_ns", "end_ns", "role", "name")
+    return Slices(*(np.concatenate([getattr(part, field) for part in parts]) for field in fields))
 
 
 _BUDGET = 150_000
@@ -105,7 +181,7 @@ def _in_step(activities: Columns, step: int) -> Columns:
     return activities.take(activities["step"] == step)
 
 
-def _row_keys(columns: Columns) -> tuple[NDArray[np.int64], list[str]]:
+def _row_keys(columns: Columns) -> tuple[Ints, list[str]]:
     """Give each activity its row among the rank's: the first for compute and copies, then one for each axis."""
     codes, axes = columns.codes("axis")
     is_communication = columns.matches("kind", _COMMUNICATION)
@@ -116,12 +192,12 @@ def _row_keys(columns: Columns) -> tuple[NDArray[np.int64], list[str]]:
     return np.where(is_communication, place, 0).astype(np.int64), order
 
 
-def _merged(codes: NDArray[np.int64], names: list[str]) -> tuple[NDArray[np.int64], list[str]]:
+def _merged(codes: Ints, names: list[str]) -> tuple[Ints, list[str]]:
     """Put all axes on one row, where there would be too many."""
     return np.minimum(codes, 1), ["", "comm"] if len(names) > 1 else [""]
 
 
-def _roles(columns: Columns) -> tuple[NDArray[np.int64], list[str]]:
+def _roles(columns: Columns) -> tuple[Ints, list[str]]:
     """Give each activity's role as a code; `roles` has one for each pair of kind and axis, kind by kind."""
     codes, axes = columns.codes("axis")
     kinds, kind_names = columns.codes("kind")
@@ -133,11 +209,11 @@ def _roles(columns: Columns) -> tuple[NDArray[np.int64], list[str]]:
     return kinds * len(axes) + codes, roles
 
 
-def _short(codes: NDArray[np.int64], names: list[str]) -> tuple[NDArray[np.int64], list[str]]:
+def _short(codes: Ints, names: list[str]) -> tuple[Ints, list[str]]:
     return codes, [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..." for name in names]
 
 
-def _coded(codes: NDArray[np.int64], texts: list[str], known: dict[str, int]) -> NDArray[np.int64]:
+def _coded(codes: Ints, texts: list[str], known: dict[str, int]) -> Ints:
     """Translate codes of one rank's texts into those of all ranks; only texts in use get one."""
     used, inverse = np.unique(codes, return_inverse=True)
     # The code over all ranks of each text in use.

@@ -18,9 +18,9 @@ from usp_prof.tables.events.arguments import Field
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.tables.events.frame import EventFrame
 
-    Ints = NDArray[np.int64]
 
 _FIELDS = (
     Field("name", "Collective name", Kind.TEXT),
@@ -133,7 +133,7 @@ def coded_texts(column: pa.Array | pa.ChunkedArray) -> tuple[Ints, list[str]]:
     return by_appearance(numbers_of(whole.indices).astype(np.int64), whole.dictionary.to_pylist())
 
 
-def sizes(table: pa.Table) -> tuple[Ints, Ints, NDArray[Any], NDArray[np.bool_]]:
+def sizes(table: pa.Table) -> tuple[Ints, Ints, NDArray[Any], Flags]:
     """Give bytes in and out, the element type, and whether bytes come from shapes, which tell of inputs alone."""
     # By part: the elements and the type of its first input, and the type that the event names itself.
     dims_code, dims = texts(table, "dims")

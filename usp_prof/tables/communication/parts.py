@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Ints
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.events.links import Links
 
-    Ints = NDArray[np.int64]
 
 RECORD = "record_param_comms"
 

@@ -29,14 +29,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Ints
     from usp_prof.columns.table import View
     from usp_prof.model.topology import Group
     from usp_prof.tables.communication.parts import Parts
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.groups import Membership
     from usp_prof.tables.table_set import Source
-
-    Ints = NDArray[np.int64]
 
 
 _DIRECTIONS = ("", "send", "recv")

@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.tables.events.frame import EventFrame
-
-    Ints = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
 
 
 P2P = ("send", "recv", "send_recv")

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Ints = NDArray[np.int64]
+    from usp_prof.columns.arrays import Flags, Ints
+
 
 _NUMBERS = {Kind.INT: (int, -1, np.int64), Kind.FLOAT: (float, math.nan, np.float64)}
 """Kinds of numbers: the type to decode, what stands for an absent one, and the type of the column."""
@@ -110,7 +111,7 @@ class _FieldColumns:
             texts = decoded.texts[f"text{place}"]
             self._codes[key].append(self._coded(key, texts, is_written))
 
-    def _coded(self, key: str, texts: Sequence[msgspec.Raw], is_written: NDArray[np.bool_]) -> NDArray[np.int32]:
+    def _coded(self, key: str, texts: Sequence[msgspec.Raw], is_written: Flags) -> NDArray[np.int32]:
         """Give each event the code of the JSON text behind a key."""
         if not texts or (texts[0] is ABSENT and texts.count(ABSENT) == len(texts)):
             return np.zeros(len(is_written), np.int32)

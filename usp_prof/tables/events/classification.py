@@ -22,12 +22,10 @@ from usp_prof.tables.events.frame import HOST_OPS, MARKS, compact
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Ints
     from usp_prof.columns.lanes import Tracks
     from usp_prof.tables.events.frame import EventFrame
-
-    Ints = NDArray[np.int64]
 
 
 class Work(StrEnum):
@@ -100,7 +98,7 @@ _EXPERTS = re.compile(r"dispatch|combine", re.IGNORECASE)
 KINDS = [kind.value for kind in Work]
 
 
-def kinds(frame: EventFrame, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], pa.DictionaryArray]:
+def kinds(frame: EventFrame, rows: Ints) -> tuple[Ints, pa.DictionaryArray]:
     """Say for device work which kind it is (place in `KINDS`) and whose library's."""
     category, names = frame.codes("category")
     named = frame.by_name(rows, lambda name: KINDS.index(classify(name)[0]), np.int64)

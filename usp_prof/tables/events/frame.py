@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Ints
     from usp_prof.inputs.kineto.events import RawTrace
     from usp_prof.tables.events.arguments import Field
 
-    Ints = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
 
 DEVICE_WORK = combinations.CATEGORIES
 HOST_CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "privateuse1_runtime", "privateuse1_driver", "xpu_runtime")

@@ -14,14 +14,11 @@ from usp_prof.tables.events.frame import DEVICE_WORK, HOST_CALLS, HOST_OPS
 from usp_prof.tables.ranks import device_kind
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from usp_prof.tables.events.frame import EventFrame
-
-    Ints = NDArray[np.int64]
     import pyarrow as pa
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.lanes import Nesting
+    from usp_prof.tables.events.frame import EventFrame
 
 
 def streams(frame: EventFrame, rows: Ints) -> Ints:
@@ -88,7 +85,7 @@ def cut(frame: EventFrame) -> int:
     return int(wrong.sum())
 
 
-def _outlasting(track: Ints, start: Ints, end: Ints) -> NDArray[np.bool_]:
+def _outlasting(track: Ints, start: Ints, end: Ints) -> Flags:
     """Mark work within which the next ones of its stream begin and end; all sorted by stream and start."""
     found = np.zeros(len(start), dtype=bool)
     if len(start) <= _OUTLASTED:
@@ -125,9 +122,9 @@ class Links:
     """Every host call, in order of start."""
     call_ops: Ints
     """The innermost CPU op around each host call; -1 for none."""
-    before_window: NDArray[np.bool_]
+    before_window: Flags
     """The work was launched before recording began."""
-    ambiguous: NDArray[np.bool_]
+    ambiguous: Flags
     """Separate host calls carry the work's correlation id: none of them is taken."""
     kind: Ints
     """Which kind of work it is (place in `work_kinds.KINDS`)."""
@@ -230,7 +227,7 @@ def _by_external_id(frame: EventFrame, work: Ints, op_rows: Ints) -> Ints:
     return np.where((found >= 0) & begun, found, -1)
 
 
-def _before_window(frame: EventFrame, work: Ints, call: Ints, calls: Ints) -> NDArray[np.bool_]:
+def _before_window(frame: EventFrame, work: Ints, call: Ints, calls: Ints) -> Flags:
     """Correlation ids only grow: work with a smaller one than every recorded call was launched before."""
     seen = frame.ints("correlation", calls)
     seen = seen[seen > 0]

@@ -24,12 +24,11 @@ from usp_prof.tables.matching import least_squares
 from usp_prof.tables.matching.least_squares import Observations
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.tables.matching.least_squares import Fit
     from usp_prof.tables.matching.same_calls import Parts
 
-    Int = NDArray[np.int64]
+    Int = Ints
 
 _END_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 _CALLS_PER_GROUP = 500
@@ -72,7 +71,7 @@ def find_ties(parts: Parts, ranks: Int) -> Ties:
     )
 
 
-def _members(parts: Parts, chosen: NDArray[np.bool_], ranks: Int) -> Ties:
+def _members(parts: Parts, chosen: Flags, ranks: Int) -> Ties:
     """Take the chosen parts of calls with at least two of them, of each group a bounded number of calls."""
     rows = np.flatnonzero(chosen)
     members_of_call = np.bincount(parts.call[rows], minlength=parts.calls)
@@ -85,7 +84,7 @@ def _members(parts: Parts, chosen: NDArray[np.bool_], ranks: Int) -> Ties:
     return Ties(call, np.searchsorted(ranks, parts.rank[rows]), parts.start[rows], parts.end[rows])
 
 
-def _thinned(parts: Parts, rows: Int) -> NDArray[np.bool_]:
+def _thinned(parts: Parts, rows: Int) -> Flags:
     """Keep of each group a bounded number of calls, spread evenly over the window."""
     call = parts.call[rows]
     # One entry a call: its number, its group, and which of its group's calls it is.
@@ -107,7 +106,7 @@ class Solution:
     """By rank: which set of connected clocks it belongs to."""
     offset_ns: Int
     """By clock: what to add at the reference time."""
-    drift_ppm: NDArray[np.float64]
+    drift_ppm: Floats
     """By clock: what to add beyond that for each millionth of the time since; NaN where it is not known."""
     reference_ns: Int
     """By clock: the middle of its ties, on the clock itself."""
@@ -228,7 +227,7 @@ def _refined(rough: Solution, ties: Ties) -> Solution:
     return replace(rough, offset_ns=_whole_offset(rough, fit))
 
 
-def _drifting(seen: Observations, pinned: Int) -> tuple[Fit, NDArray[np.bool_]]:
+def _drifting(seen: Observations, pinned: Int) -> tuple[Fit, Flags]:
     """Fit with the drifts that are certain; says which these are.
 
     One that is not would be carried on to moments that no call saw. Without it others may be certain no more: a chain

@@ -26,11 +26,10 @@ import numpy as np
 from usp_prof.columns.statistics import robust_sigma
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from usp_prof.columns.arrays import Flags, Floats, Ints
 
-    Float = NDArray[np.float64]
-    Int = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
+    Float = Floats
+    Int = Ints
 
 _ROUNDS = 12
 _HUBER = 1.345  # residuals beyond so many sigmas weigh less; 95 % efficient for a normal distribution
@@ -97,7 +96,7 @@ class Fit:
     sigma: float
 
 
-def solve(seen: Observations, pinned: Int, drifting: NDArray[np.bool_]) -> Fit:
+def solve(seen: Observations, pinned: Int, drifting: Flags) -> Fit:
     """Solve the clocks; the pinned ones (one for each component) keep offset and drift zero, as do drifts not named.
 
     Solved twelve times, each with the weights that the residuals of the time before give.

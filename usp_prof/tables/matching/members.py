@@ -15,12 +15,13 @@ from usp_prof.tables.matching.same_calls import MatchedBy
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
     from usp_prof.tables.clock import Clock
     from usp_prof.tables.matching.same_calls import Parts
     from usp_prof.tables.table_set import TableSet
 
-    Int = NDArray[np.int64]
+    Int = Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +76,7 @@ def group_size(members: Members, head: Int) -> Int:
     return np.where(paired, 2, np.where(declared > 0, declared, seen))
 
 
-def on_one_clock(members: Members, clocks: Clock) -> NDArray[np.bool_]:
+def on_one_clock(members: Members, clocks: Clock) -> Flags:
     """Say of each call whether its members' clocks are tied to each other."""
     component = clocks.component_rows(members.rank)
     low, high = (per_code(members.call, component, how, members.count) for how in (np.minimum, np.maximum))
@@ -95,7 +96,7 @@ def late_ranks(members: Members, clocks: Clock) -> Int:
     return np.where(is_alone | is_tied, -1, members.rank[last])
 
 
-def inter_node(tables: TableSet, members: Members) -> NDArray[np.bool_]:
+def inter_node(tables: TableSet, members: Members) -> Flags:
     """Say of each call whether its members lie on several hosts; by rank numbers where hosts have no names."""
     hosts = [clock.host_of(tables, rank) for rank in tables.ranks]
     per_node = tables.manifest.devices_per_node if tables.manifest else 0
@@ -145,14 +146,14 @@ def delivered_ns(tables: TableSet, members: Members) -> Int:
     return np.where((is_send | is_posted_receive) & (received >= 0), np.maximum(after, 0), 0)
 
 
-def _of_call(members: Members, parts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _of_call(members: Members, parts: Flags) -> Flags:
     """Mark all parts of the calls that have one of these parts."""
     marked = np.zeros(members.count, dtype=bool)
     marked[members.call[parts]] = True
     return marked[members.call]
 
 
-def _asked_late(tables: TableSet, members: Members, receives: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _asked_late(tables: TableSet, members: Members, receives: Flags) -> Flags:
     """Mark the posted receives that nobody waited for until later work was done."""
     late = np.zeros(len(members.call), dtype=bool)
     receive_rows = np.flatnonzero(receives)

@@ -30,10 +30,10 @@ from usp_prof.tables.communication.posts import P2P
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
-    Ints = NDArray[np.int64]
     Keys = tuple[Ints, ...]
     """Columns that are alike in all parts of a call, and in no two calls."""
 
@@ -61,13 +61,13 @@ class Parts:
 
     columns: Columns
     """Columns of `collectives`."""
-    rank: NDArray[np.int64]
-    part: NDArray[np.int64]
+    rank: Ints
+    part: Ints
     """Row of its rank's `collectives`."""
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
+    start: Ints
+    end: Ints
     """Both on the rank's own clock."""
-    call: NDArray[np.int64]
+    call: Ints
     """Number of its call, from 0; -1 for a part whose group or peer is not known."""
     by: NDArray[np.int8]
     """Position in `MatchedBy`; -1 when unmatched."""
@@ -123,7 +123,7 @@ def _match(columns: Columns) -> Parts:
     return Parts(columns, rank, columns["part"], start, start + columns["dur_ns"], call, by, calls)
 
 
-def _with_numbers(columns: Columns, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _with_numbers(columns: Columns, rows: Flags) -> Flags:
     """Keep the parts of the groups all of whose parts carry a sequence number."""
     group, keys = columns.codes("group")
     # By group: some part of it carries no number.
@@ -132,14 +132,14 @@ def _with_numbers(columns: Columns, rows: NDArray[np.bool_]) -> NDArray[np.bool_
     return np.asarray(rows & ~lacks_number[group])
 
 
-def _by_sequence(columns: Columns) -> tuple[Keys, NDArray[np.bool_]]:
+def _by_sequence(columns: Columns) -> tuple[Keys, Flags]:
     """Key by group, operation and number; several parts of one number (coalesced) by their order."""
     group, op, sequence = columns.codes("group")[0], columns.codes("op")[0], columns["sequence"]
     nth_of_number = occurrence(group_codes(columns["rank"], group, op, sequence), columns["start_ns"])
     return (group, op, sequence, nth_of_number), np.ones(len(columns), bool)
 
 
-def _by_order(columns: Columns) -> tuple[Keys, NDArray[np.bool_]]:
+def _by_order(columns: Columns) -> tuple[Keys, Flags]:
     """Key by group, operation and size, in order; members of some operations carry different sizes."""
     group, op = columns.codes("group")[0], columns.codes("op")[0]
     largest = np.maximum(columns["in_bytes"], columns["out_bytes"])
@@ -147,7 +147,7 @@ def _by_order(columns: Columns) -> tuple[Keys, NDArray[np.bool_]]:
     return _ordered(columns, group_codes(group, op, size), columns["rank"])
 
 
-def _by_pair(columns: Columns) -> tuple[Keys, NDArray[np.bool_]]:
+def _by_pair(columns: Columns) -> tuple[Keys, Flags]:
     """Key by direction, in order; a batch that sends and receives stands for both, so its pair has no direction."""
     group, rank, peer = columns.codes("group")[0], columns["rank"], columns["peer"]
     is_send, is_both = columns.matches("op", "send"), columns.matches("op", "send_recv")
@@ -159,7 +159,7 @@ def _by_pair(columns: Columns) -> tuple[Keys, NDArray[np.bool_]]:
     return _ordered(columns, kind, rank * 2 + is_send)
 
 
-def _ordered(columns: Columns, kind: Ints, member: Ints) -> tuple[Keys, NDArray[np.bool_]]:
+def _ordered(columns: Columns, kind: Ints, member: Ints) -> tuple[Keys, Flags]:
     """Key the parts of a kind by their places in order, and say which of them have a place that can be trusted.
 
     Places count from 0 inside a step where all members have equally many parts of the kind in every step:
@@ -256,7 +256,7 @@ def _by_start(columns: Columns, rows: Ints) -> Ints:
     return rows[np.argsort(columns["start_ns"][rows], kind="stable")]
 
 
-def _is_collective(columns: Columns) -> NDArray[np.bool_]:
+def _is_collective(columns: Columns) -> Flags:
     """Mark collectives of several ranks; an all-to-all without a known group and peer runs by the kernel of sends."""
     nameless = columns.matches("op", "send_recv") & columns.matches("group", "") & (columns["peer"] < 0)
     return np.asarray((~columns.matches("op", *P2P) | nameless) & (columns["group_size"] != 1))

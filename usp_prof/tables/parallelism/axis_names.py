@@ -15,11 +15,8 @@ from usp_prof.model.topology import Axis
 from usp_prof.tables.events.frame import HOST_OPS, MARKS
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Ints
     from usp_prof.tables.events.frame import EventFrame
-
-    Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

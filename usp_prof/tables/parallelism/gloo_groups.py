@@ -32,15 +32,13 @@ from usp_prof.tables.table_set import ChangedSource
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Ints
     from usp_prof.columns.table import View
     from usp_prof.model.topology import Group
     from usp_prof.tables.communication.parts import Parts
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.table_set import Source
 
-    Ints = NDArray[np.int64]
     OperationsOfRank = Mapping[int, Counter[tuple[str, int]]]
 
 

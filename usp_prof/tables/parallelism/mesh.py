@@ -25,12 +25,8 @@ from usp_prof.tables.parallelism.axis_names import described
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from usp_prof.columns.table import Columns
     from usp_prof.contract import Manifest
-
-    Ints = NDArray[np.int64]
 
 
 _DATA = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD)

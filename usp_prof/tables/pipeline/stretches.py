@@ -21,11 +21,9 @@ from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.events import classification
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.tables.table_set import Source
 
-    Ints = NDArray[np.int64]
 
 FORWARD, BACKWARD = 0, 1
 _INSIDE = (str(Axis.TP), str(Axis.CP), str(Axis.EP))
@@ -45,7 +43,7 @@ class Messages:
     posted: Ints
     ended: Ints
     """When each was over on the device."""
-    sends: NDArray[np.bool_]
+    sends: Flags
     peer: Ints
     step: Ints
 
@@ -86,7 +84,7 @@ class Stretches:
                 is_heavy |= of_kind & (self.busy >= share * heaviest_first[half]) & (self.busy > 0)
         return np.flatnonzero(is_heavy)
 
-    def sends(self, rows: Ints, passed: Messages) -> NDArray[np.bool_]:
+    def sends(self, rows: Ints, passed: Messages) -> Flags:
         """Say after which of these rows something was sent: up to the next row, or the step's last message."""
         sent, step_sent = passed.posted[passed.sends], passed.step[passed.sends]
         start, step = self.work.begun[self.first[rows]], self.step[rows]
@@ -193,7 +191,7 @@ def _host_times(source: Source, activities: Columns) -> tuple[Ints, Ints]:
     return begun, np.where(launch >= 0, begun + launches["dur_ns"][launch], begun)
 
 
-def _kinds(source: Source, activities: Columns, compute: NDArray[np.bool_]) -> Ints:
+def _kinds(source: Source, activities: Columns, compute: Flags) -> Ints:
     """Say of each activity whether it is forward or backward work, by its op or the pace that it keeps."""
     ops = Columns(source.view("ops"))
     by_op = np.full(len(activities), _UNKNOWN, np.int64)
@@ -204,7 +202,7 @@ def _kinds(source: Source, activities: Columns, compute: NDArray[np.bool_]) -> I
     return np.where(compute & (by_pace != _UNKNOWN), by_pace, by_op)
 
 
-def _allocating(activities: Columns) -> NDArray[np.bool_]:
+def _allocating(activities: Columns) -> Flags:
     """Find ops that only make room: buffers for receives are made between actions, and may take long when preempted."""
     return activities.satisfies("name", _ALLOCATES.match)
 
@@ -216,7 +214,7 @@ def _paced(name: str) -> int:
     return FORWARD if mark.what.startswith("f") else BACKWARD
 
 
-def _filled(kind: Ints, compute: NDArray[np.bool_]) -> Ints:
+def _filled(kind: Ints, compute: Flags) -> Ints:
     """Let communication inside actions be of the kind of the work before it."""
     place = np.maximum.accumulate(np.where(compute, np.arange(len(kind)), 0)) if len(kind) else kind
     return np.asarray(kind[place])
@@ -242,7 +240,7 @@ def _first_of_step(passed: Messages, step: Ints) -> Ints:
     return first
 
 
-def _last_of_step(passed: Messages, step: Ints, begun: Ints, backward: NDArray[np.bool_]) -> Ints:
+def _last_of_step(passed: Messages, step: Ints, begun: Ints, backward: Flags) -> Ints:
     """Say for each row when its step's last message or backward work was: what comes after and has no phase is none."""
     steps = np.r_[step, passed.step]
     times = np.r_[np.where(backward, begun, 0), passed.posted]
@@ -252,7 +250,7 @@ def _last_of_step(passed: Messages, step: Ints, begun: Ints, backward: NDArray[n
     return np.asarray(per_code(codes, times, np.maximum, int(codes.max()) + 1)[codes[: len(step)]])
 
 
-def _at_messages(share: NDArray[np.float64], bounds: Ints, count: int) -> dict[int, int]:
+def _at_messages(share: Floats, bounds: Ints, count: int) -> dict[int, int]:
     """Give the messages between actions their numbers: each the one next to the share of work done before it."""
     chosen: dict[int, int] = {}
     for bound in bounds.tolist():

@@ -21,8 +21,7 @@ from usp_prof.model.topology import Axis
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Ints
     from usp_prof.tables.pipeline.stretches import Messages
     from usp_prof.tables.table_set import Source
 
@@ -72,7 +71,7 @@ def transfers_of(rows: Columns) -> Transfers:
     return Transfers(ahead=ahead)
 
 
-def _ahead(ends: NDArray[np.int64], answers: NDArray[np.int64]) -> bool:
+def _ahead(ends: Ints, answers: Ints) -> bool:
     """Say whether some answer begins when `_AHEAD` more messages are over than were answered before it."""
     moments = np.sort(answers)
     over = np.searchsorted(np.sort(ends), moments, side="right")

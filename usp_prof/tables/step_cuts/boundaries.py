@@ -23,13 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pyarrow as pa
-    from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import View
     from usp_prof.tables.step_cuts.device_work import DeviceWork
     from usp_prof.tables.table_set import Source
-
-    Ints = NDArray[np.int64]
 
 
 CALLS = "calls"
@@ -106,7 +104,7 @@ def _boundaries(cut: Cut, their_work: DeviceWork, work: DeviceWork, low: Ints, h
     return at
 
 
-def _alike(their_work: DeviceWork, theirs: Ints, work: DeviceWork, before: int, behind: int) -> NDArray[np.bool_]:
+def _alike(their_work: DeviceWork, theirs: Ints, work: DeviceWork, before: int, behind: int) -> Flags:
     """Mark places with the work around them that most of the other rank's boundaries have."""
     sides = _sides(their_work, before, behind)[theirs[theirs < len(their_work)]]
     if not len(sides):
@@ -124,7 +122,7 @@ def _sides(work: DeviceWork, before: int, behind: int) -> Ints:
     return number
 
 
-def _only_places(fits: NDArray[np.bool_], intervals: list[tuple[int, int]]) -> list[int] | None:
+def _only_places(fits: Flags, intervals: list[tuple[int, int]]) -> list[int] | None:
     """Give the one place that fits in each interval; `None` where an inner one has none or several."""
     places = np.flatnonzero(fits)
     inside = [places[(places >= first) & (places < behind)] for first, behind in intervals]
@@ -133,7 +131,7 @@ def _only_places(fits: NDArray[np.bool_], intervals: list[tuple[int, int]]) -> l
     return [int(found[0]) if len(found) == 1 else -1 for found in inside]
 
 
-def _last_places(fits: NDArray[np.bool_], intervals: list[tuple[int, int]]) -> list[int]:
+def _last_places(fits: Flags, intervals: list[tuple[int, int]]) -> list[int]:
     """Give the last place that fits in each interval; -1 everywhere when an inner one has none."""
     places = np.flatnonzero(fits)
     inside = [places[(places >= first) & (places < behind)] for first, behind in intervals]
@@ -142,7 +140,7 @@ def _last_places(fits: NDArray[np.bool_], intervals: list[tuple[int, int]]) -> l
     return [int(found[-1]) if len(found) else -1 for found in inside]
 
 
-def _whole(work: DeviceWork, at: Ints, *, first_open: bool, last_open: bool) -> NDArray[np.bool_]:
+def _whole(work: DeviceWork, at: Ints, *, first_open: bool, last_open: bool) -> Flags:
     """Say which steps are whole: at an edge where no call lies outside, the recording may have cut one short."""
     step = np.searchsorted(at, work.start_ns, side="right") - 1
     inside = (step >= 0) & (step < len(at) - 1)
@@ -191,7 +189,7 @@ def with_host(source: Source, number: Ints, start: Ints, end: Ints, named: str) 
     return step_table.Steps(number, start, end, *_host_windows(source, start, end), named)
 
 
-def some_of(steps: Columns, kept: NDArray[np.bool_]) -> step_table.Steps:
+def some_of(steps: Columns, kept: Flags) -> step_table.Steps:
     """Make steps of some rows of a rank's table."""
     names = ("step", "start_ns", "end_ns", "host_start_ns", "host_end_ns")
     number, start, end, host_start, host_end = (steps[name][kept] for name in names)

@@ -24,10 +24,7 @@ from usp_prof.columns.table import Columns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
+    from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.columns.repetition import Repetition
     from usp_prof.tables.table_set import Source
 
@@ -222,7 +219,7 @@ def whole_periods(work: DeviceWork) -> Repetition | None:
     return found if parts == 1 or update_in_one_part(classes, parts) else None
 
 
-def _readiness(work: DeviceWork) -> NDArray[np.float64]:
+def _readiness(work: DeviceWork) -> Floats:
     """Say how readily a step begins at each activity (0 to 1): behind the updates of parameters, else after a pause."""
     busy_until = np.r_[work.start_ns[0], np.maximum.accumulate(work.end_ns)[:-1]]
     pause = np.maximum(work.start_ns - busy_until, 0)

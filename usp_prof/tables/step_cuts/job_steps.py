@@ -26,12 +26,9 @@ from usp_prof.tables.step_cuts.device_work import Alphabet, device_work, whole_p
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from numpy.typing import NDArray
-
     from usp_prof.tables.step_cuts.device_work import DeviceWork
     from usp_prof.tables.table_set import Source
 
-    Ints = NDArray[np.int64]
 
 PATTERN, WINDOW = "pattern", "window"
 _GUESSED = (PATTERN, WINDOW)

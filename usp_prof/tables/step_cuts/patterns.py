@@ -20,12 +20,10 @@ from usp_prof.tables.events.frame import HOST_OPS, MARKS
 from usp_prof.tables.step_cuts.device_work import OPTIMIZER
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.events.links import Links
 
-    Ints = NDArray[np.int64]
     Marks = tuple[Ints, Ints, Ints]
 
 _COMMUNICATION = ("nccl:", "gloo:", "c10d::", "record_param_comms", "rccl:", "hccl:")
@@ -47,7 +45,7 @@ class _Work:
     """Repeats that have to be there: where nothing says that this trains, two alike may be any two halves."""
 
     @property
-    def needed(self) -> list[NDArray[np.bool_]]:
+    def needed(self) -> list[Flags]:
         """What every step has to hold when any does."""
         return [self.phase == _STEP, self.phase == _BACKWARD]
 
@@ -103,14 +101,14 @@ def _work(frame: EventFrame, links: Links) -> _Work:
     return _Work(codes[rows].astype(np.int64), frame.start[begun], phase, latest, 2 if trains else 3)
 
 
-def _most(keys: Ints) -> NDArray[np.bool_]:
+def _most(keys: Ints) -> Flags:
     """Mark the rows of the most frequent key."""
     distinct, place = np.unique(keys, return_inverse=True)
     frequent = int(np.argmax(np.bincount(place, minlength=max(len(distinct), 1))))
     return np.asarray(place == frequent, dtype=bool)
 
 
-def _begin(host: Ints, phase: Ints) -> NDArray[np.float64]:
+def _begin(host: Ints, phase: Ints) -> Floats:
     """Say how readily a step begins at each event: behind the optimizer, never inside the backward, after a pause."""
     pause = np.r_[0, np.maximum(np.diff(host), 0)]
     rank = np.argsort(np.argsort(pause, kind="stable"), kind="stable") / max(len(pause), 1)

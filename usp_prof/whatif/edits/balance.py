@@ -17,11 +17,9 @@ from usp_prof.replay.graph import NodeKind
 from usp_prof.whatif.edits.kind import EditKind, Request
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from usp_prof.columns.arrays import Floats, Ints
+    from usp_prof.replay.graph import Graph
 
-    from usp_prof.replay.graph import Graph, Ints
-
-    Floats = NDArray[np.float64]
 
 UNEVEN = 1.05
 """Work between two calls differs when the most is so many times the mean: noise of short work is below that."""

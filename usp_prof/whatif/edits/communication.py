@@ -18,11 +18,9 @@ from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.fitted_times import Algorithm, hops, network_of, over_gloo, talk, volume
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from usp_prof.columns.arrays import Flags, Floats
+    from usp_prof.replay.graph import Graph
 
-    from usp_prof.replay.graph import Flags, Graph
-
-    Floats = NDArray[np.float64]
 
 DIFFERENT = 16
 """Sizes that differ by this factor tell what a byte takes."""

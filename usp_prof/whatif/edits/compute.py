@@ -26,13 +26,10 @@ from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.host_times import of_others, with_usual_hosts
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.columns.table import Columns
-    from usp_prof.replay.graph import Flags, Graph, Ints
+    from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
-
-    Floats = NDArray[np.float64]
 
 
 def compute_faster(graph: Graph, request: Request) -> Graph:

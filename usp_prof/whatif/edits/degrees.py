@@ -23,13 +23,11 @@ from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.fitted_times import Algorithm, hops, kernel_times, network_of, on_axis, volume
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from usp_prof.columns.arrays import Flags
     from usp_prof.model.edit import Edit
-    from usp_prof.replay.graph import Flags, Graph
+    from usp_prof.replay.graph import Graph
     from usp_prof.whatif.layout import Layout
 
-    Floats = NDArray[np.float64]
 
 CROSSING = 2.0
 """Cautiously, bytes take this many times as long where groups begin to cross nodes."""

@@ -34,7 +34,8 @@ from usp_prof.whatif.edits.kind import EditKind, Request
 from usp_prof.whatif.host_times import of_others, with_usual_hosts
 
 if TYPE_CHECKING:
-    from usp_prof.replay.graph import Flags, Graph, Ints
+    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
 
 GRAPH_GAP_NS = 1_000

@@ -20,7 +20,8 @@ from usp_prof.whatif.fitted_times import network_of, on_axis
 from usp_prof.whatif.host_times import of_all, with_usual_hosts
 
 if TYPE_CHECKING:
-    from usp_prof.replay.graph import Flags, Graph, Ints
+    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.replay.graph import Graph
 
 KINDS = ("F", "B", "I", "W")
 

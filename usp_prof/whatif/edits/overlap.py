@@ -27,7 +27,8 @@ from usp_prof.whatif.fitted_times import talk
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from usp_prof.replay.graph import Flags, Graph, Ints
+    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.replay.graph import Graph
     from usp_prof.replay.node_work import Work
     from usp_prof.tables.table_set import TableSet
 

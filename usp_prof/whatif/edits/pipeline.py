@@ -15,8 +15,9 @@ from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.layout import Layout, layout_of
 
 if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Ints
     from usp_prof.columns.table import Columns
-    from usp_prof.replay.graph import Graph, Ints
+    from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
 
 _FOREVER = np.iinfo(np.int64).max

@@ -20,8 +20,9 @@ from usp_prof.replay.node_work import BACKWARD, FORWARD, WEIGHT_GRADIENT, Family
 from usp_prof.whatif.edits.kind import Again, EditKind, Request
 
 if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Flags
     from usp_prof.model.edit import Edit
-    from usp_prof.replay.graph import Flags, Graph
+    from usp_prof.replay.graph import Graph
     from usp_prof.whatif.layout import Layout
 
 NONE, SELECTIVE, FULL = "none", "selective", "full"

@@ -24,8 +24,9 @@ from usp_prof.whatif.edits.zero_messages import (
 from usp_prof.whatif.fitted_times import kernel_times, network_of, on_axis, over_gloo
 
 if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.model.edit import Edit
-    from usp_prof.replay.graph import Flags, Graph, Ints
+    from usp_prof.replay.graph import Graph
     from usp_prof.whatif.layout import Layout
 
 SHARDED_GRADIENTS, SHARDED_WEIGHTS = 2, 3

@@ -25,7 +25,8 @@ from usp_prof.replay.peers import calls_of
 from usp_prof.whatif.fitted_times import network_of, on_axis, over_gloo
 
 if TYPE_CHECKING:
-    from usp_prof.replay.graph import Flags, Graph, Ints
+    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.edits.kind import Request
 
