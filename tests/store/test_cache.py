@@ -159,6 +159,42 @@ def test_nobody_else_may_read_what_is_stored(tmp_path: Path) -> None:
     assert entry.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
+def test_where_the_group_may_write_to_the_store_it_may_use_its_entries(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2770)
+    cache = Cache(tmp_path)
+    entry = cache.store("k", {"t": TABLE}, {}).folder
+    assert {path.stat().st_mode & 0o777 for path in entry.iterdir()} == {0o660}
+    assert entry.stat().st_mode & 0o777 == 0o770
+    derived = cache.derive("d", lambda folder: (folder / "deep").mkdir())
+    assert {path.stat().st_mode & 0o070 for path in (derived, derived / "deep")} == {0o070}
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
+def test_an_entry_that_is_not_to_be_read_is_neither_damaged_nor_replaced(tmp_path: Path) -> None:
+    entry = Cache(tmp_path).store("k", {"t": TABLE}, {}).folder
+    entry.chmod(0)
+    cache = Cache(tmp_path)
+    assert cache.open("k") is None
+    assert not cache.damaged
+    with pytest.raises(CacheUnwritableError, match="another user's"):
+        cache.store("k", {"t": TABLE}, {})
+    entry.chmod(0o700)
+    assert cache.open("k") is not None
+
+
+def test_a_store_that_may_only_be_read_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Cache(tmp_path).store("k", {"t": TABLE}, {})
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "utime", refuse)
+    stored = Cache(tmp_path).open("k")
+    assert stored is not None
+    assert stored.table("t").equals(TABLE)
+
+
 def test_a_table_damaged_while_it_is_open_is_refused(tmp_path: Path) -> None:
     stored = Cache(tmp_path).store("k", {"t": TABLE}, {})
     path = stored.path("t")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import tiny
@@ -18,19 +14,12 @@ from usp_prof.model.errors import InputError
 from usp_prof.store import load, rank_jobs
 from usp_prof.store.cache import Cache, StoredTables
 from usp_prof.store.rank_jobs import (
-    ATTEMPTS,
-    NOT_DONE,
-    RankJob,
     key_of_rank,
-    local_executor,
-    run_jobs,
     text_of_manifest,
-    workers_for,
 )
 from usp_prof.tables.table_set import MemorySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from usp_prof.inputs.runs import TraceFile
@@ -39,10 +28,6 @@ if TYPE_CHECKING:
 def run_of(folder: Path, ranks: int = 3) -> list[TraceFile]:
     traces = {rank: tiny.Trace(rank, ranks).op(f"aten::op{rank}", 10, 5).kernel("k", 20, 7) for rank in range(ranks)}
     return list(discover(tiny.write(traces, folder)).runs[0].files)
-
-
-def _lost_with_its_worker() -> None:
-    raise KeyError("the worker was killed")
 
 
 def ops(loaded: dict[int, load.LoadedRank]) -> dict[int, list[str]]:
@@ -143,119 +128,3 @@ def test_a_cache_that_cannot_be_written_is_said_and_costs_nothing_else(tmp_path:
     loaded, _ = load.load(run_of(tmp_path / "run", 1), None, Cache(tmp_path / "file"))
     assert isinstance(loaded[0].source, MemorySource)
     assert [row.code for row in loaded[0].health] == ["not_cached"]
-
-
-class TestExecutors:
-    """Whoever runs the jobs, the run is the same."""
-
-    def jobs(self, tmp_path: Path) -> list[RankJob]:
-        return [RankJob(file.path, file.rank, f"key{file.rank}") for file in run_of(tmp_path / "run")]
-
-    def test_workers_store_tables_and_tell_of_damage(self, tmp_path: Path) -> None:
-        jobs, cache = self.jobs(tmp_path), Cache(tmp_path / "cache")
-        jobs[1].path.write_bytes(b"{}")
-        with local_executor(jobs) as workers:
-            done = {job.rank: result for job, result in run_jobs(jobs, Manifest(), cache, workers)}
-        assert sorted(done) == [0, 1, 2]
-        assert "no list of trace events" in done[1].error
-        assert done[0].stored
-        stored = cache.open("key2")
-        assert stored is not None
-        assert stored.table("ops")["name"].to_pylist() == ["aten::op2"]
-
-    def test_large_runs_are_read_by_processes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(load, "_LITTLE", 0)
-        monkeypatch.delattr(rank_jobs, "read")  # here, not in the workers
-        files = run_of(tmp_path / "run")
-        files[2].path.write_bytes(b"[1]")
-        loaded, lost = load.load(files, None, Cache(tmp_path / "cache"))
-        assert ops(loaded) == {0: ["aten::op0"], 1: ["aten::op1"]}
-        assert [(row.code, row.rank) for row in lost] == [("rank_unreadable", 2)]
-
-    def test_any_executor_will_do(self, tmp_path: Path) -> None:
-        files = run_of(tmp_path / "run")
-        with ThreadPoolExecutor(2) as threads:
-            loaded, _ = load.load(files, None, Cache(tmp_path / "cache"), executor=threads)
-        assert sorted(ops(loaded)) == [0, 1, 2]
-
-    def test_a_worker_that_is_killed_leaves_its_file_to_us(self, tmp_path: Path) -> None:
-        class Killed(ProcessPoolExecutor):
-            def submit(self, *_: object, **__: object) -> Future[object]:
-                return super().submit(os._exit, 9)
-
-        files, cache = run_of(tmp_path / "run"), Cache(tmp_path / "cache")
-        with Killed(1) as workers:
-            loaded, lost = load.load(files, None, cache, executor=workers)
-        assert sorted(ops(loaded)) == [0, 1, 2]
-        assert lost == []
-
-    def test_a_rank_that_fails_three_times_is_given_up_and_costs_the_others_nothing(self, tmp_path: Path) -> None:
-        class Losing(ThreadPoolExecutor):
-            asked = 0
-
-            def submit(self, run: Callable[..., Any], job: RankJob, *args: Any) -> Future[Any]:
-                if job.rank != 1:
-                    return super().submit(run, job, *args)
-                self.asked += 1
-                return super().submit(_lost_with_its_worker)
-
-        with Losing(2) as workers:
-            loaded, lost = load.load(run_of(tmp_path / "run"), None, Cache(tmp_path / "cache"), executor=workers)
-        assert sorted(loaded) == [0, 2]
-        assert [(row.code, row.rank) for row in lost] == [("rank_unreadable", 1)]
-        assert "KeyError" in lost[0].detail
-        assert workers.asked == ATTEMPTS
-
-    def test_no_more_workers_than_memory_holds(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        jobs = self.jobs(tmp_path)
-        monkeypatch.setattr(rank_jobs, "processors", lambda: 8)
-        monkeypatch.setattr(rank_jobs, "free_memory", lambda: 2 << 30)
-        assert workers_for(jobs) == 3, "one a file"
-        with jobs[0].path.open("ab") as stream:
-            stream.truncate(40 << 20)  # packed: it unpacks to about twelve times as much
-        assert workers_for(jobs) == 2
-        assert workers_for(jobs, most=1) == 1
-        monkeypatch.setattr(rank_jobs, "free_memory", lambda: 0)
-        assert workers_for(jobs) == 1
-
-    def test_free_memory_is_known_on_linux(self) -> None:
-        free = rank_jobs.free_memory()
-        assert free is None or 0 < free < 1 << 50
-
-    def test_processes_that_cannot_start_leave_the_work_to_us(self, tmp_path: Path) -> None:
-        class Refusing(ThreadPoolExecutor):
-            def submit(self, *_: object, **__: object) -> Future[object]:
-                raise OSError("no more processes")
-
-        jobs = self.jobs(tmp_path)
-        with Refusing(1) as workers:
-            assert {result for _, result in run_jobs(jobs, None, Cache(tmp_path / "cache"), workers)} == {NOT_DONE}
-
-    def test_workers_without_a_cache_leave_the_work_to_us(self, tmp_path: Path) -> None:
-        (tmp_path / "file").write_text("")
-        jobs = self.jobs(tmp_path)
-        with ThreadPoolExecutor(1) as threads:
-            done = [result for _, result in run_jobs(jobs, None, Cache(tmp_path / "file"), threads)]
-        assert done == [NOT_DONE] * 3
-
-    def test_the_largest_file_is_read_first(self, tmp_path: Path) -> None:
-        jobs = self.jobs(tmp_path)
-        jobs[1].path.write_bytes(b" " * 100_000)
-        with ThreadPoolExecutor(1) as threads:
-            first = next(run_jobs(jobs, None, Cache(tmp_path / "cache"), threads))
-        assert first[0].rank == 1
-
-    def test_a_script_needs_no_main_guard(self, tmp_path: Path) -> None:
-        run_of(tmp_path / "run")
-        script = tmp_path / "script.py"
-        script.write_text(
-            "print('begun')\nfrom usp_prof import open_run\nfrom usp_prof.store import load\nload._LITTLE = 0\n"
-            f"run = open_run({str(tmp_path / 'run')!r}, cache_dir={str(tmp_path / 'cache')!r})\nprint(run.ranks)\n"
-        )
-        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
-        assert done.stderr == ""
-        assert done.stdout.splitlines() == ["begun", "(0, 1, 2)"]
-
-    def test_processors_are_counted_where_the_system_has_no_affinity(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-        assert rank_jobs.processors() == (os.cpu_count() or 1)

@@ -15,7 +15,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.model.printable import for_log, printable
 from usp_prof.report.writers.safe_console import SafeConsole
 from usp_prof.run import open_run
-from usp_prof.store.rank_jobs import named_executor
+from usp_prof.store.executors import named_executor
 
 if TYPE_CHECKING:
     import argparse

@@ -8,11 +8,13 @@ them: `Cache.derive`.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,7 +123,8 @@ class Cache:
         """Check every file of an entry; gives its note."""
         try:
             note = open_sealed(self.folder / name)
-            os.utime(self.folder / name / ENTRY)
+            with suppress(OSError):  # a store that may only be read
+                os.utime(self.folder / name / ENTRY)
         except BrokenSealError as error:
             self.damaged[name] = str(error)
             return None
@@ -202,6 +205,8 @@ class Cache:
         except OSError:
             if is_whole():
                 return
+            if not os.access(final, os.R_OK | os.W_OK | os.X_OK):  # to be read by its owner alone, who goes on using it
+                raise PermissionError(errno.EACCES, "another user's entry lies there") from None
             self._remove(final)
             aside.rename(final)
 

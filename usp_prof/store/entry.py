@@ -7,6 +7,7 @@ that was cut short), not against somebody who wants to deceive.
 
 from __future__ import annotations
 
+import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ NAME = "entry.json"
 VERSION = 1
 _BLOCK = 1 << 20
 _PRIVATE = 0o600
+_OF_GROUP = 0o070
 
 
 class BrokenSealError(Exception):
@@ -47,20 +49,29 @@ class _Entry(msgspec.Struct):
 
 
 def seal(folder: Path, note: Mapping[str, Any]) -> None:
-    """Write the folder's `entry.json`; nobody but the owner may read its files."""
+    """Write the folder's `entry.json`; nobody but the owner may read its files.
+
+    Where the group may write to the store that the folder lies in, it may read and replace its entries, too.
+    """
     files = {path.relative_to(folder).as_posix(): path for path in files_of(folder)}
     stamps = {name: (path.stat().st_size, hash_of(path)) for name, path in files.items()}
     content = msgspec.json.encode(Sealed(VERSION, stamps, dict(note)), order="deterministic")
     text = msgspec.json.encode(_Entry(xxhash.xxh3_128_hexdigest(content), msgspec.Raw(content)))
     (folder / NAME).write_bytes(text)
+    group = folder.parent.stat().st_mode & _OF_GROUP
+    is_shared = bool(group & stat.S_IWGRP)
     for path in (*files.values(), folder / NAME):
-        path.chmod(_PRIVATE)
+        path.chmod(_PRIVATE | (group & _PRIVATE >> 3 if is_shared else 0))
+    if is_shared:
+        for path in (folder, *(place for place in folder.rglob("*") if place.is_dir())):
+            path.chmod(path.stat().st_mode | group)
 
 
 def open_sealed(folder: Path) -> dict[str, Any]:
     """Give the note of a folder that is as it was sealed.
 
-    Raises `FileNotFoundError` where there is no such folder, and `BrokenSealError` where it is damaged.
+    Raises `FileNotFoundError` where there is no such folder, `PermissionError` where it is not to be read, and
+    `BrokenSealError` where it is damaged.
     """
     content = _content(folder)
     for name, (size, digest) in content.files.items():
@@ -70,6 +81,8 @@ def open_sealed(folder: Path) -> dict[str, Any]:
                 raise BrokenSealError(f"{name} has {path.stat().st_size} bytes, not {size}")
             if hash_of(path) != digest:
                 raise BrokenSealError(f"{name} has other contents")
+        except PermissionError:  # somebody else's, and not damaged
+            raise
         except OSError as error:
             raise BrokenSealError(f"{name}: {error.strerror}") from None
     return content.note
@@ -95,6 +108,8 @@ def _content(folder: Path) -> Sealed:
     except FileNotFoundError:
         if folder.is_dir():
             raise BrokenSealError(f"{NAME} is missing") from None
+        raise
+    except PermissionError:
         raise
     except OSError as error:
         raise BrokenSealError(f"{NAME}: {error.strerror}") from None

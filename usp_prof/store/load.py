@@ -5,6 +5,7 @@ A rank whose file is beyond use is named in the health of the run and costs the 
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +20,17 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import readable
 from usp_prof.store.cache import Cache, CacheUnwritableError
 from usp_prof.store.entry import BrokenSealError
-from usp_prof.store.rank_jobs import RankJob, build, key_of_rank, local_executor, run_jobs, text_of_manifest
+from usp_prof.store.executors import local_executor
+from usp_prof.store.rank_jobs import (
+    RankJob,
+    build,
+    build_job,
+    key_of_rank,
+    made_by,
+    run_jobs,
+    stamp_of,
+    text_of_manifest,
+)
 from usp_prof.tables.table_set import MemorySource
 
 if TYPE_CHECKING:
@@ -40,6 +51,8 @@ _LITTLE = 4 << 20
 """Packed bytes below which starting processes costs more than it saves."""
 _OPENED_AT_ONCE = 16
 """Files and entries that are looked at side by side: on an object store each answer takes a while."""
+_SEEN_WITHIN_S = 65
+_LOOKED_EVERY_S = 1
 _AT_HAND = 1 << 28
 """Bytes of tables that are kept as they were made here; of further ranks they are read back when asked for."""
 
@@ -107,7 +120,7 @@ def load(
         with suppress(OSError):  # a place that cannot be tidied can still be read
             cache.tidy()
     if not loading.loaded:
-        why = "; ".join(row.detail for row in loading.lost)
+        why = "; ".join(dict.fromkeys(row.detail for row in loading.lost))
         raise InputError(why, hint="usp-prof info shows what was found under a path")
     return dict(sorted(loading.loaded.items())), loading.lost
 
@@ -131,11 +144,12 @@ class _Loading:
         """Take what is in the cache; gives what is not as jobs."""
         jobs = []
         manifest_text = text_of_manifest(self._manifest)  # once: it names every rank
+        stamps = [stamp_of(file.path) for file in files]
         with ThreadPoolExecutor(_OPENED_AT_ONCE) as threads:
             keys = list(threads.map(lambda file: key_of_rank(file, manifest_text), files))
             entries = threads.map(self._opened, keys)
-            for file, key, stored in zip(files, keys, entries, strict=True):
-                job = RankJob(file.path, file.rank, key)
+            for file, key, stamp, stored in zip(files, keys, stamps, entries, strict=True):
+                job = RankJob(file.path, file.rank, key, stamp, made_by())
                 if stored is not None:
                     self._took(job, stored)
                 else:
@@ -147,19 +161,32 @@ class _Loading:
 
     def by_executor(self, jobs: Sequence[RankJob], executor: Executor) -> list[RankJob]:
         """Have workers read; gives the jobs that are not done."""
-        left = []
+        left, unseen = [], []
         for job, result in run_jobs(jobs, self._manifest, self._cache, executor):
             if result.error:
                 self._lose(job, result.error)
-            elif not (result.stored and self._take(job)):
+            elif not result.stored:
                 left.append(job)
-        return left
+            elif not self._take(job):
+                unseen.append(job)
+        return left + self._seen_later(unseen)
+
+    def _seen_later(self, jobs: list[RankJob]) -> list[RankJob]:
+        """Wait for entries that another machine has stored and this one does not see yet; gives those never seen.
+
+        An NFS client goes on believing for up to a minute that there is no such entry as it looked for before.
+        """
+        until = time.monotonic() + _SEEN_WITHIN_S
+        while jobs and time.monotonic() < until:
+            time.sleep(_LOOKED_EVERY_S)
+            jobs = [job for job in jobs if not self._take(job)]
+        return jobs
 
     def here(self, job: RankJob) -> None:
         """Read one file in this process."""
         self._tell(job)
         try:
-            tables, note = build(job.path, job.rank, self._manifest)
+            tables, note = build_job(job, self._manifest)
         except ExpiredError:
             raise
         except UspProfError as error:

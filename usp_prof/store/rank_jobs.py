@@ -1,19 +1,14 @@
-"""Rank jobs: the key under which a rank's tables are stored, the job that reads and stores them, and who runs the jobs.
+"""Rank jobs: the key under which a rank's tables are stored, the job that reads and stores them, and having them run.
 
-Any `concurrent.futures.Executor` will do. Without one, loky starts worker processes on this machine, as many as cores
-and memory allow; unlike the standard pool it never imports the caller's main module, so a script or a notebook needs no
-main guard. On a cluster, Dask's client gives an executor whose workers lie on other machines; they must see the traces
-and the store under the same paths.
+Any `concurrent.futures.Executor` will do; `executors` has those of this machine and of a cluster.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-from concurrent.futures import BrokenExecutor, CancelledError, as_completed
-from contextlib import contextmanager
+import time
+from concurrent.futures import BrokenExecutor, CancelledError, Future, as_completed
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,7 +29,7 @@ from usp_prof.store.places import cache_at
 from usp_prof.tables.catalogue import ROOMS, build_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from concurrent.futures import Executor
 
     import pyarrow as pa
@@ -55,8 +50,12 @@ _BLOCK = 1 << 18
 
 def key_of_rank(file: TraceFile, manifest_text: str) -> str:
     """Make the key of a rank's tables; the manifest as text, since it names every rank and is the same for all."""
-    made_by = (__version__, fingerprint(*ROOMS))
-    return content_key(file.path, file.path.name, file.rank, manifest_text, *made_by)
+    return content_key(file.path, file.path.name, file.rank, manifest_text, *made_by())
+
+
+def made_by() -> tuple[str, str]:
+    """Name what makes tables of a trace: this package's version, and its code that reads and builds."""
+    return __version__, fingerprint(*ROOMS)
 
 
 def text_of_manifest(manifest: Manifest | None) -> str:
@@ -100,6 +99,33 @@ class RankJob:
     path: Location
     rank: int
     key: str
+    stamp: tuple[int, int] | None = None
+    """The file's size and time before its key was made; None: not known, or an object that has its own check."""
+    made_by: tuple[str, str] | None = None
+    """Whose tables the key is for, see `made_by`; None: of whoever reads it."""
+
+
+class OtherVersionError(UspProfError):
+    """The workers have another version of this package than whoever asks: nothing that they read can be used."""
+
+
+def stamp_of(path: Location) -> tuple[int, int] | None:
+    """Give what tells that a file of this machine was written since: its size, and when."""
+    if isinstance(path, RemotePath):
+        return None
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_size, stat.st_mtime_ns
+
+
+def build_job(job: RankJob, manifest: Manifest | None) -> tuple[dict[str, pa.Table | Parted], dict[str, Any]]:
+    """Read a job's file as `build` does; one that was written since its key was made is refused."""
+    tables, note = build(job.path, job.rank, manifest)
+    if job.stamp is not None and stamp_of(job.path) != job.stamp:
+        raise InputError(f"{readable(job.path.name)} was changed while it was read", hint="open the run again")
+    return tables, note
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +163,16 @@ def run_job(job: RankJob, manifest: Manifest | None, cache_folder: str) -> JobRe
     """Read one file and store its tables. All arguments and the result can be pickled: this is what workers run.
 
     Whoever asked keeps the cache within its bound: a worker does not know the other ranks of the run.
-    Raises `ExpiredError` where nothing more can be read; whatever else is wrong with the file is its result.
+    Raises `ExpiredError` or `OtherVersionError` where nothing more can be read; whatever else is wrong with the file
+    is its result.
     """
+    if job.made_by not in (None, made_by()):
+        raise OtherVersionError(
+            f"the workers have another usp-prof ({made_by()[0]}) than this machine ({job.made_by[0]})",
+            hint="install the same version on all of them",
+        )
     try:
-        tables, note = build(job.path, job.rank, manifest)
+        tables, note = build_job(job, manifest)
         cache_at(cache_folder, UNBOUNDED).store(job.key, tables, note)
     except CacheUnwritableError:
         return JobResult(stored=False)
@@ -155,6 +187,7 @@ NOT_DONE = JobResult(stored=False)
 """The worker died or could not start: whoever asked reads the file itself."""
 
 
+_ASKED_EVERY_S = 0.5
 ATTEMPTS = 3
 """How often a rank is asked for before it is given up, where its worker dies and the executor goes on."""
 
@@ -191,11 +224,15 @@ def _run_once(
             futures[executor.submit(run_job, job, manifest, cache.place)] = job
     except (OSError, BrokenExecutor):  # no process can be started, or the first ones died at once
         pass
+    except Exception as error:  # whatever an executor of somebody else's raises, such as one that was shut down
+        raise UsageError(
+            f"the executor takes no jobs: {type(error).__name__}: {error}", hint="give one that is open"
+        ) from error
     try:
-        for future in as_completed(futures):
+        for future in _as_completed(futures):
             try:
                 yield futures[future], future.result()
-            except ExpiredError:
+            except (ExpiredError, OtherVersionError):
                 raise
             except (BrokenExecutor, CancelledError, OSError):
                 yield futures[future], NOT_DONE
@@ -206,87 +243,25 @@ def _run_once(
                 yield futures[future], error
     finally:
         for future in futures:  # whoever stops asking wants nothing more read
-            future.cancel()
+            if not future.done():
+                future.cancel()
     submitted = set(futures.values())
     yield from ((job, NOT_DONE) for job in jobs if job not in submitted)
 
 
+def _as_completed(futures: Iterable[Future[JobResult]]) -> Iterator[Future[JobResult]]:
+    """Give futures as they end; those that are like the standard ones and none of them are asked now and then."""
+    waiting = list(futures)
+    if all(isinstance(future, Future) for future in waiting):
+        yield from as_completed(waiting)
+        return
+    while waiting:
+        ended = [future for future in waiting if future.done()]
+        waiting = [future for future in waiting if future not in ended]
+        yield from ended
+        if waiting and not ended:
+            time.sleep(_ASKED_EVERY_S)
+
+
 def _largest_first(job: RankJob) -> tuple[int, int]:
     return (-job.path.stat().st_size if job.path.exists() else 0, job.rank)
-
-
-# Executors that run the jobs.
-
-_WORKER_BYTES = 200 << 20
-"""Memory of a worker that reads nothing yet: the interpreter and its libraries."""
-_UNPACKED = 12
-"""A packed trace unpacks to about this many times its size; a reader needs about the unpacked size."""
-_MEMORY_SHARE = 0.8
-_DASK = "dask:"
-
-
-@contextmanager
-def local_executor(jobs: Sequence[RankJob], most: int = 0) -> Iterator[Executor]:
-    """Give a pool of worker processes (at most `most`, if given), and end them afterwards."""
-    from loky import ProcessPoolExecutor  # noqa: PLC0415 - a run that is cached starts no process
-
-    pool = ProcessPoolExecutor(max_workers=workers_for(jobs, most))
-    try:
-        yield pool
-    finally:
-        # Without a failure nothing is running any more; after Ctrl-C nobody waits for what is.
-        pool.shutdown(wait=True, kill_workers=True)
-
-
-@contextmanager
-def named_executor(name: str) -> Iterator[Executor]:
-    """Give the executor that a command line names: `dask:tcp://HOST:PORT`, the address of a Dask scheduler."""
-    if not name.startswith(_DASK):
-        raise UsageError(f"no executor is named {name!r}", hint="--executor dask:tcp://HOST:8786")
-    try:
-        from distributed import Client  # noqa: PLC0415 - the extra `cluster`
-    except ImportError:
-        raise UsageError("Dask is not installed", hint="pip install 'usp-prof[cluster]'") from None
-    address = name.removeprefix(_DASK)
-    try:
-        client = Client(address, timeout="30s")  # type: ignore[no-untyped-call]
-    except (OSError, ValueError) as error:
-        raise UsageError(f"no Dask scheduler answers at {address}: {error}", hint="dask scheduler") from None
-    with client:
-        yield client.get_executor(pure=False)  # type: ignore[no-untyped-call]
-
-
-def workers_for(jobs: Sequence[RankJob], most: int = 0) -> int:
-    """Say how many local workers can read at once: bounded by jobs, processors and memory."""
-    bounds = [len(jobs), processors(), *([most] if most > 0 else [])]
-    need = _WORKER_BYTES + max((_reading_bytes(job.path) for job in jobs), default=0)
-    if (free := free_memory()) is not None:
-        bounds.append(int(free * _MEMORY_SHARE / need))
-    return max(1, min(bounds))
-
-
-def _reading_bytes(path: Location) -> int:
-    size = path.stat().st_size if path.exists() else 0
-    return size if path.suffix == ".json" else size * _UNPACKED
-
-
-def free_memory() -> int | None:
-    """Say how many bytes of memory are free for this process, by the system and its container; None: not known."""
-    bounds = []
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        bounds.append(int(lines["MemAvailable"].split()[0]) * 1024)
-        group = Path("/sys/fs/cgroup")
-        limit = (group / "memory.max").read_text().strip()
-        if limit.isdecimal():
-            bounds.append(int(limit) - int((group / "memory.current").read_text()))
-    except (OSError, KeyError, ValueError):
-        pass
-    return max(0, min(bounds)) if bounds else None
-
-
-def processors() -> int:
-    """Count the processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
