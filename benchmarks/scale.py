@@ -1,22 +1,26 @@
 """What does a run of many ranks cost, cold and warm, and is it still right? Made-up ranks whose truth is known.
 
     python benchmarks/scale.py                          8 and 64 ranks of 5,000 events
-    python benchmarks/scale.py --ranks 8,64,256,512     the table of docs/scale.md
     python benchmarks/scale.py --events 50000
+    python benchmarks/scale.py --ranks 8,64,256,512,1024 --results scale.csv
+    python benchmarks/scale_plot.py scale.csv            the table and the plot of docs/scale.md
 
 The run has dp x tp x pp with a slow rank, skewed clocks of 8 ranks a host and a longer last stage. Cold reads the
-traces with worker processes, warm opens the store. CPU counts, not the clock: it hardly suffers from other load.
+traces with worker processes, warm opens the store. CPU counts, not the clock: it suffers less from other load.
 Exits with 1 when the culprit, an offset (20 us) or the bubble (0.5 points) is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 
 from usp_prof.run import open_run
@@ -35,6 +39,41 @@ OFFSET_NS, BUBBLE = 20_000, 0.005
 PIPELINE, TENSOR = 4, 2
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What one `analyze` took."""
+
+    head_s: float
+    """CPU."""
+    workers_s: float
+    """CPU of all of them."""
+    head_mb: float
+    """At its peak, as the next."""
+    worker_mb: float
+    """The largest of them."""
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One size, cold and warm; `wrong` says what of the report is not as made up."""
+
+    ranks: int
+    events: int
+    load: float
+    cold_head_s: float
+    cold_workers_s: float
+    cold_head_mb: float
+    cold_worker_mb: float
+    cold_wall_s: float
+    warm_head_s: float
+    warm_workers_s: float
+    warm_head_mb: float
+    warm_worker_mb: float
+    warm_wall_s: float
+    wrong: str
+
+
 def declaration(ranks: int, events: int) -> Declaration:
     """Declare a run of this many ranks: rank 5 computes at two thirds of the speed."""
     hosts = max(1, ranks // 8)
@@ -50,14 +89,15 @@ def declaration(ranks: int, events: int) -> Declaration:
     return with_events(run, events)
 
 
-def analyse(folder: Path, store: Path, report: Path) -> tuple[float, float, float, float]:
-    """Analyse in a process of its own; gives CPU of head and workers in s, and their peaks in MB."""
+def analyse(folder: Path, store: Path, report: Path) -> Spent:
+    """Analyse in a process of its own."""
     words = [str(folder), "--store", str(store), "--format", "json", "-o", str(report), "-q"]
+    begun = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", _MEASURED, *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"analyze of {folder} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     head, workers, peak, largest = json.loads(done.stdout)
-    return head, workers, peak / 1024, largest / 1024
+    return Spent(head, workers, peak / 1024, largest / 1024, time.perf_counter() - begun)
 
 
 def worst_offset(folder: Path, store: Path) -> float:
@@ -90,30 +130,38 @@ def faults_of(base: Path) -> list[str]:
     return found if bubble <= BUBBLE else [*found, f"the bubble is {bubble * 100:.1f} points off"]
 
 
+def measured(ranks: int, events: int) -> Row:
+    """Make up a run, analyse it twice, and hold the report against the truth."""
+    with tempfile.TemporaryDirectory(prefix="usp-prof-scale-") as name:
+        base = Path(name)
+        write(declaration(ranks, events), base / "run")
+        load = os.getloadavg()[0]
+        cold = analyse(base / "run", base / "store", base / "report.json")
+        warm = analyse(base / "run", base / "store", base / "report.json")
+        spent = [round(value, 1) for each in (cold, warm) for value in astuple(each)]
+        return Row(ranks, events, round(load, 1), *spent, ", ".join(faults_of(base)))
+
+
 def main() -> int:
     """Measure each number of ranks, print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", default="8,64", metavar="LIST")
     parser.add_argument("--events", type=int, default=5_000)
+    parser.add_argument("--results", metavar="CSV", type=Path, help="add each row to this file")
     args = parser.parse_args()
-    print(f"{args.events} events a rank, load {os.getloadavg()[0]:.0f}")
-    print("| ranks | cold CPU (head + workers) | warm CPU | peak of head, cold and warm | largest worker | right |")
-    print("|---|---|---|---|---|---|")
-    wrong = 0
+    rows = []
     for ranks in map(int, args.ranks.split(",")):
-        with tempfile.TemporaryDirectory(prefix="usp-prof-scale-") as name:
-            base = Path(name)
-            write(declaration(ranks, args.events), base / "run")
-            cold = analyse(base / "run", base / "store", base / "report.json")
-            warm = analyse(base / "run", base / "store", base / "report.json")
-            faults = faults_of(base)
-            wrong += bool(faults)
-        print(
-            f"| {ranks} | {cold[0]:.0f} + {cold[1]:.0f} s | {warm[0]:.1f} s | {cold[2]:.0f}, {warm[2]:.0f} MB | "
-            f"{cold[3]:.0f} MB | {', '.join(faults) or 'yes'} |",
-            flush=True,
-        )
-    return 1 if wrong else 0
+        row = measured(ranks, args.events)
+        rows.append(row)
+        print(", ".join(f"{name} {value}" for name, value in asdict(row).items()), flush=True)
+        if args.results:
+            is_new = not args.results.exists()
+            with args.results.open("a", newline="") as file:
+                writer = csv.writer(file)
+                if is_new:
+                    writer.writerow(field.name for field in fields(Row))
+                writer.writerow(astuple(row))
+    return 1 if any(row.wrong for row in rows) else 0
 
 
 if __name__ == "__main__":

@@ -34,11 +34,11 @@ from .engine import (
     measured,
     open_run,
     plan_answer,
-    predict,
+    predict_on,
+    replayed_ranks,
     reschedule,
     search_plans,
     stored_document,
-    unedited,
 )
 from .timeline import overlays, store
 from .work import worker
@@ -51,7 +51,11 @@ if TYPE_CHECKING:
     from .timeline.store import TimelineStore
 
 PATHS_VARIABLE = "USP_PROF_DASHBOARD_PATHS"
+RANKS_VARIABLE = "USP_PROF_DASHBOARD_RANKS"
+"""Which ranks are read, as JSON: a list of numbers, or the name of a choice; null: all."""
 drawings = Drawings()
+MOST_KEPT_NODES = 16_000_000
+"""Nodes of the predictions that are kept, in all: each takes about 50 bytes of its own."""
 
 
 @lru_cache(maxsize=1)
@@ -131,7 +135,8 @@ def _open(index: int) -> Run:
         worker.tell(f"reading {name(index)} (only the first time)", done, of)
 
     wanted = runs()[index]
-    return open_run(wanted.path, run=wanted.run, progress=told)
+    ranks = json.loads(os.environ.get(RANKS_VARIABLE, "null"))
+    return open_run(wanted.path, run=wanted.run, ranks=ranks, progress=told)
 
 
 def ask_document(index: int, selection: Selection) -> Future[Document]:
@@ -225,24 +230,33 @@ def _measured(index: int) -> Measured:
     return worker.ask(("measured", index), measure).result()
 
 
-def ask_prediction(index: int, edits: tuple[Edit, ...]) -> Future[Prediction]:
-    """Ask for a replay of a run with changes made."""
+def ask_prediction(index: int, edits: tuple[Edit, ...], among: tuple[Edit, ...] = ()) -> Future[Prediction]:
+    """Ask for a replay of a run with changes made, on the ranks that `among`, of which they are some, needs.
+
+    What is shown beside each other is then of the same ranks where a run is too large to be replayed whole.
+    """
+    of_ranks = among or edits
 
     def replay() -> Prediction:
         worker.tell("replaying the run with " + " ".join(str(edit) for edit in edits))
-        return predict(open_numbered(index).tables, edits)
+        replayed = replayed_ranks(open_numbered(index).tables, of_ranks)
+        found: Prediction = worker.ask(
+            ("prediction on", index, edits, replayed.tables.ranks), lambda: predict_on(replayed, edits)
+        ).result()
+        worker.keep_latest(("prediction", "prediction on"), MOST_KEPT_NODES // max(1, len(found.graph.nodes)))
+        return found
 
-    return worker.ask(("prediction", index, edits), replay)
+    return worker.ask(("prediction", index, edits, of_ranks), replay)
 
 
 def is_predicted(index: int, edits: tuple[Edit, ...]) -> bool:
     """Say whether a replay with these changes was made."""
-    return worker.known(("prediction", index, edits))
+    return worker.known(("prediction", index, edits, edits))
 
 
-def prediction(index: int, edits: tuple[Edit, ...]) -> Prediction:
-    """Replay a run with changes made."""
-    return ask_prediction(index, edits).result()
+def prediction(index: int, edits: tuple[Edit, ...], among: tuple[Edit, ...] = ()) -> Prediction:
+    """Replay a run with changes made; `among` as of `ask_prediction`."""
+    return ask_prediction(index, edits, among).result()
 
 
 def ask_calibration(index: int) -> Future[Calibration]:
@@ -279,13 +293,3 @@ def question_key(question: Question) -> str:
 def ask_schedule(index: int, edit: Edit) -> Future[Rescheduled]:
     """Ask what another pipeline schedule would do."""
     return worker.ask(("schedule", index, edit), lambda: reschedule(open_numbered(index).tables, (edit,)))
-
-
-def replay_error(index: int) -> float:
-    """Give the largest error of a step when the run is replayed unchanged."""
-
-    def replay() -> float:
-        worker.tell("replaying the run as it is")
-        return float(unedited(open_numbered(index).tables).error.max(initial=0.0))
-
-    return worker.ask(("replay error", index), replay).result()

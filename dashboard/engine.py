@@ -117,5 +117,6 @@ from usp_prof.tables.catalogue import SCHEMAS as TABLE_SCHEMAS
 from usp_prof.tables.clock import of as clock_of
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits import EDITS
-from usp_prof.whatif.predict import Prediction, predict, unedited
+from usp_prof.whatif.predict import Prediction, predict_on
+from usp_prof.whatif.replayed_ranks import replayed_ranks
 from usp_prof.whatif.rescheduled import Rescheduled, reschedule

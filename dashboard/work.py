@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import streamlit as st
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Collection, Hashable
 
 
 T = TypeVar("T")
@@ -72,6 +72,13 @@ class Worker:
         """Say what is being done; called by what is being computed."""
         self.now = Progress(text, done, of)
 
+    def keep_latest(self, kinds: Collection[str], most: int) -> None:
+        """Let go of answers whose keys begin with one of `kinds`, but for the `most` that were asked for last."""
+        with self._lock:
+            kept = [key for key, future in self._kept.items() if _kind(key) in kinds and future.done()]
+            for key in kept[: max(0, len(kept) - most)]:
+                del self._kept[key]
+
     def forget(self) -> None:
         """Let every answer go."""
         with self._lock:
@@ -90,6 +97,10 @@ class Worker:
             answer.set_result(build())
         except Exception as error:  # noqa: BLE001 - handed on to whoever asks
             answer.set_exception(error)
+
+
+def _kind(key: Hashable) -> object:
+    return key[0] if isinstance(key, tuple) and key else None
 
 
 worker = Worker()

@@ -27,8 +27,8 @@ from ..engine import (
     Unit,
     gathered,
     quantity,
-    ranks_of_mean,
     share,
+    whatif_answer,
 )
 from .download import data_table
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..drawings import Drawing
-    from ..engine import Block, Document, Prediction, RunFacts, Section, Theme
+    from ..engine import Block, Document, Prediction, Section, Theme
 
 
 _SIGNS = {Severity.INFO: "○", Severity.ERROR: "▲", Severity.DATA_LOSS: "■"}
@@ -176,15 +176,15 @@ def verdict(text: str) -> None:
         st.html(f"<h1 class='usp-verdict'>{said}</h1>")
 
 
-def now_and_predicted(together: Prediction | None, changes: str, run: RunFacts) -> None:
-    """Show the step of the ranks that were read, now and as predicted, in one line that stays in sight."""
+def now_and_predicted(together: Prediction | None, changes: str) -> None:
+    """Show the step of the ranks that were replayed, now and as predicted, in one line that stays in sight."""
     if together is None:
         st.html(f"<b>step as recorded</b> ({html.escape(changes)})")
         return
     now, then = (quantity(length, Unit.NS) for length in (together.before_ns, together.after_ns))
     gain, error = (quantity(part, Unit.FRACTION) for part in (together.gain_fraction, together.error_fraction))
     st.html(
-        f"<b>step now {now} → predicted {then}</b> (mean of {ranks_of_mean(run)} steps), gain {gain} ± {error} "
+        f"<b>step now {now} → predicted {then}</b> ({whatif_answer.mean_of(together)}), gain {gain} ± {error} "
         f"({html.escape(changes)})"
     )
 

@@ -40,7 +40,12 @@ def _play(view: View, document: Document, prediction: Prediction) -> None:
     if step is None:
         st.caption("No step was recorded that could be played.")
         return
-    ranks = sorted(outliers_first(document, view.ranks or tuple(store.ranks))[:MOST_RANKS])
+    replayed = set(prediction.replayed.tables.ranks)
+    chosen = [rank for rank in outliers_first(document, view.ranks or tuple(store.ranks)) if rank in replayed]
+    if not chosen:
+        st.caption("None of these ranks was replayed: others stand for them.")
+        return
+    ranks = sorted(chosen[:MOST_RANKS])
     edits = " ".join(str(edit) for edit in prediction.edits)
     others = " (the outliers first)" if len(ranks) < len(store.ranks) else ""
     st.markdown(f"**Step {step.number}**, one row a rank{others}: compute over communication, blank while it is idle")

@@ -15,7 +15,6 @@ from ..components.download import data_table
 from ..components.findings import one
 from ..components.play import offer_play
 from ..engine import (
-    EVERYTHING,
     REST_OF_FINDINGS,
     DataTable,
     TableColumn,
@@ -64,8 +63,7 @@ def draw() -> None:
     state.keep("ticked", ",".join(str(number) for number, finding in enumerate(findings) if finding in ticked))
     with place, st.container():
         steps = _replayed(view.run, ticked)
-        read = wait(data.ask_document(view.run, EVERYTHING)).run  # a replay is of all that was read
-        now_and_predicted(steps[-1] if steps else None, f"{len(ticked)} ticked", read)
+        now_and_predicted(steps[-1] if steps else None, f"{len(ticked)} ticked")
     with below:
         _together(view.run, ticked, steps)
         if steps:
@@ -98,7 +96,7 @@ def _replayed(index: int, ticked: Sequence[Finding]) -> list[Prediction]:
     """Replay the run with the first change that is ticked, the first two, and so on."""
     edits = tuple(parse_edit(finding.edit) for finding in ticked)
     try:
-        return [wait(data.ask_prediction(index, edits[: count + 1])) for count in range(len(edits))]
+        return [wait(data.ask_prediction(index, edits[: count + 1], edits)) for count in range(len(edits))]
     except UspProfError as error:
         st.warning(f"These cannot be made together: {state.plain(error.message)}")
         return []
@@ -109,7 +107,7 @@ def _together(index: int, ticked: Sequence[Finding], steps: Sequence[Prediction]
     if not steps:
         return
     edits = steps[-1].edits
-    found = whatif_answer.together_section(data.open_numbered(index).tables, ticked, steps, data.runs()[index].path)
+    found = whatif_answer.together_section(ticked, steps, data.runs()[index].path)
     for number, block in enumerate(found.blocks[:-1]):
         show(block, f"together-{number}", state.is_dark())
     st.code(found.blocks[-1].text, language=None)  # type: ignore[union-attr]

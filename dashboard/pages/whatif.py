@@ -134,18 +134,17 @@ def draw() -> None:
         with heading:
             verdict(verdicts.whatif(whole))
         with place:
-            now_and_predicted(None, "no change chosen", whole.run)
+            now_and_predicted(None, "no change chosen")
         with worth_trying:
             _offer_first(whole)
         return
     edits = tuple(parse_edit(word) for word in text.split())
     with st.spinner("replaying", show_time=True):
-        error = data.replay_error(view.run)
-        alone = [data.prediction(view.run, (edit,)) for edit in edits]
+        alone = [data.prediction(view.run, (edit,), edits) for edit in edits]
         together = data.prediction(view.run, edits)
     with place:
-        now_and_predicted(together, text, whole.run)
-    made = whatif_answer.whatif_section(data.open_numbered(view.run).tables, error, alone, together)
+        now_and_predicted(together, text)
+    made = whatif_answer.whatif_section(alone, together)
     offer_play(view, wait(data.ask_document(view.run, view.selection)), together)
     section(made, dark=state.is_dark())
     offer(WHAT_IF, view.run, text, lambda: (made,))

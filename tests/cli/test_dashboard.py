@@ -80,6 +80,31 @@ def test_all_runs_of_a_folder_are_offered(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(set(names)) == 2
 
 
+def test_ranks_and_a_store_that_are_named_reach_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served: list[dict[str, str]] = []
+    monkeypatch.delenv("USP_PROF_CACHE_SIZE", raising=False)
+    monkeypatch.setattr(dashboard, "serve", lambda _words, environment, _link: served.append(environment) or 0)
+    words = ["dashboard", str(tmp_path), "--no-browser"]
+    for more in ([], ["--ranks", "0-2,5"], ["--ranks", "outliers", "--store", str(tmp_path / "store")]):
+        assert main([*words, *more]) == 0
+    assert [json.loads(each["USP_PROF_DASHBOARD_RANKS"]) for each in served] == [None, [0, 1, 2, 5], "outliers"]
+    assert served[2]["USP_PROF_CACHE"] == str(tmp_path / "store")
+    bounds = [each.get("USP_PROF_CACHE_SIZE") for each in served]
+    assert bounds == [None, None, "0"], "of a store that was named nothing is removed"
+    assert main([*words, "--ranks", "3-1"]) == 2
+    assert "no list of numbers" in capsys.readouterr().err
+
+
+def test_a_run_on_an_object_store_is_not_looked_for_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[str] = []
+    monkeypatch.setattr(dashboard, "serve", lambda _words, environment, _link: served.append(environment[PATHS]) or 0)
+    monkeypatch.setattr(dashboard, "paths_of_runs", lambda path: (path,))
+    assert main(["dashboard", "s3://bucket/run", "--no-browser"]) == 0
+    assert json.loads(served[0]) == ["s3://bucket/run"]
+
+
 def test_a_port_in_use_is_passed_over() -> None:
     with closing(socket.socket()) as taken:
         taken.bind(("127.0.0.1", 0))

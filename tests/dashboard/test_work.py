@@ -72,3 +72,13 @@ def test_progress_is_seen_while_it_works() -> None:
     assert Progress("unknown").fraction == 0.0
     seen.set()
     answer.result(10)
+
+
+def test_of_large_answers_the_latest_are_kept() -> None:
+    worker = Worker()
+    for number in range(4):
+        worker.ask(("large", number), lambda: 0).result(10)
+        worker.ask(("small", number), lambda: 0).result(10)
+    worker.keep_latest(("large",), 2)
+    assert [number for number in range(4) if worker.known(("large", number))] == [2, 3]
+    assert all(worker.known(("small", number)) for number in range(4))

@@ -39,7 +39,7 @@ def test_the_unedited_run_keeps_all_its_times(style: str) -> None:
 def test_the_tables_take_as_long_as_was_predicted(edits: str, style: str) -> None:
     tables = run_with("slow_rank", style).tables
     prediction = predict(tables, [parse_edit(edit) for edit in edits.split()])
-    times = step_time.compute(predicted_tables(tables, prediction))
+    times = step_time.compute(predicted_tables(prediction))
     settled = times.step > times.step.min()
     mean = float((times.end_ns - times.start_ns)[settled].mean())
     assert mean == pytest.approx(prediction.after_ns, rel=0.01 if prediction.rescheduled else 1e-3)
@@ -47,7 +47,7 @@ def test_the_tables_take_as_long_as_was_predicted(edits: str, style: str) -> Non
 
 def test_a_repaired_run_divides_like_the_one_without_the_fault() -> None:
     tables, clean = run_with("slow_rank").tables, run_with("clean").tables
-    repaired = predicted_tables(tables, predict(tables, [parse_edit("rank_as_peers=all")]))
+    repaired = predicted_tables(predict(tables, [parse_edit("rank_as_peers=all")]))
     wanted = {part.role: part.mean_ns for part in breakdown.compute(clean).slices()}
     found = {part.role: part.mean_ns for part in breakdown.compute(repaired).slices()}
     whole = sum(wanted.values())
@@ -59,7 +59,7 @@ def test_another_schedule_has_its_own_bubble() -> None:
     tables = run_with("clean").tables
     prediction = predict(tables, [parse_edit("schedule=zb-h1")])
     assert prediction.rescheduled is not None
-    bubble = pipeline.compute(predicted_tables(tables, prediction))
+    bubble = pipeline.compute(predicted_tables(prediction))
     whole = next(value.value for value in bubble.values() if value.metric.id == "bubble_fraction" and not value.dims)
     assert whole == pytest.approx(prediction.rescheduled.bubble_fraction, abs=1e-3)
 
@@ -68,7 +68,7 @@ def test_another_schedule_has_its_own_bubble() -> None:
 def test_calls_are_those_of_the_recorded_run(edits: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = run_with("slow_rank").tables
     recorded = calls.of(tables).columns()["op"]
-    shown = predicted_tables(tables, predict(tables, [parse_edit(edit) for edit in edits.split()]))
+    shown = predicted_tables(predict(tables, [parse_edit(edit) for edit in edits.split()]))
     if "schedule" in edits:  # its ranks are built anew, with no calls to tell apart
         assert shown.recorded is None
         return
@@ -83,7 +83,7 @@ def test_calls_are_those_of_the_recorded_run(edits: str, monkeypatch: pytest.Mon
 def test_a_prediction_of_a_prediction_is_that_of_both(second: str, style: str) -> None:
     tables = run_with("slow_rank", style).tables
     first = parse_edit("rank_as_peers=all")
-    shown = predicted_tables(tables, predict(tables, [first]))
+    shown = predicted_tables(predict(tables, [first]))
     alone, both = predict(shown, [parse_edit(second)]), predict(tables, [first, parse_edit(second)])
     assert alone.before_ns == pytest.approx(predict(tables, [first]).after_ns, rel=1e-3)
     assert alone.after_ns == pytest.approx(both.after_ns, rel=0.01)
@@ -91,7 +91,7 @@ def test_a_prediction_of_a_prediction_is_that_of_both(second: str, style: str) -
 
 def test_what_is_shown_is_said() -> None:
     tables = run_with("clean").tables
-    shown = predicted_tables(tables, predict(tables, [parse_edit("dp=4"), parse_edit("zero=3")]))
+    shown = predicted_tables(predict(tables, [parse_edit("dp=4"), parse_edit("zero=3")]))
     codes = {row.code for row in shown.health}
     assert {"predicted", "predicted_ranks", "predicted_calls"} <= codes
     assert shown.topology.axes["dp"] == 4

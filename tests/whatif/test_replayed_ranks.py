@@ -1,4 +1,7 @@
-"""Is the gain of an edit the same on replicas that stand for all, and are all ranks replayed where it needs them?"""
+"""Is the gain of an edit the same on replicas that stand for all, and are all ranks replayed where it needs them?
+
+The command, the Python API and the dashboard choose the same ranks and say so.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from usp_prof.replay.build import graph_of
 from usp_prof.run import open_run
 from usp_prof.synth.declaration import Declaration, with_events
 from usp_prof.synth.write import write
-from usp_prof.whatif.attribution import slowdown
-from usp_prof.whatif.predict import predict
+from usp_prof.whatif.attribution import slowdown, slowdown_on
+from usp_prof.whatif.predict import predict, predict_on
 from usp_prof.whatif.replayed_ranks import replayed_ranks
 
 if TYPE_CHECKING:
@@ -50,13 +53,13 @@ def test_the_gain_is_that_of_all_ranks_within_its_error(run: Run, text: str) -> 
     edits = [parse_edit(text)]
     replayed = replayed_ranks(run.tables, edits)
     assert len(replayed.tables.ranks) == len(run.ranks) / 2
-    whole, part = predict(run.tables, edits), predict(replayed.tables, edits, replayed.doubt)
+    whole, part = predict(run.tables, edits), predict_on(replayed, edits)
     assert part.gain_fraction == pytest.approx(whole.gain_fraction, abs=part.error_fraction)
 
 
 def test_the_ideal_step_is_that_of_all_ranks_within_its_error(run: Run) -> None:
     replayed = replayed_ranks(run.tables, [])
-    whole, part = slowdown(run.tables).whole, slowdown(replayed.tables, replayed.doubt).whole
+    whole, part = slowdown(run.tables).whole, slowdown_on(replayed).whole
     assert part.ideal_ns / part.step_ns == pytest.approx(whole.ideal_ns / whole.step_ns, abs=part.error_fraction)
 
 
@@ -82,3 +85,40 @@ def test_the_command_says_which_ranks_were_replayed(run: Run, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["prediction"]["replayed"].startswith("from 12 of 24 ranks")
     assert main(["whatif", str(run.path), "--ideal"]) == 0
     assert "The ideal step is from 12 of 24 ranks" in capsys.readouterr().out
+
+
+def test_python_replays_the_ranks_of_the_command_and_says_which(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    predicted = run.whatif("rank_as_peers=5")
+    assert len(predicted.tables.ranks) == len(run.ranks) / 2
+    assert predicted.replayed.startswith("from 12 of 24 ranks")
+    assert predicted.df["replayed"].item() == predicted.replayed in predicted.explain()
+    assert main(["whatif", str(run.path), "--edit", "rank_as_peers=5", "--format", "json"]) == 0
+    command = json.loads(capsys.readouterr().out)["prediction"]
+    assert command["replayed"] == predicted.replayed
+    assert command["together"]["gain_fraction"] == pytest.approx(predicted.gain_fraction)
+
+
+def test_what_a_prediction_in_python_answers_is_of_the_replayed_ranks_before_and_after(run: Run) -> None:
+    predicted = run.whatif("rank_as_peers=5")
+    assert "12 of 24 ranks (" in predicted.breakdown().explain()
+    assert next(row for row in predicted.tables.health if row.code == "ranks_represented").detail.startswith("the pred")
+    before, after = predicted.compare().metrics["step_time"]
+    assert after / before == pytest.approx(predicted.after_ns / predicted.before_ns, abs=0.02)
+
+
+def test_what_is_assumed_later_is_assumed_of_the_replayed_ranks(run: Run) -> None:
+    first = run.whatif("rank_as_peers=5").prediction
+    run.assume(device="H100-SXM")
+    again = run.whatif("rank_as_peers=5").prediction
+    assert again.replayed is first.replayed
+    assert again.replayed.tables.assumptions.device == "H100-SXM"
+    run.assume()
+
+
+def test_ranks_that_are_among_the_usual_ones_take_no_further_memory(run: Run) -> None:
+    usual = replayed_ranks(run.tables, [])
+    assert replayed_ranks(run.tables, [parse_edit("rank_as_peers=5")]) is usual
+    other = next(rank for rank in run.ranks if rank not in usual.tables.ranks)
+    named = [parse_edit(f"rank_as_peers={other}")]
+    assert replayed_ranks(run.tables, named) is replayed_ranks(run.tables, named) is not usual
+    assert replayed_ranks(run.tables, []) is usual

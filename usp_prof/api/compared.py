@@ -132,11 +132,16 @@ class Predicted(Questions):
     prediction: Prediction
     """The prediction with its graph, timeline and layouts."""
 
-    def __init__(self, name: str, before: TableSet, prediction: Prediction) -> None:
+    def __init__(self, name: str, prediction: Prediction) -> None:
         self.name = f"{name} with {', '.join(map(str, prediction.edits))}"
         self.prediction = prediction
-        self._before_name, self._before = name, before
-        self.tables = predicted_tables(before, prediction)
+        self._before_name = name
+        self.tables = predicted_tables(prediction)
+
+    @property
+    def replayed(self) -> str:
+        """Which ranks stand for all in a run too large to be replayed whole; empty where all were replayed."""
+        return self.prediction.replayed.which
 
     @property
     def gain_fraction(self) -> float:
@@ -160,7 +165,7 @@ class Predicted(Questions):
 
     @property
     def df(self) -> pd.DataFrame:
-        """One row: the edits, the step before and after, gain, error, basis (replayed or modelled)."""
+        """One row: the edits, the step before and after, gain, error, basis, and which ranks were `replayed`."""
         from usp_prof.analyses.result import frame  # noqa: PLC0415 - pandas is loaded by those who ask
 
         return frame(
@@ -171,12 +176,13 @@ class Predicted(Questions):
                 "gain_fraction": [self.gain_fraction],
                 "error_fraction": [self.error_fraction],
                 "basis": [str(self.prediction.basis)],
+                "replayed": [self.replayed],
             }
         )
 
     def compare(self) -> Compared:
-        """Set the recorded run and the predicted one side by side: metrics, and the parts of the step."""
-        return compare_predicted((self._before_name, self._before), (self.name, self.tables))
+        """Set the replayed ranks as recorded and as predicted side by side: metrics, and the parts of the step."""
+        return compare_predicted((self._before_name, self.prediction.replayed.tables), (self.name, self.tables))
 
     def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
         """Draw how the step changes, part by part."""
@@ -186,10 +192,11 @@ class Predicted(Questions):
         """Say what was changed, what it is worth and how sure that is."""
         gain, error = (quantity(each, Unit.FRACTION) for each in (self.gain_fraction, self.error_fraction))
         before, after = (quantity(each, Unit.NS) for each in (self.before_ns, self.after_ns))
-        return (
+        said = (
             f"With {', '.join(map(str, self.prediction.edits))} the step of {before} would take {after}: "
             f"a gain of {gain} \u00b1 {error} ({self.prediction.basis})."
         )
+        return f"{said} The prediction is {self.replayed}." if self.replayed else said
 
     def __repr__(self) -> str:
         return self.explain()

@@ -133,13 +133,16 @@ class Questions:
     def whatif(self, *edits: str) -> Predicted:
         """Predict the run with edits made, written as on the command line: `run.whatif("comm_faster=2,axis=dp")`.
 
+        A run too large to be replayed whole is replayed on replicas that stand for all, which the answer says.
         Raises `UspProfError` for an edit that there is not; the reference lists all.
         """
         from usp_prof.api.compared import Predicted  # noqa: PLC0415 - whoever only reads needs no replay
         from usp_prof.model.edit import parse_edit  # noqa: PLC0415
-        from usp_prof.whatif.predict import predict  # noqa: PLC0415
+        from usp_prof.whatif.predict import predict_on  # noqa: PLC0415
+        from usp_prof.whatif.replayed_ranks import replayed_ranks  # noqa: PLC0415
 
-        return Predicted(self.name, self.tables, predict(self.tables, [parse_edit(text) for text in edits]))
+        made = [parse_edit(text) for text in edits]
+        return Predicted(self.name, predict_on(replayed_ranks(self.tables, made), made))
 
     def assume(
         self, *, model: str | Path | None = None, sequence: int = 0, device: str = "", convention: str = ""

@@ -16,12 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from usp_prof.cli.opening import SAMPLINGS, parse_ranks
 from usp_prof.inputs.discovery import paths_of_runs
+from usp_prof.inputs.remote import RemotePath, location
 from usp_prof.inputs.runs import is_made_name
 from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.printable import one_line
 from usp_prof.planner.sweep import published
 from usp_prof.planner.sweep.runner import FILE as SWEEP_FILE
+from usp_prof.store.cache import FOLDER_VARIABLE, UNBOUNDED
+from usp_prof.store.places import SIZE_VARIABLE
 
 if TYPE_CHECKING:
     import argparse
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   usp-prof dashboard traces/my-run
   usp-prof dashboard traces/before traces/after --port 8600
+  usp-prof dashboard traces/run-1024r --ranks outliers
   usp-prof dashboard                  (plans for a model that you choose)
   usp-prof dashboard sweeps/tiny      (what ran of a sweep)
   usp-prof dashboard --published playbook FILE.csv  (the playbook's own sweep)
@@ -54,6 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--published", nargs=2, metavar=("FORM", "FILE"), help="draw a published sweep that you have: playbook"
     )
+    parser.add_argument("--ranks", metavar="LIST", help=f"read these ranks only, such as 0-3,7; or {SAMPLINGS}")
     parser.add_argument("--port", type=int, metavar="N", help=f"port (default: the first free from {FIRST_PORT})")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
@@ -81,8 +87,12 @@ def run(args: argparse.Namespace) -> int:
     environment["USP_PROF_DASHBOARD_SWEEPS"] = json.dumps(sweeps)
     environment["USP_PROF_DASHBOARD_PUBLISHED"] = json.dumps([form, str(Path(table).resolve())] if form else [])
     environment |= {"USP_PROF_DASHBOARD_HOSTS": args.host, "USP_PROF_DASHBOARD_TOKEN": token}
+    ranks = parse_ranks(args.ranks) if args.ranks else None
+    environment["USP_PROF_DASHBOARD_RANKS"] = json.dumps(ranks if isinstance(ranks, str | None) else list(ranks))
     if args.cache_dir:
-        environment["USP_PROF_CACHE"] = args.cache_dir
+        environment[FOLDER_VARIABLE] = args.cache_dir
+        if not isinstance(location(args.cache_dir), RemotePath):  # a store that was named has no bound of ours
+            environment.setdefault(SIZE_VARIABLE, str(UNBOUNDED))
     return serve(command(dashboard_package, args.host, port), environment, "" if args.no_browser else link)
 
 
@@ -93,7 +103,8 @@ def link_to(host: str, port: int, *, page: str = "", token: str = "") -> str:
 
 def _runs_under(path: str) -> tuple[str, ...]:
     """Give the newest runs under a path, each to be chosen on the pages; where none can be read, its page says why."""
-    if not Path(path).exists() and not any(letter in path for letter in "*?[") and not is_made_name(Path(path).name):
+    is_here = isinstance(location(path), RemotePath) or Path(path).exists()
+    if not is_here and not any(letter in path for letter in "*?[") and not is_made_name(Path(path).name):
         raise InputError(f"there is no {path}", hint="name a folder of traces: usp-prof dashboard traces/my-run")
     try:
         found = paths_of_runs(path)

@@ -15,7 +15,7 @@ from usp_prof.replay.representatives import Representatives, representatives
 from usp_prof.report.answers import whatif as answer
 from usp_prof.report.writers import terminal
 from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict_on
 from usp_prof.whatif.replayed_ranks import replayed_ranks
 
 if TYPE_CHECKING:
@@ -89,25 +89,19 @@ def run(args: argparse.Namespace) -> int:
     opened.tables.assumptions = Assumptions(model=model, device=args.device)
     # A predicted timeline has all ranks in it, so that all are replayed.
     replayed = Representatives(opened.tables) if args.output else replayed_ranks(opened.tables, edits)
-    together = predict(replayed.tables, edits, replayed.doubt)
-    alone = [predict(replayed.tables, [each], replayed.doubt) for each in edits] if len(edits) > 1 else [together]
+    together = predict_on(replayed, edits)
+    alone = [predict_on(replayed, [each]) for each in edits] if len(edits) > 1 else [together]
     if args.output:
         _write(args, opened, together)
-    write_out(_text(args, replayed, opened.name, alone, together))
+    write_out(_text(args, opened.name, alone, together))
     return 0
 
 
-def _text(
-    args: argparse.Namespace, replayed: Representatives, name: str, alone: Sequence[Prediction], together: Prediction
-) -> str:
-    tables, which = replayed.tables, replayed.which
+def _text(args: argparse.Namespace, name: str, alone: Sequence[Prediction], together: Prediction) -> str:
     if args.format == "json":
-        return answer.as_json(tables, name, alone, together, which)
-    measured, screen = unedited(tables), output(args)
-    sections = (
-        answer.whatif_section(tables, float(measured.error.max(initial=0.0)), alone, together, which),
-        answer.before_after_section(tables, together, measured),
-    )
+        return answer.as_json(name, alone, together)
+    screen = output(args)
+    sections = (answer.whatif_section(alone, together), answer.before_after_section(together))
     return terminal.sections_text(name, sections, color=not screen.no_color, width=screen.width)
 
 
@@ -117,7 +111,7 @@ def _write(args: argparse.Namespace, opened: Run, together: Prediction) -> None:
     from usp_prof.model.selection import EVERYTHING  # noqa: PLC0415 - only what is asked for
     from usp_prof.whatif.predicted import predicted_tables, write_run  # noqa: PLC0415
 
-    path, tables = Path(args.output), predicted_tables(opened.tables, together)
+    path, tables = Path(args.output), predicted_tables(together)
     if path.suffix in (".json", ".gz", ".zst"):
         export(tables, path, EVERYTHING)
         note(args, f"wrote {path}; open it at https://ui.perfetto.dev")
@@ -136,9 +130,8 @@ def _ideal(args: argparse.Namespace, edits: Sequence[Edit]) -> int:
         job = job_slowdown(read_op_table(Path(args.path)))
         write_out(answer.of_job(job, as_json=args.format == "json"))
         return 0
-    from usp_prof.whatif.attribution import slowdown  # noqa: PLC0415
+    from usp_prof.whatif.attribution import slowdown_on  # noqa: PLC0415
 
-    replayed = representatives(open_from(args).tables)
-    found = slowdown(replayed.tables, replayed.doubt)
-    write_out(answer.of_run(found, as_json=args.format == "json", replayed=replayed.which))
+    found = slowdown_on(representatives(open_from(args).tables))
+    write_out(answer.of_run(found, as_json=args.format == "json"))
     return 0

@@ -59,10 +59,22 @@ class Representatives:
 
 
 def representatives(tables: TableSet, wanted: Iterable[int] = ()) -> Representatives:
-    """Choose the ranks to replay, once: all of them where they are not too many; `wanted` ranks as far as they fit."""
+    """Choose the ranks to replay: all of them where they are not too many; `wanted` ranks as far as they fit.
+
+    Ranks that have `wanted` among them anyhow serve all who ask. Of others the latest are kept, since what is replayed
+    of them takes some GB.
+    """
     asked_for = tuple(sorted(wanted))
-    key = ("representatives", MOST_NODES, asked_for)
-    return tables.memo(key, lambda: _representatives(tables, asked_for, MOST_NODES))
+    found = tables.memo(("representatives", MOST_NODES), lambda: _representatives(tables, (), MOST_NODES))
+    if not set(asked_for) <= set(found.tables.ranks):
+        latest: dict[object, Representatives] = tables.memo("representatives of some", dict)
+        key = MOST_NODES, asked_for
+        if key not in latest:
+            latest.clear()
+            latest[key] = _representatives(tables, asked_for, MOST_NODES)
+        found = latest[key]
+    found.tables.assumptions = tables.assumptions  # which may have come later
+    return found
 
 
 def _representatives(tables: TableSet, wanted: Sequence[int], most_nodes: int) -> Representatives:

@@ -21,6 +21,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.model.finding import LEAST_LOSS, IdealStep
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.node_work import work_of
+from usp_prof.replay.representatives import Representatives
 from usp_prof.tables import calls
 from usp_prof.whatif.edits.ideal import KINDS
 from usp_prof.whatif.host_times import without_hosts
@@ -51,6 +52,8 @@ class Slowdown:
 
     whole: IdealStep
     parts: tuple[Part, ...]
+    replayed: Representatives
+    """The ranks that were replayed."""
 
     @property
     def slowdown(self) -> float | None:
@@ -122,22 +125,26 @@ def _ranges(activities: Columns, rows: Flags) -> Intervals:
     return union(start, start + activities["dur_ns"][rows])
 
 
-def slowdown(tables: TableSet, doubt: float = 0.0) -> Slowdown:
-    """Replay the run at its ideal, and with each part alone brought there.
+def slowdown(tables: TableSet) -> Slowdown:
+    """Replay all of these ranks; see `slowdown_on`."""
+    return slowdown_on(Representatives(tables))
 
-    `doubt` is the share of the step by which it may be further off, where these ranks stand for others.
+
+def slowdown_on(replayed: Representatives) -> Slowdown:
+    """Replay the run at its ideal, and with each part alone brought there.
 
     `parts` is empty where the ideal is not known or nothing can be idealised, and where the loss does not exceed the
     prediction's error: shares of no loss would be shares of noise.
     """
+    tables = replayed.tables
     known = ideal_step(tables)
-    whole = replace(known, error_fraction=known.error_fraction + doubt)
+    whole = replace(known, error_fraction=known.error_fraction + replayed.doubt)
     if not whole.is_loss:
-        return Slowdown(whole, ())
+        return Slowdown(whole, (), replayed)
     lost = whole.step_ns - whole.ideal_ns
     parts = [part for what, name in _parts(tables) if (part := _alone(tables, what, name, lost))]
     parts.sort(key=lambda part: (part.what, -part.share, part.name))
-    return Slowdown(whole, tuple(parts))
+    return Slowdown(whole, tuple(parts), replayed)
 
 
 def _alone(tables: TableSet, what: str, name: str, lost: float) -> Part | None:

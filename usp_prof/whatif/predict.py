@@ -10,6 +10,7 @@ from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Basis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.replays import step_times, timeline_of, unedited
+from usp_prof.replay.representatives import Representatives
 from usp_prof.whatif.edits import Lean, Request, apply, kind_of, overrules, turn
 from usp_prof.whatif.edits.pipeline import is_of_pipeline, lowered, relaid
 from usp_prof.whatif.layout import Layout, layout_of
@@ -225,6 +226,8 @@ class Prediction:
     """When the graph's nodes run; edits of the pipeline's order are not in it."""
     layout_before: Layout
     layout_after: Layout
+    replayed: Representatives
+    """The ranks that were replayed, of which all of this is."""
     rescheduled: Rescheduled | None = None
     """What the edits of the pipeline's order make of it."""
 
@@ -234,11 +237,17 @@ class Prediction:
         return 1 - self.after_ns / self.before_ns if self.before_ns > 0 else 0.0
 
 
-def predict(tables: TableSet, edits: Sequence[Edit], doubt: float = 0.0) -> Prediction:
-    """Predict the mean step of a run with edits made: those of the graph in their order, then those of the pipeline.
+def predict(tables: TableSet, edits: Sequence[Edit]) -> Prediction:
+    """Predict the mean step of all of these ranks with edits made; see `predict_on`."""
+    return predict_on(Representatives(tables), edits)
 
-    `doubt` is the share of the step by which it may be further off, where these ranks stand for others.
+
+def predict_on(replayed: Representatives, edits: Sequence[Edit]) -> Prediction:
+    """Predict the mean step with edits made: those of the graph in their order, then those of the pipeline.
+
+    Where the ranks stand for others, their doubt is in the error.
     """
+    tables = replayed.tables
     made = edited(tables, edits)
     graphs = [made.graph] if made.cautious is None else [made.graph, made.cautious()]
     timelines = [timeline_of(tables, graph) for graph in graphs]
@@ -250,13 +259,14 @@ def predict(tables: TableSet, edits: Sequence[Edit], doubt: float = 0.0) -> Pred
         found.after_ns,
         found.replay_error,
         found.basis,
-        found.error_fraction(steps[1] if steps[1:] else None) + doubt,
+        found.error_fraction(steps[1] if steps[1:] else None) + replayed.doubt,
         made.graph,
         timelines[0],
         layout_of(tables),
         found.layout,
+        replayed,
         found.rescheduled,
     )
 
 
-__all__ = ["Prediction", "predict", "unedited"]
+__all__ = ["Prediction", "predict", "predict_on", "unedited"]

@@ -43,8 +43,12 @@ if TYPE_CHECKING:
     from usp_prof.whatif.rescheduled import Rescheduled
 
 
-def predicted_tables(tables: TableSet, prediction: Prediction) -> TableSet:
-    """Give the tables of the predicted run: moved as the replay moves it, the pipeline as it is simulated."""
+def predicted_tables(prediction: Prediction) -> TableSet:
+    """Give the tables of the predicted run: moved as the replay moves it, the pipeline as it is simulated.
+
+    They are of the ranks that were replayed.
+    """
+    tables = prediction.replayed.tables
     return tables.memo_as_assumed(("predicted", prediction.edits), lambda: _predicted(tables, prediction))
 
 
@@ -112,6 +116,8 @@ def _told(tables: TableSet, prediction: Prediction) -> list[HealthRow]:
             "predicted", Severity.INFO, detail=f"this run was predicted from a recorded one with {edits}; it never ran"
         )
     ]
+    if prediction.replayed.note is not None:
+        rows.append(replace(prediction.replayed.note, detail=f"the prediction is {prediction.replayed.which}"))
     before, after = prediction.layout_before, prediction.layout_after
     if before.ranks != after.ranks:
         detail = f"of its {after.ranks} ranks the {len(tables.ranks)} that were recorded are shown"

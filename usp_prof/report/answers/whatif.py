@@ -13,6 +13,7 @@ from usp_prof.analyses import breakdown, mfu
 from usp_prof.charts.inputs import Waterfall
 from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.replay.replays import unedited
 from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text, run_facts
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.pipeline import simulated_schedule
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from usp_prof.model.edit import Edit
     from usp_prof.model.finding import Finding
     from usp_prof.model.footprint import Footprint
-    from usp_prof.replay.replays import StepTimes
     from usp_prof.report.document import Cell
     from usp_prof.report.writers.json_text import ChangeJson, MemoryJson
     from usp_prof.schedule_orders import Timeline as SimulatedSchedule
@@ -44,22 +44,18 @@ _SHOWN_CODES = ("predicted_ranks", "predicted_calls", "rearranged")
 """Rows of health that say what a prediction rests on."""
 
 
-def whatif_section(
-    tables: TableSet, error: float, alone: Sequence[Prediction], together: Prediction, replayed: str = ""
-) -> Section:
-    """Set out the step with changes made; `error` is what the replay of the unchanged run misses.
-
-    `replayed` says which ranks stand for all, where not all were replayed.
-    """
+def whatif_section(alone: Sequence[Prediction], together: Prediction) -> Section:
+    """Set out the step with changes made, each alone and together."""
+    missed = f"replayed unchanged: within {100 * together.replay_error:.2f} % of it"
     return Section(
         "whatif",
         "What if: " + " ".join(str(edit) for edit in together.edits),
         (
-            key_figures(together, f"{_mean_of(tables)}; replayed unchanged: within {100 * error:.2f} % of it"),
+            key_figures(together, f"{mean_of(together)}; {missed}"),
             *([Chart("", _bars(together))] if together.before_ns > 0 else []),
             _table(alone),
             Text("Gains overlap: they are never added, but replayed together.", quiet=True),
-            *([Text(f"The prediction is {replayed}.", quiet=True)] if replayed else []),
+            *_replayed(together),
         ),
     )
 
@@ -75,9 +71,15 @@ def key_figures(together: Prediction, basis: str, gain: str = "gain") -> KeyFigu
     )
 
 
-def _mean_of(tables: TableSet) -> str:
+def mean_of(prediction: Prediction) -> str:
     """Say of which ranks the step is the mean: a sample is not the job."""
-    return f"mean of {ranks_of_mean(run_facts(tables, EVERYTHING, ''))} steps"
+    return f"mean of {ranks_of_mean(run_facts(prediction.replayed.tables, EVERYTHING, ''))} steps"
+
+
+def _replayed(prediction: Prediction) -> list[Text]:
+    """Say which ranks stand for all, where not all were replayed."""
+    which = prediction.replayed.which
+    return [Text(f"The prediction is {which}.", quiet=True)] if which else []
 
 
 def sure(prediction: Prediction) -> str:
@@ -108,11 +110,13 @@ def _table(alone: Sequence[Prediction]) -> DataTable:
     )
 
 
-def before_after_section(tables: TableSet, together: Prediction, measured: StepTimes) -> Section:
+def before_after_section(together: Prediction) -> Section:
     """Set the mean step and its parts beside each other, over the steps that the prediction is of."""
+    tables = together.replayed.tables
+    measured = unedited(tables)
     settled = measured.step[measured.settled]
     steps = Selection(first_step=int(settled.min())) if len(settled) else EVERYTHING
-    after_tables = predicted_tables(tables, together)
+    after_tables = predicted_tables(together)
     rows: list[tuple[Cell, ...]] = [_row("step", together.before_ns, together.after_ns, Unit.NS)]
     before, after = (_parts_of_step(each, steps) for each in (tables, after_tables))
     for name in dict.fromkeys([*before, *after]):
@@ -126,7 +130,7 @@ def before_after_section(tables: TableSet, together: Prediction, measured: StepT
     notes = [row.detail for row in after_tables.health if row.code in _SHOWN_CODES]
     if memory_of(together.layout_after) is not None:
         notes.append("* by formula from the model's description: for the change, not for the figure")
-    columns = (TableColumn(_mean_of(tables)), TableColumn("before"), TableColumn("after"))
+    columns = (TableColumn(mean_of(together)), TableColumn("before"), TableColumn("after"))
     table = DataTable("", columns, tuple(rows))
     return Section("before-after", "Before and after", (table, *(Text(note, quiet=True) for note in notes)))
 
@@ -169,7 +173,7 @@ LONGEST = 48
 """Letters of a finding's title beside a bar."""
 
 
-def together_section(tables: TableSet, ticked: Sequence[Finding], steps: Sequence[Prediction], path: str) -> Section:
+def together_section(ticked: Sequence[Finding], steps: Sequence[Prediction], path: str) -> Section:
     """Set out what the ticked findings give; `steps` replays the first, the first two, and so on."""
     words = " ".join(f"--edit {edit}" for edit in " ".join(str(edit) for edit in steps[-1].edits).split())
     return Section(
@@ -178,10 +182,11 @@ def together_section(tables: TableSet, ticked: Sequence[Finding], steps: Sequenc
         (
             key_figures(
                 steps[-1],
-                _mean_of(tables),
+                mean_of(steps[-1]),
                 f"gain of {len(ticked)} together" if len(ticked) > 1 else "gain of the one ticked",
             ),
             Chart("", bars(ticked, steps)),
+            *_replayed(steps[-1]),
             Text(f"usp-prof whatif {path} {words}", quiet=True),
         ),
     )
@@ -231,12 +236,13 @@ def as_chart(line: SimulatedSchedule) -> PipelineSchedule:
 # For machines, and the run at its ideal.
 
 
-def as_json(tables: TableSet, name: str, alone: Sequence[Prediction], together: Prediction, replayed: str = "") -> str:
+def as_json(name: str, alone: Sequence[Prediction], together: Prediction) -> str:
     """Write the predicted run's report with the recorded run's beside it, by the published schema."""
     from usp_prof.report.build import analyse, build  # noqa: PLC0415 - all analyses, for those who ask for them
     from usp_prof.report.writers.json_text import PredictionJson, write_prediction  # noqa: PLC0415
 
-    predicted = predicted_tables(tables, together)
+    tables = together.replayed.tables
+    predicted = predicted_tables(together)
     after = build(predicted, analyse(predicted), name=name, findings=())
     before = build(tables, analyse(tables), name=name, findings=())
     prediction = PredictionJson(
@@ -247,7 +253,7 @@ def as_json(tables: TableSet, name: str, alone: Sequence[Prediction], together: 
         tokens_per_step_after=together.layout_after.tokens_per_step,
         memory_before=_memory(memory_of(together.layout_before)),
         memory_after=_memory(memory_of(together.layout_after)),
-        replayed=replayed,
+        replayed=together.replayed.which,
     )
     return write_prediction(after, prediction, before)
 
@@ -273,8 +279,9 @@ NO_LOSS = "The ranks are alike: no rank, axis or stage makes this run lose time 
 """What is said of a run that is at its ideal."""
 
 
-def of_run(found: Slowdown, *, as_json: bool, replayed: str = "") -> str:
-    """Write how much slower the run is than at its ideal, and why; `replayed` as in `whatif_section`."""
+def of_run(found: Slowdown, *, as_json: bool) -> str:
+    """Write how much slower the run is than at its ideal, and why."""
+    replayed = found.replayed.which
     if as_json:
         parts = [
             {"what": each.what, "name": each.name, "step_ns": each.step_ns, "share": each.share} for each in found.parts

@@ -1,0 +1,74 @@
+"""Pages of a run of which some ranks were read, or stand for all: what was left out is said beside the figures."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from drawn import drawn, naming
+
+from dashboard import data
+from usp_prof.model.edit import parse_edit
+from usp_prof.replay import representatives
+from usp_prof.synth.declaration import Declaration, with_events
+from usp_prof.synth.write import write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from streamlit.testing.v1 import AppTest
+
+SLOW = 3
+DECLARED = {"mesh": {"dp": 6, "tp": 2}, "faults": [{"kind": "slow_rank", "rank": SLOW, "factor": 1.5}]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make up a run of six replicas."""
+    folder = tmp_path_factory.mktemp("replicas")
+    write(with_events(Declaration.from_dict(DECLARED), 200), folder / "run")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def named_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Serve it, with room to replay three of its replicas."""
+    monkeypatch.setattr(representatives, "MOST_NODES", 1)
+    with naming([folder / "run"], folder / "cache", monkeypatch):
+        yield
+
+
+def texts(app: AppTest) -> str:
+    """Give what a page says."""
+    return " ".join(str(text.value) for text in (*app.markdown, *app.caption, *app.warning, *app.error))
+
+
+@pytest.mark.parametrize(
+    ("page", "address"),
+    [("whatif", {"edits": f"rank_as_peers={SLOW} comm_faster=2"}), ("suggestions", {"ticked": "0"})],
+)
+def test_a_prediction_from_replicas_that_stand_for_all_says_so(page: str, address: dict[str, str]) -> None:
+    app = drawn(page, **address, open="play")
+    assert "The prediction is from 6 of 12 ranks, 3 of 6 replicas" in texts(app)
+    assert any("(mean of these 6 ranks' steps)" in text.proto.body for text in app.get("html"))
+
+
+def test_changes_that_stand_beside_each_other_are_replayed_on_the_same_ranks() -> None:
+    usual = data.prediction(0, (parse_edit("comm_faster=2"),)).replayed
+    other = next(rank for rank in data.open_numbered(0).ranks if rank not in usual.tables.ranks)
+    edits = parse_edit("comm_faster=2"), parse_edit(f"rank_as_peers={other}")
+    alone, together = data.prediction(0, edits[:1], edits), data.prediction(0, edits)
+    assert other in together.replayed.tables.ranks
+    assert alone.replayed is together.replayed is not usual
+    assert alone.before_ns == together.before_ns
+    assert data.prediction(0, edits[:1]).replayed is usual
+
+
+def test_ranks_that_were_left_out_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(data.RANKS_VARIABLE, json.dumps("sample:2"))
+    app = drawn("overview")
+    assert len(data.open_numbered(0).ranks) == 2
+    assert "10 of 12 ranks are left out" in texts(app)
+    assert "mean of these 2 ranks' steps" in texts(app)
