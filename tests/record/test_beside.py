@@ -154,6 +154,24 @@ def test_an_interrupt_leaves_the_steps_that_were_whole(run: Run) -> None:
     assert outcome.names("ours/rank0.json.gz", "train::cut") == {"train::cut step=4": 1}
 
 
+@pytest.mark.parametrize(
+    "case",
+    ["ended_on_another_thread", "ended_beside_a_thread_that_goes_on", "steps_on_another_thread_than_the_window"],
+)
+def test_a_window_that_moves_to_another_thread_is_given_up_and_no_profiler_stays(run: Run, case: str) -> None:
+    outcome = run(case)
+    assert outcome.traces() == ["second/rank0.json.gz"]
+    assert outcome.names("second/rank0.json.gz", "ProfilerStep") == STEPS_OF_OURS
+    assert outcome.notes("second") == []
+    (note,) = outcome.notes()
+    assert "began on another thread" in note
+    if case == "ended_on_another_thread":
+        assert outcome.names("theirs.json", "aten::mm") == {"aten::mm": 1}
+    if case == "ended_beside_a_thread_that_goes_on":
+        (note,) = outcome.notes("early")
+        assert "the window of an earlier session is still open on thread loop" in note
+
+
 def test_a_failure_of_ours_ends_the_recording_and_not_the_training(run: Run) -> None:
     outcome = run("our_failure")
     assert "beginning the recording failed" in outcome.errors

@@ -45,10 +45,21 @@ def claim_profiler() -> None:
         setter(_OURS)
 
 
+def release_profiler() -> None:
+    """Take our sign off a profiler whose thread is over."""
+    setter = getattr(torch.autograd.profiler, "_set_is_profiler_enabled", None)
+    if setter is not None and profiler_is_claimed():
+        setter(False)  # noqa: FBT003 - torch's own signature
+
+
+def profiler_is_claimed() -> bool:
+    """Say whether the profiler that was claimed is still there, on whatever thread: no other ended or replaced it."""
+    return getattr(torch.autograd.profiler, "_is_profiler_enabled", _OURS) is _OURS
+
+
 def profiler_is_ours() -> bool:
-    """Say whether the profiler that was claimed is still the one that records here: no other ended or replaced it."""
-    flag = getattr(torch.autograd.profiler, "_is_profiler_enabled", _OURS)
-    return profiler_enabled() and flag is _OURS
+    """Say whether the profiler that was claimed is still the one that records on this thread."""
+    return profiler_enabled() and profiler_is_claimed()
 
 
 def profile_waits() -> bool:

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Self, Unpack
 from usp_prof.record import export
 from usp_prof.record.options import Options, Phase, settle
 from usp_prof.record.rank_record import RankRecord
-from usp_prof.record.windows import HOW_TO_HAVE_BOTH, NoDeviceError, OtherProfilerError, WindowProfiler
+from usp_prof.record.windows import (
+    HOW_TO_HAVE_BOTH,
+    NoDeviceError,
+    OtherProfilerError,
+    OtherThreadError,
+    WindowProfiler,
+    end_left_behind,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,6 +108,7 @@ class Session:
         self._turn()
 
     def _end(self, error: BaseException | None) -> None:
+        end_left_behind()
         if error is not None:
             self._cut(error)
         if self._profiler is not None and self._phase is Phase.RECORD and (error is None or self._whole_steps):
@@ -153,7 +161,10 @@ class Session:
 
     def _advance_window(self) -> None:
         """Let the profiler of the window take the step; an open window ends where anything fails."""
-        if self._state is not _State.OPEN or self._process != os.getpid():
+        if self._process != os.getpid():
+            return
+        end_left_behind()
+        if self._state is not _State.OPEN:
             return
         self._failure = None
         if self._step == self._next_turn:
@@ -205,11 +216,12 @@ class Session:
         except NoDeviceError as error:
             self._phase, self._next_turn = Phase.IDLE, -1
             self._record.note(f"nothing is recorded: {error}")
-        except OtherProfilerError as other:
+        except (OtherProfilerError, OtherThreadError) as reason:
             profiler, self._profiler = self._profiler, None
             if profiler is not None:
                 profiler.drop()
-            self._record.note(f"a window is not recorded, since {other}; {HOW_TO_HAVE_BOTH}")
+            hint = f"; {HOW_TO_HAVE_BOTH}" if isinstance(reason, OtherProfilerError) else ""
+            self._record.note(f"a window is not recorded, since {reason}{hint}")
         except Exception:
             # Of any kind, since it comes out of PyTorch's profiler or a device's library. The window is given up, so
             # that no profiler goes on unread; `surviving`, which surrounds every call of this, says what went wrong.

@@ -3,6 +3,8 @@
 Kineto serves one profiler at a time. One that is prepared or started while another records cancels that other one;
 whoever then stops the cancelled one crashes the process. So every move here first asks whether another profiler is
 there, and a window that another took over is forgotten without a call.
+A profiler sees the thread that began it, and ends on that thread alone. A window that goes on or ends on another one is
+left behind, and ended when its thread comes by again.
 Outside of a window there is no profiler at all: a step costs a comparison.
 In light mode the profiler records device activity alone, and steps and marks are noted by the recorder (`marks`).
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,10 +47,18 @@ class OtherProfilerError(Exception):
     """Another profiler is running or waiting, or took the window over; the message says which."""
 
 
+class OtherThreadError(Exception):
+    """The window goes on or ends on another thread than it began on; the message says which."""
+
+
+_left_behind: WindowProfiler | None = None
+"""The profiler of a window that was given up on another thread than its own, while it may still record there."""
+
+
 class WindowProfiler:
     """The profiler of one window: prepared while the warm-up steps run, then recording step by step."""
 
-    __slots__ = ("_is_light", "_profile", "_step", "notes")
+    __slots__ = ("_is_light", "_profile", "_step", "notes", "thread")
 
     def __init__(self, content: Content, metadata: tuple[str, str]) -> None:
         self._is_light = content.level == Level.LIGHT
@@ -60,6 +71,8 @@ class WindowProfiler:
         self.notes: marks.Notes | None = None
         """Steps and marks of a window in light mode."""
         self._step: marks.Annotation | record_function | None = None
+        self.thread: threading.Thread | None = None
+        """Where it records; None before `start`."""
         self._profile = torch.profiler.profile(
             activities=activities,
             record_shapes=content.shapes and not self._is_light,
@@ -75,6 +88,7 @@ class WindowProfiler:
         """Begin to record, with this step."""
         refuse_others()
         self._profile.start_trace()
+        self.thread = threading.current_thread()
         _torch_private.claim_profiler()
         if self._is_light:
             self.notes = marks.begin_notes()
@@ -98,12 +112,26 @@ class WindowProfiler:
 
     def drop(self) -> None:
         """End the recording if it is still this one's; one that another profiler took over must not be touched."""
-        if _torch_private.profiler_is_ours():  # it is nobody's before `start`
+        if not self._is_elsewhere() and _torch_private.profiler_is_ours():  # it is nobody's before `start`
             self._close()
             marks.end_notes()
             self._profile.stop_trace()
 
+    def _is_elsewhere(self) -> bool:
+        """Whether it records on another thread than this one; it is then left behind."""
+        global _left_behind  # noqa: PLW0603 - there is one window at a time in a process
+        if self.thread is None or self.thread is threading.current_thread():
+            return False
+        marks.end_notes()
+        _left_behind = self
+        return True
+
     def _refuse_takeover(self) -> None:
+        if self._is_elsewhere():
+            raise OtherThreadError(
+                f"it began on another thread than {threading.current_thread().name}, where it went on or ended;"
+                " enter the session, run its steps and leave it on one thread"
+            )
         if not _torch_private.profiler_is_ours():
             self._step = None
             marks.end_notes()
@@ -120,8 +148,25 @@ class WindowProfiler:
             self._step = None
 
 
+def end_left_behind() -> None:
+    """End the profiler of a window that was left behind on this thread, or on one that is over and took it along."""
+    global _left_behind  # noqa: PLW0603
+    profiler = _left_behind
+    if profiler is None or profiler.thread is None:
+        return
+    if profiler.thread is threading.current_thread():
+        _left_behind = None
+        profiler.drop()
+    elif not profiler.thread.is_alive():
+        _left_behind = None
+        _torch_private.release_profiler()
+
+
 def refuse_others() -> None:
     """Raise where another profiler records, or waits for its turn."""
+    end_left_behind()
+    if _left_behind is not None and _left_behind.thread is not None and _torch_private.profiler_is_claimed():
+        raise OtherProfilerError(f"the window of an earlier session is still open on thread {_left_behind.thread.name}")
     if _torch_private.profiler_enabled() or _torch_private.profiler_enabled_elsewhere():
         raise OtherProfilerError("another profiler is recording")
     if _torch_private.profile_waits():

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,45 @@ elif case == "interrupted":
         with ours.step():
             os.kill(os.getpid(), signal.SIGINT)
             work()
+elif case == "ended_on_another_thread":
+    with session() as ours:
+        thread = threading.Thread(target=train, args=(ours,), kwargs={"steps": 3}, name="loop")
+        thread.start()
+        thread.join()
+    with profile(activities=CPU) as theirs:
+        work()
+    export(theirs)
+    with session("second") as second:
+        train(second)
+elif case == "ended_beside_a_thread_that_goes_on":
+    recording, ended = threading.Event(), threading.Event()
+    with session() as ours:
+
+        def loop() -> None:
+            train(ours, steps=3)
+            recording.set()
+            ended.wait()
+            assert torch.autograd._profiler_enabled()
+            train(ours, steps=1)
+            assert not torch.autograd._profiler_enabled()
+
+        thread = threading.Thread(target=loop, name="loop")
+        thread.start()
+        recording.wait()
+    with session("early") as early:
+        train(early)
+    ended.set()
+    thread.join()
+    with session("second") as second:
+        train(second)
+elif case == "steps_on_another_thread_than_the_window":
+    with session(warmup=0) as ours:
+        thread = threading.Thread(target=train, args=(ours,), name="loop")
+        thread.start()
+        thread.join()
+    assert not torch.autograd._profiler_enabled()
+    with session("second") as second:
+        train(second)
 elif case == "our_failure":
     with session(model=object(), coordinates=3) as ours:
         train(ours)
