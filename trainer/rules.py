@@ -47,7 +47,8 @@ def settle(options: Options, world: int) -> Settled:
     micro_batch = _settle_batch(options, layout)
     faults = tuple(parse_fault(text) for text in options.fault)
     if options.pace:
-        Pace.of(options.pace, load_shape(options.pace_model), tokens=1)  # says itself what it does not know
+        played = load_shape(options.pace_model, flag="--pace-model")
+        Pace.of(options.pace, played, tokens=1)  # says itself what it does not know
     settled = Settled(options, layout, shape, micro_batch, faults)
     _check_tensor_parallel(settled)
     _check_sequence(settled)

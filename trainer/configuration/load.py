@@ -21,14 +21,15 @@ LONGEST = 4096
 HINT = f"a config.json of one of {', '.join(FAMILIES)}, or a preset: {', '.join(PRESETS)}"
 
 
-def load_shape(name: str, **changes: Any) -> ModelShape:  # noqa: ANN401 - the sizes of a shape
-    """Find a preset or read a file; `changes` that are not `None` override."""
+def load_shape(name: str, *, flag: str = "--model", **changes: Any) -> ModelShape:  # noqa: ANN401 - sizes of a shape
+    """Find a preset or read a file, which the option `flag` names; `changes` that are not `None` override."""
+    title = f"{flag} {name}"
     if name.endswith(".json"):
-        shape = shape_of(_read(name), f"--model {name}", Path(name).stem)
+        shape = shape_of(_read(name, title), title, Path(name).stem)
     elif name in PRESETS:
         shape = PRESETS[name]
     else:
-        raise OptionError(f"--model {name}: no such model", hint=f"one of {', '.join(PRESETS)}, or a config.json")
+        raise OptionError(f"{title}: no such model", hint=f"one of {', '.join(PRESETS)}, or a config.json")
     return replace(shape, **{key: value for key, value in changes.items() if value is not None})
 
 
@@ -37,7 +38,11 @@ def unread(name: str) -> list[str]:
     if not name.endswith(".json"):
         return []
     known = {field for fields in FIELDS.values() for field in fields} | {*DERIVED, *REFUSED} | SILENT
-    left = {field: value for field, value in _read(name).items() if field not in known and value not in OFF}
+    left = {
+        field: value
+        for field, value in _read(name, f"--model {name}").items()
+        if field not in known and value not in OFF
+    }
     if left.get("initializer_range") == 0.02:  # what the trainer draws weights with
         del left["initializer_range"]
     return [f"{field}={value}" for field, value in sorted(left.items())]
@@ -176,10 +181,10 @@ def _short(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _read(name: str) -> dict[str, Any]:
+def _read(name: str, title: str) -> dict[str, Any]:
     try:
         data = json.loads(Path(name).read_text())
     except (OSError, ValueError) as error:
-        raise OptionError(f"--model {name}: {error}", HINT) from error
-    refuse(not isinstance(data, dict), f"--model {name}: it holds no fields", HINT)
+        raise OptionError(f"{title}: {error}", HINT) from error
+    refuse(not isinstance(data, dict), f"{title}: it holds no fields", HINT)
     return data

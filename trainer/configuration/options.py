@@ -10,6 +10,7 @@ Whether options fit together is another question, which `rules.py` answers.
 from __future__ import annotations
 
 import argparse
+import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -161,8 +162,7 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong as everything here does: once, and with a hint."""
 
     def error(self, message: str) -> NoReturn:
-        typed = message.removeprefix("unrecognized arguments: ").split()[0]
-        raise OptionError(message, hint=_nearest(typed))
+        raise OptionError(message, hint=_legal(message))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -221,6 +221,23 @@ def _typed(path: Path) -> Iterator[str]:
             yield from (f"{flag}={each}" for each in value)
         else:
             yield f"{flag}={value}"
+
+
+def _legal(message: str) -> str:
+    """Name the nearest legal choice to what argparse could not read."""
+    refused = re.match(r"argument (--[\w-]+)\S*: (?:invalid choice: '?([^' ]*))?", message)
+    if refused is None:
+        return _nearest(message.removeprefix("unrecognized arguments: ").split()[0])
+    flag, typed = refused.groups()
+    item = next((item for item in fields(Options) if flag in flags_of(item)), None)
+    if item is None:
+        return f"{flag} FILE"
+    if isinstance(default(item), bool):
+        return flag
+    choices = [str(choice) for choice in item.metadata["choices"]]
+    if typed and choices:
+        return f"{flag} {get_close_matches(typed, choices, n=1, cutoff=0.0)[0]}"
+    return f"{flag} {default(item) or item.metadata['metavar'] or 1}"
 
 
 def _flags() -> list[str]:

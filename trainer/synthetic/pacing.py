@@ -17,7 +17,10 @@ from usp_prof import record
 
 
 class LayerTimer:
-    """Two hooks around a layer, which say when its work begins and ends; subclasses act when it ends."""
+    """Two hooks around a layer, which say when its work begins and ends; subclasses act when it ends.
+
+    They read clocks and wait, which cannot be compiled: with `--compile` what lies between them is compiled.
+    """
 
     began: float
 
@@ -33,10 +36,12 @@ class LayerTimer:
         """Act when the gradient of its input is there."""
         raise NotImplementedError
 
+    @torch.compiler.disable
     def enter(self, x: torch.Tensor) -> torch.Tensor:
         """Attach to the layer's input: here forward begins and backward ends."""
         return observe(x, self.start, self.backward_ends)
 
+    @torch.compiler.disable
     def leave(self, x: torch.Tensor) -> torch.Tensor:
         """Attach to the layer's output: here forward ends and backward begins."""
         return observe(x, self.forward_ends, self.start)
@@ -93,6 +98,7 @@ class Pace(LayerTimer):
             raise OptionError(f"--pace {device}: no such device", hint=f"{known}, or times such as 20,20,20")
         return cls(*times)
 
+    @torch.compiler.disable
     def work(self, x: torch.Tensor, seconds: float) -> torch.Tensor:
         """Wait for work that differs from rank to rank, forward once and backward twice as long."""
         return observe(x, partial(self.wait, "fwd", seconds), partial(self.wait, "dgrad", 2 * seconds))
