@@ -40,6 +40,19 @@ def test_a_rule_fires_on_its_fault_and_is_worth_what_the_repair_brings(name: str
     assert _found(name, runs[1]) == []
 
 
+@pytest.mark.parametrize("mesh", [{"pp": 4}, {"pp": 2, "dp": 2}])
+@pytest.mark.parametrize("spread", [0.15, 0.5])
+def test_a_pipeline_waits_for_its_longest_micro_batches(mesh: dict[str, int], spread: float) -> None:
+    repaired = {"mesh": mesh, "work": {"steps": 3, "micro_batches": 8}}
+    faulty = repaired | {"faults": [{"kind": "unequal_lengths", "rank": 1, "factor": spread}]}
+    runs = [run_of(json.dumps(declared)) for declared in (faulty, repaired)]
+    ((draft, gain),) = _found("unequal_lengths", runs[0])
+    steps = [unedited(run.tables).mean_measured_ns for run in runs]
+    assert str(draft.edit) == "even_work=pp"
+    assert gain == pytest.approx(1 - steps[1] / steps[0], abs=0.01)
+    assert _found("unequal_lengths", runs[1]) == []
+
+
 def test_a_rank_with_more_work_by_design_is_no_slow_rank() -> None:
     for name in ("uneven_experts", "uneven_sequence"):
         assert _found("slow_rank", run_of(json.dumps(PAIRS[name][0]))) == []

@@ -17,7 +17,7 @@ from usp_prof.model.topology import Axis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import BACKWARD, FORWARD, work_of
-from usp_prof.whatif.edits.balance import shares
+from usp_prof.whatif.edits.balance import REPLICATED, shares
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -137,21 +137,21 @@ class UnevenSequence:
 VARIES, TOGETHER, FEWEST = 0.05, 0.9, 8
 BY_CHANCE = 2.0
 """Standard errors by which the mean of a rank's micro-batches may lie above that of its peers' by chance."""
-AXES = (Axis.DP, Axis.DP_SHARD, Axis.DP_REPLICATE)
+AXES = (Axis.PP, *REPLICATED)
 
 
 class UnequalLengths:
     """Sequences of unequal lengths make micro-batches unequal.
 
     What it finds
-        Data-parallel runs in which the times of a micro-batch's forward and backward, within one rank and step, vary by
-        5 % or more and together (correlation 0.9 or more over at least eight of them), where equal work on all replicas
-        would shorten the step by 3 % or more. That the two go together is the mark of the data: noise of the machine
-        strikes either.
+        Runs in which the times of a micro-batch's forward and backward, within one rank and step, vary by 5 % or more
+        and together (correlation 0.9 or more over at least eight of them), where equal work on all replicas (in a
+        pipeline: in all of its micro-batches) would shorten the step by 3 % or more. That the two go together is the
+        mark of the data: noise of the machine strikes either.
 
     Why it costs time
         Attention grows with the square of a sequence's length; replicas wait for the one whose batch took longest, in
-        each step for another.
+        each step for another. Within a pipeline all stages wait for the longest micro-batch as it passes.
 
     What to do
         Give each replica the same sum of squares: sort or pack by length. torchtitan: its text loader packs to a fixed
@@ -161,7 +161,8 @@ class UnequalLengths:
 
     How the gain is predicted
         The run is replayed with each replica doing the mean work of its peers between its synchronisations, step by
-        step (`even_work=dp,per=step`).
+        step (`even_work=dp,per=step`); in a pipeline with each micro-batch doing the mean of its stage and step, over
+        all replicas (`even_work=pp`).
 
     When it is wrong
         When micro-batches differ for another reason that both passes share (experts chosen, a throttling device).
@@ -175,7 +176,7 @@ class UnequalLengths:
     def look(tables: TableSet) -> Iterable[Draft]:
         """Correlate forward and backward of micro-batches."""
         graph = graph_of(tables)
-        axis = _replicas(graph)
+        axis = _unequal_over(graph)
         passes = passes_of(tables)
         if axis is not None and len(passes.rank) >= FEWEST and passes.together >= TOGETHER:
             longest = int(passes.node[np.argmax(passes.forward)])
@@ -187,7 +188,7 @@ class UnequalLengths:
                 {"correlation": passes.together, "variation": variation, "micro_batches": len(passes.rank)}
                 | dict(spot(graph, longest, begin, end)),
                 evened(graph),
-                "give each replica the same sum of squared lengths",
+                "give each replica and micro-batch the same sum of squared lengths",
                 least_gain=0.03,
                 rows=proof.largest(
                     "actions", "kind IN ('F', 'B') AND micro_batch >= 0", "device_end_ns - device_start_ns"
@@ -196,13 +197,15 @@ class UnequalLengths:
             )
 
 
-def _replicas(graph: Graph) -> Axis | None:
+def _unequal_over(graph: Graph) -> Axis | None:
+    """Give the axis that waits for the longest micro-batch: the stages of a pipeline, else replicas."""
     return next((each for each in AXES if graph.on_axis(str(each)).any()), None)
 
 
 def evened(graph: Graph) -> Edit:
-    """Share the work of each step evenly among replicas."""
-    return Edit("even_work", str(_replicas(graph) or Axis.DP), (("per", "step"),))
+    """Share the work of each step evenly among replicas, or among the micro-batches of a pipeline."""
+    axis = _unequal_over(graph) or Axis.DP
+    return Edit("even_work", str(axis), () if axis is Axis.PP else (("per", "step"),))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 Between two calls of their group its members do work that should be alike. Where it is not, each gets the mean: what is
 done stays the same in sum. Work of the whole recording is compared (`per=step`: of each step by itself), and only where
-it differs by more than noise does.
+it differs by more than noise does. A pipeline's stages have different work; there micro-batches are compared.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.rows import first_rows, group_codes
 from usp_prof.model.errors import UsageError
+from usp_prof.model.topology import Axis
 from usp_prof.replay.graph import NodeKind
+from usp_prof.replay.node_work import work_of
 from usp_prof.whatif.edits.kind import EditKind, Request
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from usp_prof.replay.graph import Graph
 
 
+REPLICATED = (Axis.DP, Axis.DP_SHARD, Axis.DP_REPLICATE)
+"""The axes whose ranks do the same with other data."""
 UNEVEN = 1.05
 """Work between two calls differs when the most is so many times the mean: noise of short work is below that."""
 
@@ -48,10 +53,15 @@ class Shares:
 
 
 def even_work(graph: Graph, request: Request) -> Graph:
-    """Let the members of each group of an axis (the value) do equal work between its calls; keys: per (`per=step`)."""
+    """Let the members of each group of an axis (the value) do equal work between its calls; keys: per (`per=step`).
+
+    Of `pp`: let the micro-batches of a step do equal work in each stage, those of its replicas included.
+    """
+    if request.edit.value == Axis.PP:
+        return _even_micro_batches(graph, request)
     axis, duration = request.edit.value, graph.duration.copy()
     if not axis:
-        raise UsageError(f"edit {request.edit}: of which axis?", hint="even_work=cp, even_work=ep or even_work=dp")
+        raise UsageError(f"edit {request.edit}: of which axis?", hint="even_work=cp, ep, dp or pp")
     found = shares(graph, axis)
     each_step = request.edit.place("per") == "step"
     least = UNEVEN_NOW if each_step else UNEVEN
@@ -68,6 +78,39 @@ def even_work(graph: Graph, request: Request) -> Graph:
                 duration[rows] = np.rint(graph.duration[rows] * factor[place][piece]).astype(np.int64)
                 _add(duration, rows, piece, more[place])
     return graph.with_changes(duration=duration)
+
+
+def _even_micro_batches(graph: Graph, request: Request) -> Graph:
+    """Let each action take the mean of its kind, stage and step over all replicas, where they differ beyond noise."""
+    work, nodes = work_of(request.tables), graph.nodes
+    rows = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0) & (work.micro_batch >= 0))
+    if not len(rows):
+        return graph
+    replicas = _replicas(graph)[nodes.rank[rows]]
+    alike = group_codes(replicas, work.stage[rows], work.kind[rows], nodes.step[rows])
+    action = group_codes(alike, nodes.rank[rows], work.micro_batch[rows])
+    taken = np.bincount(action, graph.duration[rows])
+    alike_of_action = alike[first_rows(action)]
+    mean = np.bincount(alike_of_action, taken) / np.bincount(alike_of_action)
+    longest = np.zeros(len(mean))
+    np.maximum.at(longest, alike_of_action, taken)
+    uneven = (longest > UNEVEN_NOW * mean)[alike_of_action]
+    factor = np.where(uneven, mean[alike_of_action] / np.maximum(taken, 1), 1.0)
+    if request.cautious:
+        factor = (1 + 9 * factor) / 10
+    duration = graph.duration.copy()
+    duration[rows] = np.rint(graph.duration[rows] * factor[action]).astype(np.int64)
+    return graph.with_changes(duration=duration)
+
+
+def _replicas(graph: Graph) -> Ints:
+    """Give each rank (as index) the first rank of its data-parallel replicas; itself where it has none."""
+    first = np.arange(int(graph.nodes.rank.max(initial=-1)) + 1)
+    for axis in REPLICATED:
+        parts = np.flatnonzero(graph.on_axis(axis) & (graph.nodes.call >= 0))
+        for ranks in _homes(graph.nodes.rank[parts], graph.nodes.call[parts]):
+            first[np.isin(first, first[list(ranks)])] = first[ranks[0]]
+    return first
 
 
 def shares(graph: Graph, axis: str) -> list[Shares]:
