@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -13,9 +15,6 @@ from usp_prof import open_run
 from usp_prof.contract import Manifest
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.tables import catalogue
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def trace(rank: int, world: int = 2, **options: Any) -> tiny.Trace:
@@ -101,13 +100,21 @@ def test_every_table_answers_with_its_schema(folder: Path) -> None:
         "SELECT * FROM read_csv('/etc/hostname')", "SELECT * FROM '/etc/hostname'", "COPY kernels TO '/tmp/x.csv'",
         "ATTACH '/tmp/x.db'", "SET threads = 1", "CREATE TABLE z AS SELECT 1", "SELECT 1; SELECT 2",
         "DROP VIEW kernels", "SELECT", "not sql", "SELECT * FROM kernelz", "SELECT * FROM glob('/*')", "",
-        "INSTALL httpfs",
+        "INSTALL httpfs", "PRAGMA enable_profiling", "CALL enable_logging()",
+        "EXPLAIN ANALYZE COPY kernels TO '/tmp/x.csv'", "EXPLAIN /**/ ANALYZE DROP VIEW kernels",
+        "WITH d AS (DELETE FROM kernels RETURNING *) SELECT * FROM d", "SELECT * FROM query('DROP VIEW kernels')",
     ],
 )  # fmt: skip
 def test_sql_reads_the_tables_and_nothing_else(folder: Path, sql: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_run(folder).query(sql).fetchall()
     assert "usp-prof tables" in caught.value.hint
+
+
+def test_what_does_not_fit_into_memory_goes_beside_temporary_files(folder: Path) -> None:
+    """DuckDB's own choice is `.tmp` in the current folder, which may be the user's repository."""
+    (place,) = open_run(folder).query("SELECT current_setting('temp_directory')").fetchall()
+    assert Path(place[0]).parent == Path(tempfile.gettempdir())
 
 
 @pytest.mark.parametrize(

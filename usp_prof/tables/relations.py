@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+import tempfile
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import duckdb
 import pyarrow as pa
@@ -16,7 +19,6 @@ from usp_prof.tables.build import empty
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from usp_prof.tables.table_set import TableSet
 
@@ -33,6 +35,17 @@ _LISTINGS = {"show", "information_schema", "duckdb_tables", "duckdb_views", "duc
 _HINT = "`usp-prof tables` documents every table and column"
 
 
+def _place_of_overflow() -> str:
+    """Name a folder for what does not fit into memory; DuckDB's own choice is the current folder.
+
+    It is made when it is needed, and removed with the connection. Without any place such a question is refused.
+    """
+    try:
+        return str(Path(tempfile.gettempdir(), f"usp-prof-sql-{uuid4().hex}"))
+    except OSError:
+        return ""
+
+
 class Relations:
     """The tables of a run as DuckDB sees them; each is brought in when it is first asked for."""
 
@@ -40,7 +53,7 @@ class Relations:
         """Take the tables of a run; those that `files` names lie in Parquet as they are, and are read in part only."""
         self._tables = tables
         self._files = dict(files or {})
-        self._connection = duckdb.connect(":memory:", config=_SETTINGS)
+        self._connection = duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": _place_of_overflow()})
         self._connection.execute("SET lock_configuration = true")
         self._known = {schema.name for schema in catalogue.SCHEMAS}
         self._registered: set[str] = set()
