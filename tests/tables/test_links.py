@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tiny import BASE, Trace, table_set
@@ -67,18 +67,41 @@ def test_a_step_none_of_whose_launches_can_be_told_does_not_fall_into_the_one_be
     assert counted(tables)["steps_by_host"][0] == "error"
 
 
-def test_one_shared_id_costs_its_own_kernels_only() -> None:
+def launches(trace: Trace) -> dict[int, dict[str, Any]]:
+    """Give the launch calls of a trace by their time."""
+    return {event["ts"]: event for event in trace.events if event["cat"] == "cuda_runtime"}
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("other", ["the next", "a later one", "no other"])
+def test_a_step_whose_first_launch_is_not_known_is_no_shorter_than_it_was(step: int, other: str) -> None:
+    """Its first kernel is linked no more, whichever call took its id; the host's marks hold it."""
     trace = trained()
-    first, second = (event for event in trace.events if event["cat"] == "cuda_runtime" and event["ts"] in (100, 2_100))
-    second["args"]["correlation"] = first["args"]["correlation"]
+    begin = (step - 1) * STEP_NS
+    call = launches(trace)
+    damaged = call[begin + 2_100 if other == "the next" else begin + 100]
+    damaged["args"]["correlation"] = {
+        "the next": call[begin + 100]["args"]["correlation"],
+        "a later one": call[begin + 4_100]["args"]["correlation"],
+        "no other": 999_999,
+    }[other]
+    tables = table_set(trace)
+    steps = tables.columns("steps", 0)
+    assert (steps["end_ns"] - steps["start_ns"]).tolist() == [STEP_NS] * STEPS
+    assert counted(tables)["steps_by_host"][0] == "error"
+
+
+def test_one_shared_id_within_a_step_costs_its_own_kernels_only() -> None:
+    trace = trained()
+    call = launches(trace)
+    call[4_100]["args"]["correlation"] = call[2_100]["args"]["correlation"]
     tables = table_set(trace)
     steps = tables.columns("steps", 0)
     said = counted(tables)
     assert said["ambiguous_correlation"] == ("error", 1)
     assert said["unlinked_kernels"] == ("info", 1)  # whose own id no call has any more
     assert "steps_by_host" not in said
-    # The first two kernels of the first step are linked no more: it begins with the third.
-    assert (steps["start_ns"] - BASE).tolist() == [6_100, 12_100, 22_100]
+    assert (steps["start_ns"] - BASE).tolist() == [2_100, 12_100, 22_100]
 
 
 @pytest.mark.parametrize("outer_first", [True, False])

@@ -145,10 +145,10 @@ def _steps(frame: EventFrame, links: Links, steps: Steps) -> Iterator[Row]:
         "step marks that launched no device work (recording began or ended inside them); they are no steps",
     )  # fmt: skip
     linked = bool((links.call >= 0).any())
-    missing = "of a step is" if linked else "is"
+    missing = "the first work of a step is not known" if linked else "no launch is linked to device work"
     yield (
         "steps_by_host", Severity.ERROR, int(steps.by_host or not linked),
-        f"no launch {missing} linked to device work: steps are the host's marks, behind which the device runs late",
+        f"{missing}: steps are the host's marks, behind which the device runs late",
     )  # fmt: skip
 
 

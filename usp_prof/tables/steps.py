@@ -15,6 +15,7 @@ from usp_prof.contract import format_mark
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table
 from usp_prof.tables.events.frame import MARKS
+from usp_prof.tables.launches import LAUNCHING, kind_of
 from usp_prof.tables.step_cuts import patterns
 
 if TYPE_CHECKING:
@@ -235,8 +236,9 @@ def _with_windows(frame: EventFrame, links: Links, number: Ints, start: Ints, en
     first = np.full(len(number), np.iinfo(np.int64).max)
     first[mark[::-1]] = frame.start[work][::-1]  # sorted by start: the first one is written last
     idle = first == np.iinfo(np.int64).max
-    if links.ambiguous.any() and idle[int(np.argmin(idle)) : int(mark.max())].any():
-        # A mark between others seems idle, and work is there whose launch is not known: it is the mark's own.
+    # A mark between others seems idle, and work is there whose launch is not known: it is the mark's own.
+    has_lost_all = links.ambiguous.any() and idle[int(np.argmin(idle)) : int(mark.max())].any()
+    if has_lost_all or _begins_in_doubt(frame, links, start, work, mark):
         return Steps(number, start, end, start, end, source, by_host=True)
     worked_until = np.full(len(number), np.iinfo(np.int64).min)
     np.maximum.at(worked_until, mark, frame.end[work])
@@ -250,6 +252,30 @@ def _with_windows(frame: EventFrame, links: Links, number: Ints, start: Ints, en
     last_end = np.maximum.accumulate(worked_until)
     ends = np.r_[np.where(window[1:] == window[:-1], first[1:], last_end[:-1]), last_end[-1]]
     return Steps(number, first, ends, start, end, source, int(idle.sum()))
+
+
+def _begins_in_doubt(frame: EventFrame, links: Links, start: Ints, work: Ints, mark: Ints) -> bool:
+    """Say whether what a mark launched first may be work whose launch is not known, so that its window is too short.
+
+    Such a mark holds a launch of nothing ahead of the launch of its first work, and work without a launch lies between
+    what the marks before it launched and that first work. `work` is linked work in order of start, with its `mark`.
+    """
+    unknown = frame.start[links.work[links.call < 0]]
+    if not len(unknown):
+        return False
+    calls = links.calls[~np.isin(links.calls, links.call)]
+    is_launch = frame.by_name(calls, lambda name: kind_of(name) in LAUNCHING)
+    empty_launch = frame.start[calls[is_launch]]
+    marks, first = np.unique(mark, return_index=True)
+    last_begun = np.full(len(marks), np.iinfo(np.int64).min)
+    np.maximum.at(last_begun, np.searchsorted(marks, mark), frame.start[work])
+    begun_before = np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(last_begun)[:-1]]
+    call_of_work = np.full(len(frame), -1, np.int64)
+    call_of_work[links.work] = links.call
+    first_call = frame.start[call_of_work[work[first]]]
+    has_unknown = np.searchsorted(unknown, frame.start[work[first]]) > np.searchsorted(unknown, begun_before, "right")
+    has_empty = np.searchsorted(empty_launch, first_call) > np.searchsorted(empty_launch, start[marks])
+    return bool((has_unknown & has_empty).any())
 
 
 def _windows_of_profiler(number: Ints, start: Ints, end: Ints) -> Ints:
