@@ -24,6 +24,7 @@ from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.files import write
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Better
+from usp_prof.model.printable import for_log
 from usp_prof.report.answers import comparison, trend
 from usp_prof.run import open_run
 
@@ -146,7 +147,8 @@ class Check:
         report = checking.check_measured(after, terms) if after else checking.check_run(opened, terms, args.path)
         screen = output(args)
         is_screen, color = screen.is_terminal, not screen.no_color
-        sys.stdout.write(checking.render(report, args.format, color=color, width=screen.width, is_screen=is_screen))
+        text = checking.render(report, args.format, color=color, width=screen.width, is_screen=is_screen)
+        sys.stdout.write(text if args.format == "github" else for_log(text))  # those are orders of our own
         for form, file in copies.items():
             _write(report, form, file)
         if after:

@@ -15,10 +15,14 @@ _SHOWN = {
     **dict.fromkeys(range(128, 160), 0xFFFD),
     **dict.fromkeys(map(ord, _BIDI), 0xFFFD),
     **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
+    **dict.fromkeys((0xFFFE, 0xFFFF), 0xFFFD),
 }
-"""Control characters become their pictures; those of the upper half, of direction, and lone surrogates U+FFFD."""
-_COMMAND = re.compile(r"^(\s*)(::(?=[A-Za-z-]+(?:\s[^\n]*)?::)|##(?=\[|vso\[))", re.MULTILINE)
-"""What GitHub and Azure take for an order at the begin of a line: `::error::text`, `##[group]`, `##vso[task...]`."""
+"""Control characters become their pictures; those of the upper half, of direction, lone surrogates and what XML has
+not become U+FFFD."""
+_COMMAND = re.compile(r"^(\s*):(?=:[A-Za-z-]+(?:\s[^\n]*)?::)", re.MULTILINE)
+"""What GitHub takes for an order at the begin of a line: `::error::text`."""
+_OLD_COMMAND = re.compile(r"#(?=#(?:vso)?\[)", re.IGNORECASE)
+"""What GitHub and Azure take for an order wherever it stands in a line: `##[group]`, `##vso[task.setvariable]`."""
 
 FORMULA = r"^[=+\-@\t\r]"
 """How a text begins that a spreadsheet takes for a formula."""
@@ -47,5 +51,8 @@ def csv_cell(text: str) -> str:
 
 
 def for_log(text: str) -> str:
-    """Make sure that no line begins with an order to a CI system."""
-    return _COMMAND.sub(lambda match: f"{match[1]}{match[2][0]}\u200b{match[2][1:]}", text)
+    """Make sure that no line holds an order to a CI system: its first letter becomes the wide one that looks alike.
+
+    A letter of no width in between would not do: .NET, which both systems are written in, may compare without those.
+    """
+    return _OLD_COMMAND.sub("\uff03", _COMMAND.sub("\\1\uff1a", text))

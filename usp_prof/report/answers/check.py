@@ -15,7 +15,7 @@ from rich.text import Text
 
 from usp_prof.gate.judgement import Judgement, Verdict
 from usp_prof.gate.verdict import Inconclusive
-from usp_prof.model.printable import printable
+from usp_prof.model.printable import for_log, printable
 from usp_prof.report.answers.wording import (
     bare_table,
     change,
@@ -291,4 +291,4 @@ def _command(level: str, title: str, text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return for_log(printable(text)).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
