@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
 import os
+import tarfile
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 from tiny import Trace
+from zstandard import ZstdCompressor
 
 from usp_prof.inputs.discovery import discover
 from usp_prof.inputs.kineto.reader import read
+from usp_prof.inputs.source import Source
+from usp_prof.model.errors import InputError
 from usp_prof.model.health import Severity
 from usp_prof.run import open_run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from usp_prof.inputs.source import PackingFault
 
 
 def trace(rank: int = 0, world: int = 1) -> Trace:
@@ -44,12 +54,13 @@ def test_a_second_list_of_events_is_read(tmp_path: Path) -> None:
     assert names(path) == sorted([*plain, "late"])
 
 
+@pytest.mark.parametrize("mark", ["\ufeff", ""])
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_utf_16_is_read(tmp_path: Path, encoding: str) -> None:
+def test_utf_16_is_read(tmp_path: Path, encoding: str, mark: str) -> None:
     path = trace().write(tmp_path / "rank0.json")
     plain = names(path)
     text = json.dumps(json.loads(path.read_bytes()), ensure_ascii=False)
-    path.write_bytes(("\ufeff" + text).encode(encoding))
+    path.write_bytes((mark + text).encode(encoding))
     assert names(path) == plain
     assert open_run(path, cache_dir=tmp_path / "cache").ranks == (0,)
 
@@ -88,3 +99,64 @@ def test_a_trace_on_one_line_is_told_from_event_lines_at_once(tmp_path: Path) ->
     path = tmp_path / "rank0.json"
     path.write_bytes(compact + b'{"ph":"M"}]}')
     assert set(read(path).events.column("name").to_pylist()) == {"aten::add"}
+
+
+def unpacked(path: Path) -> tuple[bytes, PackingFault | None]:
+    source = Source(path)
+    return b"".join(source.blocks()), source.fault
+
+
+def frames_that_end_at(end: int, pack: Callable[[bytes], bytes]) -> bytes:
+    """Make a frame of so many bytes, whose content does not pack, and a frame behind it."""
+    rng = Random(5)  # noqa: S311 - no secret
+    first = next(packed for size in range(end - 64, end) if len(packed := pack(rng.randbytes(size))) == end)
+    return first + pack(b"behind")
+
+
+@pytest.mark.parametrize("beside", range(-5, 3))
+@pytest.mark.parametrize(("pack", "block"), [(ZstdCompressor().compress, 1 << 12), (gzip.compress, 1 << 16)])
+def test_a_frame_may_end_where_a_read_ends(
+    tmp_path: Path, pack: Callable[[bytes], bytes], block: int, beside: int
+) -> None:
+    path = tmp_path / "rank0.json.packed"
+    path.write_bytes(frames_that_end_at(block + beside, pack))
+    text, fault = unpacked(path)
+    assert text.endswith(b"behind")
+    assert fault is None
+
+
+def test_frames_of_zstandard_that_hold_nothing_are_skipped(tmp_path: Path) -> None:
+    pack, empty = ZstdCompressor().compress, b"\x50\x2a\x4d\x18" + (8).to_bytes(4, "little") + b"whatever"
+    path = trace().write(tmp_path / "rank0.json")
+    plain, text = names(path), path.read_bytes()
+    path.write_bytes(empty + pack(text[:500]) + empty + pack(text[500:]))
+    assert names(path) == plain
+    assert [file.rank for file in discover(tmp_path).runs[0].files] == [0]
+
+
+@pytest.mark.parametrize("behind", [b"\0" * 5, b"xyz", b"\x1f", b"\x28\xb5\x2f"])
+def test_bytes_behind_the_last_frame_are_named_and_padding_is_none(tmp_path: Path, behind: bytes) -> None:
+    path = tmp_path / "rank0.json.gz"
+    path.write_bytes(gzip.compress(b"all of it") + behind)
+    text, fault = unpacked(path)
+    assert text == b"all of it"
+    assert (fault and (fault.detail, fault.packed_bytes_lost)) == (
+        ("bytes after the end", len(behind)) if behind.strip(b"\0") else None
+    )
+
+
+@pytest.mark.parametrize("name", ["rank0.json.zip", "rank0.json", "rank0.json.gz", "run.tar.gz", "rank0.json.bz2"])
+def test_what_is_packed_in_another_way_is_named_so(tmp_path: Path, name: str) -> None:
+    path = trace().write(tmp_path / "plain.json")
+    with tarfile.open(tmp_path / "all.tar", "w") as tar:
+        tar.add(path, "rank0.json")
+    packed = {
+        "rank0.json.zip": b"PK\3\4", "rank0.json": b"PK\3\4", "rank0.json.bz2": bz2.compress(path.read_bytes()),
+        "rank0.json.gz": gzip.compress(gzip.compress(path.read_bytes())),
+        "run.tar.gz": gzip.compress((tmp_path / "all.tar").read_bytes()),
+    }  # fmt: skip
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / name).write_bytes(packed[name])
+    with pytest.raises(InputError, match="packed in a way that is not read"):
+        discover(run)

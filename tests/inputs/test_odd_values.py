@@ -8,8 +8,9 @@ import pytest
 from tiny import Trace, table_set, write
 
 from usp_prof.contract import parse_mark
-from usp_prof.inputs.manifest import manifest_from
+from usp_prof.inputs.manifest import manifest_from, read_manifest
 from usp_prof.limits import MAX_RANKS, whole
+from usp_prof.model.health import Severity
 from usp_prof.run import Run, open_run
 
 if TYPE_CHECKING:
@@ -153,6 +154,15 @@ def test_an_odd_field_costs_the_manifest_that_field_alone(change: dict[str, Any]
     assert (manifest.name, manifest.schedule) == ("job", "1f1b")
     assert [row.code for row in health] == ["odd_values"]
     assert named in health[0].detail
+
+
+def test_a_key_that_stands_twice_in_a_manifest_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes(b'\xef\xbb\xbf{"name":"job","mesh":{"dp":2},"mesh":{"dp":4}}')
+    manifest, health = read_manifest(tmp_path / "run.json")
+    assert manifest is not None
+    assert manifest.mesh == {"dp": 4}
+    assert [(row.code, row.severity) for row in health] == [("odd_values", Severity.ERROR)]
+    assert "mesh" in health[0].detail
 
 
 def test_a_good_group_stays_beside_an_odd_one() -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _ENDINGS = (".json", ".gz", ".zst", ".trace")
+_PACKED = frozenset({".zip", ".bz2", ".xz", ".lz4", ".7z", ".tar", ".tgz"})
 _HINT = "give a trace file of torch.profiler, the folder of a run (or a glob); `usp-prof info` lists what is found"
 
 
@@ -192,6 +193,8 @@ def _kind_by_name(file: Location) -> FileKind:
     """Recognise what is known to lie beside traces without being JSON by its name."""
     if file.name.startswith(("nccl_trace_rank_", "comm_lib_trace_rank_")) or file.suffix in {".pkl", ".pickle"}:
         return FileKind.FLIGHT_RECORDER
+    if file.suffix.lower() in _PACKED:
+        return FileKind.PACKED
     return FileKind.DYNAMO_LOG if file.name.startswith("dedicated_log_") else FileKind.FOREIGN
 
 

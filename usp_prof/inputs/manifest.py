@@ -5,6 +5,7 @@ Each field is checked by itself, by its type and its range: one that does not fi
 
 from __future__ import annotations
 
+import codecs
 import math
 from dataclasses import fields
 from functools import cache
@@ -14,6 +15,7 @@ import msgspec
 
 from usp_prof import limits
 from usp_prof.contract import MANIFEST_NAME, VERSION, GroupEntry, Manifest, ModelEntry, model_entry
+from usp_prof.model.files import keys_held_twice
 from usp_prof.model.health import HealthRow, Severity
 
 if TYPE_CHECKING:
@@ -48,10 +50,16 @@ def find_manifest(folders: Iterable[Location]) -> Location | None:
 def read_manifest(path: Location) -> tuple[Manifest | None, tuple[HealthRow, ...]]:
     """Read `run.json`; one that cannot be used is a row of health."""
     try:
-        data = msgspec.json.decode(path.read_bytes())
+        text = path.read_bytes().removeprefix(codecs.BOM_UTF8)  # which editors put there
+        data = msgspec.json.decode(text)
+        twice = keys_held_twice(text)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return None, (_broken(str(path), str(error)),)
-    return manifest_from(data, str(path))
+    manifest, health = manifest_from(data, str(path))
+    if twice:
+        detail = f"keys that stand twice in the manifest, the last one counts: {', '.join(twice[:6])}"
+        health += (HealthRow("odd_values", Severity.ERROR, count=len(twice), detail=detail, file=str(path)),)
+    return manifest, health
 
 
 def manifest_from(data: Any, origin: str) -> tuple[Manifest | None, tuple[HealthRow, ...]]:  # noqa: ANN401 - any JSON

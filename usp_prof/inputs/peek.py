@@ -5,7 +5,6 @@ Only a little of the file is read; its end too where that is cheap, or where `wh
 
 from __future__ import annotations
 
-import codecs
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,7 +18,7 @@ from usp_prof.inputs.kineto import wire
 from usp_prof.inputs.kineto.nanoseconds import ABSENT, from_texts
 from usp_prof.inputs.kineto.salvage import salvage, salvage_fields
 from usp_prof.inputs.kineto.split import Feed, checked_head, last_seam
-from usp_prof.inputs.source import Source
+from usp_prof.inputs.source import Source, is_packed, wide_encoding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,6 +85,7 @@ class FileKind(StrEnum):
     EMPTY = "empty file"
     JSON = "other JSON"
     OTHER = "no JSON"
+    PACKED = "packed in a way that is not read, or twice (.gz and .zst are read): unpack it"
     FOREIGN = "another kind of file"
     HOST_PROCESS = "a process without device and rank, beside ranks with device work"
 
@@ -97,6 +97,8 @@ _SIGNS = (
     (FileKind.MANIFEST, (b'"mesh"', b'"version"', b'"axis_order"')),
 )
 """Words in the first text that tell what a file without `traceEvents` is."""
+_OTHER_PACKINGS = (b"PK\3\4", b"BZh", b"\xfd7zXZ\0", b"\x04\x22\x4d\x18", b"7z\xbc\xaf\x27\x1c")
+"""First bytes of ZIP, bzip2, xz, LZ4 and 7-Zip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,8 @@ def _other_kind(path: Location, text: bytes) -> FileKind | None:
     start = text.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not start:
         return FileKind.EMPTY if not text or text.isspace() else None
+    if is_packed(start) or start.startswith(_OTHER_PACKINGS) or text[257:262] == b"ustar":
+        return FileKind.PACKED
     if path.name.startswith("dedicated_log_") or re.match(rb"V\d{4} \d\d:\d\d", start):
         return FileKind.DYNAMO_LOG
     if b'"traceEvents"' in text:
@@ -228,7 +232,8 @@ def _end_fields(path: Location, source: Source, scan: _Scan, fields: dict[str, A
 
 def _packed(path: Location) -> bool:
     with path.open("rb") as stream:
-        return stream.read(4)[:2] in {b"\x1f\x8b", b"\x28\xb5", codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
+        first = stream.read(4)
+    return is_packed(first) or bool(wide_encoding(first))
 
 
 def _peek(fields: dict[str, Any], first: list[Any], step: int) -> Peek:

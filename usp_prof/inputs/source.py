@@ -33,6 +33,8 @@ _SIGN = 4
 _STEP = 64
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPED = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
+"""A frame that holds no text; `pzstd` begins its files with one."""
 _GZIP_WINDOW = 31
 
 
@@ -91,44 +93,53 @@ class Source:
             ) from None
 
     def _unpack(self, raw: Iterator[bytes], unpacker: _Unpacker) -> Iterator[bytes]:
-        total, before = self.path.stat().st_size, 0
+        """Unpack frame after frame: `pigz`, `bgzip`, `pzstd` and `cat` write several."""
+        left = self.path.stat().st_size  # packed bytes that have not been read yet
+        data = b""
         for block in raw:
-            data = block
+            left -= len(block)
+            data += block
             while data:
+                if unpacker.eof:
+                    data = data.lstrip(b"\0")
+                    if len(data) < _SIGN and left > 0:
+                        break  # the sign of the next frame may be split between two reads
+                    unpacker = _unpacker(data) or unpacker
+                    if unpacker.eof:
+                        if data:
+                            self.fault = PackingFault("corrupt", left + len(data), "bytes after the end")
+                        return
                 spare = unpacker.copy() if isinstance(unpacker, _Copying) else None
                 try:
                     out = unpacker.decompress(data)
                 except (zlib.error, zstandard.ZstdError) as error:
                     saved, used = _up_to_the_fault(spare, data)
-                    self.fault = PackingFault("corrupt", total - before - used, f"unpacking failed: {error}")
-                    if saved:
-                        yield saved
+                    self.fault = PackingFault("corrupt", left + len(data) - used, f"unpacking failed: {error}")
+                    yield saved
                     return
                 if out:
                     yield out
-                data = b""
-                if unpacker.eof:
-                    data = unpacker.unused_data.lstrip(b"\0")
-                    follower = _unpacker(data)
-                    if data and follower is None:
-                        self.fault = PackingFault(
-                            "corrupt", total - before - len(block) + len(data), "bytes after the end"
-                        )
-                        return
-                    unpacker = follower or unpacker
-            before += len(block)
+                data = unpacker.unused_data if unpacker.eof else b""
         if not unpacker.eof:
             self.fault = PackingFault("truncated", 0, "the packed file ends early")
 
 
+def wide_encoding(first: bytes) -> str:
+    """Name the encoding of JSON in two bytes a letter, by its byte-order mark or first bracket; "" for all else."""
+    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    return {b"{\0": "utf-16-le", b"[\0": "utf-16-le", b"\0{": "utf-16-be", b"\0[": "utf-16-be"}.get(first[:2], "")
+
+
 def _as_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Turn UTF-16 (told by its byte-order mark, as PowerShell writes it) into UTF-8; all else passes as it is."""
+    """Turn UTF-16, as PowerShell writes it, into UTF-8; all else passes as it is."""
     first = next(blocks, b"")
-    if not first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    encoding = wide_encoding(first)
+    if not encoding:
         yield first
         yield from blocks
         return
-    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
     for block in chain([first], blocks):
         yield decoder.decode(block).encode()
     yield decoder.decode(b"", final=True).encode()
@@ -173,10 +184,15 @@ def _up_to_the_fault(unpacker: _Copying | None, data: bytes) -> tuple[bytes, int
     return b"".join(parts), min(at, len(data))
 
 
+def is_packed(first: bytes) -> bool:
+    """Say whether a file's first four bytes are those of gzip or Zstandard."""
+    return first.startswith((_GZIP, _ZSTD)) or _ZSTD_SKIPPED.match(first) is not None
+
+
 def _unpacker(first: bytes) -> _Unpacker | None:
     if first.startswith(_GZIP):
         return zlib.decompressobj(_GZIP_WINDOW)
-    if first.startswith(_ZSTD):
+    if is_packed(first):
         made: _Unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
         return made
     return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -49,11 +50,32 @@ def read_text(path: str | Path, what: str, hint: str) -> str:
 def read_json(path: str | Path, what: str, hint: str) -> Any:  # noqa: ANN401 - any JSON
     """Read a small JSON file."""
     try:
-        data = json.loads(read_bytes(path, what, hint))
+        text = read_bytes(path, what, hint)
+        data = json.loads(text)
         check_depth(data)
+        check_keys(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no {what}: {error}", hint=hint) from None
     return data
+
+
+def check_keys(text: bytes) -> None:
+    """Raise `ValueError` where an object of JSON holds a key twice: readers keep one of them, and say nothing."""
+    if twice := keys_held_twice(text):
+        raise ValueError(f"{twice[0]!r} stands twice in one object")
+
+
+def keys_held_twice(text: bytes) -> list[str]:
+    """List the keys that an object of JSON text holds more than once."""
+    twice: dict[str, None] = {}
+
+    def seen(pairs: list[tuple[str, Any]]) -> None:
+        if len(pairs) > 1:
+            count = Counter(key for key, _ in pairs)
+            twice.update((key, None) for key in count if count[key] > 1)
+
+    json.loads(text, object_pairs_hook=seen, parse_int=str)  # numbers of any length
+    return list(twice)
 
 
 def is_there(path: Path) -> bool:
