@@ -53,8 +53,7 @@ def sure(finding: Finding) -> str:
 def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> None:
     """Show one finding."""
     left, right = st.columns([3.2, 1.3])
-    place = ", ".join(f"{name} {value}" for name, value in finding.where.items())
-    left.markdown(f"**{state.plain(finding.title)}**" + (f"  \n{state.plain(place)}" if place else ""))
+    left.markdown(f"**{state.plain(finding.title)}**" + (f"  \n{state.plain(finding.place)}" if finding.place else ""))
     if finding.advice:
         left.caption(state.plain(finding.advice))
     right.metric("gain", quantity(finding.gain_fraction, Unit.FRACTION) if finding.gain_fraction else "not known")

@@ -127,7 +127,7 @@ def as_table(findings: Sequence[Finding]) -> DataTable:
     )
     rows = tuple(
         (
-            each.code, each.title, _place(each) or None, each.gain_fraction or None,
+            each.code, each.title, each.place or None, each.gain_fraction or None,
             each.error_fraction or None, str(each.basis) if each.gain_fraction else None, each.edit or None,
         )
         for each in findings
@@ -156,10 +156,6 @@ def as_frame(findings: Sequence[Finding]) -> pd.DataFrame:
             for each in findings
         ]
     )
-
-
-def _place(finding: Finding) -> str:
-    return ", ".join(f"{name} {value}" for name, value in finding.where.items())
 
 
 def _none(document: Document) -> str:

@@ -233,11 +233,10 @@ _FINDING_COLUMNS = (
 
 
 def _finding_row(number: int, finding: Finding) -> tuple[object, ...]:
-    where = ", ".join(f"{key} {value}" for key, value in finding.where.items())
     part_of = finding.part_of + 1 if finding.part_of >= 0 else None
     return (
-        number, finding.code, finding.title, where, finding.gain_fraction, finding.error_fraction, finding.is_noise,
-        str(finding.basis), str(finding.level), part_of, finding.edit, finding.advice,
+        number, finding.code, finding.title, finding.place, finding.gain_fraction, finding.error_fraction,
+        finding.is_noise, str(finding.basis), str(finding.level), part_of, finding.edit, finding.advice,
     )  # fmt: skip
 
 

@@ -137,7 +137,10 @@ class PipelineResult:
         work: dict[tuple[int, ...], int] = {}
         for stage in self.stages:
             work[stage.ranks] = work.get(stage.ranks, 0) + stage.micro_batch_ns
-        return max(work.values()) / (sum(work.values()) / len(work)) if work and any(work.values()) else float("nan")
+        if not any(work.values()):
+            return float("nan")
+        mean = sum(work.values()) / len(work)
+        return max(work.values()) / mean
 
     def values(self) -> Values:
         """Give the metric values, sorted by dimension."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from usp_prof.charts.inputs import BreakdownRows, Part, RankBars
 from usp_prof.model.errors import UsageError
+from usp_prof.model.printable import shortened
 from usp_prof.report.document import Chart, Stack
 from usp_prof.report.figures import axes_in_order
 from usp_prof.report.format import quantity
@@ -134,14 +135,9 @@ def table_html(table: pd.DataFrame) -> str:
     texts = table.select_dtypes(include=["object", "string", "category"]).columns
     cut = table.astype(dict.fromkeys(texts, object))
     for name in texts:
-        cut[name] = [shortened(text) if isinstance(text, str) else text for text in cut[name]]
+        cut[name] = [shortened(text, LONGEST, "\u2026") if isinstance(text, str) else text for text in cut[name]]
     html = cut.to_html(index=False, na_rep="", float_format="{:,.4g}".format)
     return f'<div style="overflow-x: auto">{html}</div>'
-
-
-def shortened(text: str) -> str:
-    """Cut a text that is longer than a cell can show."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\u2026"
 
 
 # Pictures of answers: the first chart of the report's section, or one made of its figures where it has none.

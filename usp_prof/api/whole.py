@@ -119,7 +119,7 @@ def _finding_frame(found: Sequence[Finding]) -> pd.DataFrame:
         {
             "code": [each.code for each in found],
             "title": [each.title for each in found],
-            "where": [", ".join(f"{key} {value}" for key, value in each.where.items()) for each in found],
+            "where": [each.place for each in found],
             "gain_fraction": [each.gain_fraction for each in found],
             "error_fraction": [each.error_fraction for each in found],
             "basis": [str(each.basis) for each in found],

@@ -18,6 +18,7 @@ import numpy as np
 
 from usp_prof.charts import inputs
 from usp_prof.charts.theme import LIGHT, ink_on
+from usp_prof.model.printable import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -220,8 +221,7 @@ def _drawn(data: _Boxes, theme: Theme) -> str:
         parts.append(line(left + tick * scale, _TOP, left + tick * scale, bottom, theme.grid))
         parts.append(text_at(left + tick * scale, bottom + 15, data.write(tick), theme.muted, "middle"))
     for row, label in enumerate(rows):
-        short = label if len(label) <= 40 else f"{label[:37]}..."
-        parts.append(text_at(left - 8, _TOP + _ROW * (row + 0.5) + 4, short, theme.muted, "end"))
+        parts.append(text_at(left - 8, _TOP + _ROW * (row + 0.5) + 4, shortened(label, 40), theme.muted, "end"))
     shown = (box for box in data.boxes if box.row < len(rows) and box.end > box.start)
     parts += [_box(box, left, scale, theme) for box in shown]
     if data.frame is not None:

@@ -58,10 +58,6 @@ def together(tables: TableSet, edits: Sequence[Edit], first: float) -> Together:
     return Together(tuple(found), left_out)
 
 
-# What is wrong, and what is each thing worth? Rules look, the engine replays their edits and puts them in order.
-#
-# Gains overlap, so they are never added: each finding also has the gain of all findings up to it, replayed together.
-
 CRITICAL_GAIN = 0.1
 """What must be certain of a gain, in fractions of the step, for a finding to be critical."""
 

@@ -130,9 +130,10 @@ def _pruned(series: NDArray[np.float64], edges: list[int], least: float) -> list
         spread = max(math.sqrt(_stepped_error(series, kept) / freedom), least)
         bounds = [0, *kept, len(series)]
         levels = [series[a:b] for a, b in pairwise(bounds)]
-        scores = [
-            abs(float(b.mean() - a.mean())) / (spread * math.sqrt(1 / len(a) + 1 / len(b))) for a, b in pairwise(levels)
-        ]
+        scores = []
+        for before, after in pairwise(levels):
+            error = spread * math.sqrt(1 / len(before) + 1 / len(after))
+            scores.append(abs(float(after.mean() - before.mean())) / error)
         weakest = int(np.argmin(scores))
         if scores[weakest] >= t_quantile(CHANGE_CHANCE * min(1.0, 30 / len(series)), freedom):
             break
@@ -142,7 +143,8 @@ def _pruned(series: NDArray[np.float64], edges: list[int], least: float) -> list
 
 def _stepped_error(series: NDArray[np.float64], edges: Sequence[int]) -> float:
     bounds = [0, *edges, len(series)]
-    return sum(float(((series[a:b] - series[a:b].mean()) ** 2).sum()) for a, b in pairwise(bounds))
+    levels = [series[first:last] for first, last in pairwise(bounds)]
+    return sum(float(((level - level.mean()) ** 2).sum()) for level in levels)
 
 
 def _line_error(series: NDArray[np.float64], slope: float) -> float:

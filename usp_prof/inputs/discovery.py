@@ -20,6 +20,7 @@ from usp_prof.inputs.remote import Location, RemotePath, location, parts_below
 from usp_prof.inputs.runs import FoundRun, TraceFile, is_made_name, split_runs
 from usp_prof.model.errors import InputError, unknown_name
 from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.printable import first_few
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -217,11 +218,11 @@ def _ranked(found: list[tuple[Location, Peek]]) -> tuple[list[TraceFile], list[H
         health = [HealthRow("rank_unknown", Severity.ERROR, rank=0, detail=detail, file=str(unknown[0]))]
     elif unknown and not ranks:
         raise InputError(
-            f"{len(unknown)} traces tell no rank: {_some(unknown)}",
+            f"{len(unknown)} traces tell no rank: {first_few(unknown, 8)}",
             hint="name them rank0.json, rank1.json, ... or open one of them alone",
         )
     elif unknown:
-        detail = f"left out, since neither the file nor its name tells a rank: {_some(unknown)}"
+        detail = f"left out, since neither the file nor its name tells a rank: {first_few(unknown, 8)}"
         health = [
             HealthRow("rank_unknown", Severity.DATA_LOSS, count=len(unknown), detail=detail, file=str(unknown[0]))
         ]
@@ -245,10 +246,6 @@ def _notes(skipped: list[Skipped]) -> list[HealthRow]:
         )
         for kind, count in sorted(kinds.items())
     ]
-
-
-def _some(paths: list[Location]) -> str:
-    return ", ".join(str(path) for path in paths[:8]) + (" ..." if len(paths) > 8 else "")
 
 
 def _first_reasons(skipped: list[Skipped]) -> str:

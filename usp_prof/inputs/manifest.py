@@ -17,6 +17,7 @@ from usp_prof import limits
 from usp_prof.contract import MANIFEST_NAME, VERSION, GroupEntry, Manifest, ModelEntry, model_entry
 from usp_prof.model.files import keys_held_twice
 from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.printable import first_few
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -79,8 +80,7 @@ def manifest_from(data: Any, origin: str) -> tuple[Manifest | None, tuple[Health
     known = _checked_fields(data, odd)
     if not odd:
         return Manifest(**known), ()
-    named = ", ".join(odd[:6]) + (" ..." if len(odd) > 6 else "")
-    detail = f"fields of the manifest are outside of their type or range and count as missing: {named}"
+    detail = f"fields of the manifest are outside of their type or range and count as missing: {first_few(odd, 6)}"
     return Manifest(**known), (HealthRow("odd_values", Severity.ERROR, count=len(odd), detail=detail, file=origin),)
 
 

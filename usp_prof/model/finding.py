@@ -63,6 +63,11 @@ class Finding:
         return self.gain_fraction - self.error_fraction
 
     @property
+    def place(self) -> str:
+        """Where it is, in words: `axis tp, rank 3`; empty where it is of the whole run."""
+        return ", ".join(f"{key} {value}" for key, value in self.where.items())
+
+    @property
     def is_noise(self) -> bool:
         """Whether the gain does not exceed its error: no reason to act."""
         return self.gain_fraction > 0 and self.certain_gain_fraction <= 0

@@ -7,6 +7,10 @@ One function for each door: `printable` for text of any kind, `for_log` for line
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _SHOWN = {
@@ -42,6 +46,16 @@ def readable(name: str) -> str:
 def one_line(text: str) -> str:
     """Show line ends too: for a name inside a line."""
     return printable(text).replace("\n", "␊").replace("\t", " ")
+
+
+def shortened(text: str, most: int, mark: str = "...") -> str:
+    """Cut a text to so many characters, of which the last are a mark."""
+    return text if len(text) <= most else text[: most - len(mark)] + mark
+
+
+def first_few(names: Sequence[object], most: int, mark: str = " ...") -> str:
+    """List the first few names; a mark says that there are more."""
+    return ", ".join(map(str, names[:most])) + (mark if len(names) > most else "")
 
 
 def csv_cell(text: str) -> str:

@@ -51,8 +51,7 @@ def ranks_of_mean(run: RunFacts) -> str:
 
 def finding_lines(finding: Finding, *, proof: bool = False) -> list[str]:
     """Say what was found and where, what it is worth and how sure that is, what to do, and what rows prove it."""
-    where = ", ".join(f"{key} {value}" for key, value in finding.where.items())
-    lines = [f"{finding.title}{f' [{where}]' if where else ''}"]
+    lines = [f"{finding.title}{_in_brackets(finding.place)}"]
     if finding.gain_fraction > _NEGLIGIBLE:
         error = f" \u00b1 {quantity(finding.error_fraction, Unit.FRACTION)}" if finding.error_fraction else ""
         together = ""
@@ -77,8 +76,11 @@ def cause_lines(cause: Cause, *, proof: bool = False) -> list[str]:
 
 
 def _brief(finding: Finding) -> str:
-    where = ", ".join(f"{key} {value}" for key, value in finding.where.items())
-    return f"{finding.code}{f' [{where}]' if where else ''} {quantity(finding.gain_fraction, Unit.FRACTION)}"
+    return f"{finding.code}{_in_brackets(finding.place)} {quantity(finding.gain_fraction, Unit.FRACTION)}"
+
+
+def _in_brackets(place: str) -> str:
+    return f" [{place}]" if place else ""
 
 
 def left_out(more: int, noise: int) -> str:

@@ -11,6 +11,7 @@ from usp_prof.inputs.discovery import Discovery, discover
 from usp_prof.inputs.manifest import find_manifest, manifest_from, read_manifest
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.health import HealthRow, Severity, spans
+from usp_prof.model.printable import first_few
 from usp_prof.store.load import load
 from usp_prof.store.places import open_cache
 from usp_prof.store.sampling import Sampling
@@ -158,8 +159,7 @@ def _other_runs(discovery: Discovery, found: FoundRun) -> list[HealthRow]:
     others = [run.name for run in discovery.runs if run is not found]
     if not others:
         return []
-    listed = ", ".join(others[:8]) + (" ..." if len(others) > 8 else "")
-    detail = f"several runs lie here; opened {found.name}, not {listed}"
+    detail = f"several runs lie here; opened {found.name}, not {first_few(others, 8)}"
     return [HealthRow("other_runs", Severity.INFO, count=len(others), detail=detail)]
 
 

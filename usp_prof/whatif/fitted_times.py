@@ -79,8 +79,9 @@ def _fit_products(tables: TableSet) -> KernelTimes:
         return KernelTimes(0.0, 0.0, shortest)
     flop = np.array(sorted(sizes))
     median = np.array([float(np.median(np.concatenate(sizes[each]))) for each in flop.tolist()])
-    slopes = [(median[b] - median[a]) / (flop[b] - flop[a]) for a in range(len(flop)) for b in range(a + 1, len(flop))]
-    slope = float(np.median(slopes))
+    # Theil and Sen: the median of the slopes between any two sizes.
+    one, other = np.triu_indices(len(flop), k=1)
+    slope = float(np.median((median[other] - median[one]) / (flop[other] - flop[one])))
     if slope <= 0:
         return KernelTimes(0.0, 0.0, shortest)
     constant = float(np.clip(np.median(median - slope * flop), 0.0, median.min()))

@@ -18,6 +18,7 @@ import numpy as np
 
 from usp_prof.columns.rows import numbered, rows_by_code
 from usp_prof.model.errors import UsageError
+from usp_prof.model.printable import first_few
 from usp_prof.replay.graph import EdgeKind, NodeKind
 from usp_prof.replay.host_gaps import holds_thought, hosts_seen, posts, think_times, thinks
 from usp_prof.replay.peers import peer_groups
@@ -81,9 +82,9 @@ def _need_hosts(tables: TableSet, ranks: Iterable[int]) -> None:
     """Refuse ranks of which device activity alone was recorded."""
     bare = without_hosts(tables, [rank for rank in ranks if rank in tables.ranks])
     if bare:
-        listed = ", ".join(map(str, bare[:8])) + (", ..." if len(bare) > 8 else "")
         raise UsageError(
-            f"device activity alone was recorded on rank {listed}: what its host did in between is not known",
+            f"device activity alone was recorded on rank {first_few(bare, 8, ', ...')}: "
+            "what its host did in between is not known",
             hint="record CPU activities too, or read `usp-prof analyze --section stragglers` for who arrives last",
         )
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import lookup
+from usp_prof.columns.rows import group_codes, lookup, rows_by_code
 from usp_prof.model.errors import UsageError
 from usp_prof.schedule_orders import Action, Kind, Order
 from usp_prof.tables import calls, clock
 
 if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Ints
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.tables.table_set import TableSet
 
 _KINDS = tuple(str(kind) for kind in Kind)
@@ -60,44 +60,61 @@ def pipeline_of(tables: TableSet) -> Pipeline:
     return tables.memo("whatif pipeline", lambda: _gathered(tables))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Actions:
+    """Actions of all ranks: one entry each in every array, times on aligned clocks."""
+
+    rank: Ints
+    step: Ints
+    stage: Ints
+    kind: Ints
+    """Place in `_KINDS`."""
+    micro_batch: Ints
+    begin: Ints
+    end: Ints
+    busy: Ints
+    """Time without its waits for pipeline transfers."""
+
+    def take(self, rows: Ints | Flags) -> _Actions:
+        """Keep some actions."""
+        return _Actions(*(getattr(self, column.name)[rows] for column in fields(self)))
+
+    def keys(self, rows: Ints) -> list[tuple[int, Kind, int]]:
+        """Give stage, kind and micro-batch of some actions."""
+        kinds = [Kind(_KINDS[code]) for code in self.kind[rows].tolist()]
+        return list(zip(self.stage[rows].tolist(), kinds, self.micro_batch[rows].tolist(), strict=True))
+
+
 def _gathered(tables: TableSet) -> Pipeline:
+    found = _actions_of(tables)
+    found = found.take((found.step >= 0) & (found.stage >= 0) & (found.kind >= 0) & (found.micro_batch >= 0))
+    if not len(found.rank):
+        raise UsageError("the run has no pipeline actions with stage and micro-batch", hint="mark them with pp::F ...")
+    duration = {}
+    for rows in rows_by_code(group_codes(found.stage, found.kind)).values():
+        stage, kind, _ = found.keys(rows[:1])[0]
+        duration[stage, kind] = int(np.median(found.busy[rows]))
+    own = {}
+    for rows in rows_by_code(group_codes(found.stage, found.kind, found.micro_batch)).values():
+        own[found.keys(rows[:1])[0]] = int(np.median(found.busy[rows]))
+    order, passes = _own_order(found), int(found.micro_batch.max()) + 1
+    return Pipeline(duration, order, passes, _window(found), _overhead(found), _transfer(tables), _meets(tables), own)
+
+
+def _actions_of(tables: TableSet) -> _Actions:
     clocks = clock.of(tables)
-    rows = []
+    columns = []
     for rank in tables.ranks:
         actions = tables.columns("actions", rank)
         codes, texts = actions.codes("kind")
         kind = lookup([_KINDS.index(text) if text in _KINDS else -1 for text in texts], codes, missing=-1)
         begin, end = (clocks.align(rank, actions[name]) for name in ("device_start_ns", "device_end_ns"))
         busy = _busy(tables, rank, actions["device_start_ns"], actions["device_end_ns"])
-        rows.append(
-            np.stack(
-                [
-                    np.full(len(kind), rank),
-                    actions["step"],
-                    actions["stage"],
-                    kind,
-                    actions["micro_batch"],
-                    begin,
-                    end,
-                    busy,
-                ]
-            )
+        rank_of_action = np.full(len(kind), rank)
+        columns.append(
+            (rank_of_action, actions["step"], actions["stage"], kind, actions["micro_batch"], begin, end, busy)
         )
-    found = np.concatenate(rows, axis=1)
-    found = found[:, (found[1] >= 0) & (found[2] >= 0) & (found[3] >= 0) & (found[4] >= 0)]
-    if not found.shape[1]:
-        raise UsageError("the run has no pipeline actions with stage and micro-batch", hint="mark them with pp::F ...")
-    _, _, stage, kind, number, _, _, busy = found
-    duration = {
-        (int(s), Kind(_KINDS[k])): int(np.median(busy[(stage == s) & (kind == k)]))
-        for s, k in {(int(s), int(k)) for s, k in zip(stage.tolist(), kind.tolist(), strict=True)}
-    }
-    own = {
-        (int(s), Kind(_KINDS[k]), int(m)): int(np.median(busy[(stage == s) & (kind == k) & (number == m)]))
-        for s, k, m in set(zip(stage.tolist(), kind.tolist(), number.tolist(), strict=True))
-    }
-    order, passes = _own_order(found), int(number.max()) + 1
-    return Pipeline(duration, order, passes, _window(found), _overhead(found), _transfer(tables), _meets(tables), own)
+    return _Actions(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
 
 def _transfer(tables: TableSet) -> int:
@@ -120,13 +137,12 @@ def _meets(tables: TableSet) -> bool:
     return bool((rows.matches("axis", "pp", "world", "unknown") & ~rows.matches("matched_by", "p2p")).any())
 
 
-def _overhead(found: Ints) -> int:
+def _overhead(found: _Actions) -> int:
     """Measure what an action takes beside its work, and the gap to the rank's next where nothing is awaited."""
-    order_ = np.lexsort((found[5], found[0], found[1]))
-    step, rank, begin, end, busy = (found[row][order_] for row in (1, 0, 5, 6, 7))
-    same = (step[1:] == step[:-1]) & (rank[1:] == rank[:-1])
-    gaps = np.maximum(begin[1:] - end[:-1], 0)[same]
-    beside = float(np.median(end - begin - busy))
+    found = found.take(np.lexsort((found.begin, found.rank, found.step)))
+    is_next = (found.step[1:] == found.step[:-1]) & (found.rank[1:] == found.rank[:-1])
+    gaps = np.maximum(found.begin[1:] - found.end[:-1], 0)[is_next]
+    beside = float(np.median(found.end - found.begin - found.busy))
     return round(beside + (float(np.quantile(gaps, 0.25)) if len(gaps) else 0.0))
 
 
@@ -152,22 +168,22 @@ def _busy(tables: TableSet, rank: int, begin: Ints, end: Ints) -> Ints:
     return np.where(inside, np.minimum(high[after], end) - np.maximum(low[first], begin), end - begin)
 
 
-def _own_order(found: Ints) -> Order:
+def _own_order(found: _Actions) -> Order:
     """Give the order in which the ranks of one pipeline acted in the last step."""
-    rank, step, stage, kind, number, begin, _, _ = found
     homes: dict[tuple[int, ...], int] = {}
-    for each in np.unique(rank).tolist():
-        homes.setdefault(tuple(np.unique(stage[rank == each]).tolist()), each)
+    for rank in np.unique(found.rank).tolist():
+        homes.setdefault(tuple(np.unique(found.stage[found.rank == rank]).tolist()), rank)
     orders = []
     for stages in sorted(homes):
-        mine = (rank == homes[stages]) & (step == step[rank == homes[stages]].max())
-        rows = np.flatnonzero(mine)[np.argsort(begin[mine], kind="stable")]
-        orders.append(tuple(Action(int(stage[i]), Kind(_KINDS[int(kind[i])]), int(number[i])) for i in rows.tolist()))
+        is_of_rank = found.rank == homes[stages]
+        rows = np.flatnonzero(is_of_rank & (found.step == found.step[is_of_rank].max()))
+        rows = rows[np.argsort(found.begin[rows], kind="stable")]
+        orders.append(tuple(Action(*key) for key in found.keys(rows)))
     return tuple(orders)
 
 
-def _window(found: Ints) -> float:
+def _window(found: _Actions) -> float:
     """Give the median over steps of first begin to last end."""
-    step, begin, end = found[1], found[5], found[6]
-    windows = [float(end[step == each].max() - begin[step == each].min()) for each in np.unique(step).tolist()]
+    by_step = rows_by_code(group_codes(found.step)).values()
+    windows = [float(found.end[rows].max() - found.begin[rows].min()) for rows in by_step]
     return float(np.median(windows))

@@ -149,8 +149,11 @@ def _span(pipeline: Pipeline, line: Timeline) -> float:
     """Give what a step adds: the window where all stages meet at its end, else the longest that one rank is at it."""
     if pipeline.meets:
         return float(line.window)
-    ranks = range(line.ranks)
-    return float(max(int(line.end[line.rank == r].max()) - int(line.start[line.rank == r].min()) for r in ranks))
+    lengths = []
+    for rank in range(line.ranks):
+        own = line.rank == rank
+        lengths.append(int(line.end[own].max() - line.start[own].min()))
+    return float(max(lengths))
 
 
 def _simulated(pipeline: Pipeline, actions: Order, stages: int) -> Timeline:

@@ -10,6 +10,7 @@ import numpy as np
 from usp_prof.columns.arrow import coded, numbers_of
 from usp_prof.inputs.kineto.growing import alike, taken
 from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.printable import first_few
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,7 +122,7 @@ class Damage:
             detail = f"the fields beside the events are damaged: {self.field_bytes_lost} bytes were passed over"
             yield HealthRow("broken_fields", LOSS, count=self.field_bytes_lost, detail=detail)
         if self.odd_values:
-            named = ", ".join(self.odd_values[:4]) + (" ..." if len(self.odd_values) > 4 else "")
+            named = first_few(self.odd_values, 4)
             detail = f"fields beside the events are outside of their range and count as absent: {named}"
             yield HealthRow("odd_values", ERROR, count=len(self.odd_values), detail=detail)
         yield from self._small(counts)

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from usp_prof.gate.judgement import Judgement, Scale, Verdict
 from usp_prof.model.metric import Unit
+from usp_prof.model.printable import first_few, shortened
 
 if TYPE_CHECKING:
     from usp_prof.gate.judgement import Judgement
@@ -210,7 +211,7 @@ def work_line(each: WorkChange) -> str:
     """Say how one op, kernel or call changed."""
     shape = f" {each.shape}" if each.shape else ""
     phase = f" in {each.phase}" if each.phase else ""
-    text = f"{signed_duration(each.delta_ns)} {each.sort} {_short(each.name)}{shape}{phase}"
+    text = f"{signed_duration(each.delta_ns)} {each.sort} {shortened(each.name, _NAME_WIDTH)}{shape}{phase}"
     if not each.before_count:
         return f"{text} (new, {each.after_count:g} a step)"
     if not each.after_count:
@@ -220,11 +221,5 @@ def work_line(each: WorkChange) -> str:
     return text
 
 
-def _short(name: str) -> str:
-    """Cut a C++ name where only template arguments follow."""
-    return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 3]}..."
-
-
 def _steps(numbers: tuple[int, ...]) -> str:
-    listed = ", ".join(str(step) for step in numbers[:6])
-    return f"step{'s' if len(numbers) > 1 else ''} {listed}" + (", ..." if len(numbers) > 6 else "")
+    return f"step{'s' if len(numbers) > 1 else ''} {first_few(numbers, 6, ', ...')}"

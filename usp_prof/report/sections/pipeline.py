@@ -12,7 +12,7 @@ from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
 from usp_prof.report.format import quantity
-from usp_prof.report.sections.plain import key_figures, listed, notes
+from usp_prof.report.sections.plain import key_figures, listed, notes, without_blanks
 
 if TYPE_CHECKING:
     from usp_prof.analyses.pipeline import PipelineResult
@@ -145,21 +145,11 @@ def _stages(result: PipelineResult) -> DataTable:
             stage.stage,
             spans(stage.ranks),
             stage.micro_batch_ns,
-            *(
-                length or None
-                for length in (
-                    stage.forward_ns,
-                    stage.backward_ns,
-                    stage.input_gradient_ns,
-                    stage.weight_gradient_ns,
-                )
-            ),
+            stage.forward_ns or None,
+            stage.backward_ns or None,
+            stage.input_gradient_ns or None,
+            stage.weight_gradient_ns or None,
         )
         for stage in result.stages
     )
-    known = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
-    return DataTable(
-        "Stages, median length of an action",
-        tuple(columns[place] for place in known),
-        tuple(tuple(row[place] for place in known) for row in rows),
-    )
+    return without_blanks(DataTable("Stages, median length of an action", columns, rows))

@@ -70,7 +70,7 @@ def listed(listing: Listing, title: str, columns: Mapping[str, str] | None = Non
         heads.append(TableColumn(names[name] or head.replace("_", " "), unit, prose=name in _PROSE))
     shown = zip(*(listing[name][:rows] for name in kept), strict=True)
     cells = tuple(tuple(_cell(value, head.unit) for value, head in zip(row, heads, strict=True)) for row in shown)
-    return _without_blanks(DataTable(title, tuple(heads), cells, more=max(0, length(listing) - rows)))
+    return without_blanks(DataTable(title, tuple(heads), cells, more=max(0, length(listing) - rows)))
 
 
 def length(listing: Listing) -> int:
@@ -78,7 +78,7 @@ def length(listing: Listing) -> int:
     return max(map(len, listing.values()), default=0)
 
 
-def _without_blanks(table: DataTable) -> DataTable:
+def without_blanks(table: DataTable) -> DataTable:
     """Leave out columns in which nothing is known; that something is not known is said by the notes."""
     known = [place for place in range(len(table.columns)) if any(row[place] is not None for row in table.rows)]
     columns = tuple(table.columns[place] for place in known)

@@ -22,6 +22,7 @@ from usp_prof.report.document import (
 )
 from usp_prof.report.figures import axes_in_order, parts
 from usp_prof.report.format import quantity
+from usp_prof.report.sections.plain import without_blanks
 from usp_prof.report.words import ranks_of_mean
 
 if TYPE_CHECKING:
@@ -84,13 +85,9 @@ def communication(figures: Figures) -> DataTable | None:
     }
     ids = ("comm_time", "exposed_comm_time", "hidden_comm_time", "overlap_fraction", "wait_time", "transfer_time")
     rows = [(axis, *(figures.at(metric, axis=axis) for metric in ids)) for axis in axes_in_order(total)]
-    known = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
-    heads = [TableColumn(head, unit) for head, unit in columns.items()]
-    return DataTable(
-        "Communication by axis, mean over ranks" + ("" if _is_window(figures) else " and steps"),
-        tuple(heads[place] for place in known),
-        tuple(tuple(row[place] for place in known) for row in rows),
-    )
+    heads = tuple(TableColumn(head, unit) for head, unit in columns.items())
+    title = "Communication by axis, mean over ranks" + ("" if _is_window(figures) else " and steps")
+    return without_blanks(DataTable(title, heads, tuple(rows)))
 
 
 def _key_figures(context: Context) -> KeyFigures | None:
@@ -219,13 +216,8 @@ def _worst_ranks(figures: Figures) -> DataTable | None:
         TableColumn("compute", Unit.NS),
         TableColumn("waiting", Unit.NS),
     )
-    known = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
-    return DataTable(
-        "Ranks that the others wait for, in the window" if is_window else "Ranks that the others wait for, per step",
-        tuple(columns[place] for place in known),
-        tuple(tuple(row[place] for place in known) for row in rows),
-        more=len(bad) - len(rows),
-    )
+    title = f"Ranks that the others wait for, {'in the window' if is_window else 'per step'}"
+    return without_blanks(DataTable(title, columns, tuple(rows), more=len(bad) - len(rows)))
 
 
 def _findings(context: Context) -> Findings | None:

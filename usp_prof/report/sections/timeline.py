@@ -10,6 +10,7 @@ import numpy as np
 from usp_prof.charts.inputs import TimelineSlices
 from usp_prof.columns.rows import lookup
 from usp_prof.model.metric import Unit
+from usp_prof.model.printable import shortened
 from usp_prof.report.document import Chart, DataTable, Section, Stack, StackPart, TableColumn, Text
 from usp_prof.report.figures import axes_in_order, label_of
 from usp_prof.report.format import quantity
@@ -210,7 +211,7 @@ def _roles(columns: Columns) -> tuple[Ints, list[str]]:
 
 
 def _short(codes: Ints, names: list[str]) -> tuple[Ints, list[str]]:
-    return codes, [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..." for name in names]
+    return codes, [shortened(name, _LONGEST_NAME) for name in names]
 
 
 def _coded(codes: Ints, texts: list[str], known: dict[str, int]) -> Ints:

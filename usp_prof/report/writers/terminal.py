@@ -16,6 +16,7 @@ from rich.text import Text as Line
 from usp_prof.charts.theme import DARK
 from usp_prof.model.finding import Level
 from usp_prof.model.health import Severity
+from usp_prof.model.printable import shortened
 from usp_prof.report import document as doc
 from usp_prof.report.format import MICRO, SOLID, cells, column_texts, fills, head_text, is_number, quantity, share
 from usp_prof.report.words import cause_lines, finding_lines, health_lines, left_out, run_lines
@@ -220,8 +221,7 @@ def fitting(columns: list[tuple[str, list[str], bool]], width: int) -> tuple[int
 
 def _cut(text: str, width: int, console: Console) -> str:
     """Cut a name that is too long, leaving a mark."""
-    mark = "..." if console.options.ascii_only else "\u2026"
-    return text if len(text) <= width else text[: width - len(mark)] + mark
+    return shortened(text, width, "..." if console.options.ascii_only else "\u2026")
 
 
 def _widest(texts: list[str]) -> int:

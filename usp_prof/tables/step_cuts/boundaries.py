@@ -126,9 +126,10 @@ def _only_places(fits: Flags, intervals: list[tuple[int, int]]) -> list[int] | N
     """Give the one place that fits in each interval; `None` where an inner one has none or several."""
     places = np.flatnonzero(fits)
     inside = [places[(places >= first) & (places < behind)] for first, behind in intervals]
-    if any(len(found) != 1 for found in inside[1:-1]) or not any(len(found) == 1 for found in inside):
+    only = [int(found[0]) if len(found) == 1 else -1 for found in inside]
+    if -1 in only[1:-1] or max(only, default=-1) < 0:
         return None
-    return [int(found[0]) if len(found) == 1 else -1 for found in inside]
+    return only
 
 
 def _last_places(fits: Flags, intervals: list[tuple[int, int]]) -> list[int]:

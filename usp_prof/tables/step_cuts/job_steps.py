@@ -19,6 +19,7 @@ import numpy as np
 
 from usp_prof.columns.table import Columns
 from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.printable import first_few
 from usp_prof.tables.matching.same_calls import shared_calls
 from usp_prof.tables.step_cuts.boundaries import CALLS, Cut, cut_like, recut, some_of, with_host
 from usp_prof.tables.step_cuts.device_work import Alphabet, device_work, whole_periods
@@ -235,10 +236,9 @@ def _health(cuts: Mapping[int, Cut], guessed: list[int], lost: list[int], steps:
         )
         rows.append(HealthRow("steps_inferred", Severity.INFO, count=steps, detail=detail))
     if lost:
-        ranks = ", ".join(map(str, lost[:8])) + (", ..." if len(lost) > 8 else "")
         detail = (
-            f"ranks {ranks} share no calls by which they could be cut like the others: they have no steps, and are in "
-            f"no figure per step; {RECORD_MARKS}"
+            f"ranks {first_few(lost, 8, ', ...')} share no calls by which they could be cut like the others: "
+            f"they have no steps, and are in no figure per step; {RECORD_MARKS}"
         )
         rows.append(HealthRow("steps_unknown", Severity.ERROR, count=len(lost), detail=detail))
     return rows

@@ -13,7 +13,6 @@ from usp_prof.whatif.edits import (
     degrees,
     device,
     host,
-    ideal,
     overlap,
     pipeline,
     recompute,
@@ -42,7 +41,7 @@ EDITS: tuple[EditKind, ...] = (
     *degrees.EDITS,
     *device.PRECISION_EDITS,
     *device.EDITS,
-    *ideal.EDITS,
+    *balance.IDEAL_EDITS,
 )
 """The edits of the graph. Another schedule is no edit of the graph but of the order of actions: `schedule.py`."""
 
